@@ -1,1 +1,72 @@
-//! (room being built)
+//! The block-hash rule: how a run of tokens is named in every prefix cache.
+//!
+//! Engine, cache tiers and gateway have to agree on what "the same prefix" is, also across processes, machines and
+//! restarts. This crate is the one place that says so.
+//!
+//! # The rule
+//!
+//! * Tokens are hashed in **units** of [`UNIT`] = 16, whatever the block size of a pool or the chunk size of a tier.
+//!   A block of `16 * n` tokens is named by the digest of its last unit, so sizes do not fork the rule. A trailing
+//!   part of fewer than 16 tokens has no digest.
+//! * Digests form a chain: `digest[i] = BLAKE3_keyed(K, digest[i - 1] || tokens[16 i .. 16 i + 16])`, tokens as `u32`
+//!   little-endian: 32 + 64 bytes. Equal digests therefore mean equal tokens from the first one on.
+//! * `K = BLAKE3_derive_key("penstock prefix unit v1", identity)`. The 32-byte **identity** stands for everything that
+//!   changes the bytes of a KV block: weights fingerprint, numerics, rope and windows. Caches of two identities never
+//!   meet.
+//! * The parent of the first unit is the **root**: 32 zero bytes, or, for a request with a cache salt or an adapter,
+//!   [`root`] of them. Requests with different salts share nothing.
+//!
+//! `tests/golden/prefix/*.json` pins the rule for this crate and for Python.
+
+/// Tokens that one digest covers.
+pub const UNIT: usize = 16;
+
+/// Name of a prefix: 32 bytes of keyed BLAKE3.
+pub type Digest = [u8; 32];
+
+const UNIT_CONTEXT: &str = "penstock prefix unit v1";
+const ROOT_CONTEXT: &str = "penstock prefix root v1";
+
+/// First parent of a chain whose request carries an adapter name or a cache salt; zero when it carries neither.
+///
+/// The message is `u32 LE length of adapter || adapter || salt` under a key of its own, so no salt can imitate a unit.
+pub fn root(identity: &Digest, adapter: &[u8], salt: &[u8]) -> Digest {
+    if adapter.is_empty() && salt.is_empty() {
+        return [0; 32];
+    }
+    let key = blake3::derive_key(ROOT_CONTEXT, identity);
+    let mut hasher = blake3::Hasher::new_keyed(&key);
+    hasher.update(
+        &u32::try_from(adapter.len())
+            .unwrap_or(u32::MAX)
+            .to_le_bytes(),
+    );
+    hasher.update(adapter);
+    hasher.update(salt);
+    *hasher.finalize().as_bytes()
+}
+
+/// Digests of the full units of `tokens`, in order; a trailing partial unit gives none.
+///
+/// `parent` is the digest before `tokens`: that of the unit that ends where they begin, or a [`root`]; `None` is the
+/// zero root. Hashing a prompt in pieces that are multiples of [`UNIT`] gives the chain of the whole.
+pub fn chain(identity: &Digest, parent: Option<&Digest>, tokens: &[u32]) -> Vec<Digest> {
+    let key = blake3::derive_key(UNIT_CONTEXT, identity);
+    let mut link = parent.copied().unwrap_or([0; 32]);
+    tokens
+        .chunks_exact(UNIT)
+        .map(|unit| {
+            link = unit_digest(&key, &link, unit);
+            link
+        })
+        .collect()
+}
+
+fn unit_digest(key: &Digest, parent: &Digest, unit: &[u32]) -> Digest {
+    let mut message = [0u8; 32 + 4 * UNIT];
+    message[..32].copy_from_slice(parent);
+    for (bytes, token) in message[32..].chunks_exact_mut(4).zip(unit) {
+        bytes.copy_from_slice(&token.to_le_bytes());
+    }
+    *blake3::keyed_hash(key, &message).as_bytes()
+}

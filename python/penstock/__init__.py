@@ -1,0 +1,24 @@
+"""Serve open-weight language models on machines you own.
+
+    from penstock import LLM, SamplingParams
+
+Both names load on first use, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.llm import LLM, SamplingParams
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "SamplingParams", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name in ("LLM", "SamplingParams"):
+        from penstock import llm
+
+        return getattr(llm, name)
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")

@@ -1,0 +1,13 @@
+"""Root of Penstock's own errors: each message names what was wrong, where, and what to do."""
+
+
+class PenstockError(Exception):
+    """Something a user can act on. The command line prints its message without a traceback."""
+
+
+class InvalidValue(PenstockError, ValueError):
+    """A field holds a value outside its range. `field` names it as the caller spelled it."""
+
+    def __init__(self, field: str, value: object, expected: str) -> None:
+        super().__init__(f"{field} is {value!r}, expected {expected}")
+        self.field = field

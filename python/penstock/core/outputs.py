@@ -1,0 +1,89 @@
+"""What a step means to the clients: one row for each request that got tokens or ended."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from penstock.core.plan import LogprobRow
+
+
+class FinishReason(IntEnum):
+    """Why a request ended; the values are those of the wire. Every request gets exactly one that is not NONE."""
+
+    NONE = 0
+    STOP = 1
+    LENGTH = 2
+    CANCELLED = 3
+    ERROR = 4
+    REJECTED = 5
+
+
+class StepOutput(NamedTuple):
+    """One row of `StepOutputs`, for readers that are not in a hurry."""
+
+    id: int
+    finish: FinishReason
+    stop_token: int
+    cached_tokens: int
+    queue_us: int
+    tokens: array[int]
+    logprobs: list[LogprobRow]
+    prompt_logprobs: list[LogprobRow]
+    error: str
+
+
+@dataclass(slots=True)
+class StepOutputs:
+    """Columns of equal length, `tokens` concatenated in row order; the dicts are keyed by row.
+
+    `cached_tokens` and `queue_us` are set on the first row of a request and 0 after it. `stop_tokens` is -1 unless a
+    token ended the request.
+    """
+
+    ids: array[int] = field(default_factory=lambda: array("Q"))
+    finish: array[int] = field(default_factory=lambda: array("B"))
+    stop_tokens: array[int] = field(default_factory=lambda: array("i"))
+    cached_tokens: array[int] = field(default_factory=lambda: array("I"))
+    queue_us: array[int] = field(default_factory=lambda: array("I"))
+    counts: array[int] = field(default_factory=lambda: array("H"))
+    tokens: array[int] = field(default_factory=lambda: array("I"))
+    logprobs: dict[int, list[LogprobRow]] = field(default_factory=dict)
+    prompt_logprobs: dict[int, list[LogprobRow]] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def rows(self) -> Iterator[StepOutput]:
+        at = 0
+        for row, request_id in enumerate(self.ids):
+            end = at + self.counts[row]
+            yield StepOutput(
+                request_id,
+                FinishReason(self.finish[row]),
+                self.stop_tokens[row],
+                self.cached_tokens[row],
+                self.queue_us[row],
+                self.tokens[at:end],
+                self.logprobs.get(row, []),
+                self.prompt_logprobs.get(row, []),
+                self.errors.get(row, ""),
+            )
+            at = end
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Gauges after a step and counters since the start."""
+
+    running: int = 0
+    waiting: int = 0
+    blocks_used: int = 0
+    blocks_total: int = 0
+    preemptions: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0

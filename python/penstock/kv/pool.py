@@ -1,0 +1,120 @@
+"""Ownership of KV blocks. Every operation on a block is O(1)."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+
+from penstock.core import PenstockError
+
+
+class OutOfBlocks(PenstockError):
+    """`take` on a pool whose every block is owned. Callers ask `available` first."""
+
+
+class PoolCorrupt(PenstockError):
+    """The self-audit found a block leaked, owned twice, or named wrongly: a bug in a caller or here."""
+
+
+class BlockPool:
+    """Blocks 0 .. num_blocks - 1, each owned by zero or more sequences and optionally named by a prefix digest.
+
+    A block is in exactly one state:
+
+        owned        references > 0, named or not
+        blank        free and unnamed: reused first, and last freed first out, while it is warm
+        untouched    never taken: comes next, so memory grows only when no blank block is left
+        cached       free but named: still found by `find`; given away last, least recently used first
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.available = num_blocks
+        self._references = array("i", bytes(4 * num_blocks))
+        self._digests: list[bytes | None] = [None] * num_blocks
+        self._by_digest: dict[bytes, int] = {}
+        self._blank: list[int] = []
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._untouched = 0
+
+    def take(self) -> int:
+        """Give away one block with one reference."""
+        if self._blank:
+            block = self._blank.pop()
+        elif self._untouched < self.num_blocks:
+            block = self._untouched
+            self._untouched += 1
+        elif self._cached:
+            block = self._evict()
+        else:
+            raise OutOfBlocks(f"all {self.num_blocks} KV blocks are owned")
+        self._references[block] = 1
+        self.available -= 1
+        return block
+
+    def share(self, block: int) -> None:
+        """Add an owner to a block that `find` returned."""
+        if self._references[block] == 0:
+            del self._cached[block]
+            self.available -= 1
+        self._references[block] += 1
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Drop one owner from each block of a table; a prefix's tail becomes reusable before its head."""
+        references, digests = self._references, self._digests
+        for block in reversed(blocks):
+            references[block] -= 1
+            if references[block]:
+                continue
+            self.available += 1
+            if digests[block] is None:
+                self._blank.append(block)
+            else:
+                self._cached[block] = None
+
+    def publish(self, block: int, digest: bytes) -> None:
+        """Name an owned block whose contents are computed. The first block of a digest keeps the name."""
+        if self._digests[block] is None and self._by_digest.setdefault(digest, block) == block:
+            self._digests[block] = digest
+
+    def find(self, digest: bytes) -> int:
+        """The block of this name, or -1."""
+        return self._by_digest.get(digest, -1)
+
+    def is_free(self, block: int) -> bool:
+        return self._references[block] == 0
+
+    def _evict(self) -> int:
+        block, _ = self._cached.popitem(last=False)
+        digest = self._digests[block]
+        if digest is not None:
+            del self._by_digest[digest]
+            self._digests[block] = None
+        return block
+
+    def check(self, tables: Iterable[Sequence[int]]) -> None:
+        """Audit against the block tables of all live sequences; raise `PoolCorrupt` naming the first fault."""
+        owners = Counter(block for table in tables for block in table)
+        for block in range(self.num_blocks):
+            if self._references[block] != owners[block]:
+                raise PoolCorrupt(
+                    f"block {block} counts {self._references[block]} references, {owners[block]} tables own it"
+                )
+        self._check_free(owners)
+        for digest, block in self._by_digest.items():
+            if self._digests[block] != digest:
+                raise PoolCorrupt(f"digest {digest.hex()} names block {block}, which is named otherwise")
+
+    def _check_free(self, owners: Counter[int]) -> None:
+        free = [*self._blank, *self._cached, *range(self._untouched, self.num_blocks)]
+        if len(set(free)) != len(free):
+            raise PoolCorrupt("a block is free twice")
+        if set(free) & owners.keys():
+            raise PoolCorrupt(f"blocks {sorted(set(free) & owners.keys())} are free and owned")
+        if len(free) + len(owners) != self.num_blocks or len(free) != self.available:
+            raise PoolCorrupt(
+                f"{len(free)} free + {len(owners)} owned of {self.num_blocks} blocks, {self.available} said available"
+            )
+        if any(self._digests[block] is not None for block in self._blank):
+            raise PoolCorrupt("a blank block has a name")

@@ -1,0 +1,63 @@
+"""Blocks found again by the tokens that lead up to and fill them."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Protocol
+
+from penstock.core import InvalidValue
+from penstock.kv.pool import BlockPool
+
+UNIT = 16
+"""Tokens under one digest of the hash rule (`crates/prefix`)."""
+
+
+class HashChain(Protocol):
+    """Digest of each full unit of `tokens` after `parent`: `penstock._native.hash_chain`."""
+
+    def __call__(self, identity: bytes, parent: bytes | None, tokens: array[int], /) -> list[bytes]: ...
+
+
+class HashRoot(Protocol):
+    """First parent of a chain under an adapter and a cache salt: `penstock._native.hash_root`."""
+
+    def __call__(self, identity: bytes, adapter: bytes, salt: bytes, /) -> bytes: ...
+
+
+class PrefixCache:
+    """Names of full blocks and the lookup by them. A block is named by the digest of its last unit of 16 tokens."""
+
+    def __init__(
+        self, pool: BlockPool, block_size: int, identity: bytes, hash_chain: HashChain, hash_root: HashRoot
+    ) -> None:
+        if block_size < UNIT or block_size % UNIT:
+            raise InvalidValue("block_size", block_size, f"a multiple of {UNIT}")
+        self.block_size = block_size
+        self._pool = pool
+        self._identity = identity
+        self._hash_chain = hash_chain
+        self._hash_root = hash_root
+
+    def digests(self, tokens: array[int], known: list[bytes], salt: bytes) -> list[bytes]:
+        """Names of the full blocks of `tokens` after the `known` ones."""
+        size = self.block_size
+        start, end = len(known) * size, len(tokens) // size * size
+        if start == end:
+            return []
+        parent = known[-1] if known else self._root(salt)
+        units = self._hash_chain(self._identity, parent, tokens[start:end])
+        per_block = size // UNIT
+        return units[per_block - 1 :: per_block]
+
+    def lookup(self, digests: list[bytes], limit: int) -> list[int]:
+        """Blocks of the longest run of leading names that are here, at most `limit`. Takes no reference."""
+        found: list[int] = []
+        for digest in digests[:limit]:
+            block = self._pool.find(digest)
+            if block < 0:
+                break
+            found.append(block)
+        return found
+
+    def _root(self, salt: bytes) -> bytes | None:
+        return self._hash_root(self._identity, b"", salt) if salt else None
