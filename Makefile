@@ -1,0 +1,101 @@
+# Everything a newcomer or CI types. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+PORT ?= 8000
+VENV := .venv
+BIN := $(VENV)/bin
+LOGS := build/logs
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# The build tool first: `make demo` needs no other package.
+BUILD_TOOLS := maturin
+TEST_TOOLS := hypothesis httpx mypy numpy openai pytest pytest-timeout ruff
+
+# maturin sets these for its own cargo; setting them for every cargo keeps one set of compiled artefacts in target/
+# instead of rebuilding pyo3 each time the two take turns.
+export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+export PYO3_BUILD_EXTENSION_MODULE := 1
+
+SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
+	$(shell find crates python -type f ! -name '*.pyc' ! -name '*.so' ! -path '*/tests/*' ! -path '*/benches/*' | sort)
+
+.PHONY: help prerequisites demo serve test test-full lint bench clean
+.PHONY: install test-tools run-tests
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+prerequisites: ## check that Python, Rust, make and a C compiler are there
+	@PYTHON='$(PYTHON)' scripts/check_prerequisites.sh
+
+$(VENV)/.build-tools: constraints.txt
+	@PYTHON='$(PYTHON)' scripts/check_prerequisites.sh
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; '$(PYTHON)' -m venv $(VENV); }
+	@$(PIP) install -c constraints.txt $(BUILD_TOOLS)
+	@touch $@
+
+$(VENV)/.test-tools: constraints.txt $(VENV)/.build-tools
+	@echo "installing the tools for tests and lints into $(VENV)"
+	@$(PIP) install -c constraints.txt $(TEST_TOOLS)
+	@touch $@
+
+# Rewritten only when a source file appears or goes away, which no file time shows.
+$(VENV)/.sources: FORCE $(VENV)/.build-tools
+	@printf '%s\n' $(SOURCES) | cmp -s - $@ || printf '%s\n' $(SOURCES) > $@
+.PHONY: FORCE
+
+$(VENV)/.installed: $(SOURCES) $(VENV)/.build-tools $(VENV)/.sources
+	@echo "building the wheel (the first build takes a few minutes)"
+	@rm -rf build/wheels
+	@$(BIN)/maturin build --release --locked --quiet --interpreter $(BIN)/python --out build/wheels
+	@$(PIP) install --no-index --no-deps --force-reinstall build/wheels/penstock-*.whl
+	@touch $@
+
+install: $(VENV)/.installed ## build the wheel and install it into .venv
+
+test-tools: $(VENV)/.test-tools
+
+demo: install ## answer one question with the default model, print TTFT, tokens/s and memory
+	@$(BIN)/penstock pull smollm2
+	@$(BIN)/penstock demo
+
+serve: install ## serve the default model on PORT (8000) until Ctrl-C
+	@$(BIN)/penstock pull smollm2
+	@printf '%s\n' 'When the server is ready, try this in another terminal (Ctrl-C here stops it):' '' \
+		"  curl -N http://127.0.0.1:$(PORT)/v1/chat/completions -H 'content-type: application/json' \\" \
+		"    -d '{\"model\": \"smollm2\", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'" ''
+	@exec $(BIN)/penstock serve smollm2 --port $(PORT)
+
+# Both suites run even when the first fails, so that one run shows everything; the summary decides the exit status.
+run-tests: install test-tools
+	@$(BIN)/penstock pull smollm2
+	@rm -rf $(LOGS) && mkdir -p $(LOGS)
+	@status=0; \
+	cargo test --release --locked --workspace --exclude penstock-native $(CARGO_TEST_ARGS) 2>&1 \
+		| tee $(LOGS)/cargo.log || status=1; \
+	$(BIN)/python -m pytest --junitxml=$(LOGS)/pytest.xml $(PYTEST_ARGS) || status=1; \
+	$(BIN)/python scripts/test_summary.py $(LOGS)/cargo.log $(LOGS)/pytest.xml || status=1; \
+	exit $$status
+
+test: run-tests ## all quick tests, Rust and Python, with counts
+
+test-full: CARGO_TEST_ARGS := -- --include-ignored
+test-full: PYTEST_ARGS := -m ''
+test-full: run-tests ## the same and the slow tests
+
+lint: test-tools ## formatting, clippy, ruff and mypy, all with warnings denied
+	cargo fmt --all --check
+	cargo clippy --release --locked --workspace --all-targets --quiet -- -D warnings
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: install ## Penstock beside the peers that benchmarks/peers/install_all.sh installed
+	@"$${PEERS_DIR:-$$HOME/.cache/peers}/vllm/bin/python" benchmarks/peers_compare.py $(BENCH_ARGS)
+
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) build dist target .mypy_cache .ruff_cache .pytest_cache

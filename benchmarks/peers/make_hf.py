@@ -1,0 +1,40 @@
+"""Write a GGUF checkpoint of the Llama family as Hugging Face directories, in bfloat16 and float32.
+
+usage: make_hf.py MODEL.gguf OUTPUT_DIRECTORY        (run it in the vLLM environment)
+
+transformers reads GGUF but refuses to save a model that it loaded so, hence the copy of the weights into a fresh
+model whose configuration has no `quantization_config`.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaForCausalLM
+
+
+def convert(gguf: Path, output: Path) -> None:
+    """Dequantise `gguf` into `output`/hf-f32 and `output`/hf-bf16, tokenizer and chat template included."""
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    source = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    weights = {name: tensor for name, tensor in source.state_dict().items() if name != "lm_head.weight"}
+    config = source.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    config.name_or_path = ""
+    for name, dtype in (("hf-f32", torch.float32), ("hf-bf16", torch.bfloat16)):
+        config.dtype = dtype
+        model = LlamaForCausalLM(config)
+        result = model.load_state_dict(weights, strict=False)
+        if set(result.missing_keys) - {"lm_head.weight"} or result.unexpected_keys:
+            raise SystemExit(f"the weights do not fit the model: {result}")
+        model.tie_weights()
+        model.to(dtype)
+        model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=2, pad_token_id=2)
+        model.save_pretrained(output / name)
+        tokenizer.save_pretrained(output / name)
+        print(f"{output / name}: {sum(f.stat().st_size for f in (output / name).iterdir()) / 1e6:.0f} MB")
+
+
+if __name__ == "__main__":
+    convert(Path(sys.argv[1]), Path(sys.argv[2]))

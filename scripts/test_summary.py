@@ -1,0 +1,66 @@
+"""Add up the results of the Rust and the Python tests and print one closing line.
+
+usage: test_summary.py CARGO_LOG PYTEST_JUNIT_XML
+
+CARGO_LOG is the output of `cargo test`, the XML is pytest's `--junitxml`. A missing file counts as one failure: the
+tests that should have written it did not run. Exits 1 when anything failed.
+"""
+
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import NamedTuple
+
+CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
+
+
+class Counts(NamedTuple):
+    """Numbers of tests by outcome."""
+
+    passed: int
+    failed: int
+    skipped: int
+
+
+NEVER_RAN = Counts(0, 1, 0)
+
+
+def cargo_counts(log: Path) -> Counts:
+    """Sum of the result lines, one for each test binary."""
+    if not log.exists():
+        return NEVER_RAN
+    rows = CARGO_RESULT.findall(log.read_text(errors="replace"))
+    if not rows:
+        return NEVER_RAN
+    return Counts(*(sum(int(row[column]) for row in rows) for column in range(3)))
+
+
+def pytest_counts(report: Path) -> Counts:
+    """Counts of a JUnit report; an error in a fixture or an import is a failure."""
+    if not report.exists():
+        return NEVER_RAN
+    suites = ElementTree.parse(report).getroot().iter("testsuite")
+    totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
+    for suite in suites:
+        for key in totals:
+            totals[key] += int(suite.get(key, "0"))
+    failed = totals["failures"] + totals["errors"]
+    return Counts(totals["tests"] - failed - totals["skipped"], failed, totals["skipped"])
+
+
+def line(counts: Counts) -> str:
+    """One line in the form that CI reads."""
+    return f"{counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped"
+
+
+def main(cargo_log: Path, junit: Path) -> int:
+    """Print the two parts and their sum; the exit status."""
+    rust, python = cargo_counts(cargo_log), pytest_counts(junit)
+    total = Counts(*(a + b for a, b in zip(rust, python, strict=True)))
+    print(f"rust:   {line(rust)}\npython: {line(python)}\n{line(total)}")
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
