@@ -1,0 +1,315 @@
+//! Opening a checkpoint and looking tensors up in it.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as MapEntry;
+use std::fs::{self, File};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use memmap2::{Mmap, UncheckedAdvice};
+
+use crate::error::{Fault, FormatError};
+use crate::{DType, GgufHeader, TensorView, safetensors};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// Index files of the largest published checkpoints are under 20 MB.
+const LARGEST_INDEX: u64 = 256 << 20;
+
+/// A GGUF file or a Hugging Face directory with safetensors weights, memory-mapped and fully checked.
+///
+/// The files must not be truncated while it is open: the operating system answers a read past the new end with SIGBUS.
+/// Replacing a file (write beside it, rename over it) is harmless.
+pub struct Checkpoint {
+    pub(crate) path: PathBuf,
+    pub(crate) files: Vec<MappedFile>,
+    pub(crate) tensors: BTreeMap<String, Entry>,
+    pub(crate) gguf: Option<GgufHeader>,
+}
+
+/// Where a tensor lies.
+pub(crate) struct Entry {
+    /// Index into `Checkpoint::files`.
+    file: usize,
+    /// `Err` holds the name of a type we do not read.
+    pub(crate) dtype: Result<DType, String>,
+    pub(crate) shape: Vec<usize>,
+    range: Range<usize>,
+}
+
+pub(crate) struct MappedFile {
+    path: PathBuf,
+    pub(crate) map: Mmap,
+}
+
+impl Checkpoint {
+    /// Opens a GGUF file, a `.safetensors` file, or a directory with `model.safetensors` or a shard index.
+    ///
+    /// # Errors
+    /// I/O failures, paths that hold no checkpoint, and every defect of a header: see [`FormatError`].
+    pub fn open(path: &Path) -> Result<Self, FormatError> {
+        if path.is_dir() {
+            return Self::open_directory(path);
+        }
+        let file = MappedFile::open(path)?;
+        if GgufHeader::is_gguf(&file.map) {
+            Self::from_gguf(path, file)
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "safetensors")
+        {
+            let tensors = file.safetensors()?;
+            Self::from_shards(path, vec![(file, tensors)])
+        } else {
+            let problem =
+                "neither a GGUF file (no magic number) nor named *.safetensors".to_owned();
+            Err(FormatError::NotACheckpoint {
+                path: path.to_owned(),
+                problem,
+            })
+        }
+    }
+
+    fn open_directory(path: &Path) -> Result<Self, FormatError> {
+        if path.join(SINGLE).is_file() {
+            let file = MappedFile::open(&path.join(SINGLE))?;
+            let tensors = file.safetensors()?;
+            Self::from_shards(path, vec![(file, tensors)])
+        } else if path.join(INDEX).is_file() {
+            Self::open_sharded(path)
+        } else {
+            let problem = format!("the directory has neither {SINGLE} nor {INDEX}");
+            Err(FormatError::NotACheckpoint {
+                path: path.to_owned(),
+                problem,
+            })
+        }
+    }
+
+    fn open_sharded(path: &Path) -> Result<Self, FormatError> {
+        let index = path.join(INDEX);
+        let weight_map = read_index(&index)?;
+        let mut wanted: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (name, file) in &weight_map {
+            wanted.entry(file).or_default().push(name);
+        }
+        let mut shards = Vec::with_capacity(wanted.len());
+        for (file_name, names) in wanted {
+            let file = MappedFile::open(&path.join(file_name))?;
+            let mut stored: BTreeMap<String, _> = file
+                .safetensors()?
+                .into_iter()
+                .map(|tensor| (tensor.name.clone(), tensor))
+                .collect();
+            let mut tensors = Vec::with_capacity(names.len());
+            for name in names {
+                let missing = || FormatError::MissingTensor {
+                    path: file.path.clone(),
+                    name: name.to_owned(),
+                };
+                tensors.push(stored.remove(name).ok_or_else(missing)?);
+            }
+            shards.push((file, tensors));
+        }
+        Self::from_shards(path, shards)
+    }
+
+    fn from_gguf(path: &Path, file: MappedFile) -> Result<Self, FormatError> {
+        let header = GgufHeader::parse(&file.map).map_err(|fault| file.malformed(fault))?;
+        if header
+            .metadata
+            .get("split.count")
+            .and_then(crate::Value::as_int)
+            .is_some_and(|count| count > 1)
+        {
+            let problem =
+                "one part of a split GGUF; merge the parts into one file first".to_owned();
+            return Err(FormatError::NotACheckpoint {
+                path: path.to_owned(),
+                problem,
+            });
+        }
+        let entry = |info: &crate::TensorInfo| Entry {
+            file: 0,
+            dtype: Ok(info.dtype),
+            shape: info.shape.clone(),
+            range: info.range.clone(),
+        };
+        let tensors = header
+            .tensors
+            .iter()
+            .map(|info| (info.name.clone(), entry(info)))
+            .collect();
+        Ok(Self {
+            path: path.to_owned(),
+            files: vec![file],
+            tensors,
+            gguf: Some(header),
+        })
+    }
+
+    fn from_shards(
+        path: &Path,
+        shards: Vec<(MappedFile, Vec<safetensors::StoredTensor>)>,
+    ) -> Result<Self, FormatError> {
+        let mut files = Vec::with_capacity(shards.len());
+        let mut tensors = BTreeMap::new();
+        for (file, stored) in shards {
+            for tensor in stored {
+                let safetensors::StoredTensor {
+                    name,
+                    dtype,
+                    shape,
+                    range,
+                } = tensor;
+                if let MapEntry::Vacant(slot) = tensors.entry(name) {
+                    slot.insert(Entry {
+                        file: files.len(),
+                        dtype,
+                        shape,
+                        range,
+                    });
+                }
+            }
+            files.push(file);
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            files,
+            tensors,
+            gguf: None,
+        })
+    }
+
+    /// The path it was opened with.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Names of all tensors, in byte order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// # Errors
+    /// When there is no such tensor, or its element type is not one of [`DType`].
+    pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, FormatError> {
+        let Some((name, entry)) = self.tensors.get_key_value(name) else {
+            return Err(FormatError::MissingTensor {
+                path: self.path.clone(),
+                name: name.to_owned(),
+            });
+        };
+        let dtype = entry
+            .dtype
+            .as_ref()
+            .map_err(|dtype| FormatError::UnsupportedType {
+                path: self.files[entry.file].path.clone(),
+                name: name.clone(),
+                dtype: dtype.clone(),
+            })?;
+        Ok(TensorView {
+            name,
+            dtype: *dtype,
+            shape: entry.shape.clone(),
+            data: self.data(entry),
+        })
+    }
+
+    pub(crate) fn data(&self, entry: &Entry) -> &[u8] {
+        &self.files[entry.file].map[entry.range.clone()]
+    }
+
+    /// The header, when this is a GGUF file.
+    pub fn gguf(&self) -> Option<&GgufHeader> {
+        self.gguf.as_ref()
+    }
+
+    /// Lets the operating system take back the pages read so far; they are read again when touched. A loader calls this
+    /// after packing a layer, so that checkpoint and packed weights are never both resident. Best effort.
+    pub fn release(&self) {
+        for file in &self.files {
+            // SAFETY: the mapping is a read-only view of a file and no page of it was ever written, so dropped pages
+            // come back with the same bytes; outstanding slices stay valid.
+            let advised = unsafe { file.map.unchecked_advise(UncheckedAdvice::DontNeed) };
+            // An advice the system refuses costs memory, not correctness.
+            drop(advised);
+        }
+    }
+}
+
+impl MappedFile {
+    fn open(path: &Path) -> Result<Self, FormatError> {
+        let io = |source| FormatError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        // Checked before opening: opening a FIFO would wait for a writer.
+        if !fs::metadata(path).map_err(io)?.is_file() {
+            return Err(FormatError::NotACheckpoint {
+                path: path.to_owned(),
+                problem: "not a regular file".to_owned(),
+            });
+        }
+        let file = File::open(path).map_err(io)?;
+        // SAFETY: the map is read-only and private to this process; that the file is not truncated under it is the
+        // documented condition of `Checkpoint`.
+        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        Ok(Self {
+            path: path.to_owned(),
+            map,
+        })
+    }
+
+    fn malformed(&self, fault: Fault) -> FormatError {
+        FormatError::Malformed {
+            path: self.path.clone(),
+            fault,
+        }
+    }
+
+    fn safetensors(&self) -> Result<Vec<safetensors::StoredTensor>, FormatError> {
+        safetensors::parse(&self.map).map_err(|fault| self.malformed(fault))
+    }
+}
+
+fn read_index(path: &Path) -> Result<BTreeMap<String, String>, FormatError> {
+    let io = |source| FormatError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let malformed = |fault| FormatError::Malformed {
+        path: path.to_owned(),
+        fault,
+    };
+    let size = fs::metadata(path).map_err(io)?.len();
+    if size > LARGEST_INDEX {
+        let problem = format!("{size} bytes; an index has at most {LARGEST_INDEX}");
+        return Err(malformed(Fault::new("index", 0, problem)));
+    }
+    let bytes = fs::read(path).map_err(io)?;
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|error| malformed(Fault::new("index", error.valid_up_to(), "not UTF-8")))?;
+    safetensors::parse_index(text).map_err(malformed)
+}
+
+/// Bytes that a tensor occupies, or what is wrong with its shape.
+pub(crate) fn stored_size(dtype: DType, shape: &[usize]) -> Result<usize, String> {
+    let cols = shape.last().copied().unwrap_or(1);
+    if !cols.is_multiple_of(dtype.block_len()) {
+        return Err(format!(
+            "rows of {cols} elements are not whole {dtype} blocks of {}",
+            dtype.block_len()
+        ));
+    }
+    let elements = shape
+        .iter()
+        .try_fold(1usize, |product, &n| product.checked_mul(n));
+    elements
+        .and_then(|n| dtype.bytes_for(n))
+        .ok_or_else(|| format!("shape {shape:?} is too large"))
+}

@@ -1,0 +1,122 @@
+//! Element types of stored tensors.
+
+use std::fmt;
+
+/// How the elements of a tensor are stored. Quantised types pack a fixed number of elements of one row into a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    F32,
+    F16,
+    BF16,
+    /// 32 elements: f16 scale, 32 signed bytes.
+    Q8_0,
+    /// 32 elements: f16 scale, 16 bytes of codes 0..15 with zero point 8.
+    Q4_0,
+    /// 32 elements: f16 scale, f16 minimum, 16 bytes of codes 0..15.
+    Q4_1,
+    /// 256 elements: f16 scale and minimum, eight 6-bit scale and minimum pairs, 128 bytes of 4-bit codes.
+    Q4K,
+    /// As [`DType::Q4K`] with a fifth bit of each code in a separate 32-byte plane.
+    Q5K,
+    /// 256 elements: low 4 bits, high 2 bits, sixteen signed 8-bit scales, f16 scale; codes have zero point 32.
+    Q6K,
+}
+
+impl DType {
+    pub const ALL: [Self; 9] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+    ];
+
+    /// Elements in one block; 1 for plain floats.
+    pub const fn block_len(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 => 1,
+            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 => 32,
+            Self::Q4K | Self::Q5K | Self::Q6K => 256,
+        }
+    }
+
+    /// Bytes of one block.
+    pub const fn block_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::BF16 => 2,
+            Self::Q8_0 => 34,
+            Self::Q4_0 => 18,
+            Self::Q4_1 => 20,
+            Self::Q4K => 144,
+            Self::Q5K => 176,
+            Self::Q6K => 210,
+        }
+    }
+
+    /// Whether elements share a block scale, that is, whether the checkpoint was quantised before it came to us.
+    pub const fn is_quantized(self) -> bool {
+        self.block_len() > 1
+    }
+
+    /// Bytes of `elements` consecutive elements; `None` when they do not fill whole blocks or the size overflows.
+    pub const fn bytes_for(self, elements: usize) -> Option<usize> {
+        if !elements.is_multiple_of(self.block_len()) {
+            return None;
+        }
+        (elements / self.block_len()).checked_mul(self.block_bytes())
+    }
+
+    /// The name used by GGUF tools, which is also how errors and listings print it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::BF16 => "BF16",
+            Self::Q8_0 => "Q8_0",
+            Self::Q4_0 => "Q4_0",
+            Self::Q4_1 => "Q4_1",
+            Self::Q4K => "Q4_K",
+            Self::Q5K => "Q5_K",
+            Self::Q6K => "Q6_K",
+        }
+    }
+
+    /// The type with this number in a GGUF tensor table, if it is one we read.
+    pub(crate) const fn from_gguf(id: u32) -> Option<Self> {
+        Some(match id {
+            0 => Self::F32,
+            1 => Self::F16,
+            2 => Self::Q4_0,
+            3 => Self::Q4_1,
+            8 => Self::Q8_0,
+            12 => Self::Q4K,
+            13 => Self::Q5K,
+            14 => Self::Q6K,
+            30 => Self::BF16,
+            _ => return None,
+        })
+    }
+
+    /// The type with this name in a safetensors header, if it is one we read.
+    pub(crate) fn from_safetensors(name: &str) -> Option<Self> {
+        [Self::F32, Self::F16, Self::BF16]
+            .into_iter()
+            .find(|dtype| dtype.name() == name)
+    }
+
+    /// Names of all supported types, for error messages.
+    pub(crate) fn supported() -> String {
+        Self::ALL.map(Self::name).join(" ")
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

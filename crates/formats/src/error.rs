@@ -1,0 +1,67 @@
+//! The one error type of this room.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// A defect found inside one file's bytes: what it concerns, where, and what is wrong. It has no path, because parsers
+/// see bytes only; [`FormatError::Malformed`] adds it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{item} at byte {offset}: {problem}")]
+pub struct Fault {
+    /// "header", "key `x`" or "tensor `x`".
+    pub item: String,
+    /// Byte offset in the file at which the faulty field starts.
+    pub offset: usize,
+    pub problem: String,
+}
+
+impl Fault {
+    pub(crate) fn new(item: impl Into<String>, offset: usize, problem: impl Into<String>) -> Self {
+        Self {
+            item: item.into(),
+            offset,
+            problem: problem.into(),
+        }
+    }
+}
+
+/// Why a checkpoint could not be opened or read.
+#[derive(Debug, thiserror::Error)]
+pub enum FormatError {
+    #[error("{}: {source}", path.display())]
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+
+    #[error("{}: {problem}", path.display())]
+    NotACheckpoint { path: PathBuf, problem: String },
+
+    #[error("{}: {fault}", path.display())]
+    Malformed { path: PathBuf, fault: Fault },
+
+    #[error("{}: no tensor {}", path.display(), quoted(name))]
+    MissingTensor { path: PathBuf, name: String },
+
+    #[error("{}: tensor {} has type {dtype}; readable types are {}", path.display(), quoted(name), crate::DType::supported())]
+    UnsupportedType {
+        path: PathBuf,
+        name: String,
+        dtype: String,
+    },
+}
+
+/// A name from an untrusted file, fit for one line of a log: escaped and at most 80 characters long.
+pub(crate) fn quoted(name: &str) -> String {
+    const LONGEST: usize = 80;
+    let mut out = String::from("`");
+    for c in name.chars().take(LONGEST) {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{}", c.escape_debug());
+    }
+    if name.chars().nth(LONGEST).is_some() {
+        out.push_str("...");
+    }
+    out.push('`');
+    out
+}
