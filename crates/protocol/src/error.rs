@@ -1,0 +1,226 @@
+//! The one error a client can see. Built where the fault is found, carried unchanged to the response.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+
+/// Longest message sent to a client, in bytes: a bad request must not be answered with a larger one.
+const MAX_MESSAGE: usize = 1000;
+
+/// An error in OpenAI form together with its HTTP status.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    pub status: u16,
+    /// `error.type` in the body.
+    pub kind: &'static str,
+    pub message: String,
+    /// The request field at fault.
+    pub param: Option<Cow<'static, str>>,
+    /// A word that programs match on, such as `context_length_exceeded`.
+    pub code: Option<&'static str>,
+    /// Value of the `Retry-After` header, in seconds.
+    pub retry_after_s: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Envelope<'a> {
+    error: Body<'a>,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    message: &'a str,
+    r#type: &'a str,
+    param: Option<&'a str>,
+    code: Option<&'a str>,
+}
+
+impl ApiError {
+    fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
+        let message = capped(message.into(), MAX_MESSAGE);
+        Self {
+            status,
+            kind,
+            message,
+            param: None,
+            code: None,
+            retry_after_s: None,
+        }
+    }
+
+    /// 400: the field `param` has a value that is not accepted.
+    pub fn invalid(param: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        let mut error = Self::bad_request(message);
+        error.param = Some(param.into());
+        error
+    }
+
+    /// 400 that no single field is to blame for.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "invalid_request_error", message)
+    }
+
+    /// 400: the prompt, or the prompt and the tokens asked for, do not fit the context.
+    /// Clients match on the beginning of this message as well as on the code.
+    pub fn context_length(max_model_len: u32, prompt_tokens: usize, asked: Option<u32>) -> Self {
+        let asked = asked.map_or(String::new(), |n| format!(" and asks for {n} more"));
+        let message = format!(
+            "This model's maximum context length is {max_model_len} tokens. The request has {prompt_tokens} prompt \
+             tokens{asked}. Shorten the prompt or ask for fewer tokens."
+        );
+        let mut error = Self::invalid("prompt", message);
+        error.code = Some("context_length_exceeded");
+        error
+    }
+
+    /// 401.
+    pub fn unauthorized() -> Self {
+        let mut error = Self::new(
+            401,
+            "authentication_error",
+            "A valid API key is required in the Authorization header: 'Bearer KEY'.",
+        );
+        error.code = Some("invalid_api_key");
+        error
+    }
+
+    /// 404: `model` is not served here.
+    pub fn model_not_found(model: &str, served: &[String]) -> Self {
+        let asked = capped(model.to_owned(), 200);
+        let mut error = Self::new(
+            404,
+            "invalid_request_error",
+            format!(
+                "The model `{asked}` does not exist. Served here: {}.",
+                served.join(", ")
+            ),
+        );
+        error.param = Some("model".into());
+        error.code = Some("model_not_found");
+        error
+    }
+
+    /// 404: nothing lives at this path.
+    pub fn no_route(path: &str) -> Self {
+        let path = capped(path.to_owned(), 200);
+        let mut error = Self::new(
+            404,
+            "invalid_request_error",
+            format!("There is no endpoint at {path}."),
+        );
+        error.code = Some("not_found");
+        error
+    }
+
+    /// 405.
+    pub fn method_not_allowed(method: &str, path: &str) -> Self {
+        let path = capped(path.to_owned(), 200);
+        let mut error = Self::new(
+            405,
+            "invalid_request_error",
+            format!("{path} does not accept {method}."),
+        );
+        error.code = Some("method_not_allowed");
+        error
+    }
+
+    /// 408: the client did not finish sending its request.
+    pub fn request_timeout(seconds: u64) -> Self {
+        Self::new(
+            408,
+            "invalid_request_error",
+            format!("The request body did not arrive within {seconds} s."),
+        )
+    }
+
+    /// 413.
+    pub fn body_too_large(limit: usize) -> Self {
+        let mut error = Self::new(
+            413,
+            "invalid_request_error",
+            format!("The request body is larger than {limit} bytes."),
+        );
+        error.code = Some("request_too_large");
+        error
+    }
+
+    /// 503: as many requests as may wait are waiting already.
+    pub fn queue_full(retry_after_s: u32) -> Self {
+        let mut error = Self::new(
+            503,
+            "overloaded_error",
+            "The server has as many requests as it may hold. Try again later.",
+        );
+        error.code = Some("queue_full");
+        error.retry_after_s = Some(retry_after_s);
+        error
+    }
+
+    /// 503: the server cannot take requests now, for the given reason.
+    pub fn unavailable(reason: impl Into<String>, retry_after_s: u32) -> Self {
+        let mut error = Self::new(503, "service_unavailable_error", reason);
+        error.code = Some("service_unavailable");
+        error.retry_after_s = Some(retry_after_s);
+        error
+    }
+
+    /// 503, or an error event in a stream that had begun: the engine died under the request.
+    pub fn engine_failed(reason: &str) -> Self {
+        let mut error = Self::unavailable(format!("The engine failed: {reason}"), 1);
+        error.code = Some("engine_failed");
+        error
+    }
+
+    /// 500: the engine reported a fault in this one request.
+    pub fn internal(message: impl Into<String>) -> Self {
+        let mut error = Self::new(500, "internal_server_error", message);
+        error.code = Some("internal_error");
+        error
+    }
+
+    /// The response body: `{"error": {...}}`.
+    pub fn to_json(&self) -> Vec<u8> {
+        let error = Body {
+            message: &self.message,
+            r#type: self.kind,
+            param: self.param.as_deref(),
+            code: self.code,
+        };
+        serde_json::to_vec(&Envelope { error }).unwrap_or_default()
+    }
+}
+
+/// `text` cut to at most `limit` bytes at a character boundary.
+fn capped(mut text: String, limit: usize) -> String {
+    if text.len() > limit {
+        let cut = (0..=limit)
+            .rev()
+            .find(|&i| text.is_char_boundary(i))
+            .unwrap_or(0);
+        text.truncate(cut);
+        text.push_str("...");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn body_has_the_four_fields() {
+        let error = ApiError::invalid("top_p", "top_p must be in (0, 1].");
+        assert_eq!(
+            String::from_utf8_lossy(&error.to_json()),
+            r#"{"error":{"message":"top_p must be in (0, 1].","type":"invalid_request_error","param":"top_p","code":null}}"#
+        );
+    }
+
+    #[test]
+    fn long_messages_are_cut_at_a_character() {
+        let error = ApiError::bad_request("é".repeat(5000));
+        assert!(error.message.len() <= MAX_MESSAGE + 3);
+        assert!(error.message.ends_with("é..."));
+    }
+}

@@ -1,0 +1,210 @@
+//! What both generation endpoints accept.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::fields::{Fields, read};
+use crate::error::ApiError;
+
+/// Most stop strings of one request. Each is searched for in every token's text.
+const MAX_STOP_STRINGS: usize = 16;
+const MAX_STOP_STRING_BYTES: usize = 1024;
+const MAX_STOP_TOKEN_IDS: usize = 256;
+const MAX_CACHE_SALT_BYTES: usize = 256;
+
+/// Validated parameters of a generation request. `None` leaves the choice to the server's defaults.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Common {
+    pub model: Option<String>,
+    pub stream: bool,
+    pub stream_options: StreamOptions,
+    pub max_tokens: MaxTokens,
+    pub min_tokens: u32,
+    /// Finite, at least 0; 0 is greedy.
+    pub temperature: Option<f32>,
+    /// In (0, 1].
+    pub top_p: Option<f32>,
+    /// 0 is off.
+    pub top_k: Option<i32>,
+    pub seed: Option<i64>,
+    pub stop: Vec<String>,
+    pub stop_token_ids: Vec<u32>,
+    pub ignore_eos: bool,
+    pub skip_special_tokens: bool,
+    pub return_token_ids: bool,
+    pub cache_salt: Option<String>,
+}
+
+/// How many tokens a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaxTokens {
+    /// The field was absent: the endpoint's default.
+    Unset,
+    /// `null`: whatever fits the context.
+    Remaining,
+    Exactly(u32),
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct StreamOptions {
+    pub include_usage: bool,
+    /// Usage on every chunk, as vLLM does with `continuous_usage_stats`.
+    pub continuous_usage_stats: bool,
+}
+
+impl Common {
+    /// Takes the shared fields. `least_tokens` is the smallest `max_tokens` that the endpoint allows.
+    pub(super) fn take(fields: &mut Fields<'_>, least_tokens: u32) -> Result<Self, ApiError> {
+        let stream = fields.flag("stream", false)?;
+        let max_tokens = take_max_tokens(fields, least_tokens)?;
+        Ok(Self {
+            model: fields.take("model")?,
+            stream,
+            stream_options: take_stream_options(fields, stream)?,
+            max_tokens,
+            min_tokens: take_min_tokens(fields, max_tokens)?,
+            temperature: take_temperature(fields)?,
+            top_p: take_top_p(fields)?,
+            top_k: fields
+                .integer("top_k", -1..=i64::from(i32::MAX))?
+                .map(|k| k.max(0) as i32),
+            seed: fields.take("seed")?,
+            stop: take_stop(fields)?,
+            stop_token_ids: take_stop_token_ids(fields)?,
+            ignore_eos: fields.flag("ignore_eos", false)?,
+            skip_special_tokens: fields.flag("skip_special_tokens", true)?,
+            return_token_ids: fields.flag("return_token_ids", false)?,
+            cache_salt: take_cache_salt(fields)?,
+        })
+    }
+}
+
+fn take_stream_options(fields: &mut Fields<'_>, stream: bool) -> Result<StreamOptions, ApiError> {
+    // An explicit Option: a missing member of the object is false, a null member too.
+    #[derive(Deserialize)]
+    struct Wire {
+        include_usage: Option<bool>,
+        continuous_usage_stats: Option<bool>,
+    }
+    let Some(wire) = fields.take::<Wire>("stream_options")? else {
+        return Ok(StreamOptions::default());
+    };
+    if !stream {
+        return Err(ApiError::invalid(
+            "stream_options",
+            "stream_options is only allowed when stream is true.",
+        ));
+    }
+    Ok(StreamOptions {
+        include_usage: wire.include_usage.unwrap_or(false),
+        continuous_usage_stats: wire.continuous_usage_stats.unwrap_or(false),
+    })
+}
+
+fn take_max_tokens(fields: &mut Fields<'_>, least: u32) -> Result<MaxTokens, ApiError> {
+    let newer = fields.take_nullable::<i64>("max_completion_tokens")?;
+    let older = fields.take_nullable::<i64>("max_tokens")?;
+    let (name, value) = match (newer, older) {
+        (Some(Some(n)), _) => ("max_completion_tokens", n),
+        (_, Some(Some(n))) => ("max_tokens", n),
+        (None, None) => return Ok(MaxTokens::Unset),
+        _ => return Ok(MaxTokens::Remaining),
+    };
+    match u32::try_from(value) {
+        Ok(n) if n >= least => Ok(MaxTokens::Exactly(n)),
+        _ => Err(ApiError::invalid(
+            name,
+            format!("{name} must be at least {least}, got {value}."),
+        )),
+    }
+}
+
+fn take_min_tokens(fields: &mut Fields<'_>, max_tokens: MaxTokens) -> Result<u32, ApiError> {
+    let min = fields
+        .integer("min_tokens", 0..=i64::from(u32::MAX))?
+        .unwrap_or(0) as u32;
+    match max_tokens {
+        MaxTokens::Exactly(max) if min > max => Err(ApiError::invalid(
+            "min_tokens",
+            format!("min_tokens ({min}) is more than max_tokens ({max})."),
+        )),
+        _ => Ok(min),
+    }
+}
+
+fn take_temperature(fields: &mut Fields<'_>) -> Result<Option<f32>, ApiError> {
+    let Some(value) = fields.take::<f32>("temperature")? else {
+        return Ok(None);
+    };
+    if value.is_finite() && value >= 0.0 {
+        return Ok(Some(value));
+    }
+    Err(ApiError::invalid(
+        "temperature",
+        format!("temperature must be at least 0 and finite, got {value}."),
+    ))
+}
+
+fn take_top_p(fields: &mut Fields<'_>) -> Result<Option<f32>, ApiError> {
+    let Some(value) = fields.take::<f32>("top_p")? else {
+        return Ok(None);
+    };
+    if value > 0.0 && value <= 1.0 {
+        return Ok(Some(value));
+    }
+    Err(ApiError::invalid(
+        "top_p",
+        format!("top_p must be in (0, 1], got {value}."),
+    ))
+}
+
+fn take_stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let stop: Vec<String> = match fields.take_raw("stop") {
+        None => return Ok(Vec::new()),
+        Some(raw) if is_string(raw) => vec![read("stop", raw)?],
+        Some(raw) => read("stop", raw)?,
+    };
+    if stop.len() > MAX_STOP_STRINGS {
+        let message = format!(
+            "stop may hold at most {MAX_STOP_STRINGS} strings, got {}.",
+            stop.len()
+        );
+        return Err(ApiError::invalid("stop", message));
+    }
+    if stop
+        .iter()
+        .any(|s| s.is_empty() || s.len() > MAX_STOP_STRING_BYTES)
+    {
+        let message = format!("every stop string must have 1 to {MAX_STOP_STRING_BYTES} bytes.");
+        return Err(ApiError::invalid("stop", message));
+    }
+    Ok(stop)
+}
+
+fn take_stop_token_ids(fields: &mut Fields<'_>) -> Result<Vec<u32>, ApiError> {
+    let ids: Vec<u32> = fields.take("stop_token_ids")?.unwrap_or_default();
+    if ids.len() > MAX_STOP_TOKEN_IDS {
+        let message = format!(
+            "stop_token_ids may hold at most {MAX_STOP_TOKEN_IDS} ids, got {}.",
+            ids.len()
+        );
+        return Err(ApiError::invalid("stop_token_ids", message));
+    }
+    Ok(ids)
+}
+
+fn take_cache_salt(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+    let salt: Option<String> = fields.take("cache_salt")?;
+    match salt {
+        Some(s) if s.is_empty() || s.len() > MAX_CACHE_SALT_BYTES => {
+            let message = format!("cache_salt must have 1 to {MAX_CACHE_SALT_BYTES} bytes.");
+            Err(ApiError::invalid("cache_salt", message))
+        }
+        other => Ok(other),
+    }
+}
+
+pub(super) fn is_string(raw: &RawValue) -> bool {
+    raw.get().starts_with('"')
+}

@@ -1,0 +1,97 @@
+//! A JSON object split into its top-level fields, each still raw text, so that a value of the wrong type is reported
+//! with the name of its field.
+
+use std::collections::HashMap;
+
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use crate::error::ApiError;
+
+/// The fields of one request body that nobody has taken yet.
+///
+/// Splitting does not recurse, and what is deserialised later is bounded by serde_json's depth limit of 128, so a body
+/// of nothing but brackets is an error and not a stack overflow. Of a repeated field the last one counts.
+pub struct Fields<'a> {
+    rest: HashMap<String, &'a RawValue>,
+}
+
+impl<'a> Fields<'a> {
+    /// Splits `body`. Anything but one UTF-8 JSON object is a 400.
+    pub fn parse(body: &'a [u8]) -> Result<Self, ApiError> {
+        let text = std::str::from_utf8(body).map_err(|e| {
+            ApiError::bad_request(format!(
+                "The request body is not UTF-8 at byte {}.",
+                e.valid_up_to()
+            ))
+        })?;
+        let rest = serde_json::from_str(text).map_err(|e| {
+            ApiError::bad_request(format!("The request body is not a JSON object: {e}."))
+        })?;
+        Ok(Self { rest })
+    }
+
+    /// Removes a field. `null` is the same as absent.
+    pub fn take_raw(&mut self, name: &'static str) -> Option<&'a RawValue> {
+        self.rest.remove(name).filter(|raw| raw.get() != "null")
+    }
+
+    /// Removes a field and reads it as `T`.
+    pub fn take<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<Option<T>, ApiError> {
+        self.take_raw(name).map(|raw| read(name, raw)).transpose()
+    }
+
+    /// Removes a field, tells `null` (`Some(None)`) from absent (`None`).
+    pub fn take_nullable<T: DeserializeOwned>(
+        &mut self,
+        name: &'static str,
+    ) -> Result<Option<Option<T>>, ApiError> {
+        self.rest
+            .remove(name)
+            .map(|raw| read(name, raw))
+            .transpose()
+    }
+
+    /// Removes a boolean field.
+    pub fn flag(&mut self, name: &'static str, default: bool) -> Result<bool, ApiError> {
+        Ok(self.take(name)?.unwrap_or(default))
+    }
+
+    /// Removes an integer that must lie in `range`.
+    pub fn integer(
+        &mut self,
+        name: &'static str,
+        range: std::ops::RangeInclusive<i64>,
+    ) -> Result<Option<i64>, ApiError> {
+        let Some(value) = self.take::<i64>(name)? else {
+            return Ok(None);
+        };
+        if range.contains(&value) {
+            return Ok(Some(value));
+        }
+        let (low, high) = (range.start(), range.end());
+        let message = if *high == i64::from(u32::MAX) || *high == i64::from(i32::MAX) {
+            format!("{name} must be at least {low}, got {value}.")
+        } else {
+            format!("{name} must be between {low} and {high}, got {value}.")
+        };
+        Err(ApiError::invalid(name, message))
+    }
+
+    pub(super) fn remaining(&self) -> impl Iterator<Item = (&str, &RawValue)> {
+        self.rest.iter().map(|(name, raw)| (name.as_str(), *raw))
+    }
+}
+
+/// Reads one raw value; the error names the field.
+pub(super) fn read<T: DeserializeOwned>(name: &'static str, raw: &RawValue) -> Result<T, ApiError> {
+    serde_json::from_str(raw.get())
+        .map_err(|e| ApiError::invalid(name, format!("{name}: {}.", reason(&e))))
+}
+
+/// serde_json's words without the position, which would be relative to the field and not to the body.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" at line ")
+        .map_or(text.clone(), |(head, _)| head.to_owned())
+}

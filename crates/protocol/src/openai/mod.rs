@@ -1,0 +1,28 @@
+//! OpenAI request and response bodies.
+//!
+//! Requests: a body is split into its fields once ([`Fields`]), each endpoint takes the fields it understands, and
+//! what is left is held against the table of fields that change the output but are not built ([`neutral`]). Such a
+//! field is accepted at the value that changes nothing and refused by name otherwise; a field nobody knows is ignored,
+//! as OpenAI-compatible servers do.
+
+mod chat;
+mod common;
+mod completion;
+mod fields;
+mod neutral;
+mod response;
+mod tokenize;
+
+pub use chat::ChatRequest;
+pub use common::{Common, MaxTokens, StreamOptions};
+pub use completion::{CompletionRequest, Prompt};
+pub use fields::Fields;
+pub use response::{
+    AssistantMessage, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse, CompletionChoice,
+    CompletionLogprobs, CompletionResponse, Delta, FinishReason, Model, ModelList, StopReason,
+    TokenLogprob, TopLogprob, Usage,
+};
+pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
+
+/// Most alternatives per position that a request may ask for.
+pub const MAX_LOGPROBS: u8 = 20;

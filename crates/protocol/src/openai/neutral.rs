@@ -1,0 +1,184 @@
+//! Fields that would change the output and are not built: accepted at their neutral value, refused by name otherwise.
+//! Ignoring one of them would answer a constrained request with unconstrained text and status 200.
+
+use serde_json::Value;
+
+use super::fields::Fields;
+use crate::error::ApiError;
+
+/// When a value leaves the output as it is.
+enum Neutral {
+    /// Only `null` or absence.
+    Null,
+    Number(f64),
+    Bool(bool),
+    /// An empty list, object or string.
+    Empty,
+    /// One of these strings.
+    OneOf(&'static [&'static str]),
+    /// An object whose `type` is `text`.
+    TextType,
+    /// A list that holds `text` and nothing else.
+    TextOnly,
+}
+
+const NOT_BUILT: &[(&str, Neutral)] = &[
+    ("n", Neutral::Number(1.0)),
+    ("best_of", Neutral::Number(1.0)),
+    ("use_beam_search", Neutral::Bool(false)),
+    ("length_penalty", Neutral::Number(1.0)),
+    ("presence_penalty", Neutral::Number(0.0)),
+    ("frequency_penalty", Neutral::Number(0.0)),
+    ("repetition_penalty", Neutral::Number(1.0)),
+    ("repeat_penalty", Neutral::Number(1.0)),
+    ("typical_p", Neutral::Number(1.0)),
+    ("min_p", Neutral::Number(0.0)),
+    ("logit_bias", Neutral::Empty),
+    ("logits_processors", Neutral::Empty),
+    ("allowed_token_ids", Neutral::Null),
+    ("bad_words", Neutral::Empty),
+    ("suffix", Neutral::Empty),
+    ("prompt_logprobs", Neutral::Null),
+    ("prompt_embeds", Neutral::Null),
+    ("truncate_prompt_tokens", Neutral::Null),
+    ("include_stop_str_in_output", Neutral::Bool(false)),
+    ("no_stop_trim", Neutral::Bool(false)),
+    ("return_tokens_as_token_ids", Neutral::Bool(false)),
+    ("spaces_between_special_tokens", Neutral::Bool(true)),
+    ("continue_final_message", Neutral::Bool(false)),
+    ("echo", Neutral::Bool(false)),
+    ("chat_template", Neutral::Null),
+    ("documents", Neutral::Empty),
+    ("tools", Neutral::Empty),
+    ("tool_choice", Neutral::OneOf(&["none", "auto"])),
+    ("functions", Neutral::Empty),
+    ("function_call", Neutral::OneOf(&["none", "auto"])),
+    ("modalities", Neutral::TextOnly),
+    ("audio", Neutral::Null),
+    ("mm_processor_kwargs", Neutral::Empty),
+    ("web_search_options", Neutral::Null),
+    ("thinking_token_budget", Neutral::Null),
+    ("lora_path", Neutral::Null),
+    ("kv_transfer_params", Neutral::Null),
+    ("response_format", Neutral::TextType),
+    ("structured_outputs", Neutral::Null),
+    ("structural_tag", Neutral::Null),
+    ("guided_json", Neutral::Null),
+    ("guided_regex", Neutral::Null),
+    ("guided_choice", Neutral::Null),
+    ("guided_grammar", Neutral::Null),
+    ("guided_json_object", Neutral::Null),
+    ("guided_decoding_backend", Neutral::Null),
+    ("guided_whitespace_pattern", Neutral::Null),
+    ("json_schema", Neutral::Null),
+    ("grammar", Neutral::Null),
+    ("regex", Neutral::Null),
+    ("ebnf", Neutral::Null),
+    ("stop_regex", Neutral::Null),
+];
+
+/// Checks what an endpoint left untaken.
+pub(super) fn check(fields: &Fields<'_>) -> Result<(), ApiError> {
+    for (name, raw) in fields.remaining() {
+        let Some((name, neutral)) = NOT_BUILT.iter().find(|(known, _)| *known == name) else {
+            continue;
+        };
+        let value: Value = super::fields::read(name, raw)?;
+        if !neutral.accepts(&value) {
+            return Err(refusal(name, neutral));
+        }
+    }
+    Ok(())
+}
+
+fn refusal(name: &'static str, neutral: &Neutral) -> ApiError {
+    let remedy = match neutral {
+        Neutral::Null => "leave it out".to_owned(),
+        Neutral::Number(n) => format!("leave it out or send {n}"),
+        Neutral::Bool(b) => format!("leave it out or send {b}"),
+        Neutral::Empty => "leave it out or send it empty".to_owned(),
+        Neutral::OneOf(words) => format!("leave it out or send one of {}", words.join(", ")),
+        Neutral::TextType => "leave it out or send {\"type\": \"text\"}".to_owned(),
+        Neutral::TextOnly => "leave it out or send [\"text\"]".to_owned(),
+    };
+    let mut error = ApiError::invalid(
+        name,
+        format!("{name} is not supported by this server: {remedy}."),
+    );
+    error.code = Some("unsupported_parameter");
+    error
+}
+
+impl Neutral {
+    fn accepts(&self, value: &Value) -> bool {
+        if value.is_null() {
+            return true;
+        }
+        match self {
+            Self::Null => false,
+            Self::Number(n) => value.as_f64() == Some(*n),
+            Self::Bool(b) => value.as_bool() == Some(*b),
+            Self::Empty => is_empty(value),
+            Self::OneOf(words) => value.as_str().is_some_and(|s| words.contains(&s)),
+            Self::TextType => value.get("type").and_then(Value::as_str) == Some("text"),
+            Self::TextOnly => value
+                .as_array()
+                .is_some_and(|a| a.iter().all(|v| v == "text")),
+        }
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn verdict(body: &str) -> Result<(), ApiError> {
+        check(&Fields::parse(body.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn neutral_values_pass() {
+        verdict(
+            r#"{"n":1,"presence_penalty":0,"frequency_penalty":0.0,"logit_bias":{},"tools":[],"tool_choice":"auto",
+                "response_format":{"type":"text"},"suffix":null,"min_p":0,"repetition_penalty":1.0,"guided_json":null,
+                "user":"u","metadata":{"a":1},"priority":3,"some_new_thing":{"x":[1]},"parallel_tool_calls":true}"#,
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn others_are_refused_by_name() {
+        for (body, param) in [
+            (r#"{"n":2}"#, "n"),
+            (r#"{"min_p":0.1}"#, "min_p"),
+            (r#"{"logit_bias":{"5":1}}"#, "logit_bias"),
+            (r#"{"tools":[{}]}"#, "tools"),
+            (r#"{"tool_choice":"required"}"#, "tool_choice"),
+            (
+                r#"{"response_format":{"type":"json_object"}}"#,
+                "response_format",
+            ),
+            (r#"{"guided_regex":"a+"}"#, "guided_regex"),
+            (r#"{"structured_outputs":{}}"#, "structured_outputs"),
+            (r#"{"suffix":"x"}"#, "suffix"),
+            (r#"{"n":"1"}"#, "n"),
+        ] {
+            let error = verdict(body).unwrap_err();
+            assert_eq!(
+                (error.status, error.param.as_deref()),
+                (400, Some(param)),
+                "{body}"
+            );
+        }
+    }
+}
