@@ -1,0 +1,131 @@
+//! Frames between the front door and one engine, version 1 of `docs/wire.md`.
+//!
+//! Plain structs, an `encode` and a `decode` for each direction, and [`FrameReader`], which cuts a byte stream into frames. No IO.
+
+mod add;
+mod error;
+mod fields;
+mod reader;
+mod start;
+mod step;
+mod writer;
+
+pub use add::{Add, TokenRequest};
+pub use error::{FrameError, Problem};
+pub use reader::{Frame, FrameReader};
+pub use start::{Fatal, Hello, Ready, Stage};
+pub use step::{Finish, LogprobRow, Output, Step, StepStats};
+
+use fields::Fields;
+use writer::FrameWriter;
+
+/// The version both ends must speak.
+pub const WIRE_VERSION: u16 = 1;
+
+/// The most bytes that may follow a frame's length field.
+pub const MAX_FRAME_BYTES: usize = 64 << 20;
+
+/// The most alternatives a log-probability row may ask for.
+pub const MAX_LOGPROBS: u8 = 20;
+
+const HELLO: u8 = 0x01;
+const STAGE: u8 = 0x02;
+const READY: u8 = 0x03;
+const FATAL: u8 = 0x04;
+const ADD: u8 = 0x10;
+const CANCEL: u8 = 0x11;
+const SHUTDOWN: u8 = 0x12;
+const STEP: u8 = 0x20;
+
+/// What the engine says.
+#[derive(Debug, Clone, PartialEq)]
+pub enum EngineFrame {
+    Hello(Hello),
+    Stage(Stage),
+    Ready(Ready),
+    Fatal(Fatal),
+    Step(Step),
+}
+
+impl EngineFrame {
+    /// Appends the frame with its length prefix. On an error `out` is as it was.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), FrameError> {
+        match self {
+            Self::Hello(hello) => FrameWriter::frame(out, HELLO, "HELLO", |w| hello.write(w)),
+            Self::Stage(stage) => FrameWriter::frame(out, STAGE, "STAGE", |w| stage.write(w)),
+            Self::Ready(ready) => FrameWriter::frame(out, READY, "READY", |w| ready.write(w)),
+            Self::Fatal(fatal) => FrameWriter::frame(out, FATAL, "FATAL", |w| fatal.write(w)),
+            Self::Step(step) => FrameWriter::frame(out, STEP, "STEP", |w| step.write(w)),
+        }
+    }
+
+    /// The name of the frame in `docs/wire.md`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Hello(_) => "HELLO",
+            Self::Stage(_) => "STAGE",
+            Self::Ready(_) => "READY",
+            Self::Fatal(_) => "FATAL",
+            Self::Step(_) => "STEP",
+        }
+    }
+}
+
+impl Frame for EngineFrame {
+    fn decode(kind: u8, body: &[u8]) -> Result<Self, FrameError> {
+        match kind {
+            HELLO => Fields::frame(body, "HELLO", Hello::read).map(Self::Hello),
+            STAGE => Fields::frame(body, "STAGE", Stage::read).map(Self::Stage),
+            READY => Fields::frame(body, "READY", Ready::read).map(Self::Ready),
+            FATAL => Fields::frame(body, "FATAL", Fatal::read).map(Self::Fatal),
+            STEP => Fields::frame(body, "STEP", Step::read).map(Self::Step),
+            unknown => Err(FrameError::unknown_type(unknown)),
+        }
+    }
+}
+
+/// What the front door says.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FrontFrame {
+    Add(Add),
+    Cancel(Cancel),
+    Shutdown(Shutdown),
+}
+
+/// Ends requests before their time. Ids the engine does not know are ignored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cancel {
+    pub ids: Vec<u64>,
+}
+
+/// The engine ends its requests as cancelled and exits 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shutdown;
+
+impl FrontFrame {
+    /// Appends the frame with its length prefix. On an error `out` is as it was.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), FrameError> {
+        match self {
+            Self::Add(add) => FrameWriter::frame(out, ADD, "ADD", |w| add.write(w)),
+            Self::Cancel(cancel) => FrameWriter::frame(out, CANCEL, "CANCEL", |w| {
+                w.u64_list(&cancel.ids);
+                Ok(())
+            }),
+            Self::Shutdown(Shutdown) => FrameWriter::frame(out, SHUTDOWN, "SHUTDOWN", |_| Ok(())),
+        }
+    }
+}
+
+impl Frame for FrontFrame {
+    fn decode(kind: u8, body: &[u8]) -> Result<Self, FrameError> {
+        match kind {
+            ADD => Fields::frame(body, "ADD", Add::read).map(Self::Add),
+            CANCEL => Fields::frame(body, "CANCEL", |f| {
+                let ids = f.u64_list("ids")?;
+                Ok(Self::Cancel(Cancel { ids }))
+            }),
+            SHUTDOWN => Fields::frame(body, "SHUTDOWN", |_| Ok(Self::Shutdown(Shutdown))),
+            unknown => Err(FrameError::unknown_type(unknown)),
+        }
+    }
+}

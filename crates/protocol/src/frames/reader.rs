@@ -1,0 +1,52 @@
+use bytes::{Buf, BytesMut};
+
+use super::{FrameError, MAX_FRAME_BYTES};
+
+/// The frames of one direction.
+pub trait Frame: Sized {
+    /// Reads the body of a frame of type `kind`.
+    fn decode(kind: u8, body: &[u8]) -> Result<Self, FrameError>;
+}
+
+/// Cuts the bytes of one connection into frames. Holds what has arrived and nothing more: a length field alone reserves no memory.
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    buffer: BytesMut,
+}
+
+const LENGTH_BYTES: usize = 4;
+const READ_BYTES: usize = 64 << 10;
+
+impl FrameReader {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The buffer to append received bytes to, with room for one read.
+    pub fn spare(&mut self) -> &mut BytesMut {
+        self.buffer.reserve(READ_BYTES);
+        &mut self.buffer
+    }
+
+    /// The next whole frame, or `None` until more bytes are there. After an error the stream has no frame border any more: close it.
+    pub fn next_frame<F: Frame>(&mut self) -> Result<Option<F>, FrameError> {
+        let Some(prefix) = self.buffer.first_chunk::<LENGTH_BYTES>() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes(*prefix) as usize;
+        if !(1..=MAX_FRAME_BYTES).contains(&length) {
+            return Err(FrameError::length(length));
+        }
+        let Some(frame) = self.buffer.get(LENGTH_BYTES..LENGTH_BYTES + length) else {
+            return Ok(None);
+        };
+        let decoded = F::decode(frame[0], &frame[1..]);
+        self.buffer.advance(LENGTH_BYTES + length);
+        decoded.map(Some)
+    }
+
+    /// True when the bytes so far end inside a frame: an end of the stream here cuts a frame off.
+    pub fn is_mid_frame(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+}
