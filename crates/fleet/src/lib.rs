@@ -1,1 +1,24 @@
-//! (room being built)
+//! The engines behind the front door. Today one local engine process: started, watched, restarted, spoken to over a unix socket.
+//!
+//! [`Engine`] is the handle: its state to watch, requests to submit. A supervisor task owns the process and the connection;
+//! each request's outputs go to its own [`RequestStream`].
+
+mod backoff;
+mod config;
+mod connection;
+mod engine;
+mod error;
+mod loss;
+mod process;
+mod requests;
+mod socket;
+mod state;
+mod supervisor;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use config::{EngineConfig, RestartBackoff};
+pub use engine::Engine;
+pub use error::{FleetError, SubmitError};
+pub use requests::{Event, RequestStream};
+pub use state::EngineState;

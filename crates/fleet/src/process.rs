@@ -1,0 +1,172 @@
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// The engine's process, or none when somebody else runs the engine: then it never exits and takes no signal.
+///
+/// The kernel kills the process when the thread that started it ends (`PR_SET_PDEATHSIG`), so each has a thread of its own,
+/// which lives as long as the process: one of the runtime's threads may go away while the front door lives on.
+/// Dropping kills it.
+#[derive(Debug)]
+pub(crate) struct EngineProcess {
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    /// `None` once the process is being reaped: its number may belong to another process from then on.
+    pid: Arc<Mutex<Option<i32>>>,
+    exit: watch::Receiver<Option<ExitStatus>>,
+}
+
+const AFTER_TERM: Duration = Duration::from_secs(1);
+
+impl EngineProcess {
+    pub(crate) fn external() -> Self {
+        Self { running: None }
+    }
+
+    /// Starts `argv` with `{socket}` replaced. Standard output and error are inherited.
+    pub(crate) async fn start(argv: &[String], socket: &Path) -> io::Result<Self> {
+        let argv: Vec<String> = argv
+            .iter()
+            .map(|arg| arg.replace("{socket}", &socket.to_string_lossy()))
+            .collect();
+        let pid = Arc::new(Mutex::new(None));
+        let (started, is_started) = oneshot::channel();
+        let (exited, exit) = watch::channel(None);
+        let shared_pid = Arc::clone(&pid);
+        std::thread::Builder::new()
+            .name("engine-process".to_owned())
+            .spawn(move || run(&argv, &shared_pid, started, &exited))?;
+        is_started.await.map_err(io::Error::other)??;
+        Ok(Self {
+            running: Some(Running { pid, exit }),
+        })
+    }
+
+    /// Waits for the end of the process.
+    pub(crate) async fn exited(&mut self) -> ExitStatus {
+        let Some(running) = &mut self.running else {
+            return std::future::pending().await;
+        };
+        match running
+            .exit
+            .wait_for(Option::is_some)
+            .await
+            .map(|status| *status)
+        {
+            Ok(Some(status)) => status,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Ends the process: waits until `deadline` for it to end on its own, then SIGTERM, one second later SIGKILL.
+    pub(crate) async fn end(&mut self, deadline: Instant) {
+        if self.running.is_none() || timeout_at(deadline, self.exited()).await.is_ok() {
+            return;
+        }
+        self.signal(libc::SIGTERM);
+        if timeout(AFTER_TERM, self.exited()).await.is_err() {
+            self.kill().await;
+        }
+    }
+
+    /// SIGKILL, and waits until the process is gone.
+    pub(crate) async fn kill(&mut self) {
+        if self.running.is_some() {
+            self.signal(libc::SIGKILL);
+            self.exited().await;
+        }
+    }
+
+    fn signal(&self, signal: i32) {
+        let Some(running) = &self.running else { return };
+        let pid = running.pid.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pid) = *pid {
+            // SAFETY: kill touches no memory of ours; the lock keeps `pid` from being reaped, so it is still our child.
+            unsafe { libc::kill(pid, signal) };
+        }
+    }
+}
+
+impl Drop for EngineProcess {
+    fn drop(&mut self) {
+        self.signal(libc::SIGKILL);
+    }
+}
+
+/// The thread of one process: starts it, waits for it, reports its exit.
+fn run(
+    argv: &[String],
+    shared_pid: &Mutex<Option<i32>>,
+    started: oneshot::Sender<io::Result<()>>,
+    exited: &watch::Sender<Option<ExitStatus>>,
+) {
+    let mut child = match command(argv).spawn() {
+        Ok(child) => child,
+        Err(error) => return drop(started.send(Err(error))),
+    };
+    let pid = child.id().cast_signed();
+    *shared_pid.lock().unwrap_or_else(PoisonError::into_inner) = Some(pid);
+    // Nobody waits for the start any more, so nobody else would end the process.
+    if started.send(Ok(())).is_err() {
+        let _ = child.kill();
+    }
+    wait_without_reaping(pid);
+    *shared_pid.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    let status = child.wait().unwrap_or_else(|_| ExitStatus::from_raw(0));
+    exited.send_replace(Some(status));
+}
+
+fn command(argv: &[String]) -> Command {
+    let mut command = Command::new(&argv[0]);
+    command.args(&argv[1..]);
+    // SAFETY: getpid has no preconditions.
+    let parent = unsafe { libc::getpid() };
+    // SAFETY: between fork and exec the closure makes two system calls and neither allocates nor locks.
+    unsafe { command.pre_exec(move || die_with(parent)) };
+    command
+}
+
+/// Has the kernel kill the calling process when its parent's starting thread ends.
+fn die_with(parent: i32) -> io::Result<()> {
+    // SAFETY: PR_SET_PDEATHSIG takes a signal number and touches no memory; getppid has no preconditions.
+    let (set, actual_parent) = unsafe {
+        (
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL),
+            libc::getppid(),
+        )
+    };
+    match set {
+        0 if actual_parent == parent => Ok(()),
+        // The parent died before the request was in place.
+        0 => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn wait_without_reaping(pid: i32) {
+    loop {
+        // SAFETY: siginfo_t is plain data that waitid overwrites; pid is our own child, not reaped yet.
+        let result = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            libc::waitid(
+                libc::P_PID,
+                pid.cast_unsigned(),
+                &mut info,
+                libc::WEXITED | libc::WNOWAIT,
+            )
+        };
+        let interrupted = io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
+        if result == 0 || !interrupted {
+            return;
+        }
+    }
+}

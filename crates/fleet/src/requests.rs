@@ -1,0 +1,155 @@
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use penstock_protocol::frames::{
+    Add, Cancel, Finish, FrameError, FrontFrame, Output, TokenRequest,
+};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// What happens to a request. The last event of each is an output that finishes, or `Failed`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    Output(Output),
+    /// The engine was lost; the reason names the cause.
+    Failed {
+        reason: Arc<str>,
+    },
+}
+
+impl Event {
+    /// True for the last event of a request.
+    pub fn is_terminal(&self) -> bool {
+        match self {
+            Self::Output(output) => output.finish != Finish::None,
+            Self::Failed { .. } => true,
+        }
+    }
+}
+
+/// The events of one request. Dropped before the terminal one, it cancels the request.
+#[derive(Debug)]
+pub struct RequestStream {
+    id: u64,
+    events: UnboundedReceiver<Event>,
+    requests: Arc<Requests>,
+    ended: bool,
+}
+
+impl RequestStream {
+    /// The id that the engine knows the request by.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The next event; `None` after the terminal one. Cancel safe.
+    pub async fn next(&mut self) -> Option<Event> {
+        if self.ended {
+            return None;
+        }
+        let event = self.events.recv().await;
+        self.ended = event.as_ref().is_none_or(Event::is_terminal);
+        event
+    }
+}
+
+impl Drop for RequestStream {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.requests.abandon(self.id);
+        }
+    }
+}
+
+/// Encoded frames on their way to the engine.
+pub(crate) type Outbox = UnboundedSender<Vec<u8>>;
+
+/// The open requests of one engine, over all its restarts: ids are never used twice.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    last_id: AtomicU64,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    open: HashMap<u64, UnboundedSender<Event>>,
+    /// `None` while no engine is ready.
+    outbox: Option<Outbox>,
+}
+
+impl Requests {
+    /// Requests go to `outbox` from now on.
+    pub(crate) fn attach(&self, outbox: Outbox) {
+        self.lock().outbox = Some(outbox);
+    }
+
+    /// Sends the request to the engine; `None` when no engine is ready.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        request: TokenRequest,
+    ) -> Result<Option<RequestStream>, FrameError> {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut frame = Vec::new();
+        FrontFrame::Add(Add { id, request }).encode(&mut frame)?;
+        let mut table = self.lock();
+        let Some(outbox) = &table.outbox else {
+            return Ok(None);
+        };
+        // A send fails when the connection has just ended: the supervisor fails what is in the table next.
+        let _ = outbox.send(frame);
+        let (sender, events) = unbounded_channel();
+        table.open.insert(id, sender);
+        Ok(Some(RequestStream {
+            id,
+            events,
+            requests: Arc::clone(self),
+            ended: false,
+        }))
+    }
+
+    /// Hands each output to its request. Outputs of abandoned requests are dropped.
+    pub(crate) fn deliver(&self, outputs: Vec<Output>) {
+        let mut table = self.lock();
+        for output in outputs {
+            let sender = match output.finish {
+                Finish::None => table.open.get(&output.id).cloned(),
+                _ => table.open.remove(&output.id),
+            };
+            if let Some(sender) = sender {
+                // The stream may be dropped at this very moment.
+                let _ = sender.send(Event::Output(output));
+            }
+        }
+    }
+
+    /// Fails every open request; new ones are refused until the next [`Requests::attach`].
+    pub(crate) fn fail_all(&self, reason: &str) {
+        let reason: Arc<str> = reason.into();
+        let mut table = self.lock();
+        table.outbox = None;
+        for (_, sender) in table.open.drain() {
+            let _ = sender.send(Event::Failed {
+                reason: Arc::clone(&reason),
+            });
+        }
+    }
+
+    fn abandon(&self, id: u64) {
+        let mut table = self.lock();
+        if table.open.remove(&id).is_none() {
+            return;
+        }
+        let mut frame = Vec::new();
+        if let (Some(outbox), Ok(())) = (
+            &table.outbox,
+            FrontFrame::Cancel(Cancel { ids: vec![id] }).encode(&mut frame),
+        ) {
+            let _ = outbox.send(frame);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
