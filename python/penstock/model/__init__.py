@@ -1,0 +1,16 @@
+"""Checkpoint metadata to DecoderSpec: what a model is, without its weights and without any forward code."""
+
+from penstock.model.errors import ModelError
+from penstock.model.generation import GenerationDefaults, TokenFacts
+from penstock.model.load import ModelInfo, load_model
+from penstock.model.spec import DecoderSpec, WeightNames
+
+__all__ = [
+    "DecoderSpec",
+    "GenerationDefaults",
+    "ModelError",
+    "ModelInfo",
+    "TokenFacts",
+    "WeightNames",
+    "load_model",
+]

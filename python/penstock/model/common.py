@@ -1,0 +1,157 @@
+"""Metadata that the families share: shapes, rope and sliding windows, from config.json and from GGUF keys."""
+
+from penstock.model import rope
+from penstock.model.errors import ModelError
+from penstock.model.fields import Fields
+from penstock.model.gguf import GgufHeader
+from penstock.model.names import GGUF_ROPE_FACTORS
+from penstock.model.spec import Attention, DecoderSpec, Mlp, Rope
+
+Windows = tuple[int | None, ...] | None
+
+MOST_LAYERS = 1024
+MOST_HEADS = 1024
+WIDEST = 1 << 18
+"""Bound of hidden and intermediate sizes, twice the largest published."""
+LARGEST_VOCAB = 1 << 22
+LONGEST_CONTEXT = 1 << 26
+ACTIVATIONS = ("silu", "swish")
+SLIDING = "sliding_attention"
+LAYER_TYPES = (SLIDING, "full_attention")
+MOE_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def hf_spec(
+    config: Fields,
+    family: str,
+    *,
+    qkv_bias: bool = False,
+    out_bias: bool = False,
+    qk_norm: bool = False,
+    windows: Windows = None,
+    default_head_dim: int | None = None,
+) -> DecoderSpec:
+    """The spec of a config.json whose keys follow Llama's. `default_head_dim` None: hidden / heads."""
+    _refuse_foreign_features(config)
+    hidden = config.integer("hidden_size", 1, WIDEST)
+    heads = config.integer("num_attention_heads", 1, MOST_HEADS)
+    attention = Attention(
+        heads=heads,
+        kv_heads=config.integer("num_key_value_heads", 1, heads, default=heads),
+        head_dim=config.integer("head_dim", 2, WIDEST, default=default_head_dim or max(hidden // heads, 2)),
+        qkv_bias=qkv_bias,
+        out_bias=out_bias,
+        qk_norm=qk_norm,
+        windows=windows,
+    )
+    _check_heads(config, attention, "num_key_value_heads", "head_dim")
+    return DecoderSpec(
+        family=family,
+        layers=hf_layers(config),
+        hidden=hidden,
+        vocab=config.integer("vocab_size", 1, LARGEST_VOCAB),
+        max_position=config.integer("max_position_embeddings", 1, LONGEST_CONTEXT),
+        norm_eps=config.number("rms_norm_eps", 1e-12, 0.1),
+        attention=attention,
+        rope=rope.from_hf(config),
+        mlp=Mlp(config.integer("intermediate_size", 1, WIDEST)),
+        tied_embeddings=config.flag("tie_word_embeddings", default=False),
+    )
+
+
+def _refuse_foreign_features(config: Fields) -> None:
+    if config.get("hidden_act") not in ACTIVATIONS:
+        raise config.refuse("hidden_act", " ".join(ACTIVATIONS))
+    if config.get("quantization_config") is not None:
+        raise config.refuse("quantization_config", "unquantised safetensors, or quantised GGUF files")
+    for key in MOE_KEYS:
+        if config.get(key):
+            raise config.refuse(key, "dense models (no experts)")
+
+
+def _check_heads(fields: Fields, attention: Attention, kv_heads_key: str, head_dim_key: str) -> None:
+    if attention.heads % attention.kv_heads:
+        raise fields.refuse(kv_heads_key, f"a divisor of the {attention.heads} query heads")
+    if attention.head_dim % 2:
+        raise fields.refuse(head_dim_key, f"even head sizes (here {attention.head_dim})")
+
+
+def hf_layers(config: Fields) -> int:
+    return config.integer("num_hidden_layers", 1, MOST_LAYERS)
+
+
+def uniform_windows(config: Fields) -> Windows:
+    """Mistral: one `sliding_window` for all layers, or null."""
+    if config.get("sliding_window") is None:
+        return None
+    return (config.integer("sliding_window", 1, LONGEST_CONTEXT),) * hf_layers(config)
+
+
+def upper_windows(config: Fields) -> Windows:
+    """Qwen: with `use_sliding_window`, the layers that `layer_types` names, or else those from `max_window_layers`
+    up, have a window."""
+    if not config.flag("use_sliding_window", default=False):
+        return None
+    window = config.integer("sliding_window", 1, LONGEST_CONTEXT)
+    layers = hf_layers(config)
+    types = config.get("layer_types")
+    if types is None:
+        first = config.integer("max_window_layers", 0, MOST_LAYERS)
+        sliding = [layer >= first for layer in range(layers)]
+    elif isinstance(types, list) and len(types) == layers and all(kind in LAYER_TYPES for kind in types):
+        sliding = [kind == SLIDING for kind in types]
+    else:
+        raise config.refuse("layer_types", f"{layers} entries, each of {' '.join(LAYER_TYPES)}")
+    return tuple(window if slides else None for slides in sliding) if any(sliding) else None
+
+
+def gguf_spec(header: GgufHeader, architecture: str, *, qk_norm: bool = False) -> DecoderSpec:
+    """The spec of a GGUF file whose keys start with `architecture`. Biases and output head show as tensors."""
+    fields = header.fields(f"{architecture}.")
+    if fields.get("expert_count"):
+        raise fields.refuse("expert_count", "dense models (no experts)")
+    layers = fields.integer("block_count", 1, MOST_LAYERS)
+    attention = _gguf_attention(header, fields, layers, qk_norm=qk_norm)
+    _check_heads(fields, attention, "attention.head_count_kv", "attention.key_length")
+    return DecoderSpec(
+        family=architecture,
+        layers=layers,
+        hidden=fields.integer("embedding_length", 1, WIDEST),
+        vocab=header.embedding_rows(),
+        max_position=fields.integer("context_length", 1, LONGEST_CONTEXT),
+        norm_eps=fields.number("attention.layer_norm_rms_epsilon", 1e-12, 0.1),
+        attention=attention,
+        rope=_gguf_rope(header, fields, attention.head_dim),
+        mlp=Mlp(fields.integer("feed_forward_length", 1, WIDEST)),
+        tied_embeddings="output.weight" not in header.shapes,
+    )
+
+
+def _gguf_attention(header: GgufHeader, fields: Fields, layers: int, *, qk_norm: bool) -> Attention:
+    heads = fields.integer("attention.head_count", 1, MOST_HEADS)
+    even_share = max(fields.integer("embedding_length", 1, WIDEST) // heads, 2)
+    head_dim = fields.integer("attention.key_length", 2, WIDEST, default=even_share)
+    if fields.integer("attention.value_length", 2, WIDEST, default=head_dim) != head_dim:
+        raise fields.refuse("attention.value_length", f"the size of the keys, {head_dim}")
+    windows: Windows = None
+    if fields.get("attention.sliding_window"):
+        windows = (fields.integer("attention.sliding_window", 1, LONGEST_CONTEXT),) * layers
+    return Attention(
+        heads=heads,
+        kv_heads=fields.integer("attention.head_count_kv", 1, heads, default=heads),
+        head_dim=head_dim,
+        qkv_bias="blk.0.attn_q.bias" in header.shapes,
+        out_bias="blk.0.attn_output.bias" in header.shapes,
+        qk_norm=qk_norm,
+        windows=windows,
+    )
+
+
+def _gguf_rope(header: GgufHeader, fields: Fields, head_dim: int) -> Rope:
+    factors = header.shapes.get(GGUF_ROPE_FACTORS)
+    if factors not in (None, (head_dim // 2,)):
+        problem = f"tensor {GGUF_ROPE_FACTORS} has shape {factors}, not ({head_dim // 2},)"
+        raise ModelError(header.file, problem)
+    if fields.integer("rope.dimension_count", 1, WIDEST, default=head_dim) != head_dim:
+        raise fields.refuse("rope.dimension_count", f"rope over the whole head, {head_dim}")
+    return rope.from_gguf(fields, has_factors=factors is not None)

@@ -1,0 +1,21 @@
+"""The one error of this room."""
+
+from pathlib import Path
+
+from penstock.core.errors import PenstockError
+
+
+class ModelError(PenstockError):
+    """A checkpoint that cannot be served: the file, the key and value at fault, and what is supported."""
+
+    def __init__(self, file: Path, problem: str) -> None:
+        super().__init__(f"{file}: {problem}")
+        self.file = file
+
+
+def unsupported(file: Path, key: str, value: object, supported: str) -> ModelError:
+    """The refusal of `value` at `key`; `supported` completes "supported: ..."."""
+    shown = repr(value)
+    if len(shown) > 120:
+        shown = shown[:120] + "..."
+    return ModelError(file, f"{key} = {shown} is not supported; supported: {supported}")

@@ -1,0 +1,25 @@
+"""Which family reads which architecture. A family maps metadata to a spec; it holds no forward code."""
+
+from collections.abc import Callable
+
+from penstock.model.families import llama, qwen2, qwen3
+from penstock.model.fields import Fields
+from penstock.model.gguf import GgufHeader
+from penstock.model.spec import DecoderSpec, WeightNames
+
+Mapped = tuple[DecoderSpec, WeightNames]
+
+HF_ARCHITECTURES: dict[str, Callable[[Fields], Mapped]] = {
+    "LlamaForCausalLM": llama.from_hf,
+    "MistralForCausalLM": llama.from_hf_mistral,
+    "Qwen2ForCausalLM": qwen2.from_hf,
+    "Qwen3ForCausalLM": qwen3.from_hf,
+}
+"""By the entry of config.json's `architectures`."""
+
+GGUF_ARCHITECTURES: dict[str, Callable[[GgufHeader], Mapped]] = {
+    "llama": llama.from_gguf,
+    "qwen2": qwen2.from_gguf,
+    "qwen3": qwen3.from_gguf,
+}
+"""By `general.architecture`."""

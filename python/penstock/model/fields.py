@@ -1,0 +1,74 @@
+"""Typed, range-checked reading of a checkpoint's untrusted key-value metadata."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock.model.errors import ModelError, unsupported
+
+
+class Fields:
+    """Values of one file, looked up as `prefix + key`. JSON null counts as absent, as in transformers."""
+
+    def __init__(self, file: Path, values: Mapping[str, object], prefix: str = "") -> None:
+        self.file = file
+        self._values = values
+        self._prefix = prefix
+
+    def within(self, key: str) -> "Fields | None":
+        """The nested object at `key`, or None; its errors name `key.inner`."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.refuse(key, "an object")
+        nested = {f"{self._prefix}{key}.{inner}": item for inner, item in value.items()}
+        return Fields(self.file, nested, f"{self._prefix}{key}.")
+
+    def holds_objects(self) -> bool:
+        """Whether any value is itself an object."""
+        return any(isinstance(value, dict) for value in self._values.values())
+
+    def get(self, key: str) -> object:
+        return self._values.get(self._prefix + key)
+
+    def refuse(self, key: str, supported: str) -> ModelError:
+        return unsupported(self.file, self._prefix + key, self.get(key), supported)
+
+    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
+        value = self._present(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self.refuse(key, f"an integer from {low} to {high}")
+        return value
+
+    def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
+        value = self._present(key, default)
+        # NaN fails the comparison too.
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
+            raise self.refuse(key, f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._present(key, default)
+        if not isinstance(value, bool):
+            raise self.refuse(key, "true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self._present(key, default)
+        if not isinstance(value, str):
+            raise self.refuse(key, "a string")
+        return value
+
+    def token(self, key: str, vocab: int) -> int | None:
+        """An optional token id; negative means none, as some exporters write it."""
+        if self.get(key) is None or self.get(key) == -1:
+            return None
+        return self.integer(key, 0, vocab - 1)
+
+    def _present(self, key: str, default: object) -> object:
+        value = self.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise ModelError(self.file, f"{self._prefix}{key} is missing")
+        return value

@@ -1,0 +1,30 @@
+"""Reading the small JSON files of a Hugging Face directory."""
+
+import json
+from pathlib import Path
+
+from penstock.model.errors import ModelError
+
+LARGEST_JSON = 256 << 20
+"""Bytes. The largest real ones are tokenizer.json files of about 20 MB."""
+
+
+def read_object(file: Path) -> dict[str, object]:
+    """The JSON object in `file`."""
+    try:
+        size = file.stat().st_size
+        if size > LARGEST_JSON:
+            raise ModelError(file, f"{size} bytes; at most {LARGEST_JSON} are read")
+        value = json.loads(file.read_bytes())
+    except OSError as error:
+        raise ModelError(file, error.strerror or str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(file, f"not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(file, "must hold a JSON object")
+    return value
+
+
+def read_optional_object(file: Path) -> dict[str, object]:
+    """As `read_object`; empty when there is no such file."""
+    return read_object(file) if file.exists() else {}

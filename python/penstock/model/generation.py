@@ -1,0 +1,149 @@
+"""How a model wants to be sampled and where its answers end."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.model.fields import Fields
+from penstock.model.files import read_object, read_optional_object
+from penstock.model.gguf import GgufHeader
+
+GENERATION_CONFIG = "generation_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER = "tokenizer.json"
+
+# Sampling settings of generation_config.json that no sampler here applies, with their neutral values.
+_NOT_APPLIED: dict[str, tuple[object, ...]] = {
+    "repetition_penalty": (None, 1, 1.0),
+    "min_p": (None, 0, 0.0),
+    "typical_p": (None, 1, 1.0),
+    "no_repeat_ngram_size": (None, 0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """Sampling defaults that the checkpoint sets; None where it is silent."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    not_applied: tuple[tuple[str, object], ...] = ()
+    """Other sampling settings it asks for, as (key, value): worth a warning at start."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFacts:
+    """Special tokens by id."""
+
+    bos: int | None
+    eos: int | None
+    """The tokenizer's own end token."""
+    stop: tuple[int, ...]
+    """All tokens that end an answer, ascending; `eos` is among them."""
+    add_bos: bool | None
+    """Whether plain text starts with `bos`; None: as the post-processor in tokenizer.json does it."""
+    has_chat_template: bool
+
+
+def hf_defaults(directory: Path) -> GenerationDefaults:
+    """From generation_config.json. Keys count whether or not `do_sample` is set, as vLLM reads the file."""
+    file = directory / GENERATION_CONFIG
+    fields = Fields(file, read_optional_object(file))
+    has = [key for key in ("temperature", "top_k", "top_p") if fields.get(key) is not None]
+    return GenerationDefaults(
+        temperature=fields.number("temperature", 0.0, 100.0) if "temperature" in has else None,
+        top_k=fields.integer("top_k", -1, 1 << 30) if "top_k" in has else None,
+        top_p=fields.number("top_p", 0.0, 1.0) if "top_p" in has else None,
+        not_applied=tuple(
+            (key, fields.get(key)) for key, neutral in _NOT_APPLIED.items() if fields.get(key) not in neutral
+        ),
+    )
+
+
+def hf_tokens(directory: Path, config: Fields, vocab: int) -> TokenFacts:
+    """Stop tokens from generation_config.json, or else config.json, with the tokenizer's end token."""
+    generation = Fields(directory / GENERATION_CONFIG, read_optional_object(directory / GENERATION_CONFIG))
+    tokenizer = Fields(directory / TOKENIZER_CONFIG, read_optional_object(directory / TOKENIZER_CONFIG))
+    listed = _token_list(generation, "eos_token_id", vocab) or _token_list(config, "eos_token_id", vocab)
+    eos = _named_token(directory, tokenizer, "eos_token", vocab)
+    if eos is None and listed:
+        eos = listed[0]
+    bos = _named_token(directory, tokenizer, "bos_token", vocab)
+    if bos is None:
+        bos = config.token("bos_token_id", vocab)
+    return TokenFacts(
+        bos=bos,
+        eos=eos,
+        stop=_ascending([eos, *listed]),
+        add_bos=_optional_flag(tokenizer, "add_bos_token"),
+        has_chat_template=_has_chat_template(directory, tokenizer),
+    )
+
+
+def gguf_tokens(header: GgufHeader, vocab: int) -> TokenFacts:
+    """From the `tokenizer.*` keys. End of turn and end of message end an answer as end of sequence does."""
+    fields = header.fields("tokenizer.ggml.")
+    eos = fields.token("eos_token_id", vocab)
+    return TokenFacts(
+        bos=fields.token("bos_token_id", vocab),
+        eos=eos,
+        stop=_ascending([eos, fields.token("eot_token_id", vocab), fields.token("eom_token_id", vocab)]),
+        add_bos=_optional_flag(fields, "add_bos_token"),
+        has_chat_template=isinstance(header.metadata.get("tokenizer.chat_template"), str),
+    )
+
+
+def _optional_flag(fields: Fields, key: str) -> bool | None:
+    return None if fields.get(key) is None else fields.flag(key, default=False)
+
+
+def _ascending(tokens: Iterable[int | None]) -> tuple[int, ...]:
+    return tuple(sorted({token for token in tokens if token is not None}))
+
+
+def _token_list(fields: Fields, key: str, vocab: int) -> list[int]:
+    """`key` may hold one id or a list of them."""
+    value = fields.get(key)
+    if not isinstance(value, list):
+        token = fields.token(key, vocab)
+        return [] if token is None else [token]
+    if not all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item < vocab for item in value):
+        raise fields.refuse(key, f"token ids from 0 to {vocab - 1}")
+    return value
+
+
+def _named_token(directory: Path, tokenizer: Fields, key: str, vocab: int) -> int | None:
+    """The id of the token whose text tokenizer_config.json gives as `key`."""
+    text = _token_text(tokenizer.get(key))
+    if text is None:
+        return None
+    for id_, token in _added_tokens(directory, tokenizer):
+        if _token_text(token) == text and isinstance(id_, int) and 0 <= id_ < vocab:
+            return id_
+    return None
+
+
+def _added_tokens(directory: Path, tokenizer: Fields) -> Iterator[tuple[object, object]]:
+    """Special tokens as (id, token), from tokenizer_config.json or else from tokenizer.json."""
+    decoder = tokenizer.get("added_tokens_decoder")
+    if isinstance(decoder, dict):
+        for id_, token in decoder.items():
+            yield (int(id_) if id_.isascii() and id_.isdigit() and len(id_) < 10 else None), token
+        return
+    file = directory / TOKENIZER
+    added = read_object(file).get("added_tokens") if file.exists() else None
+    for token in added if isinstance(added, list) else []:
+        if isinstance(token, dict):
+            yield token.get("id"), token
+
+
+def _token_text(token: object) -> str | None:
+    """A special token is written as its text, or as an object with the text as `content`."""
+    text = token.get("content") if isinstance(token, Mapping) else token
+    return text if isinstance(text, str) else None
+
+
+def _has_chat_template(directory: Path, tokenizer: Fields) -> bool:
+    files = ("chat_template.jinja", "chat_template.json")
+    return tokenizer.get("chat_template") is not None or any((directory / file).exists() for file in files)

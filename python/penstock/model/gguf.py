@@ -1,0 +1,47 @@
+"""A GGUF file's header as the native reader hands it over."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from penstock.model.errors import ModelError
+from penstock.model.fields import Fields
+
+TensorRow = tuple[str, str, Sequence[int]]
+"""Name, element type, shape with the outermost dimension first."""
+GgufReader = Callable[[str], Mapping[str, object]]
+"""`{"metadata": {key: value}, "tensors": [TensorRow]}` of the file at a path. Arrays over 64 items are shortened
+to `{"len": n, "type": t}`."""
+
+
+@dataclass(frozen=True)
+class GgufHeader:
+    file: Path
+    metadata: Mapping[str, object]
+    shapes: Mapping[str, tuple[int, ...]]
+    """Shape of each tensor by name, outermost dimension first."""
+
+    def fields(self, prefix: str = "") -> Fields:
+        return Fields(self.file, self.metadata, prefix)
+
+    def embedding_rows(self) -> int:
+        shape = self.shapes.get("token_embd.weight", ())
+        if len(shape) != 2:
+            raise ModelError(self.file, f"tensor token_embd.weight must be a matrix, but has shape {shape}")
+        return shape[0]
+
+
+def native_reader(path: str) -> Mapping[str, object]:
+    """The extension's reader, imported on first use: the rest of this room runs without the extension."""
+    from penstock import _native
+
+    return _native.read_gguf_metadata(path)
+
+
+def read_header(file: Path, reader: GgufReader) -> GgufHeader:
+    """Raises whatever `reader` raises for a malformed file."""
+    header = reader(str(file))
+    metadata = cast("Mapping[str, object]", header["metadata"])
+    tensors = cast("Sequence[TensorRow]", header["tensors"])
+    return GgufHeader(file, metadata, {name: tuple(shape) for name, _, shape in tensors})

@@ -1,0 +1,103 @@
+"""From a path to everything the engine must know about a model before its weights are read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from penstock.model.errors import ModelError
+from penstock.model.families import GGUF_ARCHITECTURES, HF_ARCHITECTURES
+from penstock.model.fields import Fields
+from penstock.model.files import read_object
+from penstock.model.generation import GenerationDefaults, TokenFacts, gguf_tokens, hf_defaults, hf_tokens
+from penstock.model.gguf import GgufReader, native_reader, read_header
+from penstock.model.spec import DecoderSpec, WeightNames
+
+CONFIG = "config.json"
+WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A checkpoint's metadata, checked. Vocabulary, context length and tied embeddings are in `spec`."""
+
+    name: str
+    """Of the file without its suffix, or of the directory."""
+    source: Literal["gguf", "safetensors"]
+    architecture: str
+    """As the checkpoint spells it."""
+    paths: tuple[str, ...]
+    """What the decoder opens: the GGUF file, or the directory."""
+    spec: DecoderSpec
+    names: WeightNames
+    generation: GenerationDefaults
+    tokens: TokenFacts
+
+
+def load_model(path: Path, gguf_reader: GgufReader = native_reader) -> ModelInfo:
+    """Reads the metadata of a GGUF file or a Hugging Face directory. Weights stay untouched, code is never loaded.
+
+    Raises ModelError for a path that is neither, an unknown architecture, and every key whose value is missing, out
+    of range or asks for something not built. A malformed GGUF file raises the reader's error.
+    """
+    if path.is_dir():
+        return _load_directory(path)
+    if not path.is_file():
+        raise ModelError(path, "no such file or directory")
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ModelError(path, "not a GGUF file; a model is a GGUF file or a Hugging Face directory")
+    return _load_gguf(path, gguf_reader)
+
+
+def _load_gguf(path: Path, reader: GgufReader) -> ModelInfo:
+    header = read_header(path, reader)
+    general = header.fields("general.")
+    architecture = general.text("architecture")
+    family = GGUF_ARCHITECTURES.get(architecture)
+    if family is None:
+        raise general.refuse("architecture", " ".join(GGUF_ARCHITECTURES))
+    spec, names = family(header)
+    return ModelInfo(
+        name=path.stem,
+        source="gguf",
+        architecture=architecture,
+        paths=(str(path),),
+        spec=spec,
+        names=names,
+        generation=GenerationDefaults(),
+        tokens=gguf_tokens(header, spec.vocab),
+    )
+
+
+def _load_directory(path: Path) -> ModelInfo:
+    config = Fields(path / CONFIG, _read_config(path))
+    if not any((path / file).is_file() for file in WEIGHT_FILES):
+        raise ModelError(path, f"the directory has no weights: neither {' nor '.join(WEIGHT_FILES)}")
+    architecture = _hf_architecture(config)
+    spec, names = HF_ARCHITECTURES[architecture](config)
+    return ModelInfo(
+        name=path.resolve().name,
+        source="safetensors",
+        architecture=architecture,
+        paths=(str(path),),
+        spec=spec,
+        names=names,
+        generation=hf_defaults(path),
+        tokens=hf_tokens(path, config, spec.vocab),
+    )
+
+
+def _read_config(path: Path) -> dict[str, object]:
+    if not (path / CONFIG).is_file():
+        files = sorted(file.name for file in path.glob("*.gguf"))
+        remedy = f"; it holds GGUF files, name one of them: {' '.join(files[:5])}" if files else ""
+        raise ModelError(path, f"the directory has no {CONFIG}{remedy}")
+    return read_object(path / CONFIG)
+
+
+def _hf_architecture(config: Fields) -> str:
+    listed = config.get("architectures")
+    for name in listed if isinstance(listed, list) else []:
+        if name in HF_ARCHITECTURES:
+            return str(name)
+    raise config.refuse("architectures", " ".join(HF_ARCHITECTURES))
