@@ -11,14 +11,18 @@ mkdir -p "$PEERS_DIR/model" "$PEERS_DIR/stamps"
 say() { printf '%s  %s\n' "$(date +%H:%M:%S)" "$*"; }
 
 # step NAME FUNCTION: run FUNCTION unless NAME already succeeded here. Remove $PEERS_DIR/stamps/NAME to repeat it.
-# The function runs in a fresh shell because `set -e` does nothing inside a tested call.
 step() {
     if [ -e "$PEERS_DIR/stamps/$1" ]; then
         say "$1: already there"
         return
     fi
+    exec 9>"$PEERS_DIR/stamps/.$1.lock"
+    flock 9 # two scripts may need the same step at the same time
+    if [ -e "$PEERS_DIR/stamps/$1" ]; then
+        return
+    fi
     say "$1: start"
-    ( set -e; "$2" )
+    ( set -e; "$2" ) 9>&-
     touch "$PEERS_DIR/stamps/$1"
     say "$1: done"
 }

@@ -2,8 +2,8 @@
 
 usage: make_hf.py MODEL.gguf OUTPUT_DIRECTORY        (run it in the vLLM environment)
 
-transformers reads GGUF but refuses to save a model that it loaded so, hence the copy of the weights into a fresh
-model whose configuration has no `quantization_config`.
+transformers reads GGUF but refuses to save a model that it loaded so, hence the copy of the weights into a
+fresh model whose configuration has no `quantization_config`.
 """
 
 import sys

@@ -1,0 +1,156 @@
+"""Process trees that this benchmark started: their CPU time, their memory, stopping, resuming and ending
+them.
+
+Reads /proc, so Linux only. Signals go to the pids of the tree and to nothing else.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+CPUS = os.cpu_count() or 1
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat after the command name (it may hold blanks): state, parent, group, session."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+def machine_cpu_seconds() -> float:
+    """CPU seconds that all processors have spent on anything but idling, since boot."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
+    return (user + nice + system + irq + softirq + steal) / TICKS_PER_SECOND
+
+
+class ProcessTree:
+    """A command and everything it started.
+
+    `session` is a new one, so children that lost their parent are still found.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], log: Path, piped: bool = False
+    ) -> None:
+        """Start `command`, its output going to `log`. `piped` keeps stdin and stdout for the caller."""
+        self.command = list(command)
+        self.log = log
+        pipe = subprocess.PIPE if piped else None
+        with log.open("wb") as sink:
+            self.root = subprocess.Popen(
+                self.command,
+                env={**os.environ, **environment},
+                stdin=pipe or subprocess.DEVNULL,
+                stdout=pipe or sink,
+                stderr=sink,
+                start_new_session=True,
+                text=piped,
+            )
+
+    def pids(self) -> list[int]:
+        """Living members, parents before their children."""
+        children: dict[int, list[int]] = {}
+        session = set()
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                with contextlib.suppress(OSError):
+                    fields = _stat(int(entry))
+                    children.setdefault(int(fields[1]), []).append(int(entry))
+                    if int(fields[3]) == self.root.pid:
+                        session.add(int(entry))
+        members = [self.root.pid]
+        for pid in members:
+            members.extend(children.get(pid, []))
+        return members + sorted(session.difference(members))
+
+    def cpu_seconds(self) -> float:
+        """User and system time of the living members."""
+        total = 0
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                fields = _stat(pid)
+                total += int(fields[11]) + int(fields[12])
+        return total / TICKS_PER_SECOND
+
+    def pss_mb(self) -> int:
+        """Proportional set size of all members in MiB: shared pages are counted once."""
+        kib = 0
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                    if line.startswith("Pss:"):
+                        kib += int(line.split()[1])
+        return round(kib / 1024)
+
+    def alive(self) -> bool:
+        """Whether the command itself still runs."""
+        return self.root.poll() is None
+
+    def _signal(self, number: signal.Signals, pids: Sequence[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def stop(self) -> None:
+        """Freeze every member; parents first, so that none sees its child fall silent."""
+        self._signal(signal.SIGSTOP, self.pids())
+
+    def resume(self) -> None:
+        """Thaw every member; children first, for the same reason."""
+        self._signal(signal.SIGCONT, self.pids()[::-1])
+
+    def end(self, patience: float = 10.0) -> None:
+        """Ask the command to end, then kill what is left after `patience` seconds."""
+        members = self.pids()
+        self._signal(signal.SIGCONT, members[::-1])
+        self._signal(signal.SIGTERM, members[:1])
+        deadline = time.monotonic() + patience
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self._signal(signal.SIGKILL, [pid for pid in members if self._still_mine(pid)])
+        self.root.wait()
+
+    def _still_mine(self, pid: int) -> bool:
+        """Whether `pid` is (still) a member: pids of ended members may have new owners."""
+        return pid in self.pids()
+
+
+class Meter:
+    """CPU accounting of one run: what the tree, this process and everybody else used."""
+
+    def __init__(self, tree: ProcessTree) -> None:
+        self._tree = tree
+        self._wall = time.monotonic()
+        self._machine = machine_cpu_seconds()
+        self._server = tree.cpu_seconds()
+        self._client = time.process_time()
+
+    def read(self) -> dict[str, float]:
+        """Server and client CPU seconds, and the share of the whole machine that went to others (0 to 1)."""
+        server = self._tree.cpu_seconds() - self._server
+        client = time.process_time() - self._client
+        wall = time.monotonic() - self._wall
+        foreign = machine_cpu_seconds() - self._machine - server - client
+        return {
+            "server_cpu_s": round(server, 2),
+            "client_cpu_s": round(client, 2),
+            "foreign_share": round(max(0.0, foreign) / wall / CPUS, 4),
+        }
+
+
+def wait_until_quiet(limit: float, share: float = 0.05) -> bool:
+    """Wait at most `limit` seconds for a second in which others use less than `share` of the machine."""
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        busy, mine, start = machine_cpu_seconds(), time.process_time(), time.monotonic()
+        time.sleep(1.0)
+        used = machine_cpu_seconds() - busy - (time.process_time() - mine)
+        if used / (time.monotonic() - start) / CPUS < share:
+            return True
+    return False
