@@ -68,7 +68,8 @@ pub fn reject() -> Vec<Action> {
     })]
 }
 
-type Answer = dyn Fn(&Add) -> Vec<Action> + Send + Sync;
+/// What an engine does about an ADD.
+pub type Answer = dyn Fn(&Add) -> Vec<Action> + Send + Sync;
 
 /// How the engine behaves.
 #[derive(Clone)]
@@ -78,7 +79,7 @@ pub struct Script {
     pub ready: Ready,
     /// Time between STEPs without outputs.
     pub heartbeat: Duration,
-    answer: Arc<Answer>,
+    pub answer: Arc<Answer>,
 }
 
 impl fmt::Debug for Script {

@@ -137,7 +137,7 @@ async fn requests_stream_their_own_tokens_and_end_once() {
         assert_eq!(events.iter().filter(|event| event.is_terminal()).count(), 1);
         assert!(events.last().unwrap().is_terminal());
     }
-    assert_eq!(fake.log().cancels, []);
+    assert!(fake.log().cancels.is_empty());
     assert!(engine.stats().step >= 200);
 }
 
@@ -326,16 +326,8 @@ async fn a_killed_process_is_named_within_a_second_and_started_again() {
     .await;
     let _next = FakeEngine::connect(engine.socket_path(), open_ended()).await;
     engine.wait_ready().await.unwrap();
-    assert_eq!(
-        engine
-            .submit(request())
-            .unwrap()
-            .next()
-            .await
-            .unwrap()
-            .is_terminal(),
-        false
-    );
+    let first = engine.submit(request()).unwrap().next().await.unwrap();
+    assert!(matches!(first, Event::Output(_)), "{first:?}");
     engine.shutdown(Duration::ZERO).await;
 }
 
