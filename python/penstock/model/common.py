@@ -88,8 +88,8 @@ def uniform_windows(config: Fields) -> Windows:
 
 
 def upper_windows(config: Fields) -> Windows:
-    """Qwen: with `use_sliding_window`, the layers that `layer_types` names, or else those from `max_window_layers`
-    up, have a window."""
+    """Qwen: with `use_sliding_window`, the layers that `layer_types` names have a window, or else those from
+    `max_window_layers` up."""
     if not config.flag("use_sliding_window", default=False):
         return None
     window = config.integer("sliding_window", 1, LONGEST_CONTEXT)
@@ -106,7 +106,7 @@ def upper_windows(config: Fields) -> Windows:
 
 
 def gguf_spec(header: GgufHeader, architecture: str, *, qk_norm: bool = False) -> DecoderSpec:
-    """The spec of a GGUF file whose keys start with `architecture`. Biases and output head show as tensors."""
+    """The spec of a GGUF file whose keys start with `architecture`. Biases and head show as tensors."""
     fields = header.fields(f"{architecture}.")
     if fields.get("expert_count"):
         raise fields.refuse("expert_count", "dense models (no experts)")

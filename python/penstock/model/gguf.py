@@ -11,8 +11,8 @@ from penstock.model.fields import Fields
 TensorRow = tuple[str, str, Sequence[int]]
 """Name, element type, shape with the outermost dimension first."""
 GgufReader = Callable[[str], Mapping[str, object]]
-"""`{"metadata": {key: value}, "tensors": [TensorRow]}` of the file at a path. Arrays over 64 items are shortened
-to `{"len": n, "type": t}`."""
+"""`{"metadata": {key: value}, "tensors": [TensorRow]}` of the file at a path. Arrays over 64 items are
+shortened to `{"len": n, "type": t}`."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class DecoderSpec:
 
 @dataclass(frozen=True, slots=True)
 class WeightNames:
-    """Tensor names by role. Those in `layer` have "{i}" for the layer number; its roles are those the spec needs."""
+    """Tensor names by role. `layer` has the roles that the spec needs, with "{i}" for the layer number."""
 
     embed: str
     final_norm: str
@@ -99,7 +99,7 @@ class WeightNames:
     rope_factors: str | None
     layer: Mapping[str, str]
     rope_rows_interleaved: bool
-    """Whether q and k rows (and biases) are stored for interleaved rope pairs; the loader un-permutes them."""
+    """Whether q and k rows (and biases) are stored for interleaved rope; the loader un-permutes them."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
