@@ -1,0 +1,39 @@
+"""Fixtures that every room's tests may use."""
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+MODEL_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+# No deadline: the machines that run this are shared. No database: a failure prints how to repeat it.
+hypothesis.settings.register_profile("penstock", deadline=None, database=None, print_blob=True)
+hypothesis.settings.load_profile("penstock")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Root of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def model_file() -> Path:
+    """The default model: PENSTOCK_MODEL, or where `penstock pull smollm2` puts it."""
+    cached = Path.home() / ".cache/penstock/models" / MODEL_NAME
+    path = Path(os.environ.get("PENSTOCK_MODEL", cached))
+    if not path.is_file():
+        pytest.skip(f"no default model at {path}: run `penstock pull smollm2` or set PENSTOCK_MODEL")
+    return path
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Reference data outside the repository: PENSTOCK_SHARED, or `shared` beside the checkout."""
+    path = Path(os.environ.get("PENSTOCK_SHARED", REPOSITORY.parent / "shared"))
+    if not path.is_dir():
+        pytest.skip(f"no reference data at {path}: set PENSTOCK_SHARED")
+    return path

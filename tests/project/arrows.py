@@ -1,0 +1,42 @@
+"""Which room may import which: the table of ARCHITECTURE.md, in the form that test_arrows.py checks.
+
+A room's entry names everything it may import from Penstock besides itself. A new room needs an entry here and
+a line in ARCHITECTURE.md; a new arrow needs a reason there.
+"""
+
+# Crates, by directory under crates/.
+RUST: dict[str, set[str]] = {
+    "formats": set(),
+    "kernels": set(),
+    "prefix": set(),
+    "protocol": set(),
+    "text": {"formats"},
+    "decoder": {"formats", "kernels"},
+    "fleet": {"protocol"},
+    "gateway": {"fleet", "protocol", "text"},
+    "native": {"decoder", "fleet", "formats", "gateway", "prefix", "protocol", "text"},
+}
+
+# Packages and modules of python/penstock. `config` and `core` are open to all.
+OPEN = {"config", "core"}
+ROOMS_BELOW_ENGINE = {"executor", "kv", "model", "scheduler", "wire"}
+PYTHON: dict[str, set[str]] = {
+    "core": set(),
+    "config": set(),
+    "wire": set(),
+    "kv": set(),
+    "scheduler": {"kv"},
+    "executor": set(),
+    "worker": {"model"},
+    "model": set(),
+    "engine": ROOMS_BELOW_ENGINE,
+    "llm": {"engine", *ROOMS_BELOW_ENGINE},
+    "cli": {"engine", "llm", "worker", *ROOMS_BELOW_ENGINE},
+    "__init__": {"llm"},
+}
+
+# Rooms that call the compiled extension. The scheduler gets what it needs handed in and runs without it.
+NATIVE = {"cli", "engine", "kv", "llm", "model", "worker"}
+
+# Third-party packages and the rooms that may import them, inside a function: the base install has none.
+EXTRAS: dict[str, set[str]] = {"huggingface_hub": {"cli", "model"}}

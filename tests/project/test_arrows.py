@@ -1,0 +1,86 @@
+"""Imports between rooms follow the table in arrows.py."""
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.project import arrows, tree
+
+PREFIX = "penstock-"
+
+
+def crate_dependencies(manifest: Path) -> set[str]:
+    """Penstock crates that a crate links, dev-dependencies left out (a test may use anything)."""
+    data = tomllib.loads(manifest.read_text())
+    return {name.removeprefix(PREFIX) for name in data.get("dependencies", {}) if name.startswith(PREFIX)}
+
+
+def imported_modules(path: Path) -> Iterator[tuple[str, bool]]:
+    """Dotted names that a file imports, each with whether that happens when the file itself is imported."""
+    parsed = ast.parse(path.read_text())
+    functions = (n for n in ast.walk(parsed) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    deferred = {id(inner) for function in functions for inner in ast.walk(function)}
+    for node in ast.walk(parsed):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, id(node) not in deferred
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            if node.module == "penstock":
+                for alias in node.names:
+                    yield f"penstock.{alias.name}", id(node) not in deferred
+            else:
+                yield node.module, id(node) not in deferred
+
+
+def test_every_crate_has_an_entry_and_keeps_to_it() -> None:
+    crates = {path.parent.name: path for path in (tree.REPOSITORY / "crates").glob("*/Cargo.toml")}
+    assert set(crates) == set(arrows.RUST), "tests/project/arrows.py and crates/ name different rooms"
+    foreign = {name: crate_dependencies(path) - arrows.RUST[name] for name, path in crates.items()}
+    assert not {name: extra for name, extra in foreign.items() if extra}
+
+
+def test_the_table_has_no_cycle() -> None:
+    for table in (arrows.RUST, arrows.PYTHON):
+        settled: set[str] = set()
+        while len(settled) < len(table):
+            ready = {name for name, below in table.items() if below <= settled} - settled
+            assert ready, f"these rooms import each other in a circle: {sorted(set(table) - settled)}"
+            settled |= ready
+
+
+def test_python_rooms_import_only_what_lies_below_them() -> None:
+    wrong = []
+    for path in tree.package_sources():
+        here = tree.room(path)
+        assert here in arrows.PYTHON, f"{tree.relative(path)}: no entry for {here} in tests/project/arrows.py"
+        allowed = arrows.PYTHON[here] | arrows.OPEN | {here}
+        for name, _ in imported_modules(path):
+            top, _, rest = name.partition(".")
+            there = rest.split(".")[0]
+            if top == "penstock" and there in arrows.PYTHON and there not in allowed:
+                wrong.append(f"{tree.relative(path)} imports {name}")
+    assert not wrong
+
+
+def test_only_some_rooms_call_the_compiled_extension() -> None:
+    wrong = [
+        tree.relative(path)
+        for path in tree.package_sources()
+        for name, _ in imported_modules(path)
+        if name.startswith("penstock._native") and tree.room(path) not in arrows.NATIVE
+    ]
+    assert not wrong
+
+
+def test_the_base_install_needs_no_third_party_package() -> None:
+    wrong = []
+    for path in tree.package_sources():
+        for name, at_import in imported_modules(path):
+            top = name.split(".")[0]
+            if top == "penstock" or top in sys.stdlib_module_names:
+                continue
+            if at_import or tree.room(path) not in arrows.EXTRAS.get(top, set()):
+                wrong.append(f"{tree.relative(path)} imports {name}")
+    assert not wrong

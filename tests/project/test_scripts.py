@@ -1,0 +1,88 @@
+"""The scripts behind the Makefile."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CARGO = """
+running 3 tests
+test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s
+test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
+"""
+JUNIT = '<testsuites><testsuite errors="1" failures="1" skipped="2" tests="10"></testsuite></testsuites>'
+BASIC_TOOLS = ("awk", "head", "sh", "sort", "uname")
+
+
+def summary(repository: Path, log: Path, report: Path) -> subprocess.CompletedProcess[str]:
+    """Run scripts/test_summary.py."""
+    command = [sys.executable, str(repository / "scripts/test_summary.py"), str(log), str(report)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_summary_adds_both_languages_and_fails_on_a_failure(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "cargo.log").write_text(CARGO)
+    (tmp_path / "pytest.xml").write_text(JUNIT)
+    done = summary(repository, tmp_path / "cargo.log", tmp_path / "pytest.xml")
+    assert done.stdout.splitlines()[-1] == "14 passed, 4 failed, 3 skipped"
+    assert done.returncode == 1
+
+
+def test_summary_counts_tests_that_never_ran_as_a_failure(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "cargo.log").write_text("error: could not compile")
+    done = summary(repository, tmp_path / "cargo.log", tmp_path / "missing.xml")
+    assert done.stdout.splitlines()[-1] == "0 passed, 2 failed, 0 skipped"
+    assert done.returncode == 1
+
+
+def prerequisites(
+    repository: Path, directory: Path, fakes: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run the checker where only `fakes` (name to shell text) and a few basic tools exist."""
+    for name in BASIC_TOOLS:
+        tool = next(p for p in map(Path, ("/usr/bin", "/bin")) if (p / name).exists()) / name
+        (directory / name).symlink_to(tool)
+    for name, text in fakes.items():
+        (directory / name).write_text(f"#!/bin/sh\n{text}\n")
+        (directory / name).chmod(0o755)
+    command = ["/bin/sh", str(repository / "scripts/check_prerequisites.sh")]
+    environment = {**os.environ, "PATH": str(directory), "PYTHON": sys.executable}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+COMPLETE = {"cargo": "", "rustc": "echo rustc 1.95.0", "make": "", "cc": "", "apt-get": ""}
+
+
+def test_prerequisites_pass_when_all_are_there(repository: Path, tmp_path: Path) -> None:
+    done = prerequisites(repository, tmp_path, COMPLETE)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("without", "named", "remedy"),
+    [
+        ("rustc", "Rust", "https://sh.rustup.rs"),
+        ("make", "make", "sudo apt-get install make"),
+        ("cc", "C compiler", "sudo apt-get install gcc"),
+    ],
+)
+def test_prerequisites_name_what_is_missing(
+    repository: Path, tmp_path: Path, without: str, named: str, remedy: str
+) -> None:
+    fakes = {name: text for name, text in COMPLETE.items() if name != without}
+    done = prerequisites(repository, tmp_path, fakes)
+    assert done.returncode == 1
+    assert f"missing: {named}" in done.stderr or f"missing: a {named}" in done.stderr
+    assert remedy in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "accepted"), [("1.88.0", False), ("1.89.0", True), ("1.100.2", True), ("2.0.0", True)]
+)
+def test_prerequisites_compare_versions_as_numbers(
+    repository: Path, tmp_path: Path, version: str, accepted: bool
+) -> None:
+    done = prerequisites(repository, tmp_path, {**COMPLETE, "rustc": f"echo rustc {version}"})
+    assert (done.returncode == 0) is accepted

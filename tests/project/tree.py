@@ -1,0 +1,93 @@
+"""The tracked files of the repository and what is in them."""
+
+import ast
+import functools
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGE = REPOSITORY / "python/penstock"
+RUST_FUNCTION = re.compile(r'^( *)(?:pub(?:\([^)]*\))? )?(?:(?:const|async|unsafe|extern "C") )*fn (\w+)')
+TEST_MODULE = re.compile(r"^#\[cfg\(test\)\]", re.MULTILINE)
+
+
+class Function(NamedTuple):
+    """A function or method: where it is and how many lines it takes, signature and docstring included."""
+
+    where: str
+    lines: int
+
+
+@functools.cache
+def tracked() -> tuple[Path, ...]:
+    """Absolute paths of the tracked files that exist."""
+    try:
+        command = ["git", "-C", str(REPOSITORY), "ls-files", "-z"]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"not a git checkout, so it is unknown which files belong to the project: {error}")
+    paths = (REPOSITORY / name for name in listed.split("\0") if name)
+    return tuple(path for path in paths if path.is_file())
+
+
+def relative(path: Path) -> str:
+    """`path` as seen from the root of the repository."""
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+def sources(*suffixes: str) -> Iterator[Path]:
+    """Tracked files with one of the suffixes."""
+    return (path for path in tracked() if path.suffix in suffixes)
+
+
+def package_sources() -> Iterator[Path]:
+    """Tracked Python files of the package itself."""
+    return (path for path in sources(".py") if path.is_relative_to(PACKAGE))
+
+
+def room(path: Path) -> str:
+    """Name of the room of a file of the package: its first directory, or its own name at the top."""
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else path.stem
+
+
+def shipped_rust(path: Path) -> str:
+    """Text of a Rust file without its test module, which by convention is at the end."""
+    return TEST_MODULE.split(path.read_text(), maxsplit=1)[0]
+
+
+def python_functions(path: Path) -> Iterator[Function]:
+    """Functions of a Python file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            yield Function(f"{relative(path)}:{node.lineno} {node.name}", node.end_lineno - node.lineno + 1)
+
+
+def rust_functions(path: Path) -> Iterator[Function]:
+    """Functions with a body of a Rust file, test module left out.
+
+    Relies on rustfmt: a function ends at the first closing brace with the indentation of its `fn`.
+    """
+    lines = shipped_rust(path).splitlines()
+    for number, line in enumerate(lines):
+        if found := RUST_FUNCTION.match(line):
+            indent, name = found.groups()
+            length = _rust_length(lines[number:], indent)
+            if length:
+                yield Function(f"{relative(path)}:{number + 1} {name}", length)
+
+
+def _rust_length(lines: list[str], indent: str) -> int:
+    """Lines up to the end of the function that begins in `lines[0]`; 0 for a declaration without a body."""
+    for count, line in enumerate(lines, start=1):
+        if line == indent + "}" or (count == 1 and line.endswith("}")):
+            return count
+        if line.endswith(";") and line.startswith((indent + ")", indent + "fn ", indent + "unsafe fn ")):
+            return 0
+    return 0
