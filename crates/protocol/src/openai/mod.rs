@@ -20,7 +20,7 @@ pub use fields::Fields;
 pub use response::{
     AssistantMessage, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse, CompletionChoice,
     CompletionLogprobs, CompletionResponse, Delta, FinishReason, Model, ModelList, StopReason,
-    TokenLogprob, TopLogprob, Usage,
+    TokenLogprob, TokenScores, TopLogprob, Usage,
 };
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
 

@@ -92,7 +92,26 @@ pub struct CompletionLogprobs {
     pub text_offset: Vec<u32>,
     pub token_logprobs: Vec<Option<f32>>,
     pub tokens: Vec<String>,
-    pub top_logprobs: Vec<Option<serde_json::Map<String, serde_json::Value>>>,
+    pub top_logprobs: Vec<Option<TokenScores>>,
+}
+
+/// Log-probability by token text: an object with the likeliest token first. Of several tokens with one text, as halves
+/// of characters have, only the first is kept.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TokenScores(Vec<(String, f32)>);
+
+impl TokenScores {
+    pub fn insert(&mut self, token: String, logprob: f32) {
+        if self.0.iter().all(|(known, _)| *known != token) {
+            self.0.push((token, logprob));
+        }
+    }
+}
+
+impl Serialize for TokenScores {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(token, logprob)| (token, logprob)))
+    }
 }
 
 #[derive(Debug, Serialize)]

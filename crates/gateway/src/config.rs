@@ -1,0 +1,86 @@
+//! The front door's configuration: JSON written by the command line, read once.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// Everything the front door is told. There are no other inputs, the environment included.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    pub host: String,
+    /// 0 lets the system choose; the ready line names the choice.
+    pub port: u16,
+    /// Not empty. The first is the name responses carry.
+    pub served_model_names: Vec<String>,
+    pub model_path: PathBuf,
+    /// A file that replaces the model's own chat template.
+    pub chat_template: Option<PathBuf>,
+    /// Empty: no key is asked for.
+    pub api_keys: Vec<String>,
+    pub generation_defaults: GenerationDefaults,
+    pub engine: EngineProcess,
+    /// Requests that may wait beyond those the engine can run at once.
+    pub max_queue: usize,
+    pub max_body_bytes: usize,
+    /// How long open streams may go on after SIGTERM.
+    pub drain_timeout_s: f64,
+    /// An engine silent for this long is not healthy.
+    pub stall_timeout_s: f64,
+    /// Lowers the engine's own limit.
+    pub max_model_len: Option<u32>,
+    pub version: String,
+    #[serde(default = "one")]
+    pub worker_threads: usize,
+}
+
+/// Sampling parameters of requests that do not say. `None`: 1.0, off and 1.0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GenerationDefaults {
+    pub temperature: Option<f32>,
+    pub top_k: Option<i32>,
+    pub top_p: Option<f32>,
+}
+
+/// How an engine comes to be connected.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EngineProcess {
+    /// The command to start, `{socket}` standing for the socket's path. `None`: somebody else connects.
+    pub argv: Option<Vec<String>>,
+    /// `None`: a fresh private directory.
+    pub socket_dir: Option<PathBuf>,
+}
+
+fn one() -> usize {
+    1
+}
+
+impl Config {
+    /// Reads and checks the JSON; the error names the field.
+    pub fn from_json(json: &str) -> Result<Self, String> {
+        let config: Self =
+            serde_json::from_str(json).map_err(|e| format!("front door configuration: {e}"))?;
+        let complaint = if config.served_model_names.is_empty() {
+            "served_model_names must not be empty"
+        } else if config.api_keys.iter().any(String::is_empty) {
+            "api_keys must not hold an empty key"
+        } else if !is_duration(config.drain_timeout_s) {
+            "drain_timeout_s must be between 0 and 86400"
+        } else if !is_duration(config.stall_timeout_s) || config.stall_timeout_s == 0.0 {
+            "stall_timeout_s must be more than 0 and at most 86400"
+        } else if config.max_model_len == Some(0) {
+            "max_model_len must be at least 1"
+        } else if !(1..=2).contains(&config.worker_threads) {
+            "worker_threads must be 1 or 2"
+        } else {
+            return Ok(config);
+        };
+        Err(format!("front door configuration: {complaint}"))
+    }
+}
+
+fn is_duration(seconds: f64) -> bool {
+    (0.0..=86_400.0).contains(&seconds)
+}
