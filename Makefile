@@ -19,6 +19,8 @@ TEST_TOOLS := hypothesis httpx mypy numpy openai pytest pytest-timeout ruff
 # instead of rebuilding pyo3 each time the two take turns.
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 export PYO3_BUILD_EXTENSION_MODULE := 1
+export PYO3_ENVIRONMENT_SIGNATURE := $(shell $(PYTHON) -c 'import struct, sys; print("%s-%d.%d-%dbit" % \
+	(sys.implementation.name, *sys.version_info[:2], 8 * struct.calcsize("P")))' 2>/dev/null)
 
 SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
 	$(shell find crates python -type f ! -name '*.pyc' ! -name '*.so' ! -path '*/tests/*' ! -path '*/benches/*' | sort)
@@ -51,7 +53,7 @@ $(VENV)/.sources: FORCE $(VENV)/.build-tools
 $(VENV)/.installed: $(SOURCES) $(VENV)/.build-tools $(VENV)/.sources
 	@echo "building the wheel (the first build takes a few minutes)"
 	@rm -rf build/wheels
-	@$(BIN)/maturin build --release --locked --quiet --interpreter $(BIN)/python --out build/wheels
+	@$(BIN)/maturin build --release --locked --quiet --interpreter $(PYO3_PYTHON) --out build/wheels
 	@$(PIP) install --no-index --no-deps --force-reinstall build/wheels/penstock-*.whl
 	@touch $@
 

@@ -2,8 +2,8 @@
 
 usage: test_summary.py CARGO_LOG PYTEST_JUNIT_XML
 
-CARGO_LOG is the output of `cargo test`, the XML is pytest's `--junitxml`. A missing file counts as one failure: the
-tests that should have written it did not run. Exits 1 when anything failed.
+CARGO_LOG is the output of `cargo test`, the XML is pytest's `--junitxml`. A missing file counts as one
+failure: the tests that should have written it did not run. Exits 1 when anything failed.
 """
 
 import re
