@@ -40,7 +40,7 @@ pub(crate) fn parse(file: &[u8]) -> Result<Vec<StoredTensor>, Fault> {
     let mut tensors = Vec::new();
     for (name, raw) in entries(json)? {
         if name != "__metadata__" {
-            let at = LENGTH_BYTES + (raw.get().as_ptr() as usize - json.as_ptr() as usize);
+            let at = file_offset(json, raw);
             tensors.push((at, tensor(name, raw, at, data_start)?));
         }
     }
@@ -95,25 +95,23 @@ impl<'de> de::Deserialize<'de> for Entries<'de> {
 
 fn entries(json: &str) -> Result<BTreeMap<String, &RawValue>, Fault> {
     let list: Entries<'_> = serde_json::from_str(json).map_err(|error| {
-        Fault::new(
-            "header",
-            LENGTH_BYTES + byte_offset(json, &error),
-            error.to_string(),
-        )
+        let at = LENGTH_BYTES + byte_offset(json, &error);
+        Fault::new("header", at, error.to_string())
     })?;
     let mut entries = BTreeMap::new();
     for (name, raw) in list.0 {
-        let at = LENGTH_BYTES + (raw.get().as_ptr() as usize - json.as_ptr() as usize);
-        if let Some(twice) = Some(&name).filter(|name| entries.contains_key(*name)) {
-            return Err(Fault::new(
-                format!("tensor {}", quoted(twice)),
-                at,
-                "appears twice",
-            ));
+        if entries.contains_key(&name) {
+            let item = format!("tensor {}", quoted(&name));
+            return Err(Fault::new(item, file_offset(json, raw), "appears twice"));
         }
         entries.insert(name, raw);
     }
     Ok(entries)
+}
+
+/// Where in the file a piece of the header's JSON starts.
+fn file_offset(json: &str, raw: &RawValue) -> usize {
+    LENGTH_BYTES + (raw.get().as_ptr() as usize - json.as_ptr() as usize)
 }
 
 /// Byte offset of a JSON error, which knows line and column only.
