@@ -52,10 +52,11 @@ $(VENV)/.sources: FORCE $(VENV)/.build-tools
 
 $(VENV)/.installed: $(SOURCES) $(VENV)/.build-tools $(VENV)/.sources
 	@echo "building the wheel (the first build takes a few minutes)"
+	@touch $(VENV)/.started # a source saved while this runs is newer than the stamp
 	@rm -rf build/wheels
 	@$(BIN)/maturin build --release --locked --quiet --interpreter $(PYO3_PYTHON) --out build/wheels
 	@$(PIP) install --no-index --no-deps --force-reinstall build/wheels/penstock-*.whl
-	@touch $@
+	@mv $(VENV)/.started $@
 
 install: $(VENV)/.installed ## build the wheel and install it into .venv
 
