@@ -1,1 +1,24 @@
-//! (room being built)
+//! Text: what stands between the strings of the API and the token ids of the engine.
+//!
+//! This room owns the tokenizer, the chat template renderer, incremental detokenization and stop strings, for GGUF files
+//! and Hugging Face directories alike. It is synchronous and does no IO beyond reading the model's text files once.
+
+mod bytes;
+mod chat;
+mod detokenizer;
+mod error;
+mod gguf;
+mod hf;
+mod model;
+mod stop;
+mod tokenizer;
+
+pub use chat::ChatTemplate;
+pub use detokenizer::Detokenizer;
+pub use error::TextError;
+pub use model::TextModel;
+pub use stop::{StopOutcome, StopStrings};
+pub use tokenizer::Tokenizer;
+
+/// Texts of the model's special tokens by role (`bos_token`, `eos_token`, ...), as chat templates name them.
+pub type SpecialTokens = std::collections::BTreeMap<String, String>;

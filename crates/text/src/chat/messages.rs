@@ -1,0 +1,93 @@
+//! The form in which templates get messages: content is a string, tool arguments are objects.
+
+use serde_json::{Map, Value};
+
+use crate::TextError;
+
+pub(super) fn normalised(messages: &Value) -> Result<Value, TextError> {
+    let list = messages
+        .as_array()
+        .ok_or_else(|| bad_messages("must be a list"))?;
+    if list.is_empty() {
+        return Err(bad_messages("must not be empty"));
+    }
+    let normal = list.iter().enumerate().map(|(index, message)| {
+        let bad = |reason: String| TextError::BadMessage { index, reason };
+        let message = message
+            .as_object()
+            .ok_or_else(|| bad("must be an object".to_owned()))?;
+        normalised_message(message).map_err(bad)
+    });
+    normal.collect::<Result<Vec<_>, _>>().map(Value::Array)
+}
+
+fn normalised_message(message: &Map<String, Value>) -> Result<Value, String> {
+    if !message.get("role").is_some_and(Value::is_string) {
+        return Err("role must be a string".to_owned());
+    }
+    let mut normal = message.clone();
+    normal.insert(
+        "content".to_owned(),
+        Value::String(content_text(message.get("content"))?),
+    );
+    if let Some(calls) = normal.get_mut("tool_calls").and_then(Value::as_array_mut) {
+        calls.iter_mut().for_each(parse_arguments);
+    }
+    Ok(Value::Object(normal))
+}
+
+/// Absent and null content (an assistant that only called tools) is empty text, parts are joined by line breaks as vLLM
+/// does for templates that take strings.
+fn content_text(content: Option<&Value>) -> Result<String, String> {
+    match content {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => {
+            let texts: Result<Vec<&str>, String> = parts
+                .iter()
+                .enumerate()
+                .map(|(at, part)| part_text(at, part))
+                .collect();
+            Ok(texts?.join("\n"))
+        }
+        Some(_) => Err("content must be a string, a list of parts or null".to_owned()),
+    }
+}
+
+fn part_text(at: usize, part: &Value) -> Result<&str, String> {
+    if let Some(text) = part.as_str() {
+        return Ok(text);
+    }
+    let field = |name: &str| part.get(name).and_then(Value::as_str);
+    match field("type") {
+        Some("text" | "input_text" | "output_text") => {
+            field("text").ok_or_else(|| format!("content[{at}].text must be a string"))
+        }
+        Some(other) => Err(format!(
+            "content[{at}] has type {other:?}; this model takes text only"
+        )),
+        None => Err(format!("content[{at}].type must be a string")),
+    }
+}
+
+/// The API carries arguments as JSON text, templates print the object.
+fn parse_arguments(call: &mut Value) {
+    let Some(arguments) = call
+        .get_mut("function")
+        .and_then(|function| function.get_mut("arguments"))
+    else {
+        return;
+    };
+    let parsed = arguments
+        .as_str()
+        .and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
+    if let Some(object) = parsed {
+        *arguments = Value::Object(object);
+    }
+}
+
+fn bad_messages(reason: &str) -> TextError {
+    TextError::BadMessages {
+        reason: reason.to_owned(),
+    }
+}

@@ -1,0 +1,168 @@
+use std::sync::Arc;
+
+use crate::Tokenizer;
+
+/// Prompt tokens that are enough for any decoder to see that the output is not the start of a text.
+const CONTEXT_TOKENS: usize = 6;
+
+/// Tokens that the pipeline path holds back at most while they do not form whole characters.
+const HELD_TOKENS: usize = 32;
+
+/// Turns a stream of token ids into text, a whole number of characters at a time.
+///
+/// The pieces of [`Self::push`] and [`Self::finish`] together are what [`Tokenizer::decode`] gives for all ids.
+#[derive(Debug)]
+pub struct Detokenizer {
+    tokenizer: Arc<Tokenizer>,
+    skip_special: bool,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Bytes(ByteState),
+    Pipeline(PipelineState),
+}
+
+/// Tokens are byte strings: only the bytes of an unfinished character wait.
+#[derive(Debug)]
+struct ByteState {
+    /// The next byte is the first of the text and a space there is dropped.
+    strip_space: bool,
+    pending: Vec<u8>,
+}
+
+/// Text is known through the decoder only: the difference between the texts of two id sequences with a common start.
+#[derive(Debug)]
+struct PipelineState {
+    ids: Vec<u32>,
+    /// `ids[..emitted]` have been sent; they stay as the context of the next ones.
+    emitted: usize,
+}
+
+impl Detokenizer {
+    /// `prompt_tail`: the last ids of the prompt when the output continues its text (any length; empty when the output
+    /// stands alone). Decoders that treat the start of a text differently need it.
+    pub fn new(tokenizer: Arc<Tokenizer>, skip_special: bool, prompt_tail: &[u32]) -> Self {
+        let tail = &prompt_tail[prompt_tail.len().saturating_sub(CONTEXT_TOKENS)..];
+        let context: Vec<u32> = tail
+            .iter()
+            .copied()
+            .filter(|&id| !tokenizer.is_special(id))
+            .collect();
+        let state = match tokenizer.byte_surface() {
+            Some(strips) => State::Bytes(ByteState {
+                strip_space: strips && context.is_empty(),
+                pending: Vec::new(),
+            }),
+            None => State::Pipeline(PipelineState {
+                emitted: context.len(),
+                ids: context,
+            }),
+        };
+        Self {
+            tokenizer,
+            skip_special,
+            state,
+        }
+    }
+
+    /// Text that `id` completes; empty while a character is unfinished.
+    pub fn push(&mut self, id: u32) -> String {
+        let mut text = String::new();
+        self.push_into(id, &mut text);
+        text
+    }
+
+    /// [`Self::push`] that appends to `out`.
+    pub fn push_into(&mut self, id: u32, out: &mut String) {
+        if self.skip_special && self.tokenizer.is_special(id) {
+            return;
+        }
+        match &mut self.state {
+            State::Bytes(state) => {
+                state.push(self.tokenizer.raw_bytes(id).unwrap_or_default(), out)
+            }
+            State::Pipeline(state) => state.push(&self.tokenizer, id, out),
+        }
+    }
+
+    /// Ends the text: an unfinished character becomes U+FFFD.
+    pub fn finish(&mut self) -> String {
+        match &mut self.state {
+            State::Bytes(state) => {
+                let pending = std::mem::take(&mut state.pending);
+                String::from_utf8_lossy(&pending).into_owned()
+            }
+            State::Pipeline(state) => {
+                let mut text = String::new();
+                state.emit(&self.tokenizer, true, &mut text);
+                text
+            }
+        }
+    }
+}
+
+impl ByteState {
+    fn push(&mut self, token: &[u8], out: &mut String) {
+        let mut bytes = token;
+        if self.strip_space && !bytes.is_empty() {
+            self.strip_space = false;
+            bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
+        }
+        if self.pending.is_empty() {
+            let rest = emit_characters(bytes, out);
+            self.pending.extend_from_slice(rest);
+        } else {
+            self.pending.extend_from_slice(bytes);
+            let kept = emit_characters(&self.pending, out).len();
+            let sent = self.pending.len() - kept;
+            self.pending.drain(..sent);
+        }
+    }
+}
+
+/// Appends all characters of `bytes` to `out`, U+FFFD for what can never become one, and returns the unfinished
+/// character at the end (at most 3 bytes).
+fn emit_characters<'a>(bytes: &'a [u8], out: &mut String) -> &'a [u8] {
+    let mut rest = bytes;
+    loop {
+        match std::str::from_utf8(rest) {
+            Ok(text) => {
+                out.push_str(text);
+                return &[];
+            }
+            Err(error) => {
+                let (valid, invalid) = rest.split_at(error.valid_up_to());
+                out.push_str(&String::from_utf8_lossy(valid));
+                let Some(length) = error.error_len() else {
+                    return invalid;
+                };
+                out.push(char::REPLACEMENT_CHARACTER);
+                rest = &invalid[length..];
+            }
+        }
+    }
+}
+
+impl PipelineState {
+    fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
+        self.ids.push(id);
+        let overdue = self.ids.len() - self.emitted > HELD_TOKENS;
+        self.emit(tokenizer, overdue, out);
+    }
+
+    fn emit(&mut self, tokenizer: &Tokenizer, even_if_broken: bool, out: &mut String) {
+        let before = tokenizer.decode_by_pipeline(&self.ids[..self.emitted], false);
+        let with_new = tokenizer.decode_by_pipeline(&self.ids, false);
+        let Some(new) = with_new.get(before.len()..).filter(|new| !new.is_empty()) else {
+            return;
+        };
+        if new.ends_with(char::REPLACEMENT_CHARACTER) && !even_if_broken {
+            return;
+        }
+        out.push_str(new);
+        self.ids.drain(..self.emitted);
+        self.emitted = self.ids.len();
+    }
+}

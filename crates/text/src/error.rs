@@ -1,0 +1,97 @@
+use std::path::{Path, PathBuf};
+
+/// Everything that can go wrong between a model's text files and token ids.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+
+    #[error("{} is not usable: {reason}", path.display())]
+    BadFile { path: PathBuf, reason: String },
+
+    #[error(
+        "no tokenizer in {}: expected a GGUF file, or a directory with tokenizer.json (convert a slow tokenizer with transformers' save_pretrained)",
+        path.display()
+    )]
+    NoTokenizer { path: PathBuf },
+
+    #[error("GGUF metadata key {key}: {reason}")]
+    BadMetadata { key: &'static str, reason: String },
+
+    #[error(
+        "GGUF tokenizer model {name:?} (tokenizer.ggml.model) is not supported; supported: gpt2 (byte-level BPE), llama (SentencePiece BPE)"
+    )]
+    UnknownTokenizerModel { name: String },
+
+    #[error(
+        "GGUF pre-tokenizer {name:?} (tokenizer.ggml.pre) is not known, and a guess would change token ids silently; known: {known}. Use the model's Hugging Face directory with tokenizer.json instead"
+    )]
+    UnknownPreTokenizer { name: String, known: String },
+
+    #[error("tokenizer cannot be built: {reason}")]
+    Build { reason: String },
+
+    #[error("text cannot be tokenized: {reason}")]
+    Encode { reason: String },
+
+    #[error(
+        "the model has no chat template; pass one with --chat-template, or send a plain prompt to /v1/completions"
+    )]
+    NoChatTemplate,
+
+    #[error("chat template does not parse: {reason}")]
+    TemplateSyntax { reason: String },
+
+    /// The template refused the conversation through `raise_exception`; the message is the template's own.
+    #[error("{message}")]
+    TemplateRaised { message: String },
+
+    #[error("chat template failed: {reason}")]
+    TemplateRender { reason: String },
+
+    #[error("chat template was stopped: {limit}")]
+    TemplateLimit { limit: String },
+
+    #[error("messages[{index}]: {reason}")]
+    BadMessage { index: usize, reason: String },
+
+    #[error("messages: {reason}")]
+    BadMessages { reason: String },
+}
+
+impl TextError {
+    /// True when the request is at fault (its messages), false when the model's files or the template are.
+    pub fn is_request_error(&self) -> bool {
+        matches!(
+            self,
+            Self::NoChatTemplate
+                | Self::TemplateRaised { .. }
+                | Self::BadMessage { .. }
+                | Self::BadMessages { .. }
+                | Self::Encode { .. }
+        )
+    }
+
+    pub(crate) fn bad_file(path: &Path, reason: impl std::fmt::Display) -> Self {
+        Self::BadFile {
+            path: path.to_owned(),
+            reason: reason.to_string(),
+        }
+    }
+
+    pub(crate) fn metadata(key: &'static str, reason: impl Into<String>) -> Self {
+        Self::BadMetadata {
+            key,
+            reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn build(reason: impl std::fmt::Display) -> Self {
+        Self::Build {
+            reason: reason.to_string(),
+        }
+    }
+}

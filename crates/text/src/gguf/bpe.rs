@@ -1,0 +1,58 @@
+//! `tokenizer.ggml.model = gpt2`: byte-level BPE.
+
+use tokenizers::Tokenizer as HfTokenizer;
+use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
+use super::Pipeline;
+use super::fields::{Fields, Vocabulary};
+use super::pre::PreTokenizer;
+use crate::TextError;
+use crate::tokenizer::Surface;
+
+const MERGES: &str = "tokenizer.ggml.merges";
+
+pub(super) fn pipeline(
+    fields: &Fields<'_>,
+    vocabulary: &Vocabulary<'_>,
+) -> Result<Pipeline, TextError> {
+    let pre = PreTokenizer::named(fields.required_str("tokenizer.ggml.pre")?)?;
+    let ids: Vocab = vocabulary
+        .iter()
+        .map(|(id, text, _)| (text.to_owned(), id))
+        .collect();
+    let model = BPE::builder()
+        .vocab_and_merges(ids, merges(fields)?)
+        .ignore_merges(pre.ignore_merges)
+        .build()
+        .map_err(|error| TextError::metadata(MERGES, error.to_string()))?;
+    let mut inner = HfTokenizer::new(model);
+    inner.with_normalizer(pre.normalizer());
+    inner.with_pre_tokenizer(Some(pre.build()?));
+    inner.with_decoder(Some(ByteLevel::default()));
+    Ok(Pipeline {
+        inner,
+        surface: Surface::ByteLevel,
+        add_bos_by_default: pre.add_bos,
+    })
+}
+
+/// Merges in order of rank; each entry is two tokens with one space between.
+fn merges(fields: &Fields<'_>) -> Result<Merges, TextError> {
+    let lines = fields.strings(MERGES)?;
+    let pairs = lines
+        .iter()
+        .enumerate()
+        .map(|(rank, line)| match line.split_once(' ') {
+            Some((left, right))
+                if !left.is_empty() && !right.is_empty() && !right.contains(' ') =>
+            {
+                Ok((left.to_owned(), right.to_owned()))
+            }
+            _ => Err(TextError::metadata(
+                MERGES,
+                format!("entry {rank} is {line:?}, not two tokens"),
+            )),
+        });
+    pairs.collect()
+}

@@ -1,0 +1,174 @@
+//! Pre-tokenizers by their `tokenizer.ggml.pre` name.
+//!
+//! Listed are those whose definition in the models' own tokenizer.json is certain. The patterns are data of those
+//! files.
+
+use tokenizers::normalizers::unicode::NFC;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::digits::Digits;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior};
+
+use crate::TextError;
+
+#[derive(Debug)]
+pub(super) struct PreTokenizer {
+    names: &'static [&'static str],
+    split: SplitRule,
+    /// Text is put into Unicode normal form C first.
+    nfc: bool,
+    /// A word that is a token as a whole is taken without running merges.
+    pub(super) ignore_merges: bool,
+    /// BOS rule of files that do not state one.
+    pub(super) add_bos: bool,
+}
+
+#[derive(Debug)]
+enum SplitRule {
+    Gpt2,
+    DigitsThenGpt2,
+    Pattern(&'static str),
+}
+
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const TABLE: [PreTokenizer; 5] = [
+    PreTokenizer {
+        names: &["gpt-2", "gpt2"],
+        split: SplitRule::Gpt2,
+        nfc: false,
+        ignore_merges: false,
+        add_bos: false,
+    },
+    PreTokenizer {
+        names: &["smollm"],
+        split: SplitRule::DigitsThenGpt2,
+        nfc: false,
+        ignore_merges: false,
+        add_bos: false,
+    },
+    PreTokenizer {
+        names: &["llama-bpe", "llama3", "llama-v3"],
+        split: SplitRule::Pattern(LLAMA3),
+        nfc: false,
+        ignore_merges: true,
+        add_bos: true,
+    },
+    PreTokenizer {
+        names: &["qwen2"],
+        split: SplitRule::Pattern(QWEN2),
+        nfc: true,
+        ignore_merges: false,
+        add_bos: false,
+    },
+    PreTokenizer {
+        names: &["tekken"],
+        split: SplitRule::Pattern(TEKKEN),
+        nfc: false,
+        ignore_merges: true,
+        add_bos: true,
+    },
+];
+
+impl PreTokenizer {
+    pub(super) fn named(name: &str) -> Result<&'static Self, TextError> {
+        const ENTRIES: &[PreTokenizer] = &TABLE;
+        ENTRIES
+            .iter()
+            .find(|entry| entry.names.contains(&name))
+            .ok_or_else(|| {
+                let known: Vec<&str> = ENTRIES
+                    .iter()
+                    .flat_map(|entry| entry.names)
+                    .copied()
+                    .collect();
+                TextError::UnknownPreTokenizer {
+                    name: name.to_owned(),
+                    known: known.join(", "),
+                }
+            })
+    }
+
+    pub(super) fn normalizer(&self) -> Option<NormalizerWrapper> {
+        self.nfc.then(|| NFC.into())
+    }
+
+    pub(super) fn build(&self) -> Result<PreTokenizerWrapper, TextError> {
+        let byte_level =
+            |use_regex| PreTokenizerWrapper::from(ByteLevel::new(false, true, use_regex));
+        Ok(match self.split {
+            SplitRule::Gpt2 => byte_level(true),
+            SplitRule::DigitsThenGpt2 => {
+                Sequence::new(vec![Digits::new(true).into(), byte_level(true)]).into()
+            }
+            SplitRule::Pattern(pattern) => {
+                let pattern = SplitPattern::Regex(pattern.to_owned());
+                let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
+                    .map_err(TextError::build)?;
+                Sequence::new(vec![split.into(), byte_level(false)]).into()
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
+
+    use super::*;
+
+    fn words(name: &str, text: &str) -> Vec<String> {
+        let mut pieces = PreTokenizedString::from(text);
+        PreTokenizer::named(name)
+            .unwrap()
+            .build()
+            .unwrap()
+            .pre_tokenize(&mut pieces)
+            .unwrap();
+        let splits = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        splits
+            .into_iter()
+            .map(|(_, (start, end), _)| text[start..end].to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn every_pattern_compiles_and_loses_no_text() {
+        for entry in &TABLE {
+            let text = "Hello, WORLD's  12345 \n\n\tx=１２ naïve 漢字🦊 e\u{301}";
+            assert_eq!(
+                words(entry.names[0], text).concat(),
+                text,
+                "{}",
+                entry.names[0]
+            );
+        }
+    }
+
+    #[test]
+    fn the_patterns_differ_where_the_models_do() {
+        assert_eq!(words("gpt2", "a 1234"), ["a", " 1234"]);
+        assert_eq!(words("smollm", "a 1234"), ["a", " ", "1", "2", "3", "4"]);
+        assert_eq!(words("llama-bpe", "a 1234"), ["a", " ", "123", "4"]);
+        assert_eq!(words("qwen2", "a 1234"), ["a", " ", "1", "2", "3", "4"]);
+        assert_eq!(
+            words("tekken", "fooBar DON'T"),
+            ["foo", "Bar", " DON", "'T"]
+        );
+        assert_eq!(words("llama-bpe", "DON'T"), ["DON", "'T"]);
+        assert_eq!(words("gpt2", "DON'T"), ["DON", "'", "T"]);
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_the_known_ones() {
+        let message = PreTokenizer::named("default").unwrap_err().to_string();
+        assert!(
+            message.contains("\"default\"") && message.contains("smollm, llama-bpe"),
+            "{message}"
+        );
+    }
+}

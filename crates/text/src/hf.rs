@@ -1,0 +1,158 @@
+//! Tokenizer and chat template from a Hugging Face model directory.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokenizers::{PostProcessorWrapper, Tokenizer as HfTokenizer};
+
+use crate::chat::TemplateSources;
+use crate::tokenizer::{AddedIds, Roles, Tokenizer};
+use crate::{SpecialTokens, TextError};
+
+const ROLES: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
+
+/// What tokenizer_config.json and its neighbours say beside the pipeline itself.
+pub(crate) struct Directory {
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) special_tokens: SpecialTokens,
+    pub(crate) templates: Option<TemplateSources>,
+}
+
+pub(crate) fn open(directory: &Path) -> Result<Directory, TextError> {
+    let file = directory.join("tokenizer.json");
+    let bytes = read_if_present(&file)?.ok_or_else(|| TextError::NoTokenizer {
+        path: directory.to_owned(),
+    })?;
+    let mut inner =
+        HfTokenizer::from_bytes(&bytes).map_err(|error| TextError::bad_file(&file, error))?;
+    let config = read_object(&directory.join("tokenizer_config.json"))?;
+    let special_tokens = special_tokens(
+        &config,
+        &read_object(&directory.join("special_tokens_map.json"))?,
+    );
+    let id_of = |role: &str| {
+        special_tokens
+            .get(role)
+            .and_then(|text| inner.token_to_id(text))
+    };
+    let (bos, eos) = (id_of("bos_token"), id_of("eos_token"));
+    let rule = llama_rule(&config, bos, eos);
+    if rule.is_some() {
+        inner.with_post_processor(None::<PostProcessorWrapper>);
+    }
+    let roles = Roles {
+        bos,
+        eos,
+        added_by_rule: rule.unwrap_or_default(),
+    };
+    let tokenizer = Tokenizer::from_pipeline(inner, roles)?;
+    Ok(Directory {
+        tokenizer,
+        special_tokens,
+        templates: templates(directory, &config)?,
+    })
+}
+
+/// transformers' LlamaTokenizer classes replace the post-processor of tokenizer.json by the flags of
+/// tokenizer_config.json (BOS on, EOS off unless stated); other classes leave it.
+fn llama_rule(config: &Map<String, Value>, bos: Option<u32>, eos: Option<u32>) -> Option<AddedIds> {
+    let class = config.get("tokenizer_class")?.as_str()?;
+    if !class.starts_with("LlamaTokenizer") {
+        return None;
+    }
+    let flag =
+        |name: &str, default: bool| config.get(name).and_then(Value::as_bool).unwrap_or(default);
+    let before = bos.filter(|_| flag("add_bos_token", true));
+    let after = eos.filter(|_| flag("add_eos_token", false));
+    Some(AddedIds { before, after })
+}
+
+/// Texts of the tokens with a role: tokenizer_config.json first, then special_tokens_map.json.
+fn special_tokens(config: &Map<String, Value>, map: &Map<String, Value>) -> SpecialTokens {
+    let text_of = |role: &str| {
+        let stated = [config, map]
+            .into_iter()
+            .find_map(|source| source.get(role).filter(|value| !value.is_null()))?;
+        stated
+            .as_str()
+            .or_else(|| stated.get("content")?.as_str())
+            .map(str::to_owned)
+    };
+    ROLES
+        .into_iter()
+        .filter_map(|role| Some((role.to_owned(), text_of(role)?)))
+        .collect()
+}
+
+/// `chat_template` of tokenizer_config.json: one template, or a list of named ones.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ConfigTemplate {
+    One(String),
+    Named(Vec<NamedTemplate>),
+}
+
+#[derive(Deserialize)]
+struct NamedTemplate {
+    name: String,
+    template: String,
+}
+
+/// chat_template.jinja wins over the configuration, as in transformers.
+fn templates(
+    directory: &Path,
+    config: &Map<String, Value>,
+) -> Result<Option<TemplateSources>, TextError> {
+    let file = directory.join("chat_template.jinja");
+    if let Some(bytes) = read_if_present(&file)? {
+        let default =
+            String::from_utf8(bytes).map_err(|error| TextError::bad_file(&file, error))?;
+        return Ok(Some(TemplateSources {
+            default,
+            with_tools: None,
+        }));
+    }
+    let Some(stated) = config.get("chat_template").filter(|value| !value.is_null()) else {
+        return Ok(None);
+    };
+    let parsed = ConfigTemplate::deserialize(stated).map_err(|_| {
+        let reason = "chat_template is neither a string nor a list of {name, template}";
+        TextError::bad_file(&directory.join("tokenizer_config.json"), reason)
+    })?;
+    Ok(match parsed {
+        ConfigTemplate::One(default) => Some(TemplateSources {
+            default,
+            with_tools: None,
+        }),
+        ConfigTemplate::Named(list) => {
+            let named = |name: &str| {
+                list.iter()
+                    .find(|entry| entry.name == name)
+                    .map(|e| e.template.clone())
+            };
+            named("default").map(|default| TemplateSources {
+                default,
+                with_tools: named("tool_use"),
+            })
+        }
+    })
+}
+
+fn read_object(file: &Path) -> Result<Map<String, Value>, TextError> {
+    let Some(bytes) = read_if_present(file)? else {
+        return Ok(Map::new());
+    };
+    serde_json::from_slice(&bytes).map_err(|error| TextError::bad_file(file, error))
+}
+
+fn read_if_present(file: &Path) -> Result<Option<Vec<u8>>, TextError> {
+    match std::fs::read(file) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(TextError::Read {
+            path: file.to_owned(),
+            source,
+        }),
+    }
+}
