@@ -1,4 +1,4 @@
-"""Random arrivals, cancellations, pool sizes, budgets and shared prefixes: the promises of the scheduler hold."""
+"""The scheduler's promises under random arrivals, cancellations, pool sizes, budgets and shared prefixes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Arrival:
 
 
 def draw_arrival(draw: Random, request_id: int) -> Arrival:
-    """Mostly plain requests over two stems, so that prefixes are shared, blocks run out and prompts repeat."""
+    """Mostly plain requests over two stems: prefixes are shared, blocks run out, prompts repeat."""
     stem = draw.choice(STEMS)[: draw.choice([0, 16, 32, 49, 64, 64, 90])]
     tail = [(draw.choice([1, 31]) + at) % 96 + 1 for at in range(draw.choice([0, 1, 9, 16]))]
     max_tokens = draw.choice([1, 20, 35, 40])

@@ -1,6 +1,7 @@
-"""Plain data that crosses room boundaries. No behaviour beyond validation, no IO, no other room is imported."""
+"""Plain data that crosses room boundaries. No behaviour beyond validation, no IO, no other room."""
 
-from penstock.core.errors import InvalidValue, PenstockError
+from penstock.core.errors import InvalidValueError, PenstockError
+from penstock.core.facts import WorkerFacts
 from penstock.core.outputs import EngineStats, FinishReason, StepOutput, StepOutputs
 from penstock.core.plan import LogprobRow, SlotParams, StepPlan, StepResult
 from penstock.core.request import Request, SamplingParams
@@ -8,7 +9,7 @@ from penstock.core.request import Request, SamplingParams
 __all__ = [
     "EngineStats",
     "FinishReason",
-    "InvalidValue",
+    "InvalidValueError",
     "LogprobRow",
     "PenstockError",
     "Request",
@@ -18,4 +19,5 @@ __all__ = [
     "StepOutputs",
     "StepPlan",
     "StepResult",
+    "WorkerFacts",
 ]

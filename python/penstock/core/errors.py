@@ -5,7 +5,7 @@ class PenstockError(Exception):
     """Something a user can act on. The command line prints its message without a traceback."""
 
 
-class InvalidValue(PenstockError, ValueError):
+class InvalidValueError(PenstockError, ValueError):
     """A field holds a value outside its range. `field` names it as the caller spelled it."""
 
     def __init__(self, field: str, value: object, expected: str) -> None:

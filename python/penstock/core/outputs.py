@@ -12,7 +12,7 @@ from penstock.core.plan import LogprobRow
 
 
 class FinishReason(IntEnum):
-    """Why a request ended; the values are those of the wire. Every request gets exactly one that is not NONE."""
+    """Why a request ended, with the wire's values. Every request gets exactly one that is not NONE."""
 
     NONE = 0
     STOP = 1
@@ -40,8 +40,8 @@ class StepOutput(NamedTuple):
 class StepOutputs:
     """Columns of equal length, `tokens` concatenated in row order; the dicts are keyed by row.
 
-    `cached_tokens` and `queue_us` are set on the first row of a request and 0 after it. `stop_tokens` is -1 unless a
-    token ended the request.
+    `cached_tokens` and `queue_us` are set on the first row of a request and 0 after it. `stop_tokens` is -1
+    unless a token ended the request.
     """
 
     ids: array[int] = field(default_factory=lambda: array("Q"))

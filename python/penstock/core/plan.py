@@ -1,6 +1,7 @@
 """One step of the model: what to compute and what came of it.
 
-Columns are `array.array`: stdlib, contiguous, read by Rust through the buffer protocol, `tobytes()` for a remote rank.
+Columns are `array.array`: stdlib, contiguous, read by Rust through the buffer protocol, `tobytes()` for a
+remote rank.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from array import array
 from dataclasses import dataclass, field
 
 LogprobRow = tuple[float, int, list[tuple[int, float]]]
-"""Log-probability of a token, its rank (1 = most likely), and (token id, log-probability) alternatives, descending."""
+"""Log-probability of a token, its rank (1 = most likely), and (token id, log-probability) pairs, descending."""
 
 
 def _ints() -> array[int]:
@@ -39,8 +40,8 @@ class StepPlan:
     """What every rank computes in one step. `n` sequences, one entry each; filled by the scheduler.
 
     `blocks[block_offsets[i]:block_offsets[i + 1]]` is the block table of sequence i and covers its positions
-    0 .. starts[i] + lengths[i] - 1. `targets` is empty, or has an entry for each token: the prompt token that follows
-    it, or -1 where no log-probability is wanted.
+    0 .. starts[i] + lengths[i] - 1. `targets` is empty, or has an entry for each token: the prompt token that
+    follows it, or -1 where no log-probability is wanted.
     """
 
     step: int
@@ -57,7 +58,7 @@ class StepPlan:
 
 @dataclass(slots=True)
 class StepResult:
-    """What a step gave; filled by the executor. Log-probability rows are keyed by the sequence's index in the plan.
+    """What a step gave; filled by the executor. Rows are keyed by the sequence's index in the plan.
 
     `prompt_logprobs[i][j]` belongs to the prompt token at position starts[i] + 1 + j.
     """

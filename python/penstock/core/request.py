@@ -6,7 +6,7 @@ import math
 from array import array
 from dataclasses import dataclass, field
 
-from penstock.core.errors import InvalidValue
+from penstock.core.errors import InvalidValueError
 
 MAX_LOGPROBS = 20
 
@@ -15,9 +15,9 @@ MAX_LOGPROBS = 20
 class SamplingParams:
     """How to continue a prompt. Neutral values are the defaults; greedy is `temperature=0`.
 
-    `logprobs` and `prompt_logprobs` are -1 for none, else the number of alternatives (0..20). `choice` numbers the
-    samples of one prompt and enters the random stream beside `seed`. Until `min_tokens` tokens exist a stop token
-    counts as an ordinary token: it neither ends the request nor is it masked.
+    `logprobs` and `prompt_logprobs` are -1 for none, else the number of alternatives (0..20). `choice`
+    numbers the samples of one prompt and enters the random stream beside `seed`. Until `min_tokens` tokens
+    exist a stop token counts as an ordinary token: it neither ends the request nor is it masked.
     """
 
     max_tokens: int = 16
@@ -36,10 +36,10 @@ class SamplingParams:
         _within("max_tokens", self.max_tokens, 1, 2**31 - 1)
         _within("min_tokens", self.min_tokens, 0, self.max_tokens)
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise InvalidValue("temperature", self.temperature, "a finite number of at least 0")
+            raise InvalidValueError("temperature", self.temperature, "a finite number of at least 0")
         _within("top_k", self.top_k, 0, 2**31 - 1)
         if not 0 < self.top_p <= 1:
-            raise InvalidValue("top_p", self.top_p, "a number in (0, 1]")
+            raise InvalidValueError("top_p", self.top_p, "a number in (0, 1]")
         _within("seed", self.seed, 0, 2**64 - 1)
         _within("choice", self.choice, 0, 2**32 - 1)
         _within("logprobs", self.logprobs, -1, MAX_LOGPROBS)
@@ -48,7 +48,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to continue. `prompt` holds token ids (`array('i')`); `arrived` is read from the engine's clock."""
+    """One sequence to continue. `prompt` is an `array('i')`; `arrived` is read from the engine's clock."""
 
     id: int
     prompt: array[int]
@@ -59,9 +59,9 @@ class Request:
 
     def __post_init__(self) -> None:
         if not self.prompt:
-            raise InvalidValue("prompt", [], "at least one token id")
+            raise InvalidValueError("prompt", [], "at least one token id")
 
 
 def _within(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
-        raise InvalidValue(name, value, f"an integer in {low}..{high}")
+        raise InvalidValueError(name, value, f"an integer in {low}..{high}")

@@ -1,11 +1,11 @@
-"""Where steps run. The engine asks an `Executor`; which kind it is was decided once, by `create`."""
+"""Where steps run. The engine asks an `Executor`; which kind it is was decided once, at start."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Protocol
+from typing import Protocol, cast
 
-from penstock.core import StepPlan, StepResult
+from penstock.core import StepPlan, StepResult, WorkerFacts
 
 
 class Ticket(Protocol):
@@ -16,6 +16,9 @@ class Ticket(Protocol):
 
 
 class Executor(Protocol):
+    @property
+    def facts(self) -> WorkerFacts: ...
+
     def submit(self, plan: StepPlan) -> Ticket:
         """Start a step and return at once. Plans are computed in the order of their submission."""
 
@@ -23,24 +26,17 @@ class Executor(Protocol):
         """Let go of the model. No plan is under way."""
 
 
-class WorkerFactory(Protocol):
-    """What a worker module offers under the name `create`."""
-
-    def __call__(self, options: dict[str, object]) -> Executor: ...
-
-
 class InlineExecutor:
     """One rank in this process: the decoder's own threads compute, so `submit` returns at once.
 
-    `worker` names a module with a `create(options)`; it is imported here and by nobody else.
+    `worker` names a module with a function `create` that takes the `arguments` and gives something that
+    submits and closes. The module is imported here and by nobody else.
     """
 
-    def __init__(self, worker: str, options: dict[str, object]) -> None:
-        create: WorkerFactory = import_module(worker).create
-        self._worker = create(options)
-
-    def submit(self, plan: StepPlan) -> Ticket:
-        return self._worker.submit(plan)
+    def __init__(self, worker: str, *arguments: object) -> None:
+        self._worker = cast(Executor, import_module(worker).create(*arguments))
+        self.facts = self._worker.facts
+        self.submit = self._worker.submit
 
     def close(self) -> None:
         self._worker.close()

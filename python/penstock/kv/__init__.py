@@ -1,6 +1,6 @@
-"""Which KV block holds what: ownership, reuse, and blocks found again by the hash of their prefix. Moves no bytes."""
+"""Which KV block holds what: ownership, reuse, and lookup by the hash of a prefix. Moves no bytes."""
 
-from penstock.kv.pool import BlockPool, OutOfBlocks, PoolCorrupt
+from penstock.kv.pool import BlockPool, OutOfBlocksError, PoolCorruptError
 from penstock.kv.prefix import HashChain, HashRoot, PrefixCache
 
-__all__ = ["BlockPool", "HashChain", "HashRoot", "OutOfBlocks", "PoolCorrupt", "PrefixCache"]
+__all__ = ["BlockPool", "HashChain", "HashRoot", "OutOfBlocksError", "PoolCorruptError", "PrefixCache"]

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Sequence
 from penstock.core import PenstockError
 
 
-class OutOfBlocks(PenstockError):
+class OutOfBlocksError(PenstockError):
     """`take` on a pool whose every block is owned. Callers ask `available` first."""
 
 
-class PoolCorrupt(PenstockError):
+class PoolCorruptError(PenstockError):
     """The self-audit found a block leaked, owned twice, or named wrongly: a bug in a caller or here."""
 
 
 class BlockPool:
-    """Blocks 0 .. num_blocks - 1, each owned by zero or more sequences and optionally named by a prefix digest.
+    """Blocks 0 .. num_blocks - 1, each owned by zero or more sequences and optionally named by a digest.
 
     A block is in exactly one state:
 
@@ -48,7 +48,7 @@ class BlockPool:
         elif self._cached:
             block = self._evict()
         else:
-            raise OutOfBlocks(f"all {self.num_blocks} KV blocks are owned")
+            raise OutOfBlocksError(f"all {self.num_blocks} KV blocks are owned")
         self._references[block] = 1
         self.available -= 1
         return block
@@ -94,27 +94,27 @@ class BlockPool:
         return block
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
-        """Audit against the block tables of all live sequences; raise `PoolCorrupt` naming the first fault."""
+        """Audit against the block tables of all live sequences; raises PoolCorruptError, naming one fault."""
         owners = Counter(block for table in tables for block in table)
         for block in range(self.num_blocks):
             if self._references[block] != owners[block]:
-                raise PoolCorrupt(
-                    f"block {block} counts {self._references[block]} references, {owners[block]} tables own it"
+                raise PoolCorruptError(
+                    f"block {block} has {self._references[block]} references, {owners[block]} tables own it"
                 )
         self._check_free(owners)
         for digest, block in self._by_digest.items():
             if self._digests[block] != digest:
-                raise PoolCorrupt(f"digest {digest.hex()} names block {block}, which is named otherwise")
+                raise PoolCorruptError(f"digest {digest.hex()} names block {block}, which is named otherwise")
 
     def _check_free(self, owners: Counter[int]) -> None:
         free = [*self._blank, *self._cached, *range(self._untouched, self.num_blocks)]
         if len(set(free)) != len(free):
-            raise PoolCorrupt("a block is free twice")
+            raise PoolCorruptError("a block is free twice")
         if set(free) & owners.keys():
-            raise PoolCorrupt(f"blocks {sorted(set(free) & owners.keys())} are free and owned")
+            raise PoolCorruptError(f"blocks {sorted(set(free) & owners.keys())} are free and owned")
         if len(free) + len(owners) != self.num_blocks or len(free) != self.available:
-            raise PoolCorrupt(
-                f"{len(free)} free + {len(owners)} owned of {self.num_blocks} blocks, {self.available} said available"
+            raise PoolCorruptError(
+                f"{len(free)} free and {len(owners)} owned of {self.num_blocks} blocks, available says {self.available}"
             )
         if any(self._digests[block] is not None for block in self._blank):
-            raise PoolCorrupt("a blank block has a name")
+            raise PoolCorruptError("a blank block has a name")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Protocol
 
-from penstock.core import InvalidValue
+from penstock.core import InvalidValueError
 from penstock.kv.pool import BlockPool
 
 UNIT = 16
@@ -25,13 +25,13 @@ class HashRoot(Protocol):
 
 
 class PrefixCache:
-    """Names of full blocks and the lookup by them. A block is named by the digest of its last unit of 16 tokens."""
+    """Names of full blocks and the lookup by them. A block's name is the digest of its last unit."""
 
     def __init__(
         self, pool: BlockPool, block_size: int, identity: bytes, hash_chain: HashChain, hash_root: HashRoot
     ) -> None:
         if block_size < UNIT or block_size % UNIT:
-            raise InvalidValue("block_size", block_size, f"a multiple of {UNIT}")
+            raise InvalidValueError("block_size", block_size, f"a multiple of {UNIT}")
         self.block_size = block_size
         self._pool = pool
         self._identity = identity

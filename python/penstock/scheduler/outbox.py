@@ -16,6 +16,10 @@ class Outbox:
         self._clock = clock
         self._rows = StepOutputs()
 
+    @property
+    def filled(self) -> bool:
+        return bool(self._rows.ids)
+
     def take(self) -> StepOutputs:
         rows, self._rows = self._rows, StepOutputs()
         return rows

@@ -9,8 +9,8 @@
 Invariants (tests/scheduler checks them after each step):
 
 * Every added request gets exactly one row that is not NONE, and no row after it.
-* `running` and `waiting` are sorted by arrival; the oldest running sequence can take blocks from all others, so
-  somebody always advances.
+* `running` and `waiting` are sorted by arrival; the oldest running sequence can take blocks from all others,
+  so somebody always advances.
 * A sequence enters with the blocks of all its known tokens, so only growth beyond them can run out of blocks.
 * A block's name is published when a step that filled it is applied, never before.
 """
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from penstock.core import (
     EngineStats,
     FinishReason,
-    InvalidValue,
+    InvalidValueError,
     LogprobRow,
     Request,
     StepOutputs,
@@ -52,9 +52,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:
-            raise InvalidValue("max_num_seqs", self.max_num_seqs, "at least 1")
+            raise InvalidValueError("max_num_seqs", self.max_num_seqs, "at least 1")
         if self.max_num_batched_tokens < self.max_num_seqs:
-            raise InvalidValue(
+            raise InvalidValueError(
                 "max_num_batched_tokens",
                 self.max_num_batched_tokens,
                 f"at least max_num_seqs ({self.max_num_seqs})",
@@ -93,7 +93,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a request, or answer it at once with ERROR or REJECTED. Ids of live requests are distinct."""
         if request.id in self._sequences:
-            raise InvalidValue("request id", request.id, "an id that no live request has")
+            raise InvalidValueError("request id", request.id, "an id that no live request has")
         self._arrivals += 1
         seq = self._new_sequence(request)
         fault = self._refusal(request)
@@ -392,6 +392,9 @@ class Scheduler:
     def has_requests(self) -> bool:
         return bool(self._sequences)
 
+    def has_outputs(self) -> bool:
+        return self._outbox.filled
+
     def take_outputs(self) -> StepOutputs:
         """Rows since the last call, in the order in which they came about."""
         return self._outbox.take()
@@ -409,7 +412,7 @@ class Scheduler:
         )
 
     def check(self) -> None:
-        """Audit block ownership; raises `penstock.kv.PoolCorrupt`. O(blocks): for tests and idle moments."""
+        """Audit block ownership; raises `penstock.kv.PoolCorruptError`. O(blocks), so not for every step."""
         self._pool.check([seq.blocks for seq in self._running])
 
     def _blocks_for(self, tokens: int) -> int:

@@ -1,0 +1,34 @@
+"""Flags, file and environment to frozen sections. The only room that reads the environment.
+
+raw     strings as the user wrote them, each with the place it came from (`sources`)
+parsed  one value for each row of the flag table (`flags`, `kinds`)
+Config  sections that other rooms read (`sections`); cross-checks happen on the way (`resolve`)
+"""
+
+from penstock.config.flags import FLAGS, Flag
+from penstock.config.resolve import resolve
+from penstock.config.sections import (
+    CacheConfig,
+    ComputeConfig,
+    Config,
+    EngineConfig,
+    ModelConfig,
+    SchedulerConfig,
+    ServerConfig,
+)
+from penstock.config.sources import Raw, cache_directory
+
+__all__ = [
+    "FLAGS",
+    "CacheConfig",
+    "ComputeConfig",
+    "Config",
+    "EngineConfig",
+    "Flag",
+    "ModelConfig",
+    "Raw",
+    "SchedulerConfig",
+    "ServerConfig",
+    "cache_directory",
+    "resolve",
+]

@@ -1,0 +1,166 @@
+"""The flag table: each flag once, with its group, help, range, default and environment name.
+
+Spelling is vLLM's where the meaning is the same. `None` as default means "decided from the model or the
+machine"; `resolve` says how.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.config.kinds import Bytes, Choice, Integer, IntegerChoice, Kind, Seconds, Switch, Text
+
+GROUPS = {
+    "model": "Model",
+    "cache": "KV cache",
+    "scheduler": "Scheduling",
+    "compute": "Computation",
+    "server": "Server",
+}
+
+
+@dataclass(frozen=True)
+class Flag:
+    name: str
+    group: str
+    kind: Kind
+    default: object
+    help: str
+    repeatable: bool = False
+    offline: bool = True
+    """Whether it also is a keyword of `penstock.LLM`."""
+
+    @property
+    def key(self) -> str:
+        """The name in a configuration file (where `-` is as good as `_`) and as a keyword of `LLM`."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+    @property
+    def env(self) -> str:
+        return f"PENSTOCK_{self.key.upper()}"
+
+
+def _server(name: str, kind: Kind, default: object, help_: str, *, repeatable: bool = False) -> Flag:
+    return Flag(name, "server", kind, default, help_, repeatable=repeatable, offline=False)
+
+
+_DTYPES = Choice(("auto", "float32", "bfloat16"))
+
+FLAGS: tuple[Flag, ...] = (
+    Flag("--dtype", "model", _DTYPES, "auto", "arithmetic of weights that are not quantised"),
+    Flag(
+        "--quantization",
+        "model",
+        Choice(("auto", "none", "int8", "int4")),
+        "auto",
+        "auto: as the checkpoint stores them; none: everything in float32; int8, int4: made at load",
+    ),
+    Flag(
+        "--max-model-len",
+        "model",
+        Integer(2, 2**24),
+        None,
+        "longest prompt and output together, in tokens; default: the model's own, or what the KV cache holds",
+    ),
+    Flag(
+        "--seed",
+        "model",
+        Integer(0, 2**63 - 1),
+        None,
+        "seed of requests that bring none; default: a new one each",
+    ),
+    _server("--chat-template", Text(), None, "file with a chat template instead of the model's own"),
+    Flag(
+        "--kv-cache-memory-bytes",
+        "cache",
+        Bytes(2**20, 2**46),
+        None,
+        "memory for keys and values; default: two sequences of full length, within 256 MiB and 1 GiB, "
+        "never above half of the free memory",
+    ),
+    Flag("--block-size", "cache", IntegerChoice((16, 32, 64, 128)), 32, "tokens in a KV block"),
+    Flag("--kv-cache-dtype", "cache", _DTYPES, "auto", "form of cached keys and values; auto: bfloat16"),
+    Flag("--enable-prefix-caching", "cache", Switch(), True, "reuse the KV of prompts that start alike"),
+    Flag("--max-num-seqs", "scheduler", Integer(1, 4096), None, "sequences computed together; default: 64"),
+    Flag(
+        "--max-num-batched-tokens",
+        "scheduler",
+        Integer(1, 2**20),
+        None,
+        "tokens computed in one step, at least --max-num-seqs; default: 512. Larger steps finish prompts "
+        "sooner and delay the tokens of running answers",
+    ),
+    Flag(
+        "--max-num-queued-reqs",
+        "scheduler",
+        Integer(1, 2**20),
+        1024,
+        "requests that may wait; more are refused with 503 and Retry-After",
+    ),
+    Flag(
+        "--threads",
+        "compute",
+        Integer(1, 1024),
+        None,
+        "threads that compute; default: the CPUs of the cgroup",
+    ),
+    Flag(
+        "--isa",
+        "compute",
+        Choice(("auto", "avx512", "avx2", "portable")),
+        "auto",
+        "instruction set of the kernels; auto: the best of this machine",
+    ),
+    _server(
+        "--host", Text(), "127.0.0.1", "address to listen on; the default is reachable from this machine only"
+    ),
+    _server("--port", Integer(0, 65535), 8000, "port to listen on; 0 takes a free one"),
+    _server(
+        "--served-model-name",
+        Text(),
+        (),
+        "name clients use for the model; give it several times for aliases; default: MODEL",
+        repeatable=True,
+    ),
+    _server(
+        "--api-key",
+        Text(),
+        (),
+        "key that clients must send; give it several times for several",
+        repeatable=True,
+    ),
+    _server(
+        "--engine-process",
+        Switch(),
+        True,
+        "run the engine in its own process; --no-engine-process keeps it in this one, for comparison",
+    ),
+    _server("--shutdown-timeout", Seconds(0, 3600), 30.0, "time that running requests get after SIGTERM"),
+    _server(
+        "--engine-stall-timeout",
+        Seconds(1, 3600),
+        30.0,
+        "time without progress after which /health says that the engine is stuck",
+    ),
+)
+
+BY_KEY = {flag.key: flag for flag in FLAGS}
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """A flag that old scripts pass: accepted with a warning that says why nothing happens."""
+
+    name: str
+    takes_value: bool
+    why: str
+
+
+IGNORED: tuple[Ignored, ...] = (
+    Ignored("--disable-log-requests", False, "requests are not logged"),
+    Ignored("--disable-log-stats", False, "statistics are at /metrics and not logged"),
+    Ignored("--enforce-eager", False, "there are no graphs to capture"),
+    Ignored("--trust-remote-code", False, "no code is ever loaded from a model"),
+    Ignored("--enable-chunked-prefill", False, "prompts are always computed in chunks"),
+    Ignored("--gpu-memory-utilization", True, "memory is taken as it is used; see --kv-cache-memory-bytes"),
+)

@@ -1,0 +1,95 @@
+"""What this process may use of the machine: CPUs and memory, limits of cgroup v1 and v2 honoured.
+
+`root` stands for `/` so that tests can bring their own machine.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path("/")
+NO_LIMIT = 2**60
+"""Above this a memory limit is "unlimited" in the spelling of cgroup v1."""
+
+
+def cpu_count(root: Path = ROOT) -> int:
+    """CPUs of the affinity mask, or fewer when a cgroup has a smaller quota; at least 1."""
+    count = len(os.sched_getaffinity(0))
+    quotas = [quota for quota in _cpu_quotas(root) if quota > 0]
+    return max(1, min([count, *(math.ceil(quota) for quota in quotas)]))
+
+
+def available_memory(root: Path = ROOT) -> int:
+    """Bytes to take before the machine or a cgroup runs out. Reclaimable page cache counts as free."""
+    found = [_meminfo(root), *_cgroup_free(root)]
+    return max(0, min(found))
+
+
+def _cpu_quotas(root: Path) -> Iterator[float]:
+    for directory in _cgroup_directories(root, ""):
+        words = _read(directory / "cpu.max").split()
+        if len(words) == 2 and words[0] != "max":
+            yield int(words[0]) / int(words[1])
+    for directory in _cgroup_directories(root, "cpu"):
+        quota, period = _number(directory / "cpu.cfs_quota_us"), _number(directory / "cpu.cfs_period_us")
+        if quota and period and quota > 0:
+            yield quota / period
+
+
+def _meminfo(root: Path) -> int:
+    for line in _read(root / "proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cgroup_free(root: Path) -> Iterator[int]:
+    for directory in _cgroup_directories(root, ""):
+        yield from _free(directory, "memory.max", "memory.current", "inactive_file")
+    for directory in _cgroup_directories(root, "memory"):
+        yield from _free(directory, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _free(directory: Path, limit_file: str, usage_file: str, cache_field: str) -> Iterator[int]:
+    limit, usage = _number(directory / limit_file), _number(directory / usage_file)
+    if limit is None or usage is None or limit >= NO_LIMIT:
+        return
+    reclaimable = 0
+    for line in _read(directory / "memory.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name == cache_field:
+            reclaimable = int(value)
+    yield limit - usage + reclaimable
+
+
+def _cgroup_directories(root: Path, controller: str) -> Iterator[Path]:
+    """Directories of this process's cgroup and its ancestors; "" names the unified hierarchy of version 2.
+
+    In a container the path of /proc/self/cgroup may be the host's, where only the mount's top exists.
+    """
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        if controller not in names.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / controller
+        here = top / path.strip("/")
+        while here != top:
+            if here.is_dir():
+                yield here
+            here = here.parent
+        yield top
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _read(path).strip()
+    return int(text) if text.lstrip("-").isdigit() else None

@@ -1,0 +1,91 @@
+"""Raw settings to sections: parse each, fill in what the machine decides, and check what hangs together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.config.flags import FLAGS, Flag
+from penstock.config.machine import cpu_count
+from penstock.config.sections import (
+    CacheConfig,
+    ComputeConfig,
+    Config,
+    EngineConfig,
+    ModelConfig,
+    SchedulerConfig,
+    ServerConfig,
+)
+from penstock.config.sources import Raw
+from penstock.core import InvalidValueError
+
+DEFAULT_SEQS = 64
+DEFAULT_BATCHED_TOKENS = 512
+
+
+def parse(raw: Mapping[str, Raw]) -> dict[str, Any]:
+    """A value for every flag, by key; InvalidValueError names the place of the first one out of range."""
+    return {flag.key: _value(flag, raw.get(flag.key)) for flag in FLAGS}
+
+
+def _value(flag: Flag, raw: Raw | None) -> object:
+    if raw is None:
+        return flag.default
+    values = []
+    for text in raw.texts:
+        try:
+            values.append(flag.kind.parse(text))
+        except ValueError as error:
+            raise InvalidValueError(raw.place, text, flag.kind.expected()) from error
+    return tuple(values) if flag.repeatable else values[-1]
+
+
+def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config:
+    """The configuration of a server for the model at `model_path`, which clients call `served_name`."""
+    values = parse(raw)
+    engine = EngineConfig(
+        ModelConfig(
+            path=model_path,
+            dtype=values["dtype"],
+            quantization=values["quantization"],
+            max_model_len=values["max_model_len"],
+            seed=values["seed"],
+        ),
+        CacheConfig(
+            memory_bytes=values["kv_cache_memory_bytes"],
+            block_size=values["block_size"],
+            dtype=values["kv_cache_dtype"],
+            prefix_caching=values["enable_prefix_caching"],
+        ),
+        _scheduler(values),
+        ComputeConfig(
+            threads=values["threads"] or cpu_count(), isa=None if values["isa"] == "auto" else values["isa"]
+        ),
+    )
+    return Config(engine, _server(values, served_name))
+
+
+def _scheduler(values: Mapping[str, Any]) -> SchedulerConfig:
+    seqs, batched = values["max_num_seqs"], values["max_num_batched_tokens"]
+    if seqs and batched and batched < seqs:
+        raise InvalidValueError("--max-num-batched-tokens", batched, f"at least --max-num-seqs ({seqs})")
+    if not seqs:
+        seqs = min(DEFAULT_SEQS, batched or DEFAULT_SEQS)
+    return SchedulerConfig(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=batched or max(DEFAULT_BATCHED_TOKENS, seqs),
+        max_queue=values["max_num_queued_reqs"],
+    )
+
+
+def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
+    return ServerConfig(
+        host=values["host"],
+        port=values["port"],
+        served_model_names=values["served_model_name"] or (served_name,),
+        api_keys=values["api_key"],
+        chat_template=values["chat_template"],
+        engine_process=values["engine_process"],
+        shutdown_timeout=values["shutdown_timeout"],
+        engine_stall_timeout=values["engine_stall_timeout"],
+    )

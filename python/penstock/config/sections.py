@@ -1,0 +1,82 @@
+"""Resolved settings, one frozen section for each room that reads them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    path: str
+    """GGUF file or Hugging Face directory."""
+    dtype: str
+    quantization: str
+    max_model_len: int | None
+    """None: as long as model and KV cache allow."""
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    memory_bytes: int | None
+    """None: by the rule in `penstock.config.memory`."""
+    block_size: int
+    dtype: str
+    prefix_caching: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeConfig:
+    threads: int
+    isa: str | None
+    """None: the best of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    host: str
+    port: int
+    served_model_names: tuple[str, ...]
+    api_keys: tuple[str, ...]
+    chat_template: str | None
+    engine_process: bool
+    shutdown_timeout: float
+    engine_stall_timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What the engine process is told, as JSON on its command line."""
+
+    model: ModelConfig
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    compute: ComputeConfig
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> EngineConfig:
+        sections: dict[str, dict[str, Any]] = json.loads(text)
+        return cls(
+            ModelConfig(**sections["model"]),
+            CacheConfig(**sections["cache"]),
+            SchedulerConfig(**sections["scheduler"]),
+            ComputeConfig(**sections["compute"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    engine: EngineConfig
+    server: ServerConfig

@@ -1,0 +1,67 @@
+"""Where settings come from: flags over environment over file over defaults. All still strings."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.config.flags import BY_KEY, FLAGS, Flag
+from penstock.core import InvalidValueError, PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """One setting as written. `place` is how the user would find it: a flag, a variable, or a file's key."""
+
+    place: str
+    texts: tuple[str, ...]
+
+
+def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where `penstock pull` keeps models: $PENSTOCK_CACHE, or `penstock` under the user's cache directory."""
+    own = environ.get("PENSTOCK_CACHE")
+    if own:
+        return Path(own)
+    base = environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "penstock"
+
+
+def gather(
+    flags: Mapping[str, tuple[str, ...]], config_file: str | None, environ: Mapping[str, str] = os.environ
+) -> dict[str, Raw]:
+    """Raw settings by key. `flags` is what stood on the command line, `config_file` the value of --config."""
+    chosen = config_file or environ.get("PENSTOCK_CONFIG")
+    found = from_file(Path(chosen)) if chosen else {}
+    for flag in FLAGS:
+        text = environ.get(flag.env)
+        if text is not None:
+            found[flag.key] = Raw(flag.env, tuple(text.split(",")) if flag.repeatable else (text,))
+    found.update({key: Raw(BY_KEY[key].name, texts) for key, texts in flags.items()})
+    return found
+
+
+def from_file(path: Path) -> dict[str, Raw]:
+    try:
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise PenstockError(f"--config {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise PenstockError(f"--config {path}: {error}") from error
+    found = {}
+    for name, value in document.items():
+        key = name.replace("-", "_")
+        if key not in BY_KEY:
+            raise PenstockError(f"{path}: unknown setting {name!r}; the names are those of the flags")
+        found[key] = Raw(f"{path}: {name}", _texts(BY_KEY[key], name, value))
+    return found
+
+
+def _texts(flag: Flag, name: str, value: object) -> tuple[str, ...]:
+    items = value if isinstance(value, list) and flag.repeatable else [value]
+    if not all(isinstance(item, str | int | float) for item in items):
+        raise InvalidValueError(name, value, flag.kind.expected())
+    return tuple(str(item) for item in items)

@@ -1,0 +1,6 @@
+"""The engine: takes requests in, schedules, computes, publishes. Its process: `python -m penstock.engine`."""
+
+from penstock.engine.loop import Engine
+from penstock.engine.startup import StageSink, Started, start
+
+__all__ = ["Engine", "StageSink", "Started", "start"]

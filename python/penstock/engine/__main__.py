@@ -1,0 +1,5 @@
+import sys
+
+from penstock.engine.process import main
+
+sys.exit(main())

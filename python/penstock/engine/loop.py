@@ -1,0 +1,123 @@
+"""The loop: take requests in, schedule, submit, apply, publish. One STEP frame for each step.
+
+It must not become the place where features live: policy belongs to the scheduler, arithmetic to the worker.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.core import PenstockError, Request, StepPlan
+from penstock.executor import Executor
+from penstock.scheduler import Scheduler
+from penstock.wire import Cancel, EngineFrame, FrontFrame, Shutdown, Step
+
+HEARTBEAT = 1.0
+"""Seconds between frames of an idle engine."""
+MOST_FAILURES = 3
+"""Steps that fail one after another before the decoder counts as unusable."""
+GC_STEPS = 4096
+
+log = logging.getLogger("penstock.engine")
+
+
+class UnusableError(PenstockError):
+    """The decoder fails whatever it is given; the process has to be replaced."""
+
+
+class Channel(Protocol):
+    """The engine's side of the wire, as `penstock.wire.Connection` offers it."""
+
+    def poll(self, timeout: float) -> list[FrontFrame]: ...
+
+    def send(self, frame: EngineFrame) -> None: ...
+
+
+class Engine:
+    """`run` returns after SHUTDOWN; the channel's error comes through when the front door is gone."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        scheduler: Scheduler,
+        executor: Executor,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._channel = channel
+        self._scheduler = scheduler
+        self._executor = executor
+        self._clock = clock
+        self._step = 0
+        self._failures = 0
+        self._last_sent = clock()
+        self._stopping = False
+        self._tidy = False
+
+    def run(self) -> None:
+        while not self._stopping:
+            self._take_in(0.0)
+            plan = self._scheduler.schedule()
+            if plan is None:
+                self._rest()
+            else:
+                self._compute(plan)
+
+    def _take_in(self, timeout: float) -> None:
+        for frame in self._channel.poll(timeout):
+            if isinstance(frame, Request):
+                self._scheduler.add(frame)
+            elif isinstance(frame, Cancel):
+                for request_id in frame.ids:
+                    self._scheduler.cancel(request_id)
+            elif isinstance(frame, Shutdown):
+                self._scheduler.cancel_all()
+                self._stopping = True
+                self._publish(0, 0.0)
+
+    def _compute(self, plan: StepPlan) -> None:
+        began = self._clock()
+        self._step = plan.step
+        try:
+            result = self._executor.submit(plan).result()
+        except Exception as error:  # noqa: BLE001 - whatever the step raised, its requests get an answer
+            self._fail(plan, error)
+        else:
+            self._failures = 0
+            self._scheduler.apply(plan, result)
+        self._publish(len(plan.tokens), (self._clock() - began) * 1e3)
+        if self._failures >= MOST_FAILURES:
+            raise UnusableError(f"{self._failures} steps failed one after another, see the engine's log")
+        self._tidy = True
+        if plan.step % GC_STEPS == 0:
+            gc.collect()
+
+    def _fail(self, plan: StepPlan, error: Exception) -> None:
+        self._failures += 1
+        log.error("step %d failed", plan.step, exc_info=error)
+        self._scheduler.fail(plan, f"the engine failed in step {plan.step}: {error}")
+
+    def _rest(self) -> None:
+        """Nothing to compute: answer what ended without a step, else wait for a frame or a heartbeat."""
+        outputs_due = self._scheduler.has_outputs()
+        wait = self._last_sent + HEARTBEAT - self._clock()
+        if outputs_due or wait <= 0:
+            self._publish(0, 0.0)
+            self._collect()
+        else:
+            self._take_in(wait)
+
+    def _collect(self) -> None:
+        """The collector runs while nobody waits, and once after each stretch of work."""
+        if self._tidy and not self._scheduler.has_requests():
+            gc.collect()
+            self._tidy = False
+
+    def _publish(self, batch_tokens: int, step_ms: float) -> None:
+        scheduler = self._scheduler
+        outputs = scheduler.take_outputs()
+        self._channel.send(Step(self._step, scheduler.stats(), batch_tokens, step_ms, outputs))
+        self._last_sent = self._clock()

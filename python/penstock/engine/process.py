@@ -1,0 +1,90 @@
+"""The engine as a process (or a thread) behind a socket: HELLO, stages, READY, the loop, and how it ends."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from penstock.config import EngineConfig
+from penstock.core import PenstockError
+from penstock.engine.loop import Engine
+from penstock.engine.startup import Started, start
+from penstock.wire import Connection, ConnectionClosed, Fatal, Hello, Ready, Stage
+
+log = logging.getLogger("penstock.engine")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m penstock.engine", description="one engine behind a
+    socket") parser.add_argument("--socket", required=True, help="unix socket of the front door")
+    parser.add_argument("--config", required=True, help="JSON of penstock.config.EngineConfig") parsed =
+    parser.parse_args(arguments) logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stderr) #
+    Ctrl-C reaches the whole process group; the front door decides when its engine ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN) return serve(parsed.socket,
+    EngineConfig.from_json(parsed.config))
+
+
+def serve(socket: str, config: EngineConfig) -> int:
+    """Serve the front door at `socket` until it says SHUTDOWN or goes away; returns the exit status."""
+    try:
+        connection = Connection(socket)
+    except ConnectionClosed as error:
+        log.error("%s", error)
+        return 1
+    try:
+        return _live(connection, config)
+    except ConnectionClosed as error:
+        log.warning("%s", error)
+        return 0
+    finally:
+        connection.close()
+
+
+def _live(connection: Connection, config: EngineConfig) -> int:
+    try:
+        connection.send(Hello(os.getpid()))
+        started = start(config, lambda *stage: connection.send(Stage(*stage)))
+        _quieten_collector()
+        connection.send(ready(started))
+        Engine(connection, started.scheduler, started.executor).run()
+    except ConnectionClosed:
+        raise
+    except PenstockError as error:
+        connection.send(Fatal(str(error)))
+        return 1
+    except Exception as error:  # noqa: BLE001 - the front door must hear why, whatever it was
+        log.error("the engine cannot go on", exc_info=error)
+        connection.send(Fatal(f"{type(error).__name__}: {error}"))
+        return 1
+    return 0
+
+
+def ready(started: Started) -> Ready:
+    facts, limits = started.executor.facts, started.scheduler.limits
+    return Ready(
+        max_model_len=limits.max_model_len,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_queue=limits.max_queue,
+        block_size=started.config.cache.block_size,
+        num_blocks=facts.num_blocks,
+        kv_bytes=facts.num_blocks * facts.block_bytes,
+        vocab_size=limits.vocab_size,
+        eos_token_ids=tuple(sorted(limits.eos_token_ids)),
+        cache_identity=facts.cache_identity,
+        numerics=facts.numerics,
+        isa=facts.isa,
+        threads=facts.threads,
+    )
+
+
+def _quieten_collector() -> None:
+    """What is loaded stays: the collector never looks at it again, and runs when the loop says so."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()

@@ -1,0 +1,87 @@
+"""From a configuration to a scheduler and an executor that are ready to work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from penstock.config import EngineConfig
+from penstock.core import InvalidValueError, WorkerFacts
+from penstock.executor import Executor, InlineExecutor
+from penstock.kv import BlockPool, PrefixCache
+from penstock.model import ModelInfo, load_model
+from penstock.scheduler import Limits, Scheduler
+
+WORKER = "penstock.worker"
+MIB = 2**20
+
+
+class StageSink(Protocol):
+    """Hears of each stage of the start as it ends."""
+
+    def __call__(self, name: str, seconds: float, detail: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    config: EngineConfig
+    info: ModelInfo
+    executor: Executor
+    scheduler: Scheduler
+
+
+def start(config: EngineConfig, on_stage: StageSink, clock: Callable[[], float] = time.monotonic) -> Started:
+    """Load the model and build the rooms around it. PenstockError says what is wrong, and the remedy."""
+    began = time.monotonic()
+    info = load_model(Path(config.model.path))
+    _check_length(config, info)
+    on_stage("model read", time.monotonic() - began, f"{info.architecture}, {info.spec.layers} layers")
+    began = time.monotonic()
+    executor = InlineExecutor(WORKER, config, info)
+    facts = executor.facts
+    packed = f"{facts.weights_bytes / MIB:.0f} MiB, {facts.numerics}, {facts.isa}, {facts.threads} threads"
+    on_stage("weights packed", time.monotonic() - began, packed)
+    began = time.monotonic()
+    scheduler = build_scheduler(config, info, facts, clock)
+    on_stage("KV allocated", time.monotonic() - began, _kv_detail(config, facts))
+    return Started(config, info, executor, scheduler)
+
+
+def build_scheduler(
+    config: EngineConfig, info: ModelInfo, facts: WorkerFacts, clock: Callable[[], float]
+) -> Scheduler:
+    limits = Limits(
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        max_model_len=facts.max_model_len,
+        max_queue=config.scheduler.max_queue,
+        vocab_size=info.spec.vocab,
+        eos_token_ids=frozenset(info.tokens.stop),
+    )
+    pool = BlockPool(facts.num_blocks)
+    block_size = config.cache.block_size
+    prefix = _prefix_cache(pool, block_size, facts) if config.cache.prefix_caching else None
+    return Scheduler(limits, pool, prefix, block_size, clock)
+
+
+def _prefix_cache(pool: BlockPool, block_size: int, facts: WorkerFacts) -> PrefixCache:
+    from penstock._native import hash_chain, hash_root
+
+    return PrefixCache(pool, block_size, facts.cache_identity, hash_chain, hash_root)
+
+
+def _check_length(config: EngineConfig, info: ModelInfo) -> None:
+    asked, most = config.model.max_model_len, info.spec.max_position
+    if asked and asked > most:
+        raise InvalidValueError("--max-model-len", asked, f"at most {most}, the length the model was made
+        for")
+
+
+def _kv_detail(config: EngineConfig, facts: WorkerFacts) -> str:
+    tokens = facts.num_blocks * config.cache.block_size
+    size = facts.num_blocks * facts.block_bytes / MIB
+    detail = f"{facts.num_blocks} blocks, {tokens} tokens, {size:.0f} MiB, pages touched as used"
+    return f"{detail}; {facts.notice}" if facts.notice else detail
