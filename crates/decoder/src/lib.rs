@@ -1,1 +1,21 @@
-//! (room being built)
+//! The CPU decoder: a [`DecoderSpec`], packed weights and a step plan in, tokens out.
+//!
+//! It owns the weights, the KV pool and the threads; it knows nothing of requests, text or scheduling. Plans are checked against its limits
+//! before anything is computed.
+
+mod decoder;
+mod error;
+mod forward;
+mod logits;
+mod model;
+mod options;
+mod rope;
+mod source;
+mod spec;
+mod step;
+
+pub use decoder::{Decoder, Info, Ticket};
+pub use error::DecoderError;
+pub use options::{Numerics, Options, RawOptions};
+pub use spec::{AttentionSpec, DecoderSpec, LayerNames, MlpKind, MlpSpec, RopeScaling, RopeSpec, WeightNames};
+pub use step::{Registration, StepOutput, StepPlan};

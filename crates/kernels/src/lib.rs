@@ -1,1 +1,28 @@
-//! (room being built)
+//! CPU kernels with run-time choice of the instruction set: packed weights and their matrix multiplication, paged attention, norms, rotary
+//! positions, sampling, and the thread pool they run on.
+//!
+//! Every kernel has a portable form; the AVX-512 forms are written by hand where it pays, the AVX2 forms are the portable source compiled for AVX2.
+//! The room knows nothing of models: shapes and numbers only. It is the one place of the forward pass with `unsafe`.
+
+mod acts;
+mod attn;
+mod buffer;
+mod cpu;
+mod gemm;
+mod isa;
+mod kv;
+mod ops;
+mod packed;
+mod pool;
+mod sample;
+
+pub use acts::{ActForm, Acts};
+pub use attn::{AttentionPlan, HeadShape, Sequence};
+pub use buffer::Aligned;
+pub use gemm::Mode;
+pub use cpu::{Cpu, Linear, Place, Rotation};
+pub use isa::{Isa, IsaError};
+pub use kv::{KvLayout, KvPool, KvType, RUN};
+pub use packed::{Form, GROUP, GroupRow, PANEL, Packed, RowSource};
+pub use pool::Pool;
+pub use sample::{Logprob, Sampling, argmax, logprob, sample};

@@ -1,0 +1,40 @@
+//! What can go wrong between a checkpoint and a step.
+
+use penstock_formats::FormatError;
+use penstock_kernels::IsaError;
+
+/// An error of the decoder. Each names what was wrong, where, and what would be right.
+#[derive(Debug, thiserror::Error)]
+pub enum DecoderError {
+    /// The container is damaged or lacks a tensor.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The spec (or names) JSON is wrong.
+    #[error("decoder spec: {0}")]
+    Spec(String),
+    /// Options JSON is wrong.
+    #[error("decoder options: {0}")]
+    Options(String),
+    /// The instruction set is not to be had.
+    #[error(transparent)]
+    Isa(#[from] IsaError),
+    /// A tensor does not have the shape that the spec implies.
+    #[error("tensor {name:?} has shape {found:?}; the model's configuration implies {expected:?}")]
+    Shape {
+        /// Tensor.
+        name: String,
+        /// Shape in the file, outermost first.
+        found: Vec<usize>,
+        /// Shape needed.
+        expected: Vec<usize>,
+    },
+    /// A step plan that breaks the contract.
+    #[error("step plan: {0}")]
+    Plan(String),
+    /// Threads could not be started.
+    #[error("cannot start a compute thread: {0}")]
+    Threads(#[from] std::io::Error),
+    /// The forward pass panicked; the decoder is unusable.
+    #[error("the forward pass failed: {0}")]
+    Failed(String),
+}

@@ -1,0 +1,143 @@
+//! Activations in the form a weight form needs.
+
+use half::bf16;
+
+use crate::buffer::Aligned;
+use crate::packed::{Form, GROUP};
+
+/// A batch of activation rows, `m` x `k`, converted for a matrix multiplication.
+///
+/// The buffers are reused from call to call and only grow.
+pub struct Acts {
+    pub(crate) kind: ActForm,
+    pub(crate) m: usize,
+    pub(crate) k_padded: usize,
+    /// Int8: codes, `m` x `k_padded`.
+    pub(crate) codes: Aligned<i8>,
+    /// Int8: one scale for 32 inputs.
+    pub(crate) scales: Aligned<f32>,
+    /// Int8: scale times the sum of the group's codes (meets the weights' minimum).
+    pub(crate) scaled_sums: Aligned<f32>,
+    /// Int8: -128 times the sum of the group's codes (takes the offset of `W8` codes back).
+    pub(crate) offsets: Aligned<i32>,
+    /// Bf16: values.
+    pub(crate) halves: Aligned<u16>,
+    /// F32: values.
+    pub(crate) floats: Aligned<f32>,
+}
+
+/// How activations are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActForm {
+    /// Signed 8-bit codes with an f32 scale for 32 inputs.
+    Int8,
+    /// bf16.
+    Bf16,
+    /// f32.
+    F32,
+}
+
+impl ActForm {
+    /// The form that weights of `form` are multiplied with.
+    pub fn of(form: Form) -> Self {
+        match form {
+            Form::W4 | Form::W8 => Self::Int8,
+            Form::Bf16 => Self::Bf16,
+            Form::F32 => Self::F32,
+        }
+    }
+}
+
+impl Default for Acts {
+    fn default() -> Self {
+        Self {
+            kind: ActForm::F32,
+            m: 0,
+            k_padded: 0,
+            codes: Aligned::zeroed(0),
+            scales: Aligned::zeroed(0),
+            scaled_sums: Aligned::zeroed(0),
+            offsets: Aligned::zeroed(0),
+            halves: Aligned::zeroed(0),
+            floats: Aligned::zeroed(0),
+        }
+    }
+}
+
+impl Acts {
+    /// Makes room for `m` rows of `k` inputs; rows are then written by [`Acts::rows_mut`].
+    pub(crate) fn reset(&mut self, kind: ActForm, m: usize, k: usize) {
+        let k_padded = k.next_multiple_of(GROUP);
+        (self.kind, self.m, self.k_padded) = (kind, m, k_padded);
+        match kind {
+            ActForm::Int8 => {
+                self.codes.ensure(m * k_padded);
+                let groups = m * k_padded / GROUP;
+                self.scales.ensure(groups);
+                self.scaled_sums.ensure(groups);
+                self.offsets.ensure(groups);
+            }
+            ActForm::Bf16 => self.halves.ensure(m * k_padded),
+            ActForm::F32 => self.floats.ensure(m * k_padded),
+        }
+    }
+}
+
+/// Quantises one row: scale = absolute maximum / 127 for each group, codes rounded to nearest even.
+///
+/// `k` may be less than `32 * scales.len()`; the rest is zero.
+#[inline(always)]
+pub(crate) fn quantize_row(x: &[f32], codes: &mut [i8], scales: &mut [f32], scaled_sums: &mut [f32], offsets: &mut [i32]) {
+    for g in 0..scales.len() {
+        let mut group = [0.0f32; GROUP];
+        let start = (g * GROUP).min(x.len());
+        let end = (start + GROUP).min(x.len());
+        group[..end - start].copy_from_slice(&x[start..end]);
+        let mut lanes = [0.0f32; 16];
+        for i in 0..16 {
+            lanes[i] = group[i].abs().max(group[i + 16].abs());
+        }
+        let max = lanes.iter().fold(0.0f32, |m, &v| m.max(v));
+        let inverse = if max > 1e-30 { 127.0 / max } else { 0.0 };
+        let mut rounded = [0i32; GROUP];
+        for i in 0..GROUP {
+            // Adding 1.5 * 2^23 leaves the nearest-even integer in the low mantissa bits; |value| <= 127.
+            rounded[i] = ((group[i] * inverse + 12_582_912.0).to_bits() as i32).wrapping_sub(0x4B40_0000);
+        }
+        let mut sum = 0;
+        for i in 0..GROUP {
+            codes[g * GROUP + i] = rounded[i] as i8;
+            sum += rounded[i];
+        }
+        let scale = max / 127.0;
+        scales[g] = scale;
+        scaled_sums[g] = scale * sum as f32;
+        offsets[g] = -128 * sum;
+    }
+}
+
+/// Rounds one row to bf16, zero padded.
+#[inline(always)]
+pub(crate) fn bf16_row(x: &[f32], out: &mut [u16]) {
+    for (o, &v) in out.iter_mut().zip(x) {
+        *o = bf16_bits(v);
+    }
+    let pad = x.len().min(out.len());
+    out[pad..].fill(0);
+}
+
+/// Round to nearest even; NaN stays NaN.
+#[inline(always)]
+pub(crate) fn bf16_bits(v: f32) -> u16 {
+    let bits = v.to_bits();
+    if v.is_nan() {
+        return (bits >> 16) as u16 | 0x40;
+    }
+    ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
+}
+
+/// Widens bf16 bits.
+#[inline(always)]
+pub(crate) fn bf16_value(bits: u16) -> f32 {
+    bf16::from_bits(bits).to_f32()
+}

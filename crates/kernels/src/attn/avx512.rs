@@ -1,0 +1,209 @@
+//! Attention kernels on AVX-512: the loops of `generic`, up to 6 rows x 4 vectors in registers.
+
+use std::arch::x86_64::*;
+use std::mem::transmute;
+
+use super::{Queries, Runs, SPLIT};
+use crate::kv::{KvType, RUN};
+
+/// Vectors of scores (runs) or of value dims in one register tile.
+const WIDTH: usize = 4;
+
+/// # Safety
+/// The CPU has AVX-512 with BF16; `q` and `out` have the shapes of `generic::scores`, every run its full length.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+pub(super) unsafe fn scores(dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut [f32]) {
+    let half = dtype == KvType::Bf16;
+    assert!(out.len() >= q.rows * SPLIT && runs.len() <= SPLIT / RUN);
+    assert!(if half { q.bf16.len() } else { q.f32.len() } >= q.rows * q.dim);
+    let run_bytes = RUN * q.dim * dtype.size();
+    for (first, runs) in runs.chunks(WIDTH).enumerate() {
+        assert!(runs.iter().all(|(k, _)| k.len() == run_bytes));
+        let keys: [*const u8; WIDTH] = std::array::from_fn(|i| runs[i.min(runs.len() - 1)].0.as_ptr());
+        // SAFETY: shapes asserted above; `out` has room for WIDTH runs from `first` on because SPLIT is a multiple of WIDTH runs.
+        unsafe {
+            let out = out.as_mut_ptr().add(first * WIDTH * RUN);
+            match (half, q.rows) {
+                (true, 6) => dots::<true, 6>(q, keys, out),
+                (true, 3) => dots::<true, 3>(q, keys, out),
+                (true, _) => (0..q.rows).for_each(|r| dots::<true, 1>(&row(q, r), keys, out.add(r * SPLIT))),
+                (false, 6) => dots::<false, 6>(q, keys, out),
+                (false, 3) => dots::<false, 3>(q, keys, out),
+                (false, _) => (0..q.rows).for_each(|r| dots::<false, 1>(&row(q, r), keys, out.add(r * SPLIT))),
+            }
+        }
+    }
+}
+
+fn row<'a>(q: &Queries<'a>, row: usize) -> Queries<'a> {
+    let cut = |len: usize| (row * q.dim).min(len);
+    Queries { bf16: &q.bf16[cut(q.bf16.len())..], f32: &q.f32[cut(q.f32.len())..], rows: 1, dim: q.dim }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+unsafe fn dots<const HALF: bool, const M: usize>(q: &Queries<'_>, keys: [*const u8; WIDTH], out: *mut f32) {
+    let steps = if HALF { q.dim / 2 } else { q.dim };
+    let mut sums = [[_mm512_setzero_ps(); WIDTH]; M];
+    // SAFETY: a run has `steps` vectors of 64 bytes, `q` has M rows of `dim`, `out` has M rows of SPLIT.
+    unsafe {
+        for step in 0..steps {
+            let k: [__m512; WIDTH] = std::array::from_fn(|i| _mm512_loadu_ps(keys[i].add(step * 64).cast()));
+            for m in 0..M {
+                accumulate::<HALF>(&mut sums[m], &k, q, m * q.dim, step);
+            }
+        }
+        for (m, sums) in sums.iter().enumerate() {
+            for (i, sum) in sums.iter().enumerate() {
+                _mm512_storeu_ps(out.add(m * SPLIT + i * RUN), *sum);
+            }
+        }
+    }
+}
+
+/// `sums += vectors * item(s) of the row at base`: one pair of bf16 or one f32, broadcast.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+unsafe fn accumulate<const HALF: bool>(sums: &mut [__m512; WIDTH], vectors: &[__m512; WIDTH], q: &Queries<'_>, base: usize, step: usize) {
+    // SAFETY: the caller's row has `step`.
+    unsafe {
+        if HALF {
+            let pair = q.bf16.as_ptr().add(base + 2 * step).cast::<i32>().read_unaligned();
+            let a: __m512bh = transmute(_mm512_set1_epi32(pair));
+            for i in 0..WIDTH {
+                sums[i] = _mm512_dpbf16_ps(sums[i], transmute::<__m512, __m512bh>(vectors[i]), a);
+            }
+        } else {
+            let a = _mm512_set1_ps(*q.f32.as_ptr().add(base + step));
+            for i in 0..WIDTH {
+                sums[i] = _mm512_fmadd_ps(vectors[i], a, sums[i]);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has AVX-512 with BF16; shapes as in `generic::weigh`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+pub(super) unsafe fn weigh(dtype: KvType, p: &Queries<'_>, runs: &Runs<'_>, dim: usize, out: &mut [f32]) {
+    let half = dtype == KvType::Bf16;
+    let run_bytes = RUN * dim * dtype.size();
+    assert!(dim.is_multiple_of(16) && out.len() >= p.rows * dim && p.dim >= runs.len() * RUN);
+    assert!(if half { p.bf16.len() } else { p.f32.len() } >= p.rows * p.dim);
+    assert!(runs.iter().all(|(_, v)| v.len() == run_bytes));
+    let mut d0 = 0;
+    while d0 < dim {
+        let wide = dim - d0 >= 64;
+        // SAFETY: shapes asserted above; a tile covers dims d0 .. d0 + 64 (wide) or d0 .. d0 + 16.
+        unsafe {
+            let out = out.as_mut_ptr().add(d0);
+            match (half, wide, p.rows) {
+                (true, true, 6) => sums::<true, 6, 4>(p, runs, dim, d0, out),
+                (true, true, 3) => sums::<true, 3, 4>(p, runs, dim, d0, out),
+                (true, true, _) => (0..p.rows).for_each(|r| sums::<true, 1, 4>(&row(p, r), runs, dim, d0, out.add(r * dim))),
+                (true, false, _) => (0..p.rows).for_each(|r| sums::<true, 1, 1>(&row(p, r), runs, dim, d0, out.add(r * dim))),
+                (false, true, 6) => sums::<false, 6, 4>(p, runs, dim, d0, out),
+                (false, true, _) => (0..p.rows).for_each(|r| sums::<false, 1, 4>(&row(p, r), runs, dim, d0, out.add(r * dim))),
+                (false, false, _) => (0..p.rows).for_each(|r| sums::<false, 1, 1>(&row(p, r), runs, dim, d0, out.add(r * dim))),
+            }
+        }
+        d0 += if wide { 64 } else { 16 };
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(p: &Queries<'_>, runs: &Runs<'_>, dim: usize, d0: usize, out: *mut f32) {
+    let steps = if HALF { RUN / 2 } else { RUN };
+    let mut acc = [[_mm512_setzero_ps(); N]; M];
+    // SAFETY: a run has `steps` rows of `dim` 4-byte items, `p` has M rows with 16 items for each run, `out` has M rows of `dim`.
+    unsafe {
+        for (r, (_, values)) in runs.iter().enumerate() {
+            let values = values.as_ptr().add(d0 * 4);
+            for step in 0..steps {
+                let mut v = [_mm512_setzero_ps(); N];
+                for (n, v) in v.iter_mut().enumerate() {
+                    *v = _mm512_loadu_ps(values.add((step * dim + n * 16) * 4).cast());
+                }
+                for m in 0..M {
+                    let at = m * p.dim + r * RUN;
+                    if HALF {
+                        let pair = p.bf16.as_ptr().add(at + 2 * step).cast::<i32>().read_unaligned();
+                        let a: __m512bh = transmute(_mm512_set1_epi32(pair));
+                        for n in 0..N {
+                            acc[m][n] = _mm512_dpbf16_ps(acc[m][n], transmute::<__m512, __m512bh>(v[n]), a);
+                        }
+                    } else {
+                        let a = _mm512_set1_ps(*p.f32.as_ptr().add(at + step));
+                        for n in 0..N {
+                            acc[m][n] = _mm512_fmadd_ps(v[n], a, acc[m][n]);
+                        }
+                    }
+                }
+            }
+        }
+        for (m, acc) in acc.iter().enumerate() {
+            for (n, sum) in acc.iter().enumerate() {
+                _mm512_storeu_ps(out.add(m * dim + n * 16), *sum);
+            }
+        }
+    }
+}
+
+/// As `generic::softmax`, bit for bit.
+///
+/// # Safety
+/// The CPU has AVX-512; `scores` is a multiple of 16 long.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
+pub(super) unsafe fn softmax(scores: &mut [f32], scale: f32, low: usize, high: usize) -> (f32, f32) {
+    let minus_infinity = _mm512_set1_ps(f32::NEG_INFINITY);
+    let mut max = minus_infinity;
+    for (r, run) in scores.chunks_exact_mut(RUN).enumerate() {
+        let keep = lanes(r * RUN, low, high);
+        // SAFETY: a run has 16 items.
+        unsafe {
+            let scaled = _mm512_mul_ps(_mm512_loadu_ps(run.as_ptr()), _mm512_set1_ps(scale));
+            let scaled = _mm512_mask_mov_ps(minus_infinity, keep, scaled);
+            max = _mm512_max_ps(max, scaled);
+            _mm512_storeu_ps(run.as_mut_ptr(), scaled);
+        }
+    }
+    let max = _mm512_reduce_max_ps(max);
+    let mut sums = _mm512_setzero_ps();
+    for (r, run) in scores.chunks_exact_mut(RUN).enumerate() {
+        let keep = lanes(r * RUN, low, high);
+        // SAFETY: a run has 16 items.
+        unsafe {
+            let p = _mm512_maskz_mov_ps(keep, exp(_mm512_sub_ps(_mm512_loadu_ps(run.as_ptr()), _mm512_set1_ps(max))));
+            sums = _mm512_add_ps(sums, p);
+            _mm512_storeu_ps(run.as_mut_ptr(), p);
+        }
+    }
+    let mut lanes = [0.0f32; RUN];
+    // SAFETY: 16 lanes.
+    unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), sums) };
+    (max, lanes.iter().sum())
+}
+
+/// Lanes of a run starting at `first` that lie in `low..high`.
+fn lanes(first: usize, low: usize, high: usize) -> __mmask16 {
+    let below = |limit: usize| ((1u32 << limit.saturating_sub(first).min(RUN)) - 1) as __mmask16;
+    below(high) & !below(low)
+}
+
+/// `ops::exp` on 16 lanes, operation for operation.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,fma")]
+fn exp(x: __m512) -> __m512 {
+    let set = |v: f32| _mm512_set1_ps(v);
+    let x = _mm512_min_ps(_mm512_max_ps(x, set(-87.0)), set(88.0));
+    let shifted = _mm512_fmadd_ps(x, set(std::f32::consts::LOG2_E), set(12_582_912.0));
+    let n = _mm512_sub_ps(shifted, set(12_582_912.0));
+    let r = _mm512_fmadd_ps(n, set(2.121_944_4e-4), _mm512_fmadd_ps(n, set(-0.693_359_4), x));
+    let mut p = set(1.0 / 720.0);
+    for c in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        p = _mm512_fmadd_ps(p, r, set(c));
+    }
+    let power = _mm512_add_epi32(_mm512_slli_epi32::<23>(_mm512_castps_si512(shifted)), _mm512_set1_epi32(0x3f80_0000));
+    _mm512_mul_ps(p, _mm512_castsi512_ps(power))
+}

@@ -1,0 +1,168 @@
+//! Cutting a batch's attention into tasks, once for all layers of a step.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use super::SPLIT;
+use super::split::{Call, Scratch, State};
+use crate::Cpu;
+use crate::buffer::Shared;
+use crate::kv::KvPool;
+
+/// Query rows of a task: rows x heads of the group, enough to reuse keys from the first cache, few enough to balance.
+const TASK_ROWS: usize = 48;
+
+/// Heads of an attention layer.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadShape {
+    /// Query heads; a multiple of `kv_heads`.
+    pub heads: usize,
+    /// KV heads.
+    pub kv_heads: usize,
+    /// Numbers of a head.
+    pub head_dim: usize,
+}
+
+/// One sequence's rows in the batch.
+#[derive(Clone, Debug)]
+pub struct Sequence {
+    /// Absolute position of its first row.
+    pub start: usize,
+    /// Its rows in the batch.
+    pub rows: Range<usize>,
+    /// Its part of the block table.
+    pub table: Range<usize>,
+}
+
+struct Task {
+    sequence: usize,
+    head: usize,
+    rows: Range<usize>,
+    /// The split this task does alone, and where its result goes; otherwise all splits.
+    lone: Option<(usize, usize)>,
+}
+
+/// The attention tasks of one step.
+pub struct AttentionPlan {
+    sequences: Vec<Sequence>,
+    shape: HeadShape,
+    tasks: Vec<Task>,
+    partials: Vec<State>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+}
+
+impl AttentionPlan {
+    /// Plans the batch. When decodes alone leave threads idle, their splits become tasks of their own.
+    pub fn new(sequences: Vec<Sequence>, shape: HeadShape, threads: usize) -> Self {
+        let group = shape.heads / shape.kv_heads;
+        let chunk = (TASK_ROWS / group).max(1);
+        let scarce = sequences.len() * shape.kv_heads < 4 * threads && sequences.iter().all(|s| s.rows.len() == 1);
+        let (mut tasks, mut partials) = (Vec::new(), 0);
+        for (sequence, s) in sequences.iter().enumerate() {
+            let splits = s.start / SPLIT + 1;
+            for head in 0..shape.kv_heads {
+                if scarce && threads > 1 && splits > 1 {
+                    tasks.extend((0..splits).map(|n| Task { sequence, head, rows: s.rows.clone(), lone: Some((n, partials + n)) }));
+                    partials += splits;
+                    continue;
+                }
+                let starts = s.rows.clone().step_by(chunk);
+                tasks.extend(starts.map(|row| Task { sequence, head, rows: row..s.rows.end.min(row + chunk), lone: None }));
+            }
+        }
+        // Long tasks first: the tail of the job is then short.
+        tasks.sort_by_key(|t| std::cmp::Reverse(sequences[t.sequence].start + t.rows.end - sequences[t.sequence].rows.start));
+        Self { sequences, shape, tasks, partials: std::iter::repeat_with(State::default).take(partials).collect() }
+    }
+
+    /// Attends row i of `q` (heads x head_dim numbers, rows `q_ld` apart, after rotation) to the pool's keys up to its own, which are already
+    /// stored, and writes row i of `out` (rows heads x head_dim apart).
+    ///
+    /// `tables` holds block numbers; `window` is the number of tokens a query sees, itself included.
+    #[allow(clippy::too_many_arguments)]
+    pub fn run(&mut self, cpu: &Cpu, kv: &KvPool, layer: usize, window: Option<usize>, tables: &[i32], q: &[f32], q_ld: usize, out: &mut [f32]) {
+        let scale = 1.0 / (self.shape.head_dim as f32).sqrt();
+        let call = Call { isa: cpu.isa(), kv, layer, scale, window: window.unwrap_or(usize::MAX) };
+        let Self { sequences, shape, tasks, partials } = self;
+        let out = Shared::new(out);
+        let shared_partials = Shared::new(partials);
+        cpu.pool().run(tasks.len(), &|i| {
+            let task = &tasks[i];
+            let sequence = &sequences[task.sequence];
+            let table = &tables[sequence.table.clone()];
+            SCRATCH.with_borrow_mut(|scratch| {
+                let positions = load(scratch, shape, task, sequence, q, q_ld, kv.layout().dim());
+                scratch.round_queries(call.isa, kv.layout().dtype);
+                let first = positions[0].saturating_add(1).saturating_sub(call.window) / SPLIT;
+                let last = positions[positions.len() - 1] / SPLIT;
+                match task.lone {
+                    None => {
+                        (first..=last).for_each(|split| scratch.attend(&call, task.head, &positions, table, split));
+                        write(&scratch.state, shape, task, kv.layout().dim(), &out);
+                    }
+                    Some((split, slot)) => {
+                        if split >= first {
+                            scratch.attend(&call, task.head, &positions, table, split);
+                        }
+                        // SAFETY: every lone task has a slot of its own.
+                        let slot = unsafe { shared_partials.slice(slot, 1) };
+                        std::mem::swap(&mut slot[0], &mut scratch.state);
+                    }
+                }
+            });
+        });
+        self.merge_lone(cpu, kv.layout().dim(), &out);
+    }
+
+    /// Merges the splits that ran alone, in ascending order: the arithmetic of a task that did them all.
+    fn merge_lone(&self, cpu: &Cpu, dim: usize, out: &Shared<'_, f32>) {
+        let group = self.shape.heads / self.shape.kv_heads;
+        let mut state = State::default();
+        for task in self.tasks.iter().filter(|t| matches!(t.lone, Some((0, _)))) {
+            let Some((_, slot)) = task.lone else { continue };
+            let splits = self.sequences[task.sequence].start / SPLIT + 1;
+            state.reset(group, dim);
+            for part in &self.partials[slot..slot + splits] {
+                for row in 0..group {
+                    if part.max[row] > f32::NEG_INFINITY {
+                        state.merge(cpu.isa(), row, dim, part.max[row], part.sum[row], &part.values[row * dim..(row + 1) * dim]);
+                    }
+                }
+            }
+            write(&state, &self.shape, task, dim, out);
+        }
+    }
+}
+
+/// Copies the task's queries (row by row, the group's heads together) and returns the position of each.
+fn load(scratch: &mut Scratch, shape: &HeadShape, task: &Task, sequence: &Sequence, q: &[f32], q_ld: usize, dim: usize) -> Vec<usize> {
+    let group = shape.heads / shape.kv_heads;
+    scratch.reset(task.rows.len() * group, dim);
+    let mut positions = Vec::with_capacity(task.rows.len() * group);
+    for row in task.rows.clone() {
+        for g in 0..group {
+            let from = row * q_ld + (task.head * group + g) * shape.head_dim;
+            scratch.queries[positions.len() * dim..][..shape.head_dim].copy_from_slice(&q[from..from + shape.head_dim]);
+            positions.push(sequence.start + row - sequence.rows.start);
+        }
+    }
+    positions
+}
+
+fn write(state: &State, shape: &HeadShape, task: &Task, dim: usize, out: &Shared<'_, f32>) {
+    let group = shape.heads / shape.kv_heads;
+    let mut values = state.values.chunks_exact(dim).zip(&state.sum);
+    for row in task.rows.clone() {
+        let at = row * shape.heads * shape.head_dim + task.head * group * shape.head_dim;
+        // SAFETY: a task owns its rows of its heads.
+        let out = unsafe { out.slice(at, group * shape.head_dim) };
+        for head in out.chunks_exact_mut(shape.head_dim) {
+            let Some((values, sum)) = values.next() else { return };
+            let inverse = 1.0 / sum;
+            head.iter_mut().zip(values).for_each(|(o, v)| *o = v * inverse);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! One KV head's attention for a few query rows over some splits.
+
+use super::{Queries, ROWS, Runs, SPLIT, generic};
+use crate::isa::Isa;
+use crate::kv::{KvPool, KvType, RUN};
+use crate::ops::{exp, for_each_isa, to_bf16};
+
+/// What every task of one attention call shares.
+pub(super) struct Call<'a> {
+    pub(super) isa: Isa,
+    pub(super) kv: &'a KvPool,
+    pub(super) layer: usize,
+    pub(super) scale: f32,
+    /// Tokens a query sees, itself included; `usize::MAX` = all.
+    pub(super) window: usize,
+}
+
+/// The running state of some query rows: maximum, sum and weighted values of the splits merged so far.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) max: Vec<f32>,
+    pub(super) sum: Vec<f32>,
+    pub(super) values: Vec<f32>,
+}
+
+impl State {
+    pub(super) fn reset(&mut self, rows: usize, dim: usize) {
+        self.max.clear();
+        self.max.resize(rows, f32::NEG_INFINITY);
+        self.sum.clear();
+        self.sum.resize(rows, 0.0);
+        self.values.clear();
+        self.values.resize(rows * dim, 0.0);
+    }
+
+    /// Merges one split's result for `row` (which must not be entirely masked).
+    pub(super) fn merge(&mut self, isa: Isa, row: usize, dim: usize, max: f32, sum: f32, values: &[f32]) {
+        let new = self.max[row].max(max);
+        let (old, fresh) = (exp_or_zero(self.max[row] - new), exp_or_zero(max - new));
+        self.max[row] = new;
+        self.sum[row] = self.sum[row] * old + sum * fresh;
+        blend(isa, &mut self.values[row * dim..(row + 1) * dim], old, values, fresh);
+    }
+}
+
+fn exp_or_zero(x: f32) -> f32 {
+    if x == f32::NEG_INFINITY { 0.0 } else { exp(x) }
+}
+
+for_each_isa! {
+    /// `acc = acc * old + values * fresh`.
+    fn blend(acc: &mut [f32], old: f32, values: &[f32], fresh: f32) = blend_body;
+}
+
+#[inline(always)]
+fn blend_body(acc: &mut [f32], old: f32, values: &[f32], fresh: f32) {
+    for (a, v) in acc.iter_mut().zip(values) {
+        *a = *a * old + v * fresh;
+    }
+}
+
+/// A task's buffers.
+#[derive(Default)]
+pub(super) struct Scratch {
+    pub(super) queries: Vec<f32>,
+    queries_bf16: Vec<u16>,
+    scores: Vec<f32>,
+    p_bf16: Vec<u16>,
+    weighted: Vec<f32>,
+    pub(super) state: State,
+}
+
+impl Scratch {
+    /// Makes room for `rows` query rows of `dim` numbers, zeroed.
+    pub(super) fn reset(&mut self, rows: usize, dim: usize) {
+        self.queries.clear();
+        self.queries.resize(rows * dim, 0.0);
+        self.queries_bf16.resize(rows * dim, 0);
+        self.scores.resize(ROWS * SPLIT, 0.0);
+        self.p_bf16.resize(ROWS * SPLIT, 0);
+        self.weighted.resize(ROWS * dim, 0.0);
+        self.state.reset(rows, dim);
+    }
+
+    /// Rounds the queries as the keys were.
+    pub(super) fn round_queries(&mut self, isa: Isa, dtype: KvType) {
+        if dtype == KvType::Bf16 {
+            to_bf16(isa, &self.queries, &mut self.queries_bf16);
+        }
+    }
+
+    /// Attends the rows, whose absolute positions are `positions`, to split number `split` of the sequence with block table `table`.
+    pub(super) fn attend(&mut self, call: &Call<'_>, head: usize, positions: &[usize], table: &[i32], split: usize) {
+        let dim = call.kv.layout().dim();
+        let start = split * SPLIT;
+        let end = positions.iter().max().map_or(start, |p| p + 1).min(start + SPLIT);
+        let empty: (&[u8], &[u8]) = (&[], &[]);
+        let mut runs = [empty; SPLIT / RUN];
+        let count = end.saturating_sub(start).div_ceil(RUN);
+        for (i, run) in runs.iter_mut().enumerate().take(count) {
+            let token = start + i * RUN;
+            let size = call.kv.layout().block_size;
+            let block = usize::try_from(table[token / size]).unwrap_or(usize::MAX);
+            *run = call.kv.run(block, call.layer, head, token % size / RUN);
+        }
+        for (g, group) in positions.chunks(ROWS).enumerate() {
+            self.attend_rows(call, g * ROWS, group, &runs[..count], start, dim);
+        }
+    }
+
+    fn attend_rows(&mut self, call: &Call<'_>, first: usize, positions: &[usize], runs: &Runs<'_>, start: usize, dim: usize) {
+        let high = |p: usize| (p + 1).saturating_sub(start).min(SPLIT);
+        let low = |p: usize| (p + 1).saturating_sub(call.window).saturating_sub(start).min(SPLIT);
+        let widest = positions.iter().map(|&p| high(p)).max().unwrap_or(0);
+        if positions.iter().all(|&p| low(p) >= high(p)) {
+            return;
+        }
+        let runs = &runs[..widest.div_ceil(RUN)];
+        let rows = first * dim..(first + positions.len()) * dim;
+        let queries =
+            Queries { bf16: &self.queries_bf16[rows.clone()], f32: &self.queries[rows], rows: positions.len(), dim };
+        let dtype = call.kv.layout().dtype;
+        scores(call.isa, dtype, &queries, runs, &mut self.scores);
+        let mut stats = [(f32::NEG_INFINITY, 0.0f32); ROWS];
+        for (row, &position) in positions.iter().enumerate() {
+            let range = row * SPLIT..row * SPLIT + runs.len() * RUN;
+            let scores = &mut self.scores[range.clone()];
+            stats[row] = softmax(call.isa, scores, call.scale, low(position), high(position));
+            if dtype == KvType::Bf16 {
+                to_bf16(call.isa, scores, &mut self.p_bf16[range]);
+            }
+        }
+        let p = Queries { bf16: &self.p_bf16, f32: &self.scores, rows: positions.len(), dim: SPLIT };
+        weigh(call.isa, dtype, &p, runs, dim, &mut self.weighted);
+        for (row, &position) in positions.iter().enumerate() {
+            if low(position) < high(position) {
+                let (max, sum) = stats[row];
+                self.state.merge(call.isa, first + row, dim, max, sum, &self.weighted[row * dim..(row + 1) * dim]);
+            }
+        }
+    }
+}
+
+fn scores(isa: Isa, dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut [f32]) {
+    match isa {
+        // SAFETY: the instruction set is available; shapes are asserted there.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { super::avx512::scores(dtype, q, runs, out) },
+        _ => generic::scores(isa, dtype, q, runs, out),
+    }
+}
+
+fn softmax(isa: Isa, scores: &mut [f32], scale: f32, low: usize, high: usize) -> (f32, f32) {
+    match isa {
+        // SAFETY: the instruction set is available; runs are whole.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { super::avx512::softmax(scores, scale, low, high) },
+        _ => {
+            let mut result = (0.0, 0.0);
+            generic::softmax(isa, scores, scale, low, high, &mut result);
+            result
+        }
+    }
+}
+
+fn weigh(isa: Isa, dtype: KvType, p: &Queries<'_>, runs: &Runs<'_>, dim: usize, out: &mut [f32]) {
+    match isa {
+        // SAFETY: the instruction set is available; shapes are asserted there.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { super::avx512::weigh(dtype, p, runs, dim, out) },
+        _ => generic::weigh(isa, dtype, p, runs, dim, out),
+    }
+}

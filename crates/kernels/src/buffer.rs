@@ -1,0 +1,123 @@
+//! Memory the kernels work on: cache-line aligned vectors and the shared-mutable view that parallel tasks write through.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// Types for which all-zero bytes are a value and any bytes may be read.
+///
+/// # Safety
+/// Implementors are plain numbers.
+pub unsafe trait Plain: Copy + Send + Sync + 'static {}
+// SAFETY: plain numbers.
+unsafe impl Plain for u8 {}
+// SAFETY: as above.
+unsafe impl Plain for i8 {}
+// SAFETY: as above.
+unsafe impl Plain for u16 {}
+// SAFETY: as above.
+unsafe impl Plain for i32 {}
+// SAFETY: as above.
+unsafe impl Plain for f32 {}
+
+const LINE: usize = 64;
+
+/// A zero-initialised slice of `T`, aligned to 64 bytes.
+pub struct Aligned<T: Plain> {
+    raw: NonNull<u8>,
+    ptr: NonNull<T>,
+    len: usize,
+}
+
+// SAFETY: `Aligned` owns its memory like a `Box<[T]>`.
+unsafe impl<T: Plain> Send for Aligned<T> {}
+// SAFETY: as above.
+unsafe impl<T: Plain> Sync for Aligned<T> {}
+
+impl<T: Plain> Aligned<T> {
+    /// `len` zeroes. Large slices come from the operating system as untouched pages.
+    pub fn zeroed(len: usize) -> Self {
+        let layout = Self::layout(len);
+        // SAFETY: the layout's size is not zero (`layout` adds a line).
+        let raw = unsafe { alloc_zeroed(layout) };
+        let Some(raw) = NonNull::new(raw) else { handle_alloc_error(layout) };
+        // SAFETY: the layout has LINE spare bytes, so the rounded-up address is inside it.
+        let ptr = unsafe { raw.add(raw.align_offset(LINE)) }.cast();
+        Self { raw, ptr, len }
+    }
+
+    /// Grows to at least `len` items; contents are then unspecified numbers.
+    pub fn ensure(&mut self, len: usize) {
+        if self.len < len {
+            *self = Self::zeroed(len);
+        }
+    }
+
+    fn layout(len: usize) -> Layout {
+        // One spare line to align by hand: asking the allocator for alignment would make it touch (zero) every page.
+        let bytes = len.saturating_mul(size_of::<T>()).saturating_add(LINE);
+        match Layout::from_size_align(bytes, 16) {
+            Ok(layout) => layout,
+            Err(_) => panic!("a buffer of {len} items exceeds the address space"),
+        }
+    }
+}
+
+impl<T: Plain> Drop for Aligned<T> {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with the same layout.
+        unsafe { dealloc(self.raw.as_ptr(), Self::layout(self.len)) }
+    }
+}
+
+impl<T: Plain> Deref for Aligned<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        // SAFETY: `ptr` is valid for `len` initialised items.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Plain> DerefMut for Aligned<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+/// A mutable slice that several tasks of one job write, each its own part.
+pub(crate) struct Shared<'a, T> {
+    ptr: *mut T,
+    len: usize,
+    life: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: access goes through `slice`, whose callers promise disjoint ranges.
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Shared<'_, T> {}
+
+impl<'a, T> Shared<'a, T> {
+    pub(crate) fn new(slice: &'a mut [T]) -> Self {
+        Self { ptr: slice.as_mut_ptr(), len: slice.len(), life: PhantomData }
+    }
+
+    /// The part `start .. start + len`.
+    ///
+    /// # Safety
+    /// No two live parts overlap. Bounds are checked.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &mut [T] {
+        assert!(start <= self.len && len <= self.len - start, "part outside the shared slice");
+        // SAFETY: in bounds by the assertion, disjoint by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), len) }
+    }
+
+    /// Pointer to item `start`, with at least `len` items behind it.
+    pub(crate) fn at(&self, start: usize, len: usize) -> *mut T {
+        assert!(start <= self.len && len <= self.len - start, "part outside the shared slice");
+        // SAFETY: in bounds.
+        unsafe { self.ptr.add(start) }
+    }
+}

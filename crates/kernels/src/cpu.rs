@@ -1,0 +1,237 @@
+//! The parallel operations a decoder is made of.
+
+use crate::acts::{ActForm, Acts};
+use crate::buffer::{Aligned, Shared};
+use crate::gemm::{self, Mode, Tile};
+use crate::isa::Isa;
+use crate::kv::KvPool;
+use crate::ops;
+use crate::packed::{GROUP, PANEL, Packed};
+use crate::pool::Pool;
+
+/// Work (in numbers) under which a row-wise operation is not worth a fork.
+const INLINE: usize = 16 * 1024;
+/// Rows of one matrix-multiplication task.
+const ROW_CHUNK: usize = 96;
+
+/// An instruction set and the threads to run it on.
+pub struct Cpu {
+    isa: Isa,
+    pool: Pool,
+}
+
+/// A linear layer: matrices over the same inputs, whose outputs stand side by side.
+pub struct Linear {
+    /// The matrices.
+    pub parts: Vec<Packed>,
+    /// One bias for each output feature of all parts, or none.
+    pub bias: Option<Vec<f32>>,
+}
+
+impl Linear {
+    /// Output features of all parts.
+    pub fn n(&self) -> usize {
+        self.parts.iter().map(Packed::n).sum()
+    }
+
+    /// The activation form all parts take.
+    pub fn act_form(&self) -> ActForm {
+        ActForm::of(self.parts[0].form())
+    }
+}
+
+/// Where a row's key and value go.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Block of the pool.
+    pub block: usize,
+    /// Token in the block.
+    pub offset: usize,
+}
+
+/// What happens to query and key heads before they are used.
+pub struct Rotation<'a> {
+    /// For each row, `head_dim / 2` cosines and as many sines.
+    pub cos_sin: &'a [f32],
+    /// Per-head RMS norm weights of queries and keys (Qwen3), and epsilon.
+    pub norm: Option<(&'a [f32], &'a [f32], f32)>,
+}
+
+impl Cpu {
+    /// `threads` threads, the calling one included.
+    ///
+    /// # Errors
+    /// The operating system refused a thread.
+    ///
+    /// # Panics
+    /// The CPU lacks `isa`.
+    pub fn new(isa: Isa, threads: usize) -> std::io::Result<Self> {
+        ops::assert_available(isa);
+        Ok(Self { isa, pool: Pool::new(threads)? })
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The threads.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Runs `body` for chunks of rows: on this thread when the work is small.
+    fn rows(&self, rows: usize, width: usize, body: &(dyn Fn(usize) + Sync)) {
+        if rows * width <= INLINE {
+            (0..rows).for_each(body);
+            return;
+        }
+        let chunk = rows.div_ceil(4 * self.pool.threads()).max(1);
+        self.pool.run(rows.div_ceil(chunk), &|i| (i * chunk..rows.min((i + 1) * chunk)).for_each(body));
+    }
+
+    /// Converts `m` rows of `k` numbers for multiplication; with `norm` (weight, epsilon), their RMS norm.
+    pub fn prepare(&self, x: &[f32], m: usize, k: usize, norm: Option<(&[f32], f32)>, form: ActForm, acts: &mut Acts) {
+        assert!(x.len() >= m * k, "activations too short");
+        acts.reset(form, m, k);
+        let padded = acts.k_padded;
+        let groups = padded / GROUP;
+        let (codes, halves, floats) =
+            (Shared::new(&mut acts.codes), Shared::new(&mut acts.halves), Shared::new(&mut acts.floats));
+        let (scales, sums, offsets) =
+            (Shared::new(&mut acts.scales), Shared::new(&mut acts.scaled_sums), Shared::new(&mut acts.offsets));
+        self.rows(m, k, &|row| {
+            let mut normed = Vec::new();
+            let mut x = &x[row * k..(row + 1) * k];
+            if let Some((weight, eps)) = norm {
+                normed.resize(k, 0.0);
+                ops::rms_norm(self.isa, x, weight, eps, &mut normed);
+                x = &normed;
+            }
+            // SAFETY: every task converts rows of its own.
+            unsafe {
+                match form {
+                    ActForm::Int8 => ops::quantize(
+                        self.isa,
+                        x,
+                        codes.slice(row * padded, padded),
+                        scales.slice(row * groups, groups),
+                        sums.slice(row * groups, groups),
+                        offsets.slice(row * groups, groups),
+                    ),
+                    ActForm::Bf16 => ops::to_bf16(self.isa, x, halves.slice(row * padded, padded)),
+                    ActForm::F32 => {
+                        let out = floats.slice(row * padded, padded);
+                        out[..k].copy_from_slice(x);
+                        out[k..].fill(0.0);
+                    }
+                }
+            }
+        });
+    }
+
+    /// `out[row] = linear(acts[row])`, or added to `out`; rows are `linear.n()` apart.
+    pub fn matmul(&self, linear: &Linear, acts: &Acts, out: &mut [f32], mode: Mode) {
+        let ld = linear.n();
+        assert!(out.len() >= acts.m * ld, "output too short");
+        let out = Shared::new(out);
+        let mut tasks = Vec::new();
+        let mut first = 0;
+        let panels: usize = linear.parts.iter().map(Packed::panels).sum();
+        let width = self.panels_per_task(panels, acts.m);
+        for (p, part) in linear.parts.iter().enumerate() {
+            for panel in (0..part.panels()).step_by(width) {
+                tasks.push((p, first, panel..part.panels().min(panel + width)));
+            }
+            first += part.n();
+        }
+        self.grid(&tasks, acts.m, &|(p, first, panels), rows| {
+            let part = &linear.parts[*p];
+            let column = first + panels.start * PANEL;
+            let columns = (panels.end * PANEL).min(part.n()) - panels.start * PANEL;
+            let bias = linear.bias.as_ref().map(|b| &b[*first..first + part.n()]);
+            let pointer = out.at(rows.start * ld + column, (rows.len() - 1) * ld + columns);
+            let tile = Tile { w: part, acts, rows, panels: panels.clone(), out: pointer, ld, mode, bias };
+            // SAFETY: tasks write disjoint rows x columns of `out`; the range was checked by `at`; the instruction set is available.
+            unsafe { gemm::compute(self.isa, &tile) }
+        });
+    }
+
+    /// `out[row] = silu(gate(acts[row])) * up(acts[row])`; rows are `gate.n()` apart.
+    pub fn swiglu(&self, gate: &Packed, up: &Packed, acts: &Acts, out: &mut [f32]) {
+        let ld = gate.n();
+        assert!(up.n() == ld && out.len() >= acts.m * ld, "gate, up and output differ in width");
+        let out = Shared::new(out);
+        let width = self.panels_per_task(gate.panels(), acts.m);
+        let tasks: Vec<_> = (0..gate.panels()).step_by(width).map(|p| p..gate.panels().min(p + width)).collect();
+        self.grid(&tasks, acts.m, &|panels, rows| {
+            let columns = (panels.end * PANEL).min(ld) - panels.start * PANEL;
+            let mut buffers = [Aligned::<f32>::zeroed(rows.len() * columns), Aligned::zeroed(rows.len() * columns)];
+            for (w, buffer) in [gate, up].into_iter().zip(&mut buffers) {
+                let out = buffer.as_mut_ptr();
+                let (rows, panels) = (rows.clone(), panels.clone());
+                let tile = Tile { w, acts, rows, panels, out, ld: columns, mode: Mode::Store, bias: None };
+                // SAFETY: the buffer has rows x columns items; the instruction set is available.
+                unsafe { gemm::compute(self.isa, &tile) }
+            }
+            let [gate, up] = &mut buffers;
+            ops::silu_mul(self.isa, gate, up);
+            for (i, row) in rows.enumerate() {
+                // SAFETY: tasks write disjoint rows x columns.
+                let out = unsafe { out.slice(row * ld + panels.start * PANEL, columns) };
+                out.copy_from_slice(&gate[i * columns..(i + 1) * columns]);
+            }
+        });
+    }
+
+    /// Panels of a task: whole register tiles, narrower when there are few tasks for the threads.
+    fn panels_per_task(&self, panels: usize, rows: usize) -> usize {
+        let threads = self.pool.threads();
+        if rows <= 4 {
+            // One row streams weights: a few long runs for each thread.
+            return panels.div_ceil(3 * threads).next_multiple_of(4).min(panels.div_ceil(threads)).max(1);
+        }
+        if panels / 4 * rows.div_ceil(ROW_CHUNK) >= 8 * threads { 4 } else { 2 }
+    }
+
+    /// Runs `body` for every task x chunk of rows.
+    fn grid<T: Sync>(&self, tasks: &[T], rows: usize, body: &(dyn Fn(&T, std::ops::Range<usize>) + Sync)) {
+        let chunks = rows.div_ceil(ROW_CHUNK);
+        self.pool.run(tasks.len() * chunks, &|i| {
+            let row = i / tasks.len() * ROW_CHUNK;
+            body(&tasks[i % tasks.len()], row..rows.min(row + ROW_CHUNK));
+        });
+    }
+
+    /// Normalises and rotates the query and key heads of each row of `qkv` (queries, keys, values side by side) in place, and stores keys and
+    /// values at `places`.
+    #[allow(clippy::too_many_arguments)]
+    pub fn rotate_and_store(&self, qkv: &mut [f32], heads: usize, rotation: &Rotation<'_>, places: &[Place], layer: usize, kv: &mut KvPool) {
+        let layout = *kv.layout();
+        let (d, width) = (layout.head_dim, (heads + 2 * layout.kv_heads) * layout.head_dim);
+        assert!(qkv.len() >= places.len() * width && rotation.cos_sin.len() >= places.len() * d, "rows too short");
+        let (qkv, writer) = (Shared::new(qkv), kv.writer());
+        let fresh: Vec<usize> = places.iter().filter(|p| p.offset == 0).map(|p| p.block).collect();
+        // SAFETY: sequences own the blocks they write, so the fresh ones differ.
+        self.rows(fresh.len(), layout.block_size * layout.kv_heads * d, &|i| unsafe { writer.clear(fresh[i], layer) });
+        self.rows(places.len(), width, &|row| {
+            // SAFETY: every task has rows of its own, and rows have places of their own.
+            let (qkv, angles) = unsafe { (qkv.slice(row * width, width), &rotation.cos_sin[row * d..(row + 1) * d]) };
+            let (q, rest) = qkv.split_at_mut(heads * d);
+            let (k, v) = rest.split_at_mut(layout.kv_heads * d);
+            let norms = rotation.norm.map_or([None, None], |(q, k, eps)| [Some((q, eps)), Some((k, eps))]);
+            for (part, norm) in [&mut *q, &mut *k].into_iter().zip(norms) {
+                for head in part.chunks_exact_mut(d) {
+                    if let Some((weight, eps)) = norm {
+                        ops::rms_norm_in_place(self.isa, head, weight, eps);
+                    }
+                    ops::rotate(self.isa, head, angles);
+                }
+            }
+            for (head, (k, v)) in k.chunks_exact(d).zip(v.chunks_exact(d)).enumerate() {
+                // SAFETY: every row has a place of its own, and blocks were cleared before.
+                unsafe { writer.store((places[row].block, places[row].offset), layer, head, k, v) };
+            }
+        });
+    }
+}

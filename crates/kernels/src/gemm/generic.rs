@@ -1,0 +1,147 @@
+//! The portable tiles, and the same source compiled for AVX2.
+
+use half::f16;
+
+use super::{Mode, Tile};
+use crate::acts::bf16_value;
+use crate::packed::{Form, GROUP, PANEL};
+
+/// Any CPU.
+///
+/// # Safety
+/// As `gemm::compute`.
+pub(super) unsafe fn compute(tile: &Tile<'_>) {
+    // SAFETY: the caller's promises.
+    unsafe { panels(tile) }
+}
+
+/// The same code, vectorised by the compiler for AVX2 and FMA.
+///
+/// # Safety
+/// As `gemm::compute`; the CPU has AVX2 and FMA.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn compute_avx2(tile: &Tile<'_>) {
+    // SAFETY: the caller's promises.
+    unsafe { panels(tile) }
+}
+
+#[inline(always)]
+unsafe fn panels(tile: &Tile<'_>) {
+    for panel in tile.panels.clone() {
+        for row in tile.rows.clone() {
+            let product = match tile.w.form() {
+                Form::W8 => w8(tile, panel, row),
+                Form::W4 => w4(tile, panel, row),
+                Form::Bf16 => bf16(tile, panel, row),
+                Form::F32 => f32(tile, panel, row),
+            };
+            // SAFETY: row and panel lie in the tile.
+            unsafe { store(tile, panel, row, &product) }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn store(tile: &Tile<'_>, panel: usize, row: usize, product: &[f32; PANEL]) {
+    let offset = (row - tile.rows.start) * tile.ld + (panel - tile.panels.start) * PANEL;
+    for lane in 0..tile.features(panel) {
+        let bias = tile.bias.map_or(0.0, |b| b[panel * PANEL + lane]);
+        // SAFETY: the element belongs to the tile, which the caller lent for writing.
+        unsafe {
+            let out = tile.out.add(offset + lane);
+            let value = product[lane] + bias;
+            *out = if tile.mode == Mode::Add { *out + value } else { value };
+        }
+    }
+}
+
+#[inline(always)]
+fn dot4(acc: &mut [i32; PANEL], weights: &[u8], acts: &[i8]) {
+    // Products of u8 and i8 fit i16 only singly (255 * 127 * 2 does not), so pairs are summed as i32: nothing saturates.
+    for lane in 0..PANEL {
+        for b in 0..4 {
+            acc[lane] += i32::from(weights[lane * 4 + b]) * i32::from(acts[b]);
+        }
+    }
+}
+
+#[inline(always)]
+fn w8(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
+    let (codes, scales) = (tile.w.panel(panel), tile.w.panel_scales(panel));
+    let groups = tile.w.groups();
+    let mut product = [0.0f32; PANEL];
+    for g in 0..groups {
+        let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
+        let mut dot = [tile.acts.offsets[row * groups + g]; PANEL];
+        for j in 0..8 {
+            dot4(&mut dot, &codes[g * 512 + j * 64..][..64], &acts[j * 4..][..4]);
+        }
+        let act_scale = tile.acts.scales[row * groups + g];
+        for lane in 0..PANEL {
+            let scale = f16::from_bits(scales[g * PANEL + lane]).to_f32() * act_scale;
+            product[lane] = (dot[lane] as f32).mul_add(scale, product[lane]);
+        }
+    }
+    product
+}
+
+#[inline(always)]
+fn w4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
+    let (codes, scales) = (tile.w.panel(panel), tile.w.panel_scales(panel));
+    let groups = tile.w.groups();
+    let mut product = [0.0f32; PANEL];
+    for g in 0..groups {
+        let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
+        let mut dot = [0i32; PANEL];
+        for j in 0..4 {
+            let packed = &codes[g * 256 + j * 64..][..64];
+            let (mut low, mut high) = ([0u8; 64], [0u8; 64]);
+            for i in 0..64 {
+                low[i] = packed[i] & 15;
+                high[i] = packed[i] >> 4;
+            }
+            dot4(&mut dot, &low, &acts[j * 4..][..4]);
+            dot4(&mut dot, &high, &acts[j * 4 + 16..][..4]);
+        }
+        let (act_scale, act_sum) = (tile.acts.scales[row * groups + g], tile.acts.scaled_sums[row * groups + g]);
+        for lane in 0..PANEL {
+            let scale = f16::from_bits(scales[g * 2 * PANEL + lane]).to_f32() * act_scale;
+            let min = f16::from_bits(scales[g * 2 * PANEL + PANEL + lane]).to_f32();
+            product[lane] = min.mul_add(act_sum, (dot[lane] as f32).mul_add(scale, product[lane]));
+        }
+    }
+    product
+}
+
+#[inline(always)]
+fn bf16(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
+    let weights = tile.w.panel(panel);
+    let acts = &tile.acts.halves[row * tile.acts.k_padded..][..tile.acts.k_padded];
+    let mut product = [0.0f32; PANEL];
+    for (pair, acts) in weights.chunks_exact(4 * PANEL).zip(acts.chunks_exact(2)) {
+        let (a0, a1) = (bf16_value(acts[0]), bf16_value(acts[1]));
+        for lane in 0..PANEL {
+            let at = lane * 4;
+            let w0 = bf16_value(u16::from_le_bytes([pair[at], pair[at + 1]]));
+            let w1 = bf16_value(u16::from_le_bytes([pair[at + 2], pair[at + 3]]));
+            product[lane] = w1.mul_add(a1, w0.mul_add(a0, product[lane]));
+        }
+    }
+    product
+}
+
+#[inline(always)]
+fn f32(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
+    let weights = tile.w.panel(panel);
+    let acts = &tile.acts.floats[row * tile.acts.k_padded..][..tile.acts.k_padded];
+    let mut product = [0.0f32; PANEL];
+    for (step, &a) in weights.chunks_exact(4 * PANEL).zip(acts) {
+        for lane in 0..PANEL {
+            let at = lane * 4;
+            let w = f32::from_le_bytes([step[at], step[at + 1], step[at + 2], step[at + 3]]);
+            product[lane] = w.mul_add(a, product[lane]);
+        }
+    }
+    product
+}

@@ -1,0 +1,83 @@
+//! Matrix multiplication tiles: some rows of activations times some panels of one packed matrix.
+//!
+//! Whatever the tile's shape, one output element is the same sequence of operations: groups of inputs in ascending order, the integer dot
+//! product of a group exactly, then `f += dot * (scale_w * scale_a)` and, for `W4`, `f += min_w * scaled_sum_a`, each a fused multiply-add. So a
+//! row's result does not depend on the rows beside it or on the number of threads, and the integer forms agree bit for bit between
+//! instruction sets.
+
+use std::ops::Range;
+
+use crate::acts::Acts;
+use crate::isa::Isa;
+use crate::packed::{Form, PANEL, Packed};
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_float;
+pub(crate) mod generic;
+
+/// What happens to the product.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// `out = product`.
+    Store,
+    /// `out += product`.
+    Add,
+}
+
+/// One tile's work.
+pub(crate) struct Tile<'a> {
+    pub(crate) w: &'a Packed,
+    pub(crate) acts: &'a Acts,
+    pub(crate) rows: Range<usize>,
+    pub(crate) panels: Range<usize>,
+    /// Element (rows.start, panels.start * 16) of the output.
+    pub(crate) out: *mut f32,
+    /// Distance between output rows, in elements.
+    pub(crate) ld: usize,
+    pub(crate) mode: Mode,
+    /// Added to the product; indexed by output feature of the whole matrix.
+    pub(crate) bias: Option<&'a [f32]>,
+}
+
+impl Tile<'_> {
+    /// Features of `panel` that exist (the last panel may be partial).
+    fn features(&self, panel: usize) -> usize {
+        PANEL.min(self.w.n() - panel * PANEL)
+    }
+
+    fn check(&self) {
+        assert!(self.rows.end <= self.acts.m && self.panels.end <= self.w.panels(), "tile outside its matrices");
+        assert_eq!(self.acts.k_padded, self.w.k_padded(), "activations and weights differ in their inputs");
+        assert_eq!(self.acts.kind, crate::acts::ActForm::of(self.w.form()), "activation form does not fit the weights");
+        if let Some(bias) = self.bias {
+            assert_eq!(bias.len(), self.w.n(), "bias length");
+        }
+    }
+}
+
+/// Computes a tile.
+///
+/// # Safety
+/// `tile.out` is valid for writes of the tile's elements (rows x existing features, distance `ld`), nobody else touches them meanwhile, and
+/// the CPU has `isa`.
+pub(crate) unsafe fn compute(isa: Isa, tile: &Tile<'_>) {
+    tile.check();
+    // SAFETY: the caller's promises; shapes were checked.
+    unsafe {
+        match (isa, tile.w.form()) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, Form::W4) => avx512::w4(tile),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, Form::W8) => avx512::w8(tile),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, Form::Bf16) => avx512_float::bf16(tile),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, Form::F32) => avx512_float::f32(tile),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, _) => generic::compute_avx2(tile),
+            _ => generic::compute(tile),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Which instruction set the kernels use: found once at run time, lowered by request.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An instruction set that every kernel exists for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Isa {
+    /// Plain Rust, any CPU.
+    Portable,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 F/BW/VL/DQ with VNNI and BF16.
+    Avx512,
+}
+
+impl Isa {
+    /// The best set this CPU has.
+    pub fn detect() -> Self {
+        Self::all().into_iter().rev().find(|isa| isa.available()).unwrap_or(Self::Portable)
+    }
+
+    /// Every set, lowest first.
+    pub fn all() -> [Self; 3] {
+        [Self::Portable, Self::Avx2, Self::Avx512]
+    }
+
+    /// Whether this CPU can run kernels of this set.
+    pub fn available(self) -> bool {
+        match self {
+            Self::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vnni")
+                    && is_x86_feature_detected!("avx512bf16")
+                    && is_x86_feature_detected!("f16c")
+                    && is_x86_feature_detected!("fma")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => false,
+        }
+    }
+
+    /// Spelling in flags and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An instruction set that does not exist or that this CPU lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IsaError(pub String);
+
+impl fmt::Display for IsaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for IsaError {}
+
+impl FromStr for Isa {
+    type Err = IsaError;
+
+    fn from_str(name: &str) -> Result<Self, IsaError> {
+        let isa = Self::all().into_iter().find(|isa| isa.name() == name).ok_or_else(|| {
+            IsaError(format!("instruction set {name:?} is unknown; known: portable, avx2, avx512"))
+        })?;
+        if isa.available() {
+            Ok(isa)
+        } else {
+            Err(IsaError(format!("this CPU lacks {name}; its best is {}", Self::detect())))
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Row-wise operations: norm, conversion, activation, rotary positions. One source, compiled for each instruction set.
+
+use crate::acts::{bf16_row, quantize_row};
+use crate::isa::Isa;
+
+/// Defines `name(isa, ...)` that runs `body(...)` compiled for the instruction set.
+macro_rules! for_each_isa {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:path;) => {
+        $(#[$doc])*
+        #[allow(clippy::too_many_arguments)]
+        $vis fn $name(isa: $crate::isa::Isa, $($arg: $ty),*) {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            #[allow(clippy::too_many_arguments)]
+            fn avx2($($arg: $ty),*) { $body($($arg),*) }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+            #[allow(clippy::too_many_arguments)]
+            fn avx512($($arg: $ty),*) { $body($($arg),*) }
+            match isa {
+                // SAFETY: an `Isa` in use was found available (`Cpu::new` asserts it).
+                #[cfg(target_arch = "x86_64")]
+                $crate::isa::Isa::Avx512 => unsafe { avx512($($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::isa::Isa::Avx2 => unsafe { avx2($($arg),*) },
+                _ => $body($($arg),*),
+            }
+        }
+    };
+}
+pub(crate) use for_each_isa;
+
+for_each_isa! {
+    /// `out = x / rms(x) * weight` for one row (RMSNorm, Zhang and Sennrich 2019).
+    pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = rms_norm_row;
+}
+for_each_isa! {
+    /// The same in place.
+    pub(crate) fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) = rms_norm_row_in_place;
+}
+for_each_isa! {
+    /// See [`quantize_row`].
+    pub(crate) fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32], offsets: &mut [i32]) = quantize_row;
+}
+for_each_isa! {
+    /// Rounds a row to bf16, zero padded.
+    pub(crate) fn to_bf16(x: &[f32], out: &mut [u16]) = bf16_row;
+}
+for_each_isa! {
+    /// `gate = silu(gate) * up`.
+    pub(crate) fn silu_mul(gate: &mut [f32], up: &[f32]) = silu_mul_row;
+}
+for_each_isa! {
+    /// Rotates one head by its angles: item i with item i + half (`cos_sin`: half cosines, then half sines).
+    pub(crate) fn rotate(head: &mut [f32], cos_sin: &[f32]) = rotate_head;
+}
+
+#[inline(always)]
+fn inverse_rms(x: &[f32], eps: f32) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    let chunks = x.chunks_exact(16);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for i in 0..16 {
+            lanes[i] = chunk[i].mul_add(chunk[i], lanes[i]);
+        }
+    }
+    for (lane, v) in lanes.iter_mut().zip(rest) {
+        *lane = v.mul_add(*v, *lane);
+    }
+    1.0 / (lanes.iter().sum::<f32>() / x.len() as f32 + eps).sqrt()
+}
+
+#[inline(always)]
+fn rms_norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let scale = inverse_rms(x, eps);
+    for ((o, v), w) in out.iter_mut().zip(x).zip(weight) {
+        *o = v * scale * w;
+    }
+}
+
+#[inline(always)]
+fn rms_norm_row_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
+    let scale = inverse_rms(x, eps);
+    for (v, w) in x.iter_mut().zip(weight) {
+        *v *= scale * w;
+    }
+}
+
+#[inline(always)]
+fn silu_mul_row(gate: &mut [f32], up: &[f32]) {
+    for (g, u) in gate.iter_mut().zip(up) {
+        *g = *g / (1.0 + exp(-*g)) * u;
+    }
+}
+
+#[inline(always)]
+fn rotate_head(head: &mut [f32], cos_sin: &[f32]) {
+    let (cos, sin) = cos_sin.split_at(cos_sin.len() / 2);
+    let (a, b) = head.split_at_mut(cos.len());
+    for i in 0..cos.len() {
+        let (x, y) = (a[i], b[i]);
+        a[i] = x * cos[i] - y * sin[i];
+        b[i] = y * cos[i] + x * sin[i];
+    }
+}
+
+/// e^x to about 2 ulp on [-87, 88], clamped outside: Cody-Waite reduction (ln 2 in two parts) and the Taylor polynomial of degree 6 on
+/// |r| <= ln(2) / 2.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    let x = x.clamp(-87.0, 88.0);
+    // 1.5 * 2^23: the sum's low mantissa bits are the nearest integer.
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, 12_582_912.0);
+    let n = shifted - 12_582_912.0;
+    let r = n.mul_add(2.121_944_4e-4, n.mul_add(-0.693_359_4, x));
+    poly(r) * f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000))
+}
+
+#[inline(always)]
+fn poly(r: f32) -> f32 {
+    let mut p = 1.0 / 720.0f32;
+    p = p.mul_add(r, 1.0 / 120.0);
+    p = p.mul_add(r, 1.0 / 24.0);
+    p = p.mul_add(r, 1.0 / 6.0);
+    p = p.mul_add(r, 0.5);
+    p = p.mul_add(r, 1.0);
+    p.mul_add(r, 1.0)
+}
+
+/// Whether `isa` may be used here; kernels rely on it.
+pub(crate) fn assert_available(isa: Isa) {
+    assert!(isa.available(), "this CPU lacks {isa}");
+}

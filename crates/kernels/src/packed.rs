@@ -1,0 +1,278 @@
+//! Weight matrices in the form the kernels read.
+//!
+//! A matrix of `n` output features and `k` input features is cut into panels of 16 output features; `k` is padded to a multiple of 32 with
+//! weights that are zero. One panel holds, per group of 32 inputs (`W4`, `W8`) or for all of them (`Bf16`, `F32`):
+//!
+//! ```text
+//! W8    codes  [group][k/4 = 8][feature 16][4] u8, weight + 128        scales [group][16] f16
+//! W4    codes  [group][4][feature 16][4] u8: step j in the low nibbles, step j + 4 in the high ones
+//!                                                                      scales [group][16 scale, 16 min] f16
+//! Bf16  [k/2][feature 16][2] bf16
+//! F32   [k][feature 16] f32
+//! ```
+//!
+//! so that one vector load brings 16 features times the 4 (8-bit) or 2 (bf16) inputs that one dot-product instruction takes, and the activations
+//! are broadcast. A `W4` weight is `scale * code + min`, a `W8` weight is `scale * (code - 128)`.
+
+use half::{bf16, f16};
+
+use crate::buffer::{Aligned, Shared};
+use crate::pool::Pool;
+
+/// Output features of one panel.
+pub const PANEL: usize = 16;
+/// Inputs that share a scale.
+pub const GROUP: usize = 32;
+
+/// How weights are held in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// 4-bit codes with an f16 scale and minimum for 32 inputs.
+    W4,
+    /// 8-bit codes with an f16 scale for 32 inputs.
+    W8,
+    /// bf16.
+    Bf16,
+    /// f32.
+    F32,
+}
+
+impl Form {
+    /// Spelling in logs and in the cache identity.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::W4 => "w4",
+            Self::W8 => "w8",
+            Self::Bf16 => "bf16",
+            Self::F32 => "f32",
+        }
+    }
+
+    /// Bytes of one panel's codes for `k` padded inputs.
+    pub(crate) fn panel_bytes(self, k: usize) -> usize {
+        PANEL * k * self.bits() / 8
+    }
+
+    /// f16 scales (and minima) of one panel's group.
+    pub(crate) fn scales_per_group(self) -> usize {
+        match self {
+            Self::W4 => 2 * PANEL,
+            Self::W8 => PANEL,
+            Self::Bf16 | Self::F32 => 0,
+        }
+    }
+
+    fn bits(self) -> usize {
+        match self {
+            Self::W4 => 4,
+            Self::W8 => 8,
+            Self::Bf16 => 16,
+            Self::F32 => 32,
+        }
+    }
+}
+
+/// One output feature's weights as codes: what a file already quantised in groups of 32 gives without rounding again.
+pub struct GroupRow {
+    /// `k` codes: 0..=15 for `W4`, weight + 128 for `W8`.
+    pub codes: Vec<u8>,
+    /// One scale for 32 inputs.
+    pub scales: Vec<f32>,
+    /// One minimum for 32 inputs (`W4`).
+    pub mins: Vec<f32>,
+}
+
+impl GroupRow {
+    /// Room for `k` inputs (a multiple of 32).
+    pub fn new(k: usize) -> Self {
+        Self { codes: vec![0; k], scales: vec![0.0; k / GROUP], mins: vec![0.0; k / GROUP] }
+    }
+
+    /// Rounds weights to the codes of `form`: absolute maximum / 127 for `W8`, minimum and maximum in 15 steps for `W4`, with the scales
+    /// rounded to f16 first, so that the codes answer to the scales that are stored.
+    pub fn quantize(&mut self, form: Form, weights: &[f32]) {
+        for (g, group) in weights.chunks(GROUP).enumerate() {
+            let codes = &mut self.codes[g * GROUP..g * GROUP + group.len()];
+            let (scale, min) = if form == Form::W8 { symmetric(group, codes) } else { affine(group, codes) };
+            self.scales[g] = scale;
+            self.mins[g] = min;
+        }
+    }
+}
+
+fn symmetric(group: &[f32], codes: &mut [u8]) -> (f32, f32) {
+    let max = group.iter().fold(0.0f32, |m, w| m.max(w.abs()));
+    let scale = f16::from_f32(max / 127.0).to_f32();
+    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    for (code, weight) in codes.iter_mut().zip(group) {
+        *code = ((weight * inverse).round_ties_even().clamp(-127.0, 127.0) + 128.0) as u8;
+    }
+    (scale, 0.0)
+}
+
+fn affine(group: &[f32], codes: &mut [u8]) -> (f32, f32) {
+    let (low, high) = group.iter().fold((f32::MAX, f32::MIN), |(l, h), &w| (l.min(w), h.max(w)));
+    let min = f16::from_f32(low).to_f32();
+    let scale = f16::from_f32((high - min).max(0.0) / 15.0).to_f32();
+    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    for (code, weight) in codes.iter_mut().zip(group) {
+        *code = ((weight - min) * inverse).round_ties_even().clamp(0.0, 15.0) as u8;
+    }
+    (scale, min)
+}
+
+/// Where a matrix to pack comes from.
+pub trait RowSource: Sync {
+    /// Writes output feature `row` as `k` f32 weights.
+    fn fill_f32(&self, row: usize, out: &mut [f32]);
+
+    /// Writes `row` as codes of `form` when the source holds exactly such codes; `false` when it does not.
+    fn fill_groups(&self, form: Form, row: usize, out: &mut GroupRow) -> bool;
+}
+
+/// A packed matrix of `n` x `k`.
+pub struct Packed {
+    form: Form,
+    n: usize,
+    k: usize,
+    k_padded: usize,
+    codes: Aligned<u8>,
+    scales: Aligned<u16>,
+}
+
+impl Packed {
+    /// Packs `source` (n output features, k inputs) on all threads of the pool.
+    pub fn pack(pool: &Pool, form: Form, n: usize, k: usize, source: &dyn RowSource) -> Self {
+        let k_padded = k.next_multiple_of(GROUP);
+        let panels = n.div_ceil(PANEL);
+        let panel_bytes = form.panel_bytes(k_padded);
+        let panel_scales = form.scales_per_group() * k_padded / GROUP;
+        let mut codes = Aligned::zeroed(panels * panel_bytes);
+        let mut scales = Aligned::zeroed(panels * panel_scales);
+        let (all_codes, all_scales) = (Shared::new(&mut codes), Shared::new(&mut scales));
+        pool.run(panels, &|panel| {
+            // SAFETY: each task writes its own panel.
+            let (codes, scales) = unsafe {
+                (all_codes.slice(panel * panel_bytes, panel_bytes), all_scales.slice(panel * panel_scales, panel_scales))
+            };
+            let rows = panel * PANEL..n.min((panel + 1) * PANEL);
+            match form {
+                Form::W4 | Form::W8 => pack_codes(form, k, rows, source, codes, scales),
+                Form::Bf16 | Form::F32 => pack_floats(form, k, rows, source, codes),
+            }
+        });
+        Self { form, n, k, k_padded, codes, scales }
+    }
+
+    /// The form.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// Output features.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Inputs.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Inputs with padding.
+    pub(crate) fn k_padded(&self) -> usize {
+        self.k_padded
+    }
+
+    /// Panels of 16 output features.
+    pub(crate) fn panels(&self) -> usize {
+        self.n.div_ceil(PANEL)
+    }
+
+    /// Groups of 32 inputs.
+    pub(crate) fn groups(&self) -> usize {
+        self.k_padded / GROUP
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.codes.len() + 2 * self.scales.len()
+    }
+
+    /// The codes of one panel.
+    pub(crate) fn panel(&self, panel: usize) -> &[u8] {
+        let bytes = self.form.panel_bytes(self.k_padded);
+        &self.codes[panel * bytes..(panel + 1) * bytes]
+    }
+
+    /// The f16 scales of one panel.
+    pub(crate) fn panel_scales(&self, panel: usize) -> &[u16] {
+        let count = self.form.scales_per_group() * self.groups();
+        &self.scales[panel * count..(panel + 1) * count]
+    }
+
+    /// Output feature `row` as `k` f32 weights, exactly as the kernels see it.
+    pub fn row_f32(&self, row: usize, out: &mut [f32]) {
+        let (codes, scales, lane) = (self.panel(row / PANEL), self.panel_scales(row / PANEL), row % PANEL);
+        for (i, weight) in out.iter_mut().enumerate().take(self.k) {
+            let (g, j, b) = (i / GROUP, i % GROUP / 4, i % 4);
+            let scale = |at: usize| f16::from_bits(scales[at]).to_f32();
+            *weight = match self.form {
+                Form::W8 => scale(g * PANEL + lane) * (f32::from(codes[g * 512 + j * 64 + lane * 4 + b]) - 128.0),
+                Form::W4 => {
+                    let byte = codes[g * 256 + (j % 4) * 64 + lane * 4 + b];
+                    let code = if j < 4 { byte & 15 } else { byte >> 4 };
+                    scale(g * 2 * PANEL + lane).mul_add(f32::from(code), scale(g * 2 * PANEL + PANEL + lane))
+                }
+                Form::Bf16 => {
+                    let at = (i / 2 * PANEL + lane) * 4 + i % 2 * 2;
+                    bf16::from_le_bytes([codes[at], codes[at + 1]]).to_f32()
+                }
+                Form::F32 => {
+                    let at = (i * PANEL + lane) * 4;
+                    f32::from_le_bytes([codes[at], codes[at + 1], codes[at + 2], codes[at + 3]])
+                }
+            };
+        }
+    }
+}
+
+fn pack_codes(form: Form, k: usize, rows: std::ops::Range<usize>, source: &dyn RowSource, codes: &mut [u8], scales: &mut [u16]) {
+    let (mut row_codes, mut weights) = (GroupRow::new(k.next_multiple_of(GROUP)), vec![0.0; k]);
+    let per_group = form.scales_per_group();
+    for (lane, row) in rows.enumerate() {
+        if !source.fill_groups(form, row, &mut row_codes) {
+            source.fill_f32(row, &mut weights);
+            row_codes.quantize(form, &weights);
+        }
+        for (g, group) in row_codes.codes.chunks_exact(GROUP).enumerate() {
+            scales[g * per_group + lane] = f16::from_f32(row_codes.scales[g]).to_bits();
+            if form == Form::W4 {
+                scales[g * per_group + PANEL + lane] = f16::from_f32(row_codes.mins[g]).to_bits();
+            }
+            for (i, &code) in group.iter().enumerate() {
+                let (j, b) = (i / 4, i % 4);
+                match form {
+                    Form::W8 => codes[g * 512 + j * 64 + lane * 4 + b] = code,
+                    _ => codes[g * 256 + (j % 4) * 64 + lane * 4 + b] |= if j < 4 { code } else { code << 4 },
+                }
+            }
+        }
+    }
+}
+
+fn pack_floats(form: Form, k: usize, rows: std::ops::Range<usize>, source: &dyn RowSource, codes: &mut [u8]) {
+    let mut weights = vec![0.0; k];
+    for (lane, row) in rows.enumerate() {
+        source.fill_f32(row, &mut weights);
+        for (i, &weight) in weights.iter().enumerate() {
+            if form == Form::Bf16 {
+                let at = (i / 2 * PANEL + lane) * 4 + i % 2 * 2;
+                codes[at..at + 2].copy_from_slice(&bf16::from_f32(weight).to_le_bytes());
+            } else {
+                let at = (i * PANEL + lane) * 4;
+                codes[at..at + 4].copy_from_slice(&weight.to_le_bytes());
+            }
+        }
+    }
+}

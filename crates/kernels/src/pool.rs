@@ -1,0 +1,238 @@
+//! The persistent thread pool: fork-join over numbered tasks, made for jobs of microseconds.
+//!
+//! A job is published by bumping an epoch. Threads claim tasks one at a time from one atomic word that also carries the epoch, so a thread that
+//! wakes late can neither run a stale task nor hold up the caller: the caller waits for claimed tasks only, and claims the rest itself. Waiting
+//! spins for a bounded time and then sleeps on a futex-backed park, because the cores are shared with the front door and the scheduler.
+
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, Thread};
+
+/// Pause instructions before a waiting thread sleeps: some 20 to 40 us.
+const SPINS: u32 = 1500;
+
+type Task<'a> = dyn Fn(usize) + Sync + 'a;
+
+struct Job {
+    task: *const Task<'static>,
+    count: u32,
+}
+
+struct Shared {
+    /// epoch << 32 | tasks not yet claimed.
+    state: AtomicU64,
+    job: UnsafeCell<Job>,
+    done: AtomicU32,
+    sleepers: AtomicUsize,
+    stop: AtomicBool,
+    caller_parked: AtomicBool,
+    caller: Mutex<Option<Thread>>,
+    panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
+}
+
+// SAFETY: `job` is written by the caller only while no task of the current epoch is unclaimed or unfinished, and read by workers only between
+// a successful claim and the matching `done` increment, which the caller waits for. `panic` and `caller` are behind mutexes.
+unsafe impl Sync for Shared {}
+// SAFETY: the raw pointer in `job` is dereferenced only while the caller of `run` keeps its referent alive.
+unsafe impl Send for Shared {}
+
+/// A pool of `threads` workers, the calling thread included.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    running: AtomicBool,
+}
+
+impl Pool {
+    /// Starts `threads - 1` threads; the thread that calls [`Pool::run`] is the last one.
+    ///
+    /// # Errors
+    /// The operating system refused a thread.
+    pub fn new(threads: usize) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            state: AtomicU64::new(0),
+            job: UnsafeCell::new(Job { task: &|_| (), count: 0 }),
+            done: AtomicU32::new(0),
+            sleepers: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            caller_parked: AtomicBool::new(false),
+            caller: Mutex::new(None),
+            panic: Mutex::new(None),
+        });
+        let mut workers = Vec::new();
+        for index in 1..threads.max(1) {
+            let shared = Arc::clone(&shared);
+            let name = format!("penstock-cpu{index}");
+            workers.push(std::thread::Builder::new().name(name).spawn(move || shared.work())?);
+        }
+        Ok(Self { shared, workers, running: AtomicBool::new(false) })
+    }
+
+    /// Threads that take part in a job.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Runs `task(0)` to `task(count - 1)`, in any order, on all threads, and returns when all have ended.
+    ///
+    /// # Panics
+    /// Re-raises the first panic of a task, after the others have ended. Panics when a job is already running (the pool does not nest).
+    pub fn run(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
+        if self.workers.is_empty() || count <= 1 {
+            (0..count).for_each(task);
+            return;
+        }
+        assert!(!self.running.swap(true, Ordering::Acquire), "the pool runs one job at a time");
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        self.shared.publish(task, count, &self.workers);
+        self.shared.claim_all();
+        self.shared.wait_done(count);
+        self.running.store(false, Ordering::Release);
+        let panic = self.shared.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.state.fetch_add(1 << 32, Ordering::AcqRel);
+        for worker in self.workers.drain(..) {
+            worker.thread().unpark();
+            // A worker's panic was already re-raised by `run`.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    fn publish(&self, task: &Task<'_>, count: u32, workers: &[JoinHandle<()>]) {
+        // SAFETY: the previous job is finished (`wait_done` returned), so no worker reads `job`. The lifetime is erased; `run` keeps the
+        // closure alive until every claimed task is done, and later claims fail because the epoch has moved on.
+        unsafe {
+            *self.job.get() = Job { task: std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task), count };
+        }
+        self.done.store(0, Ordering::Relaxed);
+        let epoch = (self.state.load(Ordering::Relaxed) >> 32).wrapping_add(1) & 0xffff_ffff;
+        self.state.store(epoch << 32 | u64::from(count), Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            workers.iter().for_each(|w| w.thread().unpark());
+        }
+    }
+
+    /// Claims and runs tasks until none is left unclaimed.
+    fn claim_all(&self) {
+        let mut state = self.state.load(Ordering::Acquire);
+        while state & 0xffff_ffff != 0 {
+            match self.state.compare_exchange_weak(state, state - 1, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    self.run_claimed((state & 0xffff_ffff) as u32);
+                    state = self.state.load(Ordering::Acquire);
+                }
+                Err(seen) => state = seen,
+            }
+        }
+    }
+
+    fn run_claimed(&self, left: u32) {
+        // SAFETY: a claim of the current epoch succeeded and its `done` increment is still to come, so the job is alive and unchanging.
+        let (task, count) = unsafe { ((*self.job.get()).task, (*self.job.get()).count) };
+        // SAFETY: as above; the closure outlives the job.
+        let task = unsafe { &*task };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task((count - left) as usize))) {
+            self.panic.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(panic);
+        }
+        if self.done.fetch_add(1, Ordering::SeqCst) + 1 == count && self.caller_parked.load(Ordering::SeqCst) {
+            if let Some(caller) = self.caller.lock().unwrap_or_else(|e| e.into_inner()).as_ref() {
+                caller.unpark();
+            }
+        }
+    }
+
+    fn wait_done(&self, count: u32) {
+        for _ in 0..SPINS {
+            if self.done.load(Ordering::Acquire) == count {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        *self.caller.lock().unwrap_or_else(|e| e.into_inner()) = Some(std::thread::current());
+        self.caller_parked.store(true, Ordering::SeqCst);
+        while self.done.load(Ordering::SeqCst) != count {
+            std::thread::park();
+        }
+        self.caller_parked.store(false, Ordering::SeqCst);
+    }
+
+    fn work(&self) {
+        let mut seen = 0;
+        while !self.stop.load(Ordering::Acquire) {
+            seen = self.wait_epoch(seen);
+            self.claim_all();
+        }
+    }
+
+    fn wait_epoch(&self, seen: u64) -> u64 {
+        for _ in 0..SPINS {
+            let epoch = self.state.load(Ordering::Acquire) >> 32;
+            if epoch != seen {
+                return epoch;
+            }
+            std::hint::spin_loop();
+        }
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while self.state.load(Ordering::SeqCst) >> 32 == seen && !self.stop.load(Ordering::Acquire) {
+            std::thread::park();
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.state.load(Ordering::Acquire) >> 32
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once_over_many_jobs() {
+        let pool = Pool::new(3).unwrap();
+        for round in 0..3000usize {
+            let hits: Vec<AtomicUsize> = (0..round % 17).map(|_| AtomicUsize::new(0)).collect();
+            pool.run(hits.len(), &|i| {
+                hits[i].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    #[test]
+    fn sleeping_threads_wake_for_the_next_job() {
+        let pool = Pool::new(2).unwrap();
+        let sum = AtomicUsize::new(0);
+        for _ in 0..5 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            pool.run(8, &|i| {
+                std::thread::sleep(std::time::Duration::from_micros(200));
+                sum.fetch_add(i, Ordering::Relaxed);
+            });
+        }
+        assert_eq!(sum.load(Ordering::Relaxed), 5 * 28);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let pool = Pool::new(2).unwrap();
+        let caught = catch_unwind(AssertUnwindSafe(|| pool.run(8, &|i| assert!(i != 5, "task five"))));
+        assert!(caught.is_err());
+        let sum = AtomicUsize::new(0);
+        pool.run(4, &|i| {
+            sum.fetch_add(i, Ordering::Relaxed);
+        });
+        assert_eq!(sum.load(Ordering::Relaxed), 6);
+    }
+}

@@ -1,0 +1,303 @@
+//! From a row of logits to a token: greedy, temperature, top-k, top-p, and log-probabilities.
+
+use crate::isa::Isa;
+use crate::ops::{exp, for_each_isa};
+
+/// How a sequence's tokens are drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Divides the logits; 0 = greedy.
+    pub temperature: f32,
+    /// Keep the k most likely tokens; 0 = all.
+    pub top_k: usize,
+    /// Keep the most likely tokens up to this probability; 1 = all.
+    pub top_p: f32,
+    /// Key of the generator.
+    pub seed: u64,
+    /// Which of a request's choices this is: part of the generator's counter.
+    pub choice: u32,
+}
+
+/// Log-probability of a token, its rank (1 = most likely) and the most likely alternatives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Logprob {
+    /// Natural logarithm of the token's probability under the unmodified logits.
+    pub logprob: f32,
+    /// Tokens at least as likely, itself included.
+    pub rank: u32,
+    /// (token, logprob), most likely first.
+    pub top: Vec<(u32, f32)>,
+}
+
+const LANES: usize = 16;
+
+for_each_isa! {
+    fn maximum(logits: &[f32], out: &mut f32) = maximum_body;
+}
+for_each_isa! {
+    /// `out = sum of exp((logits - max) * scale)`.
+    fn exp_sum(logits: &[f32], max: f32, scale: f32, out: &mut f32) = exp_sum_body;
+}
+for_each_isa! {
+    /// `out = exp((logits - max) * scale)`, item by item.
+    fn exp_all(logits: &[f32], max: f32, scale: f32, out: &mut [f32]) = exp_all_body;
+}
+
+#[inline(always)]
+fn maximum_body(logits: &[f32], out: &mut f32) {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let chunks = logits.chunks_exact(LANES);
+    let rest = chunks.remainder().iter().fold(f32::NEG_INFINITY, |m, &v| m.max(v));
+    for chunk in chunks {
+        for i in 0..LANES {
+            lanes[i] = lanes[i].max(chunk[i]);
+        }
+    }
+    *out = lanes.iter().fold(rest, |m, &v| m.max(v));
+}
+
+#[inline(always)]
+fn exp_sum_body(logits: &[f32], max: f32, scale: f32, out: &mut f32) {
+    let mut lanes = [0.0f32; LANES];
+    let chunks = logits.chunks_exact(LANES);
+    let rest: f32 = chunks.remainder().iter().map(|&v| exp((v - max) * scale)).sum();
+    for chunk in chunks {
+        for i in 0..LANES {
+            lanes[i] += exp((chunk[i] - max) * scale);
+        }
+    }
+    *out = lanes.iter().sum::<f32>() + rest;
+}
+
+#[inline(always)]
+fn exp_all_body(logits: &[f32], max: f32, scale: f32, out: &mut [f32]) {
+    for (o, &v) in out.iter_mut().zip(logits) {
+        *o = exp((v - max) * scale);
+    }
+}
+
+fn max_of(isa: Isa, logits: &[f32]) -> f32 {
+    let mut max = 0.0;
+    maximum(isa, logits, &mut max);
+    max
+}
+
+/// The most likely token; of equals the lowest id.
+pub fn argmax(isa: Isa, logits: &[f32]) -> u32 {
+    let max = max_of(isa, logits);
+    let hit = |chunk: &[f32]| chunk.iter().fold(false, |hit, &v| hit | (v == max));
+    let chunk = logits.chunks(LANES).position(hit).unwrap_or(0);
+    let lane = logits[chunk * LANES..].iter().position(|&v| v == max).unwrap_or(0);
+    (chunk * LANES + lane) as u32
+}
+
+/// Draws the token at absolute position `position` of its sequence.
+///
+/// The uniform number comes from Philox4x32-10 (Salmon et al. 2011) keyed by the seed, at counter (position, choice): it depends on nothing
+/// else, so the same request draws the same tokens in any batch.
+pub fn sample(isa: Isa, logits: &[f32], sampling: &Sampling, position: u64) -> u32 {
+    if sampling.temperature <= 0.0 || sampling.top_k == 1 {
+        return argmax(isa, logits);
+    }
+    let u = uniform(sampling.seed, position, sampling.choice);
+    let scale = 1.0 / sampling.temperature;
+    let max = max_of(isa, logits);
+    if sampling.top_k == 0 && sampling.top_p >= 1.0 {
+        let mut weights = vec![0.0; logits.len()];
+        exp_all(isa, logits, max, scale, &mut weights);
+        return draw(weights.iter().copied().enumerate().map(|(id, w)| (id as u32, w)), u);
+    }
+    let mut kept = candidates(isa, logits, max, scale, sampling);
+    kept.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    if sampling.top_k > 0 {
+        kept.truncate(sampling.top_k);
+    }
+    let weights: Vec<(u32, f32)> = kept.iter().map(|&(id, logit)| (id, exp((logit - max) * scale))).collect();
+    let nucleus = nucleus(isa, logits, max, scale, sampling, &weights);
+    draw(weights[..nucleus].iter().copied(), u)
+}
+
+/// Tokens that top-k or top-p can keep, unsorted.
+fn candidates(isa: Isa, logits: &[f32], max: f32, scale: f32, sampling: &Sampling) -> Vec<(u32, f32)> {
+    let all = logits.iter().copied().enumerate().map(|(id, logit)| (id as u32, logit));
+    if sampling.top_k > 0 && sampling.top_k < logits.len() {
+        let mut sorted: Vec<f32> = logits.to_vec();
+        let (_, kth, _) = sorted.select_nth_unstable_by(sampling.top_k - 1, |a, b| b.total_cmp(a));
+        let kth = *kth;
+        return all.filter(|&(_, logit)| logit >= kth).collect();
+    }
+    if sampling.top_k > 0 {
+        return all.collect();
+    }
+    // Tokens less likely than (1 - p) / vocabulary weigh less than 1 - p together, so the nucleus never reaches them.
+    let mut sum = 0.0;
+    exp_sum(isa, logits, max, scale, &mut sum);
+    let floor = max + (sum * (1.0 - sampling.top_p) / logits.len() as f32).ln() / scale;
+    all.filter(|&(_, logit)| logit >= floor).collect()
+}
+
+/// How many of the sorted `weights` top-p keeps: the fewest that reach p of what top-k left.
+fn nucleus(isa: Isa, logits: &[f32], max: f32, scale: f32, sampling: &Sampling, weights: &[(u32, f32)]) -> usize {
+    if sampling.top_p >= 1.0 {
+        return weights.len();
+    }
+    let mut total = 0.0;
+    if sampling.top_k > 0 {
+        total = weights.iter().map(|w| w.1).sum();
+    } else {
+        exp_sum(isa, logits, max, scale, &mut total);
+    }
+    let (mut reached, limit) = (0.0, total * sampling.top_p);
+    let enough = weights.iter().position(|w| {
+        reached += w.1;
+        reached >= limit
+    });
+    enough.map_or(weights.len(), |last| last + 1).max(1)
+}
+
+/// Inverts the cumulative weights at `u` in [0, 1).
+fn draw(weights: impl Iterator<Item = (u32, f32)> + Clone, u: f64) -> u32 {
+    let total: f64 = weights.clone().map(|(_, w)| f64::from(w)).sum();
+    let (mut reached, mut last) = (0.0, 0);
+    for (id, weight) in weights {
+        if weight > 0.0 {
+            reached += f64::from(weight);
+            last = id;
+            if reached > u * total {
+                break;
+            }
+        }
+    }
+    last
+}
+
+fn uniform(seed: u64, position: u64, choice: u32) -> f64 {
+    let counter = [position as u32, (position >> 32) as u32, choice, 0];
+    let out = philox(counter, [seed as u32, (seed >> 32) as u32]);
+    let bits = u64::from(out[0]) << 21 ^ u64::from(out[1]) >> 11;
+    (bits & ((1 << 53) - 1)) as f64 / (1u64 << 53) as f64
+}
+
+fn philox(mut c: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for _ in 0..10 {
+        let (a, b) = (u64::from(c[0]) * 0xD251_1F53, u64::from(c[2]) * 0xCD9E_8D57);
+        c = [(b >> 32) as u32 ^ c[1] ^ key[0], b as u32, (a >> 32) as u32 ^ c[3] ^ key[1], a as u32];
+        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+    }
+    c
+}
+
+/// Log-probabilities of `token` and of the `alternatives` most likely tokens.
+pub fn logprob(isa: Isa, logits: &[f32], token: u32, alternatives: usize) -> Logprob {
+    let max = max_of(isa, logits);
+    let mut sum = 0.0;
+    exp_sum(isa, logits, max, 1.0, &mut sum);
+    let norm = max + sum.ln();
+    let chosen = logits[token as usize];
+    let rank = logits.iter().filter(|&&v| v > chosen).count() as u32 + 1;
+    Logprob { logprob: chosen - norm, rank, top: top(logits, alternatives).map(|(id, v)| (id, v - norm)).collect() }
+}
+
+fn top(logits: &[f32], count: usize) -> impl Iterator<Item = (u32, f32)> {
+    let mut best: Vec<(u32, f32)> = Vec::with_capacity(count + 1);
+    for (id, &value) in logits.iter().enumerate() {
+        if count == 0 || best.len() == count && best[count - 1].1 >= value {
+            continue;
+        }
+        let at = best.partition_point(|b| b.1 >= value);
+        best.insert(at, (id as u32, value));
+        best.truncate(count);
+    }
+    best.into_iter()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn philox_matches_the_published_vectors() {
+        // Known-answer vectors of the Random123 distribution (philox4x32, 10 rounds).
+        assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+    }
+
+    /// Softmax with top-k and top-p over a full sort: slow and plain.
+    fn distribution(logits: &[f32], s: &Sampling) -> Vec<f64> {
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+        if s.top_k > 0 {
+            order.truncate(s.top_k);
+        }
+        let max = f64::from(logits[order[0]]);
+        let weight = |i: usize| ((f64::from(logits[i]) - max) / f64::from(s.temperature)).exp();
+        let total: f64 = order.iter().map(|&i| weight(i)).sum();
+        let (mut reached, mut p) = (0.0, vec![0.0; logits.len()]);
+        for &i in &order {
+            if reached >= f64::from(s.top_p) * total * (1.0 + 1e-5) {
+                break;
+            }
+            p[i] = weight(i);
+            reached += p[i];
+        }
+        let kept: f64 = p.iter().sum();
+        p.iter().map(|w| w / kept).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn draws_follow_the_plain_distribution(
+            logits in proptest::collection::vec(-4.0f32..4.0, 2..80),
+            temperature in 0.3f32..2.0,
+            top_k in 0usize..12,
+            top_p in 0.2f32..=1.0,
+        ) {
+            for isa in Isa::all().into_iter().filter(|i| i.available()) {
+                let mut counts = vec![0u32; logits.len()];
+                let draws = 4000;
+                let mut s = Sampling { temperature, top_k, top_p, seed: 7, choice: 0 };
+                for position in 0..draws {
+                    s.seed = position / 100;
+                    counts[sample(isa, &logits, &s, position) as usize] += 1;
+                }
+                for (count, p) in counts.iter().zip(distribution(&logits, &s)) {
+                    let expected = p * draws as f64;
+                    // A token at the edge of the nucleus may fall on either side by rounding: it is then in neither or both to 6 sigma.
+                    let spread = 6.0 * (expected.max(1.0)).sqrt() + 0.002 * draws as f64;
+                    prop_assert!((f64::from(*count) - expected).abs() <= spread, "{count} of {expected}");
+                }
+            }
+        }
+
+        #[test]
+        fn logprobs_agree_with_f64(logits in proptest::collection::vec(-30.0f32..30.0, 1..200), pick: proptest::sample::Index, k in 0usize..20) {
+            let token = pick.index(logits.len());
+            let norm = logits.iter().map(|&v| f64::from(v).exp()).sum::<f64>().ln();
+            let mut sorted: Vec<f32> = logits.clone();
+            sorted.sort_by(|a, b| b.total_cmp(a));
+            for isa in Isa::all().into_iter().filter(|i| i.available()) {
+                let got = logprob(isa, &logits, token as u32, k);
+                prop_assert!((f64::from(got.logprob) - (f64::from(logits[token]) - norm)).abs() < 1e-4);
+                prop_assert_eq!(got.rank as usize, sorted.iter().filter(|&&v| v > logits[token]).count() + 1);
+                prop_assert_eq!(got.top.len(), k.min(logits.len()));
+                for (i, (id, lp)) in got.top.iter().enumerate() {
+                    prop_assert_eq!(logits[*id as usize], sorted[i]);
+                    prop_assert!((f64::from(*lp) - (f64::from(sorted[i]) - norm)).abs() < 1e-4);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn argmax_takes_the_first_of_equals() {
+        for isa in Isa::all().into_iter().filter(|i| i.available()) {
+            let mut logits = vec![0.5; 100];
+            assert_eq!(argmax(isa, &logits), 0);
+            logits[37] = 2.0;
+            logits[81] = 2.0;
+            assert_eq!(argmax(isa, &logits), 37);
+        }
+    }
+}
