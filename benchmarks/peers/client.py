@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from peers.report import LATENCIES
 from peers.workloads import Workload
 from vllm.benchmarks.serve import add_cli_args, main_async
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -25,7 +26,6 @@ KEPT = (
     "request_throughput",
     "output_throughput",
 )
-LATENCIES = ("ttft", "tpot", "itl")
 
 
 def command_line(base_url: str, model: str, tokenizer: Path, workload: Workload, seed: int) -> list[str]:

@@ -14,11 +14,21 @@ from pathlib import Path
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 CPUS = os.cpu_count() or 1
+# Letters of /proc/PID/stat. A process that ended stays a zombie until its parent asks.
+STOPPED, ENDED = "TZX", "ZX"
 
 
 def _stat(pid: int) -> list[str]:
     """Fields of /proc/PID/stat after the command name (it may hold blanks): state, parent, group, session."""
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+def _birth(pid: int) -> str:
+    """Start time of a process in clock ticks since boot; empty when there is none."""
+    try:
+        return _stat(pid)[19]
+    except OSError:
+        return ""
 
 
 def machine_cpu_seconds() -> float:
@@ -27,6 +37,15 @@ def machine_cpu_seconds() -> float:
         int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     )
     return (user + nice + system + irq + softirq + steal) / TICKS_PER_SECOND
+
+
+def _settle(pids: Sequence[int], states: str, patience: float = 2.0) -> None:
+    """Wait until every process is in one of `states` or gone: a signal takes effect a little later."""
+    deadline = time.monotonic() + patience
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            while _stat(pid)[0] not in states and time.monotonic() < deadline:
+                time.sleep(0.005)
 
 
 class ProcessTree:
@@ -99,7 +118,9 @@ class ProcessTree:
 
     def stop(self) -> None:
         """Freeze every member; parents first, so that none sees its child fall silent."""
-        self._signal(signal.SIGSTOP, self.pids())
+        pids = self.pids()
+        self._signal(signal.SIGSTOP, pids)
+        _settle(pids, STOPPED)
 
     def resume(self) -> None:
         """Thaw every member; children first, for the same reason."""
@@ -108,17 +129,17 @@ class ProcessTree:
     def end(self, patience: float = 10.0) -> None:
         """Ask the command to end, then kill what is left after `patience` seconds."""
         members = self.pids()
+        births = {pid: _birth(pid) for pid in members}
         self._signal(signal.SIGCONT, members[::-1])
         self._signal(signal.SIGTERM, members[:1])
         deadline = time.monotonic() + patience
         while self.alive() and time.monotonic() < deadline:
             time.sleep(0.1)
-        self._signal(signal.SIGKILL, [pid for pid in members if self._still_mine(pid)])
+        # The pid of a member that ended may belong to somebody else by now, its time of birth tells.
+        left = [pid for pid, birth in births.items() if birth and _birth(pid) == birth]
+        self._signal(signal.SIGKILL, left)
         self.root.wait()
-
-    def _still_mine(self, pid: int) -> bool:
-        """Whether `pid` is (still) a member: pids of ended members may have new owners."""
-        return pid in self.pids()
+        _settle(left, ENDED)
 
 
 class Meter:

@@ -29,6 +29,7 @@ ignored, a new seed for each workload and repeat, the same for all. OpenVINO Gen
 called directly with prompts of the same lengths, so no HTTP, tokenization or client is in its numbers.
 Latencies are mean / median / P99. Output tok/s counts completed requests only. Foreign CPU is the share of
 the machine that other processes used."""
+LATENCIES = ("ttft", "tpot", "itl")
 MEMORY_AFTER = "W3"
 
 
@@ -94,7 +95,7 @@ def _row(name: str, n: dict[str, float]) -> str:
     cells = (
         f"{n['output_throughput']:.1f}",
         f"{n['input_throughput']:.0f}",
-        *(_triple(n, latency) for latency in ("ttft", "tpot", "itl")),
+        *(_triple(n, latency) for latency in LATENCIES),
         f"{n['pss_mb']:.0f}",
         f"{n['server_cpu_s']:.1f} / {n['client_cpu_s']:.1f}",
         f"{n['foreign_share']:.1%}",
