@@ -1,8 +1,7 @@
 """A model without arithmetic that holds the engine to the contract of StepPlan.
 
 Its KV cells remember the token that was computed there, and the next token is a hash of all tokens that the
-block table leads to. So a wrong block, a stale cell or a lost token changes the output, and batching must
-not.
+block table leads to. So a wrong block, a stale cell or a lost token changes the output; batching must not.
 """
 
 from __future__ import annotations
@@ -107,22 +106,28 @@ class FakeExecutor:
     def _check_columns(self, plan: StepPlan) -> None:
         n = len(plan.slots)
         require(n >= 1, "an empty plan")
-        require(len(plan.starts) == len(plan.lengths) == len(plan.sample) == n, "columns of different
-        lengths") require(len(plan.block_offsets) == n + 1, "block_offsets has n + 1 entries")
+        require(
+            len(plan.starts) == len(plan.lengths) == len(plan.sample) == n, "columns of different lengths"
+        )
+        require(len(plan.block_offsets) == n + 1, "block_offsets has n + 1 entries")
         require(plan.block_offsets[-1] == len(plan.blocks), "block_offsets ends at the number of blocks")
-        require(len(set(plan.slots)) == n, "a slot is scheduled twice") require(min(plan.lengths) >= 1, "a
-        sequence computes nothing") require(sum(plan.lengths) == len(plan.tokens), "as many tokens as the
-        lengths say") require(len(plan.tokens) <= self.max_batched_tokens, "the step is over its token
-        budget") require(len(plan.targets) in (0, len(plan.tokens)), "targets is empty or as long as tokens")
+        require(len(set(plan.slots)) == n, "a slot is scheduled twice")
+        require(min(plan.lengths) >= 1, "a sequence computes nothing")
+        require(sum(plan.lengths) == len(plan.tokens), "as many tokens as the lengths say")
+        require(len(plan.tokens) <= self.max_batched_tokens, "the step is over its token budget")
+        require(len(plan.targets) in (0, len(plan.tokens)), "targets is empty or as long as tokens")
 
     def _tables(self, plan: StepPlan) -> list[list[int]]:
         tables = []
         for index in range(len(plan.slots)):
             table = list(plan.blocks[plan.block_offsets[index] : plan.block_offsets[index + 1]])
             end = plan.starts[index] + plan.lengths[index]
-            require(len(table) == -(-end // self.block_size), "the block table covers 0 .. start + length -
-            1") require(len(set(table)) == len(table), "a block is twice in one table") require(all(0 <= block
-            < self.num_blocks for block in table), "a block out of range") tables.append(table)
+            require(
+                len(table) == -(-end // self.block_size), "the block table covers 0 .. start + length - 1"
+            )
+            require(len(set(table)) == len(table), "a block is twice in one table")
+            require(all(0 <= block < self.num_blocks for block in table), "a block out of range")
+            tables.append(table)
         return tables
 
     def _check_writes(self, plan: StepPlan, tables: list[list[int]]) -> None:

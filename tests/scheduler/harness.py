@@ -15,9 +15,11 @@ EOS = 0
 
 
 def make_request(request_id: int, prompt: list[int], max_tokens: int = 4, **options: object) -> Request:
-    request_fields = {name: options.pop(name) for name in ("read_prefix_cache", "cache_salt") if name in
-    options} params = SamplingParams(max_tokens=max_tokens, **options)  # type: ignore[arg-type] return
-    Request(request_id, array("i", prompt), params, **request_fields)  # type: ignore[arg-type]
+    request_fields = {
+        name: options.pop(name) for name in ("read_prefix_cache", "cache_salt") if name in options
+    }
+    params = SamplingParams(max_tokens=max_tokens, **options)  # type: ignore[arg-type]
+    return Request(request_id, array("i", prompt), params, **request_fields)  # type: ignore[arg-type]
 
 
 def reference(request: Request, vocab: int, max_model_len: int) -> tuple[list[int], FinishReason]:

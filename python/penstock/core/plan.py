@@ -10,7 +10,7 @@ from array import array
 from dataclasses import dataclass, field
 
 LogprobRow = tuple[float, int, list[tuple[int, float]]]
-"""Log-probability of a token, its rank (1 = most likely), and (token id, log-probability) pairs, descending."""
+"""Log-probability of a token, its rank (1 = most likely), and the best (token id, log-probability) pairs."""
 
 
 def _ints() -> array[int]:

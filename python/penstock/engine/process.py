@@ -20,13 +20,16 @@ log = logging.getLogger("penstock.engine")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m penstock.engine", description="one engine behind a
-    socket") parser.add_argument("--socket", required=True, help="unix socket of the front door")
-    parser.add_argument("--config", required=True, help="JSON of penstock.config.EngineConfig") parsed =
-    parser.parse_args(arguments) logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stderr) #
-    Ctrl-C reaches the whole process group; the front door decides when its engine ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN) return serve(parsed.socket,
-    EngineConfig.from_json(parsed.config))
+    parser = argparse.ArgumentParser(
+        prog="python -m penstock.engine", description="an engine behind a socket"
+    )
+    parser.add_argument("--socket", required=True, help="unix socket of the front door")
+    parser.add_argument("--config", required=True, help="JSON of penstock.config.EngineConfig")
+    parsed = parser.parse_args(arguments)
+    logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stderr)
+    # Ctrl-C reaches the whole process group; the front door decides when its engine ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return serve(parsed.socket, EngineConfig.from_json(parsed.config))
 
 
 def serve(socket: str, config: EngineConfig) -> int:
@@ -57,7 +60,7 @@ def _live(connection: Connection, config: EngineConfig) -> int:
     except PenstockError as error:
         connection.send(Fatal(str(error)))
         return 1
-    except Exception as error:  # noqa: BLE001 - the front door must hear why, whatever it was
+    except Exception as error:
         log.error("the engine cannot go on", exc_info=error)
         connection.send(Fatal(f"{type(error).__name__}: {error}"))
         return 1

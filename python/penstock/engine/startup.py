@@ -76,8 +76,7 @@ def _prefix_cache(pool: BlockPool, block_size: int, facts: WorkerFacts) -> Prefi
 def _check_length(config: EngineConfig, info: ModelInfo) -> None:
     asked, most = config.model.max_model_len, info.spec.max_position
     if asked and asked > most:
-        raise InvalidValueError("--max-model-len", asked, f"at most {most}, the length the model was made
-        for")
+        raise InvalidValueError("--max-model-len", asked, f"at most {most}, the model's own length")
 
 
 def _kv_detail(config: EngineConfig, facts: WorkerFacts) -> str:

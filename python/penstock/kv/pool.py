@@ -114,7 +114,8 @@ class BlockPool:
             raise PoolCorruptError(f"blocks {sorted(set(free) & owners.keys())} are free and owned")
         if len(free) + len(owners) != self.num_blocks or len(free) != self.available:
             raise PoolCorruptError(
-                f"{len(free)} free and {len(owners)} owned of {self.num_blocks} blocks, available says {self.available}"
+                f"{len(free)} blocks are free and {len(owners)} owned of {self.num_blocks}, "
+                f"{self.available} are said to be available"
             )
         if any(self._digests[block] is not None for block in self._blank):
             raise PoolCorruptError("a blank block has a name")
