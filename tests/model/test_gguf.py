@@ -1,0 +1,125 @@
+"""GGUF metadata to DecoderSpec."""
+
+from typing import Any
+
+import pytest
+from penstock.model import ModelError
+from penstock.model.spec import FactorsScaling, LinearScaling
+
+
+def test_llama_equals_the_same_model_in_the_other_container(load_gguf: Any, load_hf: Any) -> None:
+    info = load_gguf()
+    assert info.spec == load_hf().spec
+    assert info.source == "gguf"
+    assert info.names.head == "output.weight"
+    assert info.names.layer["down"] == "blk.{i}.ffn_down.weight"
+    assert info.names.rope_rows_interleaved
+    assert [path.rsplit("/", 1)[-1] for path in info.paths] == ["model.gguf"]
+
+
+def test_a_file_without_head_is_tied(load_gguf: Any) -> None:
+    info = load_gguf(tensors={"output.weight": None})
+    assert info.spec.tied_embeddings
+    assert info.names.head is None
+
+
+def _renamed(architecture: str) -> dict[str, object]:
+    keys = {
+        "block_count": 3,
+        "context_length": 2048,
+        "embedding_length": 96,
+        "feed_forward_length": 256,
+        "attention.head_count": 6,
+        "attention.head_count_kv": 2,
+        "attention.key_length": 32,
+        "attention.value_length": 32,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.freq_base": 1e6,
+    }
+    return {
+        "general.architecture": architecture,
+        **{f"{architecture}.{key}": value for key, value in keys.items()},
+    }
+
+
+def test_qwen2_biases_are_found_by_their_tensors(load_gguf: Any) -> None:
+    info = load_gguf(_renamed("qwen2"), {"blk.0.attn_q.bias": [192]})
+    assert info.spec.family == "qwen2"
+    assert info.spec.attention.qkv_bias
+    assert not info.spec.attention.out_bias
+    assert info.names.layer["v_bias"] == "blk.{i}.attn_v.bias"
+    assert not info.names.rope_rows_interleaved
+
+
+def test_qwen3(load_gguf: Any) -> None:
+    info = load_gguf(_renamed("qwen3"))
+    assert info.spec.attention.qk_norm
+    assert info.spec.attention.head_dim == 32
+    assert info.spec.rope.theta == 1e6
+    assert info.names.layer["k_norm"] == "blk.{i}.attn_k_norm.weight"
+    assert not info.names.rope_rows_interleaved
+
+
+def test_rope_scaling(load_gguf: Any) -> None:
+    linear = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}
+    assert load_gguf(linear).spec.rope.scaling == LinearScaling(2.0)
+    assert load_gguf({"llama.rope.scale_linear": 4.0}).spec.rope.scaling == LinearScaling(4.0)
+    assert load_gguf({"llama.rope.scaling.type": "none"}).spec.rope.scaling is None
+    info = load_gguf(tensors={"rope_freqs.weight": [8]})
+    assert info.spec.rope.scaling == FactorsScaling()
+    assert info.names.rope_factors == "rope_freqs.weight"
+
+
+def test_sliding_window(load_gguf: Any) -> None:
+    assert load_gguf({"llama.attention.sliding_window": 64}).spec.attention.windows == (64, 64, 64)
+
+
+REFUSALS: list[tuple[dict[str, object], dict[str, list[int] | None], str, str]] = [
+    ({"general.architecture": "gemma"}, {}, "general.architecture = 'gemma'", "llama qwen2 qwen3"),
+    ({"general.architecture": None}, {}, "general.architecture is missing", ""),
+    ({"llama.expert_count": 8}, {}, "llama.expert_count = 8", "dense"),
+    ({"llama.block_count": None}, {}, "llama.block_count is missing", ""),
+    ({"llama.attention.head_count": [6, 6, 6]}, {}, "llama.attention.head_count = [6, 6, 6]", "an integer"),
+    ({"llama.attention.head_count_kv": 5}, {}, "llama.attention.head_count_kv = 5", "divisor"),
+    ({"llama.attention.value_length": 8}, {}, "llama.attention.value_length = 8", "16"),
+    ({"llama.rope.dimension_count": 8}, {}, "llama.rope.dimension_count = 8", "whole head"),
+    ({"llama.rope.scaling.type": "yarn"}, {}, "llama.rope.scaling.type = 'yarn'", "none linear"),
+    ({}, {"rope_freqs.weight": [16]}, "tensor rope_freqs.weight has shape (16,)", "(8,)"),
+    (
+        {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0},
+        {"rope_freqs.weight": [8]},
+        "llama.rope.scaling.factor = 2.0",
+        "rope factors",
+    ),
+    ({}, {"token_embd.weight": None}, "token_embd.weight must be a matrix", ""),
+    ({"tokenizer.ggml.eos_token_id": 1000}, {}, "tokenizer.ggml.eos_token_id = 1000", "from 0 to 999"),
+]
+
+
+@pytest.mark.parametrize(("changes", "tensors", "fault", "remedy"), REFUSALS)
+def test_refusals_name_file_key_value_and_remedy(
+    load_gguf: Any, changes: dict[str, object], tensors: dict[str, object], fault: str, remedy: str
+) -> None:
+    with pytest.raises(ModelError) as refusal:
+        load_gguf(changes, tensors)
+    message = str(refusal.value)
+    assert "model.gguf: " in message
+    assert fault in message
+    assert remedy in message
+
+
+def test_special_tokens(load_gguf: Any) -> None:
+    tokens = load_gguf().tokens
+    assert (tokens.bos, tokens.eos, tokens.stop, tokens.add_bos) == (1, 2, (2,), None)
+    assert not tokens.has_chat_template
+    tokens = load_gguf(
+        {
+            "tokenizer.ggml.eot_token_id": 9,
+            "tokenizer.ggml.eom_token_id": 5,
+            "tokenizer.ggml.add_bos_token": True,
+            "tokenizer.chat_template": "{{ messages }}",
+        }
+    ).tokens
+    assert tokens.stop == (2, 5, 9)
+    assert tokens.add_bos is True
+    assert tokens.has_chat_template

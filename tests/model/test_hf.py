@@ -1,0 +1,212 @@
+"""config.json to DecoderSpec."""
+
+import json
+from typing import Any
+
+import pytest
+from penstock.model import ModelError
+from penstock.model.spec import LinearScaling, Llama3Scaling
+
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def test_llama(load_hf: Any) -> None:
+    info = load_hf()
+    assert json.loads(info.spec.to_json()) == {
+        "family": "llama",
+        "layers": 3,
+        "hidden": 96,
+        "vocab": 1000,
+        "max_position": 2048,
+        "norm_eps": 1e-5,
+        "attention": {
+            "heads": 6,
+            "kv_heads": 2,
+            "head_dim": 16,
+            "qkv_bias": False,
+            "out_bias": False,
+            "qk_norm": False,
+            "windows": None,
+        },
+        "rope": {"theta": 50000.0, "scaling": None},
+        "mlp": {"kind": "swiglu", "intermediate": 256},
+        "tied_embeddings": False,
+    }
+    assert info.source == "safetensors"
+    assert info.names.head == "lm_head.weight"
+    assert info.names.layer["q"] == "model.layers.{i}.self_attn.q_proj.weight"
+    assert not info.names.rope_rows_interleaved
+    assert not any(role.endswith(("_bias", "q_norm", "k_norm")) for role in info.names.layer)
+
+
+def test_tied_embeddings_have_no_head(load_hf: Any) -> None:
+    info = load_hf({"tie_word_embeddings": True})
+    assert info.spec.tied_embeddings
+    assert info.names.head is None
+
+
+def test_attention_bias_of_llama_is_on_all_four(load_hf: Any) -> None:
+    layer = load_hf({"attention_bias": True}).names.layer
+    assert [role for role in layer if role.endswith("_bias")] == ["q_bias", "k_bias", "v_bias", "o_bias"]
+    assert layer["o_bias"] == "model.layers.{i}.self_attn.o_proj.bias"
+
+
+def test_head_dim_and_kv_heads_have_defaults(load_hf: Any) -> None:
+    assert load_hf({"head_dim": 32}).spec.attention.head_dim == 32
+    assert load_hf({"num_key_value_heads": None}).spec.attention.kv_heads == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "theta", "scaling"),
+    [
+        ({"rope_theta": None}, 1e4, None),
+        ({"rope_scaling": {"type": "linear", "factor": 4}}, 5e4, LinearScaling(4.0)),
+        ({"rope_scaling": {"rope_type": "llama3", **LLAMA3}}, 5e4, Llama3Scaling(8.0, 1.0, 4.0, 8192)),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "type": "?", **LLAMA3}},
+            5e4,
+            Llama3Scaling(8.0, 1.0, 4.0, 8192),
+        ),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 7e5}}, 7e5, None),
+        (
+            {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5, **LLAMA3}},
+            5,
+            Llama3Scaling(8.0, 1.0, 4.0, 8192),
+        ),
+        ({"rope_parameters": {"rope_theta": 3.0}, "rope_scaling": {"type": "yarn"}}, 3.0, None),
+    ],
+)
+def test_rope_spellings(load_hf: Any, changes: dict[str, object], theta: float, scaling: object) -> None:
+    rope = load_hf(changes).spec.rope
+    assert rope.theta == theta
+    assert rope.scaling == scaling
+
+
+def test_mistral_windows_are_uniform(load_hf: Any) -> None:
+    mistral = {"architectures": ["MistralForCausalLM"]}
+    assert load_hf({**mistral, "sliding_window": 128}).spec.attention.windows == (128, 128, 128)
+    assert load_hf({**mistral, "sliding_window": None}).spec.attention.windows is None
+
+
+def test_llama_has_no_window_whatever_its_config_says(load_hf: Any) -> None:
+    assert load_hf({"sliding_window": 128}).spec.attention.windows is None
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({"use_sliding_window": False, "sliding_window": 64}, None),
+        ({"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2}, (None, None, 64)),
+        ({"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 3}, None),
+        (
+            {"use_sliding_window": True, "sliding_window": 64, "layer_types": [SLIDING, FULL, SLIDING]},
+            (64, None, 64),
+        ),
+    ],
+)
+@pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Qwen3ForCausalLM"])
+def test_qwen_windows(load_hf: Any, architecture: str, changes: dict[str, object], windows: object) -> None:
+    assert load_hf({"architectures": [architecture], **changes}).spec.attention.windows == windows
+
+
+def test_qwen2_has_biases_without_saying_so(load_hf: Any) -> None:
+    info = load_hf({"architectures": ["Qwen2ForCausalLM"]})
+    assert info.spec.attention.qkv_bias
+    assert not info.spec.attention.out_bias
+    assert info.names.layer["k_bias"] == "model.layers.{i}.self_attn.k_proj.bias"
+    assert "o_bias" not in info.names.layer
+
+
+def test_qwen3_has_norms_and_its_own_head_size(load_hf: Any) -> None:
+    info = load_hf({"architectures": ["Qwen3ForCausalLM"]})
+    assert info.spec.attention.qk_norm
+    assert info.spec.attention.head_dim == 128
+    assert info.names.layer["q_norm"] == "model.layers.{i}.self_attn.q_norm.weight"
+
+
+REFUSALS = [
+    ({"architectures": ["GPT2LMHeadModel"]}, "architectures = ['GPT2LMHeadModel']", "Qwen3ForCausalLM"),
+    ({"architectures": None}, "architectures = None", "LlamaForCausalLM"),
+    ({"hidden_act": "gelu"}, "hidden_act = 'gelu'", "silu"),
+    ({"hidden_act": None}, "hidden_act = None", "silu"),
+    (
+        {"quantization_config": {"quant_method": "gptq"}},
+        "quantization_config = {'quant_method': 'gptq'}",
+        "GGUF",
+    ),
+    ({"num_local_experts": 8}, "num_local_experts = 8", "dense"),
+    ({"mlp_bias": True}, "mlp_bias = True", "false"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "rope_scaling.rope_type = 'yarn'", "llama3"),
+    ({"rope_scaling": {"type": "dynamic", "factor": 4}}, "rope_scaling.type = 'dynamic'", "linear"),
+    ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor is missing", ""),
+    ({"rope_scaling": {"type": "linear", "factor": 0}}, "rope_scaling.factor = 0", "from 1e-06"),
+    ({"rope_scaling": "linear"}, "rope_scaling = 'linear'", "an object"),
+    ({"rope_parameters": {FULL: {"rope_theta": 1e4}}}, "rope_parameters = ", "one set"),
+    (
+        {"rope_scaling": {"rope_type": "llama3", **LLAMA3, "high_freq_factor": 1}},
+        "high_freq_factor = 1",
+        "above",
+    ),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5", "whole head"),
+    ({"rope_theta": float("nan")}, "rope_theta = nan", "a number from 1"),
+    ({"rope_theta": float("inf")}, "rope_theta = inf", "a number from 1"),
+    ({"hidden_size": 0}, "hidden_size = 0", "an integer from 1"),
+    ({"hidden_size": 96.0}, "hidden_size = 96.0", "an integer"),
+    ({"hidden_size": True}, "hidden_size = True", "an integer"),
+    ({"hidden_size": "96"}, "hidden_size = '96'", "an integer"),
+    ({"hidden_size": 10**12}, "hidden_size = 1000000000000", "an integer"),
+    ({"vocab_size": None}, "vocab_size is missing", ""),
+    ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000", "from 1 to 1024"),
+    ({"num_key_value_heads": 4}, "num_key_value_heads = 4", "divisor of the 6"),
+    ({"num_key_value_heads": 12}, "num_key_value_heads = 12", "from 1 to 6"),
+    ({"head_dim": 15}, "head_dim = 15", "even"),
+    ({"rms_norm_eps": 0}, "rms_norm_eps = 0", "a number"),
+    ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes'", "true or false"),
+    ({"architectures": ["MistralForCausalLM"], "sliding_window": -1}, "sliding_window = -1", "integer"),
+    (
+        {
+            "architectures": ["Qwen2ForCausalLM"],
+            "use_sliding_window": True,
+            "sliding_window": 8,
+            "layer_types": [FULL],
+        },
+        "layer_types = ['full_attention']",
+        "3 entries",
+    ),
+    (
+        {
+            "architectures": ["Qwen3ForCausalLM"],
+            "use_sliding_window": True,
+            "sliding_window": 8,
+            "layer_types": [[]] * 3,
+        },
+        "layer_types = [[], [], []]",
+        "3 entries",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "fault", "remedy"), REFUSALS)
+def test_refusals_name_file_key_value_and_remedy(
+    load_hf: Any, changes: dict[str, object], fault: str, remedy: str
+) -> None:
+    with pytest.raises(ModelError) as refusal:
+        load_hf(changes)
+    message = str(refusal.value)
+    assert "config.json: " in message
+    assert fault in message
+    assert remedy in message
+
+
+def test_long_values_are_shortened_in_messages(load_hf: Any) -> None:
+    with pytest.raises(ModelError) as refusal:
+        load_hf({"hidden_act": "x" * 10_000})
+    assert len(str(refusal.value)) < 500

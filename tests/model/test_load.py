@@ -1,0 +1,121 @@
+"""Paths, generation defaults and special tokens of Hugging Face directories."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from penstock.model import GenerationDefaults, ModelError, load_model
+
+ADDED = {"7": {"content": "<|end|>"}, "8": {"content": "<s>"}}
+
+
+def test_generation_defaults(load_hf: Any) -> None:
+    assert load_hf().generation == GenerationDefaults()
+    full = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05, "min_p": 0.0}
+    assert load_hf(generation_config=full).generation == GenerationDefaults(
+        temperature=0.6, top_k=20, top_p=0.95, not_applied=(("repetition_penalty", 1.05),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("temperature", -1), ("top_k", 1.5), ("top_p", 2), ("top_p", "0.9")]
+)
+def test_bad_generation_defaults_are_refused(load_hf: Any, key: str, value: object) -> None:
+    with pytest.raises(ModelError, match=rf"generation_config\.json: {key} = "):
+        load_hf(generation_config={key: value})
+
+
+def test_stop_tokens_come_from_generation_config_before_config(load_hf: Any) -> None:
+    assert load_hf().tokens.stop == (2,)
+    assert load_hf({"eos_token_id": [3, 2]}).tokens.stop == (2, 3)
+    tokens = load_hf({"eos_token_id": 2}, generation_config={"eos_token_id": [5, 4]}).tokens
+    assert tokens.stop == (4, 5)
+    assert tokens.eos == 5
+
+
+def test_the_tokenizers_own_end_token_stops_too(load_hf: Any) -> None:
+    named = {"eos_token": "<|end|>", "bos_token": {"content": "<s>"}, "added_tokens_decoder": ADDED}
+    tokens = load_hf(generation_config={"eos_token_id": 2}, tokenizer_config=named).tokens
+    assert (tokens.eos, tokens.bos, tokens.stop) == (7, 8, (2, 7))
+
+
+def test_ids_of_named_tokens_may_be_in_tokenizer_json(load_hf: Any) -> None:
+    added = ["<|end|>", {"content": "<|end|>", "id": "x"}, {"content": "<|end|>", "id": 11}]
+    tokens = load_hf(tokenizer_config={"eos_token": "<|end|>"}, tokenizer={"added_tokens": added}).tokens
+    assert tokens.eos == 11
+
+
+def test_token_ids_beyond_the_vocabulary(load_hf: Any) -> None:
+    with pytest.raises(ModelError, match=r"eos_token_id = 1000 .* from 0 to 999"):
+        load_hf({"eos_token_id": 1000})
+    with pytest.raises(ModelError, match=r"eos_token_id = \[2, 1000\] .* token ids from 0 to 999"):
+        load_hf({"eos_token_id": [2, 1000]})
+    added = {"99999": {"content": "<|end|>"}, "\u00b2": {"content": "<|end|>"}}
+    named = {"eos_token": "<|end|>", "added_tokens_decoder": added}
+    assert load_hf(tokenizer_config=named).tokens.eos == 2
+
+
+def test_beginning_token(load_hf: Any) -> None:
+    assert load_hf().tokens.add_bos is None
+    assert load_hf(tokenizer_config={"add_bos_token": False}).tokens.add_bos is False
+    assert load_hf({"bos_token_id": None}).tokens.bos is None
+
+
+def test_chat_template_is_found_in_either_place(load_hf: Any, tmp_path: Path) -> None:
+    assert not load_hf().tokens.has_chat_template
+    assert load_hf(tokenizer_config={"chat_template": "x"}).tokens.has_chat_template
+    (tmp_path / "chat_template.jinja").write_text("x")
+    assert load_hf(tokenizer_config={}).tokens.has_chat_template
+
+
+def _refusal(path: Path) -> str:
+    with pytest.raises(ModelError) as refusal:
+        load_model(path)
+    return str(refusal.value)
+
+
+def test_paths_that_are_no_model(tmp_path: Path) -> None:
+    assert "no such file" in _refusal(tmp_path / "none")
+    assert "no config.json" in _refusal(tmp_path)
+    (tmp_path / "q4.gguf").write_bytes(b"GGUF")
+    assert "name one of them: q4.gguf" in _refusal(tmp_path)
+    (tmp_path / "weights.bin").write_bytes(b"PK\x03\x04")
+    assert "not a GGUF file" in _refusal(tmp_path / "weights.bin")
+    (tmp_path / "config.json").write_text("{}")
+    assert "no weights" in _refusal(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"a": \x00}', "\ud800"])
+def test_damaged_json_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_bytes(text.encode(errors="surrogatepass"))
+    (tmp_path / "model.safetensors").touch()
+    assert "config.json: " in _refusal(tmp_path)
+
+
+def test_code_beside_the_weights_stays_unread(load_hf: Any, tmp_path: Path) -> None:
+    (tmp_path / "modeling_evil.py").write_text("raise SystemExit('loaded')")
+    assert (
+        load_hf({"auto_map": {"AutoModelForCausalLM": "modeling_evil.Evil"}}).architecture
+        == "LlamaForCausalLM"
+    )
+
+
+@pytest.mark.parametrize("name", ["llama", "llama3", "mistral", "qwen2", "qwen3"])
+def test_tiny_checkpoints_give_the_specs_that_the_decoder_is_tested_with(repository: Path, name: str) -> None:
+    fixtures = repository / "tests" / "fixtures"
+    info = load_model(fixtures / "tiny" / name)
+    expected = json.loads((fixtures / "specs" / f"{name}.json").read_text())
+    assert json.loads(info.spec.to_json()) == expected["spec"]
+    assert json.loads(info.names.to_json()) == expected["names"]
+    assert info.generation == GenerationDefaults(temperature=0.6, top_p=0.9)
+    assert info.tokens.stop == (0, 2)
+
+
+def test_tiny_gguf_through_the_native_reader(repository: Path) -> None:
+    pytest.importorskip("penstock._native", reason="the extension is not built")
+    fixtures = repository / "tests" / "fixtures"
+    info = load_model(fixtures / "tiny" / "llama3.gguf")
+    expected = json.loads((fixtures / "specs" / "llama3.gguf.json").read_text())
+    assert json.loads(info.spec.to_json()) == expected["spec"]
+    assert json.loads(info.names.to_json()) == expected["names"]
