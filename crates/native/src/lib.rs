@@ -1,1 +1,29 @@
-//! (room being built)
+//! `penstock._native`: what Python sees of the Rust rooms. Conversions only; nothing is decided here.
+
+#![allow(unsafe_op_in_unsafe_fn)]
+
+mod decoder;
+mod formats;
+mod prefix;
+mod text;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+/// Runs the front door with its configuration (JSON) until it is drained; returns the process's exit code.
+#[pyfunction]
+fn front_door(py: Python<'_>, config_json: String) -> PyResult<i32> {
+    py.detach(|| penstock_gateway::run(&config_json)).map_err(|e| PyRuntimeError::new_err(e.to_string()))
+}
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<decoder::Decoder>()?;
+    module.add_class::<decoder::Ticket>()?;
+    module.add_class::<text::Tokenizer>()?;
+    module.add_function(wrap_pyfunction!(prefix::hash_chain, module)?)?;
+    module.add_function(wrap_pyfunction!(prefix::hash_root, module)?)?;
+    module.add_function(wrap_pyfunction!(formats::read_gguf_metadata, module)?)?;
+    module.add_function(wrap_pyfunction!(front_door, module)?)
+}

@@ -1,0 +1,165 @@
+//! The decoder: plans in, results out, the GIL released while it works.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use penstock_decoder::{Decoder as Native, DecoderError, Options, Registration, StepOutput, StepPlan};
+use penstock_kernels::{Logprob, Sampling};
+use pyo3::buffer::{Element, PyBuffer};
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyType};
+
+/// How often a wait looks for Python signals.
+const SIGNAL_CHECK: Duration = Duration::from_millis(100);
+
+fn error(e: DecoderError) -> PyErr {
+    match e {
+        DecoderError::Failed(_) => PyRuntimeError::new_err(e.to_string()),
+        _ => PyValueError::new_err(e.to_string()),
+    }
+}
+
+/// A loaded model.
+#[pyclass(frozen)]
+pub(crate) struct Decoder {
+    native: Native,
+}
+
+#[pymethods]
+impl Decoder {
+    #[new]
+    fn new(py: Python<'_>, spec_json: &str, names_json: &str, paths: Vec<String>, options_json: &str) -> PyResult<Self> {
+        let [path] = paths.as_slice() else {
+            return Err(PyValueError::new_err(format!("a checkpoint is one file or directory, not {}", paths.len())));
+        };
+        let options = Options::parse(options_json).map_err(error)?;
+        let native = py.detach(|| Native::load(spec_json, names_json, Path::new(path), &options)).map_err(error)?;
+        Ok(Self { native })
+    }
+
+    #[getter]
+    fn numerics(&self) -> &str {
+        &self.native.info().numerics
+    }
+
+    #[getter]
+    fn isa(&self) -> &'static str {
+        self.native.info().isa.name()
+    }
+
+    #[getter]
+    fn threads(&self) -> usize {
+        self.native.info().threads
+    }
+
+    #[getter]
+    fn fingerprint<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.native.info().fingerprint)
+    }
+
+    #[getter]
+    fn weights_bytes(&self) -> usize {
+        self.native.info().weights_bytes
+    }
+
+    /// Start-up stages: (name, seconds, detail).
+    #[getter]
+    fn stages(&self) -> Vec<(String, f64, String)> {
+        self.native.info().stages.clone()
+    }
+
+    /// Starts a step; returns at once.
+    fn submit(&self, py: Python<'_>, plan: &Bound<'_, PyAny>) -> PyResult<Ticket> {
+        let plan = read_plan(py, plan)?;
+        Ok(Ticket { native: self.native.submit(plan) })
+    }
+}
+
+/// A step under way.
+#[pyclass(frozen)]
+pub(crate) struct Ticket {
+    native: penstock_decoder::Ticket,
+}
+
+#[pymethods]
+impl Ticket {
+    /// The step's result; waits at most `timeout` seconds (for ever by default), then raises `TimeoutError`.
+    #[pyo3(signature = (timeout=None))]
+    fn result<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        let deadline = timeout.map(|t| Instant::now() + Duration::from_secs_f64(t.clamp(0.0, 1e9)));
+        loop {
+            let left = deadline.map_or(SIGNAL_CHECK, |d| d.saturating_duration_since(Instant::now()).min(SIGNAL_CHECK));
+            if let Some(result) = py.detach(|| self.native.result(left)) {
+                return write_result(py, result.map_err(error)?);
+            }
+            py.check_signals()?;
+            if deadline.is_some_and(|d| Instant::now() >= d) {
+                return Err(PyTimeoutError::new_err("the step is still running"));
+            }
+        }
+    }
+}
+
+fn column<T: Element>(py: Python<'_>, plan: &Bound<'_, PyAny>, name: &Bound<'_, pyo3::types::PyString>) -> PyResult<Vec<T>> {
+    PyBuffer::<T>::get(&plan.getattr(name)?)?.to_vec(py)
+}
+
+fn read_plan(py: Python<'_>, plan: &Bound<'_, PyAny>) -> PyResult<StepPlan> {
+    let registrations = plan.getattr(intern!(py, "registrations"))?;
+    Ok(StepPlan {
+        registrations: registrations.try_iter()?.map(|r| read_registration(&r?)).collect::<PyResult<_>>()?,
+        slots: column(py, plan, intern!(py, "slots"))?,
+        starts: column(py, plan, intern!(py, "starts"))?,
+        lengths: column(py, plan, intern!(py, "lengths"))?,
+        tokens: column(py, plan, intern!(py, "tokens"))?,
+        targets: column(py, plan, intern!(py, "targets"))?,
+        sample: column(py, plan, intern!(py, "sample"))?,
+        blocks: column(py, plan, intern!(py, "blocks"))?,
+        block_offsets: column(py, plan, intern!(py, "block_offsets"))?,
+    })
+}
+
+fn read_registration(params: &Bound<'_, PyAny>) -> PyResult<Registration> {
+    let alternatives = |name: &str| -> PyResult<Option<usize>> {
+        Ok(usize::try_from(params.getattr(name)?.extract::<i64>()?).ok())
+    };
+    Ok(Registration {
+        slot: params.getattr("slot")?.extract()?,
+        sampling: Sampling {
+            temperature: params.getattr("temperature")?.extract()?,
+            top_k: params.getattr("top_k")?.extract::<i64>()?.max(0) as usize,
+            top_p: params.getattr("top_p")?.extract()?,
+            seed: params.getattr("seed")?.extract()?,
+            choice: params.getattr("choice")?.extract()?,
+        },
+        logprobs: alternatives("logprobs")?,
+        prompt_logprobs: alternatives("prompt_logprobs")?,
+    })
+}
+
+fn write_result(py: Python<'_>, output: StepOutput) -> PyResult<Bound<'_, PyAny>> {
+    static RESULT: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let (logprobs, prompt_logprobs) = (PyDict::new(py), PyDict::new(py));
+    for (index, row) in output.logprobs {
+        logprobs.set_item(index, vec![logprob_row(row)])?;
+    }
+    for (index, rows) in output.prompt_logprobs {
+        prompt_logprobs.set_item(index, rows.into_iter().map(logprob_row).collect::<Vec<_>>())?;
+    }
+    let columns = (int_array(py, &output.counts)?, int_array(py, &output.tokens)?, logprobs, prompt_logprobs);
+    RESULT.import(py, "penstock.core", "StepResult")?.call1(columns)
+}
+
+fn logprob_row(row: Logprob) -> (f32, u32, Vec<(u32, f32)>) {
+    (row.logprob, row.rank, row.top)
+}
+
+/// `array.array("i", ...)`.
+fn int_array<'py>(py: Python<'py>, items: &[i32]) -> PyResult<Bound<'py, PyAny>> {
+    static ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let bytes: Vec<u8> = items.iter().flat_map(|i| i.to_ne_bytes()).collect();
+    ARRAY.import(py, "array", "array")?.call1(("i", PyBytes::new(py, &bytes)))
+}

@@ -1,0 +1,34 @@
+//! The block-hash rule.
+
+use penstock_prefix::Digest;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+fn digest(bytes: &[u8], name: &str) -> PyResult<Digest> {
+    bytes.try_into().map_err(|_| PyValueError::new_err(format!("{name} has {} bytes; a digest has 32", bytes.len())))
+}
+
+/// Digest of every full unit of 16 tokens after `parent`.
+#[pyfunction]
+#[pyo3(signature = (identity, parent, tokens, /))]
+pub(crate) fn hash_chain<'py>(
+    py: Python<'py>,
+    identity: &[u8],
+    parent: Option<&[u8]>,
+    tokens: PyBuffer<i32>,
+) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    let identity = digest(identity, "identity")?;
+    let parent = parent.map(|p| digest(p, "parent")).transpose()?;
+    let tokens: Vec<u32> = tokens.to_vec(py)?.into_iter().map(|t| t as u32).collect();
+    let chain = penstock_prefix::chain(&identity, parent.as_ref(), &tokens);
+    Ok(chain.iter().map(|d| PyBytes::new(py, d)).collect())
+}
+
+/// First parent of the chains under an adapter and a cache salt.
+#[pyfunction]
+#[pyo3(signature = (identity, adapter, salt, /))]
+pub(crate) fn hash_root<'py>(py: Python<'py>, identity: &[u8], adapter: &[u8], salt: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    Ok(PyBytes::new(py, &penstock_prefix::root(&digest(identity, "identity")?, adapter, salt)))
+}
