@@ -1,4 +1,5 @@
 //! The default model against ids and texts made by other implementations.
+
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,8 +1,9 @@
 //! Chat templates: Jinja programs that come with a model and turn a conversation into prompt text.
 //!
 //! They run in an interpreter without loader, filesystem or network, with bounds on executed instructions, recursion and
-//! output. What these do not bound is the memory of values that a template builds on purpose (a string doubled forty
-//! times): a template is trusted as much as the model file that it comes with, so one must not be taken from a request.
+//! output. What these do not bound are the values that a template builds on purpose: a string doubled forty times fills
+//! the memory, a list nested a hundred thousand times overflows the stack when it is dropped. A template is trusted as
+//! much as the model file that it comes with, so one must not be taken from a request.
 
 mod clock;
 mod json;

@@ -1,13 +1,14 @@
 """Writes smollm2.json: token ids of hostile texts under the default model's tokenizer.
 
-An implementation of byte-level BPE from its definition (split, map bytes to symbols, join the lowest-ranked pair until
-none is left), sharing no code with the `tokenizers` crate. It needs `pip install gguf regex`:
+An implementation of byte-level BPE from its definition (split, map bytes to symbols, join the pair of lowest
+rank until none is left), sharing no code with the `tokenizers` crate. It needs `pip install gguf regex`:
 
     python make_golden.py path/to/SmolLM2-135M-Instruct.Q4_1.gguf
 """
 
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import regex
@@ -43,8 +44,8 @@ TEXTS = [
     "snake_case camelCase PascalCase kebab-case",
     "def f(x):\n    return x**2  # square\n",
     "for (int i = 0; i < n; ++i) { a[i] += b[i]; }\n",
-    "<div class=\"x\">&amp;</div>",
-    "{\"key\": [1, 2.5, null, true]}",
+    '<div class="x">&amp;</div>',
+    '{"key": [1, 2.5, null, true]}',
     "SELECT * FROM t WHERE a != 'b';",
     "https://example.org/path?q=1&r=2#frag",
     "user@example.org",
@@ -133,7 +134,7 @@ class Bpe:
         symbols = [self.symbols[byte] for byte in word.encode()]
         symbols = [symbol for symbol in symbols if symbol in self.ids]
         while len(symbols) > 1:
-            pairs = list(zip(symbols, symbols[1:], strict=False))
+            pairs = list(pairwise(symbols))
             best = min(pairs, key=lambda pair: self.ranks.get(pair, len(self.ranks)))
             if best not in self.ranks:
                 break
