@@ -1,7 +1,6 @@
 //! Opening a checkpoint and looking tensors up in it.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry as MapEntry;
 use std::fs::{self, File};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -9,7 +8,8 @@ use std::path::{Path, PathBuf};
 use memmap2::{Mmap, UncheckedAdvice};
 
 use crate::error::{Fault, FormatError};
-use crate::{DType, GgufHeader, TensorView, safetensors};
+use crate::safetensors::{self, StoredTensor};
+use crate::{DType, GgufHeader, TensorView};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -61,12 +61,10 @@ impl Checkpoint {
             let tensors = file.safetensors()?;
             Self::from_shards(path, vec![(file, tensors)])
         } else {
-            let problem =
-                "neither a GGUF file (no magic number) nor named *.safetensors".to_owned();
-            Err(FormatError::NotACheckpoint {
-                path: path.to_owned(),
-                problem,
-            })
+            Err(not_a_checkpoint(
+                path,
+                "neither a GGUF file (no magic number) nor named *.safetensors",
+            ))
         }
     }
 
@@ -78,11 +76,10 @@ impl Checkpoint {
         } else if path.join(INDEX).is_file() {
             Self::open_sharded(path)
         } else {
-            let problem = format!("the directory has neither {SINGLE} nor {INDEX}");
-            Err(FormatError::NotACheckpoint {
-                path: path.to_owned(),
-                problem,
-            })
+            Err(not_a_checkpoint(
+                path,
+                format!("the directory has neither {SINGLE} nor {INDEX}"),
+            ))
         }
     }
 
@@ -96,19 +93,7 @@ impl Checkpoint {
         let mut shards = Vec::with_capacity(wanted.len());
         for (file_name, names) in wanted {
             let file = MappedFile::open(&path.join(file_name))?;
-            let mut stored: BTreeMap<String, _> = file
-                .safetensors()?
-                .into_iter()
-                .map(|tensor| (tensor.name.clone(), tensor))
-                .collect();
-            let mut tensors = Vec::with_capacity(names.len());
-            for name in names {
-                let missing = || FormatError::MissingTensor {
-                    path: file.path.clone(),
-                    name: name.to_owned(),
-                };
-                tensors.push(stored.remove(name).ok_or_else(missing)?);
-            }
+            let tensors = file.select(&names)?;
             shards.push((file, tensors));
         }
         Self::from_shards(path, shards)
@@ -122,12 +107,10 @@ impl Checkpoint {
             .and_then(crate::Value::as_int)
             .is_some_and(|count| count > 1)
         {
-            let problem =
-                "one part of a split GGUF; merge the parts into one file first".to_owned();
-            return Err(FormatError::NotACheckpoint {
-                path: path.to_owned(),
-                problem,
-            });
+            return Err(not_a_checkpoint(
+                path,
+                "one part of a split GGUF; merge the parts into one file first",
+            ));
         }
         let entry = |info: &crate::TensorInfo| Entry {
             file: 0,
@@ -148,28 +131,22 @@ impl Checkpoint {
         })
     }
 
+    /// `shards` are files with those of their tensors that belong to the checkpoint; no name appears twice.
     fn from_shards(
         path: &Path,
-        shards: Vec<(MappedFile, Vec<safetensors::StoredTensor>)>,
+        shards: Vec<(MappedFile, Vec<StoredTensor>)>,
     ) -> Result<Self, FormatError> {
         let mut files = Vec::with_capacity(shards.len());
         let mut tensors = BTreeMap::new();
         for (file, stored) in shards {
             for tensor in stored {
-                let safetensors::StoredTensor {
-                    name,
-                    dtype,
-                    shape,
-                    range,
-                } = tensor;
-                if let MapEntry::Vacant(slot) = tensors.entry(name) {
-                    slot.insert(Entry {
-                        file: files.len(),
-                        dtype,
-                        shape,
-                        range,
-                    });
-                }
+                let entry = Entry {
+                    file: files.len(),
+                    dtype: tensor.dtype,
+                    shape: tensor.shape,
+                    range: tensor.range,
+                };
+                tensors.insert(tensor.name, entry);
             }
             files.push(file);
         }
@@ -250,10 +227,7 @@ impl MappedFile {
         };
         // Checked before opening: opening a FIFO would wait for a writer.
         if !fs::metadata(path).map_err(io)?.is_file() {
-            return Err(FormatError::NotACheckpoint {
-                path: path.to_owned(),
-                problem: "not a regular file".to_owned(),
-            });
+            return Err(not_a_checkpoint(path, "not a regular file"));
         }
         let file = File::open(path).map_err(io)?;
         // SAFETY: the map is read-only and private to this process; that the file is not truncated under it is the
@@ -272,8 +246,31 @@ impl MappedFile {
         }
     }
 
-    fn safetensors(&self) -> Result<Vec<safetensors::StoredTensor>, FormatError> {
+    /// The tensors with these names, all of which must be in this safetensors file.
+    fn select(&self, names: &[&str]) -> Result<Vec<StoredTensor>, FormatError> {
+        let stored = self.safetensors()?.into_iter();
+        let mut stored: BTreeMap<String, _> =
+            stored.map(|tensor| (tensor.name.clone(), tensor)).collect();
+        let take = |&name: &&str| {
+            stored
+                .remove(name)
+                .ok_or_else(|| FormatError::MissingTensor {
+                    path: self.path.clone(),
+                    name: name.to_owned(),
+                })
+        };
+        names.iter().map(take).collect()
+    }
+
+    fn safetensors(&self) -> Result<Vec<StoredTensor>, FormatError> {
         safetensors::parse(&self.map).map_err(|fault| self.malformed(fault))
+    }
+}
+
+fn not_a_checkpoint(path: &Path, problem: impl Into<String>) -> FormatError {
+    FormatError::NotACheckpoint {
+        path: path.to_owned(),
+        problem: problem.into(),
     }
 }
 

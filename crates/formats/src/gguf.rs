@@ -18,6 +18,7 @@ use crate::error::{Fault, quoted};
 pub type Metadata = BTreeMap<String, Value>;
 
 const MAGIC: &[u8; 4] = b"GGUF";
+const ALIGNMENT_KEY: &str = "general.alignment";
 const DEFAULT_ALIGNMENT: usize = 32;
 const LARGEST_ALIGNMENT: i64 = 1 << 20;
 /// Longest metadata key the format allows.
@@ -69,9 +70,8 @@ impl GgufHeader {
         let entry_count = reader.u64("header")?;
 
         let start = reader.position();
-        let metadata = read_metadata(&mut reader, entry_count)?;
+        let (metadata, alignment) = read_metadata(&mut reader, entry_count)?;
         let metadata_range = start..reader.position();
-        let alignment = alignment(&metadata, start)?;
         let mut tensors = read_tensor_table(&mut reader, tensor_count)?;
         place_tensors(
             &mut tensors,
@@ -130,9 +130,10 @@ fn read_version(reader: &mut Reader<'_>) -> Result<u32, Fault> {
     }
 }
 
-fn read_metadata(reader: &mut Reader<'_>, count: u64) -> Result<Metadata, Fault> {
+/// The metadata, and the alignment of tensor data that it sets.
+fn read_metadata(reader: &mut Reader<'_>, count: u64) -> Result<(Metadata, usize), Fault> {
     let count = reader.count(count, SMALLEST_ENTRY, "header", "metadata entries")?;
-    let mut metadata = Metadata::new();
+    let (mut metadata, mut alignment) = (Metadata::new(), DEFAULT_ALIGNMENT);
     for i in 0..count {
         let at = reader.position();
         let key = reader
@@ -140,24 +141,23 @@ fn read_metadata(reader: &mut Reader<'_>, count: u64) -> Result<Metadata, Fault>
             .to_owned();
         let item = format!("key {}", quoted(&key));
         let value = Value::read(reader, &item)?;
+        if key == ALIGNMENT_KEY {
+            alignment = checked_alignment(&value, &item, at)?;
+        }
         if metadata.insert(key, value).is_some() {
             return Err(Fault::new(item, at, "appears twice"));
         }
     }
-    Ok(metadata)
+    Ok((metadata, alignment))
 }
 
-fn alignment(metadata: &Metadata, metadata_start: usize) -> Result<usize, Fault> {
-    match metadata.get("general.alignment") {
-        None => Ok(DEFAULT_ALIGNMENT),
-        Some(&Value::Int(n)) if (1..=LARGEST_ALIGNMENT).contains(&n) && n & (n - 1) == 0 => {
-            Ok(n as usize)
+fn checked_alignment(value: &Value, item: &str, at: usize) -> Result<usize, Fault> {
+    match *value {
+        Value::Int(n) if (1..=LARGEST_ALIGNMENT).contains(&n) && n & (n - 1) == 0 => Ok(n as usize),
+        _ => {
+            let problem = format!("must be a power of two from 1 to {LARGEST_ALIGNMENT}");
+            Err(Fault::new(item, at, problem))
         }
-        Some(_) => Err(Fault::new(
-            "key `general.alignment`",
-            metadata_start,
-            format!("must be a power of two from 1 to {LARGEST_ALIGNMENT}"),
-        )),
     }
 }
 

@@ -185,7 +185,7 @@ fn bad_metadata_is_refused() {
     for alignment in [0u32, 3, 48, 1 << 21] {
         assert_says(
             &one(b"general.alignment", 4, &alignment.to_le_bytes()),
-            &["`general.alignment`", "power of two"],
+            &["`general.alignment` at byte 24", "power of two"],
         );
     }
     let twice = GgufFile::default().entry("k", 7, &[1]).entry("k", 7, &[1]);
