@@ -16,7 +16,7 @@ from penstock.config.sections import (
     SchedulerConfig,
     ServerConfig,
 )
-from penstock.config.sources import Raw, cache_directory
+from penstock.config.sources import Raw, cache_directory, gather
 
 __all__ = [
     "FLAGS",
@@ -30,5 +30,6 @@ __all__ = [
     "SchedulerConfig",
     "ServerConfig",
     "cache_directory",
+    "gather",
     "resolve",
 ]

@@ -1,0 +1,89 @@
+"""The flag table as argparse arguments. Values stay text: `penstock.config` parses all sources alike."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from penstock.config.flags import FLAGS, GROUPS, IGNORED, Flag
+from penstock.config.kinds import Bytes, Choice, IntegerChoice, Switch
+
+KEY = "setting_"
+"""Prefix of settings in the namespace."""
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` every flag, in its group, and `--config`."""
+    parser.add_argument("--config", metavar="FILE.toml", help="settings by flag name [PENSTOCK_CONFIG]")
+    for group, title in GROUPS.items():
+        section = parser.add_argument_group(title)
+        for flag in FLAGS:
+            if flag.group == group:
+                _add(section, flag)
+    for ignored in IGNORED:
+        parser.add_argument(
+            ignored.name,
+            action=_Ignore,
+            nargs=None if ignored.takes_value else 0,
+            const=ignored.why,
+            help=argparse.SUPPRESS,
+        )
+
+
+def settings(parsed: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    """What stood on the command line, by key."""
+    found = {}
+    for name, value in vars(parsed).items():
+        if name.startswith(KEY):
+            found[name.removeprefix(KEY)] = tuple(value) if isinstance(value, list) else (value,)
+    return found
+
+
+def _add(section: argparse._ArgumentGroup, flag: Flag) -> None:
+    dest, text = KEY + flag.key, _help(flag)
+    if isinstance(flag.kind, Switch):
+        off = f"--no-{flag.name.removeprefix('--')}"
+        section.add_argument(
+            flag.name, dest=dest, action="store_const", const="true", default=argparse.SUPPRESS, help=text
+        )
+        section.add_argument(
+            off,
+            dest=dest,
+            action="store_const",
+            const="false",
+            default=argparse.SUPPRESS,
+            help=f"the opposite of {flag.name}",
+        )
+        return
+    action = "append" if flag.repeatable else "store"
+    section.add_argument(
+        flag.name, dest=dest, action=action, metavar=_metavar(flag), default=argparse.SUPPRESS, help=text
+    )
+
+
+def _help(flag: Flag) -> str:
+    shown = "" if flag.default in (None, (), "auto") else f" (default: {_shown(flag.default)})"
+    return f"{flag.help}{shown} [{flag.env}]".replace("%", "%%")
+
+
+def _shown(default: object) -> str:
+    return str(default).lower() if isinstance(default, bool) else f"{default}"
+
+
+def _metavar(flag: Flag) -> str:
+    if isinstance(flag.kind, Choice | IntegerChoice):
+        return "{" + ",".join(map(str, flag.kind.values)) + "}"
+    return "SIZE" if isinstance(flag.kind, Bytes) else flag.key.rsplit("_", 1)[-1].upper()
+
+
+class _Ignore(argparse.Action):
+    """Says why a flag of another server does nothing here, and goes on."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        print(f"penstock: warning: {option_string} is ignored: {self.const}", file=sys.stderr)

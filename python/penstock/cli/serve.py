@@ -1,0 +1,101 @@
+"""`penstock serve`: settings and model metadata become the front door's configuration, and it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from penstock import __version__
+from penstock.cli.arguments import settings
+from penstock.config import Config, EngineConfig, gather, resolve
+from penstock.core import PenstockError
+from penstock.model import ModelInfo, load_model
+from penstock.model.locate import locate
+
+MAX_BODY_BYTES = 32 << 20
+SOCKET_NAME = "engine.sock"
+SOCKET_WAIT = 30.0
+
+
+def serve(parsed: argparse.Namespace) -> int:
+    raw = gather(settings(parsed), parsed.config)
+    resolve(raw, "", "")  # A wrong value is refused before a model is looked for.
+    located = locate(parsed.model)
+    config = resolve(raw, str(located.path.resolve()), located.served_name)
+    info = load_model(Path(config.engine.model.path))
+    warn(info, config)
+    from penstock import _native
+
+    if config.server.engine_process:
+        return _native.front_door(json.dumps(front_door(config, info, engine_argv(config.engine), None)))
+    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+        engine = threading.Thread(target=_engine_thread, args=(directory, config.engine), daemon=True)
+        engine.start()
+        return _native.front_door(json.dumps(front_door(config, info, None, directory)))
+
+
+def front_door(
+    config: Config, info: ModelInfo, argv: list[str] | None, socket_dir: str | None
+) -> dict[str, object]:
+    """The configuration of `crates/gateway`; ARCHITECTURE.md has its fields."""
+    server, generation = config.server, info.generation
+    defaults: dict[str, object] = {
+        "temperature": generation.temperature,
+        "top_k": generation.top_k,
+        "top_p": generation.top_p,
+    }
+    if config.engine.model.seed is not None:
+        defaults["seed"] = config.engine.model.seed
+    return {
+        "host": server.host,
+        "port": server.port,
+        "served_model_names": list(server.served_model_names),
+        "model_path": config.engine.model.path,
+        "chat_template": server.chat_template,
+        "api_keys": list(server.api_keys),
+        "generation_defaults": defaults,
+        "engine": {"argv": argv, "socket_dir": socket_dir},
+        "max_queue": config.engine.scheduler.max_queue,
+        "max_body_bytes": MAX_BODY_BYTES,
+        "drain_timeout_s": server.shutdown_timeout,
+        "stall_timeout_s": server.engine_stall_timeout,
+        "max_model_len": config.engine.model.max_model_len,
+        "version": __version__,
+    }
+
+
+def engine_argv(config: EngineConfig) -> list[str]:
+    """`-P`: a directory called penstock where the user happens to be must not stand in for the package."""
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "penstock.engine",
+        "--socket",
+        "{socket}",
+        "--config",
+        config.to_json(),
+    ]
+
+
+def warn(info: ModelInfo, config: Config) -> None:
+    template = config.server.chat_template
+    if template and not Path(template).is_file():
+        raise PenstockError(f"--chat-template {template}: no such file")
+    for key, value in info.generation.not_applied:
+        print(f"penstock: warning: the model asks for {key}={value}, which is not applied", file=sys.stderr)
+
+
+def _engine_thread(directory: str, config: EngineConfig) -> None:
+    from penstock.engine.process import serve as serve_engine
+
+    socket = Path(directory) / SOCKET_NAME
+    deadline = time.monotonic() + SOCKET_WAIT
+    while not socket.exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    serve_engine(str(socket), config)

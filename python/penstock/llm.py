@@ -1,0 +1,268 @@
+"""Offline batches without a server: the engine's scheduler and executor, driven by the caller's thread.
+
+llm = LLM("smollm2")
+for answer in llm.generate(["Hello", "Bonjour"], SamplingParams(max_tokens=32)):
+    print(answer.outputs[0].text)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, cast
+
+from penstock import core
+from penstock.config import FLAGS, EngineConfig, Raw, resolve
+from penstock.core import FinishReason, InvalidValueError, LogprobRow, PenstockError, StepOutput
+from penstock.engine import start
+from penstock.model.locate import locate
+
+if TYPE_CHECKING:
+    from penstock._native import Tokenizer
+
+Prompt = str | Sequence[int]
+
+UNBOUNDED = 2**31
+log = logging.getLogger("penstock.llm")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to continue prompts. Greedy is `temperature=0`; without a seed each request draws its own.
+
+    `logprobs` and `prompt_logprobs` are numbers of alternatives (0..20), None for no log-probabilities at all.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 16
+    min_tokens: int = 0
+    seed: int | None = None
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise InvalidValueError("n", self.n, "at least 1")
+        if "" in self.stops:
+            raise InvalidValueError("stop", self.stop, "texts that are not empty")
+        self.for_choice(0, 0)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    def for_choice(self, choice: int, seed: int) -> core.SamplingParams:
+        return core.SamplingParams(
+            max_tokens=self.max_tokens,
+            min_tokens=self.min_tokens,
+            temperature=self.temperature,
+            top_k=max(self.top_k, 0),
+            top_p=self.top_p,
+            seed=seed if self.seed is None else self.seed,
+            choice=choice,
+            logprobs=-1 if self.logprobs is None else self.logprobs,
+            prompt_logprobs=-1 if self.prompt_logprobs is None else self.prompt_logprobs,
+            ignore_eos=self.ignore_eos,
+            stop_token_ids=tuple(self.stop_token_ids),
+        )
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One continuation. `token_ids` has the token that ended it, `text` has not.
+
+    `stop_reason` is the stop text or token id, None for the model's own end and at the length limit.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str = ""
+    stop_reason: str | int | None = None
+    logprobs: list[LogprobRow] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """All continuations of one prompt. `prompt_logprobs[i]` belongs to prompt token i + 1."""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    prompt_logprobs: list[LogprobRow] = field(default_factory=list)
+    num_cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class _Pending:
+    request: RequestOutput
+    output: CompletionOutput
+    params: SamplingParams
+
+
+class LLM:
+    """A model in this process. `options` are the server's flags: `max_num_seqs=8`, `quantization="none"`, ..."""
+
+    def __init__(self, model: str, **options: str | float | bool) -> None:
+        from penstock import _native
+
+        located = locate(model)
+        resolved = resolve(_raw(options), str(located.path), located.served_name)
+        config = _unbounded(resolved.engine)
+        self._started = start(
+            config, lambda name, seconds, detail: log.info("%s %.2f s (%s)", name, seconds, detail)
+        )
+        self._tokenizer: Tokenizer = _native.Tokenizer(config.model.path)
+        self._next_id = 0
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Continue each prompt (text or token ids), computed together; results are in the order of the prompts."""
+        listed = _listed(prompts)
+        params = self._params(sampling_params, len(listed))
+        results = [self._request(prompt, wanted) for prompt, wanted in zip(listed, params, strict=True)]
+        self._run(results, params)
+        return results
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]] | Sequence[Sequence[Mapping[str, str]]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or a list of them, through the model's chat template."""
+        single = bool(messages) and isinstance(messages[0], Mapping)
+        conversations = [messages] if single else list(messages)
+        texts = [
+            self._tokenizer.apply_chat_template(json.dumps(conversation), add_generation_prompt)
+            for conversation in conversations
+        ]
+        return self.generate([self._tokenizer.encode(text, False) for text in texts], sampling_params)
+
+    def close(self) -> None:
+        """Let go of weights and KV blocks."""
+        self._started.executor.close()
+
+    def _params(
+        self, given: SamplingParams | Sequence[SamplingParams] | None, count: int
+    ) -> Sequence[SamplingParams]:
+        if given is None:
+            given = self.default_sampling_params()
+        params = [given] * count if isinstance(given, SamplingParams) else given
+        if len(params) != count:
+            raise InvalidValueError("sampling_params", len(params), f"one for each of {count} prompts")
+        return params
+
+    def default_sampling_params(self) -> SamplingParams:
+        """What the checkpoint asks for."""
+        defaults = self._started.info.generation
+        wanted = {"temperature": defaults.temperature, "top_k": defaults.top_k, "top_p": defaults.top_p}
+        return replace(
+            SamplingParams(), **{name: value for name, value in wanted.items() if value is not None}
+        )
+
+    def _request(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
+        text = prompt if isinstance(prompt, str) else None
+        ids = self._tokenizer.encode(prompt, True) if isinstance(prompt, str) else list(prompt)
+        return RequestOutput(text, ids, [CompletionOutput(choice) for choice in range(params.n)])
+
+    def _run(self, results: list[RequestOutput], params: Sequence[SamplingParams]) -> None:
+        scheduler = self._started.scheduler
+        try:
+            pending = self._submit(results, params)
+            while scheduler.has_requests() or scheduler.has_outputs():
+                self._step()
+                for row in scheduler.take_outputs().rows():
+                    self._take(row, pending)
+        finally:
+            scheduler.cancel_all()
+            scheduler.take_outputs()
+
+    def _submit(self, results: list[RequestOutput], params: Sequence[SamplingParams]) -> dict[int, _Pending]:
+        pending = {}
+        for result, wanted in zip(results, params, strict=True):
+            seed = self._started.config.model.seed
+            seed = secrets.randbits(63) if seed is None else seed
+            for output in result.outputs:
+                request_id, self._next_id = self._next_id, self._next_id + 1
+                sampling = wanted.for_choice(output.index, seed)
+                prompt = array("i", result.prompt_token_ids)
+                self._started.scheduler.add(core.Request(request_id, prompt, sampling, time.monotonic()))
+                pending[request_id] = _Pending(result, output, wanted)
+        return pending
+
+    def _step(self) -> None:
+        scheduler = self._started.scheduler
+        plan = scheduler.schedule()
+        if plan is None:
+            return
+        try:
+            result = self._started.executor.submit(plan).result()
+        except BaseException as error:
+            scheduler.fail(plan, str(error))
+            raise
+        scheduler.apply(plan, result)
+
+    def _take(self, row: StepOutput, pending: dict[int, _Pending]) -> None:
+        held = pending[row.id]
+        output = held.output
+        if row.finish in (FinishReason.ERROR, FinishReason.REJECTED):
+            raise PenstockError(row.error)
+        if row.finish is FinishReason.CANCELLED:
+            return
+        output.token_ids.extend(row.tokens)
+        output.logprobs.extend(row.logprobs)
+        held.request.prompt_logprobs = row.prompt_logprobs or held.request.prompt_logprobs
+        held.request.num_cached_tokens += row.cached_tokens
+        if row.finish or held.params.stops:
+            self._settle(row, held)
+
+    def _settle(self, row: StepOutput, held: _Pending) -> None:
+        """Text of what there is, up to a stop text; ends the request when it has one."""
+        output = held.output
+        kept = output.token_ids[:-1] if row.finish is FinishReason.STOP else output.token_ids
+        output.text = self._tokenizer.decode(kept, held.params.skip_special_tokens)
+        if row.finish:
+            output.finish_reason = row.finish.name.lower()
+            eos = self._started.scheduler.limits.eos_token_ids
+            output.stop_reason = row.stop_token if row.stop_token >= 0 and row.stop_token not in eos else None
+        found = [(output.text.find(stop), stop) for stop in held.params.stops if stop in output.text]
+        if found:
+            at, stop = min(found)
+            output.text, output.finish_reason, output.stop_reason = output.text[:at], "stop", stop
+            self._started.scheduler.cancel(row.id)
+
+
+def _raw(options: Mapping[str, str | float | bool]) -> dict[str, Raw]:
+    known = {flag.key for flag in FLAGS if flag.offline}
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        raise PenstockError(f"LLM has no option {', '.join(unknown)}; there is {', '.join(sorted(known))}")
+    return {name: Raw(name, (str(value),)) for name, value in options.items() if value is not None}
+
+
+def _unbounded(config: EngineConfig) -> EngineConfig:
+    """A batch waits as a whole: nobody is turned away."""
+    return replace(config, scheduler=replace(config.scheduler, max_queue=UNBOUNDED))
+
+
+def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt is a text or a sequence of token ids; anything else is a sequence of prompts."""
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+        return [cast(Prompt, prompts)]
+    return list(cast(Sequence[Prompt], prompts))

