@@ -86,6 +86,18 @@ def test_paths_that_are_no_model(tmp_path: Path) -> None:
     assert "no weights" in _refusal(tmp_path)
 
 
+def test_a_damaged_gguf_file_is_refused_with_the_readers_words(tmp_path: Path) -> None:
+    file = tmp_path / "cut.gguf"
+    file.write_bytes(b"GGUF")
+
+    def reader(path: str) -> dict[str, object]:
+        raise ValueError(f"{path}: header at byte 4: needs 4 bytes")
+
+    with pytest.raises(ModelError) as refusal:
+        load_model(file, reader)
+    assert str(refusal.value) == f"{file}: header at byte 4: needs 4 bytes"
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"a": \x00}', "\ud800"])
 def test_damaged_json_is_refused_by_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_bytes(text.encode(errors="surrogatepass"))

@@ -40,8 +40,11 @@ def native_reader(path: str) -> Mapping[str, object]:
 
 
 def read_header(file: Path, reader: GgufReader) -> GgufHeader:
-    """Raises whatever `reader` raises for a malformed file."""
-    header = reader(str(file))
+    """The checked header; a ValueError of the reader, which is how it reports damage, becomes a ModelError."""
+    try:
+        header = reader(str(file))
+    except ValueError as error:
+        raise ModelError(file, str(error).removeprefix(f"{file}: ")) from error
     metadata = cast("Mapping[str, object]", header["metadata"])
     tensors = cast("Sequence[TensorRow]", header["tensors"])
     return GgufHeader(file, metadata, {name: tuple(shape) for name, _, shape in tensors})
