@@ -36,8 +36,8 @@ class ModelInfo:
 def load_model(path: Path, gguf_reader: GgufReader = native_reader) -> ModelInfo:
     """Reads the metadata of a GGUF file or a Hugging Face directory: no weights, and never code.
 
-    Raises ModelError for a path that is neither, a damaged file, an unknown architecture, and any key whose value
-    is missing, out of range or asks for something not built.
+    Raises ModelError for a path that is neither, a damaged file, an unknown architecture, and any key whose
+    value is missing, out of range or asks for something not built.
     """
     if path.is_dir():
         return _load_directory(path)
