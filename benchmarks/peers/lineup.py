@@ -11,7 +11,7 @@ from pathlib import Path
 from peers.client import Client
 from peers.contenders import Contender, OpenVino, Server
 
-STALL_TIMEOUT_S = "1000000"  # a stopped engine must not look like a hung one to its own front door
+STALL_TIMEOUT_S = "3600"  # a stopped engine must not look like a hung one to its own front door
 LLAMA_CACHE_MB = (
     "2048"  # host prompt cache; the default of 8 GiB for each server does not fit beside the others
 )

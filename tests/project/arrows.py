@@ -14,7 +14,8 @@ RUST: dict[str, set[str]] = {
     "decoder": {"formats", "kernels"},
     "fleet": {"protocol"},
     "gateway": {"fleet", "protocol", "text"},
-    "native": {"decoder", "fleet", "formats", "gateway", "prefix", "protocol", "text"},
+    # bindings of all of them
+    "native": {"decoder", "fleet", "formats", "gateway", "kernels", "prefix", "protocol", "text"},
 }
 
 # Packages and modules of python/penstock. `config` and `core` are open to all.
@@ -33,6 +34,7 @@ PYTHON: dict[str, set[str]] = {
     "llm": {"engine", *ROOMS_BELOW_ENGINE},
     "cli": {"engine", "llm", "worker", *ROOMS_BELOW_ENGINE},
     "__init__": {"llm"},
+    "__main__": {"cli"},
 }
 
 # Rooms that call the compiled extension. The scheduler gets what it needs handed in and runs without it.
