@@ -38,17 +38,11 @@ impl EngineProcess {
             .iter()
             .map(|arg| arg.replace("{socket}", &socket.to_string_lossy()))
             .collect();
-        let pid = Arc::new(Mutex::new(None));
         let (started, is_started) = oneshot::channel();
-        let (exited, exit) = watch::channel(None);
-        let shared_pid = Arc::clone(&pid);
         std::thread::Builder::new()
             .name("engine-process".to_owned())
-            .spawn(move || run(&argv, &shared_pid, started, &exited))?;
-        is_started.await.map_err(io::Error::other)??;
-        Ok(Self {
-            running: Some(Running { pid, exit }),
-        })
+            .spawn(move || run(&argv, started))?;
+        is_started.await.map_err(io::Error::other)?
     }
 
     /// Waits for the end of the process.
@@ -103,24 +97,25 @@ impl Drop for EngineProcess {
 }
 
 /// The thread of one process: starts it, waits for it, reports its exit.
-fn run(
-    argv: &[String],
-    shared_pid: &Mutex<Option<i32>>,
-    started: oneshot::Sender<io::Result<()>>,
-    exited: &watch::Sender<Option<ExitStatus>>,
-) {
+fn run(argv: &[String], started: oneshot::Sender<io::Result<EngineProcess>>) {
     let mut child = match command(argv).spawn() {
         Ok(child) => child,
         Err(error) => return drop(started.send(Err(error))),
     };
-    let pid = child.id().cast_signed();
-    *shared_pid.lock().unwrap_or_else(PoisonError::into_inner) = Some(pid);
-    // Nobody waits for the start any more, so nobody else would end the process.
-    if started.send(Ok(())).is_err() {
-        let _ = child.kill();
-    }
-    wait_without_reaping(pid);
-    *shared_pid.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    let number = child.id().cast_signed();
+    let pid = Arc::new(Mutex::new(Some(number)));
+    let (exited, exit) = watch::channel(None);
+    let running = Running {
+        pid: Arc::clone(&pid),
+        exit,
+    };
+    // When nobody waits for it any more, it is dropped here, which kills the process.
+    drop(started.send(Ok(EngineProcess {
+        running: Some(running),
+    })));
+    wait_without_reaping(number);
+    *pid.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    // Cannot fail for a child that ended and is not reaped.
     let status = child.wait().unwrap_or_else(|_| ExitStatus::from_raw(0));
     exited.send_replace(Some(status));
 }

@@ -174,9 +174,16 @@ impl Supervisor {
         self.shared
             .state
             .send_replace(EngineState::Starting { stages: Vec::new() });
+        // Not given up half-way: who asks for a stop waits until the process is gone.
+        if let Err(loss) = self.launch(process).await {
+            return End::Lost {
+                loss,
+                ready_for: None,
+            };
+        }
         let mut connection = tokio::select! {
             stop = next_stop(stops) => return End::Stopped(Stop { deadline: Instant::now(), ..stop }),
-            started = self.start(process) => match started {
+            greeted = self.wait_ready(process) => match greeted {
                 Ok(connection) => connection,
                 Err(loss) => return End::Lost { loss, ready_for: None },
             },
@@ -194,24 +201,27 @@ impl Supervisor {
         End::Stopped(stop)
     }
 
-    /// Starts the process, if there is one to start, and waits until its engine is ready.
-    async fn start(&self, process: &mut EngineProcess) -> Result<Connection, Loss> {
+    async fn launch(&self, process: &mut EngineProcess) -> Result<(), Loss> {
+        if let Some(argv) = &self.config.argv {
+            let started = EngineProcess::start(argv, self.socket.path()).await;
+            *process = started.map_err(|source| Loss::Spawn {
+                program: argv[0].clone(),
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Waits until an engine has connected and is ready. When somebody else starts it, it may connect at any time.
+    async fn wait_ready(&self, process: &mut EngineProcess) -> Result<Connection, Loss> {
         let limit = self.config.start_timeout;
-        let Some(argv) = &self.config.argv else {
-            let connection = self.accept().await?;
-            return timeout(limit, self.shake_hands(connection))
-                .await
-                .unwrap_or(Err(Loss::StartTimeout(limit)));
+        let in_time = if self.config.argv.is_some() {
+            let handshake = async { self.shake_hands(self.accept().await?).await };
+            timeout(limit, or_exit(process, handshake)).await
+        } else {
+            timeout(limit, self.shake_hands(self.accept().await?)).await
         };
-        let spawned = EngineProcess::start(argv, self.socket.path()).await;
-        *process = spawned.map_err(|source| Loss::Spawn {
-            program: argv[0].clone(),
-            source,
-        })?;
-        let handshake = async { self.shake_hands(self.accept().await?).await };
-        timeout(limit, or_exit(process, handshake))
-            .await
-            .unwrap_or(Err(Loss::StartTimeout(limit)))
+        in_time.unwrap_or(Err(Loss::StartTimeout(limit)))
     }
 
     async fn accept(&self) -> Result<Connection, Loss> {

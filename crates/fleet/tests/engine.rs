@@ -350,8 +350,12 @@ fn kill_9(pid: &str) {
     );
 }
 
+/// A zombie that nobody reaps is dead.
 fn is_alive(pid: &str) -> bool {
-    Path::new("/proc").join(pid).exists()
+    let stat =
+        std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
+    let state = stat.rsplit(") ").next().unwrap_or_default();
+    !state.is_empty() && !state.starts_with('Z')
 }
 
 #[tokio::test]
@@ -532,14 +536,89 @@ async fn dropping_the_last_handle_kills_the_process() {
     let socket = engine.socket_path().to_owned();
     let pid = first_pid(&pids).await;
     drop(engine);
-    let gone = async {
-        while is_alive(&pid) || socket.exists() {
+    until(|| !is_alive(&pid) && !socket.exists()).await;
+}
+
+async fn until(condition: impl Fn() -> bool) {
+    let met = async {
+        while !condition() {
             tokio::time::sleep(QUICK).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), gone)
+    tokio::time::timeout(Duration::from_secs(10), met)
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn the_engine_dies_with_a_front_door_that_is_killed() {
+    let program = std::env::current_exe().unwrap();
+    let arguments = ["--exact", "front_door_process", "--ignored"];
+    let mut front_door = std::process::Command::new(program)
+        .args(arguments)
+        .spawn()
+        .unwrap();
+    let pids = pid_file(front_door.id());
+    let engine = first_pid(pids.to_str().unwrap()).await;
+    assert!(is_alive(&engine));
+    front_door.kill().unwrap();
+    front_door.wait().unwrap();
+    until(|| !is_alive(&engine)).await;
+    std::fs::remove_file(pids).unwrap();
+    let socket_dir = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    let name = format!("penstock-{}-0", front_door.id());
+    for left in socket_dir.filter(|entry| entry.file_name() == *name) {
+        std::fs::remove_dir_all(left.path()).unwrap();
+    }
+}
+
+fn pid_file(front_door: u32) -> PathBuf {
+    std::env::temp_dir().join(format!("penstock-fleet-test-{front_door}.pids"))
+}
+
+/// The front door of the test above: its engine never looks at the socket, so only the kernel can end it.
+#[tokio::test]
+#[ignore = "is a process that another test starts and kills"]
+async fn front_door_process() {
+    let pids = pid_file(std::process::id());
+    let argv = shell(&format!("echo $$ > {}; exec sleep 100", pids.display()));
+    let _engine = Engine::start(EngineConfig { argv, ..config() }).unwrap();
+    tokio::time::sleep(LONG).await;
+}
+
+#[tokio::test]
+async fn connections_of_other_users_are_closed() {
+    let engine = Engine::start(config()).unwrap();
+    let socket = engine.socket_path().to_owned();
+    let dir = socket.parent().unwrap();
+    // As if modes were no protection.
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let stranger = tokio::task::spawn_blocking(move || connect_as_nobody(&socket))
+        .await
+        .unwrap();
+    let Some(mut stranger) = stranger else {
+        return eprintln!(
+            "SKIPPED connections_of_other_users_are_closed: only root can become another user"
+        );
+    };
+    let read = tokio::task::spawn_blocking(move || std::io::Read::read(&mut stranger, &mut [0]));
+    assert_eq!(read.await.unwrap().unwrap(), 0, "the end of the stream");
+    let _fake = FakeEngine::connect(engine.socket_path(), open_ended()).await;
+    engine.wait_ready().await.unwrap();
+}
+
+/// Connects from a thread that has another user id; `None` when this process may not change it.
+fn connect_as_nobody(socket: &Path) -> Option<std::os::unix::net::UnixStream> {
+    let socket = socket.to_owned();
+    let connect = move || {
+        const NOBODY: libc::c_long = 65534;
+        const KEEP: libc::c_long = -1;
+        // SAFETY: the bare system call changes the ids of this thread only, which ends after the connection is made.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, KEEP, NOBODY, KEEP) };
+        (changed == 0).then(|| std::os::unix::net::UnixStream::connect(socket).unwrap())
+    };
+    std::thread::spawn(connect).join().unwrap()
 }
 
 #[tokio::test]

@@ -44,9 +44,4 @@ impl FrameReader {
         self.buffer.advance(LENGTH_BYTES + length);
         decoded.map(Some)
     }
-
-    /// True when the bytes so far end inside a frame: an end of the stream here cuts a frame off.
-    pub fn is_mid_frame(&self) -> bool {
-        !self.buffer.is_empty()
-    }
 }
