@@ -35,7 +35,7 @@ log = logging.getLogger("penstock.llm")
 class SamplingParams:
     """How to continue prompts. Greedy is `temperature=0`; without a seed each request draws its own.
 
-    `logprobs` and `prompt_logprobs` are numbers of alternatives (0..20), None for no log-probabilities at all.
+    `logprobs` and `prompt_logprobs` are numbers of alternatives (0..20), None for no log-probabilities.
     """
 
     n: int = 1
@@ -113,7 +113,7 @@ class _Pending:
 
 
 class LLM:
-    """A model in this process. `options` are the server's flags: `max_num_seqs=8`, `quantization="none"`, ..."""
+    """A model in this process. `options` are the server's flags, such as `max_num_seqs=8`."""
 
     def __init__(self, model: str, **options: str | float | bool) -> None:
         from penstock import _native
@@ -121,9 +121,7 @@ class LLM:
         located = locate(model)
         resolved = resolve(_raw(options), str(located.path), located.served_name)
         config = _unbounded(resolved.engine)
-        self._started = start(
-            config, lambda name, seconds, detail: log.info("%s %.2f s (%s)", name, seconds, detail)
-        )
+        self._started = start(config, _log_stage)
         self._tokenizer: Tokenizer = _native.Tokenizer(config.model.path)
         self._next_id = 0
 
@@ -132,7 +130,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
-        """Continue each prompt (text or token ids), computed together; results are in the order of the prompts."""
+        """Continue each prompt (text or token ids), computed together; results in the order of the prompts."""
         listed = _listed(prompts)
         params = self._params(sampling_params, len(listed))
         results = [self._request(prompt, wanted) for prompt, wanted in zip(listed, params, strict=True)]
@@ -148,11 +146,11 @@ class LLM:
         """Answer one conversation or a list of them, through the model's chat template."""
         single = bool(messages) and isinstance(messages[0], Mapping)
         conversations = [messages] if single else list(messages)
-        texts = [
+        prompts = [
             self._tokenizer.apply_chat_template(json.dumps(conversation), add_generation_prompt)
             for conversation in conversations
         ]
-        return self.generate([self._tokenizer.encode(text, False) for text in texts], sampling_params)
+        return self.generate(prompts, sampling_params)
 
     def close(self) -> None:
         """Let go of weights and KV blocks."""
@@ -171,9 +169,12 @@ class LLM:
     def default_sampling_params(self) -> SamplingParams:
         """What the checkpoint asks for."""
         defaults = self._started.info.generation
-        wanted = {"temperature": defaults.temperature, "top_k": defaults.top_k, "top_p": defaults.top_p}
+        neutral = SamplingParams()
         return replace(
-            SamplingParams(), **{name: value for name, value in wanted.items() if value is not None}
+            neutral,
+            temperature=neutral.temperature if defaults.temperature is None else defaults.temperature,
+            top_k=neutral.top_k if defaults.top_k is None else defaults.top_k,
+            top_p=neutral.top_p if defaults.top_p is None else defaults.top_p,
         )
 
     def _request(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
@@ -248,12 +249,16 @@ class LLM:
             self._started.scheduler.cancel(row.id)
 
 
+def _log_stage(name: str, seconds: float, detail: str) -> None:
+    log.info("%s %.2f s (%s)", name, seconds, detail)
+
+
 def _raw(options: Mapping[str, str | float | bool]) -> dict[str, Raw]:
     known = {flag.key for flag in FLAGS if flag.offline}
     unknown = sorted(options.keys() - known)
     if unknown:
         raise PenstockError(f"LLM has no option {', '.join(unknown)}; there is {', '.join(sorted(known))}")
-    return {name: Raw(name, (str(value),)) for name, value in options.items() if value is not None}
+    return {name: Raw(name, (str(value),)) for name, value in options.items()}
 
 
 def _unbounded(config: EngineConfig) -> EngineConfig:

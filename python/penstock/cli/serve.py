@@ -14,7 +14,8 @@ from penstock import __version__
 from penstock.cli.arguments import settings
 from penstock.config import Config, EngineConfig, gather, resolve
 from penstock.core import PenstockError
-from penstock.model import ModelInfo, load_model
+from penstock.engine.startup import read_model
+from penstock.model import ModelInfo
 from penstock.model.locate import locate
 
 MAX_BODY_BYTES = 32 << 20
@@ -27,7 +28,7 @@ def serve(parsed: argparse.Namespace) -> int:
     resolve(raw, "", "")  # A wrong value is refused before a model is looked for.
     located = locate(parsed.model)
     config = resolve(raw, str(located.path.resolve()), located.served_name)
-    info = load_model(Path(config.engine.model.path))
+    info = read_model(config.engine.model.path)
     warn(info, config)
     from penstock import _native
 

@@ -16,5 +16,7 @@ class WorkerFacts:
     num_blocks: int
     block_bytes: int
     max_model_len: int
+    stages: tuple[tuple[str, float, str], ...] = ()
+    """Name, seconds and detail of each stage of loading."""
     notice: str = ""
     """What the worker lowered and why, or nothing."""

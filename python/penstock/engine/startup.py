@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +10,14 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.config import EngineConfig
-from penstock.core import InvalidValueError, WorkerFacts
+from penstock.core import InvalidValueError, PenstockError, WorkerFacts
 from penstock.executor import Executor, InlineExecutor
 from penstock.kv import BlockPool, PrefixCache
 from penstock.model import ModelInfo, load_model
 from penstock.scheduler import Limits, Scheduler
 
 WORKER = "penstock.worker"
-MIB = 2**20
+log = logging.getLogger("penstock.engine")
 
 
 class StageSink(Protocol):
@@ -36,18 +37,25 @@ class Started:
 def start(config: EngineConfig, on_stage: StageSink, clock: Callable[[], float] = time.monotonic) -> Started:
     """Load the model and build the rooms around it. PenstockError says what is wrong, and the remedy."""
     began = time.monotonic()
-    info = load_model(Path(config.model.path))
+    info = read_model(config.model.path)
     _check_length(config, info)
-    on_stage("model read", time.monotonic() - began, f"{info.architecture}, {info.spec.layers} layers")
-    began = time.monotonic()
+    on_stage("metadata read", time.monotonic() - began, f"{info.architecture}, {info.spec.layers} layers")
     executor = InlineExecutor(WORKER, config, info)
-    facts = executor.facts
-    packed = f"{facts.weights_bytes / MIB:.0f} MiB, {facts.numerics}, {facts.isa}, {facts.threads} threads"
-    on_stage("weights packed", time.monotonic() - began, packed)
-    began = time.monotonic()
-    scheduler = build_scheduler(config, info, facts, clock)
-    on_stage("KV allocated", time.monotonic() - began, _kv_detail(config, facts))
-    return Started(config, info, executor, scheduler)
+    for stage in executor.facts.stages:
+        on_stage(*stage)
+    if executor.facts.notice:
+        log.warning("%s", executor.facts.notice)
+    return Started(config, info, executor, build_scheduler(config, info, executor.facts, clock))
+
+
+def read_model(path: str) -> ModelInfo:
+    """Metadata of the model at `path`; a malformed file is a PenstockError too."""
+    try:
+        return load_model(Path(path))
+    except PenstockError:
+        raise
+    except ValueError as error:
+        raise PenstockError(str(error)) from error
 
 
 def build_scheduler(
@@ -77,10 +85,3 @@ def _check_length(config: EngineConfig, info: ModelInfo) -> None:
     asked, most = config.model.max_model_len, info.spec.max_position
     if asked and asked > most:
         raise InvalidValueError("--max-model-len", asked, f"at most {most}, the model's own length")
-
-
-def _kv_detail(config: EngineConfig, facts: WorkerFacts) -> str:
-    tokens = facts.num_blocks * config.cache.block_size
-    size = facts.num_blocks * facts.block_bytes / MIB
-    detail = f"{facts.num_blocks} blocks, {tokens} tokens, {size:.0f} MiB, pages touched as used"
-    return f"{detail}; {facts.notice}" if facts.notice else detail

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
 from penstock.config.memory import KvNeeds, KvPlan, plan_kv
-from penstock.core import StepPlan, WorkerFacts
+from penstock.core import PenstockError, StepPlan, WorkerFacts
 from penstock.model import ModelInfo
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ def create(config: EngineConfig, info: ModelInfo) -> Worker:
 
     kv = plan_kv(kv_needs(config, info, available_memory() - weight_bytes(info)))
     options = decoder_options(config, kv)
-    decoder = Decoder(info.spec.to_json(), info.names.to_json(), list(info.paths), json.dumps(options))
+    try:
+        decoder = Decoder(info.spec.to_json(), info.names.to_json(), list(info.paths), json.dumps(options))
+    except ValueError as error:
+        raise PenstockError(str(error)) from error
     return Worker(decoder, config, info, kv)
 
 
@@ -41,6 +44,7 @@ class Worker:
             num_blocks=kv.num_blocks,
             block_bytes=kv.block_bytes,
             max_model_len=kv.max_model_len,
+            stages=tuple(decoder.stages),
             notice=kv.notice,
         )
 
