@@ -130,7 +130,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
-        """Continue each prompt (text or token ids), computed together; results in the order of the prompts."""
+        """Continue each prompt (text or token ids), computed together; results are in the same order."""
         listed = _listed(prompts)
         params = self._params(sampling_params, len(listed))
         results = [self._request(prompt, wanted) for prompt, wanted in zip(listed, params, strict=True)]

@@ -1,0 +1,272 @@
+"""What the scheduler decides, case by case."""
+
+import pytest
+from penstock.core import FinishReason, InvalidValueError, Request, StepPlan
+from penstock.scheduler import Limits
+
+from tests.scheduler.harness import EOS, World, make_request, reference
+
+PROMPT = [(3 * at) % 90 + 1 for at in range(70)]
+
+
+def lengths(plan: StepPlan | None) -> list[int]:
+    assert plan is not None
+    return list(plan.lengths)
+
+
+def long_answer(request_id: int, prompt: list[int], max_tokens: int = 30, **options: object) -> Request:
+    return make_request(request_id, prompt, max_tokens, ignore_eos=True, **options)
+
+
+def test_a_prompt_is_computed_in_chunks_and_sampled_after_the_last() -> None:
+    world = World(budget=32)
+    world.add(long_answer(1, PROMPT, 2))
+    plans = [world.step() for _ in range(4)]
+    assert [lengths(plan) for plan in plans] == [[32], [32], [6], [1]]
+    assert [list(plan.sample) for plan in plans if plan] == [[0], [0], [1], [1]]
+    assert world.endings[1].finish is FinishReason.LENGTH
+
+
+def test_decodes_come_first_and_chunks_take_what_is_left() -> None:
+    world = World(budget=32)
+    world.add(long_answer(1, [1, 2, 3]))
+    world.step()
+    world.add(long_answer(2, PROMPT))
+    world.add(long_answer(3, PROMPT[::-1]))
+    assert lengths(world.step()) == [1, 31]
+    assert lengths(world.step()) == [1, 31]
+    assert lengths(world.step()) == [1, 8, 23]
+
+
+def test_registrations_come_with_the_first_step_only() -> None:
+    world = World(budget=32)
+    world.add(long_answer(1, PROMPT, temperature=0.5, top_k=3, top_p=0.9, seed=11, choice=2, logprobs=4))
+    first, second = world.step(), world.step()
+    assert first is not None
+    assert second is not None
+    params = first.registrations[0]
+    assert (params.slot, params.temperature, params.top_k, params.top_p) == (0, 0.5, 3, 0.9)
+    assert (params.seed, params.choice, params.logprobs, params.prompt_logprobs) == (11, 2, 4, -1)
+    assert second.registrations == []
+
+
+def test_a_repeated_prompt_hits_all_but_its_last_block() -> None:
+    world = World()
+    for request_id in (1, 2):
+        world.add(make_request(request_id, PROMPT[:64]))
+        world.run()
+    row = world.endings[2].rows[0]
+    assert row.cached_tokens == 48
+    stats = world.scheduler.stats()
+    assert (stats.prefix_query_tokens, stats.prefix_hit_tokens) == (128, 48)
+
+
+def test_generated_tokens_are_cached_too() -> None:
+    world = World()
+    world.add(long_answer(1, PROMPT[:20], 40))
+    world.run()
+    conversation = PROMPT[:20] + world.endings[1].tokens
+    world.add(make_request(2, [*conversation, 5]))
+    world.run()
+    assert world.endings[2].rows[0].cached_tokens == 48
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"read_prefix_cache": False}, {"prompt_logprobs": 0}, {"cache_salt": b"other tenant"}],
+)
+def test_some_requests_do_not_read_what_others_computed(options: dict[str, object]) -> None:
+    world = World()
+    world.add(make_request(1, PROMPT))
+    world.run()
+    world.add(make_request(2, PROMPT, 4, **options))
+    world.run()
+    assert world.endings[2].rows[0].cached_tokens == 0
+
+
+def test_without_a_prefix_cache_nothing_is_found() -> None:
+    world = World(prefix=False)
+    for request_id in (1, 2):
+        world.add(make_request(request_id, PROMPT))
+        world.run()
+    assert world.endings[2].rows[0].cached_tokens == 0
+    assert world.endings[1].tokens == world.endings[2].tokens
+
+
+def test_a_prefix_that_somebody_is_computing_is_awaited() -> None:
+    world = World(budget=32)
+    world.add(make_request(1, [*PROMPT, 1]))
+    world.add(make_request(2, [*PROMPT, 2]))
+    world.add(make_request(3, [9, 9]))
+    assert lengths(world.step()) == [32]
+    assert lengths(world.step()) == [32]
+    world.run()
+    assert world.endings[2].rows[0].cached_tokens == 64
+    assert world.executor.computed < len(PROMPT) + 40
+
+
+def test_others_pass_a_request_that_awaits_a_prefix() -> None:
+    world = World(budget=40)
+    world.add(make_request(1, PROMPT[:33]))
+    world.add(make_request(2, [*PROMPT[:33], 2]))
+    world.add(make_request(3, [9, 9]))
+    plan = world.step()
+    assert lengths(plan) == [33, 2]
+
+
+def test_when_the_owner_of_an_awaited_prefix_goes_the_next_one_computes_it() -> None:
+    world = World(budget=32)
+    world.add(make_request(1, PROMPT))
+    world.add(make_request(2, PROMPT))
+    world.step()
+    world.scheduler.cancel(1)
+    world.collect()
+    assert lengths(world.step()) == [32]
+    world.run()
+    assert world.endings[1].finish is FinishReason.CANCELLED
+    assert world.endings[2].tokens == reference(make_request(2, PROMPT), 97, 256)[0]
+
+
+def test_preemption_takes_the_latest_arrival_and_changes_no_output() -> None:
+    world = World(num_blocks=6, budget=64, max_num_seqs=4, prefix=False)
+    requests = [long_answer(request_id, [request_id] * 15, 50) for request_id in range(3)]
+    for request in requests:
+        world.add(request)
+    world.run()
+    assert world.scheduler.stats().preemptions > 0
+    for request in requests:
+        assert world.endings[request.id].tokens == reference(request, 97, 256)[0]
+
+
+def test_prompt_logprobs_survive_a_preemption_halfway_through_the_prompt() -> None:
+    world = World(num_blocks=8, budget=3, max_num_seqs=2, prefix=False)
+    prompt = [*PROMPT, *PROMPT[:10]]
+    world.add(long_answer(1, [1] * 15, 60))
+    for _ in range(6):
+        world.step()
+    world.add(make_request(2, prompt, prompt_logprobs=0))
+    world.run()
+    assert world.scheduler.stats().preemptions > 0
+    rows = world.endings[2].rows[0].prompt_logprobs
+    assert [row[2][0][0] for row in rows] == prompt[1:]
+
+
+def test_a_prompt_that_no_pool_of_this_size_holds_ends_at_once() -> None:
+    world = World(num_blocks=3)
+    world.add(make_request(1, PROMPT))
+    world.collect()
+    assert world.endings[1].finish is FinishReason.ERROR
+    assert "needs 5 KV blocks of 16 tokens, the pool has 3" in world.endings[1].rows[0].error
+
+
+def test_a_request_that_outgrows_the_pool_ends_with_the_numbers() -> None:
+    world = World(num_blocks=3)
+    world.add(long_answer(1, PROMPT[:40], 60))
+    world.run()
+    ending = world.endings[1]
+    assert ending.finish is FinishReason.ERROR
+    assert len(ending.tokens) == 3 * 16 - 40 + 1
+    assert "needs 4 KV blocks" in ending.rows[-1].error
+
+
+@pytest.mark.parametrize("prompt", [[97], [-1], [5] * 256])
+def test_a_prompt_that_the_model_cannot_take_is_refused(prompt: list[int]) -> None:
+    world = World()
+    world.add(make_request(1, prompt))
+    world.collect()
+    assert world.endings[1].finish is FinishReason.ERROR
+
+
+def test_a_full_queue_rejects() -> None:
+    world = World(max_queue=1)
+    world.add(make_request(1, [1]))
+    world.add(make_request(2, [2]))
+    world.collect()
+    assert world.endings[2].finish is FinishReason.REJECTED
+    world.run()
+    assert world.endings[1].finish in (FinishReason.LENGTH, FinishReason.STOP)
+
+
+def test_a_cancel_between_steps_frees_the_blocks_at_once() -> None:
+    world = World()
+    world.add(long_answer(1, PROMPT))
+    world.step()
+    assert world.scheduler.stats().blocks_used == 5
+    world.scheduler.cancel(1)
+    world.collect()
+    assert world.endings[1].finish is FinishReason.CANCELLED
+    assert world.scheduler.stats().blocks_used == 0
+
+
+def test_a_cancel_during_a_step_waits_for_it() -> None:
+    world = World(in_flight=2)
+    world.add(long_answer(1, PROMPT[:20]))
+    world.step()
+    world.scheduler.cancel(1)
+    assert world.scheduler.stats().blocks_used > 0
+    world.run()
+    assert world.endings[1].finish is FinishReason.CANCELLED
+    assert world.scheduler.stats().blocks_used == 0
+
+
+def test_a_cancel_of_an_unknown_request_is_ignored() -> None:
+    World().scheduler.cancel(99)
+
+
+def test_two_live_requests_cannot_share_an_id() -> None:
+    world = World()
+    world.add(make_request(1, [1]))
+    with pytest.raises(InvalidValueError, match="request id"):
+        world.scheduler.add(make_request(1, [2]))
+
+
+def test_a_failed_step_ends_its_requests_and_no_others() -> None:
+    world = World(max_num_seqs=1, fail_at=2)
+    world.add(long_answer(1, [1, 2]))
+    world.add(long_answer(2, [3, 4], 3))
+    world.run()
+    assert world.endings[1].finish is FinishReason.ERROR
+    assert "told to fail" in world.endings[1].rows[-1].error
+    assert world.endings[2].finish is FinishReason.LENGTH
+
+
+def test_a_stop_token_before_min_tokens_is_an_ordinary_token() -> None:
+    output, _ = reference(make_request(0, [1, 2, 3], 10, ignore_eos=True), 97, 256)
+    stop = output[2]
+    world = World()
+    world.add(make_request(1, [1, 2, 3], 10, ignore_eos=True, stop_token_ids=(stop,)))
+    world.add(make_request(2, [1, 2, 3], 10, ignore_eos=True, stop_token_ids=(stop,), min_tokens=5))
+    world.run()
+    assert world.endings[1].tokens == output[: output.index(stop) + 1]
+    assert world.endings[1].rows[-1].stop_token == stop
+    assert len(world.endings[2].tokens) > 5
+
+
+def test_the_model_length_bounds_the_output() -> None:
+    world = World(max_model_len=20)
+    world.add(long_answer(1, [1] * 15, 30))
+    world.run()
+    assert (len(world.endings[1].tokens), world.endings[1].finish) == (5, FinishReason.LENGTH)
+
+
+def test_queue_time_is_reported_with_the_first_output() -> None:
+    world = World(max_num_seqs=1)
+    world.add(long_answer(1, [1], 3))
+    world.add(long_answer(2, [2], 3))
+    world.run()
+    assert [row.queue_us for row in world.endings[2].rows] == [4_000_000, 0, 0]
+
+
+def test_several_plans_in_flight_hold_different_sequences() -> None:
+    world = World(in_flight=2, budget=4, max_num_seqs=4)
+    for request_id in range(4):
+        world.add(long_answer(request_id, [request_id + 1] * 3, 6))
+    world.run()
+    for request_id in range(4):
+        expected = reference(long_answer(request_id, [request_id + 1] * 3, 6), 97, 256)[0]
+        assert world.endings[request_id].tokens == expected
+
+
+def test_a_budget_below_the_number_of_sequences_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="max_num_batched_tokens"):
+        Limits(8, 7, 100, 10, 97, frozenset({EOS}))
