@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use penstock_fleet::{Engine, EngineState};
+use penstock_protocol::frames::Ready;
 use penstock_text::{TextError, TextModel};
 
 use crate::app::App;
@@ -60,7 +61,10 @@ async fn follow_engine(engine: &Engine) -> Result<(), StartupError> {
                 }
                 reported = stages.len();
             }
-            EngineState::Ready(_) => return Ok(()),
+            EngineState::Ready(ready) => {
+                log(&limits_line(&ready));
+                return Ok(());
+            }
             EngineState::Down { .. } => log(&state.to_string()),
             EngineState::Failed { .. } | EngineState::Stopped => {
                 return Err(StartupError::Engine(state.to_string()));
@@ -79,6 +83,20 @@ fn stage_line(name: &str, seconds: f64, detail: &str) -> String {
         format!(" ({detail})")
     };
     format!("{name} {seconds:.2} s{detail}")
+}
+
+fn limits_line(ready: &Ready) -> String {
+    format!(
+        "engine ready ({} on {}, {} threads; context {} tokens, {} sequences; KV {} blocks, {} tokens, {:.0} MiB)",
+        ready.numerics,
+        ready.isa,
+        ready.threads,
+        ready.max_model_len,
+        ready.max_num_seqs,
+        ready.num_blocks,
+        u64::from(ready.num_blocks) * u64::from(ready.block_size),
+        ready.kv_bytes as f64 / f64::from(1 << 20),
+    )
 }
 
 /// Reports every later loss and return of the engine; runs until the engine is stopped.

@@ -1,0 +1,15 @@
+//! The front door over real HTTP on loopback, with a scripted engine behind it on the real socket.
+//!
+//! `tests/tiny-model` is a tokenizer whose token id is the byte it stands for; 257 and 258 are `<|im_start|>` and
+//! `<|im_end|>`, 256 is `he`.
+
+#![allow(clippy::unwrap_used)]
+
+mod client;
+mod door;
+mod errors;
+mod faults;
+mod hostile;
+mod info;
+mod shapes;
+mod streams;
