@@ -2,7 +2,7 @@
 
     python benchmarks/step_overhead.py [--running 1 8 32 128] [--steps 400] [--context 512]
 
-Prints medians in microseconds for steps in which every sequence decodes one token.
+Prints medians in microseconds over steps in which every sequence decodes one token.
 """
 
 from __future__ import annotations

@@ -1,0 +1,154 @@
+"""The loop against a scripted front door and the fake executor."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+
+import pytest
+from penstock.core import FinishReason, Request, SamplingParams, StepOutput, WorkerFacts
+from penstock.engine import Engine
+from penstock.engine.loop import MOST_FAILURES, UnusableError
+from penstock.kv import BlockPool, PrefixCache
+from penstock.scheduler import Limits, Scheduler
+from penstock.wire import Cancel, EngineFrame, FrontFrame, Shutdown, Step
+
+from tests.fakes.executor import FakeExecutor, hash_chain, hash_root
+
+FACTS = WorkerFacts(bytes(32), "fake", "none", 1, 0, 64, 1024, 256)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FrontDoor:
+    """Answers each poll with the next item of the script: frames, or a function that looks at what was sent.
+
+    When the script is over it says SHUTDOWN. A poll that may wait and has nothing lets its time pass.
+    """
+
+    def __init__(
+        self, clock: Clock, script: list[list[FrontFrame] | Callable[[FrontDoor], list[FrontFrame]]]
+    ) -> None:
+        self.clock = clock
+        self.script = script
+        self.sent: list[Step] = []
+        self.waits: list[float] = []
+
+    def poll(self, timeout: float) -> list[FrontFrame]:
+        self.waits.append(timeout)
+        item = self.script.pop(0) if self.script else [Shutdown()]
+        frames = item if isinstance(item, list) else item(self)
+        if not frames:
+            self.clock.now += timeout
+        return frames
+
+    def send(self, frame: EngineFrame) -> None:
+        assert isinstance(frame, Step)
+        self.sent.append(frame)
+
+    def rows(self) -> list[StepOutput]:
+        return [row for step in self.sent for row in step.outputs.rows()]
+
+
+def request(request_id: int, prompt: list[int], max_tokens: int = 3) -> Request:
+    return Request(
+        request_id, array("i", prompt), SamplingParams(max_tokens=max_tokens, ignore_eos=True), 100.0
+    )
+
+
+def engine(front: FrontDoor, *, fail_at: int = 0) -> tuple[Engine, Scheduler]:
+    pool = BlockPool(64)
+    prefix = PrefixCache(pool, 16, bytes(32), hash_chain, hash_root)
+    limits = Limits(4, 32, 256, 10, 97, frozenset({0}))
+    scheduler = Scheduler(limits, pool, prefix, 16, front.clock)
+    executor = FakeExecutor(
+        num_blocks=64, block_size=16, max_num_seqs=4, max_batched_tokens=32, fail_at=fail_at
+    )
+    executor.facts = FACTS
+    return Engine(front, scheduler, executor, front.clock), scheduler
+
+
+def idle(times: int) -> list[list[FrontFrame] | Callable[[FrontDoor], list[FrontFrame]]]:
+    return [[] for _ in range(times)]
+
+
+def test_each_step_is_one_frame_with_the_tokens_of_all_requests() -> None:
+    front = FrontDoor(Clock(), [[request(1, [5, 6]), request(2, [7])], *idle(3)])
+    loop, scheduler = engine(front)
+    loop.run()
+    steps = [step for step in front.sent if step.batch_tokens]
+    assert [step.step for step in steps] == [1, 2, 3]
+    assert [step.batch_tokens for step in steps] == [3, 2, 2]
+    assert [list(step.outputs.ids) for step in steps] == [[1, 2]] * 3
+    assert [row.finish for row in front.rows()[-2:]] == [FinishReason.LENGTH] * 2
+    assert scheduler.stats().blocks_used == 0
+
+
+def test_an_idle_engine_waits_for_frames_and_sends_a_heartbeat_each_second() -> None:
+    front = FrontDoor(Clock(), idle(8))
+    loop, _ = engine(front)
+    loop.run()
+    heartbeats = [step for step in front.sent if not len(step.outputs)]
+    assert len(heartbeats) >= 3
+    assert {step.step for step in heartbeats} == {0}
+    assert 1.0 in front.waits
+
+
+def test_a_cancel_is_answered_within_one_step() -> None:
+    front = FrontDoor(Clock(), [[request(1, [5], 50)], [], [Cancel((1, 99))], []])
+    loop, scheduler = engine(front)
+    loop.run()
+    assert front.rows()[-1].finish is FinishReason.CANCELLED
+    assert len(front.rows()) == 3
+    assert scheduler.stats().blocks_used == 0
+
+
+def test_what_ends_without_a_step_is_answered_without_waiting() -> None:
+    front = FrontDoor(Clock(), [[request(1, [96] * 300)], []])
+    loop, _ = engine(front)
+    loop.run()
+    row = front.rows()[0]
+    assert (row.finish, front.sent[0].step) == (FinishReason.ERROR, 0)
+    assert "maximum model length" in row.error
+
+
+def test_shutdown_ends_all_requests_as_cancelled() -> None:
+    front = FrontDoor(Clock(), [[request(1, [5], 50), request(2, [6], 50)], []])
+    loop, scheduler = engine(front)
+    loop.run()
+    assert [row.finish for row in front.rows()[-2:]] == [FinishReason.CANCELLED] * 2
+    assert not scheduler.has_requests()
+
+
+def test_a_failed_step_ends_its_requests_and_the_engine_goes_on() -> None:
+    front = FrontDoor(Clock(), [[request(1, [5])], [request(2, [6])], *idle(4)])
+    loop, _ = engine(front, fail_at=1)
+    loop.run()
+    rows = front.rows()
+    assert (rows[0].id, rows[0].finish) == (1, FinishReason.ERROR)
+    assert "failed in step 1" in rows[0].error
+    assert rows[-1].finish is FinishReason.LENGTH
+
+
+def test_a_decoder_that_always_fails_is_given_up() -> None:
+    front = FrontDoor(Clock(), [[request(number, [5])] for number in range(MOST_FAILURES + 1)])
+    loop, _ = engine(front)
+
+    class Broken:
+        facts = FACTS
+
+        def submit(self, plan: object) -> None:
+            raise RuntimeError("no device")
+
+        def close(self) -> None: ...
+
+    loop._executor = Broken()  # type: ignore[assignment]
+    with pytest.raises(UnusableError, match="one after another"):
+        loop.run()
+    assert [row.finish for row in front.rows()] == [FinishReason.ERROR] * MOST_FAILURES
