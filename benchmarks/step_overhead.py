@@ -91,9 +91,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=512)
     options = parser.parse_args()
     gc.disable()
-    print(
-        f"{'running':>8} {'schedule':>9} {'apply':>9} {'encode':>9} {'total':>9}  us, median of {options.steps}"
-    )
+    print(f"{'running':>8} {'schedule':>9} {'apply':>9} {'encode':>9} {'total':>9}  us, medians")
     for running in options.running:
         parts = measure(running, options.context, options.steps)
         note = f"  budget {BUDGET_US:.0f}" if running == BUDGET_AT else ""

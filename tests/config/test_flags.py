@@ -1,0 +1,90 @@
+import re
+
+import pytest
+from penstock.config.flags import FLAGS, GROUPS, IGNORED, Flag
+from penstock.config.kinds import Switch
+from penstock.config.resolve import parse
+from penstock.config.sources import Raw
+from penstock.core import InvalidValueError
+
+BY_NAME = {flag.name: flag for flag in FLAGS}
+
+OUT_OF_RANGE = {
+    "--dtype": "float16",
+    "--quantization": "fp8",
+    "--max-model-len": "1",
+    "--seed": "-1",
+    "--chat-template": "",
+    "--kv-cache-memory-bytes": "12 parsecs",
+    "--block-size": "48",
+    "--kv-cache-dtype": "int8",
+    "--enable-prefix-caching": "perhaps",
+    "--max-num-seqs": "0",
+    "--max-num-batched-tokens": "many",
+    "--max-num-queued-reqs": "0",
+    "--threads": "0",
+    "--isa": "sse2",
+    "--host": "",
+    "--port": "65536",
+    "--served-model-name": "",
+    "--api-key": "",
+    "--engine-process": "2",
+    "--shutdown-timeout": "nan",
+    "--engine-stall-timeout": "0.5",
+}
+
+
+def test_every_flag_is_defined_once_and_complete() -> None:
+    assert len(BY_NAME) == len(FLAGS)
+    assert len({flag.env for flag in FLAGS}) == len(FLAGS)
+    for flag in FLAGS:
+        assert re.fullmatch(r"--[a-z]+(-[a-z]+)*", flag.name)
+        assert flag.group in GROUPS
+        assert flag.help
+        assert flag.kind.expected()
+        assert flag.env == "PENSTOCK_" + flag.name[2:].upper().replace("-", "_")
+    assert not {ignored.name for ignored in IGNORED} & BY_NAME.keys()
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.key)
+def test_a_value_out_of_range_is_refused_with_place_and_range(flag: Flag) -> None:
+    text = OUT_OF_RANGE[flag.name]
+    with pytest.raises(InvalidValueError) as caught:
+        parse({flag.key: Raw(flag.name, (text,))})
+    assert str(caught.value) == f"{flag.name} is {text!r}, expected {flag.kind.expected()}"
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.key)
+def test_a_default_is_in_its_own_range(flag: Flag) -> None:
+    defaults = flag.default if isinstance(flag.default, tuple) else (flag.default,)
+    for default in defaults:
+        if default is not None:
+            assert flag.kind.parse(str(default)) == default
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1048576", 2**20),
+        ("512M", 512 * 10**6),
+        ("1GiB", 2**30),
+        ("1.5 GiB", 3 * 2**29),
+        ("2g", 2 * 10**9),
+        ("256MiB", 2**28),
+        ("3GB", 3 * 10**9),
+    ],
+)
+def test_sizes_may_carry_units(text: str, expected: int) -> None:
+    assert BY_NAME["--kv-cache-memory-bytes"].kind.parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["1", "-5M", "1GiX", "", "G"])
+def test_sizes_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(InvalidValueError, match="also as 512M or 1GiB"):
+        parse({"kv_cache_memory_bytes": Raw("--kv-cache-memory-bytes", (text,))})
+
+
+def test_switches_read_words() -> None:
+    assert [Switch().parse(word) for word in ("true", "1", "ON", "no", "0", "False")] == [True] * 3 + [
+        False
+    ] * 3

@@ -1,0 +1,93 @@
+from pathlib import Path
+
+import pytest
+from penstock.config import EngineConfig, Raw, cache_directory, gather, resolve
+from penstock.core import InvalidValueError, PenstockError
+
+
+def settings(**texts: str) -> dict[str, Raw]:
+    return {key: Raw("--" + key.replace("_", "-"), (text,)) for key, text in texts.items()}
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(
+        'port = 1\nmax-num-seqs = 2\nblock_size = 64\napi-key = ["a", "b"]\nenable-prefix-caching = false\n'
+    )
+    environ = {"PENSTOCK_PORT": "3", "PENSTOCK_MAX_NUM_SEQS": "4"}
+    config = resolve(gather({"port": ("5",)}, str(file), environ), "model", "name")
+    assert config.server.port == 5
+    assert config.engine.scheduler.max_num_seqs == 4
+    assert config.engine.cache.block_size == 64
+    assert config.engine.cache.prefix_caching is False
+    assert config.server.api_keys == ("a", "b")
+
+
+def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text("port = 7\n")
+    assert resolve(gather({}, None, {"PENSTOCK_CONFIG": str(file)}), "m", "n").server.port == 7
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [("flag", "--port is"), ("environment", "PENSTOCK_PORT is"), ("file", "penstock.toml: port is")],
+)
+def test_an_error_names_the_place_where_the_value_stands(source: str, place: str, tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text("port = 99999\n" if source == "file" else "")
+    flags = {"port": ("99999",)} if source == "flag" else {}
+    environ = {"PENSTOCK_PORT": "99999"} if source == "environment" else {}
+    with pytest.raises(InvalidValueError, match=r"expected an integer in 0\.\.65535") as caught:
+        resolve(gather(flags, str(file), environ), "m", "n")
+    assert place in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [("prot = 1", "unknown setting 'prot'"), ("port = [", "Invalid value"), ("port = {a = 1}", "port is")],
+)
+def test_a_wrong_file_is_refused(text: str, fault: str, tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(text)
+    with pytest.raises(PenstockError, match=fault):
+        gather({}, str(file), {})
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(PenstockError, match=r"--config nowhere\.toml: No such file"):
+        gather({}, "nowhere.toml", {})
+
+
+def test_the_batch_follows_the_sequences_and_they_follow_it() -> None:
+    def scheduler(**texts: str) -> tuple[int, int]:
+        section = resolve(settings(**texts), "m", "n").engine.scheduler
+        return section.max_num_seqs, section.max_num_batched_tokens
+
+    assert scheduler() == (64, 512)
+    assert scheduler(max_num_seqs="600") == (600, 600)
+    assert scheduler(max_num_batched_tokens="16") == (16, 16)
+
+
+def test_a_batch_below_the_sequences_is_refused_with_both_flags() -> None:
+    with pytest.raises(
+        InvalidValueError, match=r"--max-num-batched-tokens is 8, expected at least --max-num-seqs"
+    ):
+        resolve(settings(max_num_seqs="9", max_num_batched_tokens="8"), "m", "n")
+
+
+def test_served_names_default_to_what_the_model_was_called() -> None:
+    assert resolve({}, "m", "smollm2").server.served_model_names == ("smollm2",)
+    named = {"served_model_name": Raw("--served-model-name", ("a", "b"))}
+    assert resolve(named, "m", "smollm2").server.served_model_names == ("a", "b")
+
+
+def test_the_engine_reads_back_what_it_was_told() -> None:
+    engine = resolve(settings(max_model_len="99", isa="avx2", seed="5"), "m", "n").engine
+    assert EngineConfig.from_json(engine.to_json()) == engine
+
+
+def test_the_cache_directory_follows_the_environment() -> None:
+    assert cache_directory({"PENSTOCK_CACHE": "p", "XDG_CACHE_HOME": "x"}) == Path("p")
+    assert cache_directory({"XDG_CACHE_HOME": "x"}) == Path("x/penstock")
+    assert cache_directory({}) == Path.home() / ".cache/penstock"
