@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from penstock.config import resolve
-from penstock.wire import EngineFrame, Fatal, FrameReader, Hello, decode_engine_frame
+from penstock.core import FinishReason, Request, SamplingParams, StepOutput
+from penstock.wire import (
+    Cancel,
+    EngineFrame,
+    Fatal,
+    FrameReader,
+    FrontFrame,
+    Hello,
+    Ready,
+    Shutdown,
+    Step,
+    decode_engine_frame,
+    encode,
+)
+
+F = TypeVar("F")
 
 
 class Listener:
@@ -70,3 +89,102 @@ def test_without_a_front_door_the_engine_says_so_and_ends(tmp_path: Path) -> Non
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=os.environ)
     assert ended.returncode == 1
     assert "cannot connect to the front door" in ended.stderr
+
+
+class FrontDoor:
+    """The front door's side of one connection, waiting for frames as it needs them."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.connection, _ = listener.socket.accept()
+        self.connection.settimeout(30)
+        self.reader = FrameReader(decode_engine_frame)
+        self.arrived: list[EngineFrame] = []
+
+    def send(self, frame: FrontFrame) -> None:
+        self.connection.sendall(encode(frame))
+
+    def next(self, kind: type[F]) -> F:
+        """The next frame of `kind`; others before it are dropped."""
+        while True:
+            while self.arrived:
+                frame = self.arrived.pop(0)
+                if isinstance(frame, kind):
+                    return frame
+            data = self.connection.recv(65536)
+            assert data, f"the engine left before it sent {kind.__name__}"
+            self.arrived += self.reader.feed(data)
+
+    def rows(self, request_id: int) -> list[StepOutput]:
+        """All rows of a request."""
+        found: list[StepOutput] = []
+        while not found or not found[-1].finish:
+            found += [row for row in self.next(Step).outputs.rows() if row.id == request_id]
+        return found
+
+
+@pytest.fixture
+def engine(listener: Listener, model_file: Path) -> Iterator[tuple[subprocess.Popen[str], FrontDoor]]:
+    pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+    process = start(listener, model_file)
+    front = FrontDoor(listener)
+    front.next(Ready)
+    yield process, front
+    front.connection.close()
+    process.communicate(timeout=30)
+
+
+Running = tuple[subprocess.Popen[str], FrontDoor]
+
+
+def ask(request_id: int, max_tokens: int) -> Request:
+    params = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
+    return Request(request_id, array("i", range(100, 140)), params)
+
+
+def test_requests_are_answered_and_a_shutdown_ends_the_rest(engine: Running) -> None:
+    process, front = engine
+    front.send(ask(1, 5))
+    rows = front.rows(1)
+    assert sum(len(row.tokens) for row in rows) == 5
+    assert rows[-1].finish is FinishReason.LENGTH
+    front.send(ask(2, 4000))
+    front.next(Step)
+    front.send(Shutdown())
+    assert front.rows(2)[-1].finish is FinishReason.CANCELLED
+    assert process.wait(30) == 0
+
+
+def test_a_cancelled_request_gives_its_blocks_back(engine: Running) -> None:
+    _, front = engine
+    front.send(ask(1, 4000))
+    while not front.next(Step).stats.blocks_used:
+        pass
+    front.send(Cancel((1,)))
+    assert front.rows(1)[-1].finish is FinishReason.CANCELLED
+    assert front.next(Step).stats.blocks_used == 0
+
+
+def test_ctrl_c_is_the_front_doors_business_and_its_end_ends_the_engine(engine: Running) -> None:
+    process, front = engine
+    process.send_signal(signal.SIGINT)
+    front.send(ask(1, 2))
+    assert front.rows(1)[-1].finish is FinishReason.LENGTH
+    front.connection.close()
+    assert process.wait(30) == 0
+
+
+def test_an_idle_engine_sends_heartbeats_and_takes_no_time(engine: Running) -> None:
+    process, front = engine
+    front.next(Step)
+    before = processor_seconds(process.pid)
+    began = time.monotonic()
+    front.next(Step)
+    front.next(Step)
+    elapsed = time.monotonic() - began
+    assert 1.0 < elapsed < 10.0
+    assert processor_seconds(process.pid) - before < 0.05 * elapsed + 0.02
+
+
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,74 @@
+import sys
+from pathlib import Path
+
+import pytest
+from penstock.cli.serve import engine_argv, front_door, warn
+from penstock.config import Config, EngineConfig, Raw, resolve
+from penstock.core import PenstockError
+from penstock.model import DecoderSpec, GenerationDefaults, ModelInfo, TokenFacts, WeightNames
+from penstock.model.spec import Attention, Mlp, Rope
+
+
+def model_info(generation: GenerationDefaults) -> ModelInfo:
+    spec = DecoderSpec("llama", 2, 64, 100, 128, 1e-5, Attention(4, 2, 16), Rope(1e4), Mlp(128), True)
+    names = WeightNames("e", "n", None, None, {}, False)
+    tokens = TokenFacts(1, 2, (2,), False, True)
+    return ModelInfo("m", "gguf", "llama", ("m.gguf",), spec, names, generation, tokens)
+
+
+def config(**texts: str) -> Config:
+    raw = {key: Raw("--" + key, (text,)) for key, text in texts.items()}
+    return resolve(raw, "m.gguf", "tiny")
+
+
+def test_the_front_door_is_told_everything_and_nothing_else() -> None:
+    generation = GenerationDefaults(temperature=0.6, top_k=20)
+    told = front_door(
+        config(port="1", api_key="k", max_model_len="64"), model_info(generation), ["engine"], None
+    )
+    assert told == {
+        "host": "127.0.0.1",
+        "port": 1,
+        "served_model_names": ["tiny"],
+        "model_path": "m.gguf",
+        "chat_template": None,
+        "api_keys": ["k"],
+        "generation_defaults": {"temperature": 0.6, "top_k": 20, "top_p": None},
+        "engine": {"argv": ["engine"], "socket_dir": None},
+        "max_queue": 1024,
+        "max_body_bytes": 32 << 20,
+        "drain_timeout_s": 30.0,
+        "stall_timeout_s": 30.0,
+        "max_model_len": 64,
+        "version": told["version"],
+    }
+
+
+def test_a_seed_becomes_the_default_of_requests() -> None:
+    told = front_door(config(seed="5"), model_info(GenerationDefaults()), None, "dir")
+    defaults = told["generation_defaults"]
+    assert isinstance(defaults, dict)
+    assert defaults["seed"] == 5
+
+
+def test_the_engine_command_carries_its_configuration() -> None:
+    engine = config(max_num_seqs="3").engine
+    argv = engine_argv(engine)
+    assert argv[0] == sys.executable
+    assert argv[argv.index("--socket") + 1] == "{socket}"
+    assert EngineConfig.from_json(argv[argv.index("--config") + 1]) == engine
+    assert "{socket}" not in argv[-1]
+
+
+def test_the_engine_command_carries_no_key() -> None:
+    assert "secret" not in " ".join(engine_argv(config(api_key="secret").engine))
+
+
+def test_a_missing_chat_template_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=r"--chat-template .*no\.jinja: no such file"):
+        warn(model_info(GenerationDefaults()), config(chat_template=str(tmp_path / "no.jinja")))
+
+
+def test_settings_of_the_checkpoint_that_are_not_applied_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    warn(model_info(GenerationDefaults(not_applied=(("min_p", 0.1),))), config())
+    assert "the model asks for min_p=0.1, which is not applied" in capsys.readouterr().err
