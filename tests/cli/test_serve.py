@@ -2,7 +2,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from penstock.cli.serve import engine_argv, front_door, warn
+from penstock.cli.serve import engine_argv, front_door, run, warn
 from penstock.config import Config, EngineConfig, Raw, resolve
 from penstock.core import PenstockError
 from penstock.model import DecoderSpec, GenerationDefaults, ModelInfo, TokenFacts, WeightNames
@@ -72,3 +72,9 @@ def test_a_missing_chat_template_is_named(tmp_path: Path) -> None:
 def test_settings_of_the_checkpoint_that_are_not_applied_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     warn(model_info(GenerationDefaults(not_applied=(("min_p", 0.1),))), config())
     assert "the model asks for min_p=0.1, which is not applied" in capsys.readouterr().err
+
+
+def test_what_the_front_door_cannot_do_is_the_users_error() -> None:
+    pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+    with pytest.raises(PenstockError, match="front door configuration"):
+        run({})

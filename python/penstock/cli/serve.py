@@ -28,16 +28,24 @@ def serve(parsed: argparse.Namespace) -> int:
     resolve(raw, "", "")  # A wrong value is refused before a model is looked for.
     located = locate(parsed.model)
     config = resolve(raw, str(located.path.resolve()), located.served_name)
-    info = read_model(config.engine.model.path)
+    info = read_model(config.engine)
     warn(info, config)
-    from penstock import _native
-
     if config.server.engine_process:
-        return _native.front_door(json.dumps(front_door(config, info, engine_argv(config.engine), None)))
+        return run(front_door(config, info, engine_argv(config.engine), None))
     with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
         engine = threading.Thread(target=_engine_thread, args=(directory, config.engine), daemon=True)
         engine.start()
-        return _native.front_door(json.dumps(front_door(config, info, None, directory)))
+        return run(front_door(config, info, None, directory))
+
+
+def run(configuration: dict[str, object]) -> int:
+    """Be the front door until it is drained; returns its exit status."""
+    from penstock import _native
+
+    try:
+        return _native.front_door(json.dumps(configuration))
+    except RuntimeError as error:
+        raise PenstockError(str(error)) from error
 
 
 def front_door(

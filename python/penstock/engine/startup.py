@@ -37,8 +37,7 @@ class Started:
 def start(config: EngineConfig, on_stage: StageSink, clock: Callable[[], float] = time.monotonic) -> Started:
     """Load the model and build the rooms around it. PenstockError says what is wrong, and the remedy."""
     began = time.monotonic()
-    info = read_model(config.model.path)
-    _check_length(config, info)
+    info = read_model(config)
     on_stage("metadata read", time.monotonic() - began, f"{info.architecture}, {info.spec.layers} layers")
     executor = InlineExecutor(WORKER, config, info)
     for stage in executor.facts.stages:
@@ -48,14 +47,18 @@ def start(config: EngineConfig, on_stage: StageSink, clock: Callable[[], float] 
     return Started(config, info, executor, build_scheduler(config, info, executor.facts, clock))
 
 
-def read_model(path: str) -> ModelInfo:
-    """Metadata of the model at `path`; a malformed file is a PenstockError too."""
+def read_model(config: EngineConfig) -> ModelInfo:
+    """Metadata of the model, checked against the settings; a malformed file is a PenstockError too."""
     try:
-        return load_model(Path(path))
+        info = load_model(Path(config.model.path))
     except PenstockError:
         raise
     except ValueError as error:
         raise PenstockError(str(error)) from error
+    asked, most = config.model.max_model_len, info.spec.max_position
+    if asked and asked > most:
+        raise InvalidValueError("--max-model-len", asked, f"at most {most}, the model's own length")
+    return info
 
 
 def build_scheduler(
@@ -79,9 +82,3 @@ def _prefix_cache(pool: BlockPool, block_size: int, facts: WorkerFacts) -> Prefi
     from penstock._native import hash_chain, hash_root
 
     return PrefixCache(pool, block_size, facts.cache_identity, hash_chain, hash_root)
-
-
-def _check_length(config: EngineConfig, info: ModelInfo) -> None:
-    asked, most = config.model.max_model_len, info.spec.max_position
-    if asked and asked > most:
-        raise InvalidValueError("--max-model-len", asked, f"at most {most}, the model's own length")
