@@ -130,7 +130,7 @@ pub(crate) fn bf16_row(x: &[f32], out: &mut [u16]) {
 #[inline(always)]
 pub(crate) fn bf16_bits(v: f32) -> u16 {
     let bits = v.to_bits();
-    if v.is_nan() {
+    if v.to_bits() & 0x7fff_ffff > 0x7f80_0000 {
         return (bits >> 16) as u16 | 0x40;
     }
     ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16

@@ -153,15 +153,21 @@ impl KvWriter<'_> {
         let run = self.tile(block, layer, head) + offset / RUN * l.run_bytes();
         let (k, v) = (self.data.at(run, l.run_bytes()), self.data.at(run + l.part_bytes(), l.run_bytes()));
         let (token, dim) = (offset % RUN, l.dim());
-        for (d, (&key, &value)) in key.iter().zip(value).enumerate() {
-            // SAFETY: the offsets lie in the run (token < 16, d < dim) and are this token's alone; runs are 64-byte aligned.
-            unsafe {
-                match l.dtype {
-                    KvType::Bf16 => {
-                        k.cast::<u16>().add((d / 2 * RUN + token) * 2 + d % 2).write(bf16_bits(key));
+        // SAFETY: the offsets lie in the run (token < 16, d < dim) and are this token's alone; runs are 64-byte aligned.
+        unsafe {
+            match l.dtype {
+                KvType::Bf16 => {
+                    for (d, pair) in key.chunks(2).enumerate() {
+                        let second = if pair.len() == 2 { bf16_bits(pair[1]) } else { 0 };
+                        let both = u32::from(bf16_bits(pair[0])) | u32::from(second) << 16;
+                        k.cast::<u32>().add(d * RUN + token).write(both.to_le());
+                    }
+                    for (d, &value) in value.iter().enumerate() {
                         v.cast::<u16>().add((token / 2 * dim + d) * 2 + token % 2).write(bf16_bits(value));
                     }
-                    KvType::F32 => {
+                }
+                KvType::F32 => {
+                    for (d, (&key, &value)) in key.iter().zip(value).enumerate() {
                         k.cast::<f32>().add(d * RUN + token).write(key);
                         v.cast::<f32>().add(token * dim + d).write(value);
                     }

@@ -12,6 +12,8 @@ mod gemm;
 mod isa;
 mod kv;
 mod ops;
+#[cfg(target_arch = "x86_64")]
+mod ops_avx512;
 mod packed;
 mod pool;
 mod sample;

@@ -40,12 +40,10 @@ for_each_isa! {
     pub(crate) fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) = rms_norm_row_in_place;
 }
 for_each_isa! {
-    /// See [`quantize_row`].
-    pub(crate) fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32], offsets: &mut [i32]) = quantize_row;
+    fn quantize_generic(x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32], offsets: &mut [i32]) = quantize_row;
 }
 for_each_isa! {
-    /// Rounds a row to bf16, zero padded.
-    pub(crate) fn to_bf16(x: &[f32], out: &mut [u16]) = bf16_row;
+    fn to_bf16_generic(x: &[f32], out: &mut [u16]) = bf16_row;
 }
 for_each_isa! {
     /// `gate = silu(gate) * up`.
@@ -54,6 +52,26 @@ for_each_isa! {
 for_each_isa! {
     /// Rotates one head by its angles: item i with item i + half (`cos_sin`: half cosines, then half sines).
     pub(crate) fn rotate(head: &mut [f32], cos_sin: &[f32]) = rotate_head;
+}
+
+/// See [`quantize_row`].
+pub(crate) fn quantize(isa: Isa, x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32], offsets: &mut [i32]) {
+    match isa {
+        // SAFETY: the instruction set is available.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { crate::ops_avx512::quantize(x, codes, scales, sums, offsets) },
+        _ => quantize_generic(isa, x, codes, scales, sums, offsets),
+    }
+}
+
+/// Rounds a row to bf16, zero padded.
+pub(crate) fn to_bf16(isa: Isa, x: &[f32], out: &mut [u16]) {
+    match isa {
+        // SAFETY: the instruction set is available.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { crate::ops_avx512::to_bf16(x, out) },
+        _ => to_bf16_generic(isa, x, out),
+    }
 }
 
 #[inline(always)]
@@ -127,6 +145,19 @@ fn poly(r: f32) -> f32 {
     p = p.mul_add(r, 0.5);
     p = p.mul_add(r, 1.0);
     p.mul_add(r, 1.0)
+}
+
+/// Taylor coefficients of 2^r, from r^6 down to r.
+pub(crate) const EXP2: [f32; 6] = [1.540_353e-4, 1.333_355_8e-3, 9.618_129e-3, 5.550_411e-2, 2.402_265_1e-1, 6.931_471_8e-1];
+
+/// 2^x for x <= 0, to about 2 ulp, at least 2^-126: the rest after the nearest integer by polynomial.
+#[inline(always)]
+pub(crate) fn exp2(x: f32) -> f32 {
+    let x = x.max(-126.0);
+    let shifted = x + 12_582_912.0;
+    let r = x - (shifted - 12_582_912.0);
+    let p = EXP2[1..].iter().fold(EXP2[0], |p, &c| p.mul_add(r, c)).mul_add(r, 1.0);
+    p * f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000))
 }
 
 /// Whether `isa` may be used here; kernels rely on it.

@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use penstock_decoder::{Decoder as Native, DecoderError, Options, Registration, StepOutput, StepPlan};
 use penstock_kernels::{Logprob, Sampling};
-use pyo3::buffer::{Element, PyBuffer};
+use pyo3::buffer::Element;
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyType};
+
+use crate::buffers::items;
 
 /// How often a wait looks for Python signals.
 const SIGNAL_CHECK: Duration = Duration::from_millis(100);
@@ -104,7 +106,7 @@ impl Ticket {
 }
 
 fn column<T: Element>(py: Python<'_>, plan: &Bound<'_, PyAny>, name: &Bound<'_, pyo3::types::PyString>) -> PyResult<Vec<T>> {
-    PyBuffer::<T>::get(&plan.getattr(name)?)?.to_vec(py)
+    items(py, &plan.getattr(name)?)
 }
 
 fn read_plan(py: Python<'_>, plan: &Bound<'_, PyAny>) -> PyResult<StepPlan> {

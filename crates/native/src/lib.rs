@@ -2,6 +2,7 @@
 
 #![allow(unsafe_op_in_unsafe_fn)]
 
+mod buffers;
 mod decoder;
 mod formats;
 mod prefix;

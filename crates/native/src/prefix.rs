@@ -1,10 +1,11 @@
 //! The block-hash rule.
 
 use penstock_prefix::Digest;
-use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+
+use crate::buffers::ints;
 
 fn digest(bytes: &[u8], name: &str) -> PyResult<Digest> {
     bytes.try_into().map_err(|_| PyValueError::new_err(format!("{name} has {} bytes; a digest has 32", bytes.len())))
@@ -17,11 +18,11 @@ pub(crate) fn hash_chain<'py>(
     py: Python<'py>,
     identity: &[u8],
     parent: Option<&[u8]>,
-    tokens: PyBuffer<i32>,
+    tokens: &Bound<'py, PyAny>,
 ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
     let identity = digest(identity, "identity")?;
     let parent = parent.map(|p| digest(p, "parent")).transpose()?;
-    let tokens: Vec<u32> = tokens.to_vec(py)?.into_iter().map(|t| t as u32).collect();
+    let tokens: Vec<u32> = ints(py, tokens)?.into_iter().map(|t| t as u32).collect();
     let chain = penstock_prefix::chain(&identity, parent.as_ref(), &tokens);
     Ok(chain.iter().map(|d| PyBytes::new(py, d)).collect())
 }

@@ -5,6 +5,7 @@ use std::mem::transmute;
 
 use super::{Queries, Runs, SPLIT};
 use crate::kv::{KvType, RUN};
+use crate::ops::EXP2;
 
 /// Vectors of scores (runs) or of value dims in one register tile.
 const WIDTH: usize = 4;
@@ -53,7 +54,9 @@ unsafe fn dots<const HALF: bool, const M: usize>(q: &Queries<'_>, keys: [*const 
                 accumulate::<HALF>(&mut sums[m], &k, q, m * q.dim, step);
             }
         }
-        for (m, sums) in sums.iter().enumerate() {
+        // A copy, because it is indexed at run time: the sums themselves then stay in registers.
+        let finished = sums;
+        for (m, sums) in finished.iter().enumerate() {
             for (i, sum) in sums.iter().enumerate() {
                 _mm512_storeu_ps(out.add(m * SPLIT + i * RUN), *sum);
             }
@@ -142,7 +145,9 @@ unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(p: &Queries<'_>
                 }
             }
         }
-        for (m, acc) in acc.iter().enumerate() {
+        // As in `dots`.
+        let finished = acc;
+        for (m, acc) in finished.iter().enumerate() {
             for (n, sum) in acc.iter().enumerate() {
                 _mm512_storeu_ps(out.add(m * dim + n * 16), *sum);
             }
@@ -150,33 +155,34 @@ unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(p: &Queries<'_>
     }
 }
 
-/// As `generic::softmax`, bit for bit.
+/// As `generic::softmax`, and the probabilities rounded to bf16 into `rounded` unless it is empty.
 ///
 /// # Safety
-/// The CPU has AVX-512; `scores` is a multiple of 16 long.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
-pub(super) unsafe fn softmax(scores: &mut [f32], scale: f32, low: usize, high: usize) -> (f32, f32) {
-    let minus_infinity = _mm512_set1_ps(f32::NEG_INFINITY);
-    let mut max = minus_infinity;
-    for (r, run) in scores.chunks_exact_mut(RUN).enumerate() {
-        let keep = lanes(r * RUN, low, high);
+/// The CPU has AVX-512 with BF16; `scores` is a multiple of 16 long, `rounded` is empty or as long.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+pub(super) unsafe fn softmax(scores: &mut [f32], rounded: &mut [u16], scale: f32, low: usize, high: usize) -> (f32, f32) {
+    assert!(rounded.is_empty() || rounded.len() == scores.len());
+    let mut max = _mm512_set1_ps(f32::NEG_INFINITY);
+    for (r, run) in scores.chunks_exact(RUN).enumerate() {
         // SAFETY: a run has 16 items.
-        unsafe {
-            let scaled = _mm512_mul_ps(_mm512_loadu_ps(run.as_ptr()), _mm512_set1_ps(scale));
-            let scaled = _mm512_mask_mov_ps(minus_infinity, keep, scaled);
-            max = _mm512_max_ps(max, scaled);
-            _mm512_storeu_ps(run.as_mut_ptr(), scaled);
-        }
+        max = unsafe { _mm512_mask_max_ps(max, lanes(r * RUN, low, high), max, _mm512_loadu_ps(run.as_ptr())) };
     }
-    let max = _mm512_reduce_max_ps(max);
+    let max = _mm512_reduce_max_ps(max) * scale;
+    let log2 = _mm512_set1_ps(scale * std::f32::consts::LOG2_E);
+    let shift = _mm512_set1_ps(-max * std::f32::consts::LOG2_E);
     let mut sums = _mm512_setzero_ps();
     for (r, run) in scores.chunks_exact_mut(RUN).enumerate() {
-        let keep = lanes(r * RUN, low, high);
-        // SAFETY: a run has 16 items.
+        // SAFETY: a run has 16 items, in `rounded` too if there is one.
         unsafe {
-            let p = _mm512_maskz_mov_ps(keep, exp(_mm512_sub_ps(_mm512_loadu_ps(run.as_ptr()), _mm512_set1_ps(max))));
+            let p = exp2(_mm512_fmadd_ps(_mm512_loadu_ps(run.as_ptr()), log2, shift));
+            let p = _mm512_maskz_mov_ps(lanes(r * RUN, low, high), p);
             sums = _mm512_add_ps(sums, p);
-            _mm512_storeu_ps(run.as_mut_ptr(), p);
+            if rounded.is_empty() {
+                _mm512_storeu_ps(run.as_mut_ptr(), p);
+            } else {
+                let p: __m256i = transmute(_mm512_cvtneps_pbh(p));
+                _mm256_storeu_si256(rounded.as_mut_ptr().add(r * RUN).cast(), p);
+            }
         }
     }
     let mut lanes = [0.0f32; RUN];
@@ -186,24 +192,25 @@ pub(super) unsafe fn softmax(scores: &mut [f32], scale: f32, low: usize, high: u
 }
 
 /// Lanes of a run starting at `first` that lie in `low..high`.
+#[inline]
 fn lanes(first: usize, low: usize, high: usize) -> __mmask16 {
     let below = |limit: usize| ((1u32 << limit.saturating_sub(first).min(RUN)) - 1) as __mmask16;
     below(high) & !below(low)
 }
 
-/// `ops::exp` on 16 lanes, operation for operation.
+/// `ops::exp2` on 16 lanes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,fma")]
-fn exp(x: __m512) -> __m512 {
-    let set = |v: f32| _mm512_set1_ps(v);
-    let x = _mm512_min_ps(_mm512_max_ps(x, set(-87.0)), set(88.0));
-    let shifted = _mm512_fmadd_ps(x, set(std::f32::consts::LOG2_E), set(12_582_912.0));
-    let n = _mm512_sub_ps(shifted, set(12_582_912.0));
-    let r = _mm512_fmadd_ps(n, set(2.121_944_4e-4), _mm512_fmadd_ps(n, set(-0.693_359_4), x));
-    let mut p = set(1.0 / 720.0);
-    for c in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        p = _mm512_fmadd_ps(p, r, set(c));
-    }
-    let power = _mm512_add_epi32(_mm512_slli_epi32::<23>(_mm512_castps_si512(shifted)), _mm512_set1_epi32(0x3f80_0000));
-    _mm512_mul_ps(p, _mm512_castsi512_ps(power))
+fn exp2(x: __m512) -> __m512 {
+    let x = _mm512_max_ps(x, _mm512_set1_ps(-126.0));
+    let n = _mm512_roundscale_ps::<8>(x);
+    let r = _mm512_sub_ps(x, n);
+    let mut p = _mm512_set1_ps(EXP2[0]);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP2[1]));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP2[2]));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP2[3]));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP2[4]));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP2[5]));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0));
+    _mm512_scalef_ps(p, n)
 }

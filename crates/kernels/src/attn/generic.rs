@@ -3,7 +3,7 @@
 use super::{Queries, Runs, SPLIT};
 use crate::acts::bf16_value;
 use crate::kv::{KvType, RUN};
-use crate::ops::{exp, for_each_isa};
+use crate::ops::{exp2, for_each_isa};
 
 for_each_isa! {
     /// `scores[row][token] = q . k` for every run; rows are [`SPLIT`] apart.
@@ -59,21 +59,20 @@ fn scores_body(dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut [f32])
 
 #[inline(always)]
 fn softmax_body(scores: &mut [f32], scale: f32, low: usize, high: usize, result: &mut (f32, f32)) {
+    let kept = |token: usize| token >= low && token < high;
     let mut max = [f32::NEG_INFINITY; RUN];
-    for (r, run) in scores.chunks_exact_mut(RUN).enumerate() {
+    for (r, run) in scores.chunks_exact(RUN).enumerate() {
         for t in 0..RUN {
-            let token = r * RUN + t;
-            run[t] = if token >= low && token < high { run[t] * scale } else { f32::NEG_INFINITY };
-            max[t] = max[t].max(run[t]);
+            max[t] = if kept(r * RUN + t) { max[t].max(run[t]) } else { max[t] };
         }
     }
-    let max = max.iter().fold(f32::NEG_INFINITY, |m, &v| m.max(v));
+    let max = max.iter().fold(f32::NEG_INFINITY, |m, &v| m.max(v)) * scale;
+    let (log2, shift) = (scale * std::f32::consts::LOG2_E, -max * std::f32::consts::LOG2_E);
     let mut sums = [0.0f32; RUN];
     for (r, run) in scores.chunks_exact_mut(RUN).enumerate() {
         for t in 0..RUN {
-            let token = r * RUN + t;
-            let p = exp(run[t] - max);
-            run[t] = if token >= low && token < high { p } else { 0.0 };
+            let p = exp2(run[t].mul_add(log2, shift));
+            run[t] = if kept(r * RUN + t) { p } else { 0.0 };
             sums[t] += run[t];
         }
     }

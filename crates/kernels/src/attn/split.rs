@@ -35,25 +35,22 @@ impl State {
 
     /// Merges one split's result for `row` (which must not be entirely masked).
     pub(super) fn merge(&mut self, isa: Isa, row: usize, dim: usize, max: f32, sum: f32, values: &[f32]) {
-        let new = self.max[row].max(max);
-        let (old, fresh) = (exp_or_zero(self.max[row] - new), exp_or_zero(max - new));
-        self.max[row] = new;
-        self.sum[row] = self.sum[row] * old + sum * fresh;
-        blend(isa, &mut self.values[row * dim..(row + 1) * dim], old, values, fresh);
+        let acc = &mut self.values[row * dim..(row + 1) * dim];
+        merge_row(isa, &mut self.max[row], &mut self.sum[row], acc, max, sum, values);
     }
 }
 
-fn exp_or_zero(x: f32) -> f32 {
-    if x == f32::NEG_INFINITY { 0.0 } else { exp(x) }
-}
-
 for_each_isa! {
-    /// `acc = acc * old + values * fresh`.
-    fn blend(acc: &mut [f32], old: f32, values: &[f32], fresh: f32) = blend_body;
+    fn merge_row(max: &mut f32, sum: &mut f32, acc: &mut [f32], max2: f32, sum2: f32, values: &[f32]) = merge_body;
 }
 
 #[inline(always)]
-fn blend_body(acc: &mut [f32], old: f32, values: &[f32], fresh: f32) {
+fn merge_body(max: &mut f32, sum: &mut f32, acc: &mut [f32], max2: f32, sum2: f32, values: &[f32]) {
+    let new = max.max(max2);
+    let old = if *max == f32::NEG_INFINITY { 0.0 } else { exp(*max - new) };
+    let fresh = exp(max2 - new);
+    *max = new;
+    *sum = *sum * old + sum2 * fresh;
     for (a, v) in acc.iter_mut().zip(values) {
         *a = *a * old + v * fresh;
     }
@@ -125,10 +122,8 @@ impl Scratch {
         for (row, &position) in positions.iter().enumerate() {
             let range = row * SPLIT..row * SPLIT + runs.len() * RUN;
             let scores = &mut self.scores[range.clone()];
-            stats[row] = softmax(call.isa, scores, call.scale, low(position), high(position));
-            if dtype == KvType::Bf16 {
-                to_bf16(call.isa, scores, &mut self.p_bf16[range]);
-            }
+            let rounded = if dtype == KvType::Bf16 { &mut self.p_bf16[range] } else { &mut [] };
+            stats[row] = softmax(call.isa, scores, rounded, call.scale, low(position), high(position));
         }
         let p = Queries { bf16: &self.p_bf16, f32: &self.scores, rows: positions.len(), dim: SPLIT };
         weigh(call.isa, dtype, &p, runs, dim, &mut self.weighted);
@@ -150,14 +145,15 @@ fn scores(isa: Isa, dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut [
     }
 }
 
-fn softmax(isa: Isa, scores: &mut [f32], scale: f32, low: usize, high: usize) -> (f32, f32) {
+fn softmax(isa: Isa, scores: &mut [f32], rounded: &mut [u16], scale: f32, low: usize, high: usize) -> (f32, f32) {
     match isa {
         // SAFETY: the instruction set is available; runs are whole.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { super::avx512::softmax(scores, scale, low, high) },
+        Isa::Avx512 => unsafe { super::avx512::softmax(scores, rounded, scale, low, high) },
         _ => {
             let mut result = (0.0, 0.0);
             generic::softmax(isa, scores, scale, low, high, &mut result);
+            to_bf16(isa, &scores[..rounded.len()], rounded);
             result
         }
     }

@@ -186,7 +186,9 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(
                 }
             }
         }
-        store(tile, panel, row, &sums);
+        // A copy, because `store` indexes at run time: the sums themselves then stay in registers.
+        let finished = sums;
+        store(tile, panel, row, &finished);
     }
 }
 

@@ -92,6 +92,8 @@ unsafe fn registers<const HALF: bool, const M: usize, const N: usize>(tile: &Til
                 }
             }
         }
-        store(tile, panel, row, &sums);
+        // A copy, because `store` indexes at run time: the sums themselves then stay in registers.
+        let finished = sums;
+        store(tile, panel, row, &finished);
     }
 }

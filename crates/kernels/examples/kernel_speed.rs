@@ -1,0 +1,99 @@
+//! Speed of the kernels on one thread, best of several runs: GOP/s of matrix multiplication and attention by form and rows.
+//!
+//! `cargo run --release -p penstock-kernels --example kernel_speed [isa]`
+
+use std::time::Instant;
+
+use penstock_kernels::{
+    Acts, Aligned, AttentionPlan, Cpu, Form, GroupRow, HeadShape, Isa, KvLayout, KvPool, KvType, Linear, Mode, Packed, Place, Rotation,
+    RowSource, Sequence,
+};
+
+struct Noise;
+
+impl RowSource for Noise {
+    fn fill_f32(&self, row: usize, out: &mut [f32]) {
+        let mut state = row as u32 * 747_796_405 + 1;
+        for v in out {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *v = (state >> 8) as f32 / (1u32 << 24) as f32 - 0.5;
+        }
+    }
+
+    fn fill_groups(&self, _: Form, _: usize, _: &mut GroupRow) -> bool {
+        false
+    }
+}
+
+fn best(mut run: impl FnMut()) -> f64 {
+    let mut best = f64::MAX;
+    let begin = Instant::now();
+    while begin.elapsed().as_secs_f64() < 0.4 {
+        let start = Instant::now();
+        run();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+fn matmul(cpu: &Cpu, form: Form, m: usize, k: usize, n: usize) {
+    let linear = Linear { parts: vec![Packed::pack(cpu.pool(), form, n, k, &Noise)], bias: None };
+    let (mut x, mut out, mut acts) = (vec![0.0; m * k], vec![0.0; m * n], Acts::default());
+    Noise.fill_f32(3, &mut x);
+    let convert = best(|| cpu.prepare(&x, m, k, None, linear.act_form(), &mut acts));
+    let time = best(|| cpu.matmul(&linear, &acts, &mut out, Mode::Store));
+    let (ops, bytes) = ((2 * m * k * n) as f64, linear.parts[0].bytes() as f64);
+    println!(
+        "{:5} {m:4} x {k:4} x {n:5}  {:8.1} us  {:7.0} GOP/s  {:6.1} GB/s  conversion {:6.1} us",
+        form.name(),
+        time * 1e6,
+        ops / time / 1e9,
+        bytes / time / 1e9,
+        convert * 1e6
+    );
+}
+
+fn attention(cpu: &Cpu, rows: usize, context: usize) {
+    let layout = KvLayout { layers: 1, kv_heads: 3, head_dim: 64, block_size: 32, dtype: KvType::Bf16 };
+    let mut kv = KvPool::new(layout, context.div_ceil(32));
+    let width = (9 + 6) * 64;
+    let mut qkv = Aligned::zeroed(context * width);
+    Noise.fill_f32(5, &mut qkv);
+    let cos_sin = vec![0.5; context * 64];
+    let places: Vec<Place> = (0..context).map(|i| Place { block: i / 32, offset: i % 32 }).collect();
+    let rotation = Rotation { cos_sin: &cos_sin, norm: None };
+    let store = best(|| cpu.rotate_and_store(&mut qkv, 9, &rotation, &places, 0, &mut kv));
+    let table: Vec<i32> = (0..context as i32 / 32).collect();
+    let shape = HeadShape { heads: 9, kv_heads: 3, head_dim: 64 };
+    let sequence = Sequence { start: context - rows, rows: 0..rows, table: 0..table.len() };
+    let mut out = vec![0.0; rows * 576];
+    let mut plan = AttentionPlan::new(vec![sequence], shape, 1);
+    let time = best(|| plan.run(cpu, &kv, 0, None, &table, &qkv, width, &mut out));
+    let seen: usize = (context - rows + 1..=context).sum();
+    println!(
+        "attention {rows:4} rows over {context:5}  {:8.1} us  {:6.0} GFLOP/s  store {:.2} us a row",
+        time * 1e6,
+        (seen * 9 * 64 * 4) as f64 / time / 1e9,
+        store * 1e6 / context as f64
+    );
+}
+
+fn main() {
+    let isa = std::env::args().nth(1).map_or(Ok(Isa::detect()), |name| name.parse()).unwrap_or_else(|e| {
+        eprintln!("{e}");
+        std::process::exit(2)
+    });
+    let Ok(cpu) = Cpu::new(isa, 1) else { std::process::exit(1) };
+    println!("{isa}, one thread");
+    for form in [Form::W4, Form::W8, Form::Bf16, Form::F32] {
+        for m in [1, 8, 32, 512] {
+            matmul(&cpu, form, m, 576, 1536);
+        }
+        matmul(&cpu, form, 512, 1536, 576);
+    }
+    matmul(&cpu, Form::W8, 1, 576, 49152);
+    matmul(&cpu, Form::W8, 32, 576, 49152);
+    for (rows, context) in [(1, 384), (1, 4096), (512, 512), (512, 2048)] {
+        attention(&cpu, rows, context);
+    }
+}
