@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.core import FinishReason, Request
@@ -70,6 +71,16 @@ def play(world: World, arrivals: list[Arrival]) -> None:
 @settings(max_examples=400, deadline=None)
 @given(st.randoms(use_true_random=True))
 def test_every_request_ends_once_with_its_own_output(draw: Random) -> None:
+    check_random_world(draw)
+
+
+@pytest.mark.slow
+def test_thousands_of_worlds() -> None:
+    for seed in range(5000):
+        check_random_world(Random(seed))
+
+
+def check_random_world(draw: Random) -> None:
     arrivals = [draw_arrival(draw, request_id) for request_id in range(draw.randint(1, 12))]
     world = draw_world(draw)
     play(world, arrivals)

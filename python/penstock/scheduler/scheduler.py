@@ -33,7 +33,7 @@ from penstock.core import (
     StepPlan,
     StepResult,
 )
-from penstock.kv import BlockPool, PrefixCache
+from penstock.kv import BlockPool, PoolCorruptError, PrefixCache
 from penstock.scheduler.outbox import Outbox
 from penstock.scheduler.planning import Work, build_plan
 from penstock.scheduler.sequence import NO_SLOT, Sequence
@@ -412,8 +412,13 @@ class Scheduler:
         )
 
     def check(self) -> None:
-        """Audit block ownership; raises `penstock.kv.PoolCorruptError`. O(blocks), so not for every step."""
+        """Audit blocks, slots and claims; PoolCorruptError names a fault. O(blocks): not for every step."""
         self._pool.check([seq.blocks for seq in self._running])
+        slots = sorted([*self._slots, *(seq.slot for seq in self._running)])
+        if slots != list(range(self.limits.max_num_seqs)):
+            raise PoolCorruptError(f"slots are lost or taken twice: {slots}")
+        if any(seq.slot < 0 for seq in self._claimed.values()):
+            raise PoolCorruptError("a sequence that is not running claims to compute a prefix")
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._block_size)
