@@ -116,13 +116,11 @@ class LLM:
     """A model in this process. `options` are the server's flags, such as `max_num_seqs=8`."""
 
     def __init__(self, model: str, **options: str | float | bool) -> None:
-        from penstock import _native
-
         located = locate(model)
         resolved = resolve(_raw(options), str(located.path), located.served_name)
         config = _unbounded(resolved.engine)
+        self._tokenizer = _open_tokenizer(config.model.path)
         self._started = start(config, _log_stage)
-        self._tokenizer: Tokenizer = _native.Tokenizer(config.model.path)
         self._next_id = 0
 
     def generate(
@@ -247,6 +245,15 @@ class LLM:
             at, stop = min(found)
             output.text, output.finish_reason, output.stop_reason = output.text[:at], "stop", stop
             self._started.scheduler.cancel(row.id)
+
+
+def _open_tokenizer(path: str) -> Tokenizer:
+    from penstock import _native
+
+    try:
+        return _native.Tokenizer(path)
+    except ValueError as error:
+        raise PenstockError(str(error)) from error
 
 
 def _log_stage(name: str, seconds: float, detail: str) -> None:
