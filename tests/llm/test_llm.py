@@ -96,3 +96,9 @@ def test_an_unknown_option_lists_the_known_ones() -> None:
 def test_sampling_parameters_are_checked_when_they_are_made(field: str, value: object) -> None:
     with pytest.raises(InvalidValueError, match=f"^{field} is "):
         SamplingParams(**{field: value})  # type: ignore[arg-type]
+
+
+def test_a_model_without_a_tokenizer_is_refused(repository: Path) -> None:
+    pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+    with pytest.raises(PenstockError, match="no tokenizer in"):
+        LLM(str(repository / "tests/fixtures/tiny/llama"))
