@@ -78,7 +78,7 @@ run-tests: install test-tools
 	@$(BIN)/penstock pull smollm2
 	@rm -rf $(LOGS) && mkdir -p $(LOGS)
 	@status=0; \
-	cargo test --release --locked --no-fail-fast --workspace --exclude penstock-native $(CARGO_TEST_ARGS) 2>&1 \
+	cargo test --release --locked --no-fail-fast --workspace --exclude penstock-native -- --show-output $(CARGO_TEST_ARGS) 2>&1 \
 		| tee $(LOGS)/cargo.log || status=1; \
 	$(BIN)/python -m pytest --junitxml=$(LOGS)/pytest.xml $(PYTEST_ARGS) || status=1; \
 	$(BIN)/python scripts/test_summary.py $(LOGS)/cargo.log $(LOGS)/pytest.xml || status=1; \
@@ -86,7 +86,7 @@ run-tests: install test-tools
 
 test: run-tests ## all quick tests, Rust and Python, with counts
 
-test-full: CARGO_TEST_ARGS := -- --include-ignored
+test-full: CARGO_TEST_ARGS := --include-ignored
 test-full: PYTEST_ARGS := -m ''
 test-full: run-tests ## the same and the slow tests
 

@@ -2,8 +2,10 @@
 
 usage: test_summary.py CARGO_LOG PYTEST_JUNIT_XML
 
-CARGO_LOG is the output of `cargo test`, the XML is pytest's `--junitxml`. A missing file counts as one
-failure: the tests that should have written it did not run. Exits 1 when anything failed.
+CARGO_LOG is the output of `cargo test -- --show-output`, the XML is pytest's `--junitxml`. Rust has no way to
+skip a test while it runs: one that prints a line `SKIPPED: reason` counts as skipped, and the reasons are repeated
+here. A missing file counts as one failure: the tests that should have written it did not run. Exits 1 when
+anything failed.
 """
 
 import re
@@ -12,6 +14,10 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import NamedTuple
 
+CARGO_OUTPUT = re.compile(
+    r"^---- \S+ stdout ----\n(.*?)(?=^---- |^successes:|^failures:|\Z)", re.MULTILINE | re.DOTALL
+)
+SKIPPED = re.compile(r"^SKIPPED\b.*", re.MULTILINE)
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 
 
@@ -30,10 +36,19 @@ def cargo_counts(log: Path) -> Counts:
     """Sum of the result lines, one for each test binary."""
     if not log.exists():
         return NEVER_RAN
-    rows = CARGO_RESULT.findall(log.read_text(errors="replace"))
+    text = log.read_text(errors="replace")
+    rows = CARGO_RESULT.findall(text)
     if not rows:
         return NEVER_RAN
-    return Counts(*(sum(int(row[column]) for row in rows) for column in range(3)))
+    passed, failed, ignored = (sum(int(row[column]) for row in rows) for column in range(3))
+    skipped = len(cargo_skips(text))
+    return Counts(passed - skipped, failed, ignored + skipped)
+
+
+def cargo_skips(log: str) -> list[str]:
+    """Why tests that passed were in truth skipped, one line each."""
+    outputs = (SKIPPED.search(found[1]) for found in CARGO_OUTPUT.finditer(log))
+    return [found[0] for found in outputs if found]
 
 
 def pytest_counts(report: Path) -> Counts:
@@ -58,6 +73,9 @@ def main(cargo_log: Path, junit: Path) -> int:
     """Print the two parts and their sum; the exit status."""
     rust, python = cargo_counts(cargo_log), pytest_counts(junit)
     total = Counts(*(a + b for a, b in zip(rust, python, strict=True)))
+    reasons = cargo_skips(cargo_log.read_text(errors="replace")) if cargo_log.exists() else []
+    for reason in sorted(set(reasons)):
+        print(reason)
     print(f"rust:   {line(rust)}\npython: {line(python)}\n{line(total)}")
     return 1 if total.failed else 0
 

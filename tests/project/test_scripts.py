@@ -9,6 +9,17 @@ import pytest
 
 CARGO = """
 running 3 tests
+successes:
+
+---- tests::needs_a_model stdout ----
+SKIPPED: no model
+and another line
+
+---- tests::talks stdout ----
+nothing special
+
+successes:
+    tests::needs_a_model
 test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s
 test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
 """
@@ -26,7 +37,8 @@ def test_summary_adds_both_languages_and_fails_on_a_failure(repository: Path, tm
     (tmp_path / "cargo.log").write_text(CARGO)
     (tmp_path / "pytest.xml").write_text(JUNIT)
     done = summary(repository, tmp_path / "cargo.log", tmp_path / "pytest.xml")
-    assert done.stdout.splitlines()[-1] == "14 passed, 4 failed, 3 skipped"
+    assert done.stdout.splitlines()[-1] == "13 passed, 4 failed, 4 skipped"
+    assert "SKIPPED: no model" in done.stdout
     assert done.returncode == 1
 
 
