@@ -1,4 +1,4 @@
-//! The portable tiles, and the same source compiled for AVX2.
+//! The portable tiles.
 
 use half::f16;
 
@@ -11,23 +11,6 @@ use crate::packed::{Form, GROUP, PANEL};
 /// # Safety
 /// As `gemm::compute`.
 pub(super) unsafe fn compute(tile: &Tile<'_>) {
-    // SAFETY: the caller's promises.
-    unsafe { panels(tile) }
-}
-
-/// The same code, vectorised by the compiler for AVX2 and FMA.
-///
-/// # Safety
-/// As `gemm::compute`; the CPU has AVX2 and FMA.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn compute_avx2(tile: &Tile<'_>) {
-    // SAFETY: the caller's promises.
-    unsafe { panels(tile) }
-}
-
-#[inline(always)]
-unsafe fn panels(tile: &Tile<'_>) {
     for panel in tile.panels.clone() {
         for row in tile.rows.clone() {
             let product = match tile.w.form() {
@@ -42,8 +25,12 @@ unsafe fn panels(tile: &Tile<'_>) {
     }
 }
 
+/// Writes one row of a panel, with bias and mode.
+///
+/// # Safety
+/// As `gemm::compute`; row and panel lie in the tile.
 #[inline(always)]
-unsafe fn store(tile: &Tile<'_>, panel: usize, row: usize, product: &[f32; PANEL]) {
+pub(super) unsafe fn store(tile: &Tile<'_>, panel: usize, row: usize, product: &[f32; PANEL]) {
     let offset = (row - tile.rows.start) * tile.ld + (panel - tile.panels.start) * PANEL;
     for lane in 0..tile.features(panel) {
         let bias = tile.bias.map_or(0.0, |b| b[panel * PANEL + lane]);

@@ -12,10 +12,12 @@ use crate::isa::Isa;
 use crate::packed::{Form, PANEL, Packed};
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_float;
-pub(crate) mod generic;
+mod generic;
 
 /// What happens to the product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,7 +78,7 @@ pub(crate) unsafe fn compute(isa: Isa, tile: &Tile<'_>) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512, Form::F32) => avx512_float::f32(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, _) => generic::compute_avx2(tile),
+            (Isa::Avx2, _) => avx2::compute(tile),
             _ => generic::compute(tile),
         }
     }

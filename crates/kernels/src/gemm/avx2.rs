@@ -1,0 +1,208 @@
+//! Tiles on AVX2 with FMA: one panel (two vectors of 8 features) times up to 4 rows in registers, bit for bit the portable twin.
+//!
+//! `vpmaddubsw` sums two products of unsigned and signed bytes into 16 bits and saturates there. Nothing here reaches the limit of 32,767: a
+//! lane sees half the products of a `W4` group, 16 * 15 * 127 = 30,480 at most, and a `W8` weight is taken as magnitude and sign, so that a pair
+//! is at most 2 * 128 * 127 = 32,512.
+
+use std::arch::x86_64::*;
+
+use super::{Tile, generic};
+use crate::packed::{Form, GROUP, PANEL};
+
+/// Rows of one register tile.
+const ROWS: usize = 4;
+
+/// Sums of one register tile: rows x the two halves of a panel.
+type Sums<const M: usize> = [[__m256; 2]; M];
+type Dots<const M: usize> = [[__m256i; 2]; M];
+
+/// # Safety
+/// As `gemm::compute`; the CPU has AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn compute(tile: &Tile<'_>) {
+    for panel in tile.panels.clone() {
+        for row in tile.rows.clone().step_by(ROWS) {
+            // SAFETY: rows and panel lie in the tile.
+            unsafe {
+                match tile.rows.end - row {
+                    1 => rows::<1>(tile, panel, row),
+                    2 => rows::<2>(tile, panel, row),
+                    3 => rows::<3>(tile, panel, row),
+                    _ => rows::<ROWS>(tile, panel, row),
+                }
+            }
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn rows<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) {
+    // SAFETY: the caller's rows and panel exist; `Tile::check` compared the shapes.
+    unsafe {
+        let sums = match tile.w.form() {
+            Form::W4 => codes::<true, M>(tile, panel, row),
+            Form::W8 => codes::<false, M>(tile, panel, row),
+            Form::Bf16 => bf16::<M>(tile, panel, row),
+            Form::F32 => f32::<M>(tile, panel, row),
+        };
+        for (m, sums) in sums.iter().enumerate() {
+            let mut product = [0.0f32; PANEL];
+            _mm256_storeu_ps(product.as_mut_ptr(), sums[0]);
+            _mm256_storeu_ps(product.as_mut_ptr().add(PANEL / 2), sums[1]);
+            generic::store(tile, panel, row + m, &product);
+        }
+    }
+}
+
+/// The integer forms: `W4` (`NIBBLES`, with minima) and `W8`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn codes<const NIBBLES: bool, const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) -> Sums<M> {
+    let (acts, groups) = (tile.acts, tile.w.groups());
+    let (weights, scales) = (tile.w.panel(panel).as_ptr(), tile.w.panel_scales(panel).as_ptr());
+    let (group_bytes, group_scales) = if NIBBLES { (256, 2 * PANEL) } else { (512, PANEL) };
+    let mut sums = [[_mm256_setzero_ps(); 2]; M];
+    for g in 0..groups {
+        // SAFETY: a panel has `groups` groups of codes and scales, a row of activations `groups` groups of codes, scales and sums.
+        unsafe {
+            let (w, a) = (weights.add(g * group_bytes), acts.codes.as_ptr().add(row * acts.k_padded + g * GROUP));
+            let dots: Dots<M> = if NIBBLES { dots_w4(w, a, acts.k_padded) } else { dots_w8(w, a, acts.k_padded) };
+            let scales = scales.add(g * group_scales);
+            for h in 0..2 {
+                let scale = halves(scales.add(h * 8));
+                for m in 0..M {
+                    let act_scale = _mm256_broadcast_ss(&*acts.scales.as_ptr().add((row + m) * groups + g));
+                    sums[m][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[m][h]), _mm256_mul_ps(scale, act_scale), sums[m][h]);
+                    if NIBBLES {
+                        let act_sum = _mm256_broadcast_ss(&*acts.scaled_sums.as_ptr().add((row + m) * groups + g));
+                        sums[m][h] = _mm256_fmadd_ps(halves(scales.add(PANEL + h * 8)), act_sum, sums[m][h]);
+                    }
+                }
+            }
+        }
+    }
+    sums
+}
+
+/// Dot products of one group of nibbles with M rows of activations, `stride` apart.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn dots_w4<const M: usize>(weights: *const u8, acts: *const i8, stride: usize) -> Dots<M> {
+    let (mask, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi16(1));
+    let mut sums = [[_mm256_setzero_si256(); 2]; M];
+    for j in 0..4 {
+        // SAFETY: a group has 4 steps of 64 bytes, a row 32 activations.
+        unsafe {
+            let packed = [load(weights.add(j * 64)), load(weights.add(j * 64 + 32))];
+            for m in 0..M {
+                let (a, b) = (broadcast(acts.add(m * stride + j * 4)), broadcast(acts.add(m * stride + j * 4 + 16)));
+                for h in 0..2 {
+                    let low = _mm256_maddubs_epi16(_mm256_and_si256(packed[h], mask), a);
+                    let high = _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16::<4>(packed[h]), mask), b);
+                    sums[m][h] = _mm256_add_epi16(sums[m][h], _mm256_add_epi16(low, high));
+                }
+            }
+        }
+    }
+    for sum in sums.as_flattened_mut() {
+        *sum = _mm256_madd_epi16(*sum, ones);
+    }
+    sums
+}
+
+/// Dot products of one group of bytes with M rows of activations, `stride` apart.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn dots_w8<const M: usize>(weights: *const u8, acts: *const i8, stride: usize) -> Dots<M> {
+    let (flip, ones) = (_mm256_set1_epi8(-128), _mm256_set1_epi16(1));
+    let mut sums = [[_mm256_setzero_si256(); 2]; M];
+    for j in 0..8 {
+        // SAFETY: a group has 8 steps of 64 bytes, a row 32 activations.
+        unsafe {
+            let signed = [
+                _mm256_xor_si256(load(weights.add(j * 64)), flip),
+                _mm256_xor_si256(load(weights.add(j * 64 + 32)), flip),
+            ];
+            for m in 0..M {
+                let a = broadcast(acts.add(m * stride + j * 4));
+                for h in 0..2 {
+                    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(signed[h]), _mm256_sign_epi8(a, signed[h]));
+                    sums[m][h] = _mm256_add_epi32(sums[m][h], _mm256_madd_epi16(pairs, ones));
+                }
+            }
+        }
+    }
+    sums
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn bf16<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) -> Sums<M> {
+    let (weights, k) = (tile.w.panel(panel).as_ptr(), tile.acts.k_padded);
+    let second = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+    let mut sums = [[_mm256_setzero_ps(); 2]; M];
+    for step in 0..k / 2 {
+        // SAFETY: a panel has k / 2 steps of 64 bytes, a row k activations.
+        unsafe {
+            let pairs = [load(weights.add(step * 64)), load(weights.add(step * 64 + 32))];
+            for m in 0..M {
+                let a = broadcast(tile.acts.halves.as_ptr().add((row + m) * k + 2 * step).cast());
+                let (a0, a1) = (_mm256_slli_epi32::<16>(a), _mm256_and_si256(a, second));
+                for h in 0..2 {
+                    let (w0, w1) = (_mm256_slli_epi32::<16>(pairs[h]), _mm256_and_si256(pairs[h], second));
+                    sums[m][h] = _mm256_fmadd_ps(_mm256_castsi256_ps(w0), _mm256_castsi256_ps(a0), sums[m][h]);
+                    sums[m][h] = _mm256_fmadd_ps(_mm256_castsi256_ps(w1), _mm256_castsi256_ps(a1), sums[m][h]);
+                }
+            }
+        }
+    }
+    sums
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn f32<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) -> Sums<M> {
+    let (weights, k) = (tile.w.panel(panel).as_ptr().cast::<f32>(), tile.acts.k_padded);
+    let mut sums = [[_mm256_setzero_ps(); 2]; M];
+    for step in 0..k {
+        // SAFETY: a panel has k steps of 16 weights, a row k activations.
+        unsafe {
+            let w = [_mm256_loadu_ps(weights.add(step * PANEL)), _mm256_loadu_ps(weights.add(step * PANEL + PANEL / 2))];
+            for m in 0..M {
+                let a = _mm256_broadcast_ss(&*tile.acts.floats.as_ptr().add((row + m) * k + step));
+                for h in 0..2 {
+                    sums[m][h] = _mm256_fmadd_ps(w[h], a, sums[m][h]);
+                }
+            }
+        }
+    }
+    sums
+}
+
+/// # Safety
+/// 32 readable bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load(bytes: *const u8) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_loadu_si256(bytes.cast()) }
+}
+
+/// # Safety
+/// 4 readable bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn broadcast(bytes: *const i8) -> __m256i {
+    // SAFETY: the caller's promise.
+    _mm256_set1_epi32(unsafe { bytes.cast::<i32>().read_unaligned() })
+}
+
+/// # Safety
+/// 8 readable f16 numbers.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn halves(numbers: *const u16) -> __m256 {
+    // SAFETY: the caller's promise.
+    _mm256_cvtph_ps(unsafe { _mm_loadu_si128(numbers.cast()) })
+}
