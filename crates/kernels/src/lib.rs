@@ -4,6 +4,9 @@
 //! Every kernel has a portable form; the AVX-512 forms are written by hand where it pays, the AVX2 forms are the portable source compiled for AVX2.
 //! The room knows nothing of models: shapes and numbers only. It is the one place of the forward pass with `unsafe`.
 
+// Loops over lanes, rows and vectors of a register tile name their index: several arrays are indexed by it at once.
+#![allow(clippy::needless_range_loop)]
+
 mod acts;
 mod attn;
 mod buffer;
@@ -17,6 +20,8 @@ mod ops_avx512;
 mod packed;
 mod pool;
 mod sample;
+#[cfg(test)]
+mod tests;
 
 pub use acts::{ActForm, Acts};
 pub use attn::{AttentionPlan, HeadShape, Sequence};

@@ -1,0 +1,123 @@
+//! Conversion of activation rows, seen from inside: codes, scales and sums.
+#![allow(clippy::unwrap_used)]
+
+use half::bf16;
+use proptest::prelude::*;
+
+use crate::{ActForm, Acts, Cpu, GROUP, Isa};
+
+fn isas() -> impl Iterator<Item = Isa> {
+    Isa::all().into_iter().filter(|isa| isa.available())
+}
+
+fn prepare(isa: Isa, x: &[f32], k: usize, norm: Option<(&[f32], f32)>, form: ActForm) -> Acts {
+    let mut acts = Acts::default();
+    Cpu::new(isa, 2).unwrap().prepare(x, x.len() / k, k, norm, form, &mut acts);
+    acts
+}
+
+/// Numbers of many magnitudes, with zeroes and denormals.
+fn number() -> impl Strategy<Value = f32> {
+    prop_oneof![4 => -3.0f32..3.0, 1 => Just(0.0), 1 => -1e30f32..1e30, 1 => -1e-38f32..1e-38, 1 => -1e-3f32..1e-3]
+}
+
+/// Rows of equal length, not a multiple of anything.
+fn rows() -> impl Strategy<Value = (usize, Vec<f32>)> {
+    (1usize..130, 1usize..6).prop_flat_map(|(k, m)| (Just(k), proptest::collection::vec(number(), k * m)))
+}
+
+proptest! {
+    #[test]
+    fn quantised_rows_are_near_and_their_sums_are_exact((k, x) in rows()) {
+        for isa in isas() {
+            let acts = prepare(isa, &x, k, None, ActForm::Int8);
+            let groups = acts.k_padded / GROUP;
+            prop_assert_eq!(acts.k_padded, k.next_multiple_of(32));
+            for (i, row) in x.chunks(k).enumerate() {
+                for g in 0..groups {
+                    let (codes, group) = (&acts.codes[i * acts.k_padded + g * GROUP..][..GROUP], &row[g * GROUP..k.min((g + 1) * GROUP)]);
+                    let max = group.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+                    let (at, scale) = (i * groups + g, max / 127.0);
+                    prop_assert_eq!(acts.scales[at], scale);
+                    let sum: i32 = codes.iter().map(|&c| i32::from(c)).sum();
+                    prop_assert_eq!(acts.offsets[at], -128 * sum);
+                    prop_assert_eq!(acts.scaled_sums[at], scale * sum as f32);
+                    for (j, &code) in codes.iter().enumerate() {
+                        let v = group.get(j).copied().unwrap_or(0.0);
+                        // -128 would overflow where a sign is taken from a weight and given to an activation.
+                        prop_assert!(code >= -127);
+                        let off = (f64::from(v) - f64::from(code) * f64::from(scale)).abs();
+                        prop_assert!(off <= 0.5001 * f64::from(scale) + 1.01e-30, "{isa}: {v} became {code} x {scale}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn conversions_agree_between_instruction_sets((k, x) in rows()) {
+        let want = prepare(Isa::Portable, &x, k, None, ActForm::Int8);
+        for isa in isas() {
+            let got = prepare(isa, &x, k, None, ActForm::Int8);
+            prop_assert_eq!(&want.codes[..], &got.codes[..], "{}", isa);
+            prop_assert_eq!(&want.scales[..], &got.scales[..], "{}", isa);
+            prop_assert_eq!(&want.scaled_sums[..], &got.scaled_sums[..], "{}", isa);
+            prop_assert_eq!(&want.offsets[..], &got.offsets[..], "{}", isa);
+        }
+    }
+
+    #[test]
+    fn bf16_rows_are_rounded_to_nearest_even(k in 1usize..70, patterns in proptest::collection::vec(any::<u32>(), 70)) {
+        let x: Vec<f32> = patterns[..k].iter().map(|&p| f32::from_bits(p)).collect();
+        for isa in isas() {
+            let acts = prepare(isa, &x, k, None, ActForm::Bf16);
+            for (i, &got) in acts.halves[..acts.k_padded].iter().enumerate() {
+                let v = x.get(i).copied().unwrap_or(0.0);
+                let want = bf16::from_f32(v);
+                // The AVX-512 conversion takes denormals as zero, as its dot product does.
+                let flushed = v.is_subnormal() && got & 0x7fff == 0;
+                let nan = v.is_nan() && bf16::from_bits(got).is_nan();
+                prop_assert!(got == want.to_bits() || flushed || nan, "{isa}: {v:e} became {got:#06x}, not {:#06x}", want.to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn rms_norm_is_near_f64(k in 1usize..130, scale in prop_oneof![Just(1.0f32), Just(1e-4), Just(1e4)], seed in proptest::collection::vec((-1.0f32..1.0, -2.0f32..2.0), 130)) {
+        let (x, weight): (Vec<f32>, Vec<f32>) = seed[..k].iter().map(|(x, w)| (x * scale, *w)).unzip();
+        let squares: f64 = x.iter().map(|&v| f64::from(v).powi(2)).sum();
+        let rms = (squares / k as f64 + 1e-5).sqrt();
+        for isa in isas() {
+            let acts = prepare(isa, &x, k, Some((&weight, 1e-5)), ActForm::F32);
+            for (i, &got) in acts.floats[..acts.k_padded].iter().enumerate() {
+                let want = if i < k { f64::from(x[i]) / rms * f64::from(weight[i]) } else { 0.0 };
+                prop_assert!((f64::from(got) - want).abs() <= 2e-6 * want.abs() + 1e-37, "{isa}: {got}, not {want}");
+            }
+        }
+    }
+}
+
+/// Every finite f32 that the tail bits decide: halfway cases go to even, near ones to their side.
+#[test]
+fn bf16_ties_go_to_even() {
+    let x: Vec<f32> = [0x3f80_8000, 0x3f81_8000, 0x3f80_8001, 0x3f80_7fff, 0xbf81_8000, 0x7f7f_ffff, 0x7f80_0000].map(f32::from_bits).into();
+    let want = [0x3f80, 0x3f82, 0x3f81, 0x3f80, 0xbf82, 0x7f80, 0x7f80];
+    for isa in isas() {
+        assert_eq!(prepare(isa, &x, x.len(), None, ActForm::Bf16).halves[..7], want, "{isa}");
+    }
+}
+
+#[test]
+fn a_used_buffer_leaves_nothing_behind() {
+    for isa in isas() {
+        let cpu = Cpu::new(isa, 1).unwrap();
+        let mut acts = Acts::default();
+        for form in [ActForm::Int8, ActForm::Bf16, ActForm::F32] {
+            cpu.prepare(&[9.0; 128], 2, 64, None, form, &mut acts);
+            cpu.prepare(&[1.0; 33], 1, 33, None, form, &mut acts);
+        }
+        assert_eq!(acts.codes[33..64], [0; 31], "{isa}");
+        assert_eq!(acts.halves[33..64], [0; 31], "{isa}");
+        assert_eq!(acts.floats[33..64], [0.0; 31], "{isa}");
+    }
+}

@@ -1,0 +1,118 @@
+//! Row-wise operations against f64 through the calls a decoder makes.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Floats, Rng, bits, isas, unpacked};
+use penstock_kernels::{Acts, Cpu, Form, KvLayout, KvPool, KvType, Packed, Place, Pool, Rotation};
+use proptest::prelude::*;
+
+/// One row through gate and up of width n with f32 weights.
+fn swiglu(cpu: &Cpu, gate: &Packed, up: &Packed, x: &[f32], m: usize) -> Vec<f32> {
+    let (mut acts, mut out) = (Acts::default(), vec![f32::NAN; m * gate.n()]);
+    cpu.prepare(x, m, gate.k(), None, penstock_kernels::ActForm::F32, &mut acts);
+    cpu.swiglu(gate, up, &acts, &mut out);
+    out
+}
+
+fn silu(v: f64) -> f64 {
+    v / (1.0 + (-v).exp())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn swiglu_is_near_f64_and_depends_on_the_row_alone(
+        m in 1usize..110, n in 1usize..150, k in 1usize..40, reach in prop_oneof![Just(0.3f32), Just(3.0), Just(40.0)],
+        threads in 1usize..4, seed in any::<u64>(),
+    ) {
+        let mut rng = Rng(seed);
+        let pool = Pool::new(1).unwrap();
+        let mut pack = || Packed::pack(&pool, Form::F32, n, k, &Floats { k, weights: rng.vec(n * k, 1.0) });
+        let (gate, up) = (pack(), pack());
+        let x = rng.vec(m * k, reach);
+        let (gates, ups) = (unpacked(&gate), unpacked(&up));
+        for isa in isas() {
+            let got = swiglu(&Cpu::new(isa, threads).unwrap(), &gate, &up, &x, m);
+            for (i, &got) in got.iter().enumerate() {
+                let (row, feature) = (&x[i / n * k..][..k], i % n);
+                let dot = |w: &[f32]| w[feature * k..][..k].iter().zip(row).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
+                let (g, u) = (dot(&gates), dot(&ups));
+                // Sums of k products up to `reach` each in f32; the slope of silu is under 1.1.
+                let off = (k + 2) as f64 * 2f64.powi(-23) * f64::from(reach) * k as f64;
+                let slack = off * (u.abs() + 1.1 * g.abs() + off) + 1e-6 * (silu(g) * u).abs() + 1e-30;
+                prop_assert!((f64::from(got) - silu(g) * u).abs() <= slack, "{isa}: {got}, not {} ({g}, {u})", silu(g) * u);
+            }
+            let row = rng.below(m);
+            let alone = swiglu(&Cpu::new(isa, 4 - threads).unwrap(), &gate, &up, &x[row * k..(row + 1) * k], 1);
+            prop_assert_eq!(bits(&alone), bits(&got[row * n..(row + 1) * n]), "{}: row {}", isa, row);
+        }
+    }
+
+    #[test]
+    fn heads_are_normalised_and_rotated(
+        rows in 1usize..40, half_dim in 1usize..40, kv_heads in 1usize..3, group in 1usize..5, norm in any::<bool>(), seed in any::<u64>(),
+    ) {
+        let mut rng = Rng(seed);
+        let (d, heads) = (2 * half_dim, group * kv_heads);
+        let width = (heads + 2 * kv_heads) * d;
+        let qkv = rng.vec(rows * width, 2.0);
+        let angles: Vec<f64> = (0..rows * half_dim).map(|_| f64::from(rng.unit()) * 3.2).collect();
+        let cos_sin: Vec<f32> =
+            angles.chunks(half_dim).flat_map(|a| a.iter().map(|a| a.cos() as f32).chain(a.iter().map(|a| a.sin() as f32))).collect();
+        let (q_norm, k_norm) = (rng.vec(d, 1.5), rng.vec(d, 1.5));
+        let rotation = Rotation { cos_sin: &cos_sin, norm: norm.then_some((&q_norm[..], &k_norm[..], 1e-6)) };
+        let places: Vec<Place> = (0..rows).map(|i| Place { block: i / 16, offset: i % 16 }).collect();
+        for isa in isas() {
+            let layout = KvLayout { layers: 1, kv_heads, head_dim: d, block_size: 16, dtype: KvType::F32 };
+            let (mut kv, mut got) = (KvPool::new(layout, 3), qkv.clone());
+            Cpu::new(isa, 2).unwrap().rotate_and_store(&mut got, heads, &rotation, &places, 0, &mut kv);
+            for (row, (got, before)) in got.chunks(width).zip(qkv.chunks(width)).enumerate() {
+                for (head, (got, before)) in got.chunks(d).zip(before.chunks(d)).enumerate() {
+                    let weight = if head < heads { &q_norm } else { &k_norm };
+                    let want = match head < heads + kv_heads {
+                        true => rotated(&normed(before, norm.then_some(&weight[..])), &angles[row * half_dim..][..half_dim]),
+                        false => before.iter().map(|&v| f64::from(v)).collect(),
+                    };
+                    for (got, want) in got.iter().zip(want) {
+                        prop_assert!((f64::from(*got) - want).abs() <= 1e-5 * (1.0 + want.abs()), "{isa} row {row} head {head}: {got}, not {want}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn normed(head: &[f32], weight: Option<&[f32]>) -> Vec<f64> {
+    let head = head.iter().map(|&v| f64::from(v));
+    let Some(weight) = weight else { return head.collect() };
+    let squares: f64 = head.clone().map(|v| v * v).sum();
+    let rms = (squares / weight.len() as f64 + 1e-6).sqrt();
+    head.zip(weight).map(|(v, &w)| v / rms * f64::from(w)).collect()
+}
+
+/// Item i turns with item i + half, as a complex number would.
+fn rotated(head: &[f64], angles: &[f64]) -> Vec<f64> {
+    let (re, im) = head.split_at(angles.len());
+    let turn = |f: &dyn Fn(f64, f64, f64) -> f64| -> Vec<f64> { (0..angles.len()).map(|i| f(re[i], im[i], angles[i])).collect() };
+    let mut out = turn(&|re, im, a| re * a.cos() - im * a.sin());
+    out.extend(turn(&|re, im, a| re * a.sin() + im * a.cos()));
+    out
+}
+
+#[test]
+fn silu_at_the_ends_of_the_range_is_finite() {
+    let pool = Pool::new(1).unwrap();
+    let one = Packed::pack(&pool, Form::F32, 1, 1, &Floats { k: 1, weights: vec![1.0] });
+    for isa in isas() {
+        let cpu = Cpu::new(isa, 1).unwrap();
+        for x in [-1e4f32, -1000.0, -88.5, -87.0, -20.0, -0.0, 1e-40, 20.0, 87.5, 100.0, 1e18] {
+            let got = f64::from(swiglu(&cpu, &one, &one, &[x], 1)[0]);
+            let want = silu(f64::from(x)) * f64::from(x);
+            // Far below, e^-x is held at e^88: the value is then not zero but under 1e-38 times x.
+            let slack = 1e-6 * want.abs() + 1e-38 * f64::from(x).powi(2) + 1e-44;
+            assert!(got.is_finite() && (got - want).abs() <= slack, "{isa}: {x} gives {got}, not {want}");
+        }
+    }
+}
