@@ -24,7 +24,7 @@ def config(**texts: str) -> Config:
 def test_the_front_door_is_told_everything_and_nothing_else() -> None:
     generation = GenerationDefaults(temperature=0.6, top_k=20)
     told = front_door(
-        config(port="1", api_key="k", max_model_len="64"), model_info(generation), ["engine"], None
+        config(port="1", api_key="k", max_model_len="64"), model_info(generation), {"argv": ["engine"]}
     )
     assert told == {
         "host": "127.0.0.1",
@@ -34,7 +34,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         "chat_template": None,
         "api_keys": ["k"],
         "generation_defaults": {"temperature": 0.6, "top_k": 20, "top_p": None},
-        "engine": {"argv": ["engine"], "socket_dir": None},
+        "engine": {"argv": ["engine"]},
         "max_queue": 1024,
         "max_body_bytes": 32 << 20,
         "drain_timeout_s": 30.0,
@@ -45,7 +45,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
 
 
 def test_a_seed_becomes_the_default_of_requests() -> None:
-    told = front_door(config(seed="5"), model_info(GenerationDefaults()), None, "dir")
+    told = front_door(config(seed="5"), model_info(GenerationDefaults()), {})
     defaults = told["generation_defaults"]
     assert isinstance(defaults, dict)
     assert defaults["seed"] == 5

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from penstock.config import EngineConfig, Raw, cache_directory, gather, resolve
+from penstock.config import EngineConfig, Raw, cache_directory, gather, resolve, runtime_directory
 from penstock.core import InvalidValueError, PenstockError
 
 
@@ -91,3 +91,9 @@ def test_the_cache_directory_follows_the_environment() -> None:
     assert cache_directory({"PENSTOCK_CACHE": "p", "XDG_CACHE_HOME": "x"}) == Path("p")
     assert cache_directory({"XDG_CACHE_HOME": "x"}) == Path("x/penstock")
     assert cache_directory({}) == Path.home() / ".cache/penstock"
+
+
+def test_sockets_go_to_the_runtime_directory_that_exists(tmp_path: Path) -> None:
+    assert runtime_directory({"XDG_RUNTIME_DIR": str(tmp_path)}) == str(tmp_path)
+    assert runtime_directory({"XDG_RUNTIME_DIR": str(tmp_path / "gone")}) is None
+    assert runtime_directory({}) is None

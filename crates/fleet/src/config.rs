@@ -7,13 +7,28 @@ pub struct EngineConfig {
     /// Program and arguments of the engine; `{socket}` in any of them becomes the socket's path. `None` starts nothing: an
     /// engine that somebody else runs connects.
     pub argv: Option<Vec<String>>,
-    /// Where the socket `engine.sock` is made. `None` is a private directory under `$XDG_RUNTIME_DIR` or the temporary directory.
-    pub socket_dir: Option<PathBuf>,
-    /// An engine from which no STEP came for so long is not healthy.
+    pub socket: SocketPlace,
+    /// An engine from which no STEP came for so long is not healthy; see [`crate::Engine::healthy`].
     pub stall_timeout: Duration,
     /// From the start of the process, or from the connection when nothing is started, to READY.
     pub start_timeout: Duration,
     pub restart_backoff: RestartBackoff,
+}
+
+/// Where the socket `engine.sock` is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SocketPlace {
+    /// In this directory, which is made and removed unless it exists.
+    Directory(PathBuf),
+    /// In a fresh private directory here. Those that killed front doors left here are removed.
+    PrivateIn(PathBuf),
+}
+
+impl Default for SocketPlace {
+    /// Private, in the system's temporary directory.
+    fn default() -> Self {
+        Self::PrivateIn(std::env::temp_dir())
+    }
 }
 
 /// How long to wait before the engine is started again. Doubles from `initial` to `max`.
@@ -39,7 +54,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             argv: None,
-            socket_dir: None,
+            socket: SocketPlace::default(),
             stall_timeout: Duration::from_secs(30),
             start_timeout: Duration::from_secs(600),
             restart_backoff: RestartBackoff::default(),

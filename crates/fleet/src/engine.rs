@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::socket::EngineSocket;
 use crate::supervisor::{Shared, Stop, Supervisor};
-use crate::{EngineConfig, EngineState, FleetError, RequestStream, SubmitError};
+use crate::{EngineConfig, EngineState, FleetError, Observer, RequestStream, SubmitError};
 
 /// A handle on one engine. Clones are the same engine; when the last is dropped, the engine is killed and its socket removed.
 #[derive(Debug, Clone)]
@@ -30,11 +30,22 @@ impl Engine {
     /// # Errors
     /// When the socket cannot be made or `argv` is empty. An engine that does not start shows in [`Engine::state`].
     pub fn start(config: EngineConfig) -> Result<Self, FleetError> {
+        Self::start_observed(config, Arc::new(()))
+    }
+
+    /// [`Engine::start`] with somebody who hears of every stage and step.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn start_observed(
+        config: EngineConfig,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Self, FleetError> {
         if config.argv.as_ref().is_some_and(Vec::is_empty) {
             return Err(FleetError::EmptyArgv);
         }
-        let socket = EngineSocket::bind(config.socket_dir.as_deref())?;
-        let shared = Arc::new(Shared::new());
+        let socket = EngineSocket::bind(&config.socket)?;
+        let shared = Arc::new(Shared::new(observer));
         let (stops, wanted_stops) = mpsc::channel(1);
         let handle = Handle {
             shared: Arc::clone(&shared),
@@ -94,6 +105,9 @@ impl Engine {
     }
 
     /// Whether the engine is ready and its last STEP, heartbeats included, is at most the stall timeout old; else why not.
+    ///
+    /// A stuck engine keeps its requests and its process: it may only be starved or paused, and goes on where it was. Whoever
+    /// watches the health decides whether to wait, to send requests elsewhere or to restart.
     pub fn healthy(&self) -> Result<(), String> {
         let state = self.handle.shared.state.borrow();
         if state.ready().is_none() {

@@ -9,16 +9,19 @@ mod connection;
 mod engine;
 mod error;
 mod loss;
+mod observer;
 mod process;
 mod requests;
 mod socket;
+mod socket_dir;
 mod state;
 mod supervisor;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use config::{EngineConfig, RestartBackoff};
+pub use config::{EngineConfig, RestartBackoff, SocketPlace};
 pub use engine::Engine;
 pub use error::{FleetError, SubmitError};
+pub use observer::Observer;
 pub use requests::{Event, RequestStream};
 pub use state::EngineState;

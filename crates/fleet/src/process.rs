@@ -125,9 +125,20 @@ fn command(argv: &[String]) -> Command {
     command.args(&argv[1..]);
     // SAFETY: getpid has no preconditions.
     let parent = unsafe { libc::getpid() };
-    // SAFETY: between fork and exec the closure makes two system calls and neither allocates nor locks.
-    unsafe { command.pre_exec(move || die_with(parent)) };
+    // SAFETY: between fork and exec the closure makes system calls only and neither allocates nor locks.
+    unsafe {
+        command.pre_exec(move || {
+            ignore_interrupts();
+            die_with(parent)
+        });
+    }
     command
+}
+
+/// Ctrl-C reaches the whole process group; the front door decides when its engine ends. Survives exec.
+fn ignore_interrupts() {
+    // SAFETY: SIG_IGN is a valid disposition for SIGINT and installs no handler.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
 }
 
 /// Has the kernel kill the calling process when its parent's starting thread ends.

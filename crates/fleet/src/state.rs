@@ -2,13 +2,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_protocol::frames::{Ready, Stage};
+use penstock_protocol::frames::Ready;
 
 /// Where an engine stands.
 #[derive(Debug, Clone)]
 pub enum EngineState {
-    /// Not ready yet; the stages of the start that have ended.
-    Starting { stages: Vec<Stage> },
+    /// Not ready yet.
+    Starting,
     /// Takes requests.
     Ready(Arc<Ready>),
     /// Lost; is started again after `retry_in`, or waited for when nothing is started here.
@@ -32,7 +32,7 @@ impl EngineState {
 impl fmt::Display for EngineState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Starting { .. } => write!(f, "the engine is starting"),
+            Self::Starting => write!(f, "the engine is starting"),
             Self::Ready(_) => write!(f, "the engine is ready"),
             Self::Down { reason, .. } => write!(f, "the engine is restarting: {reason}"),
             Self::Failed { reason } => write!(f, "the engine failed to start: {reason}"),

@@ -2,7 +2,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_protocol::frames::{EngineFrame, FrontFrame, Ready, Shutdown, Stage, Step, StepStats};
+use penstock_protocol::frames::{EngineFrame, FrontFrame, Ready, Shutdown, Step, StepStats};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -12,13 +12,14 @@ use crate::loss::Loss;
 use crate::process::EngineProcess;
 use crate::requests::Requests;
 use crate::socket::EngineSocket;
-use crate::{EngineConfig, EngineState};
+use crate::{EngineConfig, EngineState, Observer};
 
 /// What the supervisor tells the handles.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) state: watch::Sender<EngineState>,
     pub(crate) requests: Arc<Requests>,
+    observer: Arc<dyn Observer>,
     progress: Mutex<Progress>,
 }
 
@@ -30,24 +31,17 @@ pub(crate) struct Progress {
 }
 
 impl Shared {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(observer: Arc<dyn Observer>) -> Self {
         Self {
-            state: watch::Sender::new(EngineState::Starting { stages: Vec::new() }),
+            state: watch::Sender::new(EngineState::Starting),
             requests: Arc::default(),
+            observer,
             progress: Mutex::new(Progress::new()),
         }
     }
 
     pub(crate) fn progress(&self) -> Progress {
         *self.lock_progress()
-    }
-
-    fn add_stage(&self, stage: Stage) {
-        self.state.send_modify(|state| {
-            if let EngineState::Starting { stages } = state {
-                stages.push(stage);
-            }
-        });
     }
 
     fn set_ready(&self, ready: Ready, connection: &Connection) {
@@ -61,6 +55,7 @@ impl Shared {
             stats: step.stats,
             at: Instant::now(),
         };
+        self.observer.step(&step.stats);
         self.requests.deliver(step.outputs);
     }
 
@@ -171,9 +166,7 @@ impl Supervisor {
         process: &mut EngineProcess,
         stops: &mut mpsc::Receiver<Stop>,
     ) -> End {
-        self.shared
-            .state
-            .send_replace(EngineState::Starting { stages: Vec::new() });
+        self.shared.state.send_replace(EngineState::Starting);
         // Not given up half-way: who asks for a stop waits until the process is gone.
         if let Err(loss) = self.launch(process).await {
             return End::Lost {
@@ -244,7 +237,7 @@ impl Supervisor {
         }
         loop {
             match connection.next_frame().await? {
-                EngineFrame::Stage(stage) => self.shared.add_stage(stage),
+                EngineFrame::Stage(stage) => self.shared.observer.stage(&stage),
                 EngineFrame::Fatal(fatal) => return Err(Loss::Fatal(fatal.message)),
                 EngineFrame::Ready(ready) => {
                     self.shared.set_ready(ready, &connection);

@@ -41,8 +41,7 @@ pub(crate) struct Limits {
 }
 
 impl App {
-    pub(crate) fn new(config: Config, engine: Engine) -> Self {
-        let metrics = Arc::new(Metrics::new(&config.served_model_names[0], &config.version));
+    pub(crate) fn new(config: Config, engine: Engine, metrics: Arc<Metrics>) -> Self {
         Self {
             config,
             engine,

@@ -34,13 +34,16 @@ pub struct Config {
     pub worker_threads: usize,
 }
 
-/// Sampling parameters of requests that do not say. `None`: 1.0, off and 1.0.
+/// Sampling parameters of requests that do not say. `None`: 1.0, off, 1.0 and random.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GenerationDefaults {
     pub temperature: Option<f32>,
     pub top_k: Option<i32>,
     pub top_p: Option<f32>,
+    /// `None`: a new one for each request. With one, the whole server is repeatable: like vLLM's `--seed`, equal requests get
+    /// equal answers, because a request's draws depend on nothing but its seed and its own tokens.
+    pub seed: Option<u64>,
 }
 
 /// How an engine comes to be connected.
@@ -51,6 +54,9 @@ pub struct EngineProcess {
     pub argv: Option<Vec<String>>,
     /// `None`: a fresh private directory.
     pub socket_dir: Option<PathBuf>,
+    /// Where that private directory is made; `None`: in the temporary directory.
+    #[serde(default)]
+    pub runtime_dir: Option<PathBuf>,
 }
 
 fn one() -> usize {

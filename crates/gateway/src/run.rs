@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
 use crate::server::{Server, StartError};
-use crate::startup::log;
+use crate::startup::{limits, log};
 
 /// Threads for long texts; more would only take the cores from the engine.
 const BLOCKING_THREADS: usize = 4;
@@ -47,14 +47,18 @@ async fn live(config: Config) -> Result<i32, StartError> {
             return Ok(0);
         }
     };
-    if let Err(error) = outcome {
-        log(&format!("error: {error}"));
-        server.drain(std::future::ready(())).await;
-        return Ok(1);
-    }
+    let ready = match outcome {
+        Ok(ready) => ready,
+        Err(error) => {
+            log(&format!("error: {error}"));
+            server.drain(std::future::ready(())).await;
+            return Ok(1);
+        }
+    };
     log(&format!(
-        "ready {:.2} s, listening on http://{}",
+        "ready {:.2} s ({}), listening on http://{}",
         began.elapsed().as_secs_f64(),
+        limits(&ready),
         server.address()
     ));
     let changes = tokio::spawn(server.log_engine_changes());

@@ -6,14 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_fleet::{Engine, EngineConfig, FleetError};
+use penstock_fleet::{Engine, EngineConfig, FleetError, SocketPlace};
+use penstock_protocol::frames::Ready;
 use tokio::net::TcpListener;
 
 use crate::app::App;
-use crate::config::Config;
+use crate::config::{Config, EngineProcess};
 use crate::connections::Connections;
+use crate::metrics::Metrics;
 use crate::routes::router;
-use crate::startup::{self, StartupError};
+use crate::startup::{self, EngineWitness, StartupError};
 
 /// How long the engine may take to end its requests and exit.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(5);
@@ -63,8 +65,10 @@ impl Server {
             port,
             source,
         })?;
-        let engine = Engine::start(engine_config(&config))?;
-        let app = Arc::new(App::new(config, engine));
+        let metrics = Arc::new(Metrics::new(&config.served_model_names[0], &config.version));
+        let witness = EngineWitness::new(metrics.clone());
+        let engine = Engine::start_observed(engine_config(&config), Arc::new(witness))?;
+        let app = Arc::new(App::new(config, engine, metrics));
         let connections = Connections::accept(listener, router(app.clone()));
         Ok(Self {
             app,
@@ -83,11 +87,11 @@ impl Server {
         self.app.engine.socket_path()
     }
 
-    /// Reads the tokenizer, waits for the engine, and reports each stage of both to standard error.
+    /// Reads the tokenizer, waits for the engine, and reports each stage of both to standard error. Returns the engine's limits.
     ///
     /// # Errors
     /// When the model's text files are not usable or the engine cannot start; the text says why.
-    pub async fn ready(&self) -> Result<(), StartupError> {
+    pub async fn ready(&self) -> Result<Arc<Ready>, StartupError> {
         startup::complete(&self.app).await
     }
 
@@ -126,10 +130,18 @@ async fn all_ended(app: &App) {
     }
 }
 
+fn socket_place(engine: &EngineProcess) -> SocketPlace {
+    match (&engine.socket_dir, &engine.runtime_dir) {
+        (Some(dir), _) => SocketPlace::Directory(dir.clone()),
+        (None, Some(parent)) => SocketPlace::PrivateIn(parent.clone()),
+        (None, None) => SocketPlace::default(),
+    }
+}
+
 fn engine_config(config: &Config) -> EngineConfig {
     EngineConfig {
         argv: config.engine.argv.clone(),
-        socket_dir: config.engine.socket_dir.clone(),
+        socket: socket_place(&config.engine),
         stall_timeout: Duration::from_secs_f64(config.stall_timeout_s),
         ..EngineConfig::default()
     }

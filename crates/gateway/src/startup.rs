@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use penstock_fleet::{Engine, EngineState};
-use penstock_protocol::frames::Ready;
+use penstock_fleet::{Engine, EngineState, Observer};
+use penstock_protocol::frames::{Ready, Stage, StepStats};
 use penstock_text::{TextError, TextModel};
 
 use crate::app::App;
+use crate::metrics::Metrics;
 
 /// Why a server that listens cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -25,10 +26,32 @@ pub(crate) fn log(line: &str) {
     eprintln!("penstock: {line}");
 }
 
+/// Logs the stages of every start of the engine, and counts its steps.
+#[derive(Debug)]
+pub(crate) struct EngineWitness {
+    metrics: Arc<Metrics>,
+}
+
+impl EngineWitness {
+    pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics }
+    }
+}
+
+impl Observer for EngineWitness {
+    fn stage(&self, stage: &Stage) {
+        log(&stage_line(&stage.name, stage.seconds, &stage.detail));
+    }
+
+    fn step(&self, stats: &StepStats) {
+        self.metrics.stepped(stats);
+    }
+}
+
 /// Reads the text side while the engine starts; ends when both are there or one cannot be.
-pub(crate) async fn complete(app: &Arc<App>) -> Result<(), StartupError> {
-    tokio::try_join!(read_text(app), follow_engine(&app.engine))?;
-    Ok(())
+pub(crate) async fn complete(app: &Arc<App>) -> Result<Arc<Ready>, StartupError> {
+    let ((), ready) = tokio::try_join!(read_text(app), follow_engine(&app.engine))?;
+    Ok(ready)
 }
 
 async fn read_text(app: &Arc<App>) -> Result<(), StartupError> {
@@ -49,22 +72,13 @@ async fn read_text(app: &Arc<App>) -> Result<(), StartupError> {
     Ok(())
 }
 
-async fn follow_engine(engine: &Engine) -> Result<(), StartupError> {
+async fn follow_engine(engine: &Engine) -> Result<Arc<Ready>, StartupError> {
     let mut states = engine.watch();
-    let mut reported = 0;
     loop {
         let state = states.borrow_and_update().clone();
         match state {
-            EngineState::Starting { stages } => {
-                for stage in stages.iter().skip(reported) {
-                    log(&stage_line(&stage.name, stage.seconds, &stage.detail));
-                }
-                reported = stages.len();
-            }
-            EngineState::Ready(ready) => {
-                log(&limits_line(&ready));
-                return Ok(());
-            }
+            EngineState::Starting => {}
+            EngineState::Ready(ready) => return Ok(ready),
             EngineState::Down { .. } => log(&state.to_string()),
             EngineState::Failed { .. } | EngineState::Stopped => {
                 return Err(StartupError::Engine(state.to_string()));
@@ -85,17 +99,11 @@ fn stage_line(name: &str, seconds: f64, detail: &str) -> String {
     format!("{name} {seconds:.2} s{detail}")
 }
 
-fn limits_line(ready: &Ready) -> String {
+/// What a ready engine is and takes.
+pub(crate) fn limits(ready: &Ready) -> String {
     format!(
-        "engine ready ({} on {}, {} threads; context {} tokens, {} sequences; KV {} blocks, {} tokens, {:.0} MiB)",
-        ready.numerics,
-        ready.isa,
-        ready.threads,
-        ready.max_model_len,
-        ready.max_num_seqs,
-        ready.num_blocks,
-        u64::from(ready.num_blocks) * u64::from(ready.block_size),
-        ready.kv_bytes as f64 / f64::from(1 << 20),
+        "{} on {}, {} threads; context {} tokens, {} sequences",
+        ready.numerics, ready.isa, ready.threads, ready.max_model_len, ready.max_num_seqs,
     )
 }
 
@@ -107,7 +115,7 @@ pub(crate) async fn log_changes(engine: Engine) {
     while states.changed().await.is_ok() {
         let state = states.borrow_and_update().clone();
         match state {
-            EngineState::Starting { .. } => {}
+            EngineState::Starting => {}
             EngineState::Stopped => return,
             _ => log(&state.to_string()),
         }

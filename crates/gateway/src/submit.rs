@@ -32,9 +32,10 @@ pub(crate) fn submit(
     (seat, limits): (Seat, Limits),
 ) -> Result<Choices, ApiError> {
     check_stop_tokens(common, &limits)?;
-    let seed = common
-        .seed
-        .map_or_else(|| app.ids.next(), i64::cast_unsigned);
+    let seed = common.seed.map(i64::cast_unsigned);
+    let seed = seed
+        .or(app.config.generation_defaults.seed)
+        .unwrap_or_else(|| app.ids.next());
     let requests = prompts
         .into_iter()
         .map(|prompt| token_request(app, common, wanted, &limits, prompt, seed));
@@ -152,7 +153,6 @@ fn start(
     })?;
     let timeline = Timeline::new(
         app.metrics.clone(),
-        app.engine.clone(),
         wanted.arrived,
         prompt.len() as u32,
         max_tokens,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use penstock_fleet::testing::{FakeEngine, Script, tokens};
 use penstock_gateway::run;
+use penstock_protocol::frames::Stage;
 use serde_json::{Value, json};
 
 /// Not a test: the server, when this binary is started by [`Server::start`].
@@ -118,11 +119,22 @@ fn config(dir: &SocketDir, argv: Value) -> Value {
     })
 }
 
+/// Stages that an engine ends at the same moment.
+const BURST: usize = 50;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn starts_with_stages_drains_on_sigterm_and_exits_0() {
     let dir = SocketDir::new("drain");
     let mut server = Server::start(&config(&dir, Value::Null));
-    let script = Script::new(|_| tokens(&[97], Duration::ZERO));
+    let stage = |i| Stage {
+        name: format!("stage {i}"),
+        seconds: 0.25,
+        detail: "detail".to_owned(),
+    };
+    let script = Script {
+        stages: (0..BURST).map(stage).collect(),
+        ..Script::new(|_| tokens(&[97], Duration::ZERO))
+    };
     let mut fake = FakeEngine::connect(&dir.0.join("engine.sock"), script).await;
     let (mut server, lines) = tokio::task::spawn_blocking(move || {
         let lines = server.log_until("listening on http://127.0.0.1:");
@@ -136,16 +148,16 @@ async fn starts_with_stages_drains_on_sigterm_and_exits_0() {
             .any(|l| l.starts_with("penstock: tokenizer read ")),
         "{lines:#?}"
     );
-    assert!(
-        lines
-            .iter()
-            .any(|l| l.starts_with("penstock: engine ready (fake on none, 1 threads")),
-        "{lines:#?}"
-    );
+    let stages = lines.iter().filter(|l| l.starts_with("penstock: stage "));
+    let numbers = stages.map(|l| l["penstock: stage ".len()..].to_owned());
+    let expected: Vec<_> = (0..BURST).map(|i| format!("{i} 0.25 s (detail)")).collect();
+    assert_eq!(numbers.collect::<Vec<_>>(), expected, "all, in order");
     assert!(
         lines
             .last()
-            .is_some_and(|l| l.starts_with("penstock: ready ") && !l.ends_with(":0")),
+            .is_some_and(|l| l.starts_with("penstock: ready ")
+                && l.contains(" s (fake on none, 1 threads; context 8192 tokens, ")
+                && !l.ends_with(":0")),
         "{lines:#?}"
     );
     server.signal("TERM");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from penstock import __version__
 from penstock.cli.arguments import settings
-from penstock.config import Config, EngineConfig, gather, resolve
+from penstock.config import Config, EngineConfig, gather, resolve, runtime_directory
 from penstock.core import PenstockError
 from penstock.engine.startup import read_model
 from penstock.model import ModelInfo
@@ -30,12 +31,18 @@ def serve(parsed: argparse.Namespace) -> int:
     config = resolve(raw, str(located.path.resolve()), located.served_name)
     info = read_model(config.engine)
     warn(info, config)
+    runtime = runtime_directory()
     if config.server.engine_process:
-        return run(front_door(config, info, engine_argv(config.engine), None))
-    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+        process: dict[str, object] = {
+            "argv": engine_argv(config.engine),
+            "socket_dir": None,
+            "runtime_dir": runtime,
+        }
+        return run(front_door(config, info, process))
+    with tempfile.TemporaryDirectory(prefix=f"penstock-{os.getpid()}-", dir=runtime) as directory:
         engine = threading.Thread(target=_engine_thread, args=(directory, config.engine), daemon=True)
         engine.start()
-        return run(front_door(config, info, None, directory))
+        return run(front_door(config, info, {"argv": None, "socket_dir": directory}))
 
 
 def run(configuration: dict[str, object]) -> int:
@@ -48,10 +55,8 @@ def run(configuration: dict[str, object]) -> int:
         raise PenstockError(str(error)) from error
 
 
-def front_door(
-    config: Config, info: ModelInfo, argv: list[str] | None, socket_dir: str | None
-) -> dict[str, object]:
-    """The configuration of `crates/gateway`; ARCHITECTURE.md has its fields."""
+def front_door(config: Config, info: ModelInfo, engine: dict[str, object]) -> dict[str, object]:
+    """The configuration of `crates/gateway`; ARCHITECTURE.md has its fields, `engine` included."""
     server, generation = config.server, info.generation
     defaults: dict[str, object] = {
         "temperature": generation.temperature,
@@ -68,7 +73,7 @@ def front_door(
         "chat_template": server.chat_template,
         "api_keys": list(server.api_keys),
         "generation_defaults": defaults,
-        "engine": {"argv": argv, "socket_dir": socket_dir},
+        "engine": engine,
         "max_queue": config.engine.scheduler.max_queue,
         "max_body_bytes": MAX_BODY_BYTES,
         "drain_timeout_s": server.shutdown_timeout,

@@ -16,7 +16,7 @@ from penstock.config.sections import (
     SchedulerConfig,
     ServerConfig,
 )
-from penstock.config.sources import Raw, cache_directory, gather
+from penstock.config.sources import Raw, cache_directory, gather, runtime_directory
 
 __all__ = [
     "FLAGS",
@@ -32,4 +32,5 @@ __all__ = [
     "cache_directory",
     "gather",
     "resolve",
+    "runtime_directory",
 ]

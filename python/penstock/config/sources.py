@@ -29,6 +29,12 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "penstock"
 
 
+def runtime_directory(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Where sockets go: the user's runtime directory; None, the temporary one, where the system has made none."""
+    own = environ.get("XDG_RUNTIME_DIR")
+    return own if own and Path(own).is_dir() else None
+
+
 def gather(
     flags: Mapping[str, tuple[str, ...]], config_file: str | None, environ: Mapping[str, str] = os.environ
 ) -> dict[str, Raw]:

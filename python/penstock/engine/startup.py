@@ -38,10 +38,11 @@ def start(config: EngineConfig, on_stage: StageSink, clock: Callable[[], float] 
     """Load the model and build the rooms around it. PenstockError says what is wrong, and the remedy."""
     began = time.monotonic()
     info = read_model(config)
-    on_stage("metadata read", time.monotonic() - began, f"{info.architecture}, {info.spec.layers} layers")
+    metadata = time.monotonic() - began
     executor = InlineExecutor(WORKER, config, info)
-    for stage in executor.facts.stages:
-        on_stage(*stage)
+    for name, seconds, detail in executor.facts.stages:
+        on_stage(name, seconds + metadata, detail)
+        metadata = 0.0  # Belongs to the first stage, the reading of the model.
     if executor.facts.notice:
         log.warning("%s", executor.facts.notice)
     return Started(config, info, executor, build_scheduler(config, info, executor.facts, clock))

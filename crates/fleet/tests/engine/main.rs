@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+mod observer;
 mod process;
 mod requests;
 mod socket;

@@ -33,9 +33,9 @@ async fn requests_stream_their_own_tokens_and_end_once() {
 }
 
 #[tokio::test]
-async fn the_handshake_carries_stages_and_limits() {
+async fn the_handshake_carries_limits() {
     let engine = Engine::start(config()).unwrap();
-    assert!(matches!(engine.state(), EngineState::Starting { .. }));
+    assert!(matches!(engine.state(), EngineState::Starting));
     let refused = engine.submit(request()).unwrap_err();
     assert_eq!(
         refused,

@@ -3,7 +3,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use penstock_fleet::testing::FakeEngine;
-use penstock_fleet::{Engine, EngineConfig, EngineState, Event, FleetError};
+use penstock_fleet::{Engine, EngineConfig, EngineState, Event, FleetError, SocketPlace};
 use penstock_protocol::frames::{Finish, Output};
 
 use crate::common::*;
@@ -82,7 +82,7 @@ fn connect_as_nobody(socket: &Path) -> Option<std::os::unix::net::UnixStream> {
 async fn the_socket_directory_of_the_user_stays() {
     let dir = TestDir::new();
     let config = EngineConfig {
-        socket_dir: Some(dir.0.clone()),
+        socket: SocketPlace::Directory(dir.0.clone()),
         ..config()
     };
     let engine = Engine::start(config.clone()).unwrap();
@@ -110,7 +110,7 @@ async fn a_socket_left_by_a_dead_front_door_is_replaced() {
     let dir = TestDir::new();
     drop(std::os::unix::net::UnixListener::bind(dir.0.join("engine.sock")).unwrap());
     let config = EngineConfig {
-        socket_dir: Some(dir.0.clone()),
+        socket: SocketPlace::Directory(dir.0.clone()),
         ..config()
     };
     ready_engine(config, open_ended()).await;

@@ -27,6 +27,7 @@ pub(super) const STEP_TOKENS: &[f64] = &[
 ];
 pub(super) const CHOICES: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
 
+#[derive(Debug)]
 pub(crate) struct Histogram {
     bounds: &'static [f64],
     /// One more than `bounds`: the last holds what is above all of them.

@@ -29,6 +29,7 @@ pub(crate) enum Rejection {
     EngineUnavailable,
 }
 
+#[derive(Debug)]
 pub(crate) struct Metrics {
     /// `model_name="...",engine="0"`, escaped.
     labels: String,
@@ -54,7 +55,6 @@ pub(crate) struct Metrics {
     params_max_tokens: Histogram,
     params_n: Histogram,
     step_tokens: Histogram,
-    last_step: AtomicU64,
 }
 
 impl Metrics {
@@ -84,7 +84,6 @@ impl Metrics {
             params_max_tokens: Histogram::new(TOKENS),
             params_n: Histogram::new(CHOICES),
             step_tokens: Histogram::new(STEP_TOKENS),
-            last_step: AtomicU64::new(0),
         }
     }
 
@@ -92,11 +91,9 @@ impl Metrics {
         self.rejections[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The engine's last step, as every request that it touched reports it; it counts once.
+    /// The engine has made a step, or none when it computed nothing.
     pub(crate) fn stepped(&self, stats: &StepStats) {
-        if stats.batch_tokens > 0
-            && self.last_step.swap(stats.step, Ordering::Relaxed) != stats.step
-        {
+        if stats.batch_tokens > 0 {
             self.step_tokens.observe(stats.batch_tokens.into());
         }
     }

@@ -4,14 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use penstock_fleet::Engine;
-
 use super::{Ending, Metrics};
 
 /// Follows one request from arrival to its end. Dropped before [`Timeline::ended`], it counts as aborted.
 pub(crate) struct Timeline {
     metrics: Arc<Metrics>,
-    engine: Engine,
     arrived: Instant,
     submitted: Instant,
     queued: Duration,
@@ -27,7 +24,6 @@ impl Timeline {
     /// Starts when the request has been handed to the engine.
     pub(crate) fn new(
         metrics: Arc<Metrics>,
-        engine: Engine,
         arrived: Instant,
         prompt_tokens: u32,
         max_tokens: u32,
@@ -35,7 +31,6 @@ impl Timeline {
         let submitted = Instant::now();
         Self {
             metrics,
-            engine,
             arrived,
             submitted,
             queued: Duration::ZERO,
@@ -55,7 +50,6 @@ impl Timeline {
         }
         let now = Instant::now();
         let metrics = &self.metrics;
-        metrics.stepped(&self.engine.stats());
         metrics
             .generation_tokens
             .fetch_add(count.into(), Ordering::Relaxed);

@@ -214,3 +214,20 @@ async fn parameters_reach_the_engine() {
     assert_eq!(limits, [16, 99, 79]);
     assert_ne!(adds[1].seed, adds[2].seed);
 }
+
+#[tokio::test]
+async fn a_seed_of_the_server_is_for_requests_that_bring_none() {
+    let script = Script::new(|_| tokens(&[97], Duration::ZERO));
+    let defaults = json!({"generation_defaults": {"seed": 17}});
+    let door = Door::open_with(defaults, script).await;
+    for body in [
+        json!({"prompt": "a"}),
+        json!({"prompt": "b"}),
+        json!({"prompt": "a", "seed": 5}),
+    ] {
+        assert_eq!(door.complete(&body).await.status, 200);
+    }
+    let adds = door.fake.log().adds;
+    let seeds: Vec<_> = adds.iter().map(|add| add.request.seed).collect();
+    assert_eq!(seeds, [17, 17, 5]);
+}

@@ -1,0 +1,134 @@
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::socket::SOCKET_NAME;
+use crate::{FleetError, SocketPlace};
+
+/// The directory of an engine's socket, removed on drop when it was made here and is empty.
+#[derive(Debug)]
+pub(crate) struct SocketDir {
+    path: PathBuf,
+    made: bool,
+    /// Locked for as long as this process lives, however it ends: what is locked is not left over.
+    _lock: Option<File>,
+}
+
+impl SocketDir {
+    pub(crate) fn open(place: &SocketPlace) -> Result<Self, FleetError> {
+        let (path, made) = match place {
+            SocketPlace::Directory(path) => (path.clone(), make(path)?),
+            SocketPlace::PrivateIn(parent) => {
+                remove_left_over(parent);
+                (make_private(parent)?, true)
+            }
+        };
+        let lock = File::open(&path).ok().filter(|dir| dir.try_lock().is_ok());
+        Ok(Self {
+            path,
+            made,
+            _lock: lock,
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketDir {
+    fn drop(&mut self) {
+        if self.made {
+            // An error has no reader here, and somebody may have cleaned up before us.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+/// False when it exists already.
+fn make(dir: &Path) -> Result<bool, FleetError> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(source) => Err(FleetError::SocketDir {
+            path: dir.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn make_private(parent: &Path) -> Result<PathBuf, FleetError> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = parent.join(format!("penstock-{}-{number}", std::process::id()));
+        // One that exists was left by an earlier process with our number, or made by a stranger: not ours to use.
+        if make(&dir)? {
+            return Ok(dir);
+        }
+    }
+}
+
+/// Removes the directories of front doors that were killed. Failures leave them where they are: that harms nobody.
+fn remove_left_over(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let owner = entry.file_name().to_str().and_then(owner);
+        if owner.is_some_and(is_dead) && is_ours(&entry.path()) {
+            remove_if_unlocked(&entry.path());
+        }
+    }
+}
+
+/// The process that made a directory of this name.
+fn owner(name: &str) -> Option<i32> {
+    let (pid, _) = name.strip_prefix("penstock-")?.split_once('-')?;
+    pid.parse().ok().filter(|pid| *pid > 0)
+}
+
+fn is_dead(pid: i32) -> bool {
+    // SAFETY: signal 0 is sent to nobody; the call only says whether the process exists.
+    let answer = unsafe { libc::kill(pid, 0) };
+    answer != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
+fn is_ours(dir: &Path) -> bool {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() == user)
+}
+
+/// The process number may be that of a live process in another container that shares the directory: the lock tells. Only the
+/// socket is removed, and the directory only when nothing else is in it.
+fn remove_if_unlocked(dir: &Path) {
+    let Ok(lock) = File::open(dir) else { return };
+    if lock.try_lock().is_err() {
+        return;
+    }
+    let socket = dir.join(SOCKET_NAME);
+    if fs::symlink_metadata(&socket).is_ok_and(|found| found.file_type().is_socket()) {
+        let _ = fs::remove_file(&socket);
+    }
+    let _ = fs::remove_dir(dir);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_is_in_the_name() {
+        assert_eq!(owner("penstock-17-0"), Some(17));
+        assert_eq!(owner("penstock-17-abc_x"), Some(17));
+        for other in [
+            "penstock-17",
+            "penstock--1-0",
+            "penstock-0-0",
+            "x-17-0",
+            "penstock-a-0",
+        ] {
+            assert_eq!(owner(other), None, "{other}");
+        }
+    }
+}
