@@ -5,8 +5,8 @@ use penstock_kernels::{ActForm, Cpu, Form, Linear, Packed};
 
 use crate::error::DecoderError;
 use crate::options::Numerics;
-use crate::source::TensorRows;
-use crate::spec::{DecoderSpec, WeightNames};
+use crate::source::{TensorRows, stored_row};
+use crate::spec::{DecoderSpec, RopeScaling, WeightNames};
 
 /// One decoder layer.
 pub(crate) struct Layer {
@@ -54,9 +54,12 @@ impl Model {
             (None, false) => return Err(DecoderError::Spec("the head is not tied, but names.head is null".into())),
             (_, true) => None,
         };
-        let rope_factors = match &names.rope_factors {
-            Some(name) => Some(loader.vector(name, spec.attention.head_dim / 2)?),
-            None => None,
+        let rope_factors = match (&names.rope_factors, &spec.rope.scaling) {
+            (Some(name), _) => Some(loader.vector(name, spec.attention.head_dim / 2)?),
+            (None, Some(RopeScaling::Factors)) => {
+                return Err(DecoderError::Spec("rope scaling by factors needs names.rope_factors, which is null".into()));
+            }
+            (None, _) => None,
         };
         Ok(Self {
             embed: loader.linear(&[(names.embed.clone(), vocab)], hidden, None)?,
@@ -98,8 +101,8 @@ impl Loader<'_> {
         let order = self.names.rope_rows_interleaved.then_some(a.head_dim);
         let mut qkv = self.linear(&[(at(&n.q), q), (at(&n.k), kv), (at(&n.v), kv)], spec.hidden, order)?;
         if a.qkv_bias {
-            let mut bias = self.bias(n.q_bias.as_ref(), "q_bias", i, q)?;
-            bias.extend(self.bias(n.k_bias.as_ref(), "k_bias", i, kv)?);
+            let mut bias = in_half_split_order(self.bias(n.q_bias.as_ref(), "q_bias", i, q)?, order);
+            bias.extend(in_half_split_order(self.bias(n.k_bias.as_ref(), "k_bias", i, kv)?, order));
             bias.extend(self.bias(n.v_bias.as_ref(), "v_bias", i, kv)?);
             qkv.bias = Some(bias);
         }
@@ -166,6 +169,11 @@ impl Loader<'_> {
         }
         Ok(view)
     }
+}
+
+/// A bias whose items stand in the order of their matrix's rows.
+fn in_half_split_order(bias: Vec<f32>, interleaved: Option<usize>) -> Vec<f32> {
+    (0..bias.len()).map(|row| bias[stored_row(row, interleaved)]).collect()
 }
 
 impl Numerics {

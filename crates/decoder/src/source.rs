@@ -11,14 +11,18 @@ pub(crate) struct TensorRows<'a> {
     pub(crate) interleaved: Option<usize>,
 }
 
+/// Row in the file of output feature `row`, when the rows of heads of size `interleaved` stand in interleaved rotation order.
+///
+/// Half-split order puts the first items of all pairs before the second ones; interleaved order keeps pairs together.
+pub(crate) fn stored_row(row: usize, interleaved: Option<usize>) -> usize {
+    let Some(head) = interleaved else { return row };
+    let (start, i) = (row / head * head, row % head);
+    start + i % (head / 2) * 2 + i / (head / 2)
+}
+
 impl TensorRows<'_> {
-    /// Row in the file of output feature `row`.
-    ///
-    /// Half-split order puts the first items of all pairs before the second ones; interleaved order keeps pairs together.
     fn stored(&self, row: usize) -> usize {
-        let Some(head) = self.interleaved else { return row };
-        let (start, i) = (row / head * head, row % head);
-        start + i % (head / 2) * 2 + i / (head / 2)
+        stored_row(row, self.interleaved)
     }
 }
 

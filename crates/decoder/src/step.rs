@@ -17,6 +17,25 @@ pub struct Registration {
     pub prompt_logprobs: Option<usize>,
 }
 
+impl Registration {
+    fn check(&self, limits: &Limits) -> Result<(), DecoderError> {
+        let (slot, Sampling { temperature, top_p, .. }) = (self.slot, self.sampling);
+        let alternatives = self.logprobs.max(self.prompt_logprobs).unwrap_or(0);
+        let problem = if slot >= limits.slots {
+            format!("is not under {}", limits.slots)
+        } else if temperature.is_nan() || temperature < 0.0 {
+            format!("has temperature {temperature}; it must be at least 0")
+        } else if !(0.0..=1.0).contains(&top_p) {
+            format!("has top_p {top_p}; it must be in [0, 1]")
+        } else if alternatives > limits.vocab {
+            format!("wants {alternatives} alternatives from a vocabulary of {}", limits.vocab)
+        } else {
+            return Ok(());
+        };
+        Err(DecoderError::Plan(format!("registered slot {slot} {problem}")))
+    }
+}
+
 /// One step. Columns of n entries, one for each scheduled sequence, unless said otherwise.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepPlan {
@@ -89,10 +108,18 @@ impl StepPlan {
         check_range("token id", ids, limits.vocab)?;
         check_range("slot", &self.slots, limits.slots)?;
         check_range("block", &self.blocks, limits.blocks)?;
-        if let Some(r) = self.registrations.iter().find(|r| r.slot >= limits.slots) {
-            return Err(DecoderError::Plan(format!("registered slot {} is not under {}", r.slot, limits.slots)));
-        }
-        (0..n).try_for_each(|i| self.check_sequence(i, limits))
+        self.registrations.iter().try_for_each(|r| r.check(limits))?;
+        (0..n).try_for_each(|i| self.check_sequence(i, limits))?;
+        check_distinct("slot", self.slots.clone())?;
+        let written = (0..n).flat_map(|i| self.written(i, limits.block_size)).copied().collect();
+        check_distinct("block to be written", written)
+    }
+
+    /// The blocks that the (checked) sequence stores tokens in.
+    fn written(&self, i: usize, block_size: usize) -> &[i32] {
+        let (start, length) = (self.starts[i] as usize, self.lengths[i] as usize);
+        let table = &self.blocks[self.block_offsets[i] as usize..];
+        &table[start / block_size..(start + length).div_ceil(block_size)]
     }
 
     fn check_sequence(&self, i: usize, limits: &Limits) -> Result<(), DecoderError> {
@@ -110,6 +137,14 @@ impl StepPlan {
             return Err(DecoderError::Plan(format!("sequence {i}: {} blocks where {needed} are needed", to - from)));
         }
         Ok(())
+    }
+}
+
+fn check_distinct(what: &str, mut values: Vec<i32>) -> Result<(), DecoderError> {
+    values.sort_unstable();
+    match values.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(DecoderError::Plan(format!("{what} {} appears twice", pair[0]))),
+        None => Ok(()),
     }
 }
 

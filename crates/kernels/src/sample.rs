@@ -96,11 +96,12 @@ pub fn argmax(isa: Isa, logits: &[f32]) -> u32 {
 /// The uniform number comes from Philox4x32-10 (Salmon et al. 2011) keyed by the seed, at counter (position, choice): it depends on nothing
 /// else, so the same request draws the same tokens in any batch.
 pub fn sample(isa: Isa, logits: &[f32], sampling: &Sampling, position: u64) -> u32 {
-    if sampling.temperature <= 0.0 || sampling.top_k == 1 {
+    let scale = 1.0 / sampling.temperature;
+    // A temperature so small that its inverse overflows is greedy too.
+    if sampling.temperature <= 0.0 || sampling.top_k == 1 || scale == f32::INFINITY {
         return argmax(isa, logits);
     }
     let u = uniform(sampling.seed, position, sampling.choice);
-    let scale = 1.0 / sampling.temperature;
     let max = max_of(isa, logits);
     if sampling.top_k == 0 && sampling.top_p >= 1.0 {
         let mut weights = vec![0.0; logits.len()];
@@ -133,7 +134,7 @@ fn candidates(isa: Isa, logits: &[f32], max: f32, scale: f32, sampling: &Samplin
     let mut sum = 0.0;
     exp_sum(isa, logits, max, scale, &mut sum);
     let floor = max + (sum * (1.0 - sampling.top_p) / logits.len() as f32).ln() / scale;
-    all.filter(|&(_, logit)| logit >= floor).collect()
+    all.filter(|&(_, logit)| logit >= floor.min(max)).collect()
 }
 
 /// How many of the sorted `weights` top-p keeps: the fewest that reach p of what top-k left.
@@ -152,7 +153,7 @@ fn nucleus(isa: Isa, logits: &[f32], max: f32, scale: f32, sampling: &Sampling, 
         reached += w.1;
         reached >= limit
     });
-    enough.map_or(weights.len(), |last| last + 1).max(1)
+    enough.map_or(weights.len(), |last| last + 1)
 }
 
 /// Inverts the cumulative weights at `u` in [0, 1).
@@ -286,6 +287,22 @@ mod tests {
                     prop_assert_eq!(logits[*id as usize], sorted[i]);
                     prop_assert!((f64::from(*lp) - (f64::from(sorted[i]) - norm)).abs() < 1e-4);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn extreme_parameters_draw_a_token_that_is_there() {
+        let flat = vec![0.25; 1000];
+        let peaked: Vec<f32> = (0..1000).map(|i| if i == 300 { 50.0 } else { -50.0 }).collect();
+        for isa in Isa::all().into_iter().filter(|i| i.available()) {
+            for (temperature, top_k, top_p) in [(1e-45, 0, 0.5), (1e-30, 5, 0.0), (f32::INFINITY, 0, 0.1), (1.0, 2000, 0.0), (1.0, 0, 0.0), (1.0, 0, 1e-30)] {
+                let s = Sampling { temperature, top_k, top_p, seed: 1, choice: 0 };
+                assert!(sample(isa, &flat, &s, 3) < 1000);
+                let drawn = sample(isa, &peaked, &s, 3);
+                assert!(drawn == 300 || temperature == f32::INFINITY, "{isa} {s:?}: {drawn}");
+                // A broken model's logits must not break the sampler.
+                assert!(sample(isa, &[f32::NAN; 40], &s, 3) < 40);
             }
         }
     }
