@@ -30,7 +30,7 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def runtime_directory(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The user's directory for sockets; None where the system made none: then they go to the temporary one."""
+    """The user's directory for sockets; None where the system made none: then the temporary one serves."""
     own = environ.get("XDG_RUNTIME_DIR")
     return own if own and Path(own).is_dir() else None
 
