@@ -109,13 +109,13 @@ class Comparison:
             }
 
     def run(self) -> None:
-        """Every repeat, workload and contender; the files are written after each workload."""
+        """Every repeat, workload and contender; the files are written after each run."""
         for repeat in range(1, self._options.reps + 1):
             for name in self._options.only:
                 shift = (repeat - 1) % max(1, len(self._contenders))
                 for contender in self._contenders[shift:] + self._contenders[:shift]:
                     self._turn(contender, WORKLOADS[name], repeat)
-                self._report.write(self._options.output)
+                    self._report.write(self._options.output)
 
     def end(self) -> None:
         """End every process that was started."""
