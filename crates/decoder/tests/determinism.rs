@@ -1,0 +1,126 @@
+//! Same prompt, same seed, same bits: whatever else is in the batch, however the prompt is cut, with any number of threads.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::Path;
+
+use common::{Answer, GREEDY, NUMERICS, Request, Rng, default_model, isas, load, options, run};
+use penstock_decoder::{Decoder, Numerics, Options};
+use penstock_kernels::{Form, Isa, KvType, Sampling};
+use serde_json::{Value, json};
+
+/// Requests of mixed lengths, greedy and sampled.
+fn requests(rng: &mut Rng, count: usize, vocab: usize, longest: usize, new_tokens: usize) -> Vec<Request> {
+    let mut one = |i: usize| {
+        let length = if i % 5 == 0 { 1 + rng.below(3) } else { 1 + rng.below(longest) };
+        let prompt = (0..length).map(|_| rng.below(vocab) as i32).collect();
+        let sampled = Sampling {
+            temperature: 0.5 + rng.below(10) as f32 / 10.0,
+            top_k: [0, 5, 40][rng.below(3)],
+            top_p: [1.0, 0.9, 0.5][rng.below(3)],
+            seed: rng.below(1 << 40) as u64,
+            choice: rng.below(3) as u32,
+        };
+        let sampling = if i % 2 == 0 { GREEDY } else { sampled };
+        Request { prompt, new_tokens: 1 + rng.below(new_tokens), sampling, logprobs: 5 }
+    };
+    (0..count).map(&mut one).collect()
+}
+
+/// Floats compare by bits through their debug form only where they are not NaN; these never are.
+fn assert_same(got: &[Answer], want: &[Answer], what: &str) {
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        assert!(got == want, "{what}: request {i} differs\n{:?}\n{:?}", got.tokens, want.tokens);
+    }
+}
+
+#[test]
+fn tiny_models_answer_alike_in_any_company() {
+    for isa in isas() {
+        for (family, (numerics, kv)) in ["mistral", "qwen2", "llama3", "qwen3", "llama"].into_iter().zip(NUMERICS) {
+            let set = |threads, block_size| Options { numerics, kv, threads, block_size, ..options(isa) };
+            let mut rng = Rng(9);
+            let requests = requests(&mut rng, 12, 256, 90, 20);
+            let decoder = load(family, &set(1, 16));
+            let alone: Vec<Answer> =
+                requests.iter().map(|r| run(&decoder, &set(1, 16), std::slice::from_ref(r), || 1000).remove(0)).collect();
+            for (threads, block_size) in [(1, 16), (2, 48), (3, 16)] {
+                let set = set(threads, block_size);
+                let together = run(&load(family, &set), &set, &requests, || 1 + rng.below(30));
+                assert_same(&together, &alone, &format!("{family} on {isa}, {threads} threads, blocks of {block_size}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn another_seed_or_choice_gives_other_tokens() {
+    let set = options(Isa::detect());
+    let decoder = load("llama", &set);
+    let answer = |seed, choice| {
+        let sampling = Sampling { temperature: 1.5, top_k: 0, top_p: 1.0, seed, choice };
+        run(&decoder, &set, &[Request { prompt: vec![1, 2, 3], new_tokens: 30, sampling, logprobs: 0 }], || 10).remove(0).tokens
+    };
+    let first = answer(1, 0);
+    assert_eq!(first, answer(1, 0));
+    assert_ne!(first, answer(2, 0));
+    assert_ne!(first, answer(1, 1));
+}
+
+/// What the model room writes for SmolLM2-135M.
+fn smollm2() -> (Value, Value) {
+    let spec = json!({
+        "family": "llama", "layers": 30, "hidden": 576, "vocab": 49152, "max_position": 8192, "norm_eps": 1e-5,
+        "attention": {"heads": 9, "kv_heads": 3, "head_dim": 64, "qkv_bias": false, "out_bias": false, "qk_norm": false, "windows": null},
+        "rope": {"theta": 100000.0, "scaling": null},
+        "mlp": {"kind": "swiglu", "intermediate": 1536},
+        "tied_embeddings": true,
+    });
+    let names = json!({
+        "embed": "token_embd.weight", "final_norm": "output_norm.weight", "head": null, "rope_factors": null,
+        "layer": {
+            "attn_norm": "blk.{i}.attn_norm.weight", "q": "blk.{i}.attn_q.weight", "k": "blk.{i}.attn_k.weight",
+            "v": "blk.{i}.attn_v.weight", "o": "blk.{i}.attn_output.weight", "mlp_norm": "blk.{i}.ffn_norm.weight",
+            "gate": "blk.{i}.ffn_gate.weight", "up": "blk.{i}.ffn_up.weight", "down": "blk.{i}.ffn_down.weight",
+        },
+        "rope_rows_interleaved": true,
+    });
+    (spec, names)
+}
+
+fn load_smollm2(path: &Path, options: &Options) -> Decoder {
+    let (spec, names) = smollm2();
+    Decoder::load(&spec.to_string(), &names.to_string(), path, options).unwrap()
+}
+
+/// 32 requests of up to 700 tokens side by side, prompts in chunks, against each alone with its prompt in one piece.
+#[test]
+fn the_default_model_answers_32_requests_as_each_alone() {
+    let Some(path) = default_model() else { return };
+    let set = |isa, threads| {
+        let numerics = Numerics::AsStored { floats: Form::Bf16 };
+        Options { threads, numerics, kv: KvType::Bf16, block_size: 32, num_blocks: 600, ..options(isa) }
+    };
+    let mut rng = Rng(17);
+    let mut requests = requests(&mut rng, 32, 49152, 120, 12);
+    requests[3].prompt = (0..700).map(|_| rng.below(49152) as i32).collect();
+    requests[8].prompt = requests[3].prompt[..300].to_vec();
+    let best = Isa::detect();
+    let decoder = load_smollm2(&path, &set(best, 2));
+    let alone: Vec<Answer> =
+        requests.iter().map(|r| run(&decoder, &set(best, 2), std::slice::from_ref(r), || 1000).remove(0)).collect();
+    for threads in [1, 2] {
+        let set = set(best, threads);
+        let together = run(&load_smollm2(&path, &set), &set, &requests, || 1 + rng.below(200));
+        assert_same(&together, &alone, &format!("{best}, {threads} threads"));
+    }
+    if best == Isa::Avx512 {
+        // A short run on the twin: its bits differ in attention, its own promise is the same.
+        let few = &requests[4..8];
+        let set = set(Isa::Avx2, 2);
+        let decoder = load_smollm2(&path, &set);
+        let alone: Vec<Answer> = few.iter().map(|r| run(&decoder, &set, std::slice::from_ref(r), || 1000).remove(0)).collect();
+        assert_same(&run(&decoder, &set, few, || 1 + rng.below(40)), &alone, "avx2");
+    }
+}
