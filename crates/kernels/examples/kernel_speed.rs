@@ -1,6 +1,6 @@
-//! Speed of the kernels on one thread, best of several runs: GOP/s of matrix multiplication and attention by form and rows.
+//! Speed of the kernels best of several runs: GOP/s of matrix multiplication and attention by form and rows.
 //!
-//! `cargo run --release -p penstock-kernels --example kernel_speed [isa]`
+//! `cargo run --release -p penstock-kernels --example kernel_speed [isa [threads]]`
 
 use std::time::Instant;
 
@@ -36,19 +36,25 @@ fn best(mut run: impl FnMut()) -> f64 {
     best
 }
 
-fn matmul(cpu: &Cpu, form: Form, m: usize, k: usize, n: usize) {
-    let linear = Linear { parts: vec![Packed::pack(cpu.pool(), form, n, k, &Noise)], bias: None };
+/// Multiplies by one matrix again and again (warm), or by many in turn, so that each comes from memory as in a decode step (cold).
+fn matmul(cpu: &Cpu, form: Form, m: usize, k: usize, n: usize, cold: bool) {
+    let pack = || Linear { parts: vec![Packed::pack(cpu.pool(), form, n, k, &Noise)], bias: None };
+    let mut linears = vec![pack()];
+    let bytes = linears[0].parts[0].bytes();
+    while cold && linears.len() * bytes < 96 << 20 {
+        linears.push(pack());
+    }
     let (mut x, mut out, mut acts) = (vec![0.0; m * k], vec![0.0; m * n], Acts::default());
     Noise.fill_f32(3, &mut x);
-    let convert = best(|| cpu.prepare(&x, m, k, None, linear.act_form(), &mut acts));
-    let time = best(|| cpu.matmul(&linear, &acts, &mut out, Mode::Store));
-    let (ops, bytes) = ((2 * m * k * n) as f64, linear.parts[0].bytes() as f64);
+    let convert = best(|| cpu.prepare(&x, m, k, None, linears[0].act_form(), &mut acts));
+    let time = best(|| linears.iter().for_each(|l| cpu.matmul(l, &acts, &mut out, Mode::Store))) / linears.len() as f64;
     println!(
-        "{:5} {m:4} x {k:4} x {n:5}  {:8.1} us  {:7.0} GOP/s  {:6.1} GB/s  conversion {:6.1} us",
+        "{:5} {m:4} x {k:4} x {n:5} {} {:8.1} us  {:7.0} GOP/s  {:6.1} GB/s  conversion {:6.1} us",
         form.name(),
+        if cold { "cold" } else { "warm" },
         time * 1e6,
-        ops / time / 1e9,
-        bytes / time / 1e9,
+        (2 * m * k * n) as f64 / time / 1e9,
+        bytes as f64 / time / 1e9,
         convert * 1e6
     );
 }
@@ -83,16 +89,18 @@ fn main() {
         eprintln!("{e}");
         std::process::exit(2)
     });
-    let Ok(cpu) = Cpu::new(isa, 1) else { std::process::exit(1) };
-    println!("{isa}, one thread");
+    let threads = std::env::args().nth(2).and_then(|n| n.parse().ok()).unwrap_or(1);
+    let Ok(cpu) = Cpu::new(isa, threads) else { std::process::exit(1) };
+    println!("{isa}, {threads} thread(s)");
     for form in [Form::W4, Form::W8, Form::Bf16, Form::F32] {
-        for m in [1, 8, 32, 512] {
-            matmul(&cpu, form, m, 576, 1536);
+        for (m, cold) in [(1, true), (8, true), (32, true), (32, false), (512, false)] {
+            matmul(&cpu, form, m, 576, 1536, cold);
         }
-        matmul(&cpu, form, 512, 1536, 576);
+        matmul(&cpu, form, 32, 1536, 576, true);
+        matmul(&cpu, form, 512, 1536, 576, false);
     }
-    matmul(&cpu, Form::W8, 1, 576, 49152);
-    matmul(&cpu, Form::W8, 32, 576, 49152);
+    matmul(&cpu, Form::W8, 1, 576, 49152, true);
+    matmul(&cpu, Form::W8, 32, 576, 49152, true);
     for (rows, context) in [(1, 384), (1, 4096), (512, 512), (512, 2048)] {
         attention(&cpu, rows, context);
     }

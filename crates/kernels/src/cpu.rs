@@ -1,5 +1,7 @@
 //! The parallel operations a decoder is made of.
 
+use std::cell::RefCell;
+
 use crate::acts::{ActForm, Acts};
 use crate::buffer::{Aligned, Shared};
 use crate::gemm::{self, Mode, Tile};
@@ -8,11 +10,15 @@ use crate::kv::KvPool;
 use crate::ops;
 use crate::packed::{GROUP, PANEL, Packed};
 use crate::pool::Pool;
+use crate::tasks;
 
 /// Work (in numbers) under which a row-wise operation is not worth a fork.
 const INLINE: usize = 16 * 1024;
-/// Rows of one matrix-multiplication task.
-const ROW_CHUNK: usize = 96;
+
+thread_local! {
+    /// A task's gate and up tiles, before they are joined.
+    static GATE_AND_UP: RefCell<Aligned<f32>> = RefCell::new(Aligned::zeroed(0));
+}
 
 /// An instruction set and the threads to run it on.
 pub struct Cpu {
@@ -135,23 +141,15 @@ impl Cpu {
         let ld = linear.n();
         assert!(out.len() >= acts.m * ld, "output too short");
         let out = Shared::new(out);
-        let mut tasks = Vec::new();
-        let mut first = 0;
-        let panels: usize = linear.parts.iter().map(Packed::panels).sum();
-        let width = self.panels_per_task(panels, acts.m);
-        for (p, part) in linear.parts.iter().enumerate() {
-            for panel in (0..part.panels()).step_by(width) {
-                tasks.push((p, first, panel..part.panels().min(panel + width)));
-            }
-            first += part.n();
-        }
-        self.grid(&tasks, acts.m, &|(p, first, panels), rows| {
-            let part = &linear.parts[*p];
-            let column = first + panels.start * PANEL;
-            let columns = (panels.end * PANEL).min(part.n()) - panels.start * PANEL;
-            let bias = linear.bias.as_ref().map(|b| &b[*first..first + part.n()]);
-            let pointer = out.at(rows.start * ld + column, (rows.len() - 1) * ld + columns);
-            let tile = Tile { w: part, acts, rows, panels: panels.clone(), out: pointer, ld, mode, bias };
+        let panels: Vec<usize> = linear.parts.iter().map(Packed::panels).collect();
+        let firsts: Vec<usize> = linear.parts.iter().scan(0, |n, p| Some(std::mem::replace(n, *n + p.n()))).collect();
+        tasks::run(&self.pool, &panels, acts.m, &|task| {
+            let (part, first) = (&linear.parts[task.part], firsts[task.part]);
+            let column = first + task.panels.start * PANEL;
+            let columns = (task.panels.end * PANEL).min(part.n()) - task.panels.start * PANEL;
+            let bias = linear.bias.as_ref().map(|b| &b[first..first + part.n()]);
+            let pointer = out.at(task.rows.start * ld + column, (task.rows.len() - 1) * ld + columns);
+            let tile = Tile { w: part, acts, rows: task.rows, panels: task.panels, out: pointer, ld, mode, bias };
             // SAFETY: tasks write disjoint rows x columns of `out`; the range was checked by `at`; the instruction set is available.
             unsafe { gemm::compute(self.isa, &tile) }
         });
@@ -162,44 +160,25 @@ impl Cpu {
         let ld = gate.n();
         assert!(up.n() == ld && out.len() >= acts.m * ld, "gate, up and output differ in width");
         let out = Shared::new(out);
-        let width = self.panels_per_task(gate.panels(), acts.m);
-        let tasks: Vec<_> = (0..gate.panels()).step_by(width).map(|p| p..gate.panels().min(p + width)).collect();
-        self.grid(&tasks, acts.m, &|panels, rows| {
-            let columns = (panels.end * PANEL).min(ld) - panels.start * PANEL;
-            let mut buffers = [Aligned::<f32>::zeroed(rows.len() * columns), Aligned::zeroed(rows.len() * columns)];
-            for (w, buffer) in [gate, up].into_iter().zip(&mut buffers) {
-                let out = buffer.as_mut_ptr();
-                let (rows, panels) = (rows.clone(), panels.clone());
-                let tile = Tile { w, acts, rows, panels, out, ld: columns, mode: Mode::Store, bias: None };
-                // SAFETY: the buffer has rows x columns items; the instruction set is available.
-                unsafe { gemm::compute(self.isa, &tile) }
-            }
-            let [gate, up] = &mut buffers;
-            ops::silu_mul(self.isa, gate, up);
-            for (i, row) in rows.enumerate() {
-                // SAFETY: tasks write disjoint rows x columns.
-                let out = unsafe { out.slice(row * ld + panels.start * PANEL, columns) };
-                out.copy_from_slice(&gate[i * columns..(i + 1) * columns]);
-            }
-        });
-    }
-
-    /// Panels of a task: whole register tiles, narrower when there are few tasks for the threads.
-    fn panels_per_task(&self, panels: usize, rows: usize) -> usize {
-        let threads = self.pool.threads();
-        if rows <= 4 {
-            // One row streams weights: a few long runs for each thread.
-            return panels.div_ceil(3 * threads).next_multiple_of(4).min(panels.div_ceil(threads)).max(1);
-        }
-        if panels / 4 * rows.div_ceil(ROW_CHUNK) >= 8 * threads { 4 } else { 2 }
-    }
-
-    /// Runs `body` for every task x chunk of rows.
-    fn grid<T: Sync>(&self, tasks: &[T], rows: usize, body: &(dyn Fn(&T, std::ops::Range<usize>) + Sync)) {
-        let chunks = rows.div_ceil(ROW_CHUNK);
-        self.pool.run(tasks.len() * chunks, &|i| {
-            let row = i / tasks.len() * ROW_CHUNK;
-            body(&tasks[i % tasks.len()], row..rows.min(row + ROW_CHUNK));
+        tasks::run(&self.pool, &[gate.panels()], acts.m, &|task| {
+            let columns = (task.panels.end * PANEL).min(ld) - task.panels.start * PANEL;
+            let size = task.rows.len() * columns;
+            GATE_AND_UP.with_borrow_mut(|buffer| {
+                buffer.ensure(2 * size);
+                let (gate_out, up_out) = buffer.split_at_mut(size);
+                for (w, part) in [(gate, &mut *gate_out), (up, &mut *up_out)] {
+                    let (out, rows, panels) = (part.as_mut_ptr(), task.rows.clone(), task.panels.clone());
+                    let tile = Tile { w, acts, rows, panels, out, ld: columns, mode: Mode::Store, bias: None };
+                    // SAFETY: the buffer has rows x columns items; the instruction set is available.
+                    unsafe { gemm::compute(self.isa, &tile) }
+                }
+                ops::silu_mul(self.isa, gate_out, &up_out[..size]);
+                for (row, values) in task.rows.zip(gate_out.chunks_exact(columns)) {
+                    // SAFETY: tasks write disjoint rows x columns.
+                    let out = unsafe { out.slice(row * ld + task.panels.start * PANEL, columns) };
+                    out.copy_from_slice(values);
+                }
+            });
         });
     }
 
@@ -217,17 +196,14 @@ impl Cpu {
         self.rows(places.len(), width, &|row| {
             // SAFETY: every task has rows of its own, and rows have places of their own.
             let (qkv, angles) = unsafe { (qkv.slice(row * width, width), &rotation.cos_sin[row * d..(row + 1) * d]) };
-            let (q, rest) = qkv.split_at_mut(heads * d);
-            let (k, v) = rest.split_at_mut(layout.kv_heads * d);
-            let norms = rotation.norm.map_or([None, None], |(q, k, eps)| [Some((q, eps)), Some((k, eps))]);
-            for (part, norm) in [&mut *q, &mut *k].into_iter().zip(norms) {
-                for head in part.chunks_exact_mut(d) {
-                    if let Some((weight, eps)) = norm {
-                        ops::rms_norm_in_place(self.isa, head, weight, eps);
-                    }
-                    ops::rotate(self.isa, head, angles);
+            let (rotated, v) = qkv.split_at_mut((heads + layout.kv_heads) * d);
+            if let Some((q_weight, k_weight, eps)) = rotation.norm {
+                for (i, head) in rotated.chunks_exact_mut(d).enumerate() {
+                    ops::rms_norm_in_place(self.isa, head, if i < heads { q_weight } else { k_weight }, eps);
                 }
             }
+            ops::rotate(self.isa, rotated, angles);
+            let k = &rotated[heads * d..];
             for (head, (k, v)) in k.chunks_exact(d).zip(v.chunks_exact(d)).enumerate() {
                 // SAFETY: every row has a place of its own, and blocks were cleared before.
                 unsafe { writer.store((places[row].block, places[row].offset), layer, head, k, v) };

@@ -20,6 +20,7 @@ mod ops_avx512;
 mod packed;
 mod pool;
 mod sample;
+mod tasks;
 #[cfg(test)]
 mod tests;
 

@@ -50,8 +50,8 @@ for_each_isa! {
     pub(crate) fn silu_mul(gate: &mut [f32], up: &[f32]) = silu_mul_row;
 }
 for_each_isa! {
-    /// Rotates one head by its angles: item i with item i + half (`cos_sin`: half cosines, then half sines).
-    pub(crate) fn rotate(head: &mut [f32], cos_sin: &[f32]) = rotate_head;
+    /// Rotates heads, side by side, by one row's angles: item i of a head with item i + half (`cos_sin`: half cosines, then half sines).
+    pub(crate) fn rotate(heads: &mut [f32], cos_sin: &[f32]) = rotate_heads;
 }
 
 /// See [`quantize_row`].
@@ -114,13 +114,15 @@ fn silu_mul_row(gate: &mut [f32], up: &[f32]) {
 }
 
 #[inline(always)]
-fn rotate_head(head: &mut [f32], cos_sin: &[f32]) {
+fn rotate_heads(heads: &mut [f32], cos_sin: &[f32]) {
     let (cos, sin) = cos_sin.split_at(cos_sin.len() / 2);
-    let (a, b) = head.split_at_mut(cos.len());
-    for i in 0..cos.len() {
-        let (x, y) = (a[i], b[i]);
-        a[i] = x * cos[i] - y * sin[i];
-        b[i] = y * cos[i] + x * sin[i];
+    for head in heads.chunks_exact_mut(cos_sin.len()) {
+        let (a, b) = head.split_at_mut(cos.len());
+        for i in 0..cos.len() {
+            let (x, y) = (a[i], b[i]);
+            a[i] = x * cos[i] - y * sin[i];
+            b[i] = y * cos[i] + x * sin[i];
+        }
     }
 }
 
