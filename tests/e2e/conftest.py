@@ -1,0 +1,48 @@
+"""Servers with the default model."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.server import Server
+
+Serve = Callable[..., Server]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built() -> None:
+    pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+
+
+@pytest.fixture(scope="module")
+def serve(model_file: Path) -> Iterator[Serve]:
+    """`with serve(*flags, model=...)`: a server with the default model unless `model` names another."""
+    parents: list[Path] = []
+
+    def made(*flags: str, model: Path | str = model_file) -> Server:
+        # Short: the path of a socket has at most 107 bytes.
+        parents.append(Path(tempfile.mkdtemp(prefix="e2e-")))
+        return Server(model, parents[-1], *flags)
+
+    yield made
+    for parent in parents:
+        shutil.rmtree(parent)
+
+
+@pytest.fixture(scope="module")
+def server(serve: Serve) -> Iterator[Server]:
+    """A server with no flags that the tests of a file share."""
+    with serve("--served-model-name", "smollm2", "--served-model-name", "alias") as started:
+        yield started
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[httpx.Client]:
+    with server.client() as made:
+        yield made

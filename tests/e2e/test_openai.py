@@ -1,0 +1,126 @@
+"""The official client library."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Serve
+from tests.e2e.server import HANG, Server
+
+openai = pytest.importorskip("openai", reason="install openai to test its client")
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+PROMPTS = [f"The number {n} is" for n in range(8)]
+
+
+@pytest.fixture
+def sdk(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=HANG) as made:
+        yield made
+
+
+def test_the_model_is_listed(sdk: openai.OpenAI) -> None:
+    assert [model.id for model in sdk.models.list()] == ["smollm2", "alias"]
+
+
+def test_chat(sdk: openai.OpenAI) -> None:
+    answer = sdk.chat.completions.create(model="smollm2", messages=QUESTION, temperature=0, max_tokens=30)
+    (choice,) = answer.choices
+    assert choice.message.role == "assistant"
+    assert choice.message.content == "The capital of France is Paris."
+    assert choice.finish_reason == "stop"
+    assert answer.model == "smollm2"
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (37, 8)
+
+
+def test_chat_as_a_stream(sdk: openai.OpenAI) -> None:
+    chunks = list(
+        sdk.chat.completions.create(
+            model="alias",
+            messages=QUESTION,
+            temperature=0,
+            max_tokens=30,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    assert chunks[0].choices[0].delta.role == "assistant"
+    texts = [chunk.choices[0].delta.content or "" for chunk in chunks[:-1]]
+    assert "".join(texts) == "The capital of France is Paris."
+    assert len([text for text in texts if text]) > 3, "it comes in pieces"
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].usage.total_tokens == 45
+    assert {chunk.model for chunk in chunks} == {"alias"}
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_chat_logprobs(sdk: openai.OpenAI) -> None:
+    answer = sdk.chat.completions.create(
+        model="smollm2", messages=QUESTION, temperature=0, max_tokens=4, logprobs=True, top_logprobs=3
+    )
+    rows = answer.choices[0].logprobs.content
+    assert "".join(row.token for row in rows) == answer.choices[0].message.content
+    for row in rows:
+        assert len(row.top_logprobs) == 3
+        assert row.logprob == row.top_logprobs[0].logprob, "greedy takes the best"
+        assert row.top_logprobs[0].logprob >= row.top_logprobs[1].logprob >= row.top_logprobs[2].logprob
+
+
+def test_completions(sdk: openai.OpenAI) -> None:
+    answer = sdk.completions.create(model="smollm2", prompt=PROMPTS[:3], temperature=0, max_tokens=6)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert {choice.finish_reason for choice in answer.choices} == {"length"}
+    one = sdk.completions.create(model="smollm2", prompt=PROMPTS[1], temperature=0, max_tokens=6)
+    assert one.choices[0].text == answer.choices[1].text
+
+
+def test_many_at_once_say_what_each_says_alone(server: Server, sdk: openai.OpenAI) -> None:
+    async def ask(client: openai.AsyncOpenAI, prompt: str) -> str:
+        chunks = await client.completions.create(
+            model="smollm2", prompt=prompt, temperature=0, max_tokens=20, stream=True
+        )
+        return "".join([chunk.choices[0].text async for chunk in chunks])
+
+    async def all_at_once() -> list[str]:
+        client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=HANG)
+        async with client:
+            return await asyncio.gather(*(ask(client, prompt) for prompt in PROMPTS))
+
+    alone = [
+        sdk.completions.create(model="smollm2", prompt=prompt, temperature=0, max_tokens=20).choices[0].text
+        for prompt in PROMPTS
+    ]
+    assert asyncio.run(all_at_once()) == alone
+
+
+def test_errors_are_of_the_right_class(sdk: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="gpt-4"):
+        sdk.chat.completions.create(model="gpt-4", messages=QUESTION)
+    with pytest.raises(openai.BadRequestError, match="temperature"):
+        sdk.chat.completions.create(model="smollm2", messages=QUESTION, temperature=-1)
+    with pytest.raises(openai.BadRequestError, match="presence_penalty"):
+        sdk.completions.create(model="smollm2", prompt="x", presence_penalty=1.0)
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 8192 tokens") as caught:
+        sdk.completions.create(model="smollm2", prompt=[5] * 9000, max_tokens=1)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_a_key_is_asked_for(serve: Serve) -> None:
+    with serve("--api-key", "one", "--api-key", "two") as server:
+        for key in ["one", "two"]:
+            client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=HANG)
+            with client:
+                assert len(list(client.models.list())) == 1
+        wrong = openai.OpenAI(base_url=f"{server.url}/v1", api_key="three", max_retries=0, timeout=HANG)
+        with wrong, pytest.raises(openai.AuthenticationError):
+            wrong.chat.completions.create(model="smollm2", messages=QUESTION)
+        with server.client() as probe:
+            assert probe.get("/health").status_code == 200
+            assert probe.post("/v1/completions", json={"prompt": "x"}).status_code == 401
+        engine = Path(f"/proc/{server.engine()}/cmdline").read_bytes().split(b"\0")
+        assert b"one" not in engine, "every user of the machine may read it"
