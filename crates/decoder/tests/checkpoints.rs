@@ -5,14 +5,21 @@ mod common;
 
 use std::path::Path;
 
-use common::{GREEDY, Request, Scratch, Stored, checkpoint, isas, options, reference, run, spec, tensors};
+use common::{
+    GREEDY, Request, Scratch, Stored, checkpoint, isas, options, reference, run, spec, tensors,
+};
 use penstock_decoder::{Decoder, DecoderError};
 use penstock_kernels::Isa;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn load(spec: &Value, names: &Value, path: &Path) -> Result<Decoder, DecoderError> {
-    Decoder::load(&spec.to_string(), &names.to_string(), path, &options(Isa::detect()))
+    Decoder::load(
+        &spec.to_string(),
+        &names.to_string(),
+        path,
+        &options(Isa::detect()),
+    )
 }
 
 fn load_error(spec: &Value, names: &Value, path: &Path) -> String {
@@ -29,10 +36,18 @@ fn every_missing_tensor_is_named() {
     let scratch = Scratch::new("missing");
     assert!(all.len() > 20);
     for gone in &all {
-        let rest: Vec<Stored> = all.iter().filter(|t| t.name != gone.name).cloned().collect();
+        let rest: Vec<Stored> = all
+            .iter()
+            .filter(|t| t.name != gone.name)
+            .cloned()
+            .collect();
         scratch.write(&rest);
         let message = load_error(&spec, &names, scratch.path());
-        assert!(message.contains(&gone.name), "{message:?} does not name {}", gone.name);
+        assert!(
+            message.contains(&gone.name),
+            "{message:?} does not name {}",
+            gone.name
+        );
     }
 }
 
@@ -49,8 +64,14 @@ fn every_wrong_shape_is_named_with_the_right_one() {
         changed[i].bytes.truncate(bytes);
         scratch.write(&changed);
         let message = load_error(&spec, &names, scratch.path());
-        let (found, expected) = (format!("{:?}", changed[i].shape), format!("{:?}", good.shape));
-        assert!(message.contains(&good.name) && message.contains(&found) && message.contains(&expected), "{message}");
+        let (found, expected) = (
+            format!("{:?}", changed[i].shape),
+            format!("{:?}", good.shape),
+        );
+        assert!(
+            message.contains(&good.name) && message.contains(&found) && message.contains(&expected),
+            "{message}"
+        );
     }
 }
 
@@ -58,7 +79,10 @@ fn every_wrong_shape_is_named_with_the_right_one() {
 fn a_transposed_matrix_is_not_taken() {
     let (spec, names) = spec("qwen3");
     let mut all = tensors("qwen3");
-    let gate = all.iter_mut().find(|t| t.name.ends_with("mlp.gate_proj.weight")).unwrap();
+    let gate = all
+        .iter_mut()
+        .find(|t| t.name.ends_with("mlp.gate_proj.weight"))
+        .unwrap();
     gate.shape.reverse();
     let name = gate.name.clone();
     let scratch = Scratch::new("transposed");
@@ -69,14 +93,23 @@ fn a_transposed_matrix_is_not_taken() {
 #[test]
 fn truncated_files_are_errors_with_the_file_named() {
     let scratch = Scratch::new("truncated");
-    for (name, file) in [("llama", "llama/model.safetensors"), ("llama3.gguf", "llama3.gguf")] {
+    for (name, file) in [
+        ("llama", "llama/model.safetensors"),
+        ("llama3.gguf", "llama3.gguf"),
+    ] {
         let (spec, names) = spec(name);
         let bytes = std::fs::read(checkpoint(file)).unwrap();
         let path = scratch.path().join(Path::new(file).file_name().unwrap());
-        for keep in (0..40).map(|i| bytes.len() * i / 40).chain([1, 7, 8, 9, bytes.len() - 1]) {
+        for keep in (0..40)
+            .map(|i| bytes.len() * i / 40)
+            .chain([1, 7, 8, 9, bytes.len() - 1])
+        {
             std::fs::write(&path, &bytes[..keep]).unwrap();
             let message = load_error(&spec, &names, &path);
-            assert!(message.contains(path.to_str().unwrap()), "{keep} bytes: {message}");
+            assert!(
+                message.contains(path.to_str().unwrap()),
+                "{keep} bytes: {message}"
+            );
         }
     }
 }
@@ -85,7 +118,10 @@ fn truncated_files_are_errors_with_the_file_named() {
 fn a_missing_shard_is_an_error() {
     let (spec, names) = spec("mistral");
     let scratch = Scratch::new("shard");
-    for file in ["model.safetensors.index.json", "model-00001-of-00002.safetensors"] {
+    for file in [
+        "model.safetensors.index.json",
+        "model-00001-of-00002.safetensors",
+    ] {
         std::fs::copy(checkpoint("mistral").join(file), scratch.path().join(file)).unwrap();
     }
     assert!(load_error(&spec, &names, scratch.path()).contains("model-00002-of-00002.safetensors"));
@@ -115,7 +151,11 @@ fn specs_that_cannot_be_are_named() {
     let cases: [(&str, Value, &str); 9] = [
         ("/layers", json!(0), "layers = 0"),
         ("/hidden", json!(1u64 << 40), "hidden"),
-        ("/attention/kv_heads", json!(4), "6 query heads do not share 4"),
+        (
+            "/attention/kv_heads",
+            json!(4),
+            "6 query heads do not share 4",
+        ),
         ("/attention/head_dim", json!(15), "head_dim = 15 is odd"),
         ("/attention/windows", json!([null]), "attention.windows"),
         ("/attention/windows", json!([0, 4]), "attention.windows"),
@@ -127,7 +167,10 @@ fn specs_that_cannot_be_are_named() {
         let mut spec = good.clone();
         *spec.pointer_mut(at).unwrap() = value;
         let message = load_error(&spec, &names, &path);
-        assert!(message.contains(what), "{at}: {message:?} does not say {what:?}");
+        assert!(
+            message.contains(what),
+            "{at}: {message:?} does not say {what:?}"
+        );
     }
     let mut unknown = good.clone();
     unknown["experts"] = json!(8);
@@ -147,7 +190,9 @@ fn interleave(tensor: &mut Stored, head_dim: usize) {
         let (head, i) = (row / head_dim * head_dim, row % head_dim);
         head + i / 2 + i % 2 * (head_dim / 2)
     };
-    tensor.bytes = (0..rows).flat_map(|row| tensor.bytes[source(row) * size..][..size].to_vec()).collect();
+    tensor.bytes = (0..rows)
+        .flat_map(|row| tensor.bytes[source(row) * size..][..size].to_vec())
+        .collect();
 }
 
 #[test]
@@ -160,15 +205,26 @@ fn interleaved_rows_and_biases_give_the_same_model() {
             interleave(tensor, head_dim);
         }
     }
-    assert_eq!(all.iter().filter(|t| t.name.contains("k_proj.bias")).count(), 2);
+    assert_eq!(
+        all.iter()
+            .filter(|t| t.name.contains("k_proj.bias"))
+            .count(),
+        2
+    );
     let scratch = Scratch::new("interleaved");
     scratch.write(&all);
     let reference = reference("qwen2");
-    let request = Request { prompt: reference.tokens, new_tokens: 16, sampling: GREEDY, logprobs: 256 };
+    let request = Request {
+        prompt: reference.tokens,
+        new_tokens: 16,
+        sampling: GREEDY,
+        logprobs: 256,
+    };
     for isa in isas() {
         let options = options(isa);
         let answer = |names: &Value, path: &Path| {
-            let decoder = Decoder::load(&spec.to_string(), &names.to_string(), path, &options).unwrap();
+            let decoder =
+                Decoder::load(&spec.to_string(), &names.to_string(), path, &options).unwrap();
             run(&decoder, &options, std::slice::from_ref(&request), || 100).remove(0)
         };
         names["rope_rows_interleaved"] = json!(false);

@@ -11,9 +11,19 @@ use penstock_kernels::{Form, Isa, KvType, Sampling};
 use serde_json::{Value, json};
 
 /// Requests of mixed lengths, greedy and sampled.
-fn requests(rng: &mut Rng, count: usize, vocab: usize, longest: usize, new_tokens: usize) -> Vec<Request> {
+fn requests(
+    rng: &mut Rng,
+    count: usize,
+    vocab: usize,
+    longest: usize,
+    new_tokens: usize,
+) -> Vec<Request> {
     let mut one = |i: usize| {
-        let length = if i % 5 == 0 { 1 + rng.below(3) } else { 1 + rng.below(longest) };
+        let length = if i.is_multiple_of(5) {
+            1 + rng.below(3)
+        } else {
+            1 + rng.below(longest)
+        };
         let prompt = (0..length).map(|_| rng.below(vocab) as i32).collect();
         let sampled = Sampling {
             temperature: 0.5 + rng.below(10) as f32 / 10.0,
@@ -22,8 +32,13 @@ fn requests(rng: &mut Rng, count: usize, vocab: usize, longest: usize, new_token
             seed: rng.below(1 << 40) as u64,
             choice: rng.below(3) as u32,
         };
-        let sampling = if i % 2 == 0 { GREEDY } else { sampled };
-        Request { prompt, new_tokens: 1 + rng.below(new_tokens), sampling, logprobs: 5 }
+        let sampling = if i.is_multiple_of(2) { GREEDY } else { sampled };
+        Request {
+            prompt,
+            new_tokens: 1 + rng.below(new_tokens),
+            sampling,
+            logprobs: 5,
+        }
     };
     (0..count).map(&mut one).collect()
 }
@@ -31,24 +46,44 @@ fn requests(rng: &mut Rng, count: usize, vocab: usize, longest: usize, new_token
 /// Floats compare by bits through their debug form only where they are not NaN; these never are.
 fn assert_same(got: &[Answer], want: &[Answer], what: &str) {
     for (i, (got, want)) in got.iter().zip(want).enumerate() {
-        assert!(got == want, "{what}: request {i} differs\n{:?}\n{:?}", got.tokens, want.tokens);
+        assert!(
+            got == want,
+            "{what}: request {i} differs\n{:?}\n{:?}",
+            got.tokens,
+            want.tokens
+        );
     }
 }
 
 #[test]
 fn tiny_models_answer_alike_in_any_company() {
     for isa in isas() {
-        for (family, (numerics, kv)) in ["mistral", "qwen2", "llama3", "qwen3", "llama"].into_iter().zip(NUMERICS) {
-            let set = |threads, block_size| Options { numerics, kv, threads, block_size, ..options(isa) };
+        for (family, (numerics, kv)) in ["mistral", "qwen2", "llama3", "qwen3", "llama"]
+            .into_iter()
+            .zip(NUMERICS)
+        {
+            let set = |threads, block_size| Options {
+                numerics,
+                kv,
+                threads,
+                block_size,
+                ..options(isa)
+            };
             let mut rng = Rng(9);
             let requests = requests(&mut rng, 12, 256, 90, 20);
             let decoder = load(family, &set(1, 16));
-            let alone: Vec<Answer> =
-                requests.iter().map(|r| run(&decoder, &set(1, 16), std::slice::from_ref(r), || 1000).remove(0)).collect();
+            let alone: Vec<Answer> = requests
+                .iter()
+                .map(|r| run(&decoder, &set(1, 16), std::slice::from_ref(r), || 1000).remove(0))
+                .collect();
             for (threads, block_size) in [(1, 16), (2, 48), (3, 16)] {
                 let set = set(threads, block_size);
                 let together = run(&load(family, &set), &set, &requests, || 1 + rng.below(30));
-                assert_same(&together, &alone, &format!("{family} on {isa}, {threads} threads, blocks of {block_size}"));
+                assert_same(
+                    &together,
+                    &alone,
+                    &format!("{family} on {isa}, {threads} threads, blocks of {block_size}"),
+                );
             }
         }
     }
@@ -59,8 +94,26 @@ fn another_seed_or_choice_gives_other_tokens() {
     let set = options(Isa::detect());
     let decoder = load("llama", &set);
     let answer = |seed, choice| {
-        let sampling = Sampling { temperature: 1.5, top_k: 0, top_p: 1.0, seed, choice };
-        run(&decoder, &set, &[Request { prompt: vec![1, 2, 3], new_tokens: 30, sampling, logprobs: 0 }], || 10).remove(0).tokens
+        let sampling = Sampling {
+            temperature: 1.5,
+            top_k: 0,
+            top_p: 1.0,
+            seed,
+            choice,
+        };
+        run(
+            &decoder,
+            &set,
+            &[Request {
+                prompt: vec![1, 2, 3],
+                new_tokens: 30,
+                sampling,
+                logprobs: 0,
+            }],
+            || 10,
+        )
+        .remove(0)
+        .tokens
     };
     let first = answer(1, 0);
     assert_eq!(first, answer(1, 0));
@@ -100,7 +153,14 @@ fn the_default_model_answers_32_requests_as_each_alone() {
     let Some(path) = default_model() else { return };
     let set = |isa, threads| {
         let numerics = Numerics::AsStored { floats: Form::Bf16 };
-        Options { threads, numerics, kv: KvType::Bf16, block_size: 32, num_blocks: 600, ..options(isa) }
+        Options {
+            threads,
+            numerics,
+            kv: KvType::Bf16,
+            block_size: 32,
+            num_blocks: 600,
+            ..options(isa)
+        }
     };
     let mut rng = Rng(17);
     let mut requests = requests(&mut rng, 32, 49152, 120, 12);
@@ -108,11 +168,15 @@ fn the_default_model_answers_32_requests_as_each_alone() {
     requests[8].prompt = requests[3].prompt[..300].to_vec();
     let best = Isa::detect();
     let decoder = load_smollm2(&path, &set(best, 2));
-    let alone: Vec<Answer> =
-        requests.iter().map(|r| run(&decoder, &set(best, 2), std::slice::from_ref(r), || 1000).remove(0)).collect();
+    let alone: Vec<Answer> = requests
+        .iter()
+        .map(|r| run(&decoder, &set(best, 2), std::slice::from_ref(r), || 1000).remove(0))
+        .collect();
     for threads in [1, 2] {
         let set = set(best, threads);
-        let together = run(&load_smollm2(&path, &set), &set, &requests, || 1 + rng.below(200));
+        let together = run(&load_smollm2(&path, &set), &set, &requests, || {
+            1 + rng.below(200)
+        });
         assert_same(&together, &alone, &format!("{best}, {threads} threads"));
     }
     if best == Isa::Avx512 {
@@ -120,7 +184,14 @@ fn the_default_model_answers_32_requests_as_each_alone() {
         let few = &requests[4..8];
         let set = set(Isa::Avx2, 2);
         let decoder = load_smollm2(&path, &set);
-        let alone: Vec<Answer> = few.iter().map(|r| run(&decoder, &set, std::slice::from_ref(r), || 1000).remove(0)).collect();
-        assert_same(&run(&decoder, &set, few, || 1 + rng.below(40)), &alone, "avx2");
+        let alone: Vec<Answer> = few
+            .iter()
+            .map(|r| run(&decoder, &set, std::slice::from_ref(r), || 1000).remove(0))
+            .collect();
+        assert_same(
+            &run(&decoder, &set, few, || 1 + rng.below(40)),
+            &alone,
+            "avx2",
+        );
     }
 }

@@ -16,13 +16,23 @@ const BLOCKS: i32 = 8;
 const TOKENS: usize = 48;
 
 fn limits() -> Options {
-    Options { max_num_seqs: SLOTS, num_blocks: BLOCKS as usize, max_batched_tokens: TOKENS, ..options(Isa::detect()) }
+    Options {
+        max_num_seqs: SLOTS,
+        num_blocks: BLOCKS as usize,
+        max_batched_tokens: TOKENS,
+        ..options(Isa::detect())
+    }
 }
 
 static DECODER: LazyLock<Decoder> = LazyLock::new(|| load("mistral", &limits()));
 
 fn registration(slot: usize, sampling: Sampling) -> Registration {
-    Registration { slot, sampling, logprobs: Some(3), prompt_logprobs: None }
+    Registration {
+        slot,
+        sampling,
+        logprobs: Some(3),
+        prompt_logprobs: None,
+    }
 }
 
 /// Two sequences: a prefill of 20 tokens in slot 0, one of 5 in slot 2.
@@ -64,8 +74,15 @@ fn each_broken_rule_is_named() {
         ("differ in length", |p| p.tokens.truncate(24)),
         ("differ in length", |p| p.block_offsets.truncate(2)),
         ("differ in length", |p| p.targets = vec![-1; 24]),
-        ("tokens, not in 1..=48", |p| *p = StepPlan { block_offsets: vec![0], ..StepPlan::default() }),
-        ("49 tokens, not in", |p| (p.lengths[1], p.tokens) = (29, vec![0; 49])),
+        ("tokens, not in 1..=48", |p| {
+            *p = StepPlan {
+                block_offsets: vec![0],
+                ..StepPlan::default()
+            }
+        }),
+        ("49 tokens, not in", |p| {
+            (p.lengths[1], p.tokens) = (29, vec![0; 49])
+        }),
         ("token id 256", |p| p.tokens[7] = VOCAB),
         ("token id -1", |p| p.tokens[7] = -1),
         ("token id -2", |p| p.targets = vec![-2; 25]),
@@ -78,23 +95,38 @@ fn each_broken_rule_is_named() {
         ("block to be written 3 appears twice", |p| p.blocks[2] = 3),
         ("block to be written 3 appears twice", |p| p.blocks[1] = 3),
         ("slot 4 is not under", |p| p.registrations[0].slot = 4),
-        ("temperature -1", |p| p.registrations[0].sampling.temperature = -1.0),
-        ("temperature NaN", |p| p.registrations[0].sampling.temperature = f32::NAN),
+        ("temperature -1", |p| {
+            p.registrations[0].sampling.temperature = -1.0
+        }),
+        ("temperature NaN", |p| {
+            p.registrations[0].sampling.temperature = f32::NAN
+        }),
         ("top_p 1.5", |p| p.registrations[0].sampling.top_p = 1.5),
-        ("top_p NaN", |p| p.registrations[0].sampling.top_p = f32::NAN),
-        ("257 alternatives", |p| p.registrations[0].logprobs = Some(257)),
-        ("alternatives", |p| p.registrations[0].prompt_logprobs = Some(usize::MAX)),
+        ("top_p NaN", |p| {
+            p.registrations[0].sampling.top_p = f32::NAN
+        }),
+        ("257 alternatives", |p| {
+            p.registrations[0].logprobs = Some(257)
+        }),
+        ("alternatives", |p| {
+            p.registrations[0].prompt_logprobs = Some(usize::MAX)
+        }),
         ("positions -1..19", |p| p.starts[0] = -1),
         ("positions 120..140", |p| p.starts[0] = 120),
         ("2147483647", |p| p.starts[0] = i32::MAX),
-        ("1 blocks where 2 are needed", |p| p.block_offsets = vec![0, 1, 3]),
+        ("1 blocks where 2 are needed", |p| {
+            p.block_offsets = vec![0, 1, 3]
+        }),
         ("blocks where", |p| p.block_offsets = vec![2, 0, 3]),
     ];
     for (what, change) in cases {
         let mut broken = plan();
         change(&mut broken);
         let message = refused(broken.clone());
-        assert!(message.contains(what), "{message:?} does not say {what:?} of {broken:?}");
+        assert!(
+            message.contains(what),
+            "{message:?} does not say {what:?} of {broken:?}"
+        );
     }
     accepted(plan());
 }
@@ -102,8 +134,13 @@ fn each_broken_rule_is_named() {
 #[test]
 fn a_slot_must_be_registered_before_it_is_used() {
     let decoder = load("mistral", &limits());
-    let unregistered = StepPlan { registrations: vec![], ..plan() };
-    let Err(DecoderError::Plan(message)) = step(&decoder, unregistered.clone()) else { panic!("not refused") };
+    let unregistered = StepPlan {
+        registrations: vec![],
+        ..plan()
+    };
+    let Err(DecoderError::Plan(message)) = step(&decoder, unregistered.clone()) else {
+        panic!("not refused")
+    };
     assert!(message.contains("slot 0 was never registered"), "{message}");
     step(&decoder, plan()).unwrap();
     step(&decoder, unregistered).unwrap();
@@ -113,7 +150,10 @@ fn a_slot_must_be_registered_before_it_is_used() {
 #[test]
 fn lengths_are_at_least_one() {
     for (first, second) in [(0, 25), (-5, 30), (26, -1), (i32::MIN, i32::MAX)] {
-        refused(StepPlan { lengths: vec![first, second], ..plan() });
+        refused(StepPlan {
+            lengths: vec![first, second],
+            ..plan()
+        });
     }
 }
 
@@ -135,21 +175,60 @@ fn blocks_may_be_shared_by_readers() {
 
 #[test]
 fn the_ends_of_the_ranges_are_accepted() {
-    let last = StepPlan { starts: vec![108, 0], blocks: vec![0, 1, 2, 3, 4, 5, 6, 7, 0], block_offsets: vec![0, 8, 9], ..plan() };
+    let last = StepPlan {
+        starts: vec![108, 0],
+        blocks: vec![0, 1, 2, 3, 4, 5, 6, 7, 0],
+        block_offsets: vec![0, 8, 9],
+        ..plan()
+    };
     // Positions 108..128 write blocks 6 and 7 only.
     accepted(last);
-    for (temperature, top_p, top_k) in [(f32::INFINITY, 0.5, 0), (f32::MIN_POSITIVE, 0.5, 7), (1.0, 0.0, 0), (1.0, 1.0, usize::MAX)] {
-        let sampling = Sampling { temperature, top_p, top_k, seed: u64::MAX, choice: u32::MAX };
-        let output = accepted(StepPlan { registrations: vec![registration(0, sampling), registration(2, sampling)], ..plan() });
+    for (temperature, top_p, top_k) in [
+        (f32::INFINITY, 0.5, 0),
+        (f32::MIN_POSITIVE, 0.5, 7),
+        (1.0, 0.0, 0),
+        (1.0, 1.0, usize::MAX),
+    ] {
+        let sampling = Sampling {
+            temperature,
+            top_p,
+            top_k,
+            seed: u64::MAX,
+            choice: u32::MAX,
+        };
+        let output = accepted(StepPlan {
+            registrations: vec![registration(0, sampling), registration(2, sampling)],
+            ..plan()
+        });
         assert!(output.tokens.iter().all(|t| (0..VOCAB).contains(t)));
     }
-    let all = Registration { logprobs: Some(256), ..registration(0, GREEDY) };
-    assert_eq!(accepted(StepPlan { registrations: vec![all], ..plan() }).logprobs[0].1.top.len(), 256);
+    let all = Registration {
+        logprobs: Some(256),
+        ..registration(0, GREEDY)
+    };
+    assert_eq!(
+        accepted(StepPlan {
+            registrations: vec![all],
+            ..plan()
+        })
+        .logprobs[0]
+            .1
+            .top
+            .len(),
+        256
+    );
 }
 
 /// Numbers at and around every limit.
 fn number() -> impl Strategy<Value = i32> {
-    prop_oneof![-2i32..6, 14i32..50, 250i32..260, Just(i32::MIN), Just(i32::MAX), any::<i32>()]
+    prop_oneof![
+        -2i32..6,
+        14i32..50,
+        250i32..260,
+        Just(i32::MIN),
+        Just(i32::MAX),
+        any::<i32>()
+    ]
 }
 
 fn column(length: impl Into<proptest::collection::SizeRange>) -> impl Strategy<Value = Vec<i32>> {
@@ -184,19 +263,29 @@ fn nearly_good() -> impl Strategy<Value = StepPlan> {
 /// Columns of any length and content.
 fn nonsense() -> impl Strategy<Value = StepPlan> {
     let sample = proptest::collection::vec(any::<i8>(), 0..4);
-    (column(0..4), column(0..4), column(0..4), column(0..30), column(0..30), sample, column(0..9), column(0..5)).prop_map(
-        |(slots, starts, lengths, tokens, targets, sample, blocks, block_offsets)| StepPlan {
-            registrations: vec![registration(0, GREEDY)],
-            slots,
-            starts,
-            lengths,
-            tokens,
-            targets,
-            sample,
-            blocks,
-            block_offsets,
-        },
+    (
+        column(0..4),
+        column(0..4),
+        column(0..4),
+        column(0..30),
+        column(0..30),
+        sample,
+        column(0..9),
+        column(0..5),
     )
+        .prop_map(
+            |(slots, starts, lengths, tokens, targets, sample, blocks, block_offsets)| StepPlan {
+                registrations: vec![registration(0, GREEDY)],
+                slots,
+                starts,
+                lengths,
+                tokens,
+                targets,
+                sample,
+                blocks,
+                block_offsets,
+            },
+        )
 }
 
 proptest! {

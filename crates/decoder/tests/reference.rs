@@ -3,16 +3,29 @@
 
 mod common;
 
-use common::{Answer, FAMILIES, GREEDY, NUMERICS, Reference, Request, Rng, isas, load, options, reference, run};
+use common::{
+    Answer, FAMILIES, GREEDY, NUMERICS, Reference, Request, Rng, isas, load, options, reference,
+    run,
+};
 use penstock_decoder::{Decoder, Options};
 use penstock_kernels::{Isa, Logprob};
 
 const VOCAB: usize = 256;
 
 /// Log-probabilities of all tokens at every position of the reference's prompt and at its end, and the greedy continuation.
-fn answer(decoder: &Decoder, options: &Options, reference: &Reference, chunk: impl FnMut() -> usize) -> Answer {
+fn answer(
+    decoder: &Decoder,
+    options: &Options,
+    reference: &Reference,
+    chunk: impl FnMut() -> usize,
+) -> Answer {
     let prompt = reference.tokens.clone();
-    let request = Request { prompt, new_tokens: reference.greedy.len(), sampling: GREEDY, logprobs: VOCAB };
+    let request = Request {
+        prompt,
+        new_tokens: reference.greedy.len(),
+        sampling: GREEDY,
+        logprobs: VOCAB,
+    };
     run(decoder, options, &[request], chunk).remove(0)
 }
 
@@ -41,7 +54,11 @@ fn distance(answer: &Answer, reference: &Reference) -> f64 {
 }
 
 fn largest_logit(reference: &Reference) -> f64 {
-    reference.logits.iter().flatten().fold(0.0, |m, v| m.max(f64::from(v.abs())))
+    reference
+        .logits
+        .iter()
+        .flatten()
+        .fold(0.0, |m, v| m.max(f64::from(v.abs())))
 }
 
 #[test]
@@ -52,10 +69,17 @@ fn logits_and_greedy_tokens_are_those_of_transformers() {
             let decoder = load(family, &options);
             let mut sizes = Rng(1);
             for chunked in [false, true] {
-                let got = answer(&decoder, &options, &reference, || if chunked { 1 + sizes.below(20) } else { 1000 });
+                let got = answer(&decoder, &options, &reference, || {
+                    if chunked { 1 + sizes.below(20) } else { 1000 }
+                });
                 let (off, largest) = (distance(&got, &reference), largest_logit(&reference));
-                println!("{family} on {isa}: log-probabilities off by {off:.1e}, largest logit {largest:.2}");
-                assert!(off <= 1e-3 * largest, "{family} on {isa}: off by {off}, largest logit {largest}");
+                println!(
+                    "{family} on {isa}: log-probabilities off by {off:.1e}, largest logit {largest:.2}"
+                );
+                assert!(
+                    off <= 1e-3 * largest,
+                    "{family} on {isa}: off by {off}, largest logit {largest}"
+                );
                 assert_eq!(got.tokens, reference.greedy, "{family} on {isa}");
             }
         }
@@ -67,13 +91,36 @@ fn targets_and_ranks_belong_to_the_prompt() {
     let (options, reference) = (options(Isa::detect()), reference("llama"));
     let got = answer(&load("llama", &options), &options, &reference, || 10);
     for (i, row) in got.prompt.iter().enumerate() {
-        let (want, token) = (log_softmax(&reference.logits[i]), reference.tokens[i + 1] as usize);
-        assert!((f64::from(row.logprob) - want[token]).abs() < 1e-4, "position {i}");
-        assert_eq!(row.rank as usize, 1 + want.iter().filter(|&&v| v > want[token]).count(), "position {i}");
-        assert!(row.top.windows(2).all(|pair| pair[0].1 >= pair[1].1), "position {i}: alternatives in falling order");
+        let (want, token) = (
+            log_softmax(&reference.logits[i]),
+            reference.tokens[i + 1] as usize,
+        );
+        assert!(
+            (f64::from(row.logprob) - want[token]).abs() < 1e-4,
+            "position {i}"
+        );
+        assert_eq!(
+            row.rank as usize,
+            1 + want.iter().filter(|&&v| v > want[token]).count(),
+            "position {i}"
+        );
+        assert!(
+            row.top.windows(2).all(|pair| pair[0].1 >= pair[1].1),
+            "position {i}: alternatives in falling order"
+        );
     }
-    assert_eq!(got.logprobs.iter().map(|r| r.top[0].0 as i32).collect::<Vec<_>>(), got.tokens);
-    assert!(got.logprobs.iter().all(|r| r.rank == 1 && r.logprob == r.top[0].1));
+    assert_eq!(
+        got.logprobs
+            .iter()
+            .map(|r| r.top[0].0 as i32)
+            .collect::<Vec<_>>(),
+        got.tokens
+    );
+    assert!(
+        got.logprobs
+            .iter()
+            .all(|r| r.rank == 1 && r.logprob == r.top[0].1)
+    );
 }
 
 /// Mean Kullback-Leibler divergence from the reference, and the share of positions where the most likely token is the same.
@@ -81,9 +128,15 @@ fn closeness(answer: &Answer, reference: &Reference) -> (f64, f64) {
     let (mut divergence, mut same) = (0.0, 0);
     for (row, logits) in rows(answer).zip(&reference.logits) {
         let want = log_softmax(logits);
-        let best = (0..VOCAB).max_by(|&a, &b| want[a].total_cmp(&want[b])).unwrap();
+        let best = (0..VOCAB)
+            .max_by(|&a, &b| want[a].total_cmp(&want[b]))
+            .unwrap();
         same += usize::from(row.top[0].0 as usize == best);
-        divergence += row.top.iter().map(|&(t, got)| want[t as usize].exp() * (want[t as usize] - f64::from(got))).sum::<f64>();
+        divergence += row
+            .top
+            .iter()
+            .map(|&(t, got)| want[t as usize].exp() * (want[t as usize] - f64::from(got)))
+            .sum::<f64>();
     }
     let positions = reference.logits.len() as f64;
     (divergence / positions, same as f64 / positions)
@@ -95,17 +148,37 @@ fn rounded_weights_stay_near_the_reference() {
     for isa in isas() {
         for family in FAMILIES {
             for ((numerics, kv), (most, least)) in NUMERICS.into_iter().zip(BOUNDS) {
-                let options = Options { numerics, kv, ..options(isa) };
+                let options = Options {
+                    numerics,
+                    kv,
+                    ..options(isa)
+                };
                 let (decoder, reference) = (load(family, &options), reference(family));
-                let (divergence, same) = closeness(&answer(&decoder, &options, &reference, || 30), &reference);
+                let (divergence, same) =
+                    closeness(&answer(&decoder, &options, &reference, || 30), &reference);
                 let form = &decoder.info().numerics;
-                println!("{family} {form} on {isa}: mean divergence {divergence:.1e} nat, top-1 {:.0}%", same * 100.0);
-                assert!(divergence >= -1e-6 && divergence <= most, "{family} {form} on {isa}: divergence {divergence} over {most}");
-                assert!(same >= least, "{family} {form} on {isa}: top-1 {same} under {least}");
+                println!(
+                    "{family} {form} on {isa}: mean divergence {divergence:.1e} nat, top-1 {:.0}%",
+                    same * 100.0
+                );
+                assert!(
+                    divergence >= -1e-6 && divergence <= most,
+                    "{family} {form} on {isa}: divergence {divergence} over {most}"
+                );
+                assert!(
+                    same >= least,
+                    "{family} {form} on {isa}: top-1 {same} under {least}"
+                );
             }
         }
     }
 }
 
 /// Mean divergence at most and top-1 agreement at least, in the order of `NUMERICS`.
-const BOUNDS: [(f64, f64); 5] = [(1.5e-7, 1.0), (5e-4, 0.95), (1.5e-3, 0.92), (2e-2, 0.8), (1.2, 0.3)];
+const BOUNDS: [(f64, f64); 5] = [
+    (1.5e-7, 1.0),
+    (5e-4, 0.95),
+    (1.5e-3, 0.92),
+    (2e-2, 0.8),
+    (1.2, 0.3),
+];

@@ -12,7 +12,9 @@ fn isas() -> impl Iterator<Item = Isa> {
 
 fn prepare(isa: Isa, x: &[f32], k: usize, norm: Option<(&[f32], f32)>, form: ActForm) -> Acts {
     let mut acts = Acts::default();
-    Cpu::new(isa, 2).unwrap().prepare(x, x.len() / k, k, norm, form, &mut acts);
+    Cpu::new(isa, 2)
+        .unwrap()
+        .prepare(x, x.len() / k, k, norm, form, &mut acts);
     acts
 }
 
@@ -23,7 +25,8 @@ fn number() -> impl Strategy<Value = f32> {
 
 /// Rows of equal length, not a multiple of anything.
 fn rows() -> impl Strategy<Value = (usize, Vec<f32>)> {
-    (1usize..130, 1usize..6).prop_flat_map(|(k, m)| (Just(k), proptest::collection::vec(number(), k * m)))
+    (1usize..130, 1usize..6)
+        .prop_flat_map(|(k, m)| (Just(k), proptest::collection::vec(number(), k * m)))
 }
 
 proptest! {
@@ -100,10 +103,24 @@ proptest! {
 /// Every finite f32 that the tail bits decide: halfway cases go to even, near ones to their side.
 #[test]
 fn bf16_ties_go_to_even() {
-    let x: Vec<f32> = [0x3f80_8000, 0x3f81_8000, 0x3f80_8001, 0x3f80_7fff, 0xbf81_8000, 0x7f7f_ffff, 0x7f80_0000].map(f32::from_bits).into();
+    let x: Vec<f32> = [
+        0x3f80_8000,
+        0x3f81_8000,
+        0x3f80_8001,
+        0x3f80_7fff,
+        0xbf81_8000,
+        0x7f7f_ffff,
+        0x7f80_0000,
+    ]
+    .map(f32::from_bits)
+    .into();
     let want = [0x3f80, 0x3f82, 0x3f81, 0x3f80, 0xbf82, 0x7f80, 0x7f80];
     for isa in isas() {
-        assert_eq!(prepare(isa, &x, x.len(), None, ActForm::Bf16).halves[..7], want, "{isa}");
+        assert_eq!(
+            prepare(isa, &x, x.len(), None, ActForm::Bf16).halves[..7],
+            want,
+            "{isa}"
+        );
     }
 }
 

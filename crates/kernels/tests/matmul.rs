@@ -13,7 +13,10 @@ const FORMS: [Form; 4] = [Form::W4, Form::W8, Form::Bf16, Form::F32];
 fn random_linear(rng: &mut Rng, form: Form, k: usize, parts: &[usize], bias: bool) -> Linear {
     let pool = Pool::new(1).unwrap();
     let mut pack = |&n: &usize| {
-        let source = Floats { k, weights: rng.vec(n * k, 0.7) };
+        let source = Floats {
+            k,
+            weights: rng.vec(n * k, 0.7),
+        };
         Packed::pack(&pool, form, n, k, &source)
     };
     let parts: Vec<_> = parts.iter().map(&mut pack).collect();
@@ -43,10 +46,22 @@ fn naive(linear: &Linear, x: &[f32], m: usize) -> (Vec<f64>, Vec<f64>) {
 fn rounding(form: Form, w: &[f32], acts: &[f64]) -> f64 {
     let magnitude: f64 = match form {
         // A 4-bit weight is split into code and minimum, each up to twice the largest weight of its group.
-        Form::W4 => w.chunks(GROUP).zip(acts.chunks(GROUP)).map(|(w, a)| 4.0 * largest(w) * a.iter().map(|v| v.abs()).sum::<f64>()).sum(),
-        _ => w.iter().zip(acts).map(|(&w, a)| (f64::from(w) * a).abs()).sum(),
+        Form::W4 => w
+            .chunks(GROUP)
+            .zip(acts.chunks(GROUP))
+            .map(|(w, a)| 4.0 * largest(w) * a.iter().map(|v| v.abs()).sum::<f64>())
+            .sum(),
+        _ => w
+            .iter()
+            .zip(acts)
+            .map(|(&w, a)| (f64::from(w) * a).abs())
+            .sum(),
     };
-    let operations = if matches!(form, Form::W4 | Form::W8) { 4 * w.len().div_ceil(GROUP) } else { w.len() };
+    let operations = if matches!(form, Form::W4 | Form::W8) {
+        4 * w.len().div_ceil(GROUP)
+    } else {
+        w.len()
+    };
     (operations + 4) as f64 * 2f64.powi(-24) * magnitude + 1e-37
 }
 
@@ -58,7 +73,10 @@ fn assert_near(got: &[f32], linear: &Linear, x: &[f32], m: usize, what: &str) {
     let (product, slack) = naive(linear, x, m);
     for (i, ((&got, want), slack)) in got.iter().zip(product).zip(slack).enumerate() {
         let (row, feature) = (i / linear.n(), i % linear.n());
-        assert!((f64::from(got) - want).abs() <= slack, "{what}: row {row} feature {feature}: {got}, not {want} within {slack:.1e}");
+        assert!(
+            (f64::from(got) - want).abs() <= slack,
+            "{what}: row {row} feature {feature}: {got}, not {want} within {slack:.1e}"
+        );
     }
 }
 
@@ -141,7 +159,11 @@ fn nothing_is_written_past_the_last_feature() {
             let (mut acts, mut out) = (Acts::default(), vec![7.0; 5 * 19 + 16]);
             cpu.prepare(&x, 5, 40, None, linear.act_form(), &mut acts);
             cpu.matmul(&linear, &acts, &mut out, Mode::Store);
-            assert!(out[5 * 19..].iter().all(|&v| v == 7.0), "{isa} {}", form.name());
+            assert!(
+                out[5 * 19..].iter().all(|&v| v == 7.0),
+                "{isa} {}",
+                form.name()
+            );
         }
     }
 }
@@ -157,15 +179,37 @@ fn extreme_codes_do_not_saturate() {
                 1 => codes[1],
                 _ => codes[(row + i) % 3],
             };
-            let linear = Linear { parts: vec![Packed::pack(&pool, form, n, k, &Codes { code, scale: 1.0, min: -8.0 })], bias: None };
-            let x: Vec<f32> = (0..5 * k).map(|i| [127.0, -127.0, [127.0, -127.0][i % 2]][pattern / 3]).collect();
+            let linear = Linear {
+                parts: vec![Packed::pack(
+                    &pool,
+                    form,
+                    n,
+                    k,
+                    &Codes {
+                        code,
+                        scale: 1.0,
+                        min: -8.0,
+                    },
+                )],
+                bias: None,
+            };
+            let x: Vec<f32> = (0..5 * k)
+                .map(|i| [127.0, -127.0, [127.0, -127.0][i % 2]][pattern / 3])
+                .collect();
             let weights = unpacked(&linear.parts[0]);
             for isa in isas() {
                 let got = multiply(isa, 1, &linear, &x, 5);
                 for (i, got) in got.iter().enumerate() {
                     let (row, feature) = (i / n, i % n);
-                    let exact: f32 = (0..k).map(|j| weights[feature * k + j] * x[row * k + j]).sum();
-                    assert_eq!(*got, exact, "{isa} {} pattern {pattern} row {row} feature {feature}", form.name());
+                    let exact: f32 = (0..k)
+                        .map(|j| weights[feature * k + j] * x[row * k + j])
+                        .sum();
+                    assert_eq!(
+                        *got,
+                        exact,
+                        "{isa} {} pattern {pattern} row {row} feature {feature}",
+                        form.name()
+                    );
                 }
             }
         }
@@ -189,7 +233,11 @@ fn extreme_activations_stay_near_f64() {
                 for ((&got, want), slack) in got.iter().zip(want).zip(slack) {
                     // Instructions may take numbers under the smallest normal (1.2e-38) as zero, k of them in a sum.
                     let flushed = k as f64 * 1.2e-38;
-                    assert!((f64::from(got) - want).abs() <= slack + flushed, "{isa} {} scale {scale}: {got}, not {want}", form.name());
+                    assert!(
+                        (f64::from(got) - want).abs() <= slack + flushed,
+                        "{isa} {} scale {scale}: {got}, not {want}",
+                        form.name()
+                    );
                 }
             }
         }
@@ -204,7 +252,11 @@ fn zero_rows_give_the_bias() {
         for isa in isas() {
             let got = multiply(isa, 1, &linear, &[0.0; 128], 2);
             let bias = linear.bias.as_ref().unwrap();
-            assert!(got.chunks_exact(33).all(|row| row == bias), "{isa} {}", form.name());
+            assert!(
+                got.chunks_exact(33).all(|row| row == bias),
+                "{isa} {}",
+                form.name()
+            );
         }
     }
 }

@@ -36,11 +36,15 @@ proptest! {
 
 /// Half a quantisation step, and what rounding scale and minimum to f16 adds at the far end of the codes.
 fn step(form: Form, group: &[f32]) -> f64 {
-    let (low, high) = group.iter().fold((f64::MAX, f64::MIN), |(l, h), &w| (l.min(f64::from(w)), h.max(f64::from(w))));
+    let (low, high) = group.iter().fold((f64::MAX, f64::MIN), |(l, h), &w| {
+        (l.min(f64::from(w)), h.max(f64::from(w)))
+    });
     let range = (high - low) * 1.001;
     match form {
         Form::W4 => range / 30.0 + 15.0 * f16_off(range / 15.0) + 2.0 * f16_off(low),
-        Form::W8 => low.abs().max(high.abs()) / 254.0 + 127.0 * f16_off(low.abs().max(high.abs()) / 127.0),
+        Form::W8 => {
+            low.abs().max(high.abs()) / 254.0 + 127.0 * f16_off(low.abs().max(high.abs()) / 127.0)
+        }
         Form::Bf16 | Form::F32 => 0.0,
     }
 }
@@ -51,17 +55,28 @@ fn f16_off(value: f64) -> f64 {
 }
 
 fn bf16_slack(form: Form, want: f32) -> f64 {
-    if form == Form::Bf16 { (f64::from(bf16::from_f32(want).to_f32()) - f64::from(want)).abs() } else { 0.0 }
+    if form == Form::Bf16 {
+        (f64::from(bf16::from_f32(want).to_f32()) - f64::from(want)).abs()
+    } else {
+        0.0
+    }
 }
 
 #[test]
 fn constant_and_zero_groups_survive() {
     let pool = Pool::new(1).unwrap();
     for value in [0.0f32, 0.5, -2.0] {
-        let source = Floats { k: 64, weights: vec![value; 64 * 3] };
+        let source = Floats {
+            k: 64,
+            weights: vec![value; 64 * 3],
+        };
         for form in [Form::W4, Form::W8] {
             for got in unpacked(&Packed::pack(&pool, form, 3, 64, &source)) {
-                assert!((got - value).abs() <= value.abs() / 1000.0, "{} of {value}: {got}", form.name());
+                assert!(
+                    (got - value).abs() <= value.abs() / 1000.0,
+                    "{} of {value}: {got}",
+                    form.name()
+                );
             }
         }
     }
@@ -71,15 +86,43 @@ fn constant_and_zero_groups_survive() {
 fn given_codes_are_kept() {
     let (n, k, pool) = (35, 96, Pool::new(2).unwrap());
     let (scale, min) = (f16::from_f32(0.013).to_f32(), f16::from_f32(-0.1).to_f32());
-    let w4 = Packed::pack(&pool, Form::W4, n, k, &Codes { code: |row, i| ((row * 7 + i * 3) % 16) as u8, scale, min });
-    let w8 = Packed::pack(&pool, Form::W8, n, k, &Codes { code: |row, i| ((row * 7 + i * 3) % 256) as u8, scale, min });
+    let w4 = Packed::pack(
+        &pool,
+        Form::W4,
+        n,
+        k,
+        &Codes {
+            code: |row, i| ((row * 7 + i * 3) % 16) as u8,
+            scale,
+            min,
+        },
+    );
+    let w8 = Packed::pack(
+        &pool,
+        Form::W8,
+        n,
+        k,
+        &Codes {
+            code: |row, i| ((row * 7 + i * 3) % 256) as u8,
+            scale,
+            min,
+        },
+    );
     let (w4, w8) = (unpacked(&w4), unpacked(&w8));
     for row in 0..n {
         for i in 0..k {
             let code = (row * 7 + i * 3) as f64;
             let (scale, min) = (f64::from(scale), f64::from(min));
-            assert_eq!(w4[row * k + i], (scale * (code % 16.0) + min) as f32, "row {row} input {i}");
-            assert_eq!(w8[row * k + i], (scale * (code % 256.0 - 128.0)) as f32, "row {row} input {i}");
+            assert_eq!(
+                w4[row * k + i],
+                (scale * (code % 16.0) + min) as f32,
+                "row {row} input {i}"
+            );
+            assert_eq!(
+                w8[row * k + i],
+                (scale * (code % 256.0 - 128.0)) as f32,
+                "row {row} input {i}"
+            );
         }
     }
 }

@@ -21,7 +21,11 @@ fn thousands_of_jobs_with_panics_lose_nothing() {
         let mut rng = Rng(threads as u64);
         for job in 0..4000 {
             let hits: Vec<AtomicU32> = (0..rng.below(40)).map(|_| AtomicU32::new(0)).collect();
-            let broken = if rng.below(50) == 0 && !hits.is_empty() { Some(rng.below(hits.len())) } else { None };
+            let broken = if rng.below(50) == 0 && !hits.is_empty() {
+                Some(rng.below(hits.len()))
+            } else {
+                None
+            };
             if rng.below(400) == 0 {
                 std::thread::sleep(Duration::from_micros(300));
             }
@@ -33,9 +37,23 @@ fn thousands_of_jobs_with_panics_lose_nothing() {
             }));
             assert_eq!(outcome.is_err(), broken.is_some(), "job {job}");
             // A lone thread stops at the panic; several end what is left.
-            let whole = if threads == 1 || hits.len() <= 1 { broken.map_or(hits.len(), |b| b + 1) } else { hits.len() };
-            assert!(hits.iter().take(whole).all(|h| h.load(Ordering::Relaxed) == 1), "job {job} with {threads} threads");
-            assert!(hits.iter().skip(whole).all(|h| h.load(Ordering::Relaxed) == 0), "job {job} with {threads} threads");
+            let whole = if threads == 1 || hits.len() <= 1 {
+                broken.map_or(hits.len(), |b| b + 1)
+            } else {
+                hits.len()
+            };
+            assert!(
+                hits.iter()
+                    .take(whole)
+                    .all(|h| h.load(Ordering::Relaxed) == 1),
+                "job {job} with {threads} threads"
+            );
+            assert!(
+                hits.iter()
+                    .skip(whole)
+                    .all(|h| h.load(Ordering::Relaxed) == 0),
+                "job {job} with {threads} threads"
+            );
         }
     }
 }
@@ -47,7 +65,11 @@ fn a_job_ends_after_its_last_task() {
     for slow in 0..8 {
         let done = AtomicU32::new(0);
         pool.run(8, &|i| {
-            std::thread::sleep(if i == slow { Duration::from_millis(3) } else { Duration::ZERO });
+            std::thread::sleep(if i == slow {
+                Duration::from_millis(3)
+            } else {
+                Duration::ZERO
+            });
             done.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(done.load(Ordering::Relaxed), 8);
@@ -61,11 +83,18 @@ fn results_are_visible_after_the_job() {
     let mut cells = vec![0u64; 64];
     for round in 1..2000u64 {
         let slots: Vec<_> = cells.iter_mut().map(std::sync::Mutex::new).collect();
-        pool.run(slots.len(), &|i| **slots[i].lock().unwrap() += round + i as u64);
+        pool.run(slots.len(), &|i| {
+            **slots[i].lock().unwrap() += round + i as u64
+        });
         drop(slots);
     }
     let sum: u64 = (1..2000).sum();
-    assert!(cells.iter().enumerate().all(|(i, &c)| c == sum + 1999 * i as u64));
+    assert!(
+        cells
+            .iter()
+            .enumerate()
+            .all(|(i, &c)| c == sum + 1999 * i as u64)
+    );
 }
 
 #[test]

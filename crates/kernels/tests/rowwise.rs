@@ -10,7 +10,14 @@ use proptest::prelude::*;
 /// One row through gate and up of width n with f32 weights.
 fn swiglu(cpu: &Cpu, gate: &Packed, up: &Packed, x: &[f32], m: usize) -> Vec<f32> {
     let (mut acts, mut out) = (Acts::default(), vec![f32::NAN; m * gate.n()]);
-    cpu.prepare(x, m, gate.k(), None, penstock_kernels::ActForm::F32, &mut acts);
+    cpu.prepare(
+        x,
+        m,
+        gate.k(),
+        None,
+        penstock_kernels::ActForm::F32,
+        &mut acts,
+    );
     cpu.swiglu(gate, up, &acts, &mut out);
     out
 }
@@ -86,16 +93,24 @@ proptest! {
 
 fn normed(head: &[f32], weight: Option<&[f32]>) -> Vec<f64> {
     let head = head.iter().map(|&v| f64::from(v));
-    let Some(weight) = weight else { return head.collect() };
+    let Some(weight) = weight else {
+        return head.collect();
+    };
     let squares: f64 = head.clone().map(|v| v * v).sum();
     let rms = (squares / weight.len() as f64 + 1e-6).sqrt();
-    head.zip(weight).map(|(v, &w)| v / rms * f64::from(w)).collect()
+    head.zip(weight)
+        .map(|(v, &w)| v / rms * f64::from(w))
+        .collect()
 }
 
 /// Item i turns with item i + half, as a complex number would.
 fn rotated(head: &[f64], angles: &[f64]) -> Vec<f64> {
     let (re, im) = head.split_at(angles.len());
-    let turn = |f: &dyn Fn(f64, f64, f64) -> f64| -> Vec<f64> { (0..angles.len()).map(|i| f(re[i], im[i], angles[i])).collect() };
+    let turn = |f: &dyn Fn(f64, f64, f64) -> f64| -> Vec<f64> {
+        (0..angles.len())
+            .map(|i| f(re[i], im[i], angles[i]))
+            .collect()
+    };
     let mut out = turn(&|re, im, a| re * a.cos() - im * a.sin());
     out.extend(turn(&|re, im, a| re * a.sin() + im * a.cos()));
     out
@@ -104,15 +119,29 @@ fn rotated(head: &[f64], angles: &[f64]) -> Vec<f64> {
 #[test]
 fn silu_at_the_ends_of_the_range_is_finite() {
     let pool = Pool::new(1).unwrap();
-    let one = Packed::pack(&pool, Form::F32, 1, 1, &Floats { k: 1, weights: vec![1.0] });
+    let one = Packed::pack(
+        &pool,
+        Form::F32,
+        1,
+        1,
+        &Floats {
+            k: 1,
+            weights: vec![1.0],
+        },
+    );
     for isa in isas() {
         let cpu = Cpu::new(isa, 1).unwrap();
-        for x in [-1e4f32, -1000.0, -88.5, -87.0, -20.0, -0.0, 1e-40, 20.0, 87.5, 100.0, 1e18] {
+        for x in [
+            -1e4f32, -1000.0, -88.5, -87.0, -20.0, -0.0, 1e-40, 20.0, 87.5, 100.0, 1e18,
+        ] {
             let got = f64::from(swiglu(&cpu, &one, &one, &[x], 1)[0]);
             let want = silu(f64::from(x)) * f64::from(x);
             // Far below, e^-x is held at e^88: the value is then not zero but under 1e-38 times x.
             let slack = 1e-6 * want.abs() + 1e-38 * f64::from(x).powi(2) + 1e-44;
-            assert!(got.is_finite() && (got - want).abs() <= slack, "{isa}: {x} gives {got}, not {want}");
+            assert!(
+                got.is_finite() && (got - want).abs() <= slack,
+                "{isa}: {x} gives {got}, not {want}"
+            );
         }
     }
 }

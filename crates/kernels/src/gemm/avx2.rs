@@ -58,25 +58,51 @@ unsafe fn rows<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) {
 /// The integer forms: `W4` (`NIBBLES`, with minima) and `W8`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn codes<const NIBBLES: bool, const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) -> Sums<M> {
+unsafe fn codes<const NIBBLES: bool, const M: usize>(
+    tile: &Tile<'_>,
+    panel: usize,
+    row: usize,
+) -> Sums<M> {
     let (acts, groups) = (tile.acts, tile.w.groups());
-    let (weights, scales) = (tile.w.panel(panel).as_ptr(), tile.w.panel_scales(panel).as_ptr());
-    let (group_bytes, group_scales) = if NIBBLES { (256, 2 * PANEL) } else { (512, PANEL) };
+    let (weights, scales) = (
+        tile.w.panel(panel).as_ptr(),
+        tile.w.panel_scales(panel).as_ptr(),
+    );
+    let (group_bytes, group_scales) = if NIBBLES {
+        (256, 2 * PANEL)
+    } else {
+        (512, PANEL)
+    };
     let mut sums = [[_mm256_setzero_ps(); 2]; M];
     for g in 0..groups {
         // SAFETY: a panel has `groups` groups of codes and scales, a row of activations `groups` groups of codes, scales and sums.
         unsafe {
-            let (w, a) = (weights.add(g * group_bytes), acts.codes.as_ptr().add(row * acts.k_padded + g * GROUP));
-            let dots: Dots<M> = if NIBBLES { dots_w4(w, a, acts.k_padded) } else { dots_w8(w, a, acts.k_padded) };
+            let (w, a) = (
+                weights.add(g * group_bytes),
+                acts.codes.as_ptr().add(row * acts.k_padded + g * GROUP),
+            );
+            let dots: Dots<M> = if NIBBLES {
+                dots_w4(w, a, acts.k_padded)
+            } else {
+                dots_w8(w, a, acts.k_padded)
+            };
             let scales = scales.add(g * group_scales);
             for h in 0..2 {
                 let scale = halves(scales.add(h * 8));
                 for m in 0..M {
-                    let act_scale = _mm256_broadcast_ss(&*acts.scales.as_ptr().add((row + m) * groups + g));
-                    sums[m][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[m][h]), _mm256_mul_ps(scale, act_scale), sums[m][h]);
+                    let act_scale =
+                        _mm256_broadcast_ss(&*acts.scales.as_ptr().add((row + m) * groups + g));
+                    sums[m][h] = _mm256_fmadd_ps(
+                        _mm256_cvtepi32_ps(dots[m][h]),
+                        _mm256_mul_ps(scale, act_scale),
+                        sums[m][h],
+                    );
                     if NIBBLES {
-                        let act_sum = _mm256_broadcast_ss(&*acts.scaled_sums.as_ptr().add((row + m) * groups + g));
-                        sums[m][h] = _mm256_fmadd_ps(halves(scales.add(PANEL + h * 8)), act_sum, sums[m][h]);
+                        let act_sum = _mm256_broadcast_ss(
+                            &*acts.scaled_sums.as_ptr().add((row + m) * groups + g),
+                        );
+                        sums[m][h] =
+                            _mm256_fmadd_ps(halves(scales.add(PANEL + h * 8)), act_sum, sums[m][h]);
                     }
                 }
             }
@@ -96,10 +122,16 @@ unsafe fn dots_w4<const M: usize>(weights: *const u8, acts: *const i8, stride: u
         unsafe {
             let packed = [load(weights.add(j * 64)), load(weights.add(j * 64 + 32))];
             for m in 0..M {
-                let (a, b) = (broadcast(acts.add(m * stride + j * 4)), broadcast(acts.add(m * stride + j * 4 + 16)));
+                let (a, b) = (
+                    broadcast(acts.add(m * stride + j * 4)),
+                    broadcast(acts.add(m * stride + j * 4 + 16)),
+                );
                 for h in 0..2 {
                     let low = _mm256_maddubs_epi16(_mm256_and_si256(packed[h], mask), a);
-                    let high = _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16::<4>(packed[h]), mask), b);
+                    let high = _mm256_maddubs_epi16(
+                        _mm256_and_si256(_mm256_srli_epi16::<4>(packed[h]), mask),
+                        b,
+                    );
                     sums[m][h] = _mm256_add_epi16(sums[m][h], _mm256_add_epi16(low, high));
                 }
             }
@@ -127,7 +159,10 @@ unsafe fn dots_w8<const M: usize>(weights: *const u8, acts: *const i8, stride: u
             for m in 0..M {
                 let a = broadcast(acts.add(m * stride + j * 4));
                 for h in 0..2 {
-                    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(signed[h]), _mm256_sign_epi8(a, signed[h]));
+                    let pairs = _mm256_maddubs_epi16(
+                        _mm256_abs_epi8(signed[h]),
+                        _mm256_sign_epi8(a, signed[h]),
+                    );
                     sums[m][h] = _mm256_add_epi32(sums[m][h], _mm256_madd_epi16(pairs, ones));
                 }
             }
@@ -145,14 +180,34 @@ unsafe fn bf16<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) -> Sum
     for step in 0..k / 2 {
         // SAFETY: a panel has k / 2 steps of 64 bytes, a row k activations.
         unsafe {
-            let pairs = [load(weights.add(step * 64)), load(weights.add(step * 64 + 32))];
+            let pairs = [
+                load(weights.add(step * 64)),
+                load(weights.add(step * 64 + 32)),
+            ];
             for m in 0..M {
-                let a = broadcast(tile.acts.halves.as_ptr().add((row + m) * k + 2 * step).cast());
+                let a = broadcast(
+                    tile.acts
+                        .halves
+                        .as_ptr()
+                        .add((row + m) * k + 2 * step)
+                        .cast(),
+                );
                 let (a0, a1) = (_mm256_slli_epi32::<16>(a), _mm256_and_si256(a, second));
                 for h in 0..2 {
-                    let (w0, w1) = (_mm256_slli_epi32::<16>(pairs[h]), _mm256_and_si256(pairs[h], second));
-                    sums[m][h] = _mm256_fmadd_ps(_mm256_castsi256_ps(w0), _mm256_castsi256_ps(a0), sums[m][h]);
-                    sums[m][h] = _mm256_fmadd_ps(_mm256_castsi256_ps(w1), _mm256_castsi256_ps(a1), sums[m][h]);
+                    let (w0, w1) = (
+                        _mm256_slli_epi32::<16>(pairs[h]),
+                        _mm256_and_si256(pairs[h], second),
+                    );
+                    sums[m][h] = _mm256_fmadd_ps(
+                        _mm256_castsi256_ps(w0),
+                        _mm256_castsi256_ps(a0),
+                        sums[m][h],
+                    );
+                    sums[m][h] = _mm256_fmadd_ps(
+                        _mm256_castsi256_ps(w1),
+                        _mm256_castsi256_ps(a1),
+                        sums[m][h],
+                    );
                 }
             }
         }
@@ -163,12 +218,18 @@ unsafe fn bf16<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) -> Sum
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn f32<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) -> Sums<M> {
-    let (weights, k) = (tile.w.panel(panel).as_ptr().cast::<f32>(), tile.acts.k_padded);
+    let (weights, k) = (
+        tile.w.panel(panel).as_ptr().cast::<f32>(),
+        tile.acts.k_padded,
+    );
     let mut sums = [[_mm256_setzero_ps(); 2]; M];
     for step in 0..k {
         // SAFETY: a panel has k steps of 16 weights, a row k activations.
         unsafe {
-            let w = [_mm256_loadu_ps(weights.add(step * PANEL)), _mm256_loadu_ps(weights.add(step * PANEL + PANEL / 2))];
+            let w = [
+                _mm256_loadu_ps(weights.add(step * PANEL)),
+                _mm256_loadu_ps(weights.add(step * PANEL + PANEL / 2)),
+            ];
             for m in 0..M {
                 let a = _mm256_broadcast_ss(&*tile.acts.floats.as_ptr().add((row + m) * k + step));
                 for h in 0..2 {

@@ -38,7 +38,11 @@ pub(super) unsafe fn store(tile: &Tile<'_>, panel: usize, row: usize, product: &
         unsafe {
             let out = tile.out.add(offset + lane);
             let value = product[lane] + bias;
-            *out = if tile.mode == Mode::Add { *out + value } else { value };
+            *out = if tile.mode == Mode::Add {
+                *out + value
+            } else {
+                value
+            };
         }
     }
 }
@@ -62,7 +66,11 @@ fn w8(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
         let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
         let mut dot = [tile.acts.offsets[row * groups + g]; PANEL];
         for j in 0..8 {
-            dot4(&mut dot, &codes[g * 512 + j * 64..][..64], &acts[j * 4..][..4]);
+            dot4(
+                &mut dot,
+                &codes[g * 512 + j * 64..][..64],
+                &acts[j * 4..][..4],
+            );
         }
         let act_scale = tile.acts.scales[row * groups + g];
         for lane in 0..PANEL {
@@ -91,7 +99,10 @@ fn w4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
             dot4(&mut dot, &low, &acts[j * 4..][..4]);
             dot4(&mut dot, &high, &acts[j * 4 + 16..][..4]);
         }
-        let (act_scale, act_sum) = (tile.acts.scales[row * groups + g], tile.acts.scaled_sums[row * groups + g]);
+        let (act_scale, act_sum) = (
+            tile.acts.scales[row * groups + g],
+            tile.acts.scaled_sums[row * groups + g],
+        );
         for lane in 0..PANEL {
             let scale = f16::from_bits(scales[g * 2 * PANEL + lane]).to_f32() * act_scale;
             let min = f16::from_bits(scales[g * 2 * PANEL + PANEL + lane]).to_f32();

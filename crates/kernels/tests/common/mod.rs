@@ -1,7 +1,9 @@
 //! What the kernel tests share: numbers, sources of weights, and the instruction sets of this machine.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use penstock_kernels::{ActForm, Acts, Cpu, Form, GROUP, GroupRow, Isa, Linear, Mode, Packed, RowSource};
+use penstock_kernels::{
+    ActForm, Acts, Cpu, Form, GROUP, GroupRow, Isa, Linear, Mode, Packed, RowSource,
+};
 
 /// The instruction sets this CPU has; the others are named in the output.
 pub(crate) fn isas() -> Vec<Isa> {
@@ -73,7 +75,10 @@ impl<F: Fn(usize, usize) -> u8 + Sync> RowSource for Codes<F> {
     }
 
     fn fill_groups(&self, _: Form, row: usize, out: &mut GroupRow) -> bool {
-        out.codes.iter_mut().enumerate().for_each(|(i, code)| *code = (self.code)(row, i));
+        out.codes
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, code)| *code = (self.code)(row, i));
         out.scales.fill(self.scale);
         out.mins.fill(self.min);
         true
@@ -83,7 +88,10 @@ impl<F: Fn(usize, usize) -> u8 + Sync> RowSource for Codes<F> {
 /// The weights of a packed matrix as the kernels see them.
 pub(crate) fn unpacked(packed: &Packed) -> Vec<f32> {
     let mut weights = vec![0.0; packed.n() * packed.k()];
-    weights.chunks_exact_mut(packed.k()).enumerate().for_each(|(row, out)| packed.row_f32(row, out));
+    weights
+        .chunks_exact_mut(packed.k())
+        .enumerate()
+        .for_each(|(row, out)| packed.row_f32(row, out));
     weights
 }
 
@@ -91,7 +99,10 @@ pub(crate) fn unpacked(packed: &Packed) -> Vec<f32> {
 pub(crate) fn seen(x: &[f32], form: ActForm) -> Vec<f64> {
     match form {
         ActForm::F32 => x.iter().map(|&v| f64::from(v)).collect(),
-        ActForm::Bf16 => x.iter().map(|&v| half::bf16::from_f32(v).to_f64()).collect(),
+        ActForm::Bf16 => x
+            .iter()
+            .map(|&v| half::bf16::from_f32(v).to_f64())
+            .collect(),
         ActForm::Int8 => x.chunks(GROUP).flat_map(quantised_group).collect(),
     }
 }
@@ -102,14 +113,24 @@ fn quantised_group(group: &[f32]) -> Vec<f64> {
         return vec![0.0; group.len()];
     }
     let code = |v: f32| f64::from((v * (127.0 / max)).round_ties_even());
-    group.iter().map(|&v| code(v) * f64::from(max / 127.0)).collect()
+    group
+        .iter()
+        .map(|&v| code(v) * f64::from(max / 127.0))
+        .collect()
 }
 
 /// `linear(x)` for `m` rows on a fresh `Cpu`.
 pub(crate) fn multiply(isa: Isa, threads: usize, linear: &Linear, x: &[f32], m: usize) -> Vec<f32> {
     let cpu = Cpu::new(isa, threads).unwrap();
     let (mut acts, mut out) = (Acts::default(), vec![f32::NAN; m * linear.n()]);
-    cpu.prepare(x, m, linear.parts[0].k(), None, linear.act_form(), &mut acts);
+    cpu.prepare(
+        x,
+        m,
+        linear.parts[0].k(),
+        None,
+        linear.act_form(),
+        &mut acts,
+    );
     cpu.matmul(linear, &acts, &mut out, Mode::Store);
     out
 }

@@ -1,0 +1,201 @@
+//! A machine that attends to texts step by step, as a decoder would, and nothing else.
+#![allow(clippy::unwrap_used)]
+
+use penstock_kernels::{
+    AttentionPlan, Cpu, HeadShape, Isa, KvLayout, KvPool, KvType, Place, Rotation, Sequence,
+};
+
+use crate::common::{Rng, bits};
+
+/// Everything about a sequence: projected rows (queries, keys, values side by side) of all its positions.
+pub(crate) struct Text {
+    pub(crate) shape: HeadShape,
+    pub(crate) rows: Vec<f32>,
+}
+
+impl Text {
+    pub(crate) fn random(rng: &mut Rng, shape: HeadShape, len: usize) -> Self {
+        let rows = rng.vec(len * width(&shape), 2.0);
+        Self { shape, rows }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len() / width(&self.shape)
+    }
+
+    pub(crate) fn rows(&self, range: std::ops::Range<usize>) -> &[f32] {
+        let width = width(&self.shape);
+        &self.rows[range.start * width..range.end * width]
+    }
+
+    /// The query, key (`part` = 1) or value (2) of a head at a position.
+    pub(crate) fn head(&self, position: usize, part: usize, head: usize) -> &[f32] {
+        let s = &self.shape;
+        let before = [0, s.heads, s.heads + s.kv_heads][part];
+        let at = (before + head) * s.head_dim;
+        &self.rows(position..position + 1)[at..at + s.head_dim]
+    }
+}
+
+pub(crate) fn width(s: &HeadShape) -> usize {
+    (s.heads + 2 * s.kv_heads) * s.head_dim
+}
+
+/// A pool with block tables handed out in random order.
+pub(crate) struct Machine {
+    pub(crate) cpu: Cpu,
+    pub(crate) kv: KvPool,
+    pub(crate) shape: HeadShape,
+    pub(crate) window: Option<usize>,
+    pub(crate) free: Vec<i32>,
+}
+
+/// What one step computes of a text: positions `start..end`, with the blocks that hold them.
+pub(crate) struct Chunk<'a> {
+    pub(crate) text: &'a Text,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) table: &'a [i32],
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setting {
+    pub(crate) isa: Isa,
+    pub(crate) threads: usize,
+    pub(crate) dtype: KvType,
+    pub(crate) block_size: usize,
+    pub(crate) window: Option<usize>,
+}
+
+impl Machine {
+    pub(crate) fn new(rng: &mut Rng, shape: HeadShape, set: Setting, tokens: usize) -> Self {
+        let layout = KvLayout {
+            layers: 2,
+            kv_heads: shape.kv_heads,
+            head_dim: shape.head_dim,
+            block_size: set.block_size,
+            dtype: set.dtype,
+        };
+        let blocks = tokens.div_ceil(set.block_size) + 8;
+        let mut free: Vec<i32> = (0..blocks as i32).collect();
+        rng.shuffle(&mut free);
+        let cpu = Cpu::new(set.isa, set.threads).unwrap();
+        Self {
+            cpu,
+            kv: KvPool::new(layout, blocks),
+            shape,
+            window: set.window,
+            free,
+        }
+    }
+
+    pub(crate) fn table(&mut self, tokens: usize) -> Vec<i32> {
+        let blocks = tokens.div_ceil(self.kv.layout().block_size);
+        self.free.split_off(self.free.len() - blocks)
+    }
+
+    /// One step over all chunks; the attended rows, chunk after chunk. Keys are not rotated.
+    pub(crate) fn step(&mut self, chunks: &[Chunk<'_>]) -> Vec<f32> {
+        let (d, width, block) = (
+            self.shape.head_dim,
+            width(&self.shape),
+            self.kv.layout().block_size,
+        );
+        let (mut qkv, mut tables, mut sequences, mut places) = (vec![], vec![], vec![], vec![]);
+        for chunk in chunks {
+            let first = places.len();
+            qkv.extend_from_slice(chunk.text.rows(chunk.start..chunk.end));
+            places.extend((chunk.start..chunk.end).map(|p| Place {
+                block: chunk.table[p / block] as usize,
+                offset: p % block,
+            }));
+            let table = tables.len()..tables.len() + chunk.table.len();
+            tables.extend_from_slice(chunk.table);
+            sequences.push(Sequence {
+                start: chunk.start,
+                rows: first..places.len(),
+                table,
+            });
+        }
+        let still: Vec<f32> = (0..places.len() * d)
+            .map(|i| if i % d < d / 2 { 1.0 } else { 0.0 })
+            .collect();
+        let mut out = vec![f32::NAN; places.len() * self.shape.heads * d];
+        let mut plan = AttentionPlan::new(sequences, self.shape, self.cpu.pool().threads());
+        for layer in 0..2 {
+            let mut qkv = qkv.clone();
+            let rotation = Rotation {
+                cos_sin: &still,
+                norm: None,
+            };
+            self.cpu.rotate_and_store(
+                &mut qkv,
+                self.shape.heads,
+                &rotation,
+                &places,
+                layer,
+                &mut self.kv,
+            );
+            // The second layer must repeat the first: it has tiles of its own, and the plan is used again.
+            let mut again = vec![f32::NAN; out.len()];
+            plan.run(
+                &self.cpu,
+                &self.kv,
+                layer,
+                self.window,
+                &tables,
+                &qkv,
+                width,
+                &mut again,
+            );
+            assert!(layer == 0 || bits(&again) == bits(&out), "layers differ");
+            out = again;
+        }
+        out
+    }
+
+    /// All of a text in steps of the given sizes, beside nobody.
+    pub(crate) fn alone(&mut self, text: &Text, mut sizes: impl FnMut() -> usize) -> Vec<f32> {
+        let table = self.table(text.len());
+        let (mut out, mut start) = (Vec::new(), 0);
+        while start < text.len() {
+            let end = text.len().min(start + sizes());
+            out.extend(self.step(&[Chunk {
+                text,
+                start,
+                end,
+                table: &table,
+            }]));
+            start = end;
+        }
+        out
+    }
+}
+
+/// Stores a text's keys and values in both layers without attending.
+pub(crate) fn store_only(machine: &mut Machine, text: &Text, table: &[i32]) {
+    let (d, block) = (machine.shape.head_dim, machine.kv.layout().block_size);
+    let places: Vec<Place> = (0..text.len())
+        .map(|p| Place {
+            block: table[p / block] as usize,
+            offset: p % block,
+        })
+        .collect();
+    let still: Vec<f32> = (0..places.len() * d)
+        .map(|i| if i % d < d / 2 { 1.0 } else { 0.0 })
+        .collect();
+    for layer in 0..2 {
+        let rotation = Rotation {
+            cos_sin: &still,
+            norm: None,
+        };
+        machine.cpu.rotate_and_store(
+            &mut text.rows.clone(),
+            machine.shape.heads,
+            &rotation,
+            &places,
+            layer,
+            &mut machine.kv,
+        );
+    }
+}
