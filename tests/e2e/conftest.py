@@ -23,16 +23,18 @@ def built() -> None:
 @pytest.fixture(scope="module")
 def serve(model_file: Path) -> Iterator[Serve]:
     """`with serve(*flags, model=...)`: a server with the default model unless `model` names another."""
-    parents: list[Path] = []
+    servers: list[Server] = []
 
     def made(*flags: str, model: Path | str = model_file) -> Server:
         # Short: the path of a socket has at most 107 bytes.
-        parents.append(Path(tempfile.mkdtemp(prefix="e2e-")))
-        return Server(model, parents[-1], *flags)
+        servers.append(Server(model, Path(tempfile.mkdtemp(prefix="e2e-")), *flags))
+        return servers[-1]
 
     yield made
-    for parent in parents:
-        shutil.rmtree(parent)
+    for server in servers:
+        if server.process.poll() is None:
+            server.destroy()
+        shutil.rmtree(server.runtime)
 
 
 @pytest.fixture(scope="module")

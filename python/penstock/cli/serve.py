@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -49,10 +50,14 @@ def run(configuration: dict[str, object]) -> int:
     """Be the front door until it is drained; returns its exit status."""
     from penstock import _native
 
+    # The front door handles Ctrl-C; Python's own handler would raise KeyboardInterrupt after a clean end.
+    own = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return _native.front_door(json.dumps(configuration))
     except RuntimeError as error:
         raise PenstockError(str(error)) from error
+    finally:
+        signal.signal(signal.SIGINT, own)
 
 
 def front_door(config: Config, info: ModelInfo, engine: dict[str, object]) -> dict[str, object]:

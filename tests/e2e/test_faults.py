@@ -1,0 +1,226 @@
+"""What breaks while requests run: the engine, the client, the patience of whoever waits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e import sse
+from tests.e2e.conftest import Serve
+from tests.e2e.server import Server, eventually, is_alive, metric
+
+COMPLETIONS = "/v1/completions"
+LONG = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 6000, "ignore_eos": True}
+SHORT = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 8}
+KILLED = "killed by signal 9 (SIGKILL)"
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process stands still inside the block."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def health(client: httpx.Client) -> int:
+    return client.get("/health").status_code
+
+
+def idle(client: httpx.Client) -> bool:
+    names = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"]
+    return all(metric(client, f"vllm:{name}") == 0 for name in names)
+
+
+def follow(server: Server, running: list[int]) -> list[Any]:
+    """All events of a long stream; notes its first token in `running`."""
+    with server.client() as client, sse.stream(client, COMPLETIONS, LONG) as events:
+        found = events.take(2)
+        running.append(1)
+        found += list(events)
+        assert events.done
+    return found
+
+
+def turned_away(server: Server) -> httpx.Response:
+    """The first request for which there is no engine."""
+    with server.client() as client:
+
+        def probe() -> httpx.Response | None:
+            answer = client.post(COMPLETIONS, json=SHORT)
+            return answer if answer.status_code == 503 else None
+
+        return eventually(probe, "a request that is turned away")
+
+
+def unhealthy(server: Server) -> bool:
+    with server.client() as client:
+        return eventually(lambda: health(client) == 503, "an unhealthy server")
+
+
+def test_a_killed_engine_ends_every_request_with_the_cause(
+    serve: Serve, record_property: Callable[[str, object], None]
+) -> None:
+    with serve() as server, server.client() as client, ThreadPoolExecutor(9) as pool:
+        before = sse.complete(client, "Once upon a time", 8)
+        running: list[int] = []
+        streams = [pool.submit(follow, server, running) for _ in range(6)]
+        whole = pool.submit(lambda: client.post(COMPLETIONS, json=LONG))
+        eventually(lambda: len(running) == 6, "six streams with a first token")
+        eventually(lambda: metric(client, "vllm:num_requests_running") == 7, "seven running requests")
+        refused, sick = pool.submit(turned_away, server), pool.submit(unhealthy, server)
+        engine = server.engine()
+        killed_at = time.monotonic()
+        os.kill(engine, signal.SIGKILL)
+        ends = [stream.result()[-1] for stream in streams]
+        record_property("seconds_to_the_last_error", round(time.monotonic() - killed_at, 3))
+        assert all(KILLED in end["error"]["message"] for end in ends)
+        answer = whole.result()
+        assert answer.status_code >= 500
+        assert KILLED in answer.json()["error"]["message"]
+        assert sick.result()
+        assert "retry-after" in refused.result().headers
+        eventually(lambda: health(client) == 200, "a healthy server")
+        assert server.engine() != engine
+        assert any(KILLED in line for line in server.log)
+        assert sse.complete(client, "Once upon a time", 8) == before
+        eventually(lambda: idle(client), "an engine without requests")
+
+
+def test_an_engine_that_stands_still_is_not_healthy_and_goes_on_afterwards(serve: Serve) -> None:
+    with (
+        serve("--engine-stall-timeout", "1") as server,
+        server.client() as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        assert health(client) == 200
+        with stopped(server.engine()):
+            waiting = pool.submit(sse.complete, client, "Once upon a time", 8)
+            eventually(lambda: health(client) == 503, "an unhealthy server")
+            assert "stuck" in client.get("/health").text
+            assert not waiting.done()
+        assert len(waiting.result()["text"]) > 0
+        eventually(lambda: health(client) == 200, "a healthy server")
+
+
+def test_the_first_chunk_leaves_with_the_first_token(server: Server) -> None:
+    """Clients take the time to the first token from it, so it must not come while nothing is computed."""
+    body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "temperature": 0}
+
+    def arrivals(client: httpx.Client) -> list[float]:
+        with sse.stream(client, "/v1/chat/completions", body) as events:
+            return [time.monotonic() for _ in events]
+
+    with server.client() as client, ThreadPoolExecutor() as pool:
+        with stopped(server.engine()):
+            answer: Future[list[float]] = pool.submit(arrivals, client)
+            time.sleep(0.5)
+            released = time.monotonic()
+        assert answer.result()[0] > released
+
+
+@pytest.mark.parametrize("reads_until", [0, 3])
+def test_a_client_that_leaves_gives_its_blocks_back(server: Server, reads_until: int) -> None:
+    with server.client() as client:
+        with sse.stream(client, COMPLETIONS, LONG) as events:
+            events.take(reads_until)
+            eventually(lambda: metric(client, "vllm:num_requests_running") == 1, "a running request")
+            assert metric(client, "vllm:kv_cache_usage_perc") > 0
+        eventually(lambda: idle(client), "an engine without requests")
+        with server.client() as hasty, pytest.raises(httpx.ReadTimeout):
+            hasty.post(COMPLETIONS, json=LONG, timeout=0.5)
+        eventually(lambda: idle(client), "an engine without requests")
+        assert sse.complete(client, "Once upon a time", 8)["finish_reason"] == "length"
+
+
+def test_a_prompt_that_is_too_long_is_refused_before_the_engine_sees_it(serve: Serve) -> None:
+    with serve("--max-model-len", "64") as server, server.client() as client:
+        for body in [{"prompt": [5] * 64, "max_tokens": 1}, {"prompt": [5] * 60, "max_tokens": 5}]:
+            answer = client.post(COMPLETIONS, json=body)
+            assert answer.status_code == 400
+            error = answer.json()["error"]
+            assert error["code"] == "context_length_exceeded"
+            assert error["message"].startswith("This model's maximum context length is 64 tokens")
+        assert metric(client, "vllm:iteration_tokens_total_count") == 0
+        fits = sse.complete(client, [5] * 60, 4, ignore_eos=True, return_token_ids=True)
+        assert len(fits["token_ids"]) == 4
+
+
+def test_a_full_queue_says_when_to_come_back(serve: Serve) -> None:
+    flags = ["--max-num-seqs", "1", "--max-num-queued-reqs", "1"]
+    with serve(*flags) as server, server.client() as client:
+        with sse.stream(client, COMPLETIONS, LONG) as first, ThreadPoolExecutor() as pool:
+            first.take(2)
+            second = pool.submit(sse.complete, client, "Once upon a time", 8)
+            eventually(lambda: metric(client, "vllm:num_requests_waiting") == 1, "a waiting request")
+            third = client.post(COMPLETIONS, json=SHORT)
+            assert third.status_code == 503
+            assert int(third.headers["retry-after"]) >= 1
+            first.response.close()
+            assert second.result()["finish_reason"] == "length"
+        lines = client.get("/metrics").text.splitlines()
+        refusals = [line for line in lines if 'reason="queue_full"' in line]
+        assert [line.rsplit(" ", 1)[1] for line in refusals] == ["1"]
+
+
+@pytest.mark.parametrize("to_group", [False, True], ids=["SIGTERM", "Ctrl-C"])
+def test_a_stop_lets_streams_finish(serve: Serve, to_group: bool) -> None:
+    body = {**LONG, "max_tokens": 300}
+    with serve() as server, server.client() as client:
+        with sse.stream(client, COMPLETIONS, body) as events:
+            events.take(2)
+            with stopped(server.engine()), server.client() as late:
+                if to_group:
+                    os.killpg(server.pid, signal.SIGINT)
+                else:
+                    server.signal(signal.SIGTERM)
+                eventually(lambda: any("draining" in line for line in server.log), "a draining server")
+                assert late.post(COMPLETIONS, json=SHORT).status_code == 503
+            last = list(events)[-1]
+            assert events.done
+        assert last["choices"][0]["finish_reason"] == "length"
+        assert server.wait() == 0
+        assert not list(server.runtime.iterdir())
+        assert "Traceback" not in server.text()
+
+
+def test_without_an_engine_process_all_is_the_same(serve: Serve, server: Server) -> None:
+    with serve("--no-engine-process") as single, single.client() as client, server.client() as usual:
+        assert single.children() == []
+        assert sse.complete(client, "Once upon a time", 16) == sse.complete(usual, "Once upon a time", 16)
+        with sse.stream(client, COMPLETIONS, LONG) as events:
+            events.take(2)
+        eventually(lambda: idle(client), "an engine without requests")
+
+
+def test_what_a_killed_server_leaves_is_cleared_by_the_next(serve: Serve, model_file: Path) -> None:
+    killed = serve()
+    killed.wait_ready()
+    engine = killed.engine()
+    killed.destroy()
+    eventually(lambda: not is_alive(engine), "the end of the engine")
+    (left,) = killed.runtime.iterdir()
+    (killed.runtime / "penstock-notes").mkdir()
+    with Server(model_file, killed.runtime) as server:
+        assert not left.exists()
+        (killed.runtime / "penstock-notes").rmdir()
+        assert len(list(server.runtime.iterdir())) == 1
+
+
+def test_a_connection_that_says_nothing_holds_nobody_up(server: Server) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as silent, server.client() as client:
+        silent.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n")
+        assert sse.complete(client, "Once upon a time", 8)["finish_reason"] == "length"

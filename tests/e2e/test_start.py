@@ -1,0 +1,87 @@
+"""Starts that cannot succeed: what is wrong is said in a line, and nothing is left behind."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Serve
+from tests.e2e.server import Server
+
+MIB = 1 << 20
+
+
+def refused(server: Server) -> str:
+    """The complaint of a server that does not start."""
+    status = server.wait()
+    assert status in (1, 2), server.text()
+    assert "Traceback" not in server.text()
+    assert not list(server.runtime.iterdir())
+    complaints = [line for line in server.log if "error: " in line]
+    assert complaints, server.text()
+    return complaints[-1]
+
+
+def test_a_model_that_is_not_there(serve: Serve, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.gguf"
+    assert str(missing) in refused(serve(model=missing))
+
+
+def test_a_directory_without_a_model(serve: Serve, tmp_path: Path) -> None:
+    assert "config.json" in refused(serve(model=tmp_path))
+
+
+@pytest.mark.parametrize("flags", [[], ["--no-engine-process"]], ids=["two processes", "one process"])
+def test_a_truncated_file_names_the_tensor(
+    serve: Serve, model_file: Path, tmp_path: Path, flags: list[str]
+) -> None:
+    cut = tmp_path / "cut.gguf"
+    with model_file.open("rb") as whole:
+        cut.write_bytes(whole.read(40 * MIB))
+    complaint = refused(serve(*flags, model=cut))
+    assert "cut.gguf" in complaint
+    assert "blk." in complaint or "output" in complaint
+
+
+def test_a_file_cut_in_its_header_names_the_offset(serve: Serve, model_file: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    with model_file.open("rb") as whole:
+        cut.write_bytes(whole.read(MIB // 2))
+    complaint = refused(serve(model=cut))
+    assert "cut.gguf" in complaint
+    assert any(character.isdigit() for character in complaint.split("cut.gguf", 1)[1])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"GGUF", b"not a model at all" * 1000, b"GGUF" + struct.pack("<IQQ", 3, 2**60, 2**60)],
+    ids=["empty", "magic only", "text", "absurd counts"],
+)
+def test_a_file_that_is_no_model(serve: Serve, tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "strange.gguf"
+    file.write_bytes(content)
+    assert "strange.gguf" in refused(serve(model=file))
+
+
+def test_a_port_that_is_taken(serve: Serve, server: Server) -> None:
+    port = server.url.rsplit(":", 1)[1]
+    complaint = refused(serve("--port", port))
+    assert f"127.0.0.1:{port}" in complaint
+    assert "--port" in complaint
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--block-size", "7"], ["--block-size", "7"]),
+        (["--max-model-len", "100000"], ["--max-model-len", "8192"]),
+        (["--kv-cache-memory-bytes", "1MiB", "--max-model-len", "640"], ["--kv-cache-memory-bytes", "640"]),
+        (["--max-num-batched-tokens", "8", "--max-num-seqs", "16"], ["--max-num-batched-tokens", "16"]),
+        (["--chat-template", "nowhere.jinja"], ["--chat-template", "nowhere.jinja"]),
+    ],
+)
+def test_a_flag_that_does_not_fit_is_named(serve: Serve, flags: list[str], words: list[str]) -> None:
+    complaint = refused(serve(*flags))
+    assert not [word for word in words if word not in complaint]

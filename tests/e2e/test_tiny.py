@@ -1,0 +1,71 @@
+"""Hugging Face directories: tiny random checkpoints of each family, whose answers transformers gave."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import sse
+from tests.e2e.conftest import Serve
+
+FAMILIES = ["llama", "llama3", "mistral", "qwen2", "qwen3"]
+TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+
+
+def byte_characters() -> list[str]:
+    """The printable character that stands for each byte in byte-level vocabularies (GPT-2's table)."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    table = {byte: chr(byte) for byte in shown} | {byte: chr(256 + at) for at, byte in enumerate(hidden)}
+    return [table[byte] for byte in range(256)]
+
+
+def write_tokenizer(directory: Path) -> None:
+    """Each byte a token: as many as the checkpoints' vocabularies have."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    model = {"type": "BPE", "vocab": {c: byte for byte, c in enumerate(byte_characters())}, "merges": []}
+    tokenizer = {"version": "1.0", "added_tokens": [], "pre_tokenizer": byte_level, "decoder": byte_level}
+    (directory / "tokenizer.json").write_text(json.dumps({**tokenizer, "model": model}))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+
+
+@pytest.fixture
+def checkpoint(request: pytest.FixtureRequest, repository: Path, tmp_path: Path) -> Path:
+    directory = tmp_path / request.param
+    shutil.copytree(repository / "tests/fixtures/tiny" / request.param, directory)
+    write_tokenizer(directory)
+    return directory
+
+
+@pytest.mark.parametrize("checkpoint", FAMILIES, indirect=True)
+def test_a_directory_is_served(serve: Serve, checkpoint: Path) -> None:
+    reference = json.loads((checkpoint / "reference.json").read_text())
+    with serve("--dtype", "float32", model=checkpoint) as server, server.client() as client:
+        (card,) = client.get("/v1/models").json()["data"]
+        assert card["id"] == checkpoint.name
+        count = len(reference["greedy"])
+        options = {"ignore_eos": True, "return_token_ids": True}
+        choice = sse.complete(client, reference["tokens"], count, **options)
+        assert choice["token_ids"] == reference["greedy"]
+        question = {
+            "messages": [{"role": "user", "content": "hi"}],
+            "max_tokens": 4,
+            "return_token_ids": True,
+        }
+        answer = sse.post(client, "/v1/chat/completions", question)
+        assert bytes(answer["prompt_token_ids"]) == b"user: hi\nassistant:"
+
+
+@pytest.mark.parametrize("checkpoint", ["llama"], indirect=True)
+def test_settings_of_the_checkpoint_apply(serve: Serve, checkpoint: Path) -> None:
+    """Its generation_config asks for sampling, and ends at either of two tokens."""
+    with serve(model=checkpoint) as server, server.client() as client:
+        body = {"prompt": "some text", "max_tokens": 60, "return_token_ids": True}
+        choices = [sse.post(client, "/v1/completions", body)["choices"][0] for _ in range(8)]
+        assert len({tuple(choice["token_ids"]) for choice in choices}) > 1
+        for choice in choices:
+            ended = choice["finish_reason"] == "stop"
+            assert (choice["token_ids"][-1] in (0, 2)) == ended
