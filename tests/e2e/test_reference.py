@@ -137,6 +137,7 @@ def teacher_forced(worker: Any, ids: list[int]) -> list[LogprobRow]:
 
 @pytest.mark.parametrize("name", FORCED_FILES)
 @pytest.mark.parametrize("isa", ["auto", *(pytest.param(isa, marks=pytest.mark.slow) for isa in SLOWER)])
+@pytest.mark.timeout(900)
 def test_8_bit_activations_cost_little(model_file: Path, shared: Path, name: str, isa: str) -> None:
     reference = np.load(shared / "reference" / name)
     decoder = worker(model_file, isa)

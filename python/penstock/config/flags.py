@@ -140,7 +140,7 @@ FLAGS: tuple[Flag, ...] = (
         "--engine-stall-timeout",
         Seconds(1, 3600),
         30.0,
-        "time without progress after which /health says that the engine is stuck",
+        "time without progress after which /health says that the engine is stuck; its requests stay open",
     ),
 )
 
