@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,7 +71,7 @@ def unhealthy(server: Server) -> bool:
 
 
 def test_a_killed_engine_ends_every_request_with_the_cause(
-    serve: Serve, record_property: Callable[[str, object], None]
+    serve: Serve, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serve() as server, server.client() as client, ThreadPoolExecutor(9) as pool:
         before = sse.complete(client, "Once upon a time", 8)
@@ -85,7 +85,8 @@ def test_a_killed_engine_ends_every_request_with_the_cause(
         killed_at = time.monotonic()
         os.kill(engine, signal.SIGKILL)
         ends = [stream.result()[-1] for stream in streams]
-        record_property("seconds_to_the_last_error", round(time.monotonic() - killed_at, 3))
+        with capsys.disabled():
+            print(f"\nkilled engine: the last of 6 streams ended after {time.monotonic() - killed_at:.3f} s")
         assert all(KILLED in end["error"]["message"] for end in ends)
         answer = whole.result()
         assert answer.status_code >= 500

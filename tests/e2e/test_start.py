@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import struct
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import Serve
-from tests.e2e.server import Server
+from tests.e2e.server import Server, eventually
 
 MIB = 1 << 20
 
@@ -85,3 +86,13 @@ def test_a_port_that_is_taken(serve: Serve, server: Server) -> None:
 def test_a_flag_that_does_not_fit_is_named(serve: Serve, flags: list[str], words: list[str]) -> None:
     complaint = refused(serve(*flags))
     assert not [word for word in words if word not in complaint]
+
+
+@pytest.mark.parametrize("flags", [[], ["--no-engine-process"]], ids=["two processes", "one process"])
+def test_a_stop_while_starting_is_a_clean_end(serve: Serve, flags: list[str]) -> None:
+    server = serve(*flags)
+    eventually(lambda: server.log, "the first line of the log")
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0, server.text()
+    assert not list(server.runtime.iterdir())
+    assert "Traceback" not in server.text()
