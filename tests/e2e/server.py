@@ -21,14 +21,14 @@ HANG = 60.0
 """Seconds after which something is stuck. Says nothing about speed: the machine may be busy."""
 
 
-def eventually(probe: Callable[[], T | None], what: str, pause: float = 0.01) -> T:
-    """The first answer of `probe` that is neither None nor False."""
+def eventually(probe: Callable[[], T | None], what: str) -> T:
+    """The first true answer of `probe`."""
     deadline = time.monotonic() + HANG
     while time.monotonic() < deadline:
         found = probe()
-        if found is not None and found is not False:
+        if found:
             return found
-        time.sleep(pause)
+        time.sleep(0.01)
     raise AssertionError(f"{what}: not within {HANG:.0f} s")
 
 
