@@ -52,7 +52,9 @@ impl Ticket {
     pub fn result(&self, timeout: Duration) -> Option<Result<StepOutput, DecoderError>> {
         let (slot, ready) = &*self.answer;
         let slot = slot.lock().unwrap_or_else(|e| e.into_inner());
-        let (mut slot, _) = ready.wait_timeout_while(slot, timeout, |s| s.is_none()).unwrap_or_else(|e| e.into_inner());
+        let (mut slot, _) = ready
+            .wait_timeout_while(slot, timeout, |s| s.is_none())
+            .unwrap_or_else(|e| e.into_inner());
         slot.take()
     }
 }
@@ -82,30 +84,72 @@ impl Decoder {
     ///
     /// # Errors
     /// See [`DecoderError`].
-    pub fn load(spec_json: &str, names_json: &str, path: &Path, options: &Options) -> Result<Self, DecoderError> {
+    pub fn load(
+        spec_json: &str,
+        names_json: &str,
+        path: &Path,
+        options: &Options,
+    ) -> Result<Self, DecoderError> {
         let spec = DecoderSpec::parse(spec_json)?;
-        let names: WeightNames = serde_json::from_str(names_json).map_err(|e| DecoderError::Spec(format!("weight names: {e}")))?;
+        let names: WeightNames = serde_json::from_str(names_json)
+            .map_err(|e| DecoderError::Spec(format!("weight names: {e}")))?;
         let cpu = Cpu::new(options.isa, options.threads)?;
         let mut stages = Stages::default();
         let checkpoint = Checkpoint::open(path)?;
         let fingerprint = checkpoint.fingerprint();
-        stages.end("model read", format!("{} tensors", checkpoint.names().count()));
+        stages.end(
+            "model read",
+            format!("{} tensors", checkpoint.names().count()),
+        );
         let model = Model::load(&cpu, &checkpoint, spec, &names, options.numerics)?;
         drop(checkpoint);
         let weights_bytes = model.matrices().map(Packed::bytes).sum();
         let forms = forms(&model);
-        stages.end("weights packed", format!("{} as {forms}, {} on {} threads", mib(weights_bytes), options.isa, options.threads));
+        stages.end(
+            "weights packed",
+            format!(
+                "{} as {forms}, {} on {} threads",
+                mib(weights_bytes),
+                options.isa,
+                options.threads
+            ),
+        );
         let runner = Runner::new(cpu, model, options);
         let kv_bytes = runner.kv.blocks() * runner.kv.layout().block_bytes();
         let tokens = options.num_blocks * options.block_size;
-        let kv_name = if options.kv == KvType::F32 { "f32" } else { "bf16" };
-        stages.end("KV allocated", format!("{} blocks, {tokens} tokens, {} {kv_name}, touched as used", options.num_blocks, mib(kv_bytes)));
+        let kv_name = if options.kv == KvType::F32 {
+            "f32"
+        } else {
+            "bf16"
+        };
+        stages.end(
+            "KV allocated",
+            format!(
+                "{} blocks, {tokens} tokens, {} {kv_name}, touched as used",
+                options.num_blocks,
+                mib(kv_bytes)
+            ),
+        );
         let numerics = format!("{forms}/kv-{kv_name}");
         let (isa, threads) = (options.isa, options.threads);
-        let info = Info { numerics, isa, threads, fingerprint, weights_bytes, kv_bytes, stages: stages.ended };
+        let info = Info {
+            numerics,
+            isa,
+            threads,
+            fingerprint,
+            weights_bytes,
+            kv_bytes,
+            stages: stages.ended,
+        };
         let (jobs, queue) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("penstock-cpu0".into()).spawn(move || runner.serve(&queue))?;
-        Ok(Self { info, jobs: Some(jobs), thread: Some(thread) })
+        let thread = std::thread::Builder::new()
+            .name("penstock-cpu0".into())
+            .spawn(move || runner.serve(&queue))?;
+        Ok(Self {
+            info,
+            jobs: Some(jobs),
+            thread: Some(thread),
+        })
     }
 
     /// Facts about the decoder.
@@ -116,9 +160,13 @@ impl Decoder {
     /// Starts a step.
     pub fn submit(&self, plan: StepPlan) -> Ticket {
         let answer: Answer = Arc::default();
-        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send((plan, Arc::clone(&answer))).is_ok());
+        let sent = self
+            .jobs
+            .as_ref()
+            .is_some_and(|jobs| jobs.send((plan, Arc::clone(&answer))).is_ok());
         if !sent {
-            *answer.0.lock().unwrap_or_else(|e| e.into_inner()) = Some(Err(DecoderError::Failed("an earlier step failed".into())));
+            *answer.0.lock().unwrap_or_else(|e| e.into_inner()) =
+                Some(Err(DecoderError::Failed("an earlier step failed".into())));
         }
         Ticket { answer }
     }
@@ -155,7 +203,16 @@ impl Runner {
         let frequencies = rope::frequencies(&model.spec, model.rope_factors.as_deref());
         let kv = KvPool::new(layout, options.num_blocks);
         let slots = vec![None; options.max_num_seqs];
-        Self { cpu, model, frequencies, kv, limits, slots, buffers: Buffers::default(), head: HeadBuffers::default() }
+        Self {
+            cpu,
+            model,
+            frequencies,
+            kv,
+            limits,
+            slots,
+            buffers: Buffers::default(),
+            head: HeadBuffers::default(),
+        }
     }
 
     fn serve(mut self, queue: &mpsc::Receiver<(StepPlan, Answer)>) {
@@ -177,17 +234,38 @@ impl Runner {
             let slot = registration.slot;
             self.slots[slot] = Some(registration);
         }
-        if let Some(slot) = plan.slots.iter().find(|&&s| self.slots[s as usize].is_none()) {
-            return Err(DecoderError::Plan(format!("slot {slot} was never registered")));
+        if let Some(slot) = plan
+            .slots
+            .iter()
+            .find(|&&s| self.slots[s as usize].is_none())
+        {
+            return Err(DecoderError::Plan(format!(
+                "slot {slot} was never registered"
+            )));
         }
-        forward(&self.cpu, &self.model, &self.frequencies, &mut self.kv, &plan, &mut self.buffers);
-        Ok(read_off(&self.cpu, &self.model, &plan, &self.slots, &mut self.buffers, &mut self.head))
+        forward(
+            &self.cpu,
+            &self.model,
+            &self.frequencies,
+            &mut self.kv,
+            &plan,
+            &mut self.buffers,
+        );
+        Ok(read_off(
+            &self.cpu,
+            &self.model,
+            &plan,
+            &self.slots,
+            &mut self.buffers,
+            &mut self.head,
+        ))
     }
 }
 
 fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
-    text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_else(|| "unknown panic".into())
+    text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()))
+        .unwrap_or_else(|| "unknown panic".into())
 }
 
 /// The weight forms in use with their activation form: `w4+w8/int8`.
@@ -195,7 +273,11 @@ fn forms(model: &Model) -> String {
     let mut names: Vec<&str> = model.matrices().map(|m| m.form().name()).collect();
     names.sort_unstable();
     names.dedup();
-    let activations = if names.iter().any(|n| n.starts_with('w')) { "int8" } else { names[0] };
+    let activations = if names.iter().any(|n| n.starts_with('w')) {
+        "int8"
+    } else {
+        names[0]
+    };
     format!("{}/{activations}", names.join("+"))
 }
 
@@ -210,13 +292,17 @@ struct Stages {
 
 impl Default for Stages {
     fn default() -> Self {
-        Self { since: Instant::now(), ended: Vec::new() }
+        Self {
+            since: Instant::now(),
+            ended: Vec::new(),
+        }
     }
 }
 
 impl Stages {
     fn end(&mut self, name: &str, detail: String) {
-        self.ended.push((name.to_owned(), self.since.elapsed().as_secs_f64(), detail));
+        self.ended
+            .push((name.to_owned(), self.since.elapsed().as_secs_f64(), detail));
         self.since = Instant::now();
     }
 }

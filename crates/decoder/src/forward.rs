@@ -1,6 +1,8 @@
 //! The forward pass of one step, read downward.
 
-use penstock_kernels::{ActForm, Acts, Aligned, AttentionPlan, Cpu, HeadShape, KvPool, Mode, Place, Rotation, Sequence};
+use penstock_kernels::{
+    ActForm, Acts, Aligned, AttentionPlan, Cpu, HeadShape, KvPool, Mode, Place, Rotation, Sequence,
+};
 
 use crate::model::{Layer, Model};
 use crate::rope;
@@ -20,7 +22,14 @@ pub(crate) struct Buffers {
 impl Default for Buffers {
     fn default() -> Self {
         let empty = || Aligned::zeroed(0);
-        Self { x: empty(), qkv: empty(), attended: empty(), inner: empty(), cos_sin: empty(), acts: Acts::default() }
+        Self {
+            x: empty(),
+            qkv: empty(),
+            attended: empty(),
+            inner: empty(),
+            cos_sin: empty(),
+            acts: Acts::default(),
+        }
     }
 }
 
@@ -34,12 +43,21 @@ struct Step<'a> {
 }
 
 /// Computes `buffers.x`: the residual stream after the last layer, one row for each token of the (checked) plan.
-pub(crate) fn forward(cpu: &Cpu, model: &Model, frequencies: &[f32], kv: &mut KvPool, plan: &StepPlan, buffers: &mut Buffers) {
+pub(crate) fn forward(
+    cpu: &Cpu,
+    model: &Model,
+    frequencies: &[f32],
+    kv: &mut KvPool,
+    plan: &StepPlan,
+    buffers: &mut Buffers,
+) {
     let spec = &model.spec;
     let a = &spec.attention;
     let rows = plan.tokens.len();
     buffers.x.ensure(rows * spec.hidden);
-    buffers.qkv.ensure(rows * (a.heads + 2 * a.kv_heads) * a.head_dim);
+    buffers
+        .qkv
+        .ensure(rows * (a.heads + 2 * a.kv_heads) * a.head_dim);
     buffers.attended.ensure(rows * a.heads * a.head_dim);
     buffers.inner.ensure(rows * spec.mlp.intermediate);
     buffers.cos_sin.ensure(rows * a.head_dim);
@@ -50,15 +68,35 @@ pub(crate) fn forward(cpu: &Cpu, model: &Model, frequencies: &[f32], kv: &mut Kv
         for row in sequence.rows.clone() {
             let position = sequence.start + row - sequence.rows.start;
             let block = table[position / kv.layout().block_size] as usize;
-            places.push(Place { block, offset: position % kv.layout().block_size });
-            rope::angles(frequencies, position, &mut buffers.cos_sin[row * a.head_dim..(row + 1) * a.head_dim]);
+            places.push(Place {
+                block,
+                offset: position % kv.layout().block_size,
+            });
+            rope::angles(
+                frequencies,
+                position,
+                &mut buffers.cos_sin[row * a.head_dim..(row + 1) * a.head_dim],
+            );
             let token = plan.tokens[row] as usize;
-            model.embed.parts[0].row_f32(token, &mut buffers.x[row * spec.hidden..(row + 1) * spec.hidden]);
+            model.embed.parts[0].row_f32(
+                token,
+                &mut buffers.x[row * spec.hidden..(row + 1) * spec.hidden],
+            );
         }
     }
-    let shape = HeadShape { heads: a.heads, kv_heads: a.kv_heads, head_dim: a.head_dim };
+    let shape = HeadShape {
+        heads: a.heads,
+        kv_heads: a.kv_heads,
+        head_dim: a.head_dim,
+    };
     let mut attention = AttentionPlan::new(sequences, shape, cpu.pool().threads());
-    let step = Step { cpu, model, rows, places, tables: &plan.blocks };
+    let step = Step {
+        cpu,
+        model,
+        rows,
+        places,
+        tables: &plan.blocks,
+    };
     for (index, layer) in model.layers.iter().enumerate() {
         step.attend(index, layer, kv, &mut attention, buffers);
         step.feed_forward(layer, buffers);
@@ -72,25 +110,65 @@ fn sequences(plan: &StepPlan) -> Vec<Sequence> {
             let rows = row..row + plan.lengths[i] as usize;
             row = rows.end;
             let table = plan.block_offsets[i] as usize..plan.block_offsets[i + 1] as usize;
-            Sequence { start: plan.starts[i] as usize, rows, table }
+            Sequence {
+                start: plan.starts[i] as usize,
+                rows,
+                table,
+            }
         })
         .collect()
 }
 
 impl Step<'_> {
     /// `x += o(attention(norm(x)))`.
-    fn attend(&self, index: usize, layer: &Layer, kv: &mut KvPool, attention: &mut AttentionPlan, b: &mut Buffers) {
+    fn attend(
+        &self,
+        index: usize,
+        layer: &Layer,
+        kv: &mut KvPool,
+        attention: &mut AttentionPlan,
+        b: &mut Buffers,
+    ) {
         let (cpu, spec) = (self.cpu, &self.model.spec);
         let a = &spec.attention;
         let norm = Some((layer.attn_norm.as_slice(), spec.norm_eps));
-        cpu.prepare(&b.x, self.rows, spec.hidden, norm, layer.qkv.act_form(), &mut b.acts);
+        cpu.prepare(
+            &b.x,
+            self.rows,
+            spec.hidden,
+            norm,
+            layer.qkv.act_form(),
+            &mut b.acts,
+        );
         cpu.matmul(&layer.qkv, &b.acts, &mut b.qkv, Mode::Store);
-        let norm = layer.qk_norm.as_ref().map(|(q, k)| (q.as_slice(), k.as_slice(), spec.norm_eps));
-        let rotation = Rotation { cos_sin: &b.cos_sin, norm };
+        let norm = layer
+            .qk_norm
+            .as_ref()
+            .map(|(q, k)| (q.as_slice(), k.as_slice(), spec.norm_eps));
+        let rotation = Rotation {
+            cos_sin: &b.cos_sin,
+            norm,
+        };
         cpu.rotate_and_store(&mut b.qkv, a.heads, &rotation, &self.places, index, kv);
         let stride = (a.heads + 2 * a.kv_heads) * a.head_dim;
-        attention.run(cpu, kv, index, spec.window(index), self.tables, &b.qkv, stride, &mut b.attended);
-        cpu.prepare(&b.attended, self.rows, a.heads * a.head_dim, None, layer.o.act_form(), &mut b.acts);
+        attention.run(
+            cpu,
+            kv,
+            index,
+            spec.window(index),
+            self.tables,
+            &b.qkv,
+            stride,
+            &mut b.attended,
+        );
+        cpu.prepare(
+            &b.attended,
+            self.rows,
+            a.heads * a.head_dim,
+            None,
+            layer.o.act_form(),
+            &mut b.acts,
+        );
         cpu.matmul(&layer.o, &b.acts, &mut b.x, Mode::Add);
     }
 
@@ -98,9 +176,23 @@ impl Step<'_> {
     fn feed_forward(&self, layer: &Layer, b: &mut Buffers) {
         let (cpu, spec) = (self.cpu, &self.model.spec);
         let norm = Some((layer.mlp_norm.as_slice(), spec.norm_eps));
-        cpu.prepare(&b.x, self.rows, spec.hidden, norm, ActForm::of(layer.gate.form()), &mut b.acts);
+        cpu.prepare(
+            &b.x,
+            self.rows,
+            spec.hidden,
+            norm,
+            ActForm::of(layer.gate.form()),
+            &mut b.acts,
+        );
         cpu.swiglu(&layer.gate, &layer.up, &b.acts, &mut b.inner);
-        cpu.prepare(&b.inner, self.rows, spec.mlp.intermediate, None, layer.down.act_form(), &mut b.acts);
+        cpu.prepare(
+            &b.inner,
+            self.rows,
+            spec.mlp.intermediate,
+            None,
+            layer.down.act_form(),
+            &mut b.acts,
+        );
         cpu.matmul(&layer.down, &b.acts, &mut b.x, Mode::Add);
     }
 }

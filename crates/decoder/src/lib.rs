@@ -17,5 +17,7 @@ mod step;
 pub use decoder::{Decoder, Info, Ticket};
 pub use error::DecoderError;
 pub use options::{Numerics, Options, RawOptions};
-pub use spec::{AttentionSpec, DecoderSpec, LayerNames, MlpKind, MlpSpec, RopeScaling, RopeSpec, WeightNames};
+pub use spec::{
+    AttentionSpec, DecoderSpec, LayerNames, MlpKind, MlpSpec, RopeScaling, RopeSpec, WeightNames,
+};
 pub use step::{Registration, StepOutput, StepPlan};

@@ -38,7 +38,10 @@ pub(crate) struct HeadBuffers {
 
 impl Default for HeadBuffers {
     fn default() -> Self {
-        Self { rows: Aligned::zeroed(0), logits: Aligned::zeroed(0) }
+        Self {
+            rows: Aligned::zeroed(0),
+            logits: Aligned::zeroed(0),
+        }
     }
 }
 
@@ -51,20 +54,31 @@ pub(crate) fn read_off(
     buffers: &mut Buffers,
     head: &mut HeadBuffers,
 ) -> StepOutput {
-    let mut output = StepOutput { counts: vec![0; plan.sequences()], ..StepOutput::default() };
+    let mut output = StepOutput {
+        counts: vec![0; plan.sequences()],
+        ..StepOutput::default()
+    };
     for rows in wanted(plan, slots).chunks(CHUNK) {
         compute(cpu, model, rows, buffers, head);
         let vocab = model.spec.vocab;
         let logits = &head.logits;
-        let results: Vec<std::sync::OnceLock<Found>> = rows.iter().map(|_| std::sync::OnceLock::new()).collect();
+        let results: Vec<std::sync::OnceLock<Found>> =
+            rows.iter().map(|_| std::sync::OnceLock::new()).collect();
         cpu.pool().run(rows.len(), &|i| {
             let slot = slots[plan.slots[rows[i].index] as usize].as_ref();
             if let Some(slot) = slot {
                 // A row has one task, so the cell is empty.
-                let _ = results[i].set(read_row(cpu, &logits[i * vocab..(i + 1) * vocab], &rows[i].task, slot));
+                let _ = results[i].set(read_row(
+                    cpu,
+                    &logits[i * vocab..(i + 1) * vocab],
+                    &rows[i].task,
+                    slot,
+                ));
             }
         });
-        rows.iter().zip(results).for_each(|(row, found)| record(row, found.into_inner(), &mut output));
+        rows.iter()
+            .zip(results)
+            .for_each(|(row, found)| record(row, found.into_inner(), &mut output));
     }
     output
 }
@@ -74,17 +88,30 @@ fn wanted(plan: &StepPlan, slots: &[Option<Registration>]) -> Vec<Row> {
     let (mut rows, mut first) = (Vec::new(), 0);
     for index in 0..plan.sequences() {
         let length = plan.lengths[index] as usize;
-        let scores = slots[plan.slots[index] as usize].as_ref().and_then(|s| s.prompt_logprobs);
+        let scores = slots[plan.slots[index] as usize]
+            .as_ref()
+            .and_then(|s| s.prompt_logprobs);
         if let (Some(alternatives), false) = (scores, plan.targets.is_empty()) {
             for row in first..first + length {
                 if let Ok(token) = u32::try_from(plan.targets[row]) {
-                    rows.push(Row { row, index, task: Task::Score { token, alternatives } });
+                    rows.push(Row {
+                        row,
+                        index,
+                        task: Task::Score {
+                            token,
+                            alternatives,
+                        },
+                    });
                 }
             }
         }
         if plan.sample[index] != 0 {
             let position = plan.starts[index] as u64 + length as u64;
-            rows.push(Row { row: first + length - 1, index, task: Task::Sample { position } });
+            rows.push(Row {
+                row: first + length - 1,
+                index,
+                task: Task::Sample { position },
+            });
         }
         first += length;
     }
@@ -97,21 +124,36 @@ fn compute(cpu: &Cpu, model: &Model, rows: &[Row], buffers: &mut Buffers, head: 
     head.rows.ensure(rows.len() * hidden);
     head.logits.ensure(rows.len() * model.spec.vocab);
     for (i, row) in rows.iter().enumerate() {
-        head.rows[i * hidden..(i + 1) * hidden].copy_from_slice(&buffers.x[row.row * hidden..(row.row + 1) * hidden]);
+        head.rows[i * hidden..(i + 1) * hidden]
+            .copy_from_slice(&buffers.x[row.row * hidden..(row.row + 1) * hidden]);
     }
     let norm = Some((model.final_norm.as_slice(), model.spec.norm_eps));
     let form: ActForm = linear.act_form();
-    cpu.prepare(&head.rows, rows.len(), hidden, norm, form, &mut buffers.acts);
+    cpu.prepare(
+        &head.rows,
+        rows.len(),
+        hidden,
+        norm,
+        form,
+        &mut buffers.acts,
+    );
     cpu.matmul(linear, &buffers.acts, &mut head.logits, Mode::Store);
 }
 
 fn read_row(cpu: &Cpu, logits: &[f32], task: &Task, slot: &Registration) -> Found {
     let isa = cpu.isa();
     match *task {
-        Task::Score { token, alternatives } => Found::Score(logprob(isa, logits, token, alternatives)),
+        Task::Score {
+            token,
+            alternatives,
+        } => Found::Score(logprob(isa, logits, token, alternatives)),
         Task::Sample { position } => {
             let greedy = slot.sampling.temperature <= 0.0;
-            let token = if greedy { argmax(isa, logits) } else { sample(isa, logits, &slot.sampling, position) };
+            let token = if greedy {
+                argmax(isa, logits)
+            } else {
+                sample(isa, logits, &slot.sampling, position)
+            };
             Found::Token(token, slot.logprobs.map(|k| logprob(isa, logits, token, k)))
         }
     }

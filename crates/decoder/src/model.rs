@@ -46,18 +46,31 @@ impl Model {
         names: &WeightNames,
         numerics: Numerics,
     ) -> Result<Self, DecoderError> {
-        let loader = Loader { cpu, checkpoint, names, numerics };
+        let loader = Loader {
+            cpu,
+            checkpoint,
+            names,
+            numerics,
+        };
         let (hidden, vocab) = (spec.hidden, spec.vocab);
-        let layers = (0..spec.layers).map(|i| loader.layer(&spec, i)).collect::<Result<_, _>>()?;
+        let layers = (0..spec.layers)
+            .map(|i| loader.layer(&spec, i))
+            .collect::<Result<_, _>>()?;
         let head = match (&names.head, spec.tied_embeddings) {
             (Some(name), false) => Some(loader.linear(&[(name.clone(), vocab)], hidden, None)?),
-            (None, false) => return Err(DecoderError::Spec("the head is not tied, but names.head is null".into())),
+            (None, false) => {
+                return Err(DecoderError::Spec(
+                    "the head is not tied, but names.head is null".into(),
+                ));
+            }
             (_, true) => None,
         };
         let rope_factors = match (&names.rope_factors, &spec.rope.scaling) {
             (Some(name), _) => Some(loader.vector(name, spec.attention.head_dim / 2)?),
             (None, Some(RopeScaling::Factors)) => {
-                return Err(DecoderError::Spec("rope scaling by factors needs names.rope_factors, which is null".into()));
+                return Err(DecoderError::Spec(
+                    "rope scaling by factors needs names.rope_factors, which is null".into(),
+                ));
             }
             (None, _) => None,
         };
@@ -82,7 +95,9 @@ impl Model {
             let linears = [&l.qkv, &l.o, &l.down].into_iter().flat_map(|l| &l.parts);
             linears.chain([&l.gate, &l.up])
         });
-        layers.chain(&self.embed.parts).chain(self.head.iter().flat_map(|h| &h.parts))
+        layers
+            .chain(&self.embed.parts)
+            .chain(self.head.iter().flat_map(|h| &h.parts))
     }
 }
 
@@ -99,10 +114,18 @@ impl Loader<'_> {
         let at = |name: &String| name.replace("{i}", &i.to_string());
         let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let order = self.names.rope_rows_interleaved.then_some(a.head_dim);
-        let mut qkv = self.linear(&[(at(&n.q), q), (at(&n.k), kv), (at(&n.v), kv)], spec.hidden, order)?;
+        let mut qkv = self.linear(
+            &[(at(&n.q), q), (at(&n.k), kv), (at(&n.v), kv)],
+            spec.hidden,
+            order,
+        )?;
         if a.qkv_bias {
-            let mut bias = in_half_split_order(self.bias(n.q_bias.as_ref(), "q_bias", i, q)?, order);
-            bias.extend(in_half_split_order(self.bias(n.k_bias.as_ref(), "k_bias", i, kv)?, order));
+            let mut bias =
+                in_half_split_order(self.bias(n.q_bias.as_ref(), "q_bias", i, q)?, order);
+            bias.extend(in_half_split_order(
+                self.bias(n.k_bias.as_ref(), "k_bias", i, kv)?,
+                order,
+            ));
             bias.extend(self.bias(n.v_bias.as_ref(), "v_bias", i, kv)?);
             qkv.bias = Some(bias);
         }
@@ -117,7 +140,13 @@ impl Loader<'_> {
             None
         };
         let inner = spec.mlp.intermediate;
-        let mut gate_up = self.linear(&[(at(&n.gate), inner), (at(&n.up), inner)], spec.hidden, None)?.parts;
+        let mut gate_up = self
+            .linear(
+                &[(at(&n.gate), inner), (at(&n.up), inner)],
+                spec.hidden,
+                None,
+            )?
+            .parts;
         let (Some(up), Some(gate)) = (gate_up.pop(), gate_up.pop()) else {
             return Err(DecoderError::Spec("gate and up projections".into()));
         };
@@ -135,22 +164,57 @@ impl Loader<'_> {
 
     /// Packs matrices over the same `k` inputs, (name, output features). With `order`, the first two are queries and keys whose rows are
     /// interleaved in heads of that size.
-    fn linear(&self, parts: &[(String, usize)], k: usize, order: Option<usize>) -> Result<Linear, DecoderError> {
-        let views = parts.iter().map(|(name, n)| self.shaped(name, &[*n, k])).collect::<Result<Vec<_>, _>>()?;
+    fn linear(
+        &self,
+        parts: &[(String, usize)],
+        k: usize,
+        order: Option<usize>,
+    ) -> Result<Linear, DecoderError> {
+        let views = parts
+            .iter()
+            .map(|(name, n)| self.shaped(name, &[*n, k]))
+            .collect::<Result<Vec<_>, _>>()?;
         let mut forms: Vec<Form> = views.iter().map(|v| self.numerics.form(v.dtype)).collect();
-        if forms.iter().any(|f| ActForm::of(*f) != ActForm::of(forms[0])) {
+        if forms
+            .iter()
+            .any(|f| ActForm::of(*f) != ActForm::of(forms[0]))
+        {
             // Matrices over the same activations must agree on their form: the unquantised ones are brought to 8 bits.
-            forms.iter_mut().filter(|f| ActForm::of(**f) != ActForm::Int8).for_each(|f| *f = Form::W8);
+            forms
+                .iter_mut()
+                .filter(|f| ActForm::of(**f) != ActForm::Int8)
+                .for_each(|f| *f = Form::W8);
         }
-        let packed = views.into_iter().zip(forms).enumerate().map(|(i, (view, form))| {
-            let (n, interleaved) = (view.rows(), order.filter(|_| i < 2));
-            Packed::pack(self.cpu.pool(), form, n, k, &TensorRows { view, interleaved })
-        });
-        Ok(Linear { parts: packed.collect(), bias: None })
+        let packed = views
+            .into_iter()
+            .zip(forms)
+            .enumerate()
+            .map(|(i, (view, form))| {
+                let (n, interleaved) = (view.rows(), order.filter(|_| i < 2));
+                Packed::pack(
+                    self.cpu.pool(),
+                    form,
+                    n,
+                    k,
+                    &TensorRows { view, interleaved },
+                )
+            });
+        Ok(Linear {
+            parts: packed.collect(),
+            bias: None,
+        })
     }
 
-    fn bias(&self, name: Option<&String>, role: &str, i: usize, n: usize) -> Result<Vec<f32>, DecoderError> {
-        let name = name.ok_or_else(|| DecoderError::Spec(format!("the spec needs names.layer.{role}, which is null")))?;
+    fn bias(
+        &self,
+        name: Option<&String>,
+        role: &str,
+        i: usize,
+        n: usize,
+    ) -> Result<Vec<f32>, DecoderError> {
+        let name = name.ok_or_else(|| {
+            DecoderError::Spec(format!("the spec needs names.layer.{role}, which is null"))
+        })?;
         self.vector(&name.replace("{i}", &i.to_string()), n)
     }
 
@@ -165,7 +229,11 @@ impl Loader<'_> {
         let view = self.checkpoint.tensor(name)?;
         if view.shape != expected {
             let (name, found, expected) = (name.to_owned(), view.shape.clone(), expected.to_vec());
-            return Err(DecoderError::Shape { name, found, expected });
+            return Err(DecoderError::Shape {
+                name,
+                found,
+                expected,
+            });
         }
         Ok(view)
     }
@@ -173,7 +241,9 @@ impl Loader<'_> {
 
 /// A bias whose items stand in the order of their matrix's rows.
 fn in_half_split_order(bias: Vec<f32>, interleaved: Option<usize>) -> Vec<f32> {
-    (0..bias.len()).map(|row| bias[stored_row(row, interleaved)]).collect()
+    (0..bias.len())
+        .map(|row| bias[stored_row(row, interleaved)])
+        .collect()
 }
 
 impl Numerics {

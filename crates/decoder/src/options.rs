@@ -65,14 +65,18 @@ impl Options {
     /// # Errors
     /// Unknown names, sizes out of range, an instruction set that this CPU lacks.
     pub fn parse(json: &str) -> Result<Self, DecoderError> {
-        let raw: RawOptions = serde_json::from_str(json).map_err(|e| DecoderError::Options(e.to_string()))?;
+        let raw: RawOptions =
+            serde_json::from_str(json).map_err(|e| DecoderError::Options(e.to_string()))?;
         raw.check_sizes()?;
-        let exact = raw.quantization == "none" || raw.dtype == "float32" && raw.quantization == "auto";
+        let exact =
+            raw.quantization == "none" || raw.dtype == "float32" && raw.quantization == "auto";
         let numerics = match raw.quantization.as_str() {
             "none" => Numerics::Exact,
             "int8" => Numerics::Int8,
             "int4" => Numerics::Int4,
-            "auto" => Numerics::AsStored { floats: raw.float_form()? },
+            "auto" => Numerics::AsStored {
+                floats: raw.float_form()?,
+            },
             other => return Err(unknown("quantization", other, "auto, none, int8, int4")),
         };
         let kv = match raw.kv_dtype.as_str() {
@@ -85,8 +89,24 @@ impl Options {
             None | Some("auto") => Isa::detect(),
             Some(name) => name.parse()?,
         };
-        let RawOptions { threads, max_num_seqs, max_batched_tokens, block_size, num_blocks, .. } = raw;
-        Ok(Self { threads, max_num_seqs, max_batched_tokens, block_size, num_blocks, kv, numerics, isa })
+        let RawOptions {
+            threads,
+            max_num_seqs,
+            max_batched_tokens,
+            block_size,
+            num_blocks,
+            ..
+        } = raw;
+        Ok(Self {
+            threads,
+            max_num_seqs,
+            max_batched_tokens,
+            block_size,
+            num_blocks,
+            kv,
+            numerics,
+            isa,
+        })
     }
 }
 
@@ -107,11 +127,17 @@ impl RawOptions {
             ("block_size", self.block_size, 4096),
             ("num_blocks", self.num_blocks, 1 << 30),
         ];
-        match sizes.iter().find(|(_, value, max)| *value == 0 || value > max) {
-            Some((name, value, max)) => Err(DecoderError::Options(format!("{name} = {value} is not in 1..={max}"))),
-            None if !self.block_size.is_multiple_of(16) => {
-                Err(DecoderError::Options(format!("block_size = {} is not a multiple of 16", self.block_size)))
-            }
+        match sizes
+            .iter()
+            .find(|(_, value, max)| *value == 0 || value > max)
+        {
+            Some((name, value, max)) => Err(DecoderError::Options(format!(
+                "{name} = {value} is not in 1..={max}"
+            ))),
+            None if !self.block_size.is_multiple_of(16) => Err(DecoderError::Options(format!(
+                "block_size = {} is not a multiple of 16",
+                self.block_size
+            ))),
             None => Ok(()),
         }
     }

@@ -5,8 +5,11 @@ use crate::spec::{DecoderSpec, RopeScaling};
 /// Frequency of every pair of a head, f32 as the reference implementations hold them.
 pub(crate) fn frequencies(spec: &DecoderSpec, factors: Option<&[f32]>) -> Vec<f32> {
     let dim = spec.attention.head_dim;
-    let base = (0..dim / 2).map(|i| 1.0 / (spec.rope.theta as f32).powf((2 * i) as f32 / dim as f32));
-    base.enumerate().map(|(i, frequency)| scaled(frequency, spec.rope.scaling.as_ref(), factors.map(|f| f[i]))).collect()
+    let base =
+        (0..dim / 2).map(|i| 1.0 / (spec.rope.theta as f32).powf((2 * i) as f32 / dim as f32));
+    base.enumerate()
+        .map(|(i, frequency)| scaled(frequency, spec.rope.scaling.as_ref(), factors.map(|f| f[i])))
+        .collect()
 }
 
 fn scaled(frequency: f32, scaling: Option<&RopeScaling>, stored: Option<f32>) -> f32 {
@@ -14,10 +17,16 @@ fn scaled(frequency: f32, scaling: Option<&RopeScaling>, stored: Option<f32>) ->
         None => frequency,
         Some(RopeScaling::Linear { factor }) => frequency / *factor as f32,
         Some(RopeScaling::Factors) => frequency / stored.unwrap_or(1.0),
-        Some(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position }) => {
+        Some(RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position,
+        }) => {
             let wavelength = 2.0 * std::f64::consts::PI / f64::from(frequency);
             let ratio = original_max_position / wavelength;
-            let ramp = ((ratio - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+            let ramp =
+                ((ratio - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
             let frequency = f64::from(frequency);
             ((1.0 - ramp) * frequency / factor + ramp * frequency) as f32
         }
@@ -40,8 +49,12 @@ mod tests {
 
     #[test]
     fn llama3_scaling_keeps_high_and_divides_low_frequencies() {
-        let scaling =
-            RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_position: 8192.0 };
+        let scaling = RopeScaling::Llama3 {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position: 8192.0,
+        };
         assert_eq!(scaled(1.0, Some(&scaling), None), 1.0);
         let low = 1e-5;
         assert!((scaled(low, Some(&scaling), None) - low / 8.0).abs() < 1e-12);

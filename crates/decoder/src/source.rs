@@ -34,10 +34,22 @@ impl RowSource for TensorRows<'_> {
     fn fill_groups(&self, form: Form, row: usize, out: &mut GroupRow) -> bool {
         let bytes = self.view.row_bytes(self.stored(row));
         match (form, self.view.dtype) {
-            (Form::W8, DType::Q8_0) => bytes.chunks_exact(34).enumerate().for_each(|(g, b)| q8_0(b, g, out)),
-            (Form::W4, DType::Q4_0) => bytes.chunks_exact(18).enumerate().for_each(|(g, b)| q4_0(b, g, out)),
-            (Form::W4, DType::Q4_1) => bytes.chunks_exact(20).enumerate().for_each(|(g, b)| q4_1(b, g, out)),
-            (Form::W4, DType::Q4K) => bytes.chunks_exact(144).enumerate().for_each(|(s, b)| q4_k(b, s, out)),
+            (Form::W8, DType::Q8_0) => bytes
+                .chunks_exact(34)
+                .enumerate()
+                .for_each(|(g, b)| q8_0(b, g, out)),
+            (Form::W4, DType::Q4_0) => bytes
+                .chunks_exact(18)
+                .enumerate()
+                .for_each(|(g, b)| q4_0(b, g, out)),
+            (Form::W4, DType::Q4_1) => bytes
+                .chunks_exact(20)
+                .enumerate()
+                .for_each(|(g, b)| q4_1(b, g, out)),
+            (Form::W4, DType::Q4K) => bytes
+                .chunks_exact(144)
+                .enumerate()
+                .for_each(|(s, b)| q4_k(b, s, out)),
             _ => return false,
         }
         true
@@ -58,7 +70,10 @@ fn nibbles(bytes: &[u8], codes: &mut [u8]) {
 
 fn q8_0(block: &[u8], g: usize, out: &mut GroupRow) {
     out.scales[g] = half_at(block, 0);
-    for (code, &q) in out.codes[g * GROUP..(g + 1) * GROUP].iter_mut().zip(&block[2..]) {
+    for (code, &q) in out.codes[g * GROUP..(g + 1) * GROUP]
+        .iter_mut()
+        .zip(&block[2..])
+    {
         *code = q ^ 0x80;
     }
 }

@@ -154,7 +154,8 @@ impl DecoderSpec {
     /// # Errors
     /// Malformed JSON, unknown fields, or sizes that cannot be.
     pub fn parse(json: &str) -> Result<Self, DecoderError> {
-        let spec: Self = serde_json::from_str(json).map_err(|e| DecoderError::Spec(e.to_string()))?;
+        let spec: Self =
+            serde_json::from_str(json).map_err(|e| DecoderError::Spec(e.to_string()))?;
         spec.check()?;
         Ok(spec)
     }
@@ -172,18 +173,29 @@ impl DecoderSpec {
             ("mlp.intermediate", self.mlp.intermediate),
         ];
         if let Some((name, value)) = sizes.iter().find(|(_, v)| *v == 0 || *v > 1 << 28) {
-            return Err(DecoderError::Spec(format!("{name} = {value} is out of range")));
+            return Err(DecoderError::Spec(format!(
+                "{name} = {value} is out of range"
+            )));
         }
         if !a.heads.is_multiple_of(a.kv_heads) {
-            return Err(DecoderError::Spec(format!("{} query heads do not share {} KV heads evenly", a.heads, a.kv_heads)));
+            return Err(DecoderError::Spec(format!(
+                "{} query heads do not share {} KV heads evenly",
+                a.heads, a.kv_heads
+            )));
         }
         if !a.head_dim.is_multiple_of(2) {
-            return Err(DecoderError::Spec(format!("attention.head_dim = {} is odd; rotation needs pairs", a.head_dim)));
+            return Err(DecoderError::Spec(format!(
+                "attention.head_dim = {} is odd; rotation needs pairs",
+                a.head_dim
+            )));
         }
-        if let Some(windows) = &a.windows {
-            if windows.len() != self.layers || windows.iter().any(|w| *w == Some(0)) {
-                return Err(DecoderError::Spec(format!("attention.windows must name {} windows of at least one token", self.layers)));
-            }
+        if let Some(windows) = &a.windows
+            && (windows.len() != self.layers || windows.contains(&Some(0)))
+        {
+            let expected = format!("{} windows of at least one token", self.layers);
+            return Err(DecoderError::Spec(format!(
+                "attention.windows must name {expected}"
+            )));
         }
         Ok(())
     }

@@ -19,7 +19,12 @@ pub struct Registration {
 
 impl Registration {
     fn check(&self, limits: &Limits) -> Result<(), DecoderError> {
-        let (slot, Sampling { temperature, top_p, .. }) = (self.slot, self.sampling);
+        let (
+            slot,
+            Sampling {
+                temperature, top_p, ..
+            },
+        ) = (self.slot, self.sampling);
         let alternatives = self.logprobs.max(self.prompt_logprobs).unwrap_or(0);
         let problem = if slot >= limits.slots {
             format!("is not under {}", limits.slots)
@@ -28,11 +33,16 @@ impl Registration {
         } else if !(0.0..=1.0).contains(&top_p) {
             format!("has top_p {top_p}; it must be in [0, 1]")
         } else if alternatives > limits.vocab {
-            format!("wants {alternatives} alternatives from a vocabulary of {}", limits.vocab)
+            format!(
+                "wants {alternatives} alternatives from a vocabulary of {}",
+                limits.vocab
+            )
         } else {
             return Ok(());
         };
-        Err(DecoderError::Plan(format!("registered slot {slot} {problem}")))
+        Err(DecoderError::Plan(format!(
+            "registered slot {slot} {problem}"
+        )))
     }
 }
 
@@ -93,25 +103,44 @@ impl StepPlan {
     /// Checks what the kernels rely on, so that a wrong plan is an error and never a wrong read.
     pub(crate) fn check(&self, limits: &Limits) -> Result<(), DecoderError> {
         let n = self.slots.len();
-        let equal = [self.starts.len(), self.lengths.len(), self.sample.len()].iter().all(|&len| len == n);
+        let equal = [self.starts.len(), self.lengths.len(), self.sample.len()]
+            .iter()
+            .all(|&len| len == n);
         let sum: i64 = self.lengths.iter().map(|&l| i64::from(l)).sum();
         if !equal || self.block_offsets.len() != n + 1 || sum != self.tokens.len() as i64 {
-            return Err(DecoderError::Plan(format!("columns of {n} sequences and {} tokens differ in length", self.tokens.len())));
+            return Err(DecoderError::Plan(format!(
+                "columns of {n} sequences and {} tokens differ in length",
+                self.tokens.len()
+            )));
         }
         if !self.targets.is_empty() && self.targets.len() != self.tokens.len() {
-            return Err(DecoderError::Plan("targets and tokens differ in length".into()));
+            return Err(DecoderError::Plan(
+                "targets and tokens differ in length".into(),
+            ));
         }
         if self.tokens.is_empty() || self.tokens.len() > limits.tokens {
-            return Err(DecoderError::Plan(format!("{} tokens, not in 1..={}", self.tokens.len(), limits.tokens)));
+            return Err(DecoderError::Plan(format!(
+                "{} tokens, not in 1..={}",
+                self.tokens.len(),
+                limits.tokens
+            )));
         }
-        let ids = self.tokens.iter().chain(self.targets.iter().filter(|&&t| t != -1));
+        let ids = self
+            .tokens
+            .iter()
+            .chain(self.targets.iter().filter(|&&t| t != -1));
         check_range("token id", ids, limits.vocab)?;
         check_range("slot", &self.slots, limits.slots)?;
         check_range("block", &self.blocks, limits.blocks)?;
-        self.registrations.iter().try_for_each(|r| r.check(limits))?;
+        self.registrations
+            .iter()
+            .try_for_each(|r| r.check(limits))?;
         (0..n).try_for_each(|i| self.check_sequence(i, limits))?;
         check_distinct("slot", self.slots.clone())?;
-        let written = (0..n).flat_map(|i| self.written(i, limits.block_size)).copied().collect();
+        let written = (0..n)
+            .flat_map(|i| self.written(i, limits.block_size))
+            .copied()
+            .collect();
         check_distinct("block to be written", written)
     }
 
@@ -131,10 +160,16 @@ impl StepPlan {
                 limits.max_position
             )));
         }
-        let (from, to) = (i64::from(self.block_offsets[i]), i64::from(self.block_offsets[i + 1]));
+        let (from, to) = (
+            i64::from(self.block_offsets[i]),
+            i64::from(self.block_offsets[i + 1]),
+        );
         let needed = (start + length + limits.block_size as i64 - 1) / limits.block_size as i64;
         if from < 0 || to > self.blocks.len() as i64 || to - from < needed {
-            return Err(DecoderError::Plan(format!("sequence {i}: {} blocks where {needed} are needed", to - from)));
+            return Err(DecoderError::Plan(format!(
+                "sequence {i}: {} blocks where {needed} are needed",
+                to - from
+            )));
         }
         Ok(())
     }
@@ -143,14 +178,26 @@ impl StepPlan {
 fn check_distinct(what: &str, mut values: Vec<i32>) -> Result<(), DecoderError> {
     values.sort_unstable();
     match values.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(DecoderError::Plan(format!("{what} {} appears twice", pair[0]))),
+        Some(pair) => Err(DecoderError::Plan(format!(
+            "{what} {} appears twice",
+            pair[0]
+        ))),
         None => Ok(()),
     }
 }
 
-fn check_range<'a>(what: &str, values: impl IntoIterator<Item = &'a i32>, limit: usize) -> Result<(), DecoderError> {
-    match values.into_iter().find(|&&v| usize::try_from(v).map_or(true, |v| v >= limit)) {
-        Some(v) => Err(DecoderError::Plan(format!("{what} {v} is not in 0..{limit}"))),
+fn check_range<'a>(
+    what: &str,
+    values: impl IntoIterator<Item = &'a i32>,
+    limit: usize,
+) -> Result<(), DecoderError> {
+    match values
+        .into_iter()
+        .find(|&&v| usize::try_from(v).map_or(true, |v| v >= limit))
+    {
+        Some(v) => Err(DecoderError::Plan(format!(
+            "{what} {v} is not in 0..{limit}"
+        ))),
         None => Ok(()),
     }
 }

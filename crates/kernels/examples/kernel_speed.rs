@@ -5,8 +5,8 @@
 use std::time::Instant;
 
 use penstock_kernels::{
-    Acts, Aligned, AttentionPlan, Cpu, Form, GroupRow, HeadShape, Isa, KvLayout, KvPool, KvType, Linear, Mode, Packed, Place, Rotation,
-    RowSource, Sequence,
+    Acts, Aligned, AttentionPlan, Cpu, Form, GroupRow, HeadShape, Isa, KvLayout, KvPool, KvType,
+    Linear, Mode, Packed, Place, Rotation, RowSource, Sequence,
 };
 
 struct Noise;
@@ -38,7 +38,10 @@ fn best(mut run: impl FnMut()) -> f64 {
 
 /// Multiplies by one matrix again and again (warm), or by many in turn, so that each comes from memory as in a decode step (cold).
 fn matmul(cpu: &Cpu, form: Form, m: usize, k: usize, n: usize, cold: bool) {
-    let pack = || Linear { parts: vec![Packed::pack(cpu.pool(), form, n, k, &Noise)], bias: None };
+    let pack = || Linear {
+        parts: vec![Packed::pack(cpu.pool(), form, n, k, &Noise)],
+        bias: None,
+    };
     let mut linears = vec![pack()];
     let bytes = linears[0].parts[0].bytes();
     while cold && linears.len() * bytes < 96 << 20 {
@@ -47,7 +50,11 @@ fn matmul(cpu: &Cpu, form: Form, m: usize, k: usize, n: usize, cold: bool) {
     let (mut x, mut out, mut acts) = (vec![0.0; m * k], vec![0.0; m * n], Acts::default());
     Noise.fill_f32(3, &mut x);
     let convert = best(|| cpu.prepare(&x, m, k, None, linears[0].act_form(), &mut acts));
-    let time = best(|| linears.iter().for_each(|l| cpu.matmul(l, &acts, &mut out, Mode::Store))) / linears.len() as f64;
+    let time = best(|| {
+        linears
+            .iter()
+            .for_each(|l| cpu.matmul(l, &acts, &mut out, Mode::Store))
+    }) / linears.len() as f64;
     println!(
         "{:5} {m:4} x {k:4} x {n:5} {} {:8.1} us  {:7.0} GOP/s  {:6.1} GB/s  conversion {:6.1} us",
         form.name(),
@@ -60,18 +67,40 @@ fn matmul(cpu: &Cpu, form: Form, m: usize, k: usize, n: usize, cold: bool) {
 }
 
 fn attention(cpu: &Cpu, rows: usize, context: usize) {
-    let layout = KvLayout { layers: 1, kv_heads: 3, head_dim: 64, block_size: 32, dtype: KvType::Bf16 };
+    let layout = KvLayout {
+        layers: 1,
+        kv_heads: 3,
+        head_dim: 64,
+        block_size: 32,
+        dtype: KvType::Bf16,
+    };
     let mut kv = KvPool::new(layout, context.div_ceil(32));
     let width = (9 + 6) * 64;
     let mut qkv = Aligned::zeroed(context * width);
     Noise.fill_f32(5, &mut qkv);
     let cos_sin = vec![0.5; context * 64];
-    let places: Vec<Place> = (0..context).map(|i| Place { block: i / 32, offset: i % 32 }).collect();
-    let rotation = Rotation { cos_sin: &cos_sin, norm: None };
+    let places: Vec<Place> = (0..context)
+        .map(|i| Place {
+            block: i / 32,
+            offset: i % 32,
+        })
+        .collect();
+    let rotation = Rotation {
+        cos_sin: &cos_sin,
+        norm: None,
+    };
     let store = best(|| cpu.rotate_and_store(&mut qkv, 9, &rotation, &places, 0, &mut kv));
     let table: Vec<i32> = (0..context as i32 / 32).collect();
-    let shape = HeadShape { heads: 9, kv_heads: 3, head_dim: 64 };
-    let sequence = Sequence { start: context - rows, rows: 0..rows, table: 0..table.len() };
+    let shape = HeadShape {
+        heads: 9,
+        kv_heads: 3,
+        head_dim: 64,
+    };
+    let sequence = Sequence {
+        start: context - rows,
+        rows: 0..rows,
+        table: 0..table.len(),
+    };
     let mut out = vec![0.0; rows * 576];
     let mut plan = AttentionPlan::new(vec![sequence], shape, 1);
     let time = best(|| plan.run(cpu, &kv, 0, None, &table, &qkv, width, &mut out));
@@ -85,12 +114,20 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
 }
 
 fn main() {
-    let isa = std::env::args().nth(1).map_or(Ok(Isa::detect()), |name| name.parse()).unwrap_or_else(|e| {
-        eprintln!("{e}");
-        std::process::exit(2)
-    });
-    let threads = std::env::args().nth(2).and_then(|n| n.parse().ok()).unwrap_or(1);
-    let Ok(cpu) = Cpu::new(isa, threads) else { std::process::exit(1) };
+    let isa = std::env::args()
+        .nth(1)
+        .map_or(Ok(Isa::detect()), |name| name.parse())
+        .unwrap_or_else(|e| {
+            eprintln!("{e}");
+            std::process::exit(2)
+        });
+    let threads = std::env::args()
+        .nth(2)
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(1);
+    let Ok(cpu) = Cpu::new(isa, threads) else {
+        std::process::exit(1)
+    };
     println!("{isa}, {threads} thread(s)");
     for form in [Form::W4, Form::W8, Form::Bf16, Form::F32] {
         for (m, cold) in [(1, true), (8, true), (32, true), (32, false), (512, false)] {

@@ -87,7 +87,13 @@ impl Acts {
 ///
 /// `k` may be less than `32 * scales.len()`; the rest is zero.
 #[inline(always)]
-pub(crate) fn quantize_row(x: &[f32], codes: &mut [i8], scales: &mut [f32], scaled_sums: &mut [f32], offsets: &mut [i32]) {
+pub(crate) fn quantize_row(
+    x: &[f32],
+    codes: &mut [i8],
+    scales: &mut [f32],
+    scaled_sums: &mut [f32],
+    offsets: &mut [i32],
+) {
     for g in 0..scales.len() {
         let mut group = [0.0f32; GROUP];
         let start = (g * GROUP).min(x.len());
@@ -102,7 +108,8 @@ pub(crate) fn quantize_row(x: &[f32], codes: &mut [i8], scales: &mut [f32], scal
         let mut rounded = [0i32; GROUP];
         for i in 0..GROUP {
             // Adding 1.5 * 2^23 leaves the nearest-even integer in the low mantissa bits; |value| <= 127.
-            rounded[i] = ((group[i] * inverse + 12_582_912.0).to_bits() as i32).wrapping_sub(0x4B40_0000);
+            rounded[i] =
+                ((group[i] * inverse + 12_582_912.0).to_bits() as i32).wrapping_sub(0x4B40_0000);
         }
         let mut sum = 0;
         for i in 0..GROUP {

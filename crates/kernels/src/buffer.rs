@@ -4,6 +4,9 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::region::{Region, carve};
 
 /// Types for which all-zero bytes are a value and any bytes may be read.
 ///
@@ -22,12 +25,21 @@ unsafe impl Plain for i32 {}
 unsafe impl Plain for f32 {}
 
 const LINE: usize = 64;
+/// Bytes from which memory that stays goes to a region.
+const LARGE: usize = 64 << 10;
 
 /// A zero-initialised slice of `T`, aligned to 64 bytes.
 pub struct Aligned<T: Plain> {
-    raw: NonNull<u8>,
+    memory: Memory,
     ptr: NonNull<T>,
     len: usize,
+}
+
+enum Memory {
+    /// From the allocator, with the address it gave.
+    Heap(NonNull<u8>),
+    /// Part of a region on huge pages, which is kept mapped.
+    Region { _kept: Arc<Region> },
 }
 
 // SAFETY: `Aligned` owns its memory like a `Box<[T]>`.
@@ -36,15 +48,37 @@ unsafe impl<T: Plain> Send for Aligned<T> {}
 unsafe impl<T: Plain> Sync for Aligned<T> {}
 
 impl<T: Plain> Aligned<T> {
-    /// `len` zeroes. Large slices come from the operating system as untouched pages.
+    /// `len` zeroes, for working memory.
     pub fn zeroed(len: usize) -> Self {
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero (`layout` adds a line).
         let raw = unsafe { alloc_zeroed(layout) };
-        let Some(raw) = NonNull::new(raw) else { handle_alloc_error(layout) };
+        let Some(raw) = NonNull::new(raw) else {
+            handle_alloc_error(layout)
+        };
         // SAFETY: the layout has LINE spare bytes, so the rounded-up address is inside it.
         let ptr = unsafe { raw.add(raw.align_offset(LINE)) }.cast();
-        Self { raw, ptr, len }
+        Self {
+            memory: Memory::Heap(raw),
+            ptr,
+            len,
+        }
+    }
+
+    /// `len` zeroes, for memory that stays: on huge pages where it is large and the system has them, untouched until used.
+    pub fn lasting(len: usize) -> Self {
+        let bytes = Self::layout(len).size();
+        if bytes < LARGE {
+            return Self::zeroed(len);
+        }
+        match carve(bytes) {
+            Some((region, start)) => Self {
+                memory: Memory::Region { _kept: region },
+                ptr: start.cast(),
+                len,
+            },
+            None => Self::zeroed(len),
+        }
     }
 
     /// Grows to at least `len` items; contents are then unspecified numbers.
@@ -66,8 +100,10 @@ impl<T: Plain> Aligned<T> {
 
 impl<T: Plain> Drop for Aligned<T> {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with the same layout.
-        unsafe { dealloc(self.raw.as_ptr(), Self::layout(self.len)) }
+        if let Memory::Heap(raw) = self.memory {
+            // SAFETY: allocated in `zeroed` with the same layout.
+            unsafe { dealloc(raw.as_ptr(), Self::layout(self.len)) }
+        }
     }
 }
 
@@ -100,7 +136,11 @@ unsafe impl<T: Send> Send for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
     pub(crate) fn new(slice: &'a mut [T]) -> Self {
-        Self { ptr: slice.as_mut_ptr(), len: slice.len(), life: PhantomData }
+        Self {
+            ptr: slice.as_mut_ptr(),
+            len: slice.len(),
+            life: PhantomData,
+        }
     }
 
     /// The part `start .. start + len`.
@@ -109,14 +149,20 @@ impl<'a, T> Shared<'a, T> {
     /// No two live parts overlap. Bounds are checked.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &mut [T] {
-        assert!(start <= self.len && len <= self.len - start, "part outside the shared slice");
+        assert!(
+            start <= self.len && len <= self.len - start,
+            "part outside the shared slice"
+        );
         // SAFETY: in bounds by the assertion, disjoint by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), len) }
     }
 
     /// Pointer to item `start`, with at least `len` items behind it.
     pub(crate) fn at(&self, start: usize, len: usize) -> *mut T {
-        assert!(start <= self.len && len <= self.len - start, "part outside the shared slice");
+        assert!(
+            start <= self.len && len <= self.len - start,
+            "part outside the shared slice"
+        );
         // SAFETY: in bounds.
         unsafe { self.ptr.add(start) }
     }

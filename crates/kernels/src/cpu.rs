@@ -73,7 +73,10 @@ impl Cpu {
     /// The CPU lacks `isa`.
     pub fn new(isa: Isa, threads: usize) -> std::io::Result<Self> {
         ops::assert_available(isa);
-        Ok(Self { isa, pool: Pool::new(threads)? })
+        Ok(Self {
+            isa,
+            pool: Pool::new(threads)?,
+        })
     }
 
     /// The instruction set.
@@ -93,19 +96,35 @@ impl Cpu {
             return;
         }
         let chunk = rows.div_ceil(4 * self.pool.threads()).max(1);
-        self.pool.run(rows.div_ceil(chunk), &|i| (i * chunk..rows.min((i + 1) * chunk)).for_each(body));
+        self.pool.run(rows.div_ceil(chunk), &|i| {
+            (i * chunk..rows.min((i + 1) * chunk)).for_each(body)
+        });
     }
 
     /// Converts `m` rows of `k` numbers for multiplication; with `norm` (weight, epsilon), their RMS norm.
-    pub fn prepare(&self, x: &[f32], m: usize, k: usize, norm: Option<(&[f32], f32)>, form: ActForm, acts: &mut Acts) {
+    pub fn prepare(
+        &self,
+        x: &[f32],
+        m: usize,
+        k: usize,
+        norm: Option<(&[f32], f32)>,
+        form: ActForm,
+        acts: &mut Acts,
+    ) {
         assert!(x.len() >= m * k, "activations too short");
         acts.reset(form, m, k);
         let padded = acts.k_padded;
         let groups = padded / GROUP;
-        let (codes, halves, floats) =
-            (Shared::new(&mut acts.codes), Shared::new(&mut acts.halves), Shared::new(&mut acts.floats));
-        let (scales, sums, offsets) =
-            (Shared::new(&mut acts.scales), Shared::new(&mut acts.scaled_sums), Shared::new(&mut acts.offsets));
+        let (codes, halves, floats) = (
+            Shared::new(&mut acts.codes),
+            Shared::new(&mut acts.halves),
+            Shared::new(&mut acts.floats),
+        );
+        let (scales, sums, offsets) = (
+            Shared::new(&mut acts.scales),
+            Shared::new(&mut acts.scaled_sums),
+            Shared::new(&mut acts.offsets),
+        );
         self.rows(m, k, &|row| {
             let mut normed = Vec::new();
             let mut x = &x[row * k..(row + 1) * k];
@@ -142,14 +161,30 @@ impl Cpu {
         assert!(out.len() >= acts.m * ld, "output too short");
         let out = Shared::new(out);
         let panels: Vec<usize> = linear.parts.iter().map(Packed::panels).collect();
-        let firsts: Vec<usize> = linear.parts.iter().scan(0, |n, p| Some(std::mem::replace(n, *n + p.n()))).collect();
+        let firsts: Vec<usize> = linear
+            .parts
+            .iter()
+            .scan(0, |n, p| Some(std::mem::replace(n, *n + p.n())))
+            .collect();
         tasks::run(&self.pool, &panels, acts.m, &|task| {
             let (part, first) = (&linear.parts[task.part], firsts[task.part]);
             let column = first + task.panels.start * PANEL;
             let columns = (task.panels.end * PANEL).min(part.n()) - task.panels.start * PANEL;
             let bias = linear.bias.as_ref().map(|b| &b[first..first + part.n()]);
-            let pointer = out.at(task.rows.start * ld + column, (task.rows.len() - 1) * ld + columns);
-            let tile = Tile { w: part, acts, rows: task.rows, panels: task.panels, out: pointer, ld, mode, bias };
+            let pointer = out.at(
+                task.rows.start * ld + column,
+                (task.rows.len() - 1) * ld + columns,
+            );
+            let tile = Tile {
+                w: part,
+                acts,
+                rows: task.rows,
+                panels: task.panels,
+                out: pointer,
+                ld,
+                mode,
+                bias,
+            };
             // SAFETY: tasks write disjoint rows x columns of `out`; the range was checked by `at`; the instruction set is available.
             unsafe { gemm::compute(self.isa, &tile) }
         });
@@ -158,7 +193,10 @@ impl Cpu {
     /// `out[row] = silu(gate(acts[row])) * up(acts[row])`; rows are `gate.n()` apart.
     pub fn swiglu(&self, gate: &Packed, up: &Packed, acts: &Acts, out: &mut [f32]) {
         let ld = gate.n();
-        assert!(up.n() == ld && out.len() >= acts.m * ld, "gate, up and output differ in width");
+        assert!(
+            up.n() == ld && out.len() >= acts.m * ld,
+            "gate, up and output differ in width"
+        );
         let out = Shared::new(out);
         tasks::run(&self.pool, &[gate.panels()], acts.m, &|task| {
             let columns = (task.panels.end * PANEL).min(ld) - task.panels.start * PANEL;
@@ -167,8 +205,18 @@ impl Cpu {
                 buffer.ensure(2 * size);
                 let (gate_out, up_out) = buffer.split_at_mut(size);
                 for (w, part) in [(gate, &mut *gate_out), (up, &mut *up_out)] {
-                    let (out, rows, panels) = (part.as_mut_ptr(), task.rows.clone(), task.panels.clone());
-                    let tile = Tile { w, acts, rows, panels, out, ld: columns, mode: Mode::Store, bias: None };
+                    let (out, rows, panels) =
+                        (part.as_mut_ptr(), task.rows.clone(), task.panels.clone());
+                    let tile = Tile {
+                        w,
+                        acts,
+                        rows,
+                        panels,
+                        out,
+                        ld: columns,
+                        mode: Mode::Store,
+                        bias: None,
+                    };
                     // SAFETY: the buffer has rows x columns items; the instruction set is available.
                     unsafe { gemm::compute(self.isa, &tile) }
                 }
@@ -185,21 +233,53 @@ impl Cpu {
     /// Normalises and rotates the query and key heads of each row of `qkv` (queries, keys, values side by side) in place, and stores keys and
     /// values at `places`.
     #[allow(clippy::too_many_arguments)]
-    pub fn rotate_and_store(&self, qkv: &mut [f32], heads: usize, rotation: &Rotation<'_>, places: &[Place], layer: usize, kv: &mut KvPool) {
+    pub fn rotate_and_store(
+        &self,
+        qkv: &mut [f32],
+        heads: usize,
+        rotation: &Rotation<'_>,
+        places: &[Place],
+        layer: usize,
+        kv: &mut KvPool,
+    ) {
         let layout = *kv.layout();
-        let (d, width) = (layout.head_dim, (heads + 2 * layout.kv_heads) * layout.head_dim);
-        assert!(qkv.len() >= places.len() * width && rotation.cos_sin.len() >= places.len() * d, "rows too short");
+        let (d, width) = (
+            layout.head_dim,
+            (heads + 2 * layout.kv_heads) * layout.head_dim,
+        );
+        assert!(
+            qkv.len() >= places.len() * width && rotation.cos_sin.len() >= places.len() * d,
+            "rows too short"
+        );
         let (qkv, writer) = (Shared::new(qkv), kv.writer());
-        let fresh: Vec<usize> = places.iter().filter(|p| p.offset == 0).map(|p| p.block).collect();
+        let fresh: Vec<usize> = places
+            .iter()
+            .filter(|p| p.offset == 0)
+            .map(|p| p.block)
+            .collect();
         // SAFETY: sequences own the blocks they write, so the fresh ones differ.
-        self.rows(fresh.len(), layout.block_size * layout.kv_heads * d, &|i| unsafe { writer.clear(fresh[i], layer) });
+        self.rows(
+            fresh.len(),
+            layout.block_size * layout.kv_heads * d,
+            &|i| unsafe { writer.clear(fresh[i], layer) },
+        );
         self.rows(places.len(), width, &|row| {
             // SAFETY: every task has rows of its own, and rows have places of their own.
-            let (qkv, angles) = unsafe { (qkv.slice(row * width, width), &rotation.cos_sin[row * d..(row + 1) * d]) };
+            let (qkv, angles) = unsafe {
+                (
+                    qkv.slice(row * width, width),
+                    &rotation.cos_sin[row * d..(row + 1) * d],
+                )
+            };
             let (rotated, v) = qkv.split_at_mut((heads + layout.kv_heads) * d);
             if let Some((q_weight, k_weight, eps)) = rotation.norm {
                 for (i, head) in rotated.chunks_exact_mut(d).enumerate() {
-                    ops::rms_norm_in_place(self.isa, head, if i < heads { q_weight } else { k_weight }, eps);
+                    ops::rms_norm_in_place(
+                        self.isa,
+                        head,
+                        if i < heads { q_weight } else { k_weight },
+                        eps,
+                    );
                 }
             }
             ops::rotate(self.isa, rotated, angles);

@@ -3,6 +3,18 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// Starts to bring the cache line at an address into the second cache; any address is harmless.
+#[inline(always)]
+pub(crate) fn prefetch(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
 /// An instruction set that every kernel exists for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
@@ -17,7 +29,11 @@ pub enum Isa {
 impl Isa {
     /// The best set this CPU has.
     pub fn detect() -> Self {
-        Self::all().into_iter().rev().find(|isa| isa.available()).unwrap_or(Self::Portable)
+        Self::all()
+            .into_iter()
+            .rev()
+            .find(|isa| isa.available())
+            .unwrap_or(Self::Portable)
     }
 
     /// Every set, lowest first.
@@ -79,13 +95,21 @@ impl FromStr for Isa {
     type Err = IsaError;
 
     fn from_str(name: &str) -> Result<Self, IsaError> {
-        let isa = Self::all().into_iter().find(|isa| isa.name() == name).ok_or_else(|| {
-            IsaError(format!("instruction set {name:?} is unknown; known: portable, avx2, avx512"))
-        })?;
+        let isa = Self::all()
+            .into_iter()
+            .find(|isa| isa.name() == name)
+            .ok_or_else(|| {
+                IsaError(format!(
+                    "instruction set {name:?} is unknown; known: portable, avx2, avx512"
+                ))
+            })?;
         if isa.available() {
             Ok(isa)
         } else {
-            Err(IsaError(format!("this CPU lacks {name}; its best is {}", Self::detect())))
+            Err(IsaError(format!(
+                "this CPU lacks {name}; its best is {}",
+                Self::detect()
+            )))
         }
     }
 }

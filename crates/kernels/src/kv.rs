@@ -67,7 +67,10 @@ impl KvLayout {
 
     /// Byte offset of a tile's K part in the pool; its V part follows.
     fn tile(&self, block: usize, layer: usize, head: usize) -> usize {
-        assert!(layer < self.layers && head < self.kv_heads, "tile outside its block");
+        assert!(
+            layer < self.layers && head < self.kv_heads,
+            "tile outside its block"
+        );
         block * self.block_bytes() + (layer * self.kv_heads + head) * 2 * self.part_bytes()
     }
 
@@ -90,8 +93,15 @@ impl KvPool {
     /// # Panics
     /// `block_size` is not a positive multiple of 16.
     pub fn new(layout: KvLayout, blocks: usize) -> Self {
-        assert!(layout.block_size > 0 && layout.block_size.is_multiple_of(RUN), "block size must be a multiple of {RUN}");
-        Self { layout, blocks, data: Aligned::zeroed(blocks * layout.block_bytes()) }
+        assert!(
+            layout.block_size > 0 && layout.block_size.is_multiple_of(RUN),
+            "block size must be a multiple of {RUN}"
+        );
+        Self {
+            layout,
+            blocks,
+            data: Aligned::lasting(blocks * layout.block_bytes()),
+        }
     }
 
     /// The shape.
@@ -105,19 +115,52 @@ impl KvPool {
     }
 
     /// The K and V bytes of one run of 16 tokens.
-    pub(crate) fn run(&self, block: usize, layer: usize, head: usize, run: usize) -> (&[u8], &[u8]) {
+    pub(crate) fn run(
+        &self,
+        block: usize,
+        layer: usize,
+        head: usize,
+        run: usize,
+    ) -> (&[u8], &[u8]) {
         let (bytes, part) = (self.layout.run_bytes(), self.layout.part_bytes());
         assert!((run + 1) * bytes <= part, "run outside the block");
-        assert!(block < self.blocks, "block {block} outside the KV pool of {}", self.blocks);
+        assert!(
+            block < self.blocks,
+            "block {block} outside the KV pool of {}",
+            self.blocks
+        );
         let k = self.layout.tile(block, layer, head) + run * bytes;
-        (&self.data[k..k + bytes], &self.data[k + part..k + part + bytes])
+        (
+            &self.data[k..k + bytes],
+            &self.data[k + part..k + part + bytes],
+        )
+    }
+
+    /// Starts to bring some runs' keys (`part` 0) or values (1) into the second cache.
+    pub(crate) fn fetch(
+        &self,
+        block: usize,
+        layer: usize,
+        head: usize,
+        part: usize,
+        runs: std::ops::Range<usize>,
+    ) {
+        let bytes = self.layout.run_bytes();
+        let start = self.layout.tile(block, layer, head) + part * self.layout.part_bytes();
+        for line in (start + runs.start * bytes..start + runs.end * bytes).step_by(64) {
+            crate::isa::prefetch(self.data.as_ptr().wrapping_add(line));
+        }
     }
 
     /// A view through which several tasks store rows of different (block, offset) places.
     pub(crate) fn writer(&mut self) -> KvWriter<'_> {
         let layout = self.layout;
         let blocks = self.blocks;
-        KvWriter { layout, blocks, data: crate::buffer::Shared::new(&mut self.data) }
+        KvWriter {
+            layout,
+            blocks,
+            data: crate::buffer::Shared::new(&mut self.data),
+        }
     }
 }
 
@@ -138,7 +181,13 @@ impl KvWriter<'_> {
         let l = &self.layout;
         for head in 0..l.kv_heads {
             // SAFETY: the tile is this task's alone by the caller's promise.
-            unsafe { self.data.slice(self.tile(block, layer, head) + l.part_bytes(), l.part_bytes()) }.fill(0);
+            unsafe {
+                self.data.slice(
+                    self.tile(block, layer, head) + l.part_bytes(),
+                    l.part_bytes(),
+                )
+            }
+            .fill(0);
         }
     }
 
@@ -146,24 +195,43 @@ impl KvWriter<'_> {
     ///
     /// # Safety
     /// No other task stores to the same (block, offset, layer, head), or clears the block, at once.
-    pub(crate) unsafe fn store(&self, place: (usize, usize), layer: usize, head: usize, key: &[f32], value: &[f32]) {
+    pub(crate) unsafe fn store(
+        &self,
+        place: (usize, usize),
+        layer: usize,
+        head: usize,
+        key: &[f32],
+        value: &[f32],
+    ) {
         let (block, offset) = place;
         let l = &self.layout;
-        assert!(offset < l.block_size && key.len() == l.head_dim && value.len() == l.head_dim, "token outside its tile");
+        assert!(
+            offset < l.block_size && key.len() == l.head_dim && value.len() == l.head_dim,
+            "token outside its tile"
+        );
         let run = self.tile(block, layer, head) + offset / RUN * l.run_bytes();
-        let (k, v) = (self.data.at(run, l.run_bytes()), self.data.at(run + l.part_bytes(), l.run_bytes()));
+        let (k, v) = (
+            self.data.at(run, l.run_bytes()),
+            self.data.at(run + l.part_bytes(), l.run_bytes()),
+        );
         let (token, dim) = (offset % RUN, l.dim());
         // SAFETY: the offsets lie in the run (token < 16, d < dim) and are this token's alone; runs are 64-byte aligned.
         unsafe {
             match l.dtype {
                 KvType::Bf16 => {
                     for (d, pair) in key.chunks(2).enumerate() {
-                        let second = if pair.len() == 2 { bf16_bits(pair[1]) } else { 0 };
+                        let second = if pair.len() == 2 {
+                            bf16_bits(pair[1])
+                        } else {
+                            0
+                        };
                         let both = u32::from(bf16_bits(pair[0])) | u32::from(second) << 16;
                         k.cast::<u32>().add(d * RUN + token).write(both.to_le());
                     }
                     for (d, &value) in value.iter().enumerate() {
-                        v.cast::<u16>().add((token / 2 * dim + d) * 2 + token % 2).write(bf16_bits(value));
+                        v.cast::<u16>()
+                            .add((token / 2 * dim + d) * 2 + token % 2)
+                            .write(bf16_bits(value));
                     }
                 }
                 KvType::F32 => {
@@ -177,7 +245,11 @@ impl KvWriter<'_> {
     }
 
     fn tile(&self, block: usize, layer: usize, head: usize) -> usize {
-        assert!(block < self.blocks, "block {block} outside the KV pool of {}", self.blocks);
+        assert!(
+            block < self.blocks,
+            "block {block} outside the KV pool of {}",
+            self.blocks
+        );
         self.layout.tile(block, layer, head)
     }
 }

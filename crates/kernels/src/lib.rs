@@ -19,6 +19,7 @@ mod ops;
 mod ops_avx512;
 mod packed;
 mod pool;
+mod region;
 mod sample;
 mod tasks;
 #[cfg(test)]
@@ -27,8 +28,8 @@ mod tests;
 pub use acts::{ActForm, Acts};
 pub use attn::{AttentionPlan, HeadShape, Sequence};
 pub use buffer::Aligned;
-pub use gemm::Mode;
 pub use cpu::{Cpu, Linear, Place, Rotation};
+pub use gemm::Mode;
 pub use isa::{Isa, IsaError};
 pub use kv::{KvLayout, KvPool, KvType, RUN};
 pub use packed::{Form, GROUP, GroupRow, PANEL, Packed, RowSource};

@@ -55,7 +55,14 @@ for_each_isa! {
 }
 
 /// See [`quantize_row`].
-pub(crate) fn quantize(isa: Isa, x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32], offsets: &mut [i32]) {
+pub(crate) fn quantize(
+    isa: Isa,
+    x: &[f32],
+    codes: &mut [i8],
+    scales: &mut [f32],
+    sums: &mut [f32],
+    offsets: &mut [i32],
+) {
     match isa {
         // SAFETY: the instruction set is available.
         #[cfg(target_arch = "x86_64")]
@@ -150,7 +157,14 @@ fn poly(r: f32) -> f32 {
 }
 
 /// Taylor coefficients of 2^r, from r^6 down to r.
-pub(crate) const EXP2: [f32; 6] = [1.540_353e-4, 1.333_355_8e-3, 9.618_129e-3, 5.550_411e-2, 2.402_265_1e-1, 6.931_471_8e-1];
+pub(crate) const EXP2: [f32; 6] = [
+    1.540_353e-4,
+    1.333_355_8e-3,
+    9.618_129e-3,
+    5.550_411e-2,
+    0.240_226_5,
+    std::f32::consts::LN_2,
+];
 
 /// 2^x for x <= 0, to about 2 ulp, at least 2^-126: the rest after the nearest integer by polynomial.
 #[inline(always)]
@@ -158,7 +172,10 @@ pub(crate) fn exp2(x: f32) -> f32 {
     let x = x.max(-126.0);
     let shifted = x + 12_582_912.0;
     let r = x - (shifted - 12_582_912.0);
-    let p = EXP2[1..].iter().fold(EXP2[0], |p, &c| p.mul_add(r, c)).mul_add(r, 1.0);
+    let p = EXP2[1..]
+        .iter()
+        .fold(EXP2[0], |p, &c| p.mul_add(r, c))
+        .mul_add(r, 1.0);
     p * f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000))
 }
 

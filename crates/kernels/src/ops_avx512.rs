@@ -9,9 +9,17 @@ use crate::packed::GROUP;
 /// # Safety
 /// The CPU has AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
-pub(crate) unsafe fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f32], scaled_sums: &mut [f32], offsets: &mut [i32]) {
+pub(crate) unsafe fn quantize(
+    x: &[f32],
+    codes: &mut [i8],
+    scales: &mut [f32],
+    scaled_sums: &mut [f32],
+    offsets: &mut [i32],
+) {
     let groups = scales.len();
-    assert!(codes.len() == groups * GROUP && scaled_sums.len() == groups && offsets.len() == groups);
+    assert!(
+        codes.len() == groups * GROUP && scaled_sums.len() == groups && offsets.len() == groups
+    );
     let mut padded = [0.0f32; GROUP];
     for g in 0..groups {
         let start = (g * GROUP).min(x.len());

@@ -85,7 +85,11 @@ pub struct GroupRow {
 impl GroupRow {
     /// Room for `k` inputs (a multiple of 32).
     pub fn new(k: usize) -> Self {
-        Self { codes: vec![0; k], scales: vec![0.0; k / GROUP], mins: vec![0.0; k / GROUP] }
+        Self {
+            codes: vec![0; k],
+            scales: vec![0.0; k / GROUP],
+            mins: vec![0.0; k / GROUP],
+        }
     }
 
     /// Rounds weights to the codes of `form`: absolute maximum / 127 for `W8`, minimum and maximum in 15 steps for `W4`, with the scales
@@ -93,7 +97,11 @@ impl GroupRow {
     pub fn quantize(&mut self, form: Form, weights: &[f32]) {
         for (g, group) in weights.chunks(GROUP).enumerate() {
             let codes = &mut self.codes[g * GROUP..g * GROUP + group.len()];
-            let (scale, min) = if form == Form::W8 { symmetric(group, codes) } else { affine(group, codes) };
+            let (scale, min) = if form == Form::W8 {
+                symmetric(group, codes)
+            } else {
+                affine(group, codes)
+            };
             self.scales[g] = scale;
             self.mins[g] = min;
         }
@@ -111,12 +119,16 @@ fn symmetric(group: &[f32], codes: &mut [u8]) -> (f32, f32) {
 }
 
 fn affine(group: &[f32], codes: &mut [u8]) -> (f32, f32) {
-    let (low, high) = group.iter().fold((f32::MAX, f32::MIN), |(l, h), &w| (l.min(w), h.max(w)));
+    let (low, high) = group
+        .iter()
+        .fold((f32::MAX, f32::MIN), |(l, h), &w| (l.min(w), h.max(w)));
     let min = f16::from_f32(low).to_f32();
     let scale = f16::from_f32((high - min).max(0.0) / 15.0).to_f32();
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
     for (code, weight) in codes.iter_mut().zip(group) {
-        *code = ((weight - min) * inverse).round_ties_even().clamp(0.0, 15.0) as u8;
+        *code = ((weight - min) * inverse)
+            .round_ties_even()
+            .clamp(0.0, 15.0) as u8;
     }
     (scale, min)
 }
@@ -147,13 +159,16 @@ impl Packed {
         let panels = n.div_ceil(PANEL);
         let panel_bytes = form.panel_bytes(k_padded);
         let panel_scales = form.scales_per_group() * k_padded / GROUP;
-        let mut codes = Aligned::zeroed(panels * panel_bytes);
-        let mut scales = Aligned::zeroed(panels * panel_scales);
+        let mut codes = Aligned::lasting(panels * panel_bytes);
+        let mut scales = Aligned::lasting(panels * panel_scales);
         let (all_codes, all_scales) = (Shared::new(&mut codes), Shared::new(&mut scales));
         pool.run(panels, &|panel| {
             // SAFETY: each task writes its own panel.
             let (codes, scales) = unsafe {
-                (all_codes.slice(panel * panel_bytes, panel_bytes), all_scales.slice(panel * panel_scales, panel_scales))
+                (
+                    all_codes.slice(panel * panel_bytes, panel_bytes),
+                    all_scales.slice(panel * panel_scales, panel_scales),
+                )
             };
             let rows = panel * PANEL..n.min((panel + 1) * PANEL);
             match form {
@@ -161,7 +176,14 @@ impl Packed {
                 Form::Bf16 | Form::F32 => pack_floats(form, k, rows, source, codes),
             }
         });
-        Self { form, n, k, k_padded, codes, scales }
+        Self {
+            form,
+            n,
+            k,
+            k_padded,
+            codes,
+            scales,
+        }
     }
 
     /// The form.
@@ -213,16 +235,24 @@ impl Packed {
 
     /// Output feature `row` as `k` f32 weights, exactly as the kernels see it.
     pub fn row_f32(&self, row: usize, out: &mut [f32]) {
-        let (codes, scales, lane) = (self.panel(row / PANEL), self.panel_scales(row / PANEL), row % PANEL);
+        let (codes, scales, lane) = (
+            self.panel(row / PANEL),
+            self.panel_scales(row / PANEL),
+            row % PANEL,
+        );
         for (i, weight) in out.iter_mut().enumerate().take(self.k) {
             let (g, j, b) = (i / GROUP, i % GROUP / 4, i % 4);
             let scale = |at: usize| f16::from_bits(scales[at]).to_f32();
             *weight = match self.form {
-                Form::W8 => scale(g * PANEL + lane) * (f32::from(codes[g * 512 + j * 64 + lane * 4 + b]) - 128.0),
+                Form::W8 => {
+                    scale(g * PANEL + lane)
+                        * (f32::from(codes[g * 512 + j * 64 + lane * 4 + b]) - 128.0)
+                }
                 Form::W4 => {
                     let byte = codes[g * 256 + (j % 4) * 64 + lane * 4 + b];
                     let code = if j < 4 { byte & 15 } else { byte >> 4 };
-                    scale(g * 2 * PANEL + lane).mul_add(f32::from(code), scale(g * 2 * PANEL + PANEL + lane))
+                    scale(g * 2 * PANEL + lane)
+                        .mul_add(f32::from(code), scale(g * 2 * PANEL + PANEL + lane))
                 }
                 Form::Bf16 => {
                     let at = (i / 2 * PANEL + lane) * 4 + i % 2 * 2;
@@ -237,7 +267,14 @@ impl Packed {
     }
 }
 
-fn pack_codes(form: Form, k: usize, rows: std::ops::Range<usize>, source: &dyn RowSource, codes: &mut [u8], scales: &mut [u16]) {
+fn pack_codes(
+    form: Form,
+    k: usize,
+    rows: std::ops::Range<usize>,
+    source: &dyn RowSource,
+    codes: &mut [u8],
+    scales: &mut [u16],
+) {
     let (mut row_codes, mut weights) = (GroupRow::new(k.next_multiple_of(GROUP)), vec![0.0; k]);
     let per_group = form.scales_per_group();
     for (lane, row) in rows.enumerate() {
@@ -254,14 +291,23 @@ fn pack_codes(form: Form, k: usize, rows: std::ops::Range<usize>, source: &dyn R
                 let (j, b) = (i / 4, i % 4);
                 match form {
                     Form::W8 => codes[g * 512 + j * 64 + lane * 4 + b] = code,
-                    _ => codes[g * 256 + (j % 4) * 64 + lane * 4 + b] |= if j < 4 { code } else { code << 4 },
+                    _ => {
+                        codes[g * 256 + (j % 4) * 64 + lane * 4 + b] |=
+                            if j < 4 { code } else { code << 4 }
+                    }
                 }
             }
         }
     }
 }
 
-fn pack_floats(form: Form, k: usize, rows: std::ops::Range<usize>, source: &dyn RowSource, codes: &mut [u8]) {
+fn pack_floats(
+    form: Form,
+    k: usize,
+    rows: std::ops::Range<usize>,
+    source: &dyn RowSource,
+    codes: &mut [u8],
+) {
     let mut weights = vec![0.0; k];
     for (lane, row) in rows.enumerate() {
         source.fill_f32(row, &mut weights);

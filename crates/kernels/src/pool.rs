@@ -53,7 +53,10 @@ impl Pool {
     pub fn new(threads: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
-            job: UnsafeCell::new(Job { task: &|_| (), count: 0 }),
+            job: UnsafeCell::new(Job {
+                task: &|_| (),
+                count: 0,
+            }),
             done: AtomicU32::new(0),
             sleepers: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
@@ -65,9 +68,17 @@ impl Pool {
         for index in 1..threads.max(1) {
             let shared = Arc::clone(&shared);
             let name = format!("penstock-cpu{index}");
-            workers.push(std::thread::Builder::new().name(name).spawn(move || shared.work())?);
+            workers.push(
+                std::thread::Builder::new()
+                    .name(name)
+                    .spawn(move || shared.work())?,
+            );
         }
-        Ok(Self { shared, workers, running: AtomicBool::new(false) })
+        Ok(Self {
+            shared,
+            workers,
+            running: AtomicBool::new(false),
+        })
     }
 
     /// Threads that take part in a job.
@@ -84,13 +95,21 @@ impl Pool {
             (0..count).for_each(task);
             return;
         }
-        assert!(!self.running.swap(true, Ordering::Acquire), "the pool runs one job at a time");
+        assert!(
+            !self.running.swap(true, Ordering::Acquire),
+            "the pool runs one job at a time"
+        );
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         self.shared.publish(task, count, &self.workers);
         self.shared.claim_all();
         self.shared.wait_done(count);
         self.running.store(false, Ordering::Release);
-        let panic = self.shared.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
+        let panic = self
+            .shared
+            .panic
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .take();
         if let Some(panic) = panic {
             resume_unwind(panic);
         }
@@ -114,11 +133,15 @@ impl Shared {
         // SAFETY: the previous job is finished (`wait_done` returned), so no worker reads `job`. The lifetime is erased; `run` keeps the
         // closure alive until every claimed task is done, and later claims fail because the epoch has moved on.
         unsafe {
-            *self.job.get() = Job { task: std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task), count };
+            *self.job.get() = Job {
+                task: std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task),
+                count,
+            };
         }
         self.done.store(0, Ordering::Relaxed);
         let epoch = (self.state.load(Ordering::Relaxed) >> 32).wrapping_add(1) & 0xffff_ffff;
-        self.state.store(epoch << 32 | u64::from(count), Ordering::SeqCst);
+        self.state
+            .store(epoch << 32 | u64::from(count), Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             workers.iter().for_each(|w| w.thread().unpark());
         }
@@ -128,7 +151,12 @@ impl Shared {
     fn claim_all(&self) {
         let mut state = self.state.load(Ordering::Acquire);
         while state & 0xffff_ffff != 0 {
-            match self.state.compare_exchange_weak(state, state - 1, Ordering::AcqRel, Ordering::Acquire) {
+            match self.state.compare_exchange_weak(
+                state,
+                state - 1,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => {
                     self.run_claimed((state & 0xffff_ffff) as u32);
                     state = self.state.load(Ordering::Acquire);
@@ -144,12 +172,21 @@ impl Shared {
         // SAFETY: as above; the closure outlives the job.
         let task = unsafe { &*task };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task((count - left) as usize))) {
-            self.panic.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(panic);
+            self.panic
+                .lock()
+                .unwrap_or_else(|e| e.into_inner())
+                .get_or_insert(panic);
         }
-        if self.done.fetch_add(1, Ordering::SeqCst) + 1 == count && self.caller_parked.load(Ordering::SeqCst) {
-            if let Some(caller) = self.caller.lock().unwrap_or_else(|e| e.into_inner()).as_ref() {
-                caller.unpark();
-            }
+        let last = self.done.fetch_add(1, Ordering::SeqCst) + 1 == count;
+        if last
+            && self.caller_parked.load(Ordering::SeqCst)
+            && let Some(caller) = self
+                .caller
+                .lock()
+                .unwrap_or_else(|e| e.into_inner())
+                .as_ref()
+        {
+            caller.unpark();
         }
     }
 
@@ -185,7 +222,8 @@ impl Shared {
             std::hint::spin_loop();
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while self.state.load(Ordering::SeqCst) >> 32 == seen && !self.stop.load(Ordering::Acquire) {
+        while self.state.load(Ordering::SeqCst) >> 32 == seen && !self.stop.load(Ordering::Acquire)
+        {
             std::thread::park();
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
@@ -227,7 +265,9 @@ mod tests {
     #[test]
     fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
         let pool = Pool::new(2).unwrap();
-        let caught = catch_unwind(AssertUnwindSafe(|| pool.run(8, &|i| assert!(i != 5, "task five"))));
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            pool.run(8, &|i| assert!(i != 5, "task five"))
+        }));
         assert!(caught.is_err());
         let sum = AtomicUsize::new(0);
         pool.run(4, &|i| {

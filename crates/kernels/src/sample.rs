@@ -47,7 +47,10 @@ for_each_isa! {
 fn maximum_body(logits: &[f32], out: &mut f32) {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let chunks = logits.chunks_exact(LANES);
-    let rest = chunks.remainder().iter().fold(f32::NEG_INFINITY, |m, &v| m.max(v));
+    let rest = chunks
+        .remainder()
+        .iter()
+        .fold(f32::NEG_INFINITY, |m, &v| m.max(v));
     for chunk in chunks {
         for i in 0..LANES {
             lanes[i] = lanes[i].max(chunk[i]);
@@ -60,7 +63,11 @@ fn maximum_body(logits: &[f32], out: &mut f32) {
 fn exp_sum_body(logits: &[f32], max: f32, scale: f32, out: &mut f32) {
     let mut lanes = [0.0f32; LANES];
     let chunks = logits.chunks_exact(LANES);
-    let rest: f32 = chunks.remainder().iter().map(|&v| exp((v - max) * scale)).sum();
+    let rest: f32 = chunks
+        .remainder()
+        .iter()
+        .map(|&v| exp((v - max) * scale))
+        .sum();
     for chunk in chunks {
         for i in 0..LANES {
             lanes[i] += exp((chunk[i] - max) * scale);
@@ -87,7 +94,10 @@ pub fn argmax(isa: Isa, logits: &[f32]) -> u32 {
     let max = max_of(isa, logits);
     let hit = |chunk: &[f32]| chunk.iter().fold(false, |hit, &v| hit | (v == max));
     let chunk = logits.chunks(LANES).position(hit).unwrap_or(0);
-    let lane = logits[chunk * LANES..].iter().position(|&v| v == max).unwrap_or(0);
+    let lane = logits[chunk * LANES..]
+        .iter()
+        .position(|&v| v == max)
+        .unwrap_or(0);
     (chunk * LANES + lane) as u32
 }
 
@@ -106,21 +116,41 @@ pub fn sample(isa: Isa, logits: &[f32], sampling: &Sampling, position: u64) -> u
     if sampling.top_k == 0 && sampling.top_p >= 1.0 {
         let mut weights = vec![0.0; logits.len()];
         exp_all(isa, logits, max, scale, &mut weights);
-        return draw(weights.iter().copied().enumerate().map(|(id, w)| (id as u32, w)), u);
+        return draw(
+            weights
+                .iter()
+                .copied()
+                .enumerate()
+                .map(|(id, w)| (id as u32, w)),
+            u,
+        );
     }
     let mut kept = candidates(isa, logits, max, scale, sampling);
     kept.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     if sampling.top_k > 0 {
         kept.truncate(sampling.top_k);
     }
-    let weights: Vec<(u32, f32)> = kept.iter().map(|&(id, logit)| (id, exp((logit - max) * scale))).collect();
+    let weights: Vec<(u32, f32)> = kept
+        .iter()
+        .map(|&(id, logit)| (id, exp((logit - max) * scale)))
+        .collect();
     let nucleus = nucleus(isa, logits, max, scale, sampling, &weights);
     draw(weights[..nucleus].iter().copied(), u)
 }
 
 /// Tokens that top-k or top-p can keep, unsorted.
-fn candidates(isa: Isa, logits: &[f32], max: f32, scale: f32, sampling: &Sampling) -> Vec<(u32, f32)> {
-    let all = logits.iter().copied().enumerate().map(|(id, logit)| (id as u32, logit));
+fn candidates(
+    isa: Isa,
+    logits: &[f32],
+    max: f32,
+    scale: f32,
+    sampling: &Sampling,
+) -> Vec<(u32, f32)> {
+    let all = logits
+        .iter()
+        .copied()
+        .enumerate()
+        .map(|(id, logit)| (id as u32, logit));
     if sampling.top_k > 0 && sampling.top_k < logits.len() {
         let mut sorted: Vec<f32> = logits.to_vec();
         let (_, kth, _) = sorted.select_nth_unstable_by(sampling.top_k - 1, |a, b| b.total_cmp(a));
@@ -138,7 +168,14 @@ fn candidates(isa: Isa, logits: &[f32], max: f32, scale: f32, sampling: &Samplin
 }
 
 /// How many of the sorted `weights` top-p keeps: the fewest that reach p of what top-k left.
-fn nucleus(isa: Isa, logits: &[f32], max: f32, scale: f32, sampling: &Sampling, weights: &[(u32, f32)]) -> usize {
+fn nucleus(
+    isa: Isa,
+    logits: &[f32],
+    max: f32,
+    scale: f32,
+    sampling: &Sampling,
+    weights: &[(u32, f32)],
+) -> usize {
     if sampling.top_p >= 1.0 {
         return weights.len();
     }
@@ -182,8 +219,16 @@ fn uniform(seed: u64, position: u64, choice: u32) -> f64 {
 fn philox(mut c: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for _ in 0..10 {
         let (a, b) = (u64::from(c[0]) * 0xD251_1F53, u64::from(c[2]) * 0xCD9E_8D57);
-        c = [(b >> 32) as u32 ^ c[1] ^ key[0], b as u32, (a >> 32) as u32 ^ c[3] ^ key[1], a as u32];
-        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+        c = [
+            (b >> 32) as u32 ^ c[1] ^ key[0],
+            b as u32,
+            (a >> 32) as u32 ^ c[3] ^ key[1],
+            a as u32,
+        ];
+        key = [
+            key[0].wrapping_add(0x9E37_79B9),
+            key[1].wrapping_add(0xBB67_AE85),
+        ];
     }
     c
 }
@@ -196,7 +241,13 @@ pub fn logprob(isa: Isa, logits: &[f32], token: u32, alternatives: usize) -> Log
     let norm = max + sum.ln();
     let chosen = logits[token as usize];
     let rank = logits.iter().filter(|&&v| v > chosen).count() as u32 + 1;
-    Logprob { logprob: chosen - norm, rank, top: top(logits, alternatives).map(|(id, v)| (id, v - norm)).collect() }
+    Logprob {
+        logprob: chosen - norm,
+        rank,
+        top: top(logits, alternatives)
+            .map(|(id, v)| (id, v - norm))
+            .collect(),
+    }
 }
 
 fn top(logits: &[f32], count: usize) -> impl Iterator<Item = (u32, f32)> {
@@ -221,8 +272,14 @@ mod tests {
     #[test]
     fn philox_matches_the_published_vectors() {
         // Known-answer vectors of the Random123 distribution (philox4x32, 10 rounds).
-        assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
-        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+        assert_eq!(
+            philox([0; 4], [0; 2]),
+            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+        );
+        assert_eq!(
+            philox([u32::MAX; 4], [u32::MAX; 2]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
     }
 
     /// Softmax with top-k and top-p over a full sort: slow and plain.
@@ -294,13 +351,31 @@ mod tests {
     #[test]
     fn extreme_parameters_draw_a_token_that_is_there() {
         let flat = vec![0.25; 1000];
-        let peaked: Vec<f32> = (0..1000).map(|i| if i == 300 { 50.0 } else { -50.0 }).collect();
+        let peaked: Vec<f32> = (0..1000)
+            .map(|i| if i == 300 { 50.0 } else { -50.0 })
+            .collect();
         for isa in Isa::all().into_iter().filter(|i| i.available()) {
-            for (temperature, top_k, top_p) in [(1e-45, 0, 0.5), (1e-30, 5, 0.0), (f32::INFINITY, 0, 0.1), (1.0, 2000, 0.0), (1.0, 0, 0.0), (1.0, 0, 1e-30)] {
-                let s = Sampling { temperature, top_k, top_p, seed: 1, choice: 0 };
+            for (temperature, top_k, top_p) in [
+                (1e-45, 0, 0.5),
+                (1e-30, 5, 0.0),
+                (f32::INFINITY, 0, 0.1),
+                (1.0, 2000, 0.0),
+                (1.0, 0, 0.0),
+                (1.0, 0, 1e-30),
+            ] {
+                let s = Sampling {
+                    temperature,
+                    top_k,
+                    top_p,
+                    seed: 1,
+                    choice: 0,
+                };
                 assert!(sample(isa, &flat, &s, 3) < 1000);
                 let drawn = sample(isa, &peaked, &s, 3);
-                assert!(drawn == 300 || temperature == f32::INFINITY, "{isa} {s:?}: {drawn}");
+                assert!(
+                    drawn == 300 || temperature == f32::INFINITY,
+                    "{isa} {s:?}: {drawn}"
+                );
                 // A broken model's logits must not break the sampler.
                 assert!(sample(isa, &[f32::NAN; 40], &s, 3) < 40);
             }

@@ -35,7 +35,10 @@ pub(crate) fn run(pool: &Pool, panels: &[usize], rows: usize, body: &(dyn Fn(Tas
     let total = width * rows.div_ceil(ROWS);
     let threads = pool.threads();
     let segments: Vec<Segment> = (0..threads)
-        .map(|t| Segment { next: AtomicUsize::new(total * t / threads), end: total * (t + 1) / threads })
+        .map(|t| Segment {
+            next: AtomicUsize::new(total * t / threads),
+            end: total * (t + 1) / threads,
+        })
         .collect();
     let own = if rows <= FEW_ROWS { OWN_FEW_ROWS } else { OWN };
     pool.run(threads, &|thread| {
@@ -50,7 +53,13 @@ pub(crate) fn run(pool: &Pool, panels: &[usize], rows: usize, body: &(dyn Fn(Tas
 }
 
 /// Takes up to `most` panels from the front of a segment, of one part and one chunk of rows.
-fn claim(segment: &Segment, panels: &[usize], width: usize, rows: usize, most: usize) -> Option<Task> {
+fn claim(
+    segment: &Segment,
+    panels: &[usize],
+    width: usize,
+    rows: usize,
+    most: usize,
+) -> Option<Task> {
     let mut at = segment.next.load(Ordering::Relaxed);
     loop {
         if at >= segment.end {
@@ -62,10 +71,19 @@ fn claim(segment: &Segment, panels: &[usize], width: usize, rows: usize, most: u
             part += 1;
         }
         let count = most.min(panels[part] - first).min(segment.end - at);
-        match segment.next.compare_exchange_weak(at, at + count, Ordering::Relaxed, Ordering::Relaxed) {
+        match segment.next.compare_exchange_weak(
+            at,
+            at + count,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        ) {
             Ok(_) => {
                 let rows = chunk * ROWS..rows.min((chunk + 1) * ROWS);
-                return Some(Task { part, panels: first..first + count, rows });
+                return Some(Task {
+                    part,
+                    panels: first..first + count,
+                    rows,
+                });
             }
             Err(seen) => at = seen,
         }

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use penstock_decoder::{Decoder as Native, DecoderError, Options, Registration, StepOutput, StepPlan};
+use penstock_decoder::{
+    Decoder as Native, DecoderError, Options, Registration, StepOutput, StepPlan,
+};
 use penstock_kernels::{Logprob, Sampling};
 use pyo3::buffer::Element;
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
@@ -33,12 +35,23 @@ pub(crate) struct Decoder {
 #[pymethods]
 impl Decoder {
     #[new]
-    fn new(py: Python<'_>, spec_json: &str, names_json: &str, paths: Vec<String>, options_json: &str) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        spec_json: &str,
+        names_json: &str,
+        paths: Vec<String>,
+        options_json: &str,
+    ) -> PyResult<Self> {
         let [path] = paths.as_slice() else {
-            return Err(PyValueError::new_err(format!("a checkpoint is one file or directory, not {}", paths.len())));
+            return Err(PyValueError::new_err(format!(
+                "a checkpoint is one file or directory, not {}",
+                paths.len()
+            )));
         };
         let options = Options::parse(options_json).map_err(error)?;
-        let native = py.detach(|| Native::load(spec_json, names_json, Path::new(path), &options)).map_err(error)?;
+        let native = py
+            .detach(|| Native::load(spec_json, names_json, Path::new(path), &options))
+            .map_err(error)?;
         Ok(Self { native })
     }
 
@@ -76,7 +89,9 @@ impl Decoder {
     /// Starts a step; returns at once.
     fn submit(&self, py: Python<'_>, plan: &Bound<'_, PyAny>) -> PyResult<Ticket> {
         let plan = read_plan(py, plan)?;
-        Ok(Ticket { native: self.native.submit(plan) })
+        Ok(Ticket {
+            native: self.native.submit(plan),
+        })
     }
 }
 
@@ -93,7 +108,10 @@ impl Ticket {
     fn result<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let deadline = timeout.map(|t| Instant::now() + Duration::from_secs_f64(t.clamp(0.0, 1e9)));
         loop {
-            let left = deadline.map_or(SIGNAL_CHECK, |d| d.saturating_duration_since(Instant::now()).min(SIGNAL_CHECK));
+            let left = deadline.map_or(SIGNAL_CHECK, |d| {
+                d.saturating_duration_since(Instant::now())
+                    .min(SIGNAL_CHECK)
+            });
             if let Some(result) = py.detach(|| self.native.result(left)) {
                 return write_result(py, result.map_err(error)?);
             }
@@ -105,14 +123,21 @@ impl Ticket {
     }
 }
 
-fn column<T: Element>(py: Python<'_>, plan: &Bound<'_, PyAny>, name: &Bound<'_, pyo3::types::PyString>) -> PyResult<Vec<T>> {
+fn column<T: Element>(
+    py: Python<'_>,
+    plan: &Bound<'_, PyAny>,
+    name: &Bound<'_, pyo3::types::PyString>,
+) -> PyResult<Vec<T>> {
     items(py, &plan.getattr(name)?)
 }
 
 fn read_plan(py: Python<'_>, plan: &Bound<'_, PyAny>) -> PyResult<StepPlan> {
     let registrations = plan.getattr(intern!(py, "registrations"))?;
     Ok(StepPlan {
-        registrations: registrations.try_iter()?.map(|r| read_registration(&r?)).collect::<PyResult<_>>()?,
+        registrations: registrations
+            .try_iter()?
+            .map(|r| read_registration(&r?))
+            .collect::<PyResult<_>>()?,
         slots: column(py, plan, intern!(py, "slots"))?,
         starts: column(py, plan, intern!(py, "starts"))?,
         lengths: column(py, plan, intern!(py, "lengths"))?,
@@ -151,8 +176,15 @@ fn write_result(py: Python<'_>, output: StepOutput) -> PyResult<Bound<'_, PyAny>
     for (index, rows) in output.prompt_logprobs {
         prompt_logprobs.set_item(index, rows.into_iter().map(logprob_row).collect::<Vec<_>>())?;
     }
-    let columns = (int_array(py, &output.counts)?, int_array(py, &output.tokens)?, logprobs, prompt_logprobs);
-    RESULT.import(py, "penstock.core", "StepResult")?.call1(columns)
+    let columns = (
+        int_array(py, &output.counts)?,
+        int_array(py, &output.tokens)?,
+        logprobs,
+        prompt_logprobs,
+    );
+    RESULT
+        .import(py, "penstock.core", "StepResult")?
+        .call1(columns)
 }
 
 fn logprob_row(row: Logprob) -> (f32, u32, Vec<(u32, f32)>) {
@@ -163,5 +195,7 @@ fn logprob_row(row: Logprob) -> (f32, u32, Vec<(u32, f32)>) {
 fn int_array<'py>(py: Python<'py>, items: &[i32]) -> PyResult<Bound<'py, PyAny>> {
     static ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let bytes: Vec<u8> = items.iter().flat_map(|i| i.to_ne_bytes()).collect();
-    ARRAY.import(py, "array", "array")?.call1(("i", PyBytes::new(py, &bytes)))
+    ARRAY
+        .import(py, "array", "array")?
+        .call1(("i", PyBytes::new(py, &bytes)))
 }

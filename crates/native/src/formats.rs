@@ -12,9 +12,14 @@ const LONGEST_ARRAY: usize = 64;
 
 /// `{"metadata": {key: value}, "tensors": [(name, dtype, shape)]}`.
 #[pyfunction]
-pub(crate) fn read_gguf_metadata<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn read_gguf_metadata<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+) -> PyResult<Bound<'py, PyDict>> {
     let checkpoint = Checkpoint::open(&path).map_err(|e| PyValueError::new_err(e.to_string()))?;
-    let header = checkpoint.gguf().ok_or_else(|| PyValueError::new_err(format!("{} is not a GGUF file", path.display())))?;
+    let header = checkpoint
+        .gguf()
+        .ok_or_else(|| PyValueError::new_err(format!("{} is not a GGUF file", path.display())))?;
     let metadata = PyDict::new(py);
     for (key, value) in header.metadata.iter() {
         metadata.set_item(key, scalar(py, value)?)?;

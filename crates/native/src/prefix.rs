@@ -8,7 +8,9 @@ use pyo3::types::PyBytes;
 use crate::buffers::ints;
 
 fn digest(bytes: &[u8], name: &str) -> PyResult<Digest> {
-    bytes.try_into().map_err(|_| PyValueError::new_err(format!("{name} has {} bytes; a digest has 32", bytes.len())))
+    bytes.try_into().map_err(|_| {
+        PyValueError::new_err(format!("{name} has {} bytes; a digest has 32", bytes.len()))
+    })
 }
 
 /// Digest of every full unit of 16 tokens after `parent`.
@@ -30,6 +32,14 @@ pub(crate) fn hash_chain<'py>(
 /// First parent of the chains under an adapter and a cache salt.
 #[pyfunction]
 #[pyo3(signature = (identity, adapter, salt, /))]
-pub(crate) fn hash_root<'py>(py: Python<'py>, identity: &[u8], adapter: &[u8], salt: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-    Ok(PyBytes::new(py, &penstock_prefix::root(&digest(identity, "identity")?, adapter, salt)))
+pub(crate) fn hash_root<'py>(
+    py: Python<'py>,
+    identity: &[u8],
+    adapter: &[u8],
+    salt: &[u8],
+) -> PyResult<Bound<'py, PyBytes>> {
+    Ok(PyBytes::new(
+        py,
+        &penstock_prefix::root(&digest(identity, "identity")?, adapter, salt),
+    ))
 }

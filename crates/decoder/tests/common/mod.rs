@@ -4,12 +4,21 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penstock_decoder::{Decoder, DecoderError, Numerics, Options, Registration, StepOutput, StepPlan};
+use penstock_decoder::{
+    Decoder, DecoderError, Numerics, Options, Registration, StepOutput, StepPlan,
+};
 use penstock_formats::Checkpoint;
 use penstock_kernels::{Form, Isa, KvType, Logprob, Sampling};
 use serde_json::Value;
 
-pub(crate) const FAMILIES: [&str; 6] = ["llama", "llama3", "llama3.gguf", "mistral", "qwen2", "qwen3"];
+pub(crate) const FAMILIES: [&str; 6] = [
+    "llama",
+    "llama3",
+    "llama3.gguf",
+    "mistral",
+    "qwen2",
+    "qwen3",
+];
 
 /// The forms a tiny checkpoint can take.
 pub(crate) const NUMERICS: [(Numerics, KvType); 5] = [
@@ -45,12 +54,28 @@ pub(crate) struct Reference {
 
 pub(crate) fn reference(name: &str) -> Reference {
     let folder = checkpoint(name.trim_end_matches(".gguf"));
-    let facts: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("reference.json")).unwrap()).unwrap();
-    let ints = |key: &str| facts[key].as_array().unwrap().iter().map(|v| v.as_i64().unwrap() as i32).collect();
+    let facts: Value =
+        serde_json::from_str(&std::fs::read_to_string(folder.join("reference.json")).unwrap())
+            .unwrap();
+    let ints = |key: &str| {
+        facts[key]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|v| v.as_i64().unwrap() as i32)
+            .collect()
+    };
     let bytes = std::fs::read(folder.join("logits.f32")).unwrap();
-    let logits: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    let logits: Vec<f32> = bytes
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+        .collect();
     let vocab = facts["shape"][1].as_u64().unwrap() as usize;
-    Reference { tokens: ints("tokens"), greedy: ints("greedy"), logits: logits.chunks(vocab).map(<[f32]>::to_vec).collect() }
+    Reference {
+        tokens: ints("tokens"),
+        greedy: ints("greedy"),
+        logits: logits.chunks(vocab).map(<[f32]>::to_vec).collect(),
+    }
 }
 
 /// Exact numerics, 16-token blocks, one thread.
@@ -69,7 +94,13 @@ pub(crate) fn options(isa: Isa) -> Options {
 
 pub(crate) fn load(name: &str, options: &Options) -> Decoder {
     let (spec, names) = spec(name);
-    Decoder::load(&spec.to_string(), &names.to_string(), &checkpoint(name), options).unwrap()
+    Decoder::load(
+        &spec.to_string(),
+        &names.to_string(),
+        &checkpoint(name),
+        options,
+    )
+    .unwrap()
 }
 
 /// The instruction sets this CPU has; the others are named in the output.
@@ -81,11 +112,20 @@ pub(crate) fn isas() -> Vec<Isa> {
     have
 }
 
-pub(crate) const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0, choice: 0 };
+pub(crate) const GREEDY: Sampling = Sampling {
+    temperature: 0.0,
+    top_k: 0,
+    top_p: 1.0,
+    seed: 0,
+    choice: 0,
+};
 
 /// Runs one step to its end.
 pub(crate) fn step(decoder: &Decoder, plan: StepPlan) -> Result<StepOutput, DecoderError> {
-    decoder.submit(plan).result(Duration::from_secs(120)).expect("the step ended in time")
+    decoder
+        .submit(plan)
+        .result(Duration::from_secs(120))
+        .expect("the step ended in time")
 }
 
 /// A request of the plain scheduler.
@@ -114,23 +154,42 @@ struct Running {
 }
 
 /// Runs all requests together, admitting one more each step; `chunk` says how many tokens of a prompt a step may take.
-pub(crate) fn run(decoder: &Decoder, options: &Options, requests: &[Request], mut chunk: impl FnMut() -> usize) -> Vec<Answer> {
+pub(crate) fn run(
+    decoder: &Decoder,
+    options: &Options,
+    requests: &[Request],
+    mut chunk: impl FnMut() -> usize,
+) -> Vec<Answer> {
     let mut blocks = (0..options.num_blocks as i32).rev();
     let mut running: Vec<Running> = requests
         .iter()
         .map(|r| {
             let needed = (r.prompt.len() + r.new_tokens).div_ceil(options.block_size);
             let (tokens, blocks) = (r.prompt.clone(), blocks.by_ref().take(needed).collect());
-            Running { tokens, computed: 0, blocks, answer: Answer::default() }
+            Running {
+                tokens,
+                computed: 0,
+                blocks,
+                answer: Answer::default(),
+            }
         })
         .collect();
     for round in 1.. {
         let open = |(i, r): &(usize, &Running)| r.answer.tokens.len() < requests[*i].new_tokens;
-        let batch: Vec<usize> = running.iter().enumerate().take(round).filter(open).map(|(i, _)| i).collect();
+        let batch: Vec<usize> = running
+            .iter()
+            .enumerate()
+            .take(round)
+            .filter(open)
+            .map(|(i, _)| i)
+            .collect();
         if batch.is_empty() {
             break;
         }
-        let mut plan = StepPlan { block_offsets: vec![0], ..StepPlan::default() };
+        let mut plan = StepPlan {
+            block_offsets: vec![0],
+            ..StepPlan::default()
+        };
         for &i in &batch {
             add(&mut plan, i, &requests[i], &running[i], chunk());
         }
@@ -143,7 +202,12 @@ pub(crate) fn run(decoder: &Decoder, options: &Options, requests: &[Request], mu
 fn add(plan: &mut StepPlan, i: usize, request: &Request, r: &Running, chunk: usize) {
     if r.computed == 0 {
         let wanted = Some(request.logprobs);
-        plan.registrations.push(Registration { slot: i, sampling: request.sampling, logprobs: wanted, prompt_logprobs: wanted });
+        plan.registrations.push(Registration {
+            slot: i,
+            sampling: request.sampling,
+            logprobs: wanted,
+            prompt_logprobs: wanted,
+        });
     }
     let length = chunk.clamp(1, r.tokens.len() - r.computed);
     let end = r.computed + length;
@@ -151,7 +215,8 @@ fn add(plan: &mut StepPlan, i: usize, request: &Request, r: &Running, chunk: usi
     plan.starts.push(r.computed as i32);
     plan.lengths.push(length as i32);
     plan.tokens.extend(&r.tokens[r.computed..end]);
-    plan.targets.extend((r.computed + 1..=end).map(|p| request.prompt.get(p).copied().unwrap_or(-1)));
+    plan.targets
+        .extend((r.computed + 1..=end).map(|p| request.prompt.get(p).copied().unwrap_or(-1)));
     plan.sample.push(i8::from(end == r.tokens.len()));
     plan.blocks.extend(&r.blocks);
     plan.block_offsets.push(plan.blocks.len() as i32);
@@ -168,10 +233,16 @@ fn take(plan: &StepPlan, output: StepOutput, running: &mut [Running]) {
         }
     }
     for (index, row) in output.logprobs {
-        running[plan.slots[index] as usize].answer.logprobs.push(row);
+        running[plan.slots[index] as usize]
+            .answer
+            .logprobs
+            .push(row);
     }
     for (index, rows) in output.prompt_logprobs {
-        running[plan.slots[index] as usize].answer.prompt.extend(rows);
+        running[plan.slots[index] as usize]
+            .answer
+            .prompt
+            .extend(rows);
     }
 }
 
@@ -203,7 +274,12 @@ pub(crate) fn tensors(name: &str) -> Vec<Stored> {
     let read = |name: &str| {
         let view = checkpoint.tensor(name).unwrap();
         let dtype = format!("{:?}", view.dtype).to_uppercase();
-        Stored { name: name.to_owned(), dtype, shape: view.shape.clone(), bytes: view.data.to_vec() }
+        Stored {
+            name: name.to_owned(),
+            dtype,
+            shape: view.shape.clone(),
+            bytes: view.data.to_vec(),
+        }
     };
     checkpoint.names().map(read).collect()
 }
@@ -213,7 +289,8 @@ pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new(test: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -242,17 +319,27 @@ fn safetensors(tensors: &[Stored]) -> Vec<u8> {
         header.insert(t.name.clone(), entry);
     }
     let header = Value::Object(header).to_string();
-    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()
+    [
+        &(header.len() as u64).to_le_bytes()[..],
+        header.as_bytes(),
+        &data,
+    ]
+    .concat()
 }
 
 /// The default model, or a line that says why the test is skipped.
 pub(crate) fn default_model() -> Option<PathBuf> {
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let home = std::env::var_os("HOME")
+        .map(PathBuf::from)
+        .unwrap_or_default();
     let cached = home.join(".cache/penstock/models/SmolLM2-135M-Instruct.Q4_1.gguf");
     let path = std::env::var_os("PENSTOCK_MODEL").map_or(cached, PathBuf::from);
     if path.is_file() {
         return Some(path);
     }
-    println!("SKIPPED: no default model at {}: run `penstock pull smollm2` or set PENSTOCK_MODEL", path.display());
+    println!(
+        "SKIPPED: no default model at {}: run `penstock pull smollm2` or set PENSTOCK_MODEL",
+        path.display()
+    );
     None
 }

@@ -20,17 +20,22 @@ pub(super) unsafe fn scores(dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out
     let run_bytes = RUN * q.dim * dtype.size();
     for (first, runs) in runs.chunks(WIDTH).enumerate() {
         assert!(runs.iter().all(|(k, _)| k.len() == run_bytes));
-        let keys: [*const u8; WIDTH] = std::array::from_fn(|i| runs[i.min(runs.len() - 1)].0.as_ptr());
+        let keys: [*const u8; WIDTH] =
+            std::array::from_fn(|i| runs[i.min(runs.len() - 1)].0.as_ptr());
         // SAFETY: shapes asserted above; `out` has room for WIDTH runs from `first` on because SPLIT is a multiple of WIDTH runs.
         unsafe {
             let out = out.as_mut_ptr().add(first * WIDTH * RUN);
             match (half, q.rows) {
                 (true, 6) => dots::<true, 6>(q, keys, out),
                 (true, 3) => dots::<true, 3>(q, keys, out),
-                (true, _) => (0..q.rows).for_each(|r| dots::<true, 1>(&row(q, r), keys, out.add(r * SPLIT))),
+                (true, _) => {
+                    (0..q.rows).for_each(|r| dots::<true, 1>(&row(q, r), keys, out.add(r * SPLIT)))
+                }
                 (false, 6) => dots::<false, 6>(q, keys, out),
                 (false, 3) => dots::<false, 3>(q, keys, out),
-                (false, _) => (0..q.rows).for_each(|r| dots::<false, 1>(&row(q, r), keys, out.add(r * SPLIT))),
+                (false, _) => {
+                    (0..q.rows).for_each(|r| dots::<false, 1>(&row(q, r), keys, out.add(r * SPLIT)))
+                }
             }
         }
     }
@@ -38,18 +43,28 @@ pub(super) unsafe fn scores(dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out
 
 fn row<'a>(q: &Queries<'a>, row: usize) -> Queries<'a> {
     let cut = |len: usize| (row * q.dim).min(len);
-    Queries { bf16: &q.bf16[cut(q.bf16.len())..], f32: &q.f32[cut(q.f32.len())..], rows: 1, dim: q.dim }
+    Queries {
+        bf16: &q.bf16[cut(q.bf16.len())..],
+        f32: &q.f32[cut(q.f32.len())..],
+        rows: 1,
+        dim: q.dim,
+    }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
-unsafe fn dots<const HALF: bool, const M: usize>(q: &Queries<'_>, keys: [*const u8; WIDTH], out: *mut f32) {
+unsafe fn dots<const HALF: bool, const M: usize>(
+    q: &Queries<'_>,
+    keys: [*const u8; WIDTH],
+    out: *mut f32,
+) {
     let steps = if HALF { q.dim / 2 } else { q.dim };
     let mut sums = [[_mm512_setzero_ps(); WIDTH]; M];
     // SAFETY: a run has `steps` vectors of 64 bytes, `q` has M rows of `dim`, `out` has M rows of SPLIT.
     unsafe {
         for step in 0..steps {
-            let k: [__m512; WIDTH] = std::array::from_fn(|i| _mm512_loadu_ps(keys[i].add(step * 64).cast()));
+            let k: [__m512; WIDTH] =
+                std::array::from_fn(|i| _mm512_loadu_ps(keys[i].add(step * 64).cast()));
             for m in 0..M {
                 accumulate::<HALF>(&mut sums[m], &k, q, m * q.dim, step);
             }
@@ -67,11 +82,22 @@ unsafe fn dots<const HALF: bool, const M: usize>(q: &Queries<'_>, keys: [*const 
 /// `sums += vectors * item(s) of the row at base`: one pair of bf16 or one f32, broadcast.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
-unsafe fn accumulate<const HALF: bool>(sums: &mut [__m512; WIDTH], vectors: &[__m512; WIDTH], q: &Queries<'_>, base: usize, step: usize) {
+unsafe fn accumulate<const HALF: bool>(
+    sums: &mut [__m512; WIDTH],
+    vectors: &[__m512; WIDTH],
+    q: &Queries<'_>,
+    base: usize,
+    step: usize,
+) {
     // SAFETY: the caller's row has `step`.
     unsafe {
         if HALF {
-            let pair = q.bf16.as_ptr().add(base + 2 * step).cast::<i32>().read_unaligned();
+            let pair = q
+                .bf16
+                .as_ptr()
+                .add(base + 2 * step)
+                .cast::<i32>()
+                .read_unaligned();
             let a: __m512bh = transmute(_mm512_set1_epi32(pair));
             for i in 0..WIDTH {
                 sums[i] = _mm512_dpbf16_ps(sums[i], transmute::<__m512, __m512bh>(vectors[i]), a);
@@ -88,7 +114,13 @@ unsafe fn accumulate<const HALF: bool>(sums: &mut [__m512; WIDTH], vectors: &[__
 /// # Safety
 /// The CPU has AVX-512 with BF16; shapes as in `generic::weigh`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
-pub(super) unsafe fn weigh(dtype: KvType, p: &Queries<'_>, runs: &Runs<'_>, dim: usize, out: &mut [f32]) {
+pub(super) unsafe fn weigh(
+    dtype: KvType,
+    p: &Queries<'_>,
+    runs: &Runs<'_>,
+    dim: usize,
+    out: &mut [f32],
+) {
     let half = dtype == KvType::Bf16;
     let run_bytes = RUN * dim * dtype.size();
     assert!(dim.is_multiple_of(16) && out.len() >= p.rows * dim && p.dim >= runs.len() * RUN);
@@ -103,11 +135,15 @@ pub(super) unsafe fn weigh(dtype: KvType, p: &Queries<'_>, runs: &Runs<'_>, dim:
             match (half, wide, p.rows) {
                 (true, true, 6) => sums::<true, 6, 4>(p, runs, dim, d0, out),
                 (true, true, 3) => sums::<true, 3, 4>(p, runs, dim, d0, out),
-                (true, true, _) => (0..p.rows).for_each(|r| sums::<true, 1, 4>(&row(p, r), runs, dim, d0, out.add(r * dim))),
-                (true, false, _) => (0..p.rows).for_each(|r| sums::<true, 1, 1>(&row(p, r), runs, dim, d0, out.add(r * dim))),
+                (true, true, _) => (0..p.rows)
+                    .for_each(|r| sums::<true, 1, 4>(&row(p, r), runs, dim, d0, out.add(r * dim))),
+                (true, false, _) => (0..p.rows)
+                    .for_each(|r| sums::<true, 1, 1>(&row(p, r), runs, dim, d0, out.add(r * dim))),
                 (false, true, 6) => sums::<false, 6, 4>(p, runs, dim, d0, out),
-                (false, true, _) => (0..p.rows).for_each(|r| sums::<false, 1, 4>(&row(p, r), runs, dim, d0, out.add(r * dim))),
-                (false, false, _) => (0..p.rows).for_each(|r| sums::<false, 1, 1>(&row(p, r), runs, dim, d0, out.add(r * dim))),
+                (false, true, _) => (0..p.rows)
+                    .for_each(|r| sums::<false, 1, 4>(&row(p, r), runs, dim, d0, out.add(r * dim))),
+                (false, false, _) => (0..p.rows)
+                    .for_each(|r| sums::<false, 1, 1>(&row(p, r), runs, dim, d0, out.add(r * dim))),
             }
         }
         d0 += if wide { 64 } else { 16 };
@@ -116,7 +152,13 @@ pub(super) unsafe fn weigh(dtype: KvType, p: &Queries<'_>, runs: &Runs<'_>, dim:
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
-unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(p: &Queries<'_>, runs: &Runs<'_>, dim: usize, d0: usize, out: *mut f32) {
+unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(
+    p: &Queries<'_>,
+    runs: &Runs<'_>,
+    dim: usize,
+    d0: usize,
+    out: *mut f32,
+) {
     let steps = if HALF { RUN / 2 } else { RUN };
     let mut acc = [[_mm512_setzero_ps(); N]; M];
     // SAFETY: a run has `steps` rows of `dim` 4-byte items, `p` has M rows with 16 items for each run, `out` has M rows of `dim`.
@@ -131,10 +173,16 @@ unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(p: &Queries<'_>
                 for m in 0..M {
                     let at = m * p.dim + r * RUN;
                     if HALF {
-                        let pair = p.bf16.as_ptr().add(at + 2 * step).cast::<i32>().read_unaligned();
+                        let pair = p
+                            .bf16
+                            .as_ptr()
+                            .add(at + 2 * step)
+                            .cast::<i32>()
+                            .read_unaligned();
                         let a: __m512bh = transmute(_mm512_set1_epi32(pair));
                         for n in 0..N {
-                            acc[m][n] = _mm512_dpbf16_ps(acc[m][n], transmute::<__m512, __m512bh>(v[n]), a);
+                            acc[m][n] =
+                                _mm512_dpbf16_ps(acc[m][n], transmute::<__m512, __m512bh>(v[n]), a);
                         }
                     } else {
                         let a = _mm512_set1_ps(*p.f32.as_ptr().add(at + step));
@@ -160,12 +208,25 @@ unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(p: &Queries<'_>
 /// # Safety
 /// The CPU has AVX-512 with BF16; `scores` is a multiple of 16 long, `rounded` is empty or as long.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
-pub(super) unsafe fn softmax(scores: &mut [f32], rounded: &mut [u16], scale: f32, low: usize, high: usize) -> (f32, f32) {
+pub(super) unsafe fn softmax(
+    scores: &mut [f32],
+    rounded: &mut [u16],
+    scale: f32,
+    low: usize,
+    high: usize,
+) -> (f32, f32) {
     assert!(rounded.is_empty() || rounded.len() == scores.len());
     let mut max = _mm512_set1_ps(f32::NEG_INFINITY);
     for (r, run) in scores.chunks_exact(RUN).enumerate() {
         // SAFETY: a run has 16 items.
-        max = unsafe { _mm512_mask_max_ps(max, lanes(r * RUN, low, high), max, _mm512_loadu_ps(run.as_ptr())) };
+        max = unsafe {
+            _mm512_mask_max_ps(
+                max,
+                lanes(r * RUN, low, high),
+                max,
+                _mm512_loadu_ps(run.as_ptr()),
+            )
+        };
     }
     let max = _mm512_reduce_max_ps(max) * scale;
     let log2 = _mm512_set1_ps(scale * std::f32::consts::LOG2_E);

@@ -39,7 +39,8 @@ fn scores_body(dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut [f32])
                         let at = row * q.dim + 2 * d;
                         let (a, b) = (bf16_value(q.bf16[at]), bf16_value(q.bf16[at + 1]));
                         for t in 0..RUN {
-                            sums[t] = bf16_at(step, t * 4 + 2).mul_add(b, bf16_at(step, t * 4).mul_add(a, sums[t]));
+                            sums[t] = bf16_at(step, t * 4 + 2)
+                                .mul_add(b, bf16_at(step, t * 4).mul_add(a, sums[t]));
                         }
                     }
                 }
@@ -63,11 +64,18 @@ fn softmax_body(scores: &mut [f32], scale: f32, low: usize, high: usize, result:
     let mut max = [f32::NEG_INFINITY; RUN];
     for (r, run) in scores.chunks_exact(RUN).enumerate() {
         for t in 0..RUN {
-            max[t] = if kept(r * RUN + t) { max[t].max(run[t]) } else { max[t] };
+            max[t] = if kept(r * RUN + t) {
+                max[t].max(run[t])
+            } else {
+                max[t]
+            };
         }
     }
     let max = max.iter().fold(f32::NEG_INFINITY, |m, &v| m.max(v)) * scale;
-    let (log2, shift) = (scale * std::f32::consts::LOG2_E, -max * std::f32::consts::LOG2_E);
+    let (log2, shift) = (
+        scale * std::f32::consts::LOG2_E,
+        -max * std::f32::consts::LOG2_E,
+    );
     let mut sums = [0.0f32; RUN];
     for (r, run) in scores.chunks_exact_mut(RUN).enumerate() {
         for t in 0..RUN {
@@ -89,10 +97,12 @@ fn weigh_body(dtype: KvType, p: &Queries<'_>, runs: &Runs<'_>, dim: usize, out: 
                 match dtype {
                     KvType::Bf16 => {
                         for t in (0..RUN).step_by(2) {
-                            let (a, b) = (bf16_value(p.bf16[at + t]), bf16_value(p.bf16[at + t + 1]));
+                            let (a, b) =
+                                (bf16_value(p.bf16[at + t]), bf16_value(p.bf16[at + t + 1]));
                             let pair = &values[(t / 2 * dim + d0) * 4..][..64];
                             for d in 0..16 {
-                                sums[d] = bf16_at(pair, d * 4 + 2).mul_add(b, bf16_at(pair, d * 4).mul_add(a, sums[d]));
+                                sums[d] = bf16_at(pair, d * 4 + 2)
+                                    .mul_add(b, bf16_at(pair, d * 4).mul_add(a, sums[d]));
                             }
                         }
                     }

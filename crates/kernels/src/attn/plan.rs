@@ -4,13 +4,15 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::SPLIT;
-use super::split::{Call, Scratch, State};
+use super::split::{Call, Scratch, State, Stretch};
 use crate::Cpu;
 use crate::buffer::Shared;
 use crate::kv::KvPool;
 
 /// Query rows of a task: rows x heads of the group, enough to reuse keys from the first cache, few enough to balance.
 const TASK_ROWS: usize = 48;
+/// Chunks of tasks for each thread: within a chunk the next task's keys are fetched ahead.
+const CHUNKS: usize = 8;
 
 /// Heads of an attention layer.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +44,29 @@ struct Task {
     lone: Option<(usize, usize)>,
 }
 
+impl Task {
+    /// The splits this task visits, in order.
+    fn splits(&self, sequence: &Sequence, window: usize) -> Range<usize> {
+        let position = |row: usize| sequence.start + row - sequence.rows.start;
+        let first = (position(self.rows.start) + 1).saturating_sub(window) / SPLIT;
+        match self.lone {
+            None => first..position(self.rows.end - 1) / SPLIT + 1,
+            Some((split, _)) => split.max(first)..split + 1,
+        }
+    }
+
+    /// One split's keys and values, as far as the task's last row sees them.
+    fn stretch<'a>(&self, sequence: &Sequence, tables: &'a [i32], split: usize) -> Stretch<'a> {
+        let end = sequence.start + self.rows.end - sequence.rows.start;
+        let tokens = split * SPLIT..end.min((split + 1) * SPLIT);
+        Stretch {
+            head: self.head,
+            table: &tables[sequence.table.clone()],
+            tokens,
+        }
+    }
+}
+
 /// The attention tasks of one step.
 pub struct AttentionPlan {
     sequences: Vec<Sequence>,
@@ -59,23 +84,45 @@ impl AttentionPlan {
     pub fn new(sequences: Vec<Sequence>, shape: HeadShape, threads: usize) -> Self {
         let group = shape.heads / shape.kv_heads;
         let chunk = (TASK_ROWS / group).max(1);
-        let scarce = sequences.len() * shape.kv_heads < 4 * threads && sequences.iter().all(|s| s.rows.len() == 1);
+        let scarce = sequences.len() * shape.kv_heads < 4 * threads
+            && sequences.iter().all(|s| s.rows.len() == 1);
         let (mut tasks, mut partials) = (Vec::new(), 0);
         for (sequence, s) in sequences.iter().enumerate() {
             let splits = s.start / SPLIT + 1;
             for head in 0..shape.kv_heads {
                 if scarce && threads > 1 && splits > 1 {
-                    tasks.extend((0..splits).map(|n| Task { sequence, head, rows: s.rows.clone(), lone: Some((n, partials + n)) }));
+                    tasks.extend((0..splits).map(|n| Task {
+                        sequence,
+                        head,
+                        rows: s.rows.clone(),
+                        lone: Some((n, partials + n)),
+                    }));
                     partials += splits;
                     continue;
                 }
                 let starts = s.rows.clone().step_by(chunk);
-                tasks.extend(starts.map(|row| Task { sequence, head, rows: row..s.rows.end.min(row + chunk), lone: None }));
+                tasks.extend(starts.map(|row| Task {
+                    sequence,
+                    head,
+                    rows: row..s.rows.end.min(row + chunk),
+                    lone: None,
+                }));
             }
         }
         // Long tasks first: the tail of the job is then short.
-        tasks.sort_by_key(|t| std::cmp::Reverse(sequences[t.sequence].start + t.rows.end - sequences[t.sequence].rows.start));
-        Self { sequences, shape, tasks, partials: std::iter::repeat_with(State::default).take(partials).collect() }
+        tasks.sort_by_key(|t| {
+            std::cmp::Reverse(
+                sequences[t.sequence].start + t.rows.end - sequences[t.sequence].rows.start,
+            )
+        });
+        Self {
+            sequences,
+            shape,
+            tasks,
+            partials: std::iter::repeat_with(State::default)
+                .take(partials)
+                .collect(),
+        }
     }
 
     /// Attends row i of `q` (heads x head_dim numbers, rows `q_ld` apart, after rotation) to the pool's keys up to its own, which are already
@@ -83,33 +130,70 @@ impl AttentionPlan {
     ///
     /// `tables` holds block numbers; `window` is the number of tokens a query sees, itself included.
     #[allow(clippy::too_many_arguments)]
-    pub fn run(&mut self, cpu: &Cpu, kv: &KvPool, layer: usize, window: Option<usize>, tables: &[i32], q: &[f32], q_ld: usize, out: &mut [f32]) {
+    pub fn run(
+        &mut self,
+        cpu: &Cpu,
+        kv: &KvPool,
+        layer: usize,
+        window: Option<usize>,
+        tables: &[i32],
+        q: &[f32],
+        q_ld: usize,
+        out: &mut [f32],
+    ) {
         let scale = 1.0 / (self.shape.head_dim as f32).sqrt();
-        let call = Call { isa: cpu.isa(), kv, layer, scale, window: window.unwrap_or(usize::MAX) };
-        let Self { sequences, shape, tasks, partials } = self;
-        let out = Shared::new(out);
-        let shared_partials = Shared::new(partials);
-        cpu.pool().run(tasks.len(), &|i| {
-            let task = &tasks[i];
-            let sequence = &sequences[task.sequence];
-            let table = &tables[sequence.table.clone()];
+        let call = Call {
+            isa: cpu.isa(),
+            kv,
+            layer,
+            scale,
+            window: window.unwrap_or(usize::MAX),
+        };
+        let Self {
+            sequences,
+            shape,
+            tasks,
+            partials,
+        } = self;
+        let (out, partials) = (Shared::new(out), Shared::new(partials));
+        let chunk = tasks.len().div_ceil(CHUNKS * cpu.pool().threads()).max(1);
+        cpu.pool().run(tasks.len().div_ceil(chunk), &|c| {
             SCRATCH.with_borrow_mut(|scratch| {
-                let positions = load(scratch, shape, task, sequence, q, q_ld, kv.layout().dim());
-                scratch.round_queries(call.isa, kv.layout().dtype);
-                let first = positions[0].saturating_add(1).saturating_sub(call.window) / SPLIT;
-                let last = positions[positions.len() - 1] / SPLIT;
-                match task.lone {
-                    None => {
-                        (first..=last).for_each(|split| scratch.attend(&call, task.head, &positions, table, split));
-                        write(&scratch.state, shape, task, kv.layout().dim(), &out);
+                let end = tasks.len().min((c + 1) * chunk);
+                for i in c * chunk..end {
+                    let task = &tasks[i];
+                    let sequence = &sequences[task.sequence];
+                    let positions =
+                        load(scratch, shape, task, sequence, q, q_ld, kv.layout().dim());
+                    scratch.round_queries(call.isa, kv.layout().dtype);
+                    let splits = task.splits(sequence, call.window);
+                    for split in splits.clone() {
+                        let stretch = task.stretch(sequence, tables, split);
+                        let ahead = match tasks[..end].get(i + 1) {
+                            _ if split + 1 < splits.end => {
+                                Some(task.stretch(sequence, tables, split + 1))
+                            }
+                            Some(next) => {
+                                let sequence = &sequences[next.sequence];
+                                Some(next.stretch(
+                                    sequence,
+                                    tables,
+                                    next.splits(sequence, call.window).start,
+                                ))
+                            }
+                            None => None,
+                        };
+                        // Prefill reads its keys again and again from the cache; only decodes wait for memory.
+                        let ahead = ahead.filter(|_| task.rows.len() == 1);
+                        scratch.attend(&call, &positions, &stretch, ahead.as_ref());
                     }
-                    Some((split, slot)) => {
-                        if split >= first {
-                            scratch.attend(&call, task.head, &positions, table, split);
-                        }
+                    match task.lone {
+                        None => write(&scratch.state, shape, task, kv.layout().dim(), &out),
                         // SAFETY: every lone task has a slot of its own.
-                        let slot = unsafe { shared_partials.slice(slot, 1) };
-                        std::mem::swap(&mut slot[0], &mut scratch.state);
+                        Some((_, slot)) => std::mem::swap(
+                            unsafe { &mut partials.slice(slot, 1)[0] },
+                            &mut scratch.state,
+                        ),
                     }
                 }
             });
@@ -128,7 +212,14 @@ impl AttentionPlan {
             for part in &self.partials[slot..slot + splits] {
                 for row in 0..group {
                     if part.max[row] > f32::NEG_INFINITY {
-                        state.merge(cpu.isa(), row, dim, part.max[row], part.sum[row], &part.values[row * dim..(row + 1) * dim]);
+                        state.merge(
+                            cpu.isa(),
+                            row,
+                            dim,
+                            part.max[row],
+                            part.sum[row],
+                            &part.values[row * dim..(row + 1) * dim],
+                        );
                     }
                 }
             }
@@ -138,14 +229,23 @@ impl AttentionPlan {
 }
 
 /// Copies the task's queries (row by row, the group's heads together) and returns the position of each.
-fn load(scratch: &mut Scratch, shape: &HeadShape, task: &Task, sequence: &Sequence, q: &[f32], q_ld: usize, dim: usize) -> Vec<usize> {
+fn load(
+    scratch: &mut Scratch,
+    shape: &HeadShape,
+    task: &Task,
+    sequence: &Sequence,
+    q: &[f32],
+    q_ld: usize,
+    dim: usize,
+) -> Vec<usize> {
     let group = shape.heads / shape.kv_heads;
     scratch.reset(task.rows.len() * group, dim);
     let mut positions = Vec::with_capacity(task.rows.len() * group);
     for row in task.rows.clone() {
         for g in 0..group {
             let from = row * q_ld + (task.head * group + g) * shape.head_dim;
-            scratch.queries[positions.len() * dim..][..shape.head_dim].copy_from_slice(&q[from..from + shape.head_dim]);
+            scratch.queries[positions.len() * dim..][..shape.head_dim]
+                .copy_from_slice(&q[from..from + shape.head_dim]);
             positions.push(sequence.start + row - sequence.rows.start);
         }
     }
@@ -160,9 +260,13 @@ fn write(state: &State, shape: &HeadShape, task: &Task, dim: usize, out: &Shared
         // SAFETY: a task owns its rows of its heads.
         let out = unsafe { out.slice(at, group * shape.head_dim) };
         for head in out.chunks_exact_mut(shape.head_dim) {
-            let Some((values, sum)) = values.next() else { return };
+            let Some((values, sum)) = values.next() else {
+                return;
+            };
             let inverse = 1.0 / sum;
-            head.iter_mut().zip(values).for_each(|(o, v)| *o = v * inverse);
+            head.iter_mut()
+                .zip(values)
+                .for_each(|(o, v)| *o = v * inverse);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! One KV head's attention for a few query rows over some splits.
 
+use std::ops::Range;
+
 use super::{Queries, ROWS, Runs, SPLIT, generic};
 use crate::isa::Isa;
 use crate::kv::{KvPool, KvType, RUN};
@@ -13,6 +15,40 @@ pub(super) struct Call<'a> {
     pub(super) scale: f32,
     /// Tokens a query sees, itself included; `usize::MAX` = all.
     pub(super) window: usize,
+}
+
+/// Consecutive tokens of one sequence and KV head, within one split.
+pub(super) struct Stretch<'a> {
+    pub(super) head: usize,
+    pub(super) table: &'a [i32],
+    pub(super) tokens: Range<usize>,
+}
+
+impl Stretch<'_> {
+    /// Block of a token, and the token's place in it.
+    fn place(&self, call: &Call<'_>, token: usize) -> (usize, usize) {
+        let size = call.kv.layout().block_size;
+        (
+            usize::try_from(self.table[token / size]).unwrap_or(usize::MAX),
+            token % size,
+        )
+    }
+
+    /// Starts to bring the keys (`part` 0) or values (1) into the second cache.
+    fn fetch(&self, call: &Call<'_>, part: usize) {
+        let size = call.kv.layout().block_size;
+        for token in self.tokens.clone().step_by(size.min(SPLIT)) {
+            let (block, first) = self.place(call, token);
+            let runs = (self.tokens.end - token).min(size - first).div_ceil(RUN);
+            call.kv.fetch(
+                block,
+                call.layer,
+                self.head,
+                part,
+                first / RUN..first / RUN + runs,
+            );
+        }
+    }
 }
 
 /// The running state of some query rows: maximum, sum and weighted values of the splits merged so far.
@@ -34,9 +70,25 @@ impl State {
     }
 
     /// Merges one split's result for `row` (which must not be entirely masked).
-    pub(super) fn merge(&mut self, isa: Isa, row: usize, dim: usize, max: f32, sum: f32, values: &[f32]) {
+    pub(super) fn merge(
+        &mut self,
+        isa: Isa,
+        row: usize,
+        dim: usize,
+        max: f32,
+        sum: f32,
+        values: &[f32],
+    ) {
         let acc = &mut self.values[row * dim..(row + 1) * dim];
-        merge_row(isa, &mut self.max[row], &mut self.sum[row], acc, max, sum, values);
+        merge_row(
+            isa,
+            &mut self.max[row],
+            &mut self.sum[row],
+            acc,
+            max,
+            sum,
+            values,
+        );
     }
 }
 
@@ -47,7 +99,11 @@ for_each_isa! {
 #[inline(always)]
 fn merge_body(max: &mut f32, sum: &mut f32, acc: &mut [f32], max2: f32, sum2: f32, values: &[f32]) {
     let new = max.max(max2);
-    let old = if *max == f32::NEG_INFINITY { 0.0 } else { exp(*max - new) };
+    let old = if *max == f32::NEG_INFINITY {
+        0.0
+    } else {
+        exp(*max - new)
+    };
     let fresh = exp(max2 - new);
     *max = new;
     *sum = *sum * old + sum2 * fresh;
@@ -86,51 +142,107 @@ impl Scratch {
         }
     }
 
-    /// Attends the rows, whose absolute positions are `positions`, to split number `split` of the sequence with block table `table`.
-    pub(super) fn attend(&mut self, call: &Call<'_>, head: usize, positions: &[usize], table: &[i32], split: usize) {
-        let dim = call.kv.layout().dim();
-        let start = split * SPLIT;
-        let end = positions.iter().max().map_or(start, |p| p + 1).min(start + SPLIT);
+    /// Attends the rows, whose absolute positions are `positions`, to a stretch of keys; meanwhile fetches those of `ahead` from memory.
+    pub(super) fn attend(
+        &mut self,
+        call: &Call<'_>,
+        positions: &[usize],
+        stretch: &Stretch<'_>,
+        ahead: Option<&Stretch<'_>>,
+    ) {
+        let start = stretch.tokens.start;
         let empty: (&[u8], &[u8]) = (&[], &[]);
         let mut runs = [empty; SPLIT / RUN];
-        let count = end.saturating_sub(start).div_ceil(RUN);
-        for (i, run) in runs.iter_mut().enumerate().take(count) {
-            let token = start + i * RUN;
-            let size = call.kv.layout().block_size;
-            let block = usize::try_from(table[token / size]).unwrap_or(usize::MAX);
-            *run = call.kv.run(block, call.layer, head, token % size / RUN);
+        let count = stretch.tokens.len().div_ceil(RUN);
+        for (run, token) in runs.iter_mut().zip(stretch.tokens.clone().step_by(RUN)) {
+            let (block, first) = stretch.place(call, token);
+            *run = call.kv.run(block, call.layer, stretch.head, first / RUN);
         }
         for (g, group) in positions.chunks(ROWS).enumerate() {
-            self.attend_rows(call, g * ROWS, group, &runs[..count], start, dim);
+            self.attend_rows(
+                call,
+                g * ROWS,
+                group,
+                &runs[..count],
+                start,
+                ahead.filter(|_| g == 0),
+            );
         }
     }
 
-    fn attend_rows(&mut self, call: &Call<'_>, first: usize, positions: &[usize], runs: &Runs<'_>, start: usize, dim: usize) {
+    fn attend_rows(
+        &mut self,
+        call: &Call<'_>,
+        first: usize,
+        positions: &[usize],
+        runs: &Runs<'_>,
+        start: usize,
+        ahead: Option<&Stretch<'_>>,
+    ) {
+        let dim = call.kv.layout().dim();
         let high = |p: usize| (p + 1).saturating_sub(start).min(SPLIT);
-        let low = |p: usize| (p + 1).saturating_sub(call.window).saturating_sub(start).min(SPLIT);
+        let low = |p: usize| {
+            (p + 1)
+                .saturating_sub(call.window)
+                .saturating_sub(start)
+                .min(SPLIT)
+        };
         let widest = positions.iter().map(|&p| high(p)).max().unwrap_or(0);
         if positions.iter().all(|&p| low(p) >= high(p)) {
             return;
         }
         let runs = &runs[..widest.div_ceil(RUN)];
         let rows = first * dim..(first + positions.len()) * dim;
-        let queries =
-            Queries { bf16: &self.queries_bf16[rows.clone()], f32: &self.queries[rows], rows: positions.len(), dim };
+        let queries = Queries {
+            bf16: &self.queries_bf16[rows.clone()],
+            f32: &self.queries[rows],
+            rows: positions.len(),
+            dim,
+        };
         let dtype = call.kv.layout().dtype;
+        if let Some(ahead) = ahead {
+            ahead.fetch(call, 0);
+        }
         scores(call.isa, dtype, &queries, runs, &mut self.scores);
         let mut stats = [(f32::NEG_INFINITY, 0.0f32); ROWS];
         for (row, &position) in positions.iter().enumerate() {
             let range = row * SPLIT..row * SPLIT + runs.len() * RUN;
             let scores = &mut self.scores[range.clone()];
-            let rounded = if dtype == KvType::Bf16 { &mut self.p_bf16[range] } else { &mut [] };
-            stats[row] = softmax(call.isa, scores, rounded, call.scale, low(position), high(position));
+            let rounded = if dtype == KvType::Bf16 {
+                &mut self.p_bf16[range]
+            } else {
+                &mut []
+            };
+            stats[row] = softmax(
+                call.isa,
+                scores,
+                rounded,
+                call.scale,
+                low(position),
+                high(position),
+            );
         }
-        let p = Queries { bf16: &self.p_bf16, f32: &self.scores, rows: positions.len(), dim: SPLIT };
+        let p = Queries {
+            bf16: &self.p_bf16,
+            f32: &self.scores,
+            rows: positions.len(),
+            dim: SPLIT,
+        };
+        if let Some(ahead) = ahead {
+            ahead.fetch(call, 1);
+        }
         weigh(call.isa, dtype, &p, runs, dim, &mut self.weighted);
         for (row, &position) in positions.iter().enumerate() {
             if low(position) < high(position) {
                 let (max, sum) = stats[row];
-                self.state.merge(call.isa, first + row, dim, max, sum, &self.weighted[row * dim..(row + 1) * dim]);
+                self.state.merge(
+                    call.isa,
+                    first + row,
+                    dim,
+                    max,
+                    sum,
+                    &self.weighted[row * dim..(row + 1) * dim],
+                );
             }
         }
     }
@@ -145,7 +257,14 @@ fn scores(isa: Isa, dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut [
     }
 }
 
-fn softmax(isa: Isa, scores: &mut [f32], rounded: &mut [u16], scale: f32, low: usize, high: usize) -> (f32, f32) {
+fn softmax(
+    isa: Isa,
+    scores: &mut [f32],
+    rounded: &mut [u16],
+    scale: f32,
+    low: usize,
+    high: usize,
+) -> (f32, f32) {
     match isa {
         // SAFETY: the instruction set is available; runs are whole.
         #[cfg(target_arch = "x86_64")]

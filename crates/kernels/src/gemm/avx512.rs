@@ -9,6 +9,7 @@ use std::cell::RefCell;
 
 use super::{Mode, Tile};
 use crate::buffer::Aligned;
+use crate::isa::prefetch;
 use crate::packed::{Form, GROUP, PANEL};
 
 /// Rows from which spreading the nibbles into a buffer pays.
@@ -82,29 +83,59 @@ fn width(tile: &Tile<'_>) -> usize {
 fn packed(tile: &Tile<'_>, panel: usize, count: usize) -> Block {
     let (codes, scales) = (tile.w.panel(panel), tile.w.panel_scales(panel));
     // With few rows a fixed distance down the stream; else the whole next block.
-    let distance = if tile.rows.len() <= ROWS { STREAM_AHEAD } else { count * codes.len() };
+    let distance = if tile.rows.len() <= ROWS {
+        STREAM_AHEAD
+    } else {
+        count * codes.len()
+    };
     let ahead = (
         codes.as_ptr().wrapping_add(distance),
-        scales.as_ptr().cast::<u8>().wrapping_add(distance * 2 * scales.len() / codes.len()),
+        scales
+            .as_ptr()
+            .cast::<u8>()
+            .wrapping_add(distance * 2 * scales.len() / codes.len()),
     );
-    Block { panel, count, codes: codes.as_ptr(), stride: codes.len(), scales: scales.as_ptr().cast(), ahead }
+    Block {
+        panel,
+        count,
+        codes: codes.as_ptr(),
+        stride: codes.len(),
+        scales: scales.as_ptr().cast(),
+        ahead,
+    }
 }
 
 /// The block with nibbles as bytes and scales as f32.
 #[target_feature(enable = "avx512f,avx512bw,f16c")]
-unsafe fn spread_block(tile: &Tile<'_>, block: Block, codes: &mut Aligned<u8>, scales: &mut Aligned<f32>) -> Block {
+unsafe fn spread_block(
+    tile: &Tile<'_>,
+    block: Block,
+    codes: &mut Aligned<u8>,
+    scales: &mut Aligned<f32>,
+) -> Block {
     let (bytes, numbers) = (2 * block.stride, tile.w.panel_scales(block.panel).len());
     codes.ensure(block.count * bytes);
     scales.ensure(block.count * numbers);
     for i in 0..block.count {
-        let (from, to) = (tile.w.panel(block.panel + i), &mut codes[i * bytes..(i + 1) * bytes]);
+        let (from, to) = (
+            tile.w.panel(block.panel + i),
+            &mut codes[i * bytes..(i + 1) * bytes],
+        );
         // SAFETY: the CPU has AVX-512; `to` is twice as long as `from`, and the f32 as many as the f16.
         unsafe {
             spread(from, to);
-            widen(tile.w.panel_scales(block.panel + i), &mut scales[i * numbers..(i + 1) * numbers]);
+            widen(
+                tile.w.panel_scales(block.panel + i),
+                &mut scales[i * numbers..(i + 1) * numbers],
+            );
         }
     }
-    Block { codes: codes.as_ptr(), stride: bytes, scales: scales.as_ptr().cast(), ..block }
+    Block {
+        codes: codes.as_ptr(),
+        stride: bytes,
+        scales: scales.as_ptr().cast(),
+        ..block
+    }
 }
 
 /// f16 to f32.
@@ -112,14 +143,21 @@ unsafe fn spread_block(tile: &Tile<'_>, block: Block, codes: &mut Aligned<u8>, s
 unsafe fn widen(halves: &[u16], out: &mut [f32]) {
     for (from, to) in halves.chunks_exact(PANEL).zip(out.chunks_exact_mut(PANEL)) {
         // SAFETY: both have 16 items.
-        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast()))) }
+        unsafe {
+            _mm512_storeu_ps(
+                to.as_mut_ptr(),
+                _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())),
+            )
+        }
     }
 }
 
 /// Cuts a range into (start, count <= size).
 fn blocks(range: std::ops::Range<usize>, size: usize) -> impl Iterator<Item = (usize, usize)> {
     let end = range.end;
-    range.step_by(size).map(move |start| (start, size.min(end - start)))
+    range
+        .step_by(size)
+        .map(move |start| (start, size.min(end - start)))
 }
 
 /// Nibbles to bytes, in the order of a `W8` panel.
@@ -133,7 +171,10 @@ unsafe fn spread(codes: &[u8], out: &mut [u8]) {
             unsafe {
                 let packed = _mm512_loadu_si512(group.as_ptr().add(j * 64).cast());
                 let high = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), mask);
-                _mm512_storeu_si512(out.as_mut_ptr().add(j * 64).cast(), _mm512_and_si512(packed, mask));
+                _mm512_storeu_si512(
+                    out.as_mut_ptr().add(j * 64).cast(),
+                    _mm512_and_si512(packed, mask),
+                );
                 _mm512_storeu_si512(out.as_mut_ptr().add((j + 4) * 64).cast(), high);
             }
         }
@@ -166,7 +207,11 @@ unsafe fn rows<const SOURCE: u8>(tile: &Tile<'_>, block: &Block) {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
-unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(tile: &Tile<'_>, block: &Block, row: usize) {
+unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(
+    tile: &Tile<'_>,
+    block: &Block,
+    row: usize,
+) {
     let (groups, acts) = (tile.w.groups(), tile.acts);
     let ahead = Ahead::new(tile, block, row);
     let mut sums = [[_mm512_setzero_ps(); N]; M];
@@ -176,12 +221,18 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(tile: &Til
         for g in 0..groups {
             ahead.fetch::<N>(g);
             let broadcast = |m: usize, j: usize| {
-                _mm512_set1_epi32(act_codes.add(m * acts.k_padded + g * GROUP + j * 4).cast::<i32>().read_unaligned())
+                _mm512_set1_epi32(
+                    act_codes
+                        .add(m * acts.k_padded + g * GROUP + j * 4)
+                        .cast::<i32>()
+                        .read_unaligned(),
+                )
             };
             let mut dots = [[_mm512_setzero_si512(); N]; M];
             if SOURCE == BYTES {
                 for (m, dots) in dots.iter_mut().enumerate() {
-                    *dots = [_mm512_set1_epi32(*acts.offsets.as_ptr().add((row + m) * groups + g)); N];
+                    *dots =
+                        [_mm512_set1_epi32(*acts.offsets.as_ptr().add((row + m) * groups + g)); N];
                 }
             }
             if SOURCE == NIBBLES {
@@ -190,7 +241,9 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(tile: &Til
                     let mut low = [_mm512_setzero_si512(); N];
                     let mut high = low;
                     for n in 0..N {
-                        let packed = _mm512_loadu_si512(block.codes.add(n * block.stride + g * 256 + j * 64).cast());
+                        let packed = _mm512_loadu_si512(
+                            block.codes.add(n * block.stride + g * 256 + j * 64).cast(),
+                        );
                         low[n] = _mm512_and_si512(packed, mask);
                         high[n] = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), mask);
                     }
@@ -206,7 +259,9 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(tile: &Til
                 for j in 0..8 {
                     let mut w = [_mm512_setzero_si512(); N];
                     for n in 0..N {
-                        w[n] = _mm512_loadu_si512(block.codes.add(n * block.stride + g * 512 + j * 64).cast());
+                        w[n] = _mm512_loadu_si512(
+                            block.codes.add(n * block.stride + g * 512 + j * 64).cast(),
+                        );
                     }
                     for m in 0..M {
                         let a = broadcast(m, j);
@@ -223,7 +278,11 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(tile: &Til
                     let scale = _mm512_mul_ps(scale, _mm512_set1_ps(*acts.scales.as_ptr().add(at)));
                     sums[m][n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[m][n]), scale, sums[m][n]);
                     if SOURCE != BYTES {
-                        sums[m][n] = _mm512_fmadd_ps(min, _mm512_set1_ps(*acts.scaled_sums.as_ptr().add(at)), sums[m][n]);
+                        sums[m][n] = _mm512_fmadd_ps(
+                            min,
+                            _mm512_set1_ps(*acts.scaled_sums.as_ptr().add(at)),
+                            sums[m][n],
+                        );
                     }
                 }
             }
@@ -241,11 +300,17 @@ unsafe fn scale_and_min<const SOURCE: u8>(block: &Block, at: usize) -> (__m512, 
     // SAFETY: the block has group `at`: 16 f16 (`W8`), or 16 scales and 16 minima, f16 or f32.
     unsafe {
         match SOURCE {
-            BYTES => (_mm512_cvtph_ps(_mm256_loadu_si256(block.scales.add(at * 32).cast())), _mm512_setzero_ps()),
+            BYTES => (
+                _mm512_cvtph_ps(_mm256_loadu_si256(block.scales.add(at * 32).cast())),
+                _mm512_setzero_ps(),
+            ),
             NIBBLES => {
                 let halves = _mm512_loadu_si512(block.scales.add(at * 64).cast());
                 let min = _mm512_extracti64x4_epi64::<1>(halves);
-                (_mm512_cvtph_ps(_mm512_castsi512_si256(halves)), _mm512_cvtph_ps(min))
+                (
+                    _mm512_cvtph_ps(_mm512_castsi512_si256(halves)),
+                    _mm512_cvtph_ps(min),
+                )
             }
             _ => {
                 let scale = block.scales.add(at * 128).cast::<f32>();
@@ -268,9 +333,23 @@ struct Ahead {
 
 impl Ahead {
     fn new(tile: &Tile<'_>, block: &Block, row: usize) -> Self {
-        let bytes = if tile.w.form() == Form::W4 { (256, 64) } else { (512, 32) };
-        let (phase, phases) = ((row - tile.rows.start) / ROWS, tile.rows.len().div_ceil(ROWS));
-        Self { codes: block.ahead.0, scales: block.ahead.1, groups: tile.w.groups(), bytes, phase, phases }
+        let bytes = if tile.w.form() == Form::W4 {
+            (256, 64)
+        } else {
+            (512, 32)
+        };
+        let (phase, phases) = (
+            (row - tile.rows.start) / ROWS,
+            tile.rows.len().div_ceil(ROWS),
+        );
+        Self {
+            codes: block.ahead.0,
+            scales: block.ahead.1,
+            groups: tile.w.groups(),
+            bytes,
+            phase,
+            phases,
+        }
     }
 
     /// Fetches what corresponds to group `g` of `N` panels, if it is this phase's turn.
@@ -289,29 +368,33 @@ impl Ahead {
     }
 }
 
-#[inline(always)]
-fn prefetch(line: *const u8) {
-    // SAFETY: a prefetch of any address is harmless.
-    unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
-}
-
 /// Writes a register tile, with bias and mode.
 ///
 /// # Safety
 /// As `gemm::compute`; the tile's rows from `row` and panels from `panel` on exist.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn store<const M: usize, const N: usize>(tile: &Tile<'_>, panel: usize, row: usize, sums: &[[__m512; N]; M]) {
+pub(super) unsafe fn store<const M: usize, const N: usize>(
+    tile: &Tile<'_>,
+    panel: usize,
+    row: usize,
+    sums: &[[__m512; N]; M],
+) {
     for n in 0..N {
         let features = tile.features(panel + n);
         let mask = ((1u32 << features) - 1) as __mmask16;
         for (m, sums) in sums.iter().enumerate() {
             // SAFETY: the masked lanes are elements of the tile (and of the bias).
             unsafe {
-                let out = tile.out.add((row + m - tile.rows.start) * tile.ld + (panel + n - tile.panels.start) * PANEL);
+                let out = tile.out.add(
+                    (row + m - tile.rows.start) * tile.ld + (panel + n - tile.panels.start) * PANEL,
+                );
                 let mut value = sums[n];
                 if let Some(bias) = tile.bias {
-                    value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, bias.as_ptr().add((panel + n) * PANEL)));
+                    value = _mm512_add_ps(
+                        value,
+                        _mm512_maskz_loadu_ps(mask, bias.as_ptr().add((panel + n) * PANEL)),
+                    );
                 }
                 if tile.mode == Mode::Add {
                     value = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, out), value);

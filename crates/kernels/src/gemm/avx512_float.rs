@@ -44,7 +44,8 @@ unsafe fn tiles<const HALF: bool>(tile: &Tile<'_>) {
                     (3, 4) => registers::<HALF, 3, 4>(tile, panel, row),
                     (2, 4) => registers::<HALF, 2, 4>(tile, panel, row),
                     (1, 4) => registers::<HALF, 1, 4>(tile, panel, row),
-                    _ => (row..row + height).for_each(|row| by_panel::<HALF, 1>(tile, panel, row, count)),
+                    _ => (row..row + height)
+                        .for_each(|row| by_panel::<HALF, 1>(tile, panel, row, count)),
                 }
             }
             row += height;
@@ -55,7 +56,12 @@ unsafe fn tiles<const HALF: bool>(tile: &Tile<'_>) {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,fma")]
-unsafe fn by_panel<const HALF: bool, const M: usize>(tile: &Tile<'_>, panel: usize, row: usize, count: usize) {
+unsafe fn by_panel<const HALF: bool, const M: usize>(
+    tile: &Tile<'_>,
+    panel: usize,
+    row: usize,
+    count: usize,
+) {
     for panel in panel..panel + count {
         // SAFETY: the caller's promises.
         unsafe { registers::<HALF, M, 1>(tile, panel, row) }
@@ -64,7 +70,11 @@ unsafe fn by_panel<const HALF: bool, const M: usize>(tile: &Tile<'_>, panel: usi
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,fma")]
-unsafe fn registers<const HALF: bool, const M: usize, const N: usize>(tile: &Tile<'_>, panel: usize, row: usize) {
+unsafe fn registers<const HALF: bool, const M: usize, const N: usize>(
+    tile: &Tile<'_>,
+    panel: usize,
+    row: usize,
+) {
     let (acts, k) = (tile.acts, tile.acts.k_padded);
     let weights = tile.w.panel(panel).as_ptr();
     let stride = tile.w.panel(panel).len();
@@ -79,10 +89,16 @@ unsafe fn registers<const HALF: bool, const M: usize, const N: usize>(tile: &Til
             }
             for m in 0..M {
                 if HALF {
-                    let pair = acts.halves.as_ptr().add((row + m) * k + 2 * step).cast::<i32>().read_unaligned();
+                    let pair = acts
+                        .halves
+                        .as_ptr()
+                        .add((row + m) * k + 2 * step)
+                        .cast::<i32>()
+                        .read_unaligned();
                     let a: __m512bh = transmute(_mm512_set1_epi32(pair));
                     for n in 0..N {
-                        sums[m][n] = _mm512_dpbf16_ps(sums[m][n], transmute::<__m512, __m512bh>(w[n]), a);
+                        sums[m][n] =
+                            _mm512_dpbf16_ps(sums[m][n], transmute::<__m512, __m512bh>(w[n]), a);
                     }
                 } else {
                     let a = _mm512_set1_ps(*acts.floats.as_ptr().add((row + m) * k + step));

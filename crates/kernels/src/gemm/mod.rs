@@ -50,9 +50,20 @@ impl Tile<'_> {
     }
 
     fn check(&self) {
-        assert!(self.rows.end <= self.acts.m && self.panels.end <= self.w.panels(), "tile outside its matrices");
-        assert_eq!(self.acts.k_padded, self.w.k_padded(), "activations and weights differ in their inputs");
-        assert_eq!(self.acts.kind, crate::acts::ActForm::of(self.w.form()), "activation form does not fit the weights");
+        assert!(
+            self.rows.end <= self.acts.m && self.panels.end <= self.w.panels(),
+            "tile outside its matrices"
+        );
+        assert_eq!(
+            self.acts.k_padded,
+            self.w.k_padded(),
+            "activations and weights differ in their inputs"
+        );
+        assert_eq!(
+            self.acts.kind,
+            crate::acts::ActForm::of(self.w.form()),
+            "activation form does not fit the weights"
+        );
         if let Some(bias) = self.bias {
             assert_eq!(bias.len(), self.w.n(), "bias length");
         }
