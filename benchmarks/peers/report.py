@@ -1,4 +1,4 @@
-"""Medians, ratios and the two result files: JSON with every run, Markdown to read."""
+"""Medians, ratios and the result files: JSON with every run, Markdown to read, SVG to look at."""
 
 import json
 import shlex
@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from peers.plot import Panel, bars
 from peers.workloads import WORKLOADS
 
 # For each workload the numbers that are compared, with the direction in which better lies.
@@ -72,17 +73,27 @@ class Report:
         return [name for name in WORKLOADS if name in seen]
 
     def write(self, stem: Path) -> None:
-        """Write `stem`.json and `stem`.md, with the directories of this machine replaced by their names."""
+        """Write `stem`.json, .md and .svg, with the directories of this machine replaced by their names."""
         data = asdict(self)
         del data["hidden"]
         stem.parent.mkdir(parents=True, exist_ok=True)
         stem.with_suffix(".json").write_text(self._hide(json.dumps(data, indent=1)) + "\n")
         stem.with_suffix(".md").write_text(self._hide(markdown(self)))
+        stem.with_suffix(".svg").write_text(
+            bars(self.title, [_panel(self, name) for name in self.workloads()])
+        )
 
     def _hide(self, text: str) -> str:
         for path, name in sorted(self.hidden.items(), key=lambda item: -len(item[0])):
             text = text.replace(path, name)
         return text
+
+
+def _panel(report: Report, workload: str) -> Panel:
+    """The first compared number of a workload, which is a throughput, for everybody who ran it."""
+    key, label, _ = COMPARED[workload][0]
+    rows = [(name, report.medians(name, workload).get(key, 0.0)) for name in report.names()]
+    return f"{workload}: {WORKLOADS[workload].describe()}: {label}", [row for row in rows if row[1] > 0]
 
 
 def _triple(numbers: dict[str, float], latency: str) -> str:

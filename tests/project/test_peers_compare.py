@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from peers.processes import Meter, ProcessTree
@@ -108,6 +109,11 @@ def test_the_report_divides_medians_and_hides_directories(tmp_path: Path) -> Non
         report.runs.append(Run("penstock", "W1", repeat, 1, numbers(mine, 2.0)))
         report.runs.append(Run("peer", "W1", repeat, 1, numbers(theirs, 8.0)))
     report.write(tmp_path / "out/result")
+    picture = ElementTree.parse(tmp_path / "out/result.svg").getroot()
+    labels = [element.text for element in picture.iter() if element.tag.endswith("text")]
+    assert labels[-4:] == ["penstock", "200", "peer", "100"]
+    widths = [float(element.attrib["width"]) for element in picture.iter() if element.tag.endswith("rect")]
+    assert widths[0] == pytest.approx(2 * widths[1], rel=1e-3)
     text = (tmp_path / "out/result.md").read_text()
     assert "| W1 | output tok/s | higher | 200.0 | 2.00 |" in text
     assert "| W1 | TPOT median | lower | 2.0 | 0.25 |" in text
