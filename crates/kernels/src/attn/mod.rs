@@ -6,6 +6,8 @@
 //! or whether its splits ran on one thread or several.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod generic;
 mod plan;
@@ -18,7 +20,8 @@ pub(crate) const SPLIT: usize = 256;
 /// Query rows that a kernel call handles at once.
 pub(crate) const ROWS: usize = 6;
 
-/// The query rows of one kernel call: up to [`ROWS`], each `dim` numbers.
+/// The query rows (or probabilities) of one kernel call: up to [`ROWS`], each `dim` numbers. With bf16 keys AVX-512 reads `bf16`; the others
+/// read `f32`, which then holds the same rounded numbers.
 pub(crate) struct Queries<'a> {
     pub(crate) bf16: &'a [u16],
     pub(crate) f32: &'a [f32],

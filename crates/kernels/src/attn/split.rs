@@ -112,6 +112,18 @@ fn merge_body(max: &mut f32, sum: &mut f32, acc: &mut [f32], max2: f32, sum2: f3
     }
 }
 
+for_each_isa! {
+    /// bf16 to f32.
+    fn widen(rounded: &[u16], out: &mut [f32]) = widen_body;
+}
+
+#[inline(always)]
+fn widen_body(rounded: &[u16], out: &mut [f32]) {
+    for (out, &bits) in out.iter_mut().zip(rounded) {
+        *out = f32::from_bits(u32::from(bits) << 16);
+    }
+}
+
 /// A task's buffers.
 #[derive(Default)]
 pub(super) struct Scratch {
@@ -139,6 +151,9 @@ impl Scratch {
     pub(super) fn round_queries(&mut self, isa: Isa, dtype: KvType) {
         if dtype == KvType::Bf16 {
             to_bf16(isa, &self.queries, &mut self.queries_bf16);
+            if isa != Isa::Avx512 {
+                widen(isa, &self.queries_bf16, &mut self.queries);
+            }
         }
     }
 
@@ -253,7 +268,10 @@ fn scores(isa: Isa, dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut [
         // SAFETY: the instruction set is available; shapes are asserted there.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { super::avx512::scores(dtype, q, runs, out) },
-        _ => generic::scores(isa, dtype, q, runs, out),
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { super::avx2::scores(dtype, q, runs, out) },
+        _ => generic::scores(dtype, q, runs, out),
     }
 }
 
@@ -272,7 +290,10 @@ fn softmax(
         _ => {
             let mut result = (0.0, 0.0);
             generic::softmax(isa, scores, scale, low, high, &mut result);
-            to_bf16(isa, &scores[..rounded.len()], rounded);
+            if !rounded.is_empty() {
+                to_bf16(isa, scores, rounded);
+                widen(isa, rounded, scores);
+            }
             result
         }
     }
@@ -283,6 +304,9 @@ fn weigh(isa: Isa, dtype: KvType, p: &Queries<'_>, runs: &Runs<'_>, dim: usize, 
         // SAFETY: the instruction set is available; shapes are asserted there.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { super::avx512::weigh(dtype, p, runs, dim, out) },
-        _ => generic::weigh(isa, dtype, p, runs, dim, out),
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { super::avx2::weigh(dtype, p, runs, dim, out) },
+        _ => generic::weigh(dtype, p, runs, dim, out),
     }
 }
