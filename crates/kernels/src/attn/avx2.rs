@@ -1,4 +1,4 @@
-//! Attention kernels on AVX2 with FMA: the loops of `generic`, bit for bit, with 8 to 12 vectors of sums in registers.
+//! Attention kernels on AVX2 with FMA: the loops of `generic`, bit for bit, with 6 to 12 vectors of sums in registers.
 //!
 //! There is no bf16 arithmetic here: a vector of pairs becomes its first numbers (shifted up) and then its second ones (masked), and the rows'
 //! numbers are widened before, so that each is one broadcast from memory.
@@ -40,7 +40,7 @@ unsafe fn score_rows<const HALF: bool>(q: &Queries<'_>, runs: &Runs<'_>, out: *m
             let (items, out) = (q.f32.as_ptr().add(row * q.dim), out.add(row * SPLIT));
             row += match q.rows - row {
                 6.. => dots::<HALF, 6, 1, 2>(items, q.dim, runs, out),
-                3.. => dots::<HALF, 3, 2, 4>(items, q.dim, runs, out),
+                3.. => dots::<HALF, 3, 1, 2>(items, q.dim, runs, out),
                 _ => dots::<HALF, 1, 4, 8>(items, q.dim, runs, out),
             };
         }
@@ -120,7 +120,6 @@ unsafe fn weigh_rows<const HALF: bool>(
                 let out = out.add(row * dim + d0);
                 d0 += match (rows, dim - d0) {
                     (6, _) => sums::<HALF, 6, 2>(items, p.dim, runs, dim, d0, out),
-                    (3, 32..) => sums::<HALF, 3, 4>(items, p.dim, runs, dim, d0, out),
                     (3, _) => sums::<HALF, 3, 2>(items, p.dim, runs, dim, d0, out),
                     (_, 64..) => sums::<HALF, 1, 8>(items, p.dim, runs, dim, d0, out),
                     _ => sums::<HALF, 1, 2>(items, p.dim, runs, dim, d0, out),

@@ -51,15 +51,13 @@ pub(super) fn scores(dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut 
 
 #[inline(always)]
 fn softmax_body(scores: &mut [f32], scale: f32, low: usize, high: usize, result: &mut (f32, f32)) {
-    let kept = |token: usize| token >= low && token < high;
+    let high = high.min(scores.len());
+    scores[..low.min(high)].fill(f32::NEG_INFINITY);
+    scores[high..].fill(f32::NEG_INFINITY);
     let mut max = [f32::NEG_INFINITY; RUN];
-    for (r, run) in scores.chunks_exact(RUN).enumerate() {
+    for run in scores.chunks_exact(RUN) {
         for t in 0..RUN {
-            max[t] = if kept(r * RUN + t) {
-                max[t].max(run[t])
-            } else {
-                max[t]
-            };
+            max[t] = if run[t] > max[t] { run[t] } else { max[t] };
         }
     }
     let max = max.iter().fold(f32::NEG_INFINITY, |m, &v| m.max(v)) * scale;
@@ -68,10 +66,10 @@ fn softmax_body(scores: &mut [f32], scale: f32, low: usize, high: usize, result:
         -max * std::f32::consts::LOG2_E,
     );
     let mut sums = [0.0f32; RUN];
-    for (r, run) in scores.chunks_exact_mut(RUN).enumerate() {
+    for run in scores.chunks_exact_mut(RUN) {
         for t in 0..RUN {
             let p = exp2(run[t].mul_add(log2, shift));
-            run[t] = if kept(r * RUN + t) { p } else { 0.0 };
+            run[t] = if run[t] == f32::NEG_INFINITY { 0.0 } else { p };
             sums[t] += run[t];
         }
     }

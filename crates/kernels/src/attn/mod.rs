@@ -23,6 +23,7 @@ pub(crate) const ROWS: usize = 6;
 /// The query rows (or probabilities) of one kernel call: up to [`ROWS`], each `dim` numbers. With bf16 keys AVX-512 reads `bf16`; the others
 /// read `f32`, which then holds the same rounded numbers.
 pub(crate) struct Queries<'a> {
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(crate) bf16: &'a [u16],
     pub(crate) f32: &'a [f32],
     pub(crate) rows: usize,
