@@ -67,6 +67,13 @@ def test_a_token_takes_keys_and_values_of_all_layers() -> None:
     assert (needs.model_len, needs.asked_len, needs.asked_bytes, needs.available) == (8192, 100, None, 5)
 
 
+def test_odd_heads_count_with_their_padding() -> None:
+    info = model_info()
+    attention = replace(info.spec.attention, head_dim=20)
+    odd = replace(info, spec=replace(info.spec, attention=attention))
+    assert decoder.kv_needs(config(max_model_len="100"), odd, 5).token_bytes == 30 * 2 * 3 * 32 * 2
+
+
 def test_weights_are_the_files_of_the_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(bytes(10))
     (tmp_path / "b.safetensors").write_bytes(bytes(5))

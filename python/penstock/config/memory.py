@@ -42,8 +42,7 @@ class KvNeeds:
 
 def plan_kv(needs: KvNeeds) -> KvPlan:
     """By default as much as two sequences of full length take, at least 256 MiB; but at most 1 GiB, half of
-    what is
-    free, and what `max_num_seqs` full sequences can fill. Pages are touched as blocks are used.
+    what is free, and what `max_num_seqs` full sequences can fill. Pages are touched as blocks are used.
 
     When one sequence of full length does not fit, the length is lowered, unless the user asked for it: then
     PenstockError has the numbers.

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from penstock._native import Decoder, Ticket
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
+HEAD_DIM_UNIT = 16
+"""Heads are padded to whole vectors in the KV pool."""
 
 
 def create(config: EngineConfig, info: ModelInfo) -> Worker:
@@ -81,7 +83,8 @@ def kv_dtype(config: EngineConfig) -> str:
 
 def kv_needs(config: EngineConfig, info: ModelInfo, available: int) -> KvNeeds:
     attention = info.spec.attention
-    per_layer = 2 * attention.kv_heads * attention.head_dim * DTYPE_BYTES[kv_dtype(config)]
+    head_dim = -(-attention.head_dim // HEAD_DIM_UNIT) * HEAD_DIM_UNIT
+    per_layer = 2 * attention.kv_heads * head_dim * DTYPE_BYTES[kv_dtype(config)]
     return KvNeeds(
         token_bytes=info.spec.layers * per_layer,
         block_size=config.cache.block_size,
