@@ -126,7 +126,7 @@ def versions(setup: Setup, names: Sequence[str]) -> dict[str, str]:
         if any(n.startswith(name) for n in names)
     }
     commit = _output("git", "-C", str(setup.repository), "rev-parse", "--short", "HEAD")
-    return {**used, "commit": commit, "processor": processor(), "kernel": platform.release()}
+    return {**used, "commit": commit, "processor": processor(), "kernel": platform.release().split("-")[0]}
 
 
 def processor() -> str:

@@ -64,7 +64,7 @@ def test_the_batch_follows_the_sequences_and_they_follow_it() -> None:
         section = resolve(settings(**texts), "m", "n").engine.scheduler
         return section.max_num_seqs, section.max_num_batched_tokens
 
-    assert scheduler() == (64, 512)
+    assert scheduler() == (64, 256)
     assert scheduler(max_num_seqs="600") == (600, 600)
     assert scheduler(max_num_batched_tokens="16") == (16, 16)
 

@@ -210,7 +210,7 @@ def test_every_step_and_every_token_is_counted(client: httpx.Client) -> None:
     )
     assert (prompts, generated, cached) == (800, 20, 0)
     assert computed == 800 + 19, "the last token is never computed"
-    assert steps == 2 + 19, "800 tokens take two steps of at most 512; the second gives the first token"
+    assert steps == 4 + 19, "800 tokens take four steps of at most 256; the last gives the first token"
 
 
 def test_the_start_is_logged_in_stages(server: Server) -> None:

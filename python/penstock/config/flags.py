@@ -87,7 +87,7 @@ FLAGS: tuple[Flag, ...] = (
         "scheduler",
         Integer(1, 2**20),
         None,
-        "tokens computed in one step, at least --max-num-seqs; default: 512. Larger steps finish prompts "
+        "tokens computed in one step, at least --max-num-seqs; default: 256. Larger steps finish prompts "
         "sooner and delay the tokens of running answers",
     ),
     Flag(

@@ -20,7 +20,7 @@ from penstock.config.sources import Raw
 from penstock.core import InvalidValueError
 
 DEFAULT_SEQS = 64
-DEFAULT_BATCHED_TOKENS = 512
+DEFAULT_BATCHED_TOKENS = 256
 
 
 def parse(raw: Mapping[str, Raw]) -> dict[str, Any]:
