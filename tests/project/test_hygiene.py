@@ -9,10 +9,8 @@ from tests.project import tree
 # Crates with `unsafe`, and what they need it for. Clippy checks the SAFETY comments.
 UNSAFE = {
     "kernels": "SIMD intrinsics, aligned buffers and the thread pool",
-    "decoder": "sharing the step's buffers with the thread pool",
     "formats": "memory-mapping checkpoints",
     "fleet": "calls of libc: signals and the death of the parent",
-    "native": "buffers of Python objects",
 }
 # Temporary directories count too: they are somebody's machine as well.
 MACHINE_PATH = re.compile(r"(?<![\w.$}~*-])/(?:work|root|tmp|home/[a-z]\w*|Users/\w+)/")

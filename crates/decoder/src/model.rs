@@ -150,7 +150,7 @@ impl Loader<'_> {
         let (Some(up), Some(gate)) = (gate_up.pop(), gate_up.pop()) else {
             return Err(DecoderError::Spec("gate and up projections".into()));
         };
-        Ok(Layer {
+        let layer = Layer {
             attn_norm: self.vector(&at(&n.attn_norm), spec.hidden)?,
             qkv,
             qk_norm,
@@ -159,7 +159,10 @@ impl Loader<'_> {
             gate,
             up,
             down: self.linear(&[(at(&n.down), spec.hidden)], inner, None)?,
-        })
+        };
+        // A large checkpoint and its packed form are never both resident.
+        self.checkpoint.release();
+        Ok(layer)
     }
 
     /// Packs matrices over the same `k` inputs, (name, output features). With `order`, the first two are queries and keys whose rows are

@@ -1,7 +1,5 @@
 //! `penstock._native`: what Python sees of the Rust rooms. Conversions only; nothing is decided here.
 
-#![allow(unsafe_op_in_unsafe_fn)]
-
 mod buffers;
 mod decoder;
 mod formats;
