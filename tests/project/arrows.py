@@ -14,8 +14,12 @@ RUST: dict[str, set[str]] = {
     "decoder": {"formats", "kernels"},
     "fleet": {"protocol"},
     "gateway": {"fleet", "protocol", "text"},
+    "loadgen": {"protocol"},
+    "simengine": {"prefix", "protocol", "text"},
     # bindings of all of them
-    "native": {"decoder", "fleet", "formats", "gateway", "kernels", "prefix", "protocol", "text"},
+    "native": {
+        "decoder", "fleet", "formats", "gateway", "kernels", "loadgen", "prefix", "protocol", "simengine", "text",
+    },  # fmt: skip
 }
 
 # Packages and modules of python/penstock. `config` and `core` are open to all.
@@ -32,13 +36,14 @@ PYTHON: dict[str, set[str]] = {
     "model": set(),
     "engine": ROOMS_BELOW_ENGINE,
     "llm": {"engine", *ROOMS_BELOW_ENGINE},
-    "cli": {"engine", "llm", "worker", *ROOMS_BELOW_ENGINE},
+    "bench": {"llm", "model"},
+    "cli": {"bench", "engine", "llm", "worker", *ROOMS_BELOW_ENGINE},
     "__init__": {"llm"},
     "__main__": {"cli"},
 }
 
 # Rooms that call the compiled extension. The scheduler gets what it needs handed in and runs without it.
-NATIVE = {"cli", "engine", "kv", "llm", "model", "worker"}
+NATIVE = {"bench", "cli", "engine", "kv", "llm", "model", "worker"}
 
 # Third-party packages and the rooms that may import them, inside a function: the base install has none.
-EXTRAS: dict[str, set[str]] = {"huggingface_hub": {"cli", "model"}}
+EXTRAS: dict[str, set[str]] = {"huggingface_hub": {"cli", "model"}, "matplotlib": {"bench"}}
