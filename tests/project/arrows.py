@@ -18,8 +18,17 @@ RUST: dict[str, set[str]] = {
     "simengine": {"prefix", "protocol", "text"},
     # bindings of all of them
     "native": {
-        "decoder", "fleet", "formats", "gateway", "kernels", "loadgen", "prefix", "protocol", "simengine", "text",
-    },  # fmt: skip
+        "decoder",
+        "fleet",
+        "formats",
+        "gateway",
+        "kernels",
+        "loadgen",
+        "prefix",
+        "protocol",
+        "simengine",
+        "text",
+    },
 }
 
 # Packages and modules of python/penstock. `config` and `core` are open to all.
