@@ -11,13 +11,15 @@ RUST: dict[str, set[str]] = {
     "prefix": set(),
     "protocol": set(),
     "text": {"formats"},
-    "decoder": {"formats", "kernels"},
+    "comm": set(),
+    "decoder": {"comm", "formats", "kernels"},
     "fleet": {"protocol"},
     "gateway": {"fleet", "protocol", "text"},
     "loadgen": {"protocol"},
     "simengine": {"prefix", "protocol", "text"},
     # bindings of all of them
     "native": {
+        "comm",
         "decoder",
         "fleet",
         "formats",

@@ -9,7 +9,9 @@ mod forward;
 mod logits;
 mod model;
 mod options;
+mod peers;
 mod rope;
+mod shard;
 mod source;
 mod spec;
 mod step;
@@ -17,6 +19,8 @@ mod step;
 pub use decoder::{Decoder, Info, Ticket};
 pub use error::DecoderError;
 pub use options::{Numerics, Options, RawOptions};
+pub use peers::{Alone, Local, Peers};
+pub use shard::Shard;
 pub use spec::{
     AttentionSpec, DecoderSpec, LayerNames, MlpKind, MlpSpec, RopeScaling, RopeSpec, WeightNames,
 };

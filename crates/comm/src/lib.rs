@@ -1,0 +1,18 @@
+//! What ranks on one host say to each other, in shared memory: sums over a tensor-parallel group, activations from one pipeline stage to the
+//! next, plans and results of the engine.
+//!
+//! Everything is built on one thing: a [`Counter`](counter) in shared memory that its owner raises and others wait for, a bounded spin first
+//! and then a futex. Nobody spins for long, because the cores belong to the computation. A group that lost a rank stays broken: every wait
+//! ends with [`Lost`], and the workers are built anew.
+
+mod counter;
+mod error;
+mod fence;
+mod group;
+mod memory;
+mod ring;
+
+pub use error::{CommError, Lost};
+pub use fence::Fence;
+pub use group::{Group, Parts};
+pub use ring::{Reader, Writer};
