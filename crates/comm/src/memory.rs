@@ -148,10 +148,12 @@ impl Memory {
     /// Why the group was ended, if it was.
     pub(crate) fn ended(&self) -> Option<String> {
         let len = self.atomic(FLAG).load(Acquire) as usize;
+        if len == 0 {
+            return None;
+        }
         // SAFETY: whoever raised the flag wrote the reason before, and the flag is raised once.
-        (len > 0).then(|| {
-            String::from_utf8_lossy(unsafe { self.bytes(REASON, len.min(512)) }).into_owned()
-        })
+        let reason = unsafe { self.bytes(REASON, len.min(512)) };
+        Some(String::from_utf8_lossy(reason).into_owned())
     }
 
     /// Ends the group for everybody who maps it; the first reason stays.
