@@ -15,6 +15,9 @@ pub enum DecoderError {
     /// Options JSON is wrong.
     #[error("decoder options: {0}")]
     Options(String),
+    /// The other ranks cannot be reached.
+    #[error(transparent)]
+    Ranks(#[from] penstock_comm::CommError),
     /// The instruction set is not to be had.
     #[error(transparent)]
     Isa(#[from] IsaError),

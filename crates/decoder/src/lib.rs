@@ -19,7 +19,7 @@ mod step;
 pub use decoder::{Decoder, Info, Ticket};
 pub use error::DecoderError;
 pub use options::{Numerics, Options, RawOptions};
-pub use peers::{Alone, Local, Peers};
+pub use peers::{Alone, GroupFile, Local, Peers, RingFile, Wiring};
 pub use shard::Shard;
 pub use spec::{
     AttentionSpec, DecoderSpec, LayerNames, MlpKind, MlpSpec, RopeScaling, RopeSpec, WeightNames,

@@ -1,8 +1,11 @@
 //! The other ranks, as the forward pass sees them.
 
-use penstock_comm::{Group, Lost, Reader, Writer};
-use penstock_kernels::{Acts, Cpu, Linear, Mode};
+use std::path::PathBuf;
 use std::time::Duration;
+
+use penstock_comm::{CommError, Group, Lost, Reader, Writer};
+use penstock_kernels::{Acts, Cpu, Linear, Mode};
+use serde::Deserialize;
 
 use crate::error::DecoderError;
 
@@ -88,6 +91,43 @@ impl Peers for Alone {
     fn end(&mut self, _: &str) {}
 }
 
+/// Where a rank finds the others: files of shared memory that were made for it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wiring {
+    /// The tensor-parallel group; null where the stage is one rank.
+    pub group: Option<GroupFile>,
+    /// The ring from the same rank of the stage before; null in the first stage.
+    pub before: Option<RingFile>,
+    /// The ring to the same rank of the stage after; null in the last stage.
+    pub after: Option<RingFile>,
+    /// Seconds that a wait for another rank may take.
+    pub patience_s: f64,
+}
+
+/// A group of ranks.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct GroupFile {
+    pub path: PathBuf,
+    pub rank: usize,
+    pub ranks: usize,
+    /// Numbers of a part at most.
+    pub capacity: usize,
+}
+
+/// A ring with one reader.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct RingFile {
+    pub path: PathBuf,
+    pub slots: usize,
+    /// Bytes of a message at most.
+    pub capacity: usize,
+}
+
 /// Ranks of one host, in shared memory.
 pub struct Local {
     /// The tensor-parallel group; `None` where the stage is one rank.
@@ -98,6 +138,25 @@ pub struct Local {
     pub after: Option<Writer>,
     /// How long the stage before may take.
     pub patience: Duration,
+}
+
+impl Local {
+    /// Opens what `wiring` names.
+    ///
+    /// # Errors
+    /// A file is missing or was made for another shape.
+    pub fn join(wiring: &Wiring) -> Result<Self, CommError> {
+        let patience = Duration::try_from_secs_f64(wiring.patience_s).unwrap_or(Duration::MAX);
+        let group = |f: &GroupFile| Group::join(&f.path, f.rank, f.ranks, f.capacity, patience);
+        let before = |f: &RingFile| Reader::open(&f.path, 0, 1, f.slots, f.capacity);
+        let after = |f: &RingFile| Writer::open(&f.path, 1, f.slots, f.capacity, patience);
+        Ok(Self {
+            group: wiring.group.as_ref().map(group).transpose()?,
+            before: wiring.before.as_ref().map(before).transpose()?,
+            after: wiring.after.as_ref().map(after).transpose()?,
+            patience,
+        })
+    }
 }
 
 impl Peers for Local {

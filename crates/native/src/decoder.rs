@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use penstock_decoder::{
-    Decoder as Native, DecoderError, Options, Registration, StepOutput, StepPlan,
+    Decoder as Native, DecoderError, DecoderSpec, Local, Options, Registration, Shard, StepOutput,
+    StepPlan, Wiring,
 };
 use penstock_kernels::{Logprob, Sampling};
 use pyo3::buffer::Element;
@@ -34,13 +35,16 @@ pub(crate) struct Decoder {
 
 #[pymethods]
 impl Decoder {
+    /// With `rank`, a pair of JSON texts (`Shard`, `Wiring`), one rank's part of the model.
     #[new]
+    #[pyo3(signature = (spec_json, names_json, paths, options_json, rank=None))]
     fn new(
         py: Python<'_>,
         spec_json: &str,
         names_json: &str,
         paths: Vec<String>,
         options_json: &str,
+        rank: Option<(String, String)>,
     ) -> PyResult<Self> {
         let [path] = paths.as_slice() else {
             return Err(PyValueError::new_err(format!(
@@ -49,8 +53,19 @@ impl Decoder {
             )));
         };
         let options = Options::parse(options_json).map_err(error)?;
+        let path = Path::new(path);
         let native = py
-            .detach(|| Native::load(spec_json, names_json, Path::new(path), &options))
+            .detach(|| match rank {
+                None => Native::load(spec_json, names_json, path, &options),
+                Some((shard, wiring)) => {
+                    let spec = DecoderSpec::parse(spec_json)?;
+                    let shard = Shard::parse(&shard, &spec)?;
+                    let wiring: Wiring = serde_json::from_str(&wiring)
+                        .map_err(|e| DecoderError::Options(format!("wiring: {e}")))?;
+                    let peers = Box::new(Local::join(&wiring)?);
+                    Native::load_shard(spec, names_json, path, &options, shard, peers)
+                }
+            })
             .map_err(error)?;
         Ok(Self { native })
     }
