@@ -27,6 +27,14 @@ pub enum CommError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A stream could not be opened.
+    #[error("{address}: {source}")]
+    Address {
+        /// Whom it was to.
+        address: std::net::SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// Another shape than the one it was made with.
     #[error("shared memory at {path} was made for {found}, not for {expected}")]
     Shape {

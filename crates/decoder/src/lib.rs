@@ -15,13 +15,15 @@ mod shard;
 mod source;
 mod spec;
 mod step;
+mod wiring;
 
 pub use decoder::{Decoder, Info, Ticket};
 pub use error::DecoderError;
 pub use options::{Numerics, Options, RawOptions};
-pub use peers::{Alone, GroupFile, Local, Peers, RingFile, Wiring};
+pub use peers::{After, Alone, Before, Local, Peers};
 pub use shard::Shard;
 pub use spec::{
     AttentionSpec, DecoderSpec, LayerNames, MlpKind, MlpSpec, RopeScaling, RopeSpec, WeightNames,
 };
 pub use step::{Registration, StepOutput, StepPlan};
+pub use wiring::{Carried, GroupFile, Pipe, Wiring, join};

@@ -1,11 +1,7 @@
 //! The other ranks, as the forward pass sees them.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
-use penstock_comm::{CommError, Group, Lost, Reader, Writer};
+use penstock_comm::{Group, Lost};
 use penstock_kernels::{Acts, Cpu, Linear, Mode};
-use serde::Deserialize;
 
 use crate::error::DecoderError;
 
@@ -91,72 +87,38 @@ impl Peers for Alone {
     fn end(&mut self, _: &str) {}
 }
 
-/// Where a rank finds the others: files of shared memory that were made for it.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Wiring {
-    /// The tensor-parallel group; null where the stage is one rank.
-    pub group: Option<GroupFile>,
-    /// The ring from the same rank of the stage before; null in the first stage.
-    pub before: Option<RingFile>,
-    /// The ring to the same rank of the stage after; null in the last stage.
-    pub after: Option<RingFile>,
-    /// Seconds that a wait for another rank may take.
-    pub patience_s: f64,
+/// The way from the same rank of the stage before.
+pub trait Before: Send {
+    /// Waits for the residual stream of the next step.
+    ///
+    /// # Errors
+    /// The stage before is gone, or computed another step.
+    fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost>;
+
+    /// Ends what the other end waits for.
+    fn end(&mut self, reason: &str);
 }
 
-/// A group of ranks.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[allow(missing_docs)]
-pub struct GroupFile {
-    pub path: PathBuf,
-    pub rank: usize,
-    pub ranks: usize,
-    /// Numbers of a part at most.
-    pub capacity: usize,
+/// The way to the same rank of the stage after.
+pub trait After: Send {
+    /// Hands over the residual stream of a step.
+    ///
+    /// # Errors
+    /// The stage after is gone.
+    fn send(&mut self, x: &[f32]) -> Result<(), Lost>;
+
+    /// Ends what the other end waits for.
+    fn end(&mut self, reason: &str);
 }
 
-/// A ring with one reader.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[allow(missing_docs)]
-pub struct RingFile {
-    pub path: PathBuf,
-    pub slots: usize,
-    /// Bytes of a message at most.
-    pub capacity: usize,
-}
-
-/// Ranks of one host, in shared memory.
+/// A rank among others: its stage shares memory, other stages are wherever the pipes lead.
 pub struct Local {
     /// The tensor-parallel group; `None` where the stage is one rank.
     pub group: Option<Group>,
-    /// From the same rank of the stage before.
-    pub before: Option<Reader>,
-    /// To the same rank of the stage after.
-    pub after: Option<Writer>,
-    /// How long the stage before may take.
-    pub patience: Duration,
-}
-
-impl Local {
-    /// Opens what `wiring` names.
-    ///
-    /// # Errors
-    /// A file is missing or was made for another shape.
-    pub fn join(wiring: &Wiring) -> Result<Self, CommError> {
-        let patience = Duration::try_from_secs_f64(wiring.patience_s).unwrap_or(Duration::MAX);
-        let group = |f: &GroupFile| Group::join(&f.path, f.rank, f.ranks, f.capacity, patience);
-        let before = |f: &RingFile| Reader::open(&f.path, 0, 1, f.slots, f.capacity);
-        let after = |f: &RingFile| Writer::open(&f.path, 1, f.slots, f.capacity, patience);
-        Ok(Self {
-            group: wiring.group.as_ref().map(group).transpose()?,
-            before: wiring.before.as_ref().map(before).transpose()?,
-            after: wiring.after.as_ref().map(after).transpose()?,
-            patience,
-        })
-    }
+    /// From the stage before; `None` in the first.
+    pub before: Option<Box<dyn Before>>,
+    /// To the stage after; `None` in the last.
+    pub after: Option<Box<dyn After>>,
 }
 
 impl Peers for Local {
@@ -205,44 +167,23 @@ impl Peers for Local {
     }
 
     fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost> {
-        let Some(before) = &mut self.before else {
-            return Alone.receive(x);
-        };
-        let copied = before.receive_with(self.patience, |bytes| {
-            let (numbers, _) = bytes.as_chunks::<4>();
-            x.iter_mut()
-                .zip(numbers)
-                .for_each(|(x, b)| *x = f32::from_le_bytes(*b));
-            bytes.len() == x.len() * 4
-        })?;
-        match copied {
-            Some(true) => Ok(()),
-            Some(false) => Err(Lost::Ended("the stage before computed another step".into())),
-            None => Err(Lost::Silent {
-                rank: 0,
-                seconds: self.patience.as_secs(),
-            }),
+        match &mut self.before {
+            Some(before) => before.receive(x),
+            None => Alone.receive(x),
         }
     }
 
     fn send(&mut self, x: &[f32]) -> Result<(), Lost> {
-        let Some(after) = &mut self.after else {
-            return Alone.send(x);
-        };
-        after.send_with(|slot| {
-            let (numbers, _) = slot.as_chunks_mut::<4>();
-            numbers
-                .iter_mut()
-                .zip(x)
-                .for_each(|(b, x)| *b = x.to_le_bytes());
-            x.len() * 4
-        })
+        match &mut self.after {
+            Some(after) => after.send(x),
+            None => Alone.send(x),
+        }
     }
 
     fn end(&mut self, reason: &str) {
         self.group.iter().for_each(|g| g.end(reason));
-        self.before.iter().for_each(|r| r.end(reason));
-        self.after.iter().for_each(|w| w.end(reason));
+        self.before.iter_mut().for_each(|b| b.end(reason));
+        self.after.iter_mut().for_each(|a| a.end(reason));
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::ranks::{Cuts, Ranks, load_ranks};
+use common::ranks::{Cuts, Ranks, Way, load_ranks, load_ranks_by};
 use common::{
     Answer, Compute, FAMILIES, GREEDY, NUMERICS, Reference, Request, Rng, load, options, reference,
     run, spec,
@@ -69,6 +69,18 @@ fn every_grid_of_ranks_gives_the_logits_of_transformers() {
                 "{family} tp={tp} pp={pp}: bits of another run in chunks of 7"
             );
         }
+    }
+}
+
+#[test]
+fn stages_may_be_joined_by_streams_or_by_their_caller() {
+    let (set, reference) = (options(Isa::detect()), reference("qwen3"));
+    let cuts = Cuts::even(&whole_spec("qwen3"), 2, 2);
+    let ring = answer(&load_ranks("qwen3", &set, &cuts), &set, &reference, 9);
+    assert_eq!(ring.tokens, reference.greedy);
+    for way in [Way::Stream, Way::Carried] {
+        let ranks = load_ranks_by(way, "qwen3", &set, &cuts);
+        assert_eq!(answer(&ranks, &set, &reference, 9), ring, "{way:?}");
     }
 }
 

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use penstock_decoder::{
-    Decoder as Native, DecoderError, DecoderSpec, Local, Options, Registration, Shard, StepOutput,
-    StepPlan, Wiring,
+    Decoder as Native, DecoderError, DecoderSpec, Options, Registration, Shard, StepOutput,
+    StepPlan, Wiring, join,
 };
 use penstock_kernels::{Logprob, Sampling};
 use pyo3::buffer::Element;
@@ -62,7 +62,8 @@ impl Decoder {
                     let shard = Shard::parse(&shard, &spec)?;
                     let wiring: Wiring = serde_json::from_str(&wiring)
                         .map_err(|e| DecoderError::Options(format!("wiring: {e}")))?;
-                    let peers = Box::new(Local::join(&wiring)?);
+                    let (peers, _) = join(&wiring)?;
+                    let peers = Box::new(peers);
                     Native::load_shard(spec, names_json, path, &options, shard, peers)
                 }
             })

@@ -1,12 +1,14 @@
 //! The ranks of one decoder as threads of the test, over real shared memory.
 
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use penstock_comm::{Fence, Group, Reader, Writer};
+use penstock_comm::{Fence, Group, Writer};
 use penstock_decoder::{
-    Decoder, DecoderError, DecoderSpec, Local, Options, Peers, Shard, StepOutput, StepPlan,
+    Carried, Decoder, DecoderError, DecoderSpec, GroupFile, Options, Pipe, Shard, StepOutput,
+    StepPlan, Wiring, join,
 };
 
 use super::{Compute, Scratch, checkpoint, spec};
@@ -83,15 +85,54 @@ impl Compute for Ranks {
     }
 }
 
+/// What stages are joined by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    Ring,
+    Stream,
+    Carried,
+}
+
+/// Moves what stages leave for their callers to the stages after.
+fn carry(ends: Vec<Carried>, tp: usize) {
+    let (mut befores, afters): (Vec<_>, Vec<_>) =
+        ends.into_iter().map(|c| (c.before, c.after)).unzip();
+    befores.drain(..tp);
+    for (after, before) in afters.into_iter().zip(befores) {
+        if let (Some(after), Some(before)) = (after, before) {
+            std::thread::spawn(move || after.into_iter().try_for_each(|x| before.send(x)));
+        }
+    }
+}
+
 /// Loads every rank of the tiny checkpoint `name`.
 pub(crate) fn load_ranks(name: &str, options: &Options, cuts: &Cuts) -> Ranks {
+    load_ranks_by(Way::Ring, name, options, cuts)
+}
+
+/// The same with other ways between the stages.
+pub(crate) fn load_ranks_by(way: Way, name: &str, options: &Options, cuts: &Cuts) -> Ranks {
     let (spec_json, names) = spec(name);
     let parse = || DecoderSpec::parse(&spec_json.to_string()).unwrap();
-    load_cut(&parse, &names.to_string(), checkpoint(name), options, cuts)
+    load_cut(
+        way,
+        &parse,
+        &names.to_string(),
+        checkpoint(name),
+        options,
+        cuts,
+    )
+}
+
+/// An address of loopback that nobody listens at.
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
 }
 
 /// Loads every rank of a checkpoint.
 pub(crate) fn load_cut(
+    way: Way,
     spec: &dyn Fn() -> DecoderSpec,
     names: &str,
     path: PathBuf,
@@ -117,21 +158,36 @@ pub(crate) fn load_cut(
             Writer::create(&pipe(stage, rank), 1, SLOTS, bytes).unwrap();
         }
     }
-    let peers = |stage: usize, rank: usize| -> Box<dyn Peers> {
-        let before =
-            (stage > 0).then(|| Reader::open(&pipe(stage - 1, rank), 0, 1, SLOTS, bytes).unwrap());
-        let after = (stage + 1 < pp)
-            .then(|| Writer::open(&pipe(stage, rank), 1, SLOTS, bytes, PATIENCE).unwrap());
-        let group =
-            (tp > 1).then(|| Group::join(&group(stage), rank, tp, capacity, PATIENCE).unwrap());
-        Box::new(Local {
-            group,
-            before,
-            after,
-            patience: PATIENCE,
-        })
+    let open = |(stage, rank): (usize, usize)| match way {
+        Way::Ring => Pipe::Ring {
+            path: pipe(stage, rank),
+            slots: SLOTS,
+            capacity: bytes,
+        },
+        Way::Stream => Pipe::Stream {
+            address: free_address(),
+            key: "5a".repeat(32),
+            capacity: bytes,
+        },
+        Way::Carried => Pipe::Carried,
     };
-    let load = |(stage, rank): (usize, usize)| {
+    let all = (0..pp).flat_map(|stage| (0..tp).map(move |rank| (stage, rank)));
+    let ways: Vec<Pipe> = all.map(open).collect();
+    let wiring = |stage: usize, rank: usize| Wiring {
+        group: (tp > 1).then(|| GroupFile {
+            path: group(stage),
+            rank,
+            ranks: tp,
+            capacity,
+        }),
+        before: (stage > 0).then(|| ways[(stage - 1) * tp + rank].clone()),
+        after: (stage + 1 < pp).then(|| ways[stage * tp + rank].clone()),
+        patience_s: PATIENCE.as_secs_f64(),
+    };
+    let mut ends: Vec<Carried> = Vec::new();
+    let mut load = |(stage, rank): (usize, usize)| {
+        let (local, carried) = join(&wiring(stage, rank)).unwrap();
+        ends.push(carried);
         let shard = Shard {
             rank,
             stage: [stage, pp],
@@ -140,11 +196,13 @@ pub(crate) fn load_cut(
             mlp: cuts.mlp.clone(),
             vocab: cuts.vocab.clone(),
         };
-        Decoder::load_shard(spec(), names, &path, options, shard, peers(stage, rank)).unwrap()
+        Decoder::load_shard(spec(), names, &path, options, shard, Box::new(local)).unwrap()
     };
     let places = (0..pp).flat_map(|stage| (0..tp).map(move |rank| (stage, rank)));
+    let decoders: Vec<Decoder> = places.map(&mut load).collect();
+    carry(ends, tp);
     Ranks {
-        decoders: places.map(load).collect(),
+        decoders,
         tp,
         files,
     }
