@@ -171,6 +171,19 @@ impl Stream {
         Ok(StreamFence { socket })
     }
 
+    /// The sending and the receiving half, for two threads; what has come in part goes to the second.
+    ///
+    /// # Errors
+    /// The system has no more descriptors.
+    pub fn split(self) -> std::io::Result<(Self, Self)> {
+        let sender = Self {
+            socket: self.socket.try_clone()?,
+            partial: Vec::new(),
+            ..self
+        };
+        Ok((sender, self))
+    }
+
     /// Sends a message.
     ///
     /// # Errors

@@ -1,10 +1,14 @@
 //! Shared memory between ranks: made by the executor, used by executor and workers.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use penstock_comm::{CommError, Fence as NativeFence, Group, Reader, Writer};
+use penstock_comm::{
+    CommError, Fence as NativeFence, Group, Key, Reader, Stream as NativeStream, StreamFence,
+    StreamListener as NativeListener, Writer,
+};
 use pyo3::exceptions::{PyConnectionError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -146,5 +150,116 @@ impl RingReader {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .ready()
+    }
+}
+
+fn key(bytes: &[u8]) -> PyResult<Key> {
+    let wrong = |_| PyValueError::new_err(format!("a key has 32 bytes, not {}", bytes.len()));
+    bytes.try_into().map_err(wrong)
+}
+
+fn address(text: &str) -> PyResult<SocketAddr> {
+    let wrong = |e| PyValueError::new_err(format!("{text:?} is not an address and port: {e}"));
+    text.parse().map_err(wrong)
+}
+
+/// Where other hosts call; they must hold the same key of 32 bytes.
+#[pyclass(frozen)]
+pub(crate) struct StreamListener {
+    native: NativeListener,
+}
+
+#[pymethods]
+impl StreamListener {
+    /// At `address` ("10.0.0.1:0" takes a free port).
+    #[new]
+    fn new(address: &str, key: &[u8]) -> PyResult<Self> {
+        let native = NativeListener::bind(self::address(address)?, self::key(key)?);
+        let native = native.map_err(error)?;
+        Ok(Self { native })
+    }
+
+    /// Address and port.
+    #[getter]
+    fn address(&self) -> PyResult<String> {
+        Ok(self.native.address()?.to_string())
+    }
+
+    /// The next caller that holds the key; ConnectionError when none came within `timeout` seconds.
+    fn accept(&self, py: Python<'_>, timeout: f64) -> PyResult<Stream> {
+        Stream::new(
+            py.detach(|| self.native.accept(duration(timeout)))
+                .map_err(error)?,
+        )
+    }
+}
+
+/// Messages to and from a rank on another host.
+#[pyclass(frozen)]
+pub(crate) struct Stream {
+    sender: Mutex<NativeStream>,
+    receiver: Mutex<NativeStream>,
+    fence: StreamFence,
+}
+
+impl Stream {
+    fn new(native: NativeStream) -> PyResult<Self> {
+        let fence = native.fence()?;
+        let (sender, receiver) = native.split()?;
+        let (sender, receiver) = (Mutex::new(sender), Mutex::new(receiver));
+        Ok(Self {
+            sender,
+            receiver,
+            fence,
+        })
+    }
+}
+
+#[pymethods]
+impl Stream {
+    /// Calls a listener, again and again for `patience` seconds; ValueError when none is there, ConnectionError when it lacks the key.
+    #[staticmethod]
+    fn connect(py: Python<'_>, address: &str, key: &[u8], patience: f64) -> PyResult<Self> {
+        let (address, key) = (self::address(address)?, self::key(key)?);
+        let native = py.detach(|| NativeStream::connect(address, &key, duration(patience)));
+        Self::new(native.map_err(error)?)
+    }
+
+    /// Sends `message`; ConnectionError when the other end is gone.
+    fn send(&self, py: Python<'_>, message: &[u8]) -> PyResult<()> {
+        py.detach(|| {
+            let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+            sender.send(message)
+        })
+        .map_err(error)
+    }
+
+    /// The next message of at most `limit` bytes; None when none came within `timeout` seconds, ConnectionError when the other end is gone.
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: f64,
+        limit: usize,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let (began, patience) = (Instant::now(), duration(timeout));
+        loop {
+            let left = patience.saturating_sub(began.elapsed()).min(SIGNAL_CHECK);
+            let message = py.detach(|| {
+                let mut receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+                receiver.receive(left, limit)
+            });
+            if let Some(message) = message.map_err(error)? {
+                return Ok(Some(PyBytes::new(py, &message)));
+            }
+            py.check_signals()?;
+            if began.elapsed() >= patience {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Ends every wait of both ends.
+    fn end(&self) {
+        self.fence.end();
     }
 }

@@ -1,11 +1,12 @@
 //! The decoder: plans in, results out, the GIL released while it works.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use penstock_decoder::{
-    Decoder as Native, DecoderError, DecoderSpec, Options, Registration, Shard, StepOutput,
-    StepPlan, Wiring, join,
+    Carried, Decoder as Native, DecoderError, DecoderSpec, Options, Registration, Shard,
+    StepOutput, StepPlan, Wiring, join,
 };
 use penstock_kernels::{Logprob, Sampling};
 use pyo3::buffer::Element;
@@ -31,6 +32,8 @@ fn error(e: DecoderError) -> PyErr {
 #[pyclass(frozen)]
 pub(crate) struct Decoder {
     native: Native,
+    /// The ends of pipes that the caller carries.
+    carried: Mutex<Carried>,
 }
 
 #[pymethods]
@@ -54,21 +57,27 @@ impl Decoder {
         };
         let options = Options::parse(options_json).map_err(error)?;
         let path = Path::new(path);
-        let native = py
+        let (native, carried) = py
             .detach(|| match rank {
-                None => Native::load(spec_json, names_json, path, &options),
+                None => {
+                    let native = Native::load(spec_json, names_json, path, &options)?;
+                    Ok((native, Carried::default()))
+                }
                 Some((shard, wiring)) => {
                     let spec = DecoderSpec::parse(spec_json)?;
                     let shard = Shard::parse(&shard, &spec)?;
                     let wiring: Wiring = serde_json::from_str(&wiring)
                         .map_err(|e| DecoderError::Options(format!("wiring: {e}")))?;
-                    let (peers, _) = join(&wiring)?;
+                    let (peers, carried) = join(&wiring)?;
                     let peers = Box::new(peers);
-                    Native::load_shard(spec, names_json, path, &options, shard, peers)
+                    let native =
+                        Native::load_shard(spec, names_json, path, &options, shard, peers)?;
+                    Ok((native, carried))
                 }
             })
             .map_err(error)?;
-        Ok(Self { native })
+        let carried = Mutex::new(carried);
+        Ok(Self { native, carried })
     }
 
     #[getter]
@@ -100,6 +109,39 @@ impl Decoder {
     #[getter]
     fn stages(&self) -> Vec<(String, f64, String)> {
         self.native.info().stages.clone()
+    }
+
+    /// Hands the stage what the one before left (f32 in native order), for the next step that has none yet.
+    fn put(&self, carried: &[u8]) -> PyResult<()> {
+        let (numbers, rest) = carried.as_chunks::<4>();
+        if !rest.is_empty() {
+            let message = format!("{} bytes are not numbers of 4 bytes", carried.len());
+            return Err(PyValueError::new_err(message));
+        }
+        let numbers = numbers.iter().map(|b| f32::from_ne_bytes(*b)).collect();
+        let ends = self.carried.lock().unwrap_or_else(PoisonError::into_inner);
+        match &ends.before {
+            Some(before) if before.send(numbers).is_ok() => Ok(()),
+            Some(_) => Err(PyRuntimeError::new_err("the decoder has ended")),
+            None => Err(PyValueError::new_err("this rank's `before` is not carried")),
+        }
+    }
+
+    /// What the next step left for the stage after; `TimeoutError` after `timeout` seconds.
+    fn fetch<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Bound<'py, PyBytes>> {
+        let limit = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
+        let numbers = py.detach(|| {
+            let ends = self.carried.lock().unwrap_or_else(PoisonError::into_inner);
+            ends.after.as_ref().map(|after| after.recv_timeout(limit))
+        });
+        match numbers {
+            Some(Ok(numbers)) => {
+                let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_ne_bytes()).collect();
+                Ok(PyBytes::new(py, &bytes))
+            }
+            Some(Err(_)) => Err(PyTimeoutError::new_err("the step has left nothing yet")),
+            None => Err(PyValueError::new_err("this rank's `after` is not carried")),
+        }
     }
 
     /// Starts a step; returns at once.

@@ -26,6 +26,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<comm::Fence>()?;
     module.add_class::<comm::RingReader>()?;
     module.add_class::<comm::RingWriter>()?;
+    module.add_class::<comm::Stream>()?;
+    module.add_class::<comm::StreamListener>()?;
     module.add_function(wrap_pyfunction!(comm::create_group, module)?)?;
     module.add_function(wrap_pyfunction!(comm::create_ring, module)?)?;
     module.add_function(wrap_pyfunction!(prefix::hash_chain, module)?)?;
