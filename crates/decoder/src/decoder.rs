@@ -239,8 +239,8 @@ impl Runner {
             let result = catch_unwind(AssertUnwindSafe(|| self.step(plan)));
             let broken = result.is_err();
             let result = result.unwrap_or_else(|panic| Err(DecoderError::Failed(message(&*panic))));
-            if let Err(DecoderError::Failed(reason)) = &result {
-                self.peers.end(reason);
+            if let Err(error @ (DecoderError::Failed(_) | DecoderError::Lost(_))) = &result {
+                self.peers.end(&error.to_string());
             }
             *answer.0.lock().unwrap_or_else(|e| e.into_inner()) = Some(result);
             answer.1.notify_all();

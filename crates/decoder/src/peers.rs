@@ -3,8 +3,6 @@
 use penstock_comm::{Group, Lost};
 use penstock_kernels::{Acts, Cpu, Linear, Mode};
 
-use crate::error::DecoderError;
-
 /// How parts of the residual stream and of the logits come together.
 ///
 /// Ranks of a tensor-parallel group call the same methods in the same order with the same number of rows.
@@ -194,10 +192,4 @@ fn sum(cpu: &Cpu, group: &mut Group, x: &mut [f32]) -> Result<(), Lost> {
     let parts: Vec<&[f32]> = (0..ranks).map(|rank| parts.of(rank, x.len())).collect();
     cpu.add(&parts, x);
     Ok(())
-}
-
-impl From<Lost> for DecoderError {
-    fn from(lost: Lost) -> Self {
-        Self::Failed(lost.to_string())
-    }
 }

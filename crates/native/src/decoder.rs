@@ -10,7 +10,7 @@ use penstock_decoder::{
 };
 use penstock_kernels::{Logprob, Sampling};
 use pyo3::buffer::Element;
-use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
+use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -23,6 +23,7 @@ const SIGNAL_CHECK: Duration = Duration::from_millis(100);
 
 fn error(e: DecoderError) -> PyErr {
     match e {
+        DecoderError::Lost(_) => PyConnectionError::new_err(e.to_string()),
         DecoderError::Failed(_) => PyRuntimeError::new_err(e.to_string()),
         _ => PyValueError::new_err(e.to_string()),
     }
