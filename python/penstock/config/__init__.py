@@ -13,10 +13,17 @@ from penstock.config.sections import (
     Config,
     EngineConfig,
     ModelConfig,
+    ParallelConfig,
     SchedulerConfig,
     ServerConfig,
 )
-from penstock.config.sources import Raw, cache_directory, gather, runtime_directory
+from penstock.config.sources import (
+    Raw,
+    cache_directory,
+    gather,
+    runtime_directory,
+    shared_memory_directory,
+)
 
 __all__ = [
     "FLAGS",
@@ -26,6 +33,7 @@ __all__ = [
     "EngineConfig",
     "Flag",
     "ModelConfig",
+    "ParallelConfig",
     "Raw",
     "SchedulerConfig",
     "ServerConfig",
@@ -33,4 +41,5 @@ __all__ = [
     "gather",
     "resolve",
     "runtime_directory",
+    "shared_memory_directory",
 ]
