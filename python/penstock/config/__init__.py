@@ -6,6 +6,7 @@ Config  sections that other rooms read (`sections`); cross-checks happen on the 
 """
 
 from penstock.config.flags import FLAGS, Flag
+from penstock.config.ray import prepare_ray_environment, ray_actor_environment
 from penstock.config.resolve import resolve
 from penstock.config.sections import (
     CacheConfig,
@@ -39,6 +40,8 @@ __all__ = [
     "ServerConfig",
     "cache_directory",
     "gather",
+    "prepare_ray_environment",
+    "ray_actor_environment",
     "resolve",
     "runtime_directory",
     "shared_memory_directory",

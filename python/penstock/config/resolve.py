@@ -91,7 +91,20 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
             f"--no-engine-process does not go with --distributed-executor-backend {backend}: an engine that "
             "lost a rank is replaced, and this process cannot be. Leave one of them out"
         )
-    return ParallelConfig(tensor, pipeline, backend)
+    if values["ray_overlap_comm"] and (backend != "ray" or values["ray_channel"] != "compiled-graph"):
+        raise PenstockError(
+            "--ray-overlap-comm needs --distributed-executor-backend ray and --ray-channel compiled-graph: the other "
+            "channels have no communication of Ray's to overlap"
+        )
+    return ParallelConfig(
+        tensor,
+        pipeline,
+        backend,
+        ray_address=values["ray_address"],
+        ray_channel=values["ray_channel"],
+        ray_overlap_comm=values["ray_overlap_comm"],
+        placement=values["placement"],
+    )
 
 
 def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:

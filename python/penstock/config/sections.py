@@ -46,7 +46,12 @@ class ParallelConfig:
     tensor: int = 1
     pipeline: int = 1
     backend: str = "inline"
-    """`inline` or `mp`."""
+    """`inline`, `mp` or `ray`."""
+    ray_address: str | None = None
+    """None: as the environment says, else a cluster of our own."""
+    ray_channel: str = "ring"
+    ray_overlap_comm: bool = False
+    placement: str = "pack"
 
     @property
     def ranks(self) -> int:

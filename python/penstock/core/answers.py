@@ -62,6 +62,11 @@ def encode_answer(answer: Answer, capacity: int | None = None) -> bytes:
     return b"F" + json.dumps(fields).encode()
 
 
+def is_failed(data: bytes) -> bool:
+    """Whether an answer is a `Failed`, without a look at the rest of it."""
+    return data[:1] == b"F"
+
+
 def decode_answer(data: bytes) -> Answer:
     """CodecError for bytes that are no answer."""
     kind, body = data[:1], data[1:]

@@ -16,3 +16,5 @@ class WorkerFacts:
     weights_bytes: int
     stages: tuple[tuple[str, float, str], ...] = ()
     """Name, seconds and detail of each stage of loading."""
+    host: str = ""
+    """Address of the rank's node, where there are several nodes."""

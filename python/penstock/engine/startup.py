@@ -14,13 +14,14 @@ from penstock.config.memory import KvPlan
 from penstock.core import InvalidValueError, PenstockError, WorkerFacts
 from penstock.engine.facts import cache_identity, join_facts
 from penstock.engine.sizing import KvSizes, plan_ranks, size_kv
-from penstock.executor import Executor, InlineExecutor, MultiprocExecutor
+from penstock.executor import Executor, InlineExecutor, MultiprocExecutor, RayExecutor
 from penstock.kv import BlockPool, PrefixCache
 from penstock.model import ModelInfo, load_model
 from penstock.model.sharding import Grid, plan_grid
 from penstock.scheduler import Limits, Scheduler
 
 WORKER = "penstock.worker"
+RAY_WORKER = "penstock.worker.actor"
 log = logging.getLogger("penstock.engine")
 
 
@@ -73,7 +74,10 @@ def build_executor(config: EngineConfig, info: ModelInfo, grid: Grid, kv: KvPlan
         return InlineExecutor(WORKER, config, info, kv.num_blocks)
     threads = max(config.compute.threads // grid.size, 1)
     each = replace(config, compute=replace(config.compute, threads=threads))
-    return MultiprocExecutor(WORKER, plan_ranks(config, info, grid, kv), each, shared_memory_directory())
+    ranks = plan_ranks(config, info, grid, kv)
+    if config.parallel.backend == "ray":
+        return RayExecutor(RAY_WORKER, ranks, each, shared_memory_directory())
+    return MultiprocExecutor(WORKER, ranks, each, shared_memory_directory())
 
 
 def report(
@@ -89,6 +93,7 @@ def report(
     for rank, own in enumerate(facts):
         name, _, held = grid.describe(rank, info.spec).partition(": ")
         memory = f"{own.weights_bytes / 2**20:.0f} MiB, {own.isa} on {own.threads} threads"
+        memory += f" of {own.host}" if own.host else ""
         on_stage(f"{name} loaded", sum(seconds for _, seconds, _ in own.stages), f"{held}; {memory}")
 
 

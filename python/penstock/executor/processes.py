@@ -11,17 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+
+from penstock.executor.exits import Exit
 
 NOTICE = 5.0
 """Seconds in which ranks that are told to end do so before they are killed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    rank: int
-    how: str
-    at: float
 
 
 class Processes:

@@ -45,6 +45,14 @@ class Worker:
     def submit(self, plan: StepPlan) -> Ticket:
         return self._decoder.submit(plan)
 
+    def put(self, carried: bytes) -> None:
+        """What the stage before left, for the next plan, where the wiring says that it is carried."""
+        self._decoder.put(carried)
+
+    def fetch(self, timeout: float) -> bytes:
+        """What the oldest plan left for the stage after, where the wiring says that it is carried."""
+        return self._decoder.fetch(timeout)
+
     def close(self) -> None:
         del self._decoder
 

@@ -38,20 +38,24 @@ class Worker(Protocol):
 def serve(channel: Channel, worker: Worker, rank: int, reads: bool) -> bool:
     """Answer plans until there are no more; False when the worker became unusable."""
     while (message := channel.receive()) is not None:
-        step = 0
-        try:
-            plan = decode_plan(message)
-            step = plan.step
-            result = worker.submit(plan).result()
-            answer = encode_answer(Computed(step, result)) if reads else NOTHING
-        except Exception as error:  # noqa: BLE001 - whatever the rank raised, the engine hears of it
-            failed = failure(rank, step, error)
-            channel.answer(encode_answer(failed, channel.capacity))
-            if failed.fatal:
-                return False
-        else:
-            channel.answer(answer)
+        answer, usable = compute(message, worker, rank, reads, channel.capacity)
+        channel.answer(answer)
+        if not usable:
+            return False
     return True
+
+
+def compute(message: bytes, worker: Worker, rank: int, reads: bool, capacity: int) -> tuple[bytes, bool]:
+    """The answer to one plan, and whether the worker is still usable."""
+    step = 0
+    try:
+        plan = decode_plan(message)
+        step = plan.step
+        result = worker.submit(plan).result()
+        return encode_answer(Computed(step, result)) if reads else NOTHING, True
+    except Exception as error:  # noqa: BLE001 - whatever the rank raised, the engine hears of it
+        failed = failure(rank, step, error)
+        return encode_answer(failed, capacity), not failed.fatal
 
 
 def failure(rank: int, step: int, error: Exception) -> Failed:

@@ -22,8 +22,9 @@ from penstock.config import EngineConfig
 from penstock.core import RankTask, WorkerFacts
 from penstock.core.answers import Ready, encode_answer
 from penstock.model import load_model
+from penstock.worker.decoder import Worker as DecoderWorker
 from penstock.worker.decoder import create
-from penstock.worker.loop import Worker, failure, serve
+from penstock.worker.loop import Channel, Worker, failure, serve
 
 if TYPE_CHECKING:
     from penstock._native import RingReader, RingWriter
@@ -40,6 +41,9 @@ log = logging.getLogger("penstock.worker")
 class LoadedWorker(Worker, Protocol):
     @property
     def facts(self) -> WorkerFacts: ...
+
+
+Load = Callable[[RankTask], LoadedWorker]
 
 
 class RingChannel:
@@ -63,9 +67,7 @@ class RingChannel:
             self._answers.send(message)
 
 
-def main(
-    arguments: Sequence[str] | None = None, load: Callable[[RankTask], LoadedWorker] | None = None
-) -> int:
+def main(arguments: Sequence[str] | None = None, load: Load | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m penstock.worker", description="one rank of an engine")
     parser.add_argument("--rank", type=int, required=True)
     rank = parser.parse_args(arguments).rank
@@ -82,29 +84,37 @@ def main(
         return 0
 
 
-def load_rank(task: RankTask) -> LoadedWorker:
+def load_rank(task: RankTask) -> DecoderWorker:
     config = EngineConfig.from_json(task.config)
     rank = (task.shard, task.wiring)
     return create(config, load_model(Path(config.model.path)), task.num_blocks, rank)
 
 
-def _live(job: dict[str, Any], load: Callable[[RankTask], LoadedWorker]) -> int:
-    task = RankTask(**job["task"])
-    channel = _open(job["plans"], job["answers"])
+def _live(job: dict[str, Any], load: Load) -> int:
+    return live(RankTask(**job["task"]), open_rings(job["plans"], job["answers"]), load)
+
+
+def live(task: RankTask, channel: Channel, load: Load) -> int:
+    """Load, say so, and compute until there are no more plans; an exit status."""
+    worker, answer = prepare(task, load, channel.capacity)
+    channel.answer(answer)
+    return 0 if worker is not None and serve(channel, worker, task.rank, task.reads) else 1
+
+
+def prepare(task: RankTask, load: Load, capacity: int) -> tuple[LoadedWorker | None, bytes]:
+    """The loaded worker with what the engine is told about it, or about why there is none."""
     try:
         worker = load(task)
     except Exception as error:  # noqa: BLE001 - whatever it was, the engine hears of it
-        channel.answer(encode_answer(failure(task.rank, 0, error), channel.capacity))
-        return 1
+        return None, encode_answer(failure(task.rank, 0, error), capacity)
     # What is loaded stays, and steps leave no cycles: the collector has nothing to do here.
     gc.collect()
     gc.freeze()
     gc.disable()
-    channel.answer(encode_answer(Ready(worker.facts)))
-    return 0 if serve(channel, worker, task.rank, task.reads) else 1
+    return worker, encode_answer(Ready(worker.facts))
 
 
-def _open(plans: dict[str, Any], answers: dict[str, Any]) -> RingChannel:
+def open_rings(plans: dict[str, Any], answers: dict[str, Any]) -> RingChannel:
     from penstock._native import RingReader, RingWriter
 
     reader = RingReader(**plans)

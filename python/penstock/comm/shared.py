@@ -16,12 +16,14 @@ class SharedFiles:
     """Groups and rings on `parent`, a directory in memory.
 
     Each file loses its name as soon as it exists. It is opened by way of /proc/self/fd, here and in processes
-    that inherit `descriptors`, so even a kill leaves nothing behind.
+    that inherit `descriptors`, so even a kill leaves nothing behind. Processes that do not inherit them, but
+    belong to the same user, find them under the number of this `process` while it keeps them open.
     """
 
-    def __init__(self, parent: Path) -> None:
+    def __init__(self, parent: Path, process: str = "self") -> None:
         self.descriptors: list[int] = []
         self._parent = parent
+        self._process = process
         try:
             self._directory = Path(tempfile.mkdtemp(prefix="penstock-", dir=parent))
         except OSError as error:
@@ -66,4 +68,4 @@ class SharedFiles:
         descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
         self.descriptors.append(descriptor)
         file.unlink()
-        return f"/proc/self/fd/{descriptor}"
+        return f"/proc/{self._process}/fd/{descriptor}"

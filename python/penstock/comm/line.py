@@ -1,0 +1,95 @@
+"""A line to another host: messages both ways, and a sign of life between them.
+
+A host that is cut off sends no end of anything, so silence is the only way to notice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+BEAT = 0.25
+"""Seconds between signs of life: an empty message, which nobody else sends."""
+
+
+class Stream(Protocol):
+    """`penstock._native.Stream`, as far as a line needs it."""
+
+    def send(self, message: bytes, /) -> None: ...
+
+    def receive(self, timeout: float, limit: int, /) -> bytes | None: ...
+
+    def end(self) -> None: ...
+
+
+class Line:
+    """Messages of at most `limit` bytes come in. `on_end` is called once (on a thread), with the reason, when
+    the other end is gone or was silent for `silence` seconds; afterwards everything raises ConnectionError.
+    """
+
+    def __init__(self, stream: Stream, limit: int, silence: float, on_end: Callable[[str], None]) -> None:
+        self._stream = stream
+        self._limit = limit
+        self._silence = silence
+        self._on_end = on_end
+        self._messages: deque[bytes] = deque()
+        self._news = threading.Condition()
+        self._reason: str | None = None
+        self._ended = threading.Event()
+        for loop in (self._listen, self._beat):
+            threading.Thread(target=loop, name="line", daemon=True).start()
+
+    def send(self, message: bytes) -> None:
+        if self._reason is not None:
+            raise ConnectionError(self._reason)
+        self._stream.send(message)
+
+    def receive(self, timeout: float) -> bytes | None:
+        """The next message, one from before the end too; None when none came within `timeout` seconds."""
+        with self._news:
+            self._news.wait_for(lambda: self._messages or self._reason is not None, timeout)
+            if self._messages:
+                return self._messages.popleft()
+            if self._reason is not None:
+                raise ConnectionError(self._reason)
+            return None
+
+    def ready(self) -> bool:
+        return bool(self._messages)
+
+    def end(self, reason: str) -> None:
+        """Both ends' waits end. The first reason stays."""
+        with self._news:
+            if self._reason is not None:
+                return
+            self._reason = reason
+            self._news.notify_all()
+        self._ended.set()
+        self._stream.end()
+        self._on_end(reason)
+
+    def _listen(self) -> None:
+        heard = time.monotonic()
+        try:
+            while (message := self._stream.receive(self._silence, self._limit)) is not None:
+                heard = time.monotonic()
+                if message:
+                    self._arrive(message)
+            self.end(f"nothing was heard for {time.monotonic() - heard:.1f} s")
+        except ConnectionError as error:
+            self.end(str(error))
+
+    def _beat(self) -> None:
+        try:
+            while not self._ended.wait(BEAT):
+                self._stream.send(b"")
+        except ConnectionError as error:
+            self.end(str(error))
+
+    def _arrive(self, message: bytes) -> None:
+        with self._news:
+            self._messages.append(message)
+            self._news.notify()

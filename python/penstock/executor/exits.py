@@ -1,0 +1,12 @@
+"""How a rank ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    rank: int
+    how: str
+    at: float

@@ -1,0 +1,117 @@
+"""The actors of the ranks: called, watched, ended together."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from penstock.config import ray_actor_environment
+from penstock.core import PenstockError
+from penstock.core.answers import Failed, decode_answer
+from penstock.executor.exits import Exit
+from penstock.executor.ray.cluster import Cluster
+from penstock.executor.ray.placement import Placement, Seat
+
+NOTICE = 5.0
+"""Seconds in which actors that are ended are gone."""
+START = 120.0
+"""Seconds that actors may take to start: a process each, on nodes that may be busy."""
+
+log = logging.getLogger("penstock.executor")
+
+
+class Actors:
+    """An actor of `kind` for each rank. `on_exit` is called once, as the first ends (on a thread)."""
+
+    def __init__(
+        self, cluster: Cluster, kind: type, placement: Placement, on_exit: Callable[[Exit], None]
+    ) -> None:
+        self._ray = cluster.ray
+        self._on_exit = on_exit
+        self._lock = threading.Lock()
+        self._over = False
+        self.seats: Sequence[Seat] = placement.seats
+        self.pids: list[int] = []
+        environment = ray_actor_environment()
+        self.handles = [
+            cluster.actor(kind, placement.group, seat.bundle, environment) for seat in placement.seats
+        ]
+        self._stays = [handle.stay.options(concurrency_group="control").remote() for handle in self.handles]
+        self._watcher = threading.Thread(target=self._watch, name="actors", daemon=True)
+        self._watcher.start()
+
+    def greet(self) -> None:
+        """Returns when all are there; PenstockError names the first that is not."""
+        self.pids = self.get({r: handle.greet.remote() for r, handle in enumerate(self.handles)})
+
+    def everywhere(self, method: str) -> None:
+        """Call `method` of all ranks beside what they are doing."""
+        calls = [getattr(handle, method).options(concurrency_group="control") for handle in self.handles]
+        self.get({rank: call.remote() for rank, call in enumerate(calls)})
+
+    def get(self, refs: Mapping[int, Any], timeout: float = START) -> list[Any]:
+        """What calls gave, by rank; PenstockError names the first that gave nothing."""
+        deadline = time.monotonic() + timeout
+        found = []
+        for rank, ref in refs.items():
+            try:
+                found.append(self._ray.get(ref, timeout=max(deadline - time.monotonic(), 0.0)))
+            except self._ray.exceptions.GetTimeoutError as error:
+                reason = f"{self.name(rank)} does not answer after {timeout:.0f} s"
+                raise PenstockError(
+                    f"{reason}: look at `ray status`, and at Ray's logs on its node"
+                ) from error
+            except self._ray.exceptions.RayError as error:
+                raise PenstockError(f"{self.name(rank)}: {error}") from error
+        return found
+
+    def name(self, rank: int) -> str:
+        where = self.seats[rank].node.address
+        process = f", process {self.pids[rank]}" if self.pids else ""
+        return f"rank {rank} (on {where}{process})"
+
+    def lost(self, rank: int, how: str) -> None:
+        """The first to be lost is told of; later ones are its consequences."""
+        with self._lock:
+            if self._over:
+                return
+            self._over = True
+        self._on_exit(Exit(rank, how, time.monotonic()))
+
+    def kill(self) -> None:
+        for handle in self.handles:
+            self._ray.kill(handle)
+
+    def all_ended(self, timeout: float) -> bool:
+        done, _ = self._ray.wait(self._stays, num_returns=len(self._stays), timeout=timeout)
+        return len(done) == len(self._stays)
+
+    def end(self, notice: float = NOTICE) -> None:
+        """Actors hold nothing that a kill would harm."""
+        with self._lock:
+            self._over = True
+        self.kill()
+        self.all_ended(max(notice, NOTICE))
+        self._watcher.join(NOTICE)
+
+    def _watch(self) -> None:
+        done, _ = self._ray.wait(self._stays, num_returns=1, timeout=None)
+        rank = self._stays.index(done[0])
+        try:
+            self.lost(rank, self._last_word(rank, self._ray.get(done[0])))
+        except self._ray.exceptions.RayError as error:
+            self.lost(rank, f"{self.name(rank)} was lost: {_first_line(error)}")
+
+    def _last_word(self, rank: int, answer: bytes) -> str:
+        failed = decode_answer(answer) if answer else None
+        if not isinstance(failed, Failed):
+            return f"{self.name(rank)} ended"
+        log.error("rank %d failed in step %d:\n%s", failed.rank, failed.step, failed.trace or failed.message)
+        return f"rank {failed.rank} failed in step {failed.step}: {failed.message}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

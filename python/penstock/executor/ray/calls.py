@@ -1,0 +1,166 @@
+"""Plans as calls: one to each actor, or one execution of a compiled graph."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.core.answers import Failed, decode_answer, is_failed
+from penstock.executor.ray.actors import Actors
+from penstock.executor.ray.cluster import Cluster
+
+
+class CallAnswers:
+    """Answers that calls return, in the order of the calls. `keep` calls may be under way."""
+
+    def __init__(self, ray: Any, name: str, keep: int) -> None:
+        self._ray = ray
+        self._name = name
+        self._keep = keep
+        self._refs: deque[Any] = deque()
+        self._unread: deque[bytes] = deque()
+        self._reason: str | None = None
+        self._lost = False
+
+    def add(self, ref: Any) -> None:
+        """The next call. Answers of a rank that nobody reads are taken here, so that they do not pile up."""
+        self._refs.append(ref)
+        if len(self._refs) > self._keep:
+            self._take(0.0)
+
+    def receive(self, timeout: float) -> bytes | None:
+        deadline = time.monotonic() + timeout
+        while not self._unread:
+            if self._reason is not None:
+                raise ConnectionError(self._reason)
+            left = max(deadline - time.monotonic(), 0.0)
+            if not self._refs:
+                time.sleep(left)
+            if not self._refs or not self._take(left):
+                return None
+        return self._unread.popleft()
+
+    def ready(self) -> bool:
+        while not self._unread and self._refs and self._take(0.0):
+            pass
+        return bool(self._unread)
+
+    def end(self, reason: str) -> None:
+        self._reason = reason
+
+    def _take(self, timeout: float) -> bool:
+        """Whether the oldest call has returned."""
+        if self._lost:
+            return False
+        try:
+            message = self._ray.get(self._refs[0], timeout=timeout)
+        except self._ray.exceptions.GetTimeoutError:
+            return False
+        except self._ray.exceptions.RayError as error:
+            self._lost, self._reason = True, f"{self._name} was lost: {error}"
+            return False
+        self._refs.popleft()
+        if message:
+            self._unread.append(message)
+        return True
+
+
+class Calls:
+    """Plans as calls of `step`."""
+
+    def __init__(self, cluster: Cluster, actors: Actors, depth: int) -> None:
+        self._handles = actors.handles
+        self.answers = [
+            CallAnswers(cluster.ray, actors.name(rank), depth + 1) for rank in range(len(actors.handles))
+        ]
+
+    def load(self, jobs: Sequence[dict[str, Any]]) -> None:
+        for handle, answers, job in zip(self._handles, self.answers, jobs, strict=True):
+            answers.add(handle.load.remote(job))
+
+    def send(self, message: bytes) -> None:
+        for handle, answers in zip(self._handles, self.answers, strict=True):
+            answers.add(handle.step.remote(message))
+
+
+class GraphAnswers:
+    """Answers of one rank, taken out of the results of executions as these are read."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self.messages: deque[bytes] = deque()
+
+    def receive(self, timeout: float) -> bytes | None:
+        """Reads the next execution if there is one, however long that takes: Ray cannot go on with a read that
+        it gave up. What ends it is the end of an actor."""
+        if not self.messages:
+            self._graph.read(timeout)
+        return self.messages.popleft() if self.messages else None
+
+    def ready(self) -> bool:
+        return bool(self.messages)
+
+
+class Graph:
+    """Plans as executions of a compiled graph: input, ranks of the first stage, of the next, ..., output."""
+
+    def __init__(
+        self, cluster: Cluster, actors: Actors, tp: int, depth: int, buffer_bytes: int, overlap: bool
+    ) -> None:
+        self._ray = cluster.ray
+        self._actors = actors
+        self._tp = tp
+        self._refs: deque[list[Any]] = deque()
+        self._reason: str | None = None
+        self.answers = [GraphAnswers(self) for _ in actors.handles]
+        self._graph = cluster.graph(self._nodes, depth + 1, buffer_bytes, overlap)
+
+    def send(self, message: bytes) -> None:
+        if self._reason is not None:
+            raise ConnectionError(self._reason)
+        try:
+            self._refs.append(self._graph.execute(message))
+        except self._ray.exceptions.RayError as error:
+            raise ConnectionError(str(error)) from error
+
+    def read(self, timeout: float) -> None:
+        """Hand out the answers of the oldest execution."""
+        if self._reason is not None:
+            raise ConnectionError(self._reason)
+        if not self._refs:
+            time.sleep(timeout)
+            return
+        try:
+            results = [ref.get(timeout=-1) for ref in self._refs[0]]
+        except self._ray.exceptions.RayError as error:
+            raise ConnectionError(self._reason or str(error)) from error
+        self._refs.popleft()
+        for column, answer in enumerate(results):
+            self._hand_out(column, answer)
+
+    def end(self, reason: str) -> None:
+        """Ends a read too, on whatever thread, because it ends the actors."""
+        self._reason = self._reason or reason
+        self._actors.kill()
+
+    def close(self) -> None:
+        self._graph.teardown()
+
+    def _nodes(self, given: Any) -> list[Any]:
+        handles, tp = self._actors.handles, self._tp
+        nodes = [handle.stage.bind(given) for handle in handles[:tp]]
+        for start in range(tp, len(handles), tp):
+            row = handles[start : start + tp]
+            nodes = [handle.stage.bind(given, node) for handle, node in zip(row, nodes, strict=True)]
+        return nodes
+
+    def _hand_out(self, column: int, answer: bytes) -> None:
+        """A failure belongs to the rank that failed, and to those after it, which were given nothing to compute."""
+        failed = decode_answer(answer) if is_failed(answer) else None
+        if isinstance(failed, Failed):
+            for rank in range(failed.rank, len(self.answers), self._tp):
+                self.answers[rank].messages.append(answer)
+        elif answer:
+            self.answers[len(self.answers) - self._tp + column].messages.append(answer)

@@ -1,0 +1,123 @@
+"""A Ray cluster: joined, or started for this engine alone. The only file that imports Ray."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.config import prepare_ray_environment
+from penstock.config.machine import cpu_count
+from penstock.core import PenstockError
+
+MIB = 2**20
+LEAST_STORE = 128 * MIB
+"""Memory for objects of a cluster of our own. Only compiled graphs put anything there."""
+
+log = logging.getLogger("penstock.executor")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    id: str
+    address: str
+    cpus: float
+
+
+class Cluster:
+    """What the executor needs of Ray. `own_cpus` and `store` apply to a cluster of our own."""
+
+    def __init__(self, address: str | None, own_cpus: int, store: int) -> None:
+        address = prepare_ray_environment(address)
+        try:
+            import ray
+        except ImportError as error:
+            raise PenstockError(
+                "--distributed-executor-backend ray needs Ray: pip install 'penstock[ray]'"
+            ) from error
+        self.ray: Any = ray
+        options: dict[str, Any] = {"address": address, "configure_logging": False, "log_to_driver": True}
+        if address == "local":
+            options |= {
+                "num_cpus": max(cpu_count(), own_cpus),
+                "include_dashboard": False,
+                "object_store_memory": max(store, LEAST_STORE),
+            }
+        try:
+            ray.init(**options)
+        except Exception as error:
+            raise PenstockError(
+                f"cannot join the Ray cluster at {address}: {error}. Look at --ray-address, and at RAY_AUTH_MODE "
+                "and its token, which must be those of the cluster"
+            ) from error
+        self.here: str = ray.get_runtime_context().get_node_id()
+
+    def close(self) -> None:
+        """Leave it; one of our own ends."""
+        self.ray.shutdown()
+
+    def nodes(self) -> list[Node]:
+        """The living ones."""
+        return [
+            Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"].get("CPU", 0.0))
+            for node in self.ray.nodes()
+            if node["Alive"]
+        ]
+
+    def free_cpus(self) -> float:
+        """Of all nodes together."""
+        return float(self.ray.available_resources().get("CPU", 0.0))
+
+    # Placement groups -----------------------------------------------------------------------------
+
+    def reserve(self, bundles: Sequence[dict[str, float]], strategy: str) -> Any:
+        from ray.util.placement_group import placement_group
+
+        return placement_group(list(bundles), strategy=strategy)
+
+    def reserved(self, group: Any, timeout: float) -> bool:
+        """Whether the group has its place within `timeout` seconds."""
+        return bool(group.wait(timeout))
+
+    def places(self, group: Any) -> list[str]:
+        """The node of each bundle."""
+        from ray.util.placement_group import placement_group_table
+
+        found: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
+        return [found[index] for index in range(len(found))]
+
+    def release(self, group: Any) -> None:
+        from ray.util.placement_group import remove_placement_group
+
+        remove_placement_group(group)
+
+    # Actors ---------------------------------------------------------------------------------------
+
+    def actor(self, kind: type, group: Any, bundle: int, environment: dict[str, str]) -> Any:
+        """An actor on one CPU of a bundle. Calls in the group "control" pass the others."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        options: dict[str, Any] = {
+            "num_cpus": 1,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                placement_group=group, placement_group_bundle_index=bundle
+            ),
+        }
+        if environment:
+            options["runtime_env"] = {"env_vars": environment}
+        return self.ray.remote(concurrency_groups={"control": 2})(kind).options(**options).remote()
+
+    def graph(self, build: Any, in_flight: int, buffer_bytes: int, overlap: bool) -> Any:
+        """A compiled graph. `build` gets the input node and returns the last nodes."""
+        from ray.dag import InputNode, MultiOutputNode
+
+        with InputNode() as given:
+            nodes = MultiOutputNode(build(given))
+        return nodes.experimental_compile(
+            _max_inflight_executions=in_flight,
+            _buffer_size_bytes=buffer_bytes,
+            _overlap_gpu_communication=overlap,
+        )

@@ -1,0 +1,173 @@
+"""One rank as a Ray actor: the same loop as a process of `mp`, told what to do by calls.
+
+Ray is not imported here: the `ray` executor makes an actor of the class.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.comm import Line, SharedFiles, forget_graph_semaphores
+from penstock.config import shared_memory_directory
+from penstock.core import RankTask
+from penstock.core.answers import Failed, decode_answer, is_failed
+from penstock.worker.loop import compute
+from penstock.worker.process import LoadedWorker, live, load_rank, open_rings, prepare
+
+WAIT = 60.0
+"""Seconds of a wait for a plan; after it the next one begins."""
+CONNECT = 30.0
+"""Seconds in which the executor answers a call to its line."""
+DRIVER_SILENCE = 10.0
+"""Seconds without a sign of life after which the executor is taken for gone: it may be slow, its end is not."""
+CARRIED = b"X"
+"""What comes before a residual stream, where an answer could come too."""
+
+
+class StageWorker(LoadedWorker, Protocol):
+    def put(self, carried: bytes) -> None: ...
+
+    def fetch(self, timeout: float) -> bytes: ...
+
+
+class LineChannel:
+    """Plans from a line, answers onto it."""
+
+    def __init__(self, line: Line, capacity: int) -> None:
+        self._line = line
+        self.capacity = capacity
+
+    def receive(self) -> bytes | None:
+        try:
+            while (message := self._line.receive(WAIT)) is None:
+                pass
+        except ConnectionError:
+            return None
+        return message
+
+    def answer(self, message: bytes) -> None:
+        if message:
+            self._line.send(message)
+
+
+class Actor:
+    """Calls come in the order of the methods. `stay` is made beside the others, and lasts as long as the rank."""
+
+    def __init__(self) -> None:
+        self._line: Line | None = None
+        self._files: SharedFiles | None = None
+        self._reserved: list[socket.socket] = []
+        self._task: RankTask
+        self._capacity = 0
+        self._last = True
+        self._worker: StageWorker
+        self._over = threading.Event()
+        self._last_word = b""
+
+    def greet(self) -> int:
+        """The number of this process on its host."""
+        return os.getpid()
+
+    def stay(self) -> bytes:
+        """Nothing until the rank ends; then the answer that says why, if nobody else hears of it."""
+        self._over.wait()
+        return self._last_word
+
+    def call(self, address: str, key: bytes, rank: int, limit: int) -> None:
+        """Open the line to the executor, which is on another host. Without it this process ends."""
+        from penstock._native import Stream
+
+        stream = Stream.connect(address, key, CONNECT)
+        stream.send(rank.to_bytes(4, "little"))
+        self._line = Line(stream, limit, DRIVER_SILENCE, lambda _: os._exit(0))
+
+    def make(self, wanted: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+        """Shared memory and ports of this host, for this rank and others: ("group", ranks, capacity),
+        ("ring", slots, capacity) or ("port", host)."""
+        self._files = SharedFiles(shared_memory_directory(), str(os.getpid()))
+        made = [self._make(*each) for each in wanted]
+        self._files.seal()
+        return made
+
+    def close_files(self) -> None:
+        """Everybody has opened what was made."""
+        if self._files is not None:
+            self._files.close()
+
+    # Plans over rings or a line -------------------------------------------------------------------
+
+    def serve(self, job: dict[str, Any]) -> None:
+        """Compute until there are no more plans."""
+        task = RankTask(**job["task"])
+        if self._line is not None:
+            channel: Any = LineChannel(self._line, job["capacity"])
+        else:
+            channel = open_rings(job["plans"], job["answers"])
+        with suppress(ConnectionError):  # The executor is gone, and knows.
+            live(task, channel, self.load_rank)
+        self._over.set()
+
+    # Plans as calls -------------------------------------------------------------------------------
+
+    def load(self, job: dict[str, Any]) -> bytes:
+        """What the executor is told first; plans follow unless it is a failure."""
+        self._task, self._capacity, self._last = RankTask(**job["task"]), job["capacity"], job["last"]
+        worker, answer = prepare(self._task, self.load_rank, self._capacity)
+        if worker is not None:
+            self._worker = worker
+        return answer
+
+    def step(self, message: bytes) -> bytes:
+        """The answer to a plan."""
+        return compute(message, self._worker, self._task.rank, self._task.reads, self._capacity)[0]
+
+    def stage(self, message: bytes, carried: bytes | None = None) -> bytes:
+        """One node of a compiled graph: takes what the stage before left and gives what it leaves itself, or
+        the answer where it is the last. Failures are handed on as they are.
+        """
+        if carried is not None:
+            if carried[:1] != CARRIED:
+                return carried
+            self._worker.put(carried[1:])
+        answer = self.step(message)
+        if not is_failed(answer):
+            return answer if self._last else CARRIED + self._worker.fetch(WAIT)
+        failed = decode_answer(answer)
+        if isinstance(failed, Failed) and failed.fatal:
+            # The graph's answer may never come: other ranks wait for this one.
+            self._last_word = answer
+            self._over.set()
+        return answer
+
+    def forget_graph_semaphores(self) -> None:
+        """To be called when the graph has run once."""
+        forget_graph_semaphores()
+
+    # Seams ----------------------------------------------------------------------------------------
+
+    def load_rank(self, task: RankTask) -> StageWorker:
+        return load_rank(task)
+
+    def _make(self, kind: str, *sizes: Any) -> dict[str, Any]:
+        assert self._files is not None
+        if kind == "group":
+            return self._files.group(*sizes)
+        if kind == "ring":
+            return {"kind": "ring", **self._files.ring(1, *sizes)}
+        return {"kind": "stream", "address": self._reserve(*sizes)}
+
+    def _reserve(self, host: str) -> str:
+        """A port that nobody else is given while this socket is bound to it; a listener that asks for it by
+        number, and shares addresses, gets it."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        held = socket.socket(family)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, 0))
+        self._reserved.append(held)
+        return f"[{host}]:{held.getsockname()[1]}" if ":" in host else f"{host}:{held.getsockname()[1]}"
