@@ -135,8 +135,8 @@ FLAGS: tuple[Flag, ...] = (
         "parallel",
         Choice(("inline", "mp", "ray")),
         None,
-        "where ranks run: in the engine's process, each in a process of its own on this host, or as actors of a "
-        "Ray cluster; default: inline for a single rank, else mp",
+        "where ranks run: in the engine's process, each in a process of its own on this host, or as actors "
+        "of a Ray cluster; default: inline for a single rank, else mp",
     ),
     Flag(
         "--ray-address",
@@ -151,8 +151,9 @@ FLAGS: tuple[Flag, ...] = (
         "parallel",
         Choice(("ring", "compiled-graph", "actor")),
         "ring",
-        "what takes steps to Ray's actors. ring: shared memory, and streams to other nodes; compiled-graph: Ray's "
-        "own, which keeps a CPU of each actor busy even when there is nothing to do; actor: plain calls, the slowest",
+        "what takes steps to Ray's actors. ring: shared memory, and streams to other nodes; compiled-graph: "
+        "Ray's own, which keeps a CPU of each actor busy even when there is nothing to do; actor: plain "
+        "calls, the slowest",
     ),
     Flag(
         "--ray-overlap-comm",
@@ -166,8 +167,8 @@ FLAGS: tuple[Flag, ...] = (
         "parallel",
         Choice(("pack", "spread", "strict-pack", "strict-spread")),
         "pack",
-        "how Ray places stages on nodes: together or apart if it can, or only so (strict); the ranks of one stage "
-        "are always on one node",
+        "how Ray places stages on nodes: together or apart if it can, or only so (strict); the ranks of one "
+        "stage are always on one node",
     ),
     _server(
         "--host", Text(), "127.0.0.1", "address to listen on; the default is reachable from this machine only"

@@ -15,8 +15,11 @@ class Ticket(Protocol):
     """A step under way."""
 
     def result(self, timeout: float | None = None) -> StepResult:
-        """Wait for the step; raises what it failed with, `WorkersLostError` when it is the last one, and
-        `TimeoutError` after `timeout` seconds."""
+        """Wait for the step, after all earlier ones that are of interest.
+
+        Raises what it failed with, `WorkersLostError` when there will be no more, and `TimeoutError` after
+        `timeout` seconds.
+        """
 
 
 class Executor(Protocol):

@@ -68,6 +68,7 @@ class RanksExecutor:
         self._exit: Exit | None = None
         self._results: dict[int, StepResult | Exception] = {}
         self._failures: dict[int, dict[int, Failed]] = {}
+        self._answered = 0
         self._fences: Sequence[Fence] = ()
         self._answers: Sequence[Answers] = ()
 

@@ -10,7 +10,6 @@ import socket
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.comm import Line, SharedFiles, forget_graph_semaphores
@@ -25,7 +24,7 @@ WAIT = 60.0
 CONNECT = 30.0
 """Seconds in which the executor answers a call to its line."""
 DRIVER_SILENCE = 10.0
-"""Seconds without a sign of life after which the executor is taken for gone: it may be slow, its end is not."""
+"""Seconds without a sign of life after which the executor is taken for gone. It may be slow: nobody waits."""
 CARRIED = b"X"
 """What comes before a residual stream, where an answer could come too."""
 
@@ -57,7 +56,7 @@ class LineChannel:
 
 
 class Actor:
-    """Calls come in the order of the methods. `stay` is made beside the others, and lasts as long as the rank."""
+    """Calls come in the order of the methods. `stay` is made beside the others and lasts as the rank does."""
 
     def __init__(self) -> None:
         self._line: Line | None = None

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.config import EngineConfig
 from penstock.core import RankTask, WorkerFacts
@@ -44,6 +44,7 @@ class LoadedWorker(Worker, Protocol):
 
 
 Load = Callable[[RankTask], LoadedWorker]
+T = TypeVar("T", bound=LoadedWorker)
 
 
 class RingChannel:
@@ -101,7 +102,7 @@ def live(task: RankTask, channel: Channel, load: Load) -> int:
     return 0 if worker is not None and serve(channel, worker, task.rank, task.reads) else 1
 
 
-def prepare(task: RankTask, load: Load, capacity: int) -> tuple[LoadedWorker | None, bytes]:
+def prepare(task: RankTask, load: Callable[[RankTask], T], capacity: int) -> tuple[T | None, bytes]:
     """The loaded worker with what the engine is told about it, or about why there is none."""
     try:
         worker = load(task)

@@ -93,8 +93,8 @@ class GraphAnswers:
         self.messages: deque[bytes] = deque()
 
     def receive(self, timeout: float) -> bytes | None:
-        """Reads the next execution if there is one, however long that takes: Ray cannot go on with a read that
-        it gave up. What ends it is the end of an actor."""
+        """Reads the next execution if there is one, however long that takes: Ray cannot go on with a read
+        that it gave up. What ends it is the end of an actor."""
         if not self.messages:
             self._graph.read(timeout)
         return self.messages.popleft() if self.messages else None
@@ -135,7 +135,7 @@ class Graph:
         try:
             results = [ref.get(timeout=-1) for ref in self._refs[0]]
         except self._ray.exceptions.RayError as error:
-            raise ConnectionError(self._reason or str(error)) from error
+            raise ConnectionError(str(error)) from error
         self._refs.popleft()
         for column, answer in enumerate(results):
             self._hand_out(column, answer)
@@ -157,7 +157,7 @@ class Graph:
         return nodes
 
     def _hand_out(self, column: int, answer: bytes) -> None:
-        """A failure belongs to the rank that failed, and to those after it, which were given nothing to compute."""
+        """A failure belongs to the rank that failed, and to those after it, which had nothing to compute."""
         failed = decode_answer(answer) if is_failed(answer) else None
         if isinstance(failed, Failed):
             for rank in range(failed.rank, len(self.answers), self._tp):

@@ -48,8 +48,8 @@ class Cluster:
             ray.init(**options)
         except Exception as error:
             raise PenstockError(
-                f"cannot join the Ray cluster at {address}: {error}. Look at --ray-address, and at RAY_AUTH_MODE "
-                "and its token, which must be those of the cluster"
+                f"cannot join the Ray cluster at {address}: {error}. Look at --ray-address, and at "
+                "RAY_AUTH_MODE and the token, which must be those of the cluster"
             ) from error
         self.here: str = ray.get_runtime_context().get_node_id()
 
@@ -114,6 +114,8 @@ class Cluster:
         """A compiled graph. `build` gets the input node and returns the last nodes."""
         from ray.dag import InputNode, MultiOutputNode
 
+        # It reports each actor that it finds dead as it ends; who died first is told by the executor.
+        logging.getLogger("ray.dag.compiled_dag_node").setLevel(logging.CRITICAL)
         with InputNode() as given:
             nodes = MultiOutputNode(build(given))
         return nodes.experimental_compile(

@@ -78,10 +78,10 @@ class RayExecutor(RanksExecutor):
         return self._actors.pids if self._actors else []
 
     def close(self) -> None:
-        if self._actors is not None:
-            self._actors.end()
         if self._graph is not None:
             self._graph.close()
+        if self._actors is not None:
+            self._actors.end()
         for line in self._lines.values():
             line.end("the engine ended")
         if self._placement is not None:
@@ -111,6 +111,7 @@ class RayExecutor(RanksExecutor):
             self._compile(actors)
         # The plans of requests write all of it again before they read it.
         self.submit(first_step()).result(FIRST_STEP)
+        self._answered = 0
         if self._graph is not None:
             actors.everywhere("forget_graph_semaphores")
             forget_graph_semaphores()
@@ -118,7 +119,7 @@ class RayExecutor(RanksExecutor):
     # What joins the ranks ---------------------------------------------------------------------------
 
     def _open_lines(self, actors: Actors, placement: Placement) -> None:
-        """A line to each rank that is not on this node, whatever brings its plans: it says that the node lives."""
+        """A line to each rank on another node, whatever brings its plans: it shows that the node lives."""
         from penstock._native import StreamListener
 
         away = [rank for rank, seat in enumerate(placement.seats) if seat.node.id != self._cluster.here]
@@ -216,7 +217,7 @@ class RayExecutor(RanksExecutor):
 
 
 def first_step() -> StepPlan:
-    """One token of one sequence, through all ranks: into slot 0 and the start of block 0, which nobody has yet."""
+    """One token of one sequence through all ranks: into slot 0 and the start of block 0, which nobody has."""
     return StepPlan(
         step=1,
         registrations=[SlotParams(0, 0.0, 0, 1.0, 0, 0, -1, -1)],

@@ -1,4 +1,4 @@
-"""Where the stages go. The ranks of a stage share memory, so a stage is one bundle: it lies on one node or nowhere."""
+"""Where the stages go. The ranks of a stage share memory, so a stage is one bundle: on one node or nowhere."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Placement:
 
 
 def place(cluster: Cluster, ranks: Ranks, strategy: str, deadline: float) -> Placement:
-    """Reserve a CPU for each rank; PenstockError with what is needed and what there is, after `deadline` seconds."""
+    """Reserve a CPU for each rank; PenstockError says what is needed and what there is, `deadline` seconds later."""
     group = cluster.reserve([{"CPU": float(ranks.tp)}] * ranks.pp, strategy.replace("-", "_").upper())
     began, said = time.monotonic(), False
     try:
@@ -95,7 +95,8 @@ def shortage(cluster: Cluster, ranks: Ranks, strategy: str) -> str:
         f"{node.address} {{CPU: {node.cpus:g}}}" for node in sorted(nodes, key=lambda n: n.address)
     )
     free = f"{cluster.free_cpus():g} CPUs are free"
-    return f"{needs}; the cluster has {_count(len(nodes), 'node')} ({has}), {free}. {_remedy(ranks, nodes, least, each)}"
+    there = f"the cluster has {_count(len(nodes), 'node')} ({has}), {free}"
+    return f"{needs}; {there}. {_remedy(ranks, nodes, least, each)}"
 
 
 def _remedy(ranks: Ranks, nodes: Sequence[Node], least: int, each: int) -> str:

@@ -1,4 +1,4 @@
-"""Plans and answers through shared memory for the ranks of the engine's node, over lines for those of others."""
+"""Plans and answers: shared memory for the ranks of the engine's node, lines for those of others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE = 600.0
 
 
 class Rings:
-    """`lines` are those of the ranks elsewhere. `close` is due when the ranks have opened what `jobs` names."""
+    """`lines` are those of the ranks elsewhere. `close` is due once the ranks have opened what `jobs` names."""
 
     def __init__(self, ranks: Ranks, lines: Mapping[int, Line], directory: Path) -> None:
         self.answers: list[Answers] = []

@@ -1,5 +1,6 @@
-"""What joins the ranks: a group for each stage, a pipe between neighbours. Shared memory and ports are made where they
-are used, by the first rank that uses them.
+"""What joins the ranks: a group for each stage, a pipe between neighbours.
+
+Shared memory and ports are made where they are used, by the first rank that uses them.
 """
 
 from __future__ import annotations
