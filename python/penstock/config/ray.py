@@ -18,8 +18,8 @@ def prepare_ray_environment(
 ) -> str:
     """The address of the cluster, after everything is said that Ray would otherwise decide by itself.
 
-    Nothing is reported to anybody. A cluster of our own wants a token, by default one that is written nowhere;
-    to join one, its token is used if there is one, unless RAY_AUTH_MODE says otherwise.
+    Nothing is reported to anybody. A cluster of our own wants a token, by default one that is written
+    nowhere; to join one, its token is used if there is one, unless RAY_AUTH_MODE says otherwise.
     """
     address = asked or environ.get("RAY_ADDRESS") or LOCAL
     environ["RAY_USAGE_STATS_ENABLED"] = "0"

@@ -102,15 +102,13 @@ class RanksExecutor:
         return tuple(facts)
 
     def await_result(self, step: int, timeout: float | None) -> StepResult:
-        """The result of `step`; those of others are kept, of older ones dropped: nobody asks any more."""
+        """The result of `step`; older ones are dropped: plans are awaited in their order or not at all."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while step not in self._results:
             self.check()
-            answer = self._next(self._ranks.reader, deadline)
-            if isinstance(answer, Computed):
-                self._results[answer.step] = answer.result
-            elif isinstance(answer, Failed):
-                self._results[answer.step] = self._failed_everywhere(answer)
+            if step <= self._answered:
+                raise PenstockError(f"the result of step {step} was fetched before, or passed over")
+            self._take(self._next(deadline))
         result = self._results.pop(step)
         for older in [other for other in self._results if other < step]:
             del self._results[older]
@@ -118,16 +116,25 @@ class RanksExecutor:
             raise result
         return result
 
-    def _next(self, rank: int, deadline: float | None) -> Answer:
-        """The next answer of a rank; TimeoutError at the deadline."""
+    def _take(self, answer: Answer) -> None:
+        if isinstance(answer, Computed):
+            self._answered = answer.step
+            self._results[answer.step] = answer.result
+            self._look_at_others()
+        elif isinstance(answer, Failed):
+            self._answered = answer.step
+            self._results[answer.step] = self._failed_everywhere(answer)
+
+    def _next(self, deadline: float | None) -> Answer:
+        """The next answer of the reading rank; TimeoutError at the deadline."""
         while True:
             left = LOOK if deadline is None else min(max(deadline - time.monotonic(), 0.0), LOOK)
-            answer = self._receive(rank, left)
+            answer = self._receive(self._ranks.reader, left)
             if answer is not None:
                 return answer
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError("the step is still running")
-            self._look_at_others(rank)
+            self._look_at_others()
 
     def _receive(self, rank: int, timeout: float) -> Answer | None:
         try:
@@ -141,14 +148,14 @@ class RanksExecutor:
             self._failures.setdefault(answer.step, {})[rank] = answer
         return answer
 
-    def _look_at_others(self, rank: int) -> None:
-        """A rank that failed alone in a step leaves the others waiting for it."""
-        for other, ring in enumerate(self._answers):
-            if other != rank and ring.ready():
-                self._receive(other, 0.0)
-        for failures in self._failures.values():
+    def _look_at_others(self) -> None:
+        """A rank that failed alone in a step leaves the others waiting for it, or one step ahead of it."""
+        for rank, ring in enumerate(self._answers):
+            if rank != self._ranks.reader and ring.ready():
+                self._receive(rank, 0.0)
+        for step, failures in self._failures.items():
             first = min(failures.values(), key=lambda failed: failed.at)
-            if rank not in failures and time.monotonic() - first.at > GRACE:
+            if step <= self._answered or time.monotonic() - first.at > GRACE:
                 self._lose(first.message, first)
 
     def _failed_everywhere(self, answer: Failed) -> Exception:

@@ -1,4 +1,4 @@
-"""Where the stages go. The ranks of a stage share memory, so a stage is one bundle: on one node or nowhere."""
+"""Where the stages go. Ranks of a stage share memory, so a stage is one bundle: on one node or nowhere."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Placement:
 
 
 def place(cluster: Cluster, ranks: Ranks, strategy: str, deadline: float) -> Placement:
-    """Reserve a CPU for each rank; PenstockError says what is needed and what there is, `deadline` seconds later."""
+    """Reserve a CPU for each rank; after `deadline` seconds PenstockError says what is needed and what there is."""
     group = cluster.reserve([{"CPU": float(ranks.tp)}] * ranks.pp, strategy.replace("-", "_").upper())
     began, said = time.monotonic(), False
     try:

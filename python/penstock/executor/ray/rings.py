@@ -22,7 +22,7 @@ PATIENCE = 600.0
 
 
 class Rings:
-    """`lines` are those of the ranks elsewhere. `close` is due once the ranks have opened what `jobs` names."""
+    """`lines` are those of ranks elsewhere. `close` is due once the ranks have opened what `jobs` names."""
 
     def __init__(self, ranks: Ranks, lines: Mapping[int, Line], directory: Path) -> None:
         self.answers: list[Answers] = []
