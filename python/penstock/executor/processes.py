@@ -39,9 +39,10 @@ class Processes:
         try:
             for rank, job in enumerate(jobs):
                 self._start(module, rank, job, descriptors)
-        finally:
-            # Watches what was started; the end of the pipes ends that when not all could be.
-            self._watcher.start()
+        except BaseException:
+            self.end(0.0)
+            raise
+        self._watcher.start()
 
     @property
     def pids(self) -> list[int]:
@@ -66,7 +67,8 @@ class Processes:
             for handle in self._handles:
                 _kill(handle)
             self.all_ended(NOTICE)
-        self._watcher.join(NOTICE)
+        if self._watcher.ident is not None:
+            self._watcher.join(NOTICE)
         for handle in self._handles:
             os.close(handle)
         self._handles.clear()
@@ -74,13 +76,12 @@ class Processes:
     def _start(self, module: str, rank: int, job: str, descriptors: Sequence[int]) -> None:
         # -P: a directory called penstock where the user happens to be must not stand in for the package.
         command = [sys.executable, "-P", "-m", module, "--rank", str(rank)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=descriptors)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, pass_fds=descriptors)
         self._all.append(process)
         self._handles.append(os.pidfd_open(process.pid))
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # Gone already: the watcher says how.
             process.stdin.write(job.encode() + b"\n")
-            process.stdin.flush()
 
     def _watch(self) -> None:
         poll = select.poll()
