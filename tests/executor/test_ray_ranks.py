@@ -1,0 +1,188 @@
+"""Ranks as actors of a real Ray cluster, with a worker that has no model: the same contract on each channel."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from penstock.config import EngineConfig, Raw, resolve, shared_memory_directory
+from penstock.core import PenstockError, Ranks, SlotParams, StepPlan
+from penstock.executor import RayExecutor, WorkersLostError
+
+from tests.fakes.executor import next_token
+from tests.ray_cluster import TOKEN, RayCluster, is_alive, needs_ray
+
+needs_ray()
+pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+
+FAKE = "tests.fakes.ray_worker"
+CHANNELS = ["ring", "compiled-graph", "actor"]
+CPUS = 4
+HANG = 60.0
+
+Start = Callable[..., RayExecutor]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
+        with RayCluster(CPUS) as made:
+            yield made
+
+
+def memory_files() -> set[str]:
+    names = ("penstock-*", "sem.hdr*", "sem.obj*")
+    return {path.name for name in names for path in shared_memory_directory().glob(name)}
+
+
+def config(cluster: RayCluster, channel: str, placement: str = "pack") -> EngineConfig:
+    texts = {"block_size": "16", "distributed_executor_backend": "ray", "ray_channel": channel}
+    texts |= {"ray_address": cluster.address, "placement": placement}
+    return resolve({name: Raw("", (text,)) for name, text in texts.items()}, "m", "m").engine
+
+
+def ranks(tp: int, pp: int, faults: dict[int, dict[str, object]]) -> Ranks:
+    shards = tuple(json.dumps(faults.get(rank, {})) for rank in range(tp * pp))
+    return Ranks(tp, pp, (pp - 1) * tp, shards, 8, 100, 4000, 10_000, 10_000)
+
+
+@pytest.fixture
+def start(cluster: RayCluster) -> Iterator[Start]:
+    """`start(channel, tp, pp, rank0={...})`: nothing is left of it afterwards."""
+    made: list[RayExecutor] = []
+    before = memory_files()
+
+    def run(channel: str, tp: int, pp: int, **faults: dict[str, object]) -> RayExecutor:
+        by_rank = {int(name.removeprefix("rank")): fault for name, fault in faults.items()}
+        shape = ranks(tp, pp, by_rank)
+        made.append(RayExecutor(FAKE, shape, config(cluster, channel), shared_memory_directory()))
+        return made[-1]
+
+    yield run
+    for executor in made:
+        pids = executor.pids
+        executor.close()
+        gone(pids)
+    assert memory_files() <= before
+
+
+def gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + HANG
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline, f"actors are left: {pids}"
+        time.sleep(0.01)
+
+
+def plan(step: int, token: int) -> StepPlan:
+    """The next token of a sequence that grows by one each step, from step 2 on."""
+    new = StepPlan(step, [SlotParams(0, 0.0, 0, 1.0, 0, 0, -1, -1)] if step == 2 else [])
+    new.slots, new.starts = array("i", [0]), array("i", [step - 2])
+    new.lengths, new.tokens = array("i", [1]), array("i", [token])
+    new.sample, new.blocks, new.block_offsets = array("b", [1]), array("i", [0]), array("i", [0, 1])
+    return new
+
+
+def compute(executor: RayExecutor, step: int) -> None:
+    """Steps until something is raised; a rank that is not waited for may fail a little later."""
+    deadline = time.monotonic() + HANG
+    while time.monotonic() < deadline:
+        executor.submit(plan(step, 1)).result()
+        step += 1 if step < 16 else 0
+        time.sleep(0.01)
+
+
+def watch(executor: RayExecutor) -> None:
+    deadline = time.monotonic() + HANG
+    while time.monotonic() < deadline:
+        executor.check()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_plans_go_to_all_ranks_and_a_rank_that_is_killed_is_noticed(
+    start: Start, channel: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = start(channel, 2, 2, **{f"rank{rank}": {"how": "wrong plan", "step": 8} for rank in range(4)})
+    assert executor.depth == 2
+    assert [facts.isa for facts in executor.facts] == [f"rank {rank}" for rank in range(4)]
+    assert all(facts.host for facts in executor.facts)
+    context = [5]
+    for step in range(2, 6):
+        context += executor.submit(plan(step, context[-1])).result().tokens
+    assert context[1:] == [next_token(context[:at], 97) for at in range(1, 5)]
+    tickets = [executor.submit(plan(step, 7)) for step in (6, 7)]
+    for ticket in tickets:
+        context.append(7)
+        assert list(ticket.result().tokens) == [next_token([*context[:4], *context[5:]], 97)]
+    with pytest.raises(PenstockError, match="told not to like the plan") as caught:
+        executor.submit(plan(8, 1)).result()
+    assert not isinstance(caught.value, WorkersLostError)
+    executor.check()
+    killed = time.monotonic()
+    os.kill(executor.pids[1], signal.SIGKILL)
+    with pytest.raises(WorkersLostError, match=r"rank 1 \(on .*, process \d+\)"):
+        watch(executor)
+    with capsys.disabled():
+        print(f"\n{channel}: a killed rank was noticed after {time.monotonic() - killed:.3f} s")
+    gone(executor.pids)
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_rank_that_raises_is_named_with_its_traceback(
+    start: Start, channel: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    executor = start(channel, 2, 1, rank0={"how": "hang", "step": 3}, rank1={"how": "raise", "step": 3})
+    executor.submit(plan(2, 1)).result()
+    with (
+        caplog.at_level(logging.ERROR),
+        pytest.raises(WorkersLostError, match="rank 1 failed in step 3: RuntimeError: the fake rank was told"),
+    ):
+        executor.submit(plan(3, 1)).result()
+    assert "in fail" in caplog.text
+    with pytest.raises(WorkersLostError):
+        executor.submit(plan(4, 1))
+    gone(executor.pids)
+
+
+def test_a_plan_that_one_rank_cannot_compute_is_the_end(start: Start) -> None:
+    executor = start("actor", 2, 1, rank0={"how": "wrong plan", "step": 2})
+    with pytest.raises(WorkersLostError, match="rank 0 failed in step 2"):
+        compute(executor, 2)
+
+
+def test_a_rank_that_cannot_load_its_part_says_why(start: Start) -> None:
+    with pytest.raises(PenstockError, match="rank 1 failed: tensor 'x' is damaged"):
+        start("ring", 2, 1, rank1={"how": "refuse"})
+
+
+@pytest.mark.parametrize(
+    ("tp", "pp", "placement", "said"),
+    [
+        (CPUS + 1, 1, "pack", "the ranks of a stage share memory"),
+        (1, 2, "strict-spread", "on 2 nodes; the cluster has 1 node"),
+    ],
+)
+def test_a_cluster_without_room_is_diagnosed(
+    cluster: RayCluster, tp: int, pp: int, placement: str, said: str
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(PenstockError, match=said) as caught:
+        RayExecutor(
+            FAKE,
+            ranks(tp, pp, {}),
+            config(cluster, "ring", placement),
+            shared_memory_directory(),
+            placement_timeout=2.0,
+        )
+    assert f"need {tp * pp} x {{CPU: 1}}" in str(caught.value)
+    assert f"{{CPU: {CPUS}}}" in str(caught.value)
+    assert time.monotonic() - began < HANG

@@ -1,0 +1,143 @@
+"""Ray clusters on this machine for tests: started in the foreground, ended by the numbers of their processes.
+
+Nothing here says `ray stop`, which would end the clusters of everybody.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+HANG = 60.0
+TOKEN = secrets.token_hex(32)
+"""One for all clusters: a process reads it once."""
+STORE = 100 << 20
+QUICK_CHECKS = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+}
+"""The cluster notices a lost node within seconds; Penstock does so itself, but Ray decides what is free."""
+
+
+def needs_ray() -> None:
+    """Skips a module of tests."""
+    if find_spec("ray") is None:
+        pytest.skip("Ray is not installed: pip install 'penstock[ray]'", allow_module_level=True)
+
+
+def environment() -> dict[str, str]:
+    """For clusters, and for what joins them."""
+    paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
+    return {**os.environ, **QUICK_CHECKS, **own, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        return port
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def descendants(pid: int) -> list[int]:
+    """Of a process, itself first."""
+    found = [pid]
+    for each in found:
+        for children in Path(f"/proc/{each}/task").glob("*/children"):
+            found += [int(child) for child in children.read_text().split()]
+    return found
+
+
+class RayNode:
+    """`ray start` in the foreground, possibly in a network namespace."""
+
+    def __init__(self, arguments: Sequence[str], directory: Path, cpus: int, prefix: Sequence[str] = ()) -> None:
+        common = [
+            f"--num-cpus={cpus}",
+            f"--object-store-memory={STORE}",
+            "--include-log-monitor=false",
+            "--disable-usage-stats",
+            "--block",
+        ]
+        self.log = directory / f"start-{secrets.token_hex(4)}.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*prefix, sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, *common],
+                stdout=log,
+                stderr=log,
+                env=environment(),
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + HANG
+        while b"runtime started" not in self.log.read_bytes():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+
+    def raylet(self) -> int:
+        (pid,) = [pid for pid in descendants(self.process.pid) if _name(pid) == "raylet"]
+        return pid
+
+    def stop(self) -> None:
+        everything = descendants(self.process.pid)
+        for pid in everything:
+            if is_alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(HANG)
+
+
+class RayCluster:
+    """A head node; `address` is what others join. Leaving the block ends all nodes."""
+
+    def __init__(self, cpus: int, host: str | None = None, prefix: Sequence[str] = ()) -> None:
+        # Short: Ray puts sockets under it, whose paths have at most 107 bytes.
+        self.directory = Path(tempfile.mkdtemp(prefix="ray-"))
+        port = free_port()
+        arguments = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.directory}"]
+        arguments += [f"--node-ip-address={host}"] if host else []
+        self.nodes = [RayNode(arguments, self.directory, cpus, prefix)]
+        said = next(line for line in self.nodes[0].log.read_text().splitlines() if "Local node IP" in line)
+        self.address = f"{said.rsplit(' ', 1)[1]}:{port}"
+
+    def add(self, cpus: int, host: str | None = None, prefix: Sequence[str] = ()) -> RayNode:
+        arguments = [f"--address={self.address}", *([f"--node-ip-address={host}"] if host else [])]
+        self.nodes.append(RayNode(arguments, self.directory, cpus, prefix))
+        return self.nodes[-1]
+
+    def __enter__(self) -> RayCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in reversed(self.nodes):
+            node.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
