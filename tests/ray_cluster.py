@@ -74,7 +74,9 @@ def descendants(pid: int) -> list[int]:
 class RayNode:
     """`ray start` in the foreground, possibly in a network namespace."""
 
-    def __init__(self, arguments: Sequence[str], directory: Path, cpus: int, prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self, arguments: Sequence[str], directory: Path, cpus: int, prefix: Sequence[str] = ()
+    ) -> None:
         common = [
             f"--num-cpus={cpus}",
             f"--object-store-memory={STORE}",

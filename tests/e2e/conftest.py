@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -25,9 +25,9 @@ def serve(model_file: Path) -> Iterator[Serve]:
     """`with serve(*flags, model=...)`: a server with the default model unless `model` names another."""
     servers: list[Server] = []
 
-    def made(*flags: str, model: Path | str = model_file) -> Server:
+    def made(*flags: str, model: Path | str = model_file, prefix: Sequence[str] = ()) -> Server:
         # Short: the path of a socket has at most 107 bytes.
-        servers.append(Server(model, Path(tempfile.mkdtemp(prefix="e2e-")), *flags))
+        servers.append(Server(model, Path(tempfile.mkdtemp(prefix="e2e-")), *flags, prefix=prefix))
         return servers[-1]
 
     yield made

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -48,9 +48,9 @@ class Server:
     process, no file.
     """
 
-    def __init__(self, model: Path | str, runtime: Path, *flags: str) -> None:
+    def __init__(self, model: Path | str, runtime: Path, *flags: str, prefix: Sequence[str] = ()) -> None:
         self.runtime = runtime
-        command = [sys.executable, "-m", "penstock", "serve", str(model), "--port", "0", *flags]
+        command = [*prefix, sys.executable, "-m", "penstock", "serve", str(model), "--port", "0", *flags]
         clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
         self.process = subprocess.Popen(
             command,

@@ -1,4 +1,4 @@
-"""Ranks as actors of a real Ray cluster, with a worker that has no model: the same contract on each channel."""
+"""Ranks as actors of a real Ray cluster, with a worker without a model: one contract for all channels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import signal
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from penstock.config import EngineConfig, Raw, resolve, shared_memory_directory
@@ -144,7 +143,9 @@ def test_a_rank_that_raises_is_named_with_its_traceback(
     executor.submit(plan(2, 1)).result()
     with (
         caplog.at_level(logging.ERROR),
-        pytest.raises(WorkersLostError, match="rank 1 failed in step 3: RuntimeError: the fake rank was told"),
+        pytest.raises(
+            WorkersLostError, match="rank 1 failed in step 3: RuntimeError: the fake rank was told"
+        ),
     ):
         executor.submit(plan(3, 1)).result()
     assert "in fail" in caplog.text

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.core import PenstockError, Ranks
 from penstock.comm import SharedFiles
+from penstock.core import PenstockError, Ranks
 from penstock.executor.wiring import wire
 
 

@@ -42,8 +42,9 @@ PYTHON: dict[str, set[str]] = {
     "wire": set(),
     "kv": set(),
     "scheduler": {"kv"},
-    "executor": set(),
-    "worker": {"model"},
+    "comm": set(),
+    "executor": {"comm"},
+    "worker": {"comm", "model"},
     "model": set(),
     "engine": ROOMS_BELOW_ENGINE,
     "llm": {"engine", *ROOMS_BELOW_ENGINE},
@@ -54,7 +55,11 @@ PYTHON: dict[str, set[str]] = {
 }
 
 # Rooms that call the compiled extension. The scheduler gets what it needs handed in and runs without it.
-NATIVE = {"bench", "cli", "engine", "executor", "kv", "llm", "model", "worker"}
+NATIVE = {"bench", "cli", "comm", "engine", "executor", "kv", "llm", "model", "worker"}
 
 # Third-party packages and the rooms that may import them, inside a function: the base install has none.
-EXTRAS: dict[str, set[str]] = {"huggingface_hub": {"cli", "model"}, "matplotlib": {"bench"}}
+EXTRAS: dict[str, set[str]] = {
+    "huggingface_hub": {"cli", "model"},
+    "matplotlib": {"bench"},
+    "ray": {"executor"},
+}

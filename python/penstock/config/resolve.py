@@ -93,8 +93,8 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
         )
     if values["ray_overlap_comm"] and (backend != "ray" or values["ray_channel"] != "compiled-graph"):
         raise PenstockError(
-            "--ray-overlap-comm needs --distributed-executor-backend ray and --ray-channel compiled-graph: the "
-            "other channels have no communication of Ray's to overlap"
+            "--ray-overlap-comm needs --distributed-executor-backend ray and --ray-channel compiled-graph: "
+            "the other channels have no communication of Ray's to overlap"
         )
     return ParallelConfig(
         tensor,

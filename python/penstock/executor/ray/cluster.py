@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.config import prepare_ray_environment
 from penstock.config.machine import cpu_count
+from penstock.config.ray import LOCAL
 from penstock.core import PenstockError
+from penstock.executor.ray.keeper import Keeper
 
 MIB = 2**20
 LEAST_STORE = 128 * MIB
 """Memory for objects of a cluster of our own. Only compiled graphs put anything there."""
 
 log = logging.getLogger("penstock.executor")
+
+
+REACH = 5.0
+"""Seconds in which a cluster takes a call. Ray itself would try for a minute, and end the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +44,9 @@ class Cluster:
                 "--distributed-executor-backend ray needs Ray: pip install 'penstock[ray]'"
             ) from error
         self.ray: Any = ray
+        _reach(address)
         options: dict[str, Any] = {"address": address, "configure_logging": False, "log_to_driver": True}
-        if address == "local":
+        if address == LOCAL:
             options |= {
                 "num_cpus": max(cpu_count(), own_cpus),
                 "include_dashboard": False,
@@ -52,10 +60,13 @@ class Cluster:
                 "RAY_AUTH_MODE and the token, which must be those of the cluster"
             ) from error
         self.here: str = ray.get_runtime_context().get_node_id()
+        self._keeper = Keeper() if address == LOCAL else None
 
     def close(self) -> None:
         """Leave it; one of our own ends."""
         self.ray.shutdown()
+        if self._keeper is not None:
+            self._keeper.end()
 
     def nodes(self) -> list[Node]:
         """The living ones."""
@@ -123,3 +134,16 @@ class Cluster:
             _buffer_size_bytes=buffer_bytes,
             _overlap_gpu_communication=overlap,
         )
+
+
+def _reach(address: str) -> None:
+    """PenstockError when nobody listens at host:port; other forms of addresses are Ray's matter."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH).close()
+    except OSError as error:
+        raise PenstockError(
+            f"no Ray cluster at {address}: {error}. Start one (ray start --head) or correct --ray-address"
+        ) from error

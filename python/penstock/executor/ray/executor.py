@@ -29,7 +29,7 @@ PLACEMENT = 60.0
 """Seconds that the cluster gets to find room."""
 CALLED = 60.0
 """Seconds in which ranks on other nodes call the engine."""
-SILENCE = 1.5
+SILENCE = 1.25
 """Seconds without a sign of life after which a rank on another node counts as lost."""
 FIRST_STEP = 120.0
 ENVELOPE = 4096

@@ -50,7 +50,7 @@ class Placement:
 
 
 def place(cluster: Cluster, ranks: Ranks, strategy: str, deadline: float) -> Placement:
-    """Reserve a CPU for each rank; after `deadline` seconds PenstockError says what is needed and what there is."""
+    """Reserve a CPU for each rank; after `deadline` seconds PenstockError says what is missing."""
     group = cluster.reserve([{"CPU": float(ranks.tp)}] * ranks.pp, strategy.replace("-", "_").upper())
     began, said = time.monotonic(), False
     try:

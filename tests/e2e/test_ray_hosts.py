@@ -1,0 +1,135 @@
+"""Ranks on three Ray nodes with addresses of their own, in network namespaces, and the loss of a node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.e2e import sse
+from tests.e2e.conftest import Serve
+from tests.e2e.server import Server, eventually
+from tests.e2e.test_parallel import follow
+from tests.e2e.test_ray import ranks_below
+from tests.executor.test_ray_ranks import memory_files
+from tests.namespaces import Hosts
+from tests.ray_cluster import TOKEN, RayCluster, is_alive, needs_ray
+
+needs_ray()
+
+CHANNELS = ["ring", "compiled-graph", "actor"]
+FLAGS = ["--distributed-executor-backend", "ray", "--placement", "strict-spread", "--max-model-len", "8000"]
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    with Hosts(3) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cluster(hosts: Hosts) -> Iterator[RayCluster]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
+        with RayCluster(2, hosts.addresses[0], hosts.inside(0)) as made:
+            for host in (1, 2):
+                made.add(2, hosts.addresses[host], hosts.inside(host))
+            yield made
+
+
+@pytest.fixture
+def start(serve: Serve, hosts: Hosts, cluster: RayCluster) -> Callable[..., Server]:
+    """A server on the first host that listens for this one."""
+
+    def started(*flags: str) -> Server:
+        where = ["--ray-address", cluster.address, "--host", hosts.addresses[0]]
+        return serve(*FLAGS, *where, *flags, prefix=hosts.inside(0))
+
+    return started
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("channel", [CHANNELS[0], *(pytest.param(each, marks=SLOW) for each in CHANNELS[1:])])
+def test_stages_on_three_hosts_give_the_tokens_of_one(
+    start: Callable[..., Server], serve: Serve, hosts: Hosts, channel: str
+) -> None:
+    with serve() as alone, alone.client() as client:
+        expected = sse.complete(client, "Once upon a time", 32)
+    grid = ["-tp", "2", "-pp", "3"] if channel == "ring" else ["-pp", "3"]
+    with start("--ray-channel", channel, *grid) as server, server.client() as client:
+        before = [hosts.received(host) for host in range(3)]
+        assert sse.complete(client, "Once upon a time", 32) == expected
+        moved = [hosts.received(host) - was for host, was in enumerate(before)]
+        # A residual stream is 576 numbers of 4 bytes for each token.
+        assert all(bytes_ > 32 * 576 * 4 for bytes_ in moved[1:])
+        for address in hosts.addresses:
+            assert [line for line in server.log if "loaded" in line and f"of {address})" in line]
+
+
+def lose(server: Server, end: Callable[[], None], what: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What streams are told when `end` was called while they run; returns when the service has resumed."""
+    with ThreadPoolExecutor(2) as pool:
+        running: list[int] = []
+        streams = [pool.submit(follow, server, running) for _ in range(2)]
+        eventually(lambda: len(running) == 2, "two streams with a first token")
+        began = time.monotonic()
+        end()
+        messages = [stream.result()["error"]["message"] for stream in streams]
+        took = time.monotonic() - began
+    with server.client() as client:
+        eventually(lambda: client.get("/health").status_code == 200, "a healthy server")
+    resumed = time.monotonic() - began
+    with capsys.disabled():
+        print(f"\n{what}: streams ended after {took:.3f} s, service resumed after {resumed:.3f} s")
+    return messages
+
+
+@pytest.mark.parametrize("channel", [CHANNELS[0], *(pytest.param(each, marks=SLOW) for each in CHANNELS[1:])])
+def test_a_host_that_is_lost_is_noticed_and_replaced(
+    start: Callable[..., Server],
+    hosts: Hosts,
+    cluster: RayCluster,
+    channel: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = memory_files()
+    with start("-pp", "2", "--ray-channel", channel) as server, server.client() as client:
+        expected = sse.complete(client, "Once upon a time", 8)
+        second = used(server, hosts)
+        stranded = ranks_below(cluster.nodes[second].process.pid)
+        assert len(stranded) == 1
+        messages = lose(server, lambda: hosts.cut(second), f"{channel}, a host cut off", capsys)
+        assert all(f"rank 1 (on {hosts.addresses[second]}" in message for message in messages)
+        assert sse.complete(client, "Once upon a time", 8) == expected
+        third = used(server, hosts)
+        assert {second, third} == {1, 2}
+        eventually(lambda: not any(map(is_alive, stranded)), "the end of a rank that is cut off")
+        # The one that was cut off has given up, as Ray's do, or goes on; a new one takes its place.
+        hosts.mend(second)
+        cluster.nodes[second].stop()
+        cluster.nodes[second] = cluster.add(2, hosts.addresses[second], hosts.inside(second))
+        cluster.nodes.pop()
+        raylet = cluster.nodes[third].raylet()
+        messages = lose(
+            server, lambda: os.kill(raylet, signal.SIGKILL), f"{channel}, a raylet killed", capsys
+        )
+        assert all("rank 1" in message for message in messages)
+        assert sse.complete(client, "Once upon a time", 8) == expected
+        assert used(server, hosts) == second
+        cluster.nodes[third].stop()
+        cluster.nodes[third] = cluster.add(2, hosts.addresses[third], hosts.inside(third))
+        cluster.nodes.pop()
+    assert memory_files() <= before
+
+
+def used(server: Server, hosts: Hosts) -> int:
+    """The host that holds the last stage now."""
+    line = [line for line in server.log if "rank 1 loaded" in line][-1]
+    return next(at for at, address in enumerate(hosts.addresses) if f"of {address})" in line)

@@ -1,0 +1,166 @@
+"""Where stages go and what joins the ranks, with a cluster that is only pretended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.core import PenstockError, Ranks
+from penstock.executor.ray.cluster import Node
+from penstock.executor.ray.placement import describe, place, seats
+from penstock.executor.ray.wiring import Part, parts, wire
+
+HERE = Node("a", "10.0.0.1", 4.0)
+THERE = Node("b", "10.0.0.2", 2.0)
+
+
+def ranks(tp: int, pp: int) -> Ranks:
+    return Ranks(tp, pp, (pp - 1) * tp, ("{}",) * (tp * pp), 8, 100, 4000, 10_000, 10_000)
+
+
+class FakeCluster:
+    """Gives the places it is told to, or has none; `free` CPUs of all of its nodes are."""
+
+    def __init__(self, nodes: Sequence[Node], places: Sequence[str] | None, free: float = 0.0) -> None:
+        self.here = HERE.id
+        self.asked: list[tuple[list[dict[str, float]], str]] = []
+        self.released = 0
+        self._nodes, self._places, self._free = list(nodes), places, free
+
+    def nodes(self) -> list[Node]:
+        return self._nodes
+
+    def free_cpus(self) -> float:
+        return self._free
+
+    def reserve(self, bundles: Sequence[dict[str, float]], strategy: str) -> Any:
+        self.asked.append((list(bundles), strategy))
+        return "group"
+
+    def reserved(self, group: Any, timeout: float) -> bool:
+        return self._places is not None
+
+    def places(self, group: Any) -> list[str]:
+        assert self._places is not None
+        return list(self._places)
+
+    def release(self, group: Any) -> None:
+        self.released += 1
+
+
+def test_a_stage_is_one_bundle_and_stages_go_node_by_node_from_the_engines() -> None:
+    cluster = FakeCluster([THERE, HERE], ["b", "a", "b", "a"])
+    placement = place(cluster, ranks(2, 4), "strict-spread", 1.0)
+    assert cluster.asked == [([{"CPU": 2.0}] * 4, "STRICT_SPREAD")]
+    assert [seat.node.id for seat in placement.seats] == ["a", "a", "a", "a", "b", "b", "b", "b"]
+    assert [seat.bundle for seat in placement.seats] == [1, 1, 3, 3, 0, 0, 2, 2]
+    assert describe(placement) == "4 ranks on 10.0.0.1, 4 ranks on 10.0.0.2"
+    assert cluster.released == 0
+
+
+@given(st.integers(1, 4), st.lists(st.sampled_from("abcd"), min_size=1, max_size=8))
+def test_ranks_of_a_stage_share_a_node_and_nodes_are_not_visited_twice(tp: int, places: list[str]) -> None:
+    nodes = [Node(name, f"10.0.0.{at}", 8.0) for at, name in enumerate("abcd")]
+    found = seats(ranks(tp, len(places)), places, nodes, "a")
+    stages = [found[at : at + tp] for at in range(0, len(found), tp)]
+    assert all(len({(seat.bundle, seat.node.id) for seat in stage}) == 1 for stage in stages)
+    assert sorted(stage[0].bundle for stage in stages) == list(range(len(places)))
+    visits = [stage[0].node.id for stage in stages]
+    changes = sum(before != after for before, after in pairwise(visits))
+    assert changes == len(set(places)) - 1
+    assert "a" not in places or visits[0] == "a"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "free", "tp", "pp", "strategy", "said"),
+    [
+        (
+            [HERE, THERE],
+            1.0,
+            2,
+            2,
+            "pack",
+            (
+                "4 ranks need 4 x {CPU: 1} with --placement pack, 2 of them on one node; the cluster has 2 nodes "
+                "(10.0.0.1 {CPU: 4}, 10.0.0.2 {CPU: 2}), 1 CPUs are free. Something else holds them"
+            ),
+        ),
+        ([HERE], 4.0, 1, 2, "strict-spread", "on 2 nodes; the cluster has 1 node (10.0.0.1 {CPU: 4})"),
+        ([HERE], 4.0, 1, 2, "strict-spread", "Add nodes or choose another --placement"),
+        (
+            [HERE, THERE],
+            6.0,
+            5,
+            1,
+            "spread",
+            "or lower --tensor-parallel-size: the ranks of a stage share memory",
+        ),
+        ([THERE, THERE], 4.0, 2, 3, "pack", "Add nodes or CPUs"),
+        ([HERE, THERE], 6.0, 2, 3, "strict-pack", "6 of them on one node"),
+    ],
+)
+def test_a_shortage_is_told_with_what_is_needed_and_what_there_is(
+    nodes: list[Node], free: float, tp: int, pp: int, strategy: str, said: str
+) -> None:
+    cluster = FakeCluster(nodes, None, free)
+    with pytest.raises(PenstockError) as caught:
+        place(cluster, ranks(tp, pp), strategy, 0.0)
+    assert said in str(caught.value)
+    assert cluster.released == 1
+
+
+def test_a_node_that_goes_while_ranks_are_placed_is_named() -> None:
+    cluster = FakeCluster([HERE], ["a", "gone"])
+    with pytest.raises(PenstockError, match="node gone was lost"):
+        place(cluster, ranks(1, 2), "spread", 1.0)
+    assert cluster.released == 1
+
+
+def made(part: Part) -> dict[str, Any]:
+    """What an actor makes of it."""
+    kind = part.wanted[0]
+    if kind == "port":
+        return {"kind": "stream", "address": f"{part.wanted[1]}:4000"}
+    path = f"/of/{part.maker}"
+    if kind == "ring":
+        return {"kind": "ring", "path": path, "slots": part.wanted[1], "capacity": part.wanted[2]}
+    return {"path": path, "ranks": part.wanted[1], "capacity": part.wanted[2]}
+
+
+def wirings(tp: int, pp: int, places: Sequence[str], carried: bool) -> list[dict[str, Any]]:
+    shape = ranks(tp, pp)
+    where = seats(shape, places, [HERE, THERE], HERE.id)
+    wanted = parts(shape, where, carried)
+    texts = wire(shape, wanted, [made(part) for part in wanted], bytes(range(32)), carried)
+    return [json.loads(text) for text in texts]
+
+
+def test_pipes_are_rings_on_a_node_and_streams_between_two() -> None:
+    found = wirings(2, 3, ["a", "a", "b"], carried=False)
+    assert [each["group"] and each["group"]["rank"] for each in found] == [0, 1, 0, 1, 0, 1]
+    assert [each["group"]["path"] for each in found] == ["/of/0", "/of/0", "/of/2", "/of/2", "/of/4", "/of/4"]
+    assert found[0]["after"] == found[2]["before"]
+    assert found[0]["after"] == {"kind": "ring", "path": "/of/0", "slots": 2, "capacity": 4000}
+    stream = {"kind": "stream", "address": "10.0.0.1:4000", "key": bytes(range(32)).hex(), "capacity": 4000}
+    assert found[2]["after"] == found[4]["before"] == stream
+    assert found[0]["before"] is None
+    assert found[5]["after"] is None
+
+
+def test_a_graph_carries_between_stages_and_needs_groups_only() -> None:
+    found = wirings(2, 2, ["a", "b"], carried=True)
+    carried = {"kind": "carried"}
+    assert [(each["before"], each["after"]) for each in found] == [(None, carried)] * 2 + [
+        (carried, None)
+    ] * 2
+    assert all(each["group"] for each in found)
+
+
+def test_a_single_rank_is_joined_to_nothing() -> None:
+    (alone,) = wirings(1, 1, ["a"], carried=False)
+    assert (alone["group"], alone["before"], alone["after"]) == (None, None, None)
