@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from penstock.comm import Line, forget_graph_semaphores
+from penstock.comm import Line
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
@@ -85,16 +84,3 @@ def test_an_end_wakes_whoever_waits(end: Callable[[Stream], None]) -> None:
     threading.Timer(0.2, end, (there,)).start()
     with pytest.raises(ConnectionError):
         line.receive(LONG)
-
-
-def test_only_semaphores_of_graphs_that_are_open_here_lose_their_names(tmp_path: Path) -> None:
-    maps = tmp_path / "maps"
-    lines = [
-        "7f00-7f01 rw-s 00000000 00:1a 31    /dev/shm/sem.hdr1-none-such",
-        "7f00-7f01 rw-s 00000000 00:1a 31    /dev/shm/sem.obj1-none-such",
-        "7f00-7f01 rw-s 00000000 00:1a 32    /dev/shm/sem.somebody-elses",
-        "7f00-7f01 rw-s 00000000 00:1a 33    /dev/shm/sem.hdr2-none-such (deleted)",
-        "7f02-7f03 rw-p 00000000 00:00 0",
-    ]
-    maps.write_text("\n".join(lines))
-    assert forget_graph_semaphores(maps) == ["/dev/shm/sem.hdr1-none-such", "/dev/shm/sem.obj1-none-such"]

@@ -60,6 +60,7 @@ SLOW = pytest.mark.slow
 def test_stages_on_three_hosts_give_the_tokens_of_one(
     start: Callable[..., Server], serve: Serve, hosts: Hosts, channel: str
 ) -> None:
+    files = memory_files()
     with serve() as alone, alone.client() as client:
         expected = sse.complete(client, "Once upon a time", 32)
     grid = ["-tp", "2", "-pp", "3"] if channel == "ring" else ["-pp", "3"]
@@ -71,6 +72,7 @@ def test_stages_on_three_hosts_give_the_tokens_of_one(
         assert all(bytes_ > 32 * 576 * 4 for bytes_ in moved[1:])
         for address in hosts.addresses:
             assert [line for line in server.log if "loaded" in line and f"of {address})" in line]
+    assert memory_files() <= files
 
 
 def lose(server: Server, end: Callable[[], None], what: str, capsys: pytest.CaptureFixture[str]) -> list[str]:

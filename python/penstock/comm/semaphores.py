@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 MAPS = Path("/proc/self/maps")
-PREFIXES = ("/dev/shm/sem.hdr", "/dev/shm/sem.obj")
+MEMORY = Path("/dev/shm")
+NAME = re.compile(r"sem\.(?:hdr|obj)(\d+)-(\d+)")
+"""The process of Ray that made it, and when, in nanoseconds of the wall clock."""
 
 
-def forget_graph_semaphores(maps: Path = MAPS) -> list[str]:
-    """Remove the names of those that this process has open, which keeps them working where they are open.
+def forget_graph_semaphores(since: int, maps: Path = MAPS, memory: Path = MEMORY) -> list[str]:
+    """Remove the names of a graph's semaphores, to be called when the graph has run once.
 
-    A graph opens them before its first execution ends. Afterwards nobody needs their names, and when the last
-    process that has them open ends, however it ends, they are gone.
+    By then they are open where they are needed, and stay so without a name; when the last process that has
+    them open ends, however it ends, they are gone. Ours are those that this process has open, and what the same
+    processes of Ray made from `since` on (nanoseconds): Ray makes some that nobody opens.
     """
-    names = {line.split()[5] for line in maps.read_text().splitlines() if len(line.split()) == 6}
-    found = sorted(name for name in names if name.startswith(PREFIXES))
-    for name in found:
-        Path(name).unlink(missing_ok=True)
-    return found
+    parts = [line.split() for line in maps.read_text().splitlines()]
+    opened = {Path(each[5]).name for each in parts if len(each) == 6 and each[5].startswith(f"{memory}/")}
+    makers = {found[1] for name in opened if (found := NAME.fullmatch(name))}
+    ours = []
+    for path in memory.iterdir():
+        found = NAME.fullmatch(path.name)
+        if found and (path.name in opened or (found[1] in makers and int(found[2]) >= since)):
+            path.unlink(missing_ok=True)
+            ours.append(path.name)
+    return sorted(ours)

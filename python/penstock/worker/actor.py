@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -65,6 +66,7 @@ class Actor:
         self._task: RankTask
         self._capacity = 0
         self._last = True
+        self._loaded = 0
         self._worker: StageWorker
         self._over = threading.Event()
         self._last_word = b""
@@ -118,6 +120,7 @@ class Actor:
         """What the executor is told first; plans follow unless it is a failure."""
         self._task, self._capacity, self._last = RankTask(**job["task"]), job["capacity"], job["last"]
         worker, answer = prepare(self._task, self.load_rank, self._capacity)
+        self._loaded = time.time_ns()
         if worker is not None:
             self._worker = worker
         return answer
@@ -146,7 +149,7 @@ class Actor:
 
     def forget_graph_semaphores(self) -> None:
         """To be called when the graph has run once."""
-        forget_graph_semaphores()
+        forget_graph_semaphores(self._loaded)
 
     # Seams ----------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ class Actors:
         self._on_exit = on_exit
         self._lock = threading.Lock()
         self._over = False
+        self._cut_off = False
         self.seats: Sequence[Seat] = placement.seats
         self.pids: list[int] = []
         environment = ray_actor_environment()
@@ -73,19 +74,27 @@ class Actors:
         process = f", process {self.pids[rank]}" if self.pids else ""
         return f"rank {rank} (on {where}{process})"
 
-    def lost(self, rank: int, how: str) -> None:
+    def cut_off(self, rank: int, how: str) -> None:
+        """Its line ended. What it had to say has come before that, so nobody waits for its end."""
+        self._cut_off = True
+        self._lost(rank, how)
+
+    def _lost(self, rank: int, how: str) -> None:
         """The first to be lost is told of; later ones are its consequences."""
         with self._lock:
             if self._over:
                 return
             self._over = True
-        self._on_exit(Exit(rank, how, time.monotonic()))
+        self._on_exit(Exit(rank, f"{self.name(rank)} was lost: {how}", time.monotonic()))
 
     def kill(self) -> None:
         for handle in self.handles:
             self._ray.kill(handle)
 
     def all_ended(self, timeout: float) -> bool:
+        return not self._cut_off and self._await_ends(timeout)
+
+    def _await_ends(self, timeout: float) -> bool:
         done, _ = self._ray.wait(self._stays, num_returns=len(self._stays), timeout=timeout)
         return len(done) == len(self._stays)
 
@@ -94,21 +103,21 @@ class Actors:
         with self._lock:
             self._over = True
         self.kill()
-        self.all_ended(max(notice, NOTICE))
+        self._await_ends(max(notice, NOTICE))
         self._watcher.join(NOTICE)
 
     def _watch(self) -> None:
         done, _ = self._ray.wait(self._stays, num_returns=1, timeout=None)
         rank = self._stays.index(done[0])
         try:
-            self.lost(rank, self._last_word(rank, self._ray.get(done[0])))
+            self._lost(rank, self._last_word(self._ray.get(done[0])))
         except self._ray.exceptions.RayError as error:
-            self.lost(rank, f"{self.name(rank)} was lost: {_first_line(error)}")
+            self._lost(rank, _first_line(error))
 
-    def _last_word(self, rank: int, answer: bytes) -> str:
+    def _last_word(self, answer: bytes) -> str:
         failed = decode_answer(answer) if answer else None
         if not isinstance(failed, Failed):
-            return f"{self.name(rank)} ended"
+            return "it ended"
         log.error("rank %d failed in step %d:\n%s", failed.rank, failed.step, failed.trace or failed.message)
         return f"rank {failed.rank} failed in step {failed.step}: {failed.message}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -107,6 +108,7 @@ class RayExecutor(RanksExecutor):
         if self._rings is not None:
             self._rings.close()
         actors.everywhere("close_files")
+        began = time.time_ns()
         if parallel.ray_channel == "compiled-graph":
             self._compile(actors)
         # The plans of requests write all of it again before they read it.
@@ -114,7 +116,7 @@ class RayExecutor(RanksExecutor):
         self._answered = 0
         if self._graph is not None:
             actors.everywhere("forget_graph_semaphores")
-            forget_graph_semaphores()
+            forget_graph_semaphores(began)
 
     # What joins the ranks ---------------------------------------------------------------------------
 
@@ -146,7 +148,7 @@ class RayExecutor(RanksExecutor):
         self._lines[rank] = Line(stream, self._message_bytes, SILENCE, self._ender(actors, rank))
 
     def _ender(self, actors: Actors, rank: int) -> Callable[[str], None]:
-        return lambda reason: actors.lost(rank, f"{actors.name(rank)} was lost: {reason}")
+        return lambda reason: actors.cut_off(rank, reason)
 
     def _tasks(self, actors: Actors, placement: Placement) -> list[RankTask]:
         ranks, carried = self._ranks, self._config.parallel.ray_channel == "compiled-graph"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -108,12 +107,6 @@ def _remedy(ranks: Ranks, nodes: Sequence[Node], least: int, each: int) -> str:
     if sum(node.cpus for node in nodes) < ranks.size:
         return "Add nodes or CPUs (ray start --num-cpus counts what may be used, not what is there)"
     return "Something else holds them: look at `ray status`"
-
-
-def describe(placement: Placement) -> str:
-    """One line: which ranks are where."""
-    count = Counter(seat.node.address for seat in placement.seats)
-    return ", ".join(f"{_count(ranks, 'rank')} on {address}" for address, ranks in count.items())
 
 
 def _count(number: int, what: str) -> str:
