@@ -15,8 +15,8 @@ def forget_graph_semaphores(since: int, maps: Path = MAPS, memory: Path = MEMORY
     """Remove the names of a graph's semaphores, to be called when the graph has run once.
 
     By then they are open where they are needed, and stay so without a name; when the last process that has
-    them open ends, however it ends, they are gone. Ours are those that this process has open, and what the same
-    processes of Ray made from `since` on (nanoseconds): Ray makes some that nobody opens.
+    them open ends, however it ends, they are gone. Ours are those that this process has open, and what the
+    same processes of Ray made from `since` on (nanoseconds): Ray makes some that nobody opens.
     """
     parts = [line.split() for line in maps.read_text().splitlines()]
     opened = {Path(each[5]).name for each in parts if len(each) == 6 and each[5].startswith(f"{memory}/")}

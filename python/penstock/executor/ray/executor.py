@@ -207,6 +207,9 @@ class RayExecutor(RanksExecutor):
         )
 
     def _compile(self, actors: Actors) -> None:
+        log.warning(
+            "Ray's compiled graphs keep a CPU of each rank busy, even when there is nothing to compute"
+        )
         overlap = self._config.parallel.ray_overlap_comm
         if overlap:
             log.warning(
