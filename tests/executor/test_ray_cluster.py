@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import pytest
 from penstock.core import PenstockError
 from penstock.executor.ray.cluster import Cluster
 
-from tests.ray_cluster import free_port
+from tests.ray_cluster import TOKEN, free_port
 
 
 @pytest.fixture(autouse=True)
-def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment is prepared for Ray, and put back afterwards."""
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_USAGE_STATS_ENABLED"):
-        monkeypatch.setenv(name, os.environ.get(name, "disabled" if name == "RAY_AUTH_MODE" else "0"))
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all test clusters: whoever imports Ray first decides for the process."""
+    for name, value in {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": TOKEN,
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }.items():
+        monkeypatch.setenv(name, value)
 
 
 def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

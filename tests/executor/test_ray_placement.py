@@ -86,7 +86,7 @@ def test_ranks_of_a_stage_share_a_node_and_nodes_are_not_visited_twice(tp: int, 
             "pack",
             (
                 "4 ranks need 4 x {CPU: 1} with --placement pack, 2 of them on one node; the cluster "
-                "has 2 nodes (10.0.0.1 {CPU: 4}, 10.0.0.2 {CPU: 2}), 1 CPUs are free. Something else holds them"
+                "has 2 nodes (10.0.0.1 {CPU: 4}, 10.0.0.2 {CPU: 2}), 1 CPUs are free. Something else holds"
             ),
         ),
         ([HERE], 4.0, 1, 2, "strict-spread", "on 2 nodes; the cluster has 1 node (10.0.0.1 {CPU: 4})"),
@@ -97,7 +97,7 @@ def test_ranks_of_a_stage_share_a_node_and_nodes_are_not_visited_twice(tp: int, 
             5,
             1,
             "spread",
-            "or lower --tensor-parallel-size: the ranks of a stageory",
+            "or lower --tensor-parallel-size: the ranks of a stage",
         ),
         ([THERE, THERE], 4.0, 2, 3, "pack", "Add nodes or CPUs"),
         ([HERE, THERE], 6.0, 2, 3, "strict-pack", "6 of them on one node"),
