@@ -32,6 +32,8 @@ class Statistic:
     key: str
     label: str
     higher_is_better: bool = False
+    compared: bool = True
+    """Whether a ratio of it means something."""
 
 
 THROUGHPUTS = (
@@ -42,7 +44,7 @@ THROUGHPUTS = (
 PROCESS = (
     Statistic("pss_mb", "PSS MiB"),
     Statistic("server_cpu_s", "server CPU s"),
-    Statistic("foreign_share", "foreign CPU share"),
+    Statistic("foreign_share", "foreign CPU share", compared=False),
 )
 
 
@@ -174,6 +176,8 @@ def value_of(result: Mapping[str, Any], key: str) -> float | None:
         tokens, duration = _number(result.get("total_input_tokens")), _number(result.get("duration"))
         return tokens / duration if tokens is not None and duration else None
     found = _number(result.get(key))
+    if found == 0 and _LATENCY.fullmatch(key):
+        return None  # vLLM's zero for a latency that no request has, such as TPOT with one output token
     return found if found is not None else _number((_own(result).get("process") or {}).get(key))
 
 
@@ -257,7 +261,7 @@ def _cell(
     workload: Workload, server: str, statistic: Statistic, values: Sequence[float], reference: float
 ) -> Cell:
     middle = median(values)
-    ratio = middle / reference if reference else None
+    ratio = middle / reference if reference and statistic.compared else None
     return Cell(workload, server, statistic, middle, min(values), max(values), len(values), ratio)
 
 

@@ -1,19 +1,23 @@
-"""Process trees that this benchmark started: their CPU time, their memory, stopping, resuming and ending
-them.
+"""Process trees that a comparison started: their CPU time, their memory, stopping, resuming and ending them.
 
 Reads /proc, so Linux only. Signals go to the pids of the tree and to nothing else.
 """
+
+from __future__ import annotations
 
 import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 CPUS = os.cpu_count() or 1
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Letters of /proc/PID/stat. A process that ended stays a zombie until its parent asks.
 STOPPED, ENDED = "TZX", "ZX"
 
@@ -48,28 +52,71 @@ def _settle(pids: Sequence[int], states: str, patience: float = 2.0) -> None:
                 time.sleep(0.005)
 
 
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Signals that end us wait until the block is left, so that no process is started and not known.
+
+    Handlers and not a signal mask, because what is started inside would inherit the mask.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        caught.append(number)
+
+    before = {number: signal.signal(number, note) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if caught:
+        signal.raise_signal(caught[0])
+
+
+@contextlib.contextmanager
+def pinned(cpus: Collection[int]) -> Iterator[None]:
+    """Within the block this thread runs on `cpus`, and so does, for good, what it starts."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 class ProcessTree:
     """A command and everything it started.
 
-    `session` is a new one, so children that lost their parent are still found.
+    `session` is a new one, so children that lost their parent are still found, and Ctrl-C in a terminal
+    reaches the comparison only, which then ends them in order.
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], log: Path, piped: bool = False
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        cpus: Collection[int],
     ) -> None:
-        """Start `command`, its output going to `log`. `piped` keeps stdin and stdout for the caller."""
+        """Start `command` on `cpus` with `environment` on top of our own; its output goes to `log`.
+
+        Raises:
+            OSError: it cannot be started.
+        """
         self.command = list(command)
         self.log = log
-        pipe = subprocess.PIPE if piped else None
-        with log.open("wb") as sink:
+        # env(1) becomes the command, so the pid stays.
+        added = ["env", *(f"{key}={value}" for key, value in environment.items())] if environment else []
+        with log.open("wb") as sink, pinned(cpus):
             self.root = subprocess.Popen(
-                self.command,
-                env={**os.environ, **environment},
-                stdin=pipe or subprocess.DEVNULL,
-                stdout=pipe or sink,
+                [*added, *self.command],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
                 stderr=sink,
                 start_new_session=True,
-                text=piped,
             )
 
     def pids(self) -> list[int]:
@@ -83,7 +130,8 @@ class ProcessTree:
                     children.setdefault(int(fields[1]), []).append(int(entry))
                     if int(fields[3]) == self.root.pid:
                         session.add(int(entry))
-        members = [self.root.pid]
+        # The pid of a root that was waited for may be anybody's by now.
+        members = [self.root.pid] if self.alive() else []
         for pid in members:
             members.extend(children.get(pid, []))
         return members + sorted(session.difference(members))
@@ -128,22 +176,27 @@ class ProcessTree:
 
     def end(self, patience: float = 10.0) -> None:
         """Ask the command to end, then kill what is left after `patience` seconds."""
-        members = self.pids()
-        births = {pid: _birth(pid) for pid in members}
+        births = self._births()
+        members = list(births)
         self._signal(signal.SIGCONT, members[::-1])
         self._signal(signal.SIGTERM, members[:1])
         deadline = time.monotonic() + patience
         while self.alive() and time.monotonic() < deadline:
-            time.sleep(0.1)
+            time.sleep(0.02)
+        births |= self._births()
         # The pid of a member that ended may belong to somebody else by now, its time of birth tells.
         left = [pid for pid, birth in births.items() if birth and _birth(pid) == birth]
         self._signal(signal.SIGKILL, left)
         self.root.wait()
         _settle(left, ENDED)
 
+    def _births(self) -> dict[int, str]:
+        """Members with their time of birth, which is empty for one that is gone."""
+        return {pid: _birth(pid) for pid in self.pids()}
+
 
 class Meter:
-    """CPU accounting of one run: what the tree, this process and everybody else used."""
+    """CPU accounting of one run: what the server's tree, this process and everybody else used."""
 
     def __init__(self, tree: ProcessTree) -> None:
         self._tree = tree
@@ -153,14 +206,13 @@ class Meter:
         self._client = time.process_time()
 
     def read(self) -> dict[str, float]:
-        """Server and client CPU seconds, and the share of the whole machine that went to others (0 to 1)."""
+        """Server CPU seconds, and the share of the whole machine that went to others (0 to 1)."""
         server = self._tree.cpu_seconds() - self._server
         client = time.process_time() - self._client
         wall = time.monotonic() - self._wall
         foreign = machine_cpu_seconds() - self._machine - server - client
         return {
             "server_cpu_s": round(server, 2),
-            "client_cpu_s": round(client, 2),
             "foreign_share": round(max(0.0, foreign) / wall / CPUS, 4),
         }
 
