@@ -107,11 +107,11 @@ def _from_range(server: Served, vocab_size: int) -> PromptMaker:
 def _no_words(server: Served, as_ids: bool) -> str:
     if as_ids:
         return (
-            f"no token ids for {server.model!r}: the server has no /tokenize and there is no tokenizer of that "
-            "name here; name one with --tokenizer, or give the vocabulary's size with --vocab-size"
+            f"no token ids for {server.model!r}: there is no tokenizer of that name here, and the server has"
+            " no /tokenize; name one with --tokenizer, or give the vocabulary's size with --vocab-size"
         )
     return (
-        f"no prompts of an exact length for {server.model!r}: there is no tokenizer of that name here, and the "
-        "server has neither /tokenize nor reports usage; name its tokenizer with --tokenizer, or send token "
-        "ids with --prompt-ids --vocab-size N"
+        f"no prompts of an exact length for {server.model!r}: there is no tokenizer of that name here, the"
+        " server has no /tokenize and reports no usage; name its tokenizer with --tokenizer, or send token"
+        " ids with --prompt-ids --vocab-size N"
     )
