@@ -73,7 +73,7 @@ def test_logprobs_of_output_and_prompt(llm: LLM) -> None:
 
 def test_each_request_is_handed_over_when_its_last_choice_has_ended(llm: LLM) -> None:
     seen: list[str | None] = []
-    params = [SamplingParams(max_tokens=length, n=2, ignore_eos=True) for length in (9, 3, 6)]
+    params = [SamplingParams(max_tokens=length, n=2, ignore_eos=True) for length in (24, 3, 6)]
     results = llm.generate(PROMPTS, params, on_end=lambda ended: seen.append(ended.prompt))
     assert seen == [PROMPTS[1], PROMPTS[2], PROMPTS[0]]
     assert all(output.finish_reason for result in results for output in result.outputs)
