@@ -16,7 +16,7 @@ from penstock.config.sections import (
     SchedulerConfig,
     ServerConfig,
 )
-from penstock.config.sources import Raw, cache_directory, gather, runtime_directory
+from penstock.config.sources import Raw, cache_directory, gather, openai_api_key, runtime_directory
 
 __all__ = [
     "FLAGS",
@@ -31,6 +31,7 @@ __all__ = [
     "ServerConfig",
     "cache_directory",
     "gather",
+    "openai_api_key",
     "resolve",
     "runtime_directory",
 ]
