@@ -48,9 +48,14 @@ class Offered:
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
+    add_requests(parser)
+    flags.add_arrivals(parser)
+
+
+def add_requests(parser: argparse.ArgumentParser) -> None:
+    """The dataset and its lengths; `requests_of` reads them."""
     _add_dataset(parser)
     _add_lengths(parser)
-    flags.add_arrivals(parser)
 
 
 def _add_dataset(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +91,14 @@ def _add_lengths(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="uniform lengths in [L(1-R), L(1+R)]; a number, or JSON with `input` and `output` (default: 0)",
     )
+    for end in ("input", "output"):
+        group.add_argument(
+            f"--random-{end}-stddev",
+            type=float,
+            default=0.0,
+            metavar="TOKENS",
+            help=f"{end} lengths are normal with this standard deviation, not uniform (default: 0)",
+        )
     group.add_argument(
         "--random-prefix-len",
         type=flags.integer(0),
@@ -183,7 +196,7 @@ def _read(path: Path, form: str) -> Trace:
 
 def offered_by_dataset(parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int) -> Offered:
     """`bench serve`: prompts of a dataset, due as the arrival process has it."""
-    requests = _dataset(parsed, target, maker, seed)
+    requests = requests_of(parsed, maker, seed, target.chat)
     ramp = _ramp(parsed)
     due = arrivals.due_times(len(requests), parsed.request_rate, parsed.burstiness, seed, ramp)
     axis, point = _axis(parsed)
@@ -196,14 +209,15 @@ def offered_by_dataset(parsed: argparse.Namespace, target: Target, maker: Prompt
             max_concurrency=parsed.max_concurrency,
             ramp_up=_ramp_up(ramp, due) if ramp else None,
         ),
-        name=_dataset_name(parsed),
+        name=dataset_name(parsed),
         axis=axis,
         point=point,
         ignore_eos=parsed.dataset_name == "random",
     )
 
 
-def _dataset(parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int) -> Sequence[Request]:
+def requests_of(parsed: argparse.Namespace, maker: PromptMaker, seed: int, chat: bool) -> Sequence[Request]:
+    """All due at once. `chat`: whether conversations may be among them."""
     shuffle, oversample = not parsed.disable_shuffle, not parsed.no_oversample
     if parsed.dataset_name == "random":
         return random_requests(_random_options(parsed), maker, seed)
@@ -214,7 +228,7 @@ def _dataset(parsed: argparse.Namespace, target: Target, maker: PromptMaker, see
         length = parsed.output_len or parsed.sharegpt_output_len
         return sharegpt_requests(ShareGptOptions(path, count, length, shuffle, oversample), maker, seed)
     length = parsed.output_len or parsed.custom_output_len
-    return custom_requests(CustomOptions(path, count, length, shuffle, oversample), maker, seed, target.chat)
+    return custom_requests(CustomOptions(path, count, length, shuffle, oversample), maker, seed, chat)
 
 
 def _random_options(parsed: argparse.Namespace) -> RandomOptions:
@@ -226,6 +240,8 @@ def _random_options(parsed: argparse.Namespace) -> RandomOptions:
         output_len=parsed.output_len or parsed.random_output_len,
         range_ratio=parse_range_ratio(parsed.random_range_ratio),
         prefix_len=parsed.random_prefix_len,
+        input_stddev=parsed.random_input_stddev,
+        output_stddev=parsed.random_output_stddev,
     )
 
 
@@ -263,7 +279,8 @@ def _axis(parsed: argparse.Namespace) -> tuple[str | None, float | None]:
     return None, None
 
 
-def _dataset_name(parsed: argparse.Namespace) -> str:
+def dataset_name(parsed: argparse.Namespace) -> str:
+    """What a report calls the workload."""
     if parsed.dataset_name != "random":
         return f"{parsed.dataset_name} {Path(parsed.dataset_path or '').stem}".strip()
     options = _random_options(parsed)
