@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from penstock.bench import client, flags, prompts
 from penstock.bench.body import Body
 from penstock.bench.inprocess import Batch, InProcess
-from penstock.bench.progress import Progress, progress
+from penstock.bench.progress import Progress
 from penstock.bench.prompts import PromptMaker
 from penstock.bench.request import Load, Request
 from penstock.bench.target import Target
@@ -58,9 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(flag.name, dest=ENGINE_PREFIX + flag.key, default=None, help=help_, **option)
 
 
-def open_backend(parsed: argparse.Namespace, defaults: Mapping[str, str | bool] | None = None) -> Backend:
+def open_backend(
+    parsed: argparse.Namespace, shown: Progress, defaults: Mapping[str, str | bool] | None = None
+) -> Backend:
     """The server that the flags name, or the model in this process, its settings over `defaults`."""
-    shown = progress(parsed.disable_tqdm)
     settings = {
         name.removeprefix(ENGINE_PREFIX): value
         for name, value in vars(parsed).items()
