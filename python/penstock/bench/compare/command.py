@@ -107,8 +107,8 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--tokenizer",
         metavar="MODEL",
-        help="makes the prompts of loads that name none, so that all servers get the same text; default: each "
-        "server's own",
+        help="makes the prompts of loads that name none, so that all servers get the same text; default: "
+        "each server's own",
     )
     group.add_argument("--backend", choices=tuple(ENDPOINTS), default="openai", help="default: %(default)s")
     group.add_argument(

@@ -67,7 +67,7 @@ class Contender:
                 self._tree = ProcessTree(self.command, self.environment, self._log, self._values.cpus)
         while not self._ready():
             if not self.alive():
-                raise PenstockError(f"it {self.ending()} before it was ready")
+                raise PenstockError(f"before it was ready it {self.ending()}")
             if time.monotonic() - begin > patience:
                 raise PenstockError(f"it was not ready after {patience:.0f} s{self._tail()}")
             time.sleep(POLL_S)

@@ -40,11 +40,10 @@ class Journal:
 
     def run(self, server: str, workload: Workload, repeat: int, result: Result) -> Path:
         """A run has ended; its file."""
-        result = {**result, "generated_texts": []}
         self.results.append(result)
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{server}-{workload.label}-{repeat}")
         path = self.directory / f"{stem}.json"
-        self._write(path, result)
+        self._write(path, _rounded({**result, "generated_texts": []}))
         self._write_comparison()
         return path
 
@@ -70,6 +69,15 @@ class Journal:
         for path, name in self._hidden:
             text = text.replace(path, name)
         return text
+
+
+def _rounded(value: object) -> Any:
+    """Numbers to six decimals, a microsecond for times: files of a comparison are many and are kept."""
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return {key: _rounded(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def machine() -> dict[str, str]:
