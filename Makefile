@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # The build tool first: `make demo` needs no other package.
 BUILD_TOOLS := maturin
-TEST_TOOLS := hypothesis httpx mypy numpy openai pytest pytest-timeout ruff
+TEST_TOOLS := hypothesis httpx matplotlib mypy numpy openai pytest pytest-timeout ruff
 
 # maturin sets these for its own cargo; setting them for every cargo keeps one set of compiled artefacts in target/
 # instead of rebuilding pyo3 each time the two take turns.
