@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.bench import flags, prompts
+from penstock.bench.batch import Batch
 from penstock.bench.progress import Progress
 from penstock.bench.prompts import PromptMaker, Served
 from penstock.bench.request import Prompt, Request
@@ -21,22 +22,6 @@ KNOWN = ("temperature", "top_p", "top_k", "logprobs")
 """What is asked of a model and is known to `SamplingParams`."""
 GLANCE = 0.2
 """Seconds between drawings of the progress."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What came of one batch. Tokens are those of requests that succeeded."""
-
-    seconds: float
-    """From handing it over to the last end."""
-    completed: int
-    failed: int
-    input_tokens: int
-    output_tokens: int
-    examples: Sequence[str] = ()
-    """Different reasons of failures, some of them."""
-    partial: bool = False
-    """Whether Ctrl-C ended it."""
 
 
 class InProcess:

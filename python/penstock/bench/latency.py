@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock import __version__
-from penstock.bench import batch, flags, result, stats
-from penstock.bench.batch import Backend
+from penstock.bench import backends, flags, result, stats
+from penstock.bench.batch import Backend, Batch
 from penstock.bench.datasets import RandomOptions, random_requests
-from penstock.bench.inprocess import Batch
 from penstock.bench.progress import Progress, Silent, progress
 from penstock.bench.request import Request
 from penstock.bench.runs import INTERRUPTED
@@ -39,13 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"{meaning} (default: {default})",
         )
     group.add_argument("--seed", type=int, default=0, help="of prompts (default: 0)")
-    batch.add_arguments(parser)
+    backends.add_arguments(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """0; 1 when an iteration failed; 130 after Ctrl-C, with the iterations until then printed and kept."""
     # A prefix cache would skip the prefill; a server that has one gets new prompts in each iteration.
-    backend = batch.open_backend(parsed, Silent(), {"enable_prefix_caching": False})
+    backend = backends.open_backend(parsed, Silent(), {"enable_prefix_caching": False})
     measured = measure(parsed, backend, progress(parsed.disable_tqdm))
     for line in lines(measured):
         print(line)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock import __version__
-from penstock.bench import batch, flags, offered, result
-from penstock.bench.batch import Backend
-from penstock.bench.inprocess import Batch
+from penstock.bench import backends, flags, offered, result
+from penstock.bench.batch import Backend, Batch
 from penstock.bench.progress import progress
 from penstock.bench.runs import INTERRUPTED
 from penstock.bench.workload import WARMUP_SEED
@@ -25,12 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--num-warmups", type=flags.integer(0), default=0, metavar="N", help="requests before it (default: 0)"
     )
-    batch.add_arguments(parser)
+    backends.add_arguments(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """0; 1 when a request failed; 130 after Ctrl-C. Prints and keeps what there is in all cases."""
-    backend = batch.open_backend(parsed, progress(parsed.disable_tqdm))
+    backend = backends.open_backend(parsed, progress(parsed.disable_tqdm))
     measured = measure(parsed, backend)
     for line in lines(measured):
         print(line)
