@@ -1,9 +1,9 @@
 """A server for tests that answers OpenAI's completions at once. Run as a script; standard library only.
 
-usage: fake_server.py PORT [--name NAME] [--tokens N] [--die-after N] [--die]
+usage: fake_server.py PORT [--name NAME] [--tokens N] [--pause S] [--die-after N] [--die]
 
---tokens N: answers have N tokens whatever was asked; --die-after N: the process kills itself in the middle of
-answer N; --die: it ends before it listens.
+--tokens N: answers have N tokens whatever was asked; --pause S: seconds before each token; --die-after N: the
+process kills itself in the middle of answer N; --die: it ends before it listens.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -43,6 +44,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for index in range(tokens):
+            time.sleep(self.options.pause)
             if self.options.die_after and self.answered >= self.options.die_after:
                 os.kill(os.getpid(), signal.SIGKILL)
             finish = "length" if index == tokens - 1 else None
@@ -79,6 +81,7 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("--name", default="fake")
     parser.add_argument("--tokens", type=int)
+    parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--die-after", type=int)
     parser.add_argument("--die", action="store_true")
     options = parser.parse_args()
