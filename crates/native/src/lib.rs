@@ -3,6 +3,7 @@
 mod buffers;
 mod decoder;
 mod formats;
+mod loadgen;
 mod prefix;
 mod text;
 
@@ -21,6 +22,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<decoder::Decoder>()?;
     module.add_class::<decoder::Ticket>()?;
+    module.add_class::<loadgen::LoadRun>()?;
     module.add_class::<text::Tokenizer>()?;
     module.add_function(wrap_pyfunction!(prefix::hash_chain, module)?)?;
     module.add_function(wrap_pyfunction!(prefix::hash_root, module)?)?;
