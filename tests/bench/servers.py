@@ -46,3 +46,11 @@ def serving(handle: Handle) -> Iterator[str]:
 def models(*entries: Mapping[str, object]) -> dict[str, object]:
     """The body of /v1/models."""
     return {"object": "list", "data": list(entries)}
+
+
+@contextmanager
+def serving_model(**entry: object) -> Iterator[str]:
+    """A server of the model `m` that tells nothing but what it is."""
+    listed = models({"id": "m", **entry})
+    with serving(lambda path, _: (200, listed if path == "/v1/models" else {})) as url:
+        yield url

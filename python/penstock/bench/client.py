@@ -51,14 +51,14 @@ def run_load(
     keep_text: bool,
     progress: Progress,
     what: str = "requests",
-    open_run: Callable[[str], Run] = native_run,
+    open_run: Callable[[str], Run] | None = None,
 ) -> Load:
     """Sends all requests when they are due and returns when all have ended.
 
-    SIGINT and SIGTERM end it early: what is open is cut, and the load is marked partial. A second signal
-    raises KeyboardInterrupt.
+    `open_run` makes the load generator, the native one by default. SIGINT and SIGTERM end the load early:
+    what is open is cut, and the load is marked partial. A second signal raises KeyboardInterrupt.
     """
-    run = open_run(target.load_run(max_concurrency, keep_text))
+    run = (open_run or native_run)(target.load_run(max_concurrency, keep_text))
     feed = _Feed(run, requests, body)
     feed.fill(0, lambda: False)
     progress.begin(what, len(requests))
