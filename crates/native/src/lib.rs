@@ -5,6 +5,7 @@ mod decoder;
 mod formats;
 mod loadgen;
 mod prefix;
+mod simengine;
 mod text;
 
 use pyo3::exceptions::PyRuntimeError;
@@ -27,5 +28,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prefix::hash_chain, module)?)?;
     module.add_function(wrap_pyfunction!(prefix::hash_root, module)?)?;
     module.add_function(wrap_pyfunction!(formats::read_gguf_metadata, module)?)?;
+    module.add_function(wrap_pyfunction!(simengine::sim_serve, module)?)?;
+    module.add_function(wrap_pyfunction!(simengine::sim_wire, module)?)?;
     module.add_function(wrap_pyfunction!(front_door, module)?)
 }

@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     _demo(
         commands.add_parser("demo", help="start a server, ask one question, print the answer and the speed")
     )
+    _sim(commands.add_parser("sim", help="serve without a model: an engine with modelled timing"))
     _bench(commands.add_parser("bench", help="measure a server, or several, under load"))
     return top
 
@@ -68,6 +69,13 @@ def _bench(parser: argparse.ArgumentParser) -> None:
 
     bench.add_arguments(parser)
     parser.set_defaults(command=bench.run)
+
+
+def _sim(parser: argparse.ArgumentParser) -> None:
+    from penstock.cli import sim
+
+    sim.add_arguments(parser)
+    parser.set_defaults(command=sim.run)
 
 
 def _run_serve(parsed: argparse.Namespace) -> int:
