@@ -39,19 +39,22 @@ def make(
 
 def _sources(server: Served, as_ids: bool) -> Iterator[Callable[[], Lexicon | None]]:
     for name in dict.fromkeys([server.model, server.root or server.model]):
-        if is_here(name):
-            yield partial(from_file, name)
+        yield partial(_guess, name)
     yield partial(from_server, server)
     if not as_ids:
         yield partial(from_usage, server)
 
 
-def _tried(server: Served, source: Callable[[], Lexicon | None], as_ids: bool) -> PromptMaker | None:
-    """What nobody named may fail in silence: the next source may do."""
+def _guess(name: str) -> Lexicon | None:
+    """The model's own files. Nobody named them, so what is no tokenizer is passed over in silence."""
     try:
-        lexicon = source()
+        return from_file(name) if is_here(name) else None
     except PenstockError:
         return None
+
+
+def _tried(server: Served, source: Callable[[], Lexicon | None], as_ids: bool) -> PromptMaker | None:
+    lexicon = source()
     if lexicon is None:
         return None
     maker, measured = _measured(server, lexicon, as_ids)
