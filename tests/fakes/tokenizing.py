@@ -9,7 +9,7 @@ from penstock.bench.prompts.server import as_messages
 
 
 def tokens_of(text: str, split: frozenset[str] = frozenset()) -> list[int]:
-    """A token for each word, other at the beginning of the text than after a space; two for words in `split`."""
+    """A token for each word, another one at the beginning than after a space; two for words in `split`."""
     tokens = []
     for place, word in enumerate(text.split(" ")):
         parts = [word[:1], word[1:]] if word in split else [word]
