@@ -106,6 +106,14 @@ def test_a_round_without_an_answer_does_not_count_as_a_fast_one() -> None:
     assert small.partial
 
 
+def test_a_cache_that_was_warm_before_is_said() -> None:
+    def answer(call: Call) -> Result:
+        return result_of(call, cached_tokens=900)
+
+    table = rounds.lines(summarise(measure_rounds(PLAN, FakeMeasure(answer))))
+    assert table[2].endswith("round 1 met a warm cache (90%): restart the server or take another --seed")
+
+
 def test_results_read_back_give_the_same_table(tmp_path: Path) -> None:
     results = list(measure_rounds(PLAN, FakeMeasure(cached_later)))
     keeper = Keeper(tmp_path)

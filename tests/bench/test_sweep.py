@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from penstock.bench import sweep, sweep_plan
 from penstock.bench.runs import Keeper
-from penstock.bench.sweep import Sweep
-from penstock.core import InvalidValueError
+from penstock.bench.sweep import Curve, Sweep
+from penstock.core import InvalidValueError, PenstockError
 
 from tests.bench.measuring import Call, FakeMeasure, Result, parse, result_of
 
 LENGTHS = ("--isl", "200", "--osl", "100")
 
 
+@dataclass
+class Done:
+    curves: list[Curve]
+    interrupted: bool
+
+
 def sweep_of(
     measure: FakeMeasure, *words: str, keep: Callable[[Result], None] = lambda _result: None
-) -> Sweep:
+) -> Done:
     made = Sweep(sweep_plan.plan(parse(sweep, *words)), measure, keep)
-    made.run()
-    return made
+    curves = list(made.run())
+    return Done(curves, made.interrupted)
 
 
 def saturating(capacity: int, **beyond: object) -> Callable[[Call], Result]:
@@ -175,6 +182,27 @@ def test_ctrl_c_before_the_first_result_leaves_an_empty_table() -> None:
 
     (curve,) = sweep_of(FakeMeasure(answer), "--concurrency", "1..4", *LENGTHS).curves
     assert "knee: none" in "\n".join(sweep.lines(curve))
+
+
+def test_what_goes_wrong_with_a_workload_leaves_the_others() -> None:
+    def answer(call: Call) -> Result:
+        if call.tags["workload"] == "9000/1":
+            raise PenstockError("every warm-up request failed; the first: http_status: too long")
+        return result_of(call)
+
+    words = ("--concurrency", "1,2", "--pair", "9000/1", "--pair", "50/20")
+    broken, good = sweep_of(FakeMeasure(answer), *words).curves
+    assert broken.points == []
+    assert "trouble: every warm-up request failed; the first: http_status: too long" in sweep.lines(broken)
+    assert len(good.points) == 2
+
+
+def test_a_wrong_flag_ends_it() -> None:
+    def answer(_call: Call) -> Result:
+        raise InvalidValueError("--prompt-ids", True, "a completions endpoint")
+
+    with pytest.raises(InvalidValueError, match="--prompt-ids"):
+        sweep_of(FakeMeasure(answer), "--concurrency", "1", *LENGTHS)
 
 
 def test_the_table_says_where_throughput_bends() -> None:

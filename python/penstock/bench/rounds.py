@@ -23,6 +23,8 @@ from penstock.core import PenstockError
 
 TTFT = "mean_ttft_ms"
 THROUGHPUT = "total_token_throughput"
+WARM = 0.05
+"""Share of cached tokens in the first round above which the cache was not empty."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -243,9 +245,16 @@ def lines(summaries: Sequence[Summary], baseline: Sequence[Summary] = ()) -> lis
     for summary in summaries:
         against = known.get(summary.workload)
         ratios = _ratios(against.steady if against else None, summary.steady) if baseline else []
-        note = f"partial: {summary.rounds} whole rounds" if summary.partial else ""
-        rows.append([summary.workload, *_cells(summary), *ratios, str(summary.failed), note])
+        rows.append([summary.workload, *_cells(summary), *ratios, str(summary.failed), _note(summary)])
     return render(headings, rows)
+
+
+def _note(summary: Summary) -> str:
+    notes = [f"partial: {summary.rounds} whole rounds"] if summary.partial else []
+    if summary.first and summary.first.cached_share > WARM:
+        share = f"{summary.first.cached_share:.0%}"
+        notes.append(f"round 1 met a warm cache ({share}): restart the server or take another --seed")
+    return ", ".join(notes)
 
 
 def _cells(summary: Summary) -> list[str]:

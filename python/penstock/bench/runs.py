@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,6 +64,8 @@ def measure_at(target: Target, parsed: argparse.Namespace, command: str) -> Meas
     def measure(words: Sequence[str], *, seed: int, tags: Mapping[str, object]) -> Result:
         wanted = workload.parse_workload(["serve", *words])
         vars(wanted).update(shared, label=parsed.label or None)
+        if not parsed.disable_tqdm:
+            print(f"{tags['workload']}, {tags['axis']} {tags['point']:g}:", file=sys.stderr)
         return workload.measure(wanted, target, seed=seed, tags={**always, **tags}, progress=shown)
 
     return measure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.bench import flags, runs, sweep_plan
@@ -13,6 +13,7 @@ from penstock.bench.result import Result
 from penstock.bench.runs import INTERRUPTED, Measure, is_partial
 from penstock.bench.sweep_plan import Lengths, Plan, Point
 from penstock.bench.table import figure, render
+from penstock.core import InvalidValueError, PenstockError
 
 LOADS = {"concurrency": "concurrency", "rate": "offered req/s"}
 COLUMNS = {
@@ -33,17 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """0, or 130 after Ctrl-C. Prints a table for each workload when all have been measured."""
+    """0; 1 when a workload could not be measured; 130 after Ctrl-C. Prints a table after each workload."""
     plan = sweep_plan.plan(parsed)
     runs.add_fields(parsed, sweep_plan.extra_inputs("--extra-inputs", parsed.extra_inputs))
     keeper = runs.Keeper(parsed.result_dir)
     keeper.prepare()
     sweep = Sweep(plan, runs.measure_at(flags.target(parsed), parsed, "sweep"), keeper.keep)
-    sweep.run()
-    for curve in sweep.curves:
-        print("\n".join(lines(curve)))
+    troubled = False
+    for curve in sweep.run():
+        print("\n".join(lines(curve)), flush=True)
+        troubled |= bool(curve.trouble) or not any(map(Measured.answered, curve.points))
     keeper.announce()
-    return INTERRUPTED if sweep.interrupted else 0
+    if sweep.interrupted:
+        return INTERRUPTED
+    return 1 if troubled else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,10 @@ class Measured:
     results: Sequence[Result]
     passed: str = ""
     """Why the workload ended here, such as the SLO that this point passes; empty when it did not."""
+
+    def answered(self) -> bool:
+        """Whether any request succeeded."""
+        return any(result["completed"] for result in self.results)
 
     def value(self, key: str) -> float:
         """Median of a statistic over the rounds."""
@@ -66,6 +74,8 @@ class Curve:
 
     workload: Lengths
     points: list[Measured] = field(default_factory=list)
+    trouble: str = ""
+    """Why it could not be measured, or not to its end."""
 
     def knee(self) -> Knee | None:
         """Of output tokens a second. A point that was cut short says nothing about it."""
@@ -77,25 +87,32 @@ class Sweep:
     """The loop: workloads, their points in order, the rounds of a point one after the other."""
 
     def __init__(self, plan: Plan, measure: Measure, keep: Callable[[Result], None]) -> None:
-        self.curves: list[Curve] = []
         self.interrupted = False
         self._plan = plan
         self._measure = measure
         self._keep = keep
 
-    def run(self) -> None:
-        """Returns early, `interrupted`, after Ctrl-C; what was measured until then is in `curves`."""
-        try:
-            for number, workload in enumerate(self._plan.workloads):
-                self._measure_workload(number, workload)
-                if self.interrupted:
-                    return
-        except KeyboardInterrupt:
-            self.interrupted = True
+    def run(self) -> Iterator[Curve]:
+        """Each workload when it has been measured. Ends early, `interrupted`, after Ctrl-C.
 
-    def _measure_workload(self, number: int, workload: Lengths) -> None:
-        curve = Curve(workload)
-        self.curves.append(curve)
+        What goes wrong with a workload, such as prompts too long for the server, leaves the others to be
+        measured.
+        """
+        for number, workload in enumerate(self._plan.workloads):
+            curve = Curve(workload)
+            try:
+                self._measure_workload(number, curve)
+            except KeyboardInterrupt:
+                self.interrupted = True
+            except InvalidValueError:
+                raise
+            except PenstockError as error:
+                curve.trouble = str(error)
+            yield curve
+            if self.interrupted:
+                return
+
+    def _measure_workload(self, number: int, curve: Curve) -> None:
         for index, point in enumerate(self._plan.points):
             results: list[Result] = []
             curve.points.append(Measured(point, results))
@@ -127,7 +144,7 @@ class Sweep:
             curve.points.append(replace(point, passed=self._passed(point)))
 
     def _passed(self, point: Measured) -> str:
-        if all(result["completed"] == 0 for result in point.results):
+        if not point.answered():
             return "no request succeeded"
         return "; ".join(filter(None, (slo.passed(point.results) for slo in self._plan.slos)))
 
@@ -138,7 +155,9 @@ def lines(curve: Curve) -> list[str]:
     axis = curve.points[0].point.axis if curve.points else "concurrency"
     rows = [_row(point, knee) for point in curve.points]
     title = f"{curve.workload.name} (input/output tokens)"
-    return [title, *render([LOADS[axis], *COLUMNS.values(), "failed", ""], rows), _verdict(curve, knee), ""]
+    table = render([LOADS[axis], *COLUMNS.values(), "failed", ""], rows) if rows else []
+    trouble = [f"trouble: {curve.trouble}"] if curve.trouble else []
+    return [title, *table, *trouble, _verdict(curve, knee), ""]
 
 
 def _row(point: Measured, knee: Knee | None) -> list[str]:
