@@ -27,6 +27,8 @@ class Axis:
     """Whether a linear axis has to show zero."""
     low: float = 0.0
     high: float = 1.0
+    ticks: tuple[float, ...] = ()
+    """Where to put ticks instead: the values that were measured."""
 
     @property
     def title(self) -> str:
@@ -66,6 +68,8 @@ class Plot:
     key: str
     """File name of the picture, without its suffix."""
     title: str
+    caption: str
+    """The title where the workload is known from the place."""
     description: str
     """For those who cannot see it: what is drawn, and what it says."""
     x: Axis
@@ -96,6 +100,7 @@ class Gantt:
 
     key: str
     title: str
+    caption: str
     description: str
     lanes: tuple[Lane, ...]
     notes: tuple[str, ...] = ()

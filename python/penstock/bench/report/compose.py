@@ -10,7 +10,7 @@ from penstock.bench.report import curves, distributions, headlines, records, tab
 from penstock.bench.report.charts import Chart
 from penstock.bench.report.document import Block, Charts, Document, Note, Section
 from penstock.bench.report.ink import clean
-from penstock.bench.report.naming import at
+from penstock.bench.report.naming import AXES, at, date_words
 from penstock.bench.report.numbers import count, listing
 from penstock.bench.report.runs import Collection
 from penstock.core import InvalidValueError
@@ -57,7 +57,7 @@ def _facts(collection: Collection) -> tuple[str, ...]:
         clean(str(model)) for run in collection.runs if (model := run.result.get("model_id"))
     )
     facts = [
-        clean(str(started)),
+        clean(date_words(started)),
         ", ".join(
             count(len(many), one)
             for many, one in (
@@ -78,11 +78,19 @@ def _workload(collection: Collection, summary: Summary, workload: str) -> Sectio
         Charts("Throughput against TTFT", (curve,)) if curve else None,
         tables.ratios(collection, summary, workload),
         tables.rounds(collection, workload),
-        _charts("Latency against load", curves.latencies_against_load(collection, workload)),
+        _charts(
+            f"Latency against {_load_name(collection, workload)}",
+            curves.latencies_against_load(collection, workload),
+        ),
         tables.percentiles(collection, workload),
         *_single_requests(collection, workload),
     ]
     return Section(workload, tuple(block for block in found if block is not None))
+
+
+def _load_name(collection: Collection, workload: str) -> str:
+    axis = collection.axis(workload)
+    return AXES[axis].name if axis else "load"
 
 
 def _charts(title: str, charts: Sequence[Chart], folded: bool = False) -> Charts | None:

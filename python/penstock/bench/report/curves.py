@@ -43,6 +43,7 @@ def throughput_against_ttft(collection: Collection, workload: str) -> Plot | Non
     return Plot(
         key=slug("curve", workload),
         title=f"{workload}: throughput against TTFT",
+        caption="Throughput against TTFT",
         description=_curve_words(series, axis, unit),
         x=Axis("Median time to first token", unit),
         y=Axis("Output throughput", "tok/s", Extent.LINEAR, zero=True),
@@ -118,12 +119,14 @@ def _latency_plot(collection: Collection, workload: str, axis: str, latency: Lat
     if not series:
         return None
     thin = f"; thin with hollow marks: {tail.upper()}" if tail else ""
-    kind = AXES[axis]
+    kind, loads = AXES[axis], collection.points(workload)
+    extent = Extent.LOG if axis != "round" and loads[0] > 0 and loads[-1] >= 8 * loads[0] else Extent.LINEAR
     return Plot(
         key=slug(latency.key, "against", axis, workload),
         title=f"{workload}: {latency.name} against {kind.name}",
+        caption=f"{latency.name} against {kind.name}",
         description=f"{latency.long} for each server over the {kind.name}.",
-        x=Axis(kind.title, kind.unit, Extent.LINEAR if axis == "round" else Extent.AUTO),
+        x=Axis(kind.title, kind.unit, extent, ticks=tuple(loads)),
         y=Axis(latency.name, unit),
         series=tuple(series),
         notes=(f"Thick: median{thin}. Bars are the spread over repeats.{kind.hint}",),

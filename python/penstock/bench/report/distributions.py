@@ -12,6 +12,9 @@ from penstock.bench.report.runs import Collection, Run
 from penstock.bench.report.trips import LATENCIES, Latency, Trip, pooled
 from penstock.bench.stats import percentile
 
+WIDE_FROM = 8.0
+"""A distribution whose largest value is so many times its smallest has a logarithmic axis."""
+
 Group = tuple[str, int, Sequence[Run]]
 """Name in the legend, style, and the runs whose requests are pooled."""
 
@@ -59,12 +62,19 @@ def _plot(
     return Plot(
         key=slug("cdf", latency.key, workload, place),
         title=f"{where}: distribution of {latency.name}",
+        caption=f"Distribution of {latency.name}{f', {place}' if place else ''}",
         description=f"{latency.long}. P50 and P99: {listing(medians, 12)}.",
-        x=Axis(latency.name, unit),
+        x=Axis(latency.name, unit, Extent.LOG if _is_wide(samples) else Extent.AUTO),
         y=Axis(f"{whole} at most so slow", "%", Extent.FIXED, low=0, high=100),
         series=tuple(_series(name, style, values, factor) for name, style, values in samples),
         notes=("Marks at P50, P90 and P99. Successful requests of all repeats.",),
     )
+
+
+def _is_wide(samples: Sequence[tuple[str, int, Sequence[float]]]) -> bool:
+    """Whether tails would press the bodies of linear curves against the axis."""
+    low = min(values[0] for _, _, values in samples)
+    return low > 0 and max(values[-1] for _, _, values in samples) >= WIDE_FROM * low
 
 
 def _series(name: str, style: int, values: Sequence[float], factor: float) -> Series:

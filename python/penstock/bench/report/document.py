@@ -50,6 +50,8 @@ class Table:
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    groups: tuple[tuple[int, str], ...] = ()
+    """Headings of groups of rows, each with the index of the first row of its group."""
     notes: tuple[str, ...] = ()
     folded: bool = False
 

@@ -74,7 +74,7 @@ def make(form: Form, top: float, height: float, x: Scale, y: Scale) -> Frame:
     """A frame of `height` below `top`, with room for the labels of its ticks and the names of its axes."""
     left = max((text_width(label, form.font) for _, label in y.ticks), default=0.0) + 10
     right = max(8.0, text_width(x.ticks[-1][1], form.font) / 2 if x.ticks else 0.0)
-    box = (left, top + form.font * 1.9, form.width - right, top + height - form.font * 3.4)
+    box = (left, top + form.font * 2.1, form.width - right, top + height - form.font * 3.4)
     return Frame(box, x, y)
 
 
@@ -93,7 +93,7 @@ def axes(frame: Frame, form: Form, x_axis: Axis, y_axis: Axis) -> str:
         parts.append(tag("text", words(label), x=left - 6, y=y + font * 0.35, class_="t k e"))
     parts += _x_labels(frame, columns, form)
     name = fitting(y_axis.title, form.width - 4, font)
-    parts.append(tag("text", words(name) or " ", x=0.0, y=top - font * 0.8, class_="t n"))
+    parts.append(tag("text", words(name) or " ", x=0.0, y=top - font * 0.75, class_="t n"))
     name = fitting(x_axis.title, right - left, font)
     parts.append(tag("text", words(name) or " ", x=right, y=bottom + font * 2.9, class_="t n e"))
     return "".join(parts)

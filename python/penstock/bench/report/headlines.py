@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from penstock.bench.report.curves import knee
 from penstock.bench.report.document import Headline
 from penstock.bench.report.naming import AXES, at
-from penstock.bench.report.numbers import count, human, plain, times, times_range
+from penstock.bench.report.numbers import count, human, listing, plain, times, times_range
 from penstock.bench.report.runs import Collection, Run, Spread, spread
-from penstock.bench.report.tables import SAME, round_change
+from penstock.bench.report.tables import round_change, same
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,14 @@ class Standing:
     server: str
     runs: Sequence[Run]
     value: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    best: Standing
+    other: Standing
+    level: tuple[str, ...]
+    """Servers that the best one does not beat beyond the spread."""
 
 
 def headline(collection: Collection, workload: str, baseline: str) -> Headline:
@@ -74,7 +82,7 @@ def _rounds(collection: Collection, workload: str) -> tuple[str, str, str]:
     if len(found) > 1:
         worst = max(found)
         text += f" The others: up to {times(worst[0])} ({worst[1]})."
-    return times(ratio), "mean TTFT of later rounds", text
+    return times(ratio), "mean TTFT, later rounds to the first", text
 
 
 def _alone(collection: Collection, workload: str, server: str) -> tuple[str, str, str]:
@@ -154,36 +162,38 @@ def _heaviest(collection: Collection, workload: str) -> float | None:
     return points[-1] if AXES[axis].lighter > 0 else points[0]
 
 
-def _decide(
-    standings: Sequence[Standing], measure: Measure, baseline: str
-) -> tuple[Standing, Standing] | None:
-    """The winner and whom it is compared with: the baseline, or the second when it is the baseline itself."""
-    if len(standings) < 2:
-        return None
+def _decide(standings: Sequence[Standing], measure: Measure, baseline: str) -> Decision | None:
+    """Who is first, and whom it is compared with: the baseline, or the best of those it beats.
+
+    None when the runs of the first overlap with those of the baseline, or of all others.
+    """
     ranked = sorted(standings, key=lambda one: one.value.median, reverse=measure.higher)
-    best, second = ranked[0], ranked[1]
-    if _even(best.value, second.value) or not best.value.median or not second.value.median:
+    level = [one for one in ranked[1:] if _even(ranked[0].value, one.value)]
+    beaten = [one for one in ranked[1:] if one not in level and one.value.median]
+    if not beaten or not ranked[0].value.median or any(one.server == baseline for one in level):
         return None
-    other = next((one for one in ranked if one.server == baseline), second)
-    return best, second if other is best else other
+    other = next((one for one in beaten if one.server == baseline), beaten[0])
+    return Decision(ranked[0], other, tuple(one.server for one in level))
 
 
 def _even(one: Spread, other: Spread) -> bool:
-    if min(one.n, other.n) > 1:
-        return one.low <= other.high and other.low <= one.high
-    return abs(one.median - other.median) <= SAME * abs(other.median)
+    return same((one.low, one.median, one.high), (other.low, other.median, other.high))
 
 
 def _won(
-    collection: Collection, workload: str, decided: tuple[Standing, Standing], measure: Measure, varied: bool
+    collection: Collection, workload: str, decided: Decision, measure: Measure, varied: bool
 ) -> tuple[str, str, str]:
-    best, other = decided
+    best, other = decided.best, decided.other
     ratio = best.value.median / other.value.median if other.value.median else None
     where = at(collection.axis(workload), best.runs[0].workload.point) if varied else ""
     most = "the highest" if measure.higher else "the lowest"
     text = f"{best.server} has {most} {measure.phrase}{f', at {where}' if where else ''}: "
     text += f"{human(best.value.median)} {measure.unit}, {times(ratio)} that of {other.server}"
-    text += f" ({_ratio_spread(best, other, measure)})." if _ratio_spread(best, other, measure) else "."
+    text += ", each at its best" if varied and measure is THROUGHPUT else ""
+    spreads = _ratio_spread(best, other, measure)
+    text += f" ({spreads})." if spreads else "."
+    if decided.level:
+        text += f" Even with it: {listing(decided.level)}."
     if measure is THROUGHPUT:
         text += _beside(best, other)
     return times(ratio), f"{measure.phrase}, {best.server} to {other.server}", text

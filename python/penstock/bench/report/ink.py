@@ -31,8 +31,8 @@ class Form:
     """Greatest height of one row of a Gantt chart."""
 
 
-WIDE = Form("wide", 640, 380, 12.5, 7, 6, 14)
-NARROW = Form("narrow", 336, 300, 11.5, 4, 5, 12)
+WIDE = Form("wide", 640, 380, 13.5, 6, 6, 14)
+NARROW = Form("narrow", 336, 300, 12, 4, 5, 12)
 
 
 def clean(text: str) -> str:

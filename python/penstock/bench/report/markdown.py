@@ -76,7 +76,11 @@ def _table(table: Table) -> Iterator[str]:
     yield f"### {text(table.title)}"
     head = "| " + " | ".join(map(_heading, table.columns)) + " |"
     rule = "|" + "|".join("--:" if column.numeric else "---" for column in table.columns) + "|"
-    rows = ["| " + " | ".join(map(_cell, row)) + " |" for row in table.rows]
+    groups, empty = dict(table.groups), " |" * (len(table.columns) - 1)
+    rows = []
+    for index, row in enumerate(table.rows):
+        rows += [f"| **{text(groups[index])}** |{empty}"] if index in groups else []
+        rows.append("| " + " | ".join(map(_cell, row)) + " |")
     yield "\n".join([head, rule, *rows])
     for note in table.notes:
         yield text(note)

@@ -44,6 +44,12 @@ def at(axis: str | None, point: float | None) -> str:
     return f"{AXES[axis].name} {plain(point)}{unit}"
 
 
+def date_words(date: object) -> str:
+    """A date of a result file, `20261120-101500`, or any other, as people write it."""
+    found = re.fullmatch(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)", str(date))
+    return "{}-{}-{} {}:{}".format(*found.groups()) if found else str(date)
+
+
 def slug(*parts: str) -> str:
     """A file name of harmless characters."""
     folded = unicodedata.normalize("NFKD", "-".join(filter(None, parts))).encode("ascii", "ignore").decode()

@@ -29,7 +29,9 @@ def times(ratio: float | None) -> str:
 
 
 def _ratio(ratio: float) -> str:
-    return f"{ratio:.2f}" if 0.095 <= abs(ratio) < 99.5 else human(ratio)
+    if 0.095 <= abs(ratio) < 99.5:
+        return f"{ratio:.2f}"
+    return f"{ratio:.2g}" if 1e-4 < abs(ratio) < 1 else human(ratio)
 
 
 def times_range(low: float, high: float) -> str:

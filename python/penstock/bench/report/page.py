@@ -90,12 +90,18 @@ def _note(note: Note) -> str:
 
 
 def _charts(block: Charts) -> str:
-    inner = f'<div class="charts n{min(len(block.charts), 2)}">{"".join(map(_figure, block.charts))}</div>'
-    return (
-        _folded(block.title, inner, len(block.charts))
-        if block.folded
-        else f"<h3>{words(block.title)}</h3>{inner}"
-    )
+    """Notes that all charts share are said once, above them."""
+    shared = len(block.charts) > 1 and len({chart.notes for chart in block.charts}) == 1
+    lead = _notes(block.charts[0].notes, "note lead") if shared else ""
+    figures = "".join(_figure(chart, with_notes=not shared) for chart in block.charts)
+    inner = f'{lead}<div class="charts n{min(len(block.charts), 2)}">{figures}</div>'
+    if block.folded:
+        return _folded(block.title, inner, len(block.charts))
+    return f"<h3>{words(block.title)}</h3>{inner}"
+
+
+def _notes(notes: tuple[str, ...], kind: str) -> str:
+    return f'<p class="{kind}">{words(" ".join(notes))}</p>' if notes else ""
 
 
 def _folded(title: str, inner: str, number: int = 0) -> str:
@@ -103,22 +109,32 @@ def _folded(title: str, inner: str, number: int = 0) -> str:
     return f"<details><summary>{words(title)}{beside}</summary>{inner}</details>"
 
 
-def _figure(chart: Chart) -> str:
-    notes = "".join(f"<p>{words(note)}</p>" for note in chart.notes)
-    caption = f"<figcaption><b>{words(chart.title)}</b>{notes}</figcaption>"
+def _figure(chart: Chart, with_notes: bool) -> str:
+    notes = _notes(chart.notes, "note") if with_notes else ""
+    caption = f"<figcaption><b>{words(chart.caption)}</b>{notes}</figcaption>"
     return f'<figure id="{words(chart.key)}">{caption}{svg.draw(chart)}</figure>'
 
 
 def _table(table: Table) -> str:
     head = "".join(map(_heading, table.columns))
-    rows = "".join(f"<tr>{_cells(row, table.columns)}</tr>" for row in table.rows)
-    notes = "".join(f'<p class="note">{words(note)}</p>' for note in table.notes)
+    groups = dict(table.groups)
+    rows = "".join(
+        _group(groups.get(index), len(table.columns)) + f"<tr>{_cells(row, table.columns)}</tr>"
+        for index, row in enumerate(table.rows)
+    )
+    notes = _notes(table.notes, "note")
     title = words(table.title)
     box = (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{notes}"
     )
     return _folded(table.title, box) if table.folded else f"<h3>{title}</h3>{box}"
+
+
+def _group(title: str | None, columns: int) -> str:
+    if title is None:
+        return ""
+    return f'<tr class="group"><th scope="rowgroup">{words(title)}</th><td colspan="{columns - 1}"></td></tr>'
 
 
 def _heading(column: Column) -> str:
@@ -141,10 +157,15 @@ def _cell(cell: Cell) -> str:
     text = tag("code", words(cell.text)) if cell.code and cell.text else words(cell.text)
     parts = [f"<span>{text}</span>"]
     if cell.ratio or (cell.mark and cell.mark.word):
-        mark = f"{cell.mark.sign} {cell.mark.word}" if cell.mark else ""
-        kind = cell.mark.name.lower() if cell.mark else "plain"
-        parts.append(f'<span class="mark-{kind}">{words(f"{cell.ratio} {mark}".strip())}</span>')
+        parts.append(_ratio(cell))
     if cell.detail:
         kind = ' class="mark-warning"' if cell.mark and not cell.mark.word else ""
         parts.append(f"<small{kind}>{words(cell.detail)}</small>")
     return "".join(parts)
+
+
+def _ratio(cell: Cell) -> str:
+    """The ratio with its sign; the word is for those who hear it."""
+    mark = f' {cell.mark.sign}<i class="heard"> {cell.mark.word}</i>' if cell.mark else ""
+    kind = cell.mark.name.lower() if cell.mark else "plain"
+    return f'<span class="mark-{kind}">{words(cell.ratio)}{mark}</span>'

@@ -70,7 +70,7 @@ def _size(chart: Chart) -> tuple[float, float]:
 
 
 def _frame(axes: Axes, chart: Chart) -> None:
-    axes.set_title(clean(chart.title), loc="left", fontweight="bold", wrap=True)
+    axes.set_title(clean(chart.title), loc="left", fontweight="bold", wrap=True, pad=12)
     axes.set_xlabel(chart.x.title)
     axes.grid(visible=True, color="#e7e6e1", linewidth=0.8)
     axes.set_axisbelow(True)

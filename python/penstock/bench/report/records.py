@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from penstock.bench.report.document import Block, Cell, Column, Listing, Mark, Note, Table
 from penstock.bench.report.files import mapping, number, sequence
 from penstock.bench.report.ink import clean
-from penstock.bench.report.naming import at
-from penstock.bench.report.numbers import count, human, listing, plain
+from penstock.bench.report.naming import at, date_words
+from penstock.bench.report.numbers import NOTHING, count, human, listing, plain
 from penstock.bench.report.runs import Collection, Run
 
 MOST_EXAMPLES = 8
@@ -26,7 +26,7 @@ def failures(collection: Collection) -> list[Block]:
         "Failed requests",
         tuple(Column(title, numeric=title == "Failed") for title in columns),
         tuple(rows),
-        ("Failed requests are counted and enter no statistic.",),
+        notes=("Failed requests are counted and enter no statistic.",),
     )
     examples = dict.fromkeys(
         clean(f"{run.server}: {example}")[:400]
@@ -59,7 +59,8 @@ def _failure_row(workload: str, server: str, runs: Sequence[Run]) -> tuple[Cell,
 
 
 def load_made(collection: Collection) -> Table:
-    """Whether the client kept its schedule, and whether the servers counted the tokens that were asked."""
+    """Whether the client kept its schedule, the servers counted the tokens that were asked, and the machine was
+    theirs. Columns that no file fills are left out."""
     columns = (
         Column("Workload", numeric=False),
         Column("Server", numeric=False),
@@ -68,50 +69,63 @@ def load_made(collection: Collection) -> Table:
         Column("Duration", "s"),
         Column("Sent late, P99", "ms"),
         Column("Client CPU", "%"),
+        Column("Server CPU", "s"),
+        Column("CPU of others", "%"),
         Column("Prompt mismatch"),
         Column("Cached tokens"),
     )
-    rows = tuple(_load_row(*group) for group in _groups(collection))
+    rows = [_load_row(*group) for group in _groups(collection)]
+    used = [index for index in range(len(columns)) if any(row[index].text != NOTHING for row in rows)]
     notes = (
         "Sent late is sending minus due time; with a limit of concurrency it is the wait for a place.",
+        "Shares of the CPU are the largest of the runs.",
         "Prompt mismatch counts answers whose server saw another number of prompt tokens than was asked.",
     )
-    return Table("How the load was made", columns, rows, notes)
+    kept = tuple(tuple(row[index] for index in used) for row in rows)
+    return Table("How the load was made", tuple(columns[index] for index in used), kept, notes=notes)
 
 
 def _load_row(workload: str, server: str, runs: Sequence[Run]) -> tuple[Cell, ...]:
-    late = _largest(number(mapping(run.own.get("send_lateness_ms")).get("p99")) for run in runs)
-    shares = [
-        100 * cpu / duration
-        for run in runs
-        if (cpu := number(run.own.get("client_cpu_s"))) is not None and (duration := run.value("duration"))
-    ]
+    late = (number(mapping(run.own.get("send_lateness_ms")).get("p99")) for run in runs)
+    client = (_client_share(run) for run in runs)
+    foreign = (run.value("foreign_share") for run in runs)
     mismatches = _usage(runs, "prompt_mismatch")
     return (
         Cell(workload),
         Cell(server),
         Cell(str(len(runs))),
         Cell(f"{sum(run.failed + int(run.result['completed']) for run in runs):,}"),
-        Cell(human(sum(run.value("duration") or 0.0 for run in runs))),
-        Cell(human(late)),
-        Cell(human(max(shares, default=None))),
+        Cell(human(_sum(run.value("duration") for run in runs))),
+        Cell(human(_largest(late))),
+        Cell(human(_largest(client))),
+        Cell(human(_sum(run.value("server_cpu_s") for run in runs))),
+        Cell(human(_largest(None if share is None else 100 * share for share in foreign))),
         Cell(_counted(mismatches), mark=Mark.WARNING if mismatches else None),
         Cell(_counted(_usage(runs, "cached_tokens"))),
     )
 
 
-def _largest(values: Iterator[float | None]) -> float | None:
+def _client_share(run: Run) -> float | None:
+    """CPU time of the client's thread, as percent of one core."""
+    cpu, duration = number(run.own.get("client_cpu_s")), run.value("duration")
+    return 100 * cpu / duration if cpu is not None and duration else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
 def _usage(runs: Sequence[Run], key: str) -> float | None:
-    known = [number(mapping(run.own.get("usage")).get(key)) for run in runs]
-    found = [value for value in known if value is not None]
-    return sum(found) if found else None
+    return _sum(number(mapping(run.own.get("usage")).get(key)) for run in runs)
 
 
 def _counted(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}"
+    return NOTHING if value is None else f"{value:,.0f}"
 
 
 def servers(collection: Collection) -> list[Block]:
@@ -179,7 +193,7 @@ def _file_row(run: Run) -> tuple[Cell, ...]:
     mark = Mark.WARNING if run.partial else None
     return (
         Cell(run.file, detail="partial" if run.partial else "", mark=mark),
-        Cell(_words(run.result.get("date"))),
+        Cell(date_words(_words(run.result.get("date")))),
         Cell(_words(run.result.get("model_id"))),
         Cell(run.workload.name),
         Cell(run.server),

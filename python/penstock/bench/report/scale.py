@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.bench.report.charts import Axis, Extent
-from penstock.bench.report.numbers import tick
+from penstock.bench.report.numbers import plain, tick
 
 LOG_FROM = 40.0
 """An axis that may choose is logarithmic when its largest value is so many times its smallest."""
 _LARGEST = 1e100
 _MANTISSAS = (1.0, 2.0, 5.0)
 _LINEAR_TICKS = 5
-_MOST_LOG_TICKS = 8
+_MOST_LOG_TICKS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,12 @@ class Scale:
 
 def fit(axis: Axis, values: Iterable[float], ticks: int = _LINEAR_TICKS) -> Scale:
     """A scale that holds all finite values. Without any it is 0..1."""
+    scale = _fit(axis, values, ticks)
+    own = [value for value in axis.ticks if scale.low <= value <= scale.high]
+    return replace(scale, ticks=tuple((value, plain(value)) for value in own)) if own else scale
+
+
+def _fit(axis: Axis, values: Iterable[float], ticks: int) -> Scale:
     finite = [_clamp(value) for value in values if math.isfinite(value)]
     if not finite:
         finite = [0.0, 1.0]
@@ -91,7 +97,7 @@ def _logarithmic(low: float, high: float, ticks: int) -> Scale:
     start = max((value for value in steps if value <= low * (1 + 1e-9)), default=low)
     end = min((value for value in steps if value >= high * (1 - 1e-9)), default=high)
     inside = [value for value in steps if start <= value <= end]
-    most = min(_MOST_LOG_TICKS, max(ticks + 1, 3))
+    most = min(_MOST_LOG_TICKS, ticks + 4)
     if len(inside) > most:
         inside = [value for value in inside if _is_decade(value)]
     inside = inside[:: max(1, math.ceil(len(inside) / most))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from penstock.bench.report import frame as frames
 from penstock.bench.report import svg_gantt
@@ -114,6 +115,7 @@ def _labels(plot: Plot, frame: Frame, form: Form) -> str:
     labelled = [p for p in plot.points if _finite(p) and (p.label or p.emphasis)]
     marked = [p for p in plot.points if _finite(p) and p.marked] if labelled else []
     taken: list[Box] = [_around(frame.place(p.x, p.y), 5) for p in marked]
+    taken += [box for series in plot.series if series.line and labelled for box in _along(series, frame)]
     parts = []
     for point in labelled:
         x, y = frame.place(point.x, point.y)
@@ -128,6 +130,15 @@ def _labels(plot: Plot, frame: Frame, form: Form) -> str:
     return "".join(parts)
 
 
+def _along(series: Series, frame: Frame) -> Iterator[Box]:
+    """Small boxes on the line of a series, for labels to stay away from."""
+    for run in _runs(series.points, frame):
+        for (x, y), (to_x, to_y) in pairwise(run):
+            steps = max(1, int(math.hypot(to_x - x, to_y - y) / 6))
+            for step in range(1, steps):
+                yield _around((x + (to_x - x) * step / steps, y + (to_y - y) * step / steps), 1.5)
+
+
 def _around(place: Place, radius: float) -> Box:
     return place[0] - radius, place[1] - radius, place[0] + radius, place[1] + radius
 
@@ -137,8 +148,8 @@ def _free(place: Place, width: float, form: Form, frame: Box, taken: Sequence[Bo
     x, y = place
     height = form.font * 1.1
     best: tuple[float, Box] | None = None
-    for distance in (7.0, 14.0):
-        for across, down in ((1, -1), (-1, -1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (0, 1)):
+    for distance in (5.0, 8.0, 14.0):
+        for across, down in ((1, -1), (-1, -1), (1, 1), (1, 0), (-1, 0), (0, -1), (0, 1), (-1, 1)):
             left = x - width / 2 + across * (width / 2 + distance)
             top = y - height / 2 + down * (height / 2 + distance)
             box = _moved_inside((left, top, left + width, top + height), form, frame)

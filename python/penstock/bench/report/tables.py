@@ -2,40 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import mean, median
 
 from penstock.bench.compare import summary as summaries
 from penstock.bench.compare.summary import Statistic, Summary, Workload
 from penstock.bench.report.document import Cell, Column, Mark, Table
-from penstock.bench.report.naming import AXES
-from penstock.bench.report.numbers import human, human_range, plain, times
+from penstock.bench.report.naming import AXES, at
+from penstock.bench.report.numbers import NOTHING, human, human_range, plain, times
 from penstock.bench.report.runs import Collection, Run, tail_percentile
 from penstock.bench.report.trips import LATENCIES, Latency, pooled
 from penstock.bench.stats import percentile
 
 SAME = 0.02
-"""Single runs that differ by less are called even: no spread is known of them."""
+"""Medians that differ by less are called even, whatever their spread."""
 _PERCENTS = (50, 90, 99)
 
 
 def ratios(collection: Collection, summary: Summary, workload: str) -> Table | None:
     """Medians over the repeats, their spread, and with several servers the ratio to the baseline."""
-    places = [one for one in summary.workloads if one.name == workload]
+    places = sorted(
+        (one for one in summary.workloads if one.name == workload), key=lambda one: one.point or 0
+    )
     statistics = _statistics(collection, summary, workload)
-    rows = [
-        row
-        for place in sorted(places, key=lambda one: one.point or 0)
+    found = {
+        (place.point, server): row
+        for place in places
         for server in summary.servers
-        if (row := _ratio_row(collection, summary, place, server, statistics, len(places) > 1))
-    ]
-    if not rows or not statistics:
+        if (row := _ratio_row(summary, place, server, statistics))
+    }
+    if not found or not statistics:
         return None
-    axis = collection.axis(workload) if len(places) > 1 else None
-    first = (Column(AXES[axis].title, numeric=False),) if axis else ()
-    columns = (*first, Column("Server", numeric=False), *map(_column, statistics))
     title = f"Against {summary.baseline}" if len(summary.servers) > 1 else "Results"
-    return Table(title, columns, tuple(rows), _ratio_notes(collection, summary))
+    columns = tuple(map(_column, statistics))
+    return _by_place(collection, workload, found, Table(title, columns, (), notes=_ratio_notes(summary)))
+
+
+def _by_place(
+    collection: Collection,
+    workload: str,
+    found: Mapping[tuple[float | None, str], tuple[Cell, tuple[Cell, ...]]],
+    table: Table,
+) -> Table:
+    """A table with the rows of each server at each point, its columns being those after the first.
+
+    Rows are named by their server and grouped by point; those of a single server are named by their point.
+    """
+    axis = collection.axis(workload)
+    points = list(dict.fromkeys(point for point, _ in found))
+    if axis is not None and len(points) > 1 and len({server for _, server in found}) == 1:
+        rows = [
+            (replace(name, text=NOTHING if point is None else plain(point)), *cells)
+            for (point, _), (name, cells) in found.items()
+        ]
+        columns = (Column(AXES[axis].title, numeric=False), *table.columns)
+        return replace(table, columns=columns, rows=tuple(rows))
+    places = [point for point, _ in found]
+    groups = [(places.index(point), at(axis, point).capitalize()) for point in points if len(points) > 1]
+    rows = [(name, *cells) for name, cells in found.values()]
+    columns = (Column("Server", numeric=False), *table.columns)
+    return replace(table, columns=columns, rows=tuple(rows), groups=tuple(groups))
 
 
 def _statistics(collection: Collection, summary: Summary, workload: str) -> list[Statistic]:
@@ -58,13 +85,8 @@ def _column(statistic: Statistic) -> Column:
 
 
 def _ratio_row(
-    collection: Collection,
-    summary: Summary,
-    place: Workload,
-    server: str,
-    statistics: Sequence[Statistic],
-    with_point: bool,
-) -> tuple[Cell, ...] | None:
+    summary: Summary, place: Workload, server: str, statistics: Sequence[Statistic]
+) -> tuple[Cell, tuple[Cell, ...]] | None:
     counts = summary.counts.get((place, server))
     if counts is None:
         return None
@@ -73,16 +95,14 @@ def _ratio_row(
         troubles.append(f"{counts.failed:,} of {counts.failed + counts.completed:,} failed")
     if counts.partial:
         troubles.append(f"{counts.partial} of {counts.runs} partial")
-    mark = Mark.WARNING if troubles else None
-    name = Cell(server, detail=", ".join(troubles), mark=mark)
-    point = (Cell("" if place.point is None else plain(place.point)),) if with_point else ()
-    return (*point, name, *(_ratio_cell(summary, place, server, one) for one in statistics))
+    name = Cell(server, detail=", ".join(troubles), mark=Mark.WARNING if troubles else None)
+    return name, tuple(_ratio_cell(summary, place, server, one) for one in statistics)
 
 
 def _ratio_cell(summary: Summary, place: Workload, server: str, statistic: Statistic) -> Cell:
     cell = summary.cells.get((place, server, statistic.key))
     if cell is None:
-        return Cell("–")
+        return Cell(NOTHING)
     spread = human_range(cell.minimum, cell.maximum) if cell.n > 1 else ""
     reference = summary.cells.get((place, summary.baseline, statistic.key))
     if server == summary.baseline or len(summary.servers) < 2 or reference is None or cell.ratio is None:
@@ -91,50 +111,46 @@ def _ratio_cell(summary: Summary, place: Workload, server: str, statistic: Stati
 
 
 def verdict(cell: summaries.Cell, reference: summaries.Cell) -> Mark:
-    """Better or worse only where the ranges of the repeats do not touch."""
-    if min(cell.n, reference.n) > 1:
-        even = cell.minimum <= reference.maximum and reference.minimum <= cell.maximum
-    else:
-        even = abs(cell.median - reference.median) <= SAME * abs(reference.median)
-    if even:
+    """Better or worse only where the ranges of the repeats do not touch and the medians differ enough."""
+    mine = cell.minimum, cell.median, cell.maximum
+    if same(mine, (reference.minimum, reference.median, reference.maximum)):
         return Mark.EVEN
     higher = cell.median > reference.median
     return Mark.BETTER if higher == cell.statistic.higher_is_better else Mark.WORSE
 
 
-def _ratio_notes(collection: Collection, summary: Summary) -> tuple[str, ...]:
+def same(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
+    """Whether two statistics cannot be told apart. Each is smallest, median and largest over the repeats."""
+    overlap = one[0] <= other[2] and other[0] <= one[2]
+    return overlap or abs(one[1] - other[1]) <= SAME * abs(other[1])
+
+
+def _ratio_notes(summary: Summary) -> tuple[str, ...]:
     repeats = max((cell.n for cell in summary.cells.values()), default=1)
     notes = []
     if repeats > 1:
         notes.append(f"Medians of up to {repeats} runs, below them the smallest and largest run.")
     if len(summary.servers) > 1:
-        signs = "▲ better, ▼ worse, ≈ even"
-        how = (
-            "the runs of the two servers overlap"
-            if repeats > 1
-            else f"single runs differ by at most {SAME:.0%}"
-        )
-        notes.append(f"× is the ratio to {summary.baseline}: {signs} ({how}).")
+        overlap = "the runs overlap or " if repeats > 1 else ""
+        even = f"≈ even ({overlap}the difference is at most {SAME:.0%})"
+        notes.append(f"× is the ratio to {summary.baseline}: ▲ better, ▼ worse, {even}.")
     return tuple(notes)
 
 
 def percentiles(collection: Collection, workload: str) -> Table | None:
     """P50, P90 and P99 of the four latencies: medians over the repeats."""
     points: Sequence[float | None] = collection.points(workload) or [None]
-    axis = collection.axis(workload) if len(points) > 1 else None
-    rows = []
+    found = {}
     for point in points:
         for server in collection.servers:
             runs = collection.of(workload, server, point)
             cells = [_percentile_cell(runs, latency) for latency in LATENCIES]
-            if any(cell is not None for cell in cells):
-                first = (Cell(plain(point)),) if axis and point is not None else ()
-                rows.append((*first, Cell(server), *(cell or Cell("–") for cell in cells)))
-    if not rows:
+            if any(cells):
+                found[point, server] = Cell(server), tuple(cell or Cell(NOTHING) for cell in cells)
+    if not found:
         return None
-    first_column = (Column(AXES[axis].title, numeric=False),) if axis else ()
-    columns = (*first_column, Column("Server", numeric=False), *(Column(one.name, "ms") for one in LATENCIES))
-    return Table("Latencies: P50 / P90 / P99", columns, tuple(rows))
+    columns = tuple(Column(one.name, "ms") for one in LATENCIES)
+    return _by_place(collection, workload, found, Table("Latencies: P50 / P90 / P99", columns, ()))
 
 
 def _percentile_cell(runs: Sequence[Run], latency: Latency) -> Cell | None:
@@ -183,7 +199,7 @@ def rounds(collection: Collection, workload: str) -> Table | None:
 def _round_cell(collection: Collection, workload: str, server: str, key: str) -> Cell:
     change = round_change(collection, workload, server, key)
     if change is None:
-        return Cell("–")
+        return Cell(NOTHING)
     first, later = change
     ratio = times(later / first) if first else ""
     better = (later > first) == key.endswith("throughput")

@@ -43,6 +43,7 @@ def ttft_over_time(collection: Collection, workload: str, point: float | None) -
     return Plot(
         key=slug("ttft-over-time", workload, place),
         title=f"{where}: TTFT over time",
+        caption=f"TTFT over time{f', {place}' if place else ''}",
         description="Time to first token of each successful request against the time at which it was sent.",
         x=Axis("Sent, after the start of the load", "s", Extent.LINEAR, zero=True),
         y=Axis("TTFT", unit),
@@ -74,6 +75,8 @@ def _dot_notes(answered: Sequence[tuple[Run, list[Trip]]], most: int) -> tuple[s
     longest = max(len(trips) for _, trips in answered)
     if longest > most:
         notes.append(f"The fastest and the slowest of every {math.ceil(2 * longest / most)} requests.")
+    if any(run.partial for run, _ in answered):
+        notes.append("Partial runs among them.")
     failed = sum(trip.failure != "" for run, _ in answered for trip in run.trips or ())
     if failed:
         notes.append(f"{count(failed, 'failed request')} left out.")
@@ -99,10 +102,11 @@ def gantt(collection: Collection, run: Run, most: int) -> Gantt | None:
     return Gantt(
         key=slug("requests", run.workload.name, place, run.server),
         title=f"{where}: requests of {run.server}",
+        caption=f"Requests of {run.server}{f', {place}' if place else ''}",
         description=f"A row for each of {count(len(lanes), 'request')} in the order in which they were due; "
         f"{failed} failed.",
         lanes=lanes,
-        notes=_lane_notes(ordered, most),
+        notes=_lane_notes(ordered, most) + (("A partial run.",) if run.partial else ()),
     )
 
 
