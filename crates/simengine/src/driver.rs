@@ -212,3 +212,140 @@ impl<P: Publisher, T: Timer> Driver<P, T> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::{Arc, Mutex};
+
+    use penstock_protocol::frames::TokenRequest;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+    use crate::answers::Answers;
+    use crate::profile::Profile;
+    use crate::timing::Timing;
+
+    /// Wakes up late.
+    struct LateTimer(Duration);
+
+    impl Timer for LateTimer {
+        async fn wait_until(&mut self, moment: Instant) {
+            if moment > Instant::now() {
+                tokio::time::sleep_until(moment + self.0).await;
+            }
+        }
+    }
+
+    #[derive(Default)]
+    struct Seen {
+        tokens_ms: Vec<u128>,
+        slips: Vec<u128>,
+        heartbeats: u32,
+    }
+
+    struct Watch {
+        clock: Clock,
+        seen: Arc<Mutex<Seen>>,
+    }
+
+    impl Publisher for Watch {
+        type Seat = ();
+
+        fn open(&mut self, _id: u64, _seat: ()) {}
+
+        fn left(&mut self, _id: u64) {}
+
+        fn begun(&mut self, _stats: &StepStats) {}
+
+        fn publish(&mut self, step: Step) -> Vec<u64> {
+            let tokens = step.outputs.iter().flat_map(|output| &output.tokens);
+            let now = self.clock.now().as_millis();
+            self.seen
+                .lock()
+                .unwrap()
+                .tokens_ms
+                .extend(tokens.map(|_| now));
+            Vec::new()
+        }
+
+        fn heartbeat(&mut self, _step: Step) {
+            self.seen.lock().unwrap().heartbeats += 1;
+        }
+
+        fn slipped(&mut self, by: Duration) {
+            self.seen.lock().unwrap().slips.push(by.as_millis());
+        }
+    }
+
+    /// One request of `tokens` tokens at steps of a millisecond, with a timer that is this late.
+    async fn run(late_ms: u64, tokens: u32) -> Seen {
+        let profile = Profile {
+            timing: Timing {
+                base_us: 1000.0,
+                ..Timing::instant()
+            },
+            ..Profile::default()
+        };
+        let answers = Answers {
+            words: (1..9).collect(),
+            eos: 0,
+            seed: 0,
+            lengths: None,
+        };
+        let seen: Arc<Mutex<Seen>> = Arc::default();
+        let clock = Clock::new();
+        let (commands, inbox) = unbounded_channel();
+        let publisher = Watch {
+            clock,
+            seen: seen.clone(),
+        };
+        let batcher = Batcher::new(profile, answers);
+        let timer = LateTimer(Duration::from_millis(late_ms));
+        let request = TokenRequest {
+            prompt: vec![1],
+            max_tokens: tokens,
+            ignore_eos: true,
+            ..TokenRequest::default()
+        };
+        let ask = Ask {
+            request,
+            ..Ask::default()
+        };
+        let order = Order::Add {
+            id: 1,
+            ask: Box::new(ask),
+            seat: (),
+        };
+        let at = clock.now();
+        assert!(commands.send(Command { at, order }).is_ok());
+        let driver = tokio::spawn(Driver::new(batcher, publisher, inbox, clock, timer).run());
+        tokio::time::sleep(Duration::from_millis(5500)).await;
+        drop(commands);
+        driver.await.unwrap();
+        let seen = std::mem::take(&mut *seen.lock().unwrap());
+        seen
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_punctual_timer_publishes_on_the_schedule() {
+        let seen = run(0, 6).await;
+        assert_eq!(seen.tokens_ms, [1, 2, 3, 4, 5, 6]);
+        assert!(seen.heartbeats >= 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_timer_is_caught_up() {
+        // Due at 1, published at 4 with what is due by then; due at 5, published at 8.
+        let seen = run(3, 10).await;
+        assert_eq!(seen.tokens_ms, [4, 4, 4, 4, 8, 8, 8, 8, 12, 12]);
+        assert!(seen.slips.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_that_cannot_keep_up_loses_the_schedule_and_says_so() {
+        let seen = run(60, 3).await;
+        assert_eq!(seen.tokens_ms, [61, 122, 183]);
+        assert_eq!(seen.slips, [60, 60, 60]);
+    }
+}

@@ -22,6 +22,17 @@ pub(crate) trait Timer {
     fn wait_until(&mut self, moment: Instant) -> impl Future<Output = ()> + Send;
 }
 
+/// Tokio's, which can be paused.
+#[cfg(test)]
+pub(crate) struct TokioTimer;
+
+#[cfg(test)]
+impl Timer for TokioTimer {
+    async fn wait_until(&mut self, moment: Instant) {
+        tokio::time::sleep_until(moment).await;
+    }
+}
+
 impl PreciseTimer {
     /// Inside a runtime.
     #[expect(
