@@ -153,6 +153,21 @@ def test_later_rounds_come_from_the_cache(sim: str, tmp_path: Path) -> None:
     assert "round 1 met a warm cache" in output
 
 
+def test_a_length_that_the_server_cannot_take_is_a_failure_among_others(sim: str) -> None:
+    words = ("--lengths", "20,20000", "--rounds", "2", "--num-prompts", "3")
+    status, output, said = run_bench("rounds", "--base-url", sim, *words)
+    assert status == 1, said
+    short, long = (line.split() for line in output.splitlines()[2:4])
+    assert (short[0], short[-1]) == ("20/1", "0")
+    assert long[:2] == ["20000/1", "-"]
+    status, output, _ = run_bench(
+        "sweep", "--base-url", sim, "--concurrency", "1", "--pair", "20000/1", "--pair", "9/2"
+    )
+    assert status == 1
+    assert "trouble: every warm-up request failed" in output
+    assert "9/2 (input/output tokens)\nconcurrency" in output
+
+
 def test_offline_throughput_of_a_server(sim: str, tmp_path: Path) -> None:
     file = tmp_path / "throughput.json"
     status, output, said = run_bench(

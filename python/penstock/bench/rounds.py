@@ -61,16 +61,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """0, or 130 after Ctrl-C. Prints a table of what was measured until then."""
+    """0; 1 when a length had no answer; 130 after Ctrl-C. Prints a table of what was measured until then."""
     plan = _plan(parsed)
     keeper = runs.Keeper(parsed.result_dir)
     keeper.prepare()
     baseline, measured = _baseline(parsed, plan, keeper.keep), _Rounds()
     if not baseline.interrupted:
         measured.take(measure_rounds(plan, measure_at(flags.target(parsed), parsed, "rounds")), keeper.keep)
-    print("\n".join(lines(summarise(measured.results), summarise(baseline.results))))
+    summaries = summarise(measured.results)
+    print("\n".join(lines(summaries, summarise(baseline.results))))
     keeper.announce()
-    return INTERRUPTED if measured.interrupted or baseline.interrupted else 0
+    if measured.interrupted or baseline.interrupted:
+        return INTERRUPTED
+    return 0 if all(summary.steady for summary in summaries) else 1
 
 
 def _plan(parsed: argparse.Namespace) -> Plan:
