@@ -235,7 +235,7 @@ impl<C: Connect> Client<C> {
     }
 }
 
-/// Servers that do not say what they send are taken at the contract's word.
+/// An answer that does not name its type is read as the stream that was asked for.
 fn is_event_stream(answer: &Response<Incoming>) -> bool {
     let kind = answer.headers().get(CONTENT_TYPE);
     let kind = kind.map_or(b"".as_slice(), |value| value.as_bytes());

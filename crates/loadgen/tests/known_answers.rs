@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod script;
+mod stage;
 
 use std::path::{Path, PathBuf};
 

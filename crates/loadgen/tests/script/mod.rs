@@ -4,17 +4,15 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use penstock_loadgen::{Alarm, Columns, Command, Connect, Request, Stamped, Stamps, Target};
+use penstock_loadgen::{Columns, Connect, Request, Stamped, Stamps};
 use serde::Deserialize;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
-use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::time::{Instant, sleep};
+
+use crate::stage;
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Load {
@@ -37,25 +35,16 @@ pub(crate) struct Scripted {
 /// A delay in milliseconds and what is written after it.
 pub(crate) type Step = Vec<serde_json::Value>;
 
-/// The runtime's own timer, which the virtual clock drives.
-struct Sleeper;
-
-impl Alarm for Sleeper {
-    async fn until(&mut self, due: Instant) {
-        sleep_until(due).await;
-    }
-}
-
 /// Connections to the script.
-struct Stage {
+struct Play {
     load: Load,
     start: Instant,
-    /// What is left to write of an event of which half is written, by connection.
+    /// The other half of an event of which half is written, by request.
     rest: RefCell<HashMap<usize, Vec<u8>>>,
 }
 
 #[derive(Clone)]
-struct Scene(Rc<Stage>);
+struct Scene(Rc<Play>);
 
 impl Scene {
     /// The word of a request that is due now and gets no connection.
@@ -84,23 +73,19 @@ impl Connect for Scene {
     }
 
     fn is_quiet(stream: &mut Self::Stream) -> bool {
-        let mut byte = [0];
-        let mut buffer = ReadBuf::new(&mut byte);
-        let mut cx = Context::from_waker(Waker::noop());
-        let read = Pin::new(stream.stream()).poll_read(&mut cx, &mut buffer);
-        matches!(read, Poll::Pending)
+        stage::is_quiet(stream)
     }
 }
 
-async fn serve(stage: Rc<Stage>, mut stream: DuplexStream) {
+async fn serve(play: Rc<Play>, mut stream: DuplexStream) {
     while let Some(index) = read_request(&mut stream).await {
-        for step in &stage.load.requests[index].script {
+        for step in &play.load.requests[index].script {
             let delay = step[0].as_u64().unwrap();
             sleep(Duration::from_millis(delay)).await;
             let mut bytes = Vec::new();
             let mut open = true;
             for word in words(step) {
-                open &= stage.write(&mut bytes, index, &word);
+                open &= play.write(&mut bytes, index, &word);
             }
             if stream.write_all(&bytes).await.is_err() || !open {
                 return;
@@ -136,7 +121,7 @@ fn words(step: &Step) -> Vec<String> {
         .collect()
 }
 
-impl Stage {
+impl Play {
     /// Appends what a word stands for; false when the connection is closed after it.
     fn write(&self, out: &mut Vec<u8>, index: usize, word: &str) -> bool {
         let (name, rest) = word.split_once(' ').unwrap_or((word, ""));
@@ -199,49 +184,27 @@ fn chunk(out: &mut Vec<u8>, data: &str) {
     out.extend(format!("{:x}\r\n{data}\r\n", data.len()).bytes());
 }
 
-fn target(load: &Load) -> Target {
-    let json = serde_json::json!({
-        "base_url": "http://script", "path": "/v1/completions", "max_concurrency": load.max_concurrency,
-        "connect_timeout_s": load.connect_timeout_s.unwrap_or(60.0), "idle_timeout_s": load.idle_timeout_s,
-        "keep_text": true});
-    Target::from_json(&json.to_string()).unwrap()
-}
-
 /// Plays a load to its end.
 pub(crate) fn play(load: &Load) -> Columns {
-    let runtime = Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build_local(LocalOptions::default())
-        .unwrap();
-    let load = load.clone();
-    runtime.block_on(async move {
-        let (commands, receiver) = mpsc::unbounded_channel();
-        let requests = load
-            .requests
-            .iter()
-            .enumerate()
-            .map(|(index, request)| Request {
-                due: request.due,
-                must_produce: request.must_produce,
-                body: format!("{{\"script\": {index}}}").into(),
-            });
-        commands.send(Command::Add(requests.collect())).unwrap();
-        if let Some(stop_at) = load.stop_at {
-            tokio::task::spawn_local(async move {
-                sleep(Duration::from_secs_f64(stop_at)).await;
-                commands.send(Command::Stop).unwrap();
-            });
-        } else {
-            commands.send(Command::Close).unwrap();
-            // the sender must live as long as the load
-            tokio::task::spawn_local(async move { commands.closed().await });
-        }
-        let scene = Scene(Rc::new(Stage {
+    let settings = serde_json::json!({
+        "max_concurrency": load.max_concurrency,
+        "connect_timeout_s": load.connect_timeout_s.unwrap_or(60.0),
+        "idle_timeout_s": load.idle_timeout_s,
+    });
+    let requests = load
+        .requests
+        .iter()
+        .enumerate()
+        .map(|(index, request)| Request {
+            due: request.due,
+            must_produce: request.must_produce,
+            body: format!("{{\"script\": {index}}}").into(),
+        });
+    stage::run(settings, requests.collect(), load.stop_at, || {
+        Scene(Rc::new(Play {
             start: Instant::now(),
             rest: RefCell::default(),
             load: load.clone(),
-        }));
-        penstock_loadgen::run_load(target(&load), scene, Sleeper, receiver, <_>::default()).await
+        }))
     })
 }
