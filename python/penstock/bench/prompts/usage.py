@@ -9,8 +9,8 @@ from penstock.bench.prompts.maker import Lexicon, PromptMaker
 from penstock.bench.prompts.server import Served
 from penstock.bench.prompts.words import COMMON
 
-LIMIT = 64
-"""Each word is a generated token."""
+LIMIT = 32
+"""Each word costs the server a prompt and a token; any two prompts differ within a few words all the same."""
 MINIMUM = 16
 SHORT, LONG = 12, 36
 """Lengths that tell a constant overhead from a wrong count."""
