@@ -323,8 +323,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(5500)).await;
         drop(commands);
         driver.await.unwrap();
-        let seen = std::mem::take(&mut *seen.lock().unwrap());
-        seen
+        std::mem::take(&mut *seen.lock().unwrap())
     }
 
     #[tokio::test(start_paused = true)]

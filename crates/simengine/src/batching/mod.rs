@@ -8,6 +8,8 @@
 
 mod kv;
 mod pool;
+#[cfg(test)]
+mod properties;
 mod sequence;
 #[cfg(test)]
 mod tests;
