@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -93,7 +94,9 @@ def test_servers_are_compared(arena: Arena, order: str) -> None:
 def test_the_same_prompts_go_to_every_server(arena: Arena) -> None:
     arena.add("a")
     arena.add("b")
-    arena.run("--repeats", "2")
+    cpu = str(min(os.sched_getaffinity(0)))
+    status, output = arena.run("--repeats", "2", "--server-cpus", cpu, "--client-cpus", cpu)
+    assert status == 0, output
     seeds: dict[tuple[str, int], int] = {
         (run["penstock"]["server"], run["penstock"]["repeat"]): run["penstock"]["seed"]
         for run in load_results(arena.results)
@@ -121,6 +124,13 @@ def test_a_server_that_dies_leaves_the_others(arena: Arena) -> None:
     found = summarise(load_results(arena.results))
     assert found.cells[Workload("W1"), "a", "output_throughput"].n == 2
     assert found.counts[Workload("W1"), "b"].partial == 1
+
+
+def test_without_a_server_there_is_an_error(arena: Arena) -> None:
+    arena.add("a", "--die")
+    status, output = arena.run()
+    assert status == 1
+    assert "no server could be measured: a left the comparison: before it was ready it ended" in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

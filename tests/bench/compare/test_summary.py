@@ -150,7 +150,10 @@ def test_a_directory_is_read_in_the_order_of_time(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text(json.dumps(result("early", 1, repeat=1)))
     (tmp_path / "comparison.json").write_text('{"title": "T"}')
     (tmp_path / "other.json").write_text("[1, 2]")
-    assert [run["penstock"]["server"] for run in load_results(tmp_path)] == ["early", "late"]
+    appended = [json.dumps(result("later", 1, repeat=n)) for n in (3, 4)]
+    (tmp_path / "c.json").write_text("\n".join(appended))
+    servers = [run["penstock"]["server"] for run in load_results(tmp_path)]
+    assert servers == ["early", "late", "later", "later"]
     assert load_comparison(tmp_path) == {"title": "T"}
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(PenstockError, match=r"broken\.json"):

@@ -41,6 +41,7 @@ WARM_UP = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_servers(parser.add_argument_group("servers"))
     _add_loads(parser.add_argument_group("loads"))
+    _add_requests(parser.add_argument_group("requests of all loads"))
     _add_machine(parser.add_argument_group("machine"))
     _add_output(parser.add_argument_group("output"))
 
@@ -105,6 +106,15 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--seed", type=int, default=0, help="of the seeds of all runs; default: %(default)s")
     group.add_argument(
+        "--warm-up",
+        action="append",
+        metavar='"COMMAND"',
+        help="load after the start of each server that is not recorded, repeatable; default: two short ones",
+    )
+
+
+def _add_requests(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--tokenizer",
         metavar="MODEL",
         help="makes the prompts of loads that name none, so that all servers get the same text; default: "
@@ -126,12 +136,6 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
         default=600.0,
         metavar="S",
         help="a request without a byte for so long has failed; default: %(default)g",
-    )
-    group.add_argument(
-        "--warm-up",
-        action="append",
-        metavar='"COMMAND"',
-        help="load after the start of each server that is not recorded, repeatable; default: two short ones",
     )
 
 
@@ -197,7 +201,10 @@ def run(parsed: argparse.Namespace) -> int:
         comparison.run()
     except KeyboardInterrupt:
         interrupted = True
-    _print_summary(parsed, journal)
+    if journal.results:
+        _print_summary(journal)
+    elif not interrupted:
+        raise PenstockError(f"no server could be measured: {'; '.join(journal.troubles)}")
     if interrupted:
         return INTERRUPTED
     return 1 if journal.troubles else 0
@@ -272,11 +279,9 @@ def _journal(parsed: argparse.Namespace, entries: Sequence[Entry]) -> Journal:
     return Journal(directory, facts, hidden)
 
 
-def _print_summary(parsed: argparse.Namespace, journal: Journal) -> None:
+def _print_summary(journal: Journal) -> None:
     facts = journal.comparison()
     names = {result["penstock"]["server"] for result in journal.results}
-    if not names:
-        raise PenstockError(f"no run has ended; what happened is in {journal.directory}")
     baseline = facts["baseline"] if facts["baseline"] in names else None
     print()
     for line in lines(summarise(journal.results, baseline, facts["order"]), facts):

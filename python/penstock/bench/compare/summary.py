@@ -119,18 +119,17 @@ def load_results(directory: Path) -> list[Result]:
     """
     if not directory.is_dir():
         raise PenstockError(f"{directory} is no directory: name one that holds result files")
-    paths = sorted(directory.glob("*.json"))
-    loaded = [(_read(path), path) for path in paths if path.name != COMPARISON_FILE]
-    results = [(result, path) for result, path in loaded if _is_result(result)]
-    results.sort(key=lambda found: (str(found[0].get("date", "")), found[1].name))
-    return [result for result, _ in results]
+    paths = sorted(path for path in directory.glob("*.json") if path.name != COMPARISON_FILE)
+    results = [found for path in paths for found in _read(path) if _is_result(found)]
+    # Stable, so that the names decide a tie.
+    return sorted(results, key=lambda result: str(result.get("date", "")))
 
 
 def load_comparison(directory: Path) -> Result:
     """`comparison.json` of a directory; empty when there is none."""
     path = directory / COMPARISON_FILE
-    found = _read(path) if path.is_file() else {}
-    return found if isinstance(found, dict) else {}
+    found = _read(path) if path.is_file() else []
+    return found[0] if found and isinstance(found[0], dict) else {}
 
 
 def summarise(results: Iterable[Result], baseline: str | None = None, order: Sequence[str] = ()) -> Summary:
@@ -181,9 +180,14 @@ def value_of(result: Mapping[str, Any], key: str) -> float | None:
     return found if found is not None else _number((_own(result).get("process") or {}).get(key))
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path) -> list[Any]:
+    """The document of a file, or those of its lines: --append-result adds a line for each run."""
     try:
-        return json.loads(path.read_text())
+        text = path.read_text()
+        try:
+            return [json.loads(text)]
+        except ValueError:
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         raise PenstockError(f"{path}: not readable as JSON ({error}); remove it or repair it") from error
 
