@@ -85,7 +85,8 @@ def _workload(collection: Collection, summary: Summary, workload: str) -> Sectio
         tables.percentiles(collection, workload),
         *_single_requests(collection, workload),
     ]
-    return Section(workload, tuple(block for block in found if block is not None))
+    blocks = [block for block in found if block is not None]
+    return Section(workload, tuple(blocks or [Note("These files hold no statistic.")]))
 
 
 def _load_name(collection: Collection, workload: str) -> str:

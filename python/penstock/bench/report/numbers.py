@@ -62,7 +62,8 @@ def _short(value: float, step: float) -> str:
     if step <= 0 or not math.isfinite(step):
         return f"{value:g}"
     if abs(value) >= 1e6 or step < 1e-6:
-        return f"{value:.3g}"
+        digits = math.ceil(math.log10(abs(value) / step)) + 1 if value else 1
+        return f"{value:.{min(max(digits, 3), 15)}g}"
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return f"{value:,.{decimals}f}"
 

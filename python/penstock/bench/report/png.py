@@ -31,6 +31,8 @@ _DASHES: tuple[Any, ...] = (
 _MARKERS = ("o", "s", "^", "D", "v", "P", "p", "_")
 _PARTS = (("waiting", "#8a9099", 0.22), ("prefill", "#c94f00", 0.92), ("decode", "#0072b2", 0.55))
 _QUIET = "#59616b"
+_LONGEST = 84
+"""Characters of a title."""
 
 
 class MissingExtraError(PenstockError):
@@ -70,7 +72,7 @@ def _size(chart: Chart) -> tuple[float, float]:
 
 
 def _frame(axes: Axes, chart: Chart) -> None:
-    axes.set_title(clean(chart.title), loc="left", fontweight="bold", wrap=True, pad=12)
+    axes.set_title(_cut(chart.title, _LONGEST), loc="left", fontweight="bold", wrap=True, pad=12)
     axes.set_xlabel(chart.x.title)
     axes.grid(visible=True, color="#e7e6e1", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -159,9 +161,14 @@ def _series(axes: Axes, series: Series) -> None:
             axes.plot(point.x, point.y, marker="o", markersize=13, fillstyle="none", color="#1d2126")
 
 
+def _cut(text: str, most: int) -> str:
+    line = " ".join(clean(text).split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
 def _label(name: str) -> str:
     """A name for the legend; matplotlib leaves out those that begin with an underscore."""
-    shown = clean(name)[:40]
+    shown = _cut(name, 40)
     return f"\u200b{shown}" if shown.startswith("_") else shown
 
 

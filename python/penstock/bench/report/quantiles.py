@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from penstock.bench.stats import percentile
 
-EXACT = 160
+EXACT = 400
 """So many values are drawn one by one; more are drawn by quantiles."""
 NAMED = (50.0, 90.0, 99.0)
 """Percentiles that carry a marker. Each is exact."""
 # Denser towards the end, where the curves of servers part.
 _GRID = (
-    *(index * 1.0 for index in range(90)),
-    *(90 + index * 0.25 for index in range(36)),
-    *(99 + index * 0.05 for index in range(20)),
+    *(index * 0.5 for index in range(180)),
+    *(90 + index * 0.1 for index in range(90)),
+    *(99 + index * 0.02 for index in range(50)),
     100.0,
 )
 

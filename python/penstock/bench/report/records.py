@@ -59,8 +59,8 @@ def _failure_row(workload: str, server: str, runs: Sequence[Run]) -> tuple[Cell,
 
 
 def load_made(collection: Collection) -> Table:
-    """Whether the client kept its schedule, the servers counted the tokens that were asked, and the machine was
-    theirs. Columns that no file fills are left out."""
+    """Whether the client kept its schedule, the servers counted the tokens that were asked, and the machine
+    was theirs. Columns that no file fills are left out."""
     columns = (
         Column("Workload", numeric=False),
         Column("Server", numeric=False),

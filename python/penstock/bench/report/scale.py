@@ -31,9 +31,9 @@ class Scale:
         if not math.isfinite(value):
             return 1.0 if value > 0 else 0.0
         if self.log:
-            if value <= 0:
+            if _clamp(value) <= 0:
                 return 0.0
-            share = math.log10(value / self.low) / math.log10(self.high / self.low)
+            share = math.log10(_clamp(value) / self.low) / math.log10(self.high / self.low)
         else:
             share = (_clamp(value) - self.low) / (self.high - self.low)
         return min(max(share, 0.0), 1.0)
@@ -70,7 +70,7 @@ def _is_log(axis: Axis, finite: list[float], positive: list[float]) -> bool:
 
 
 def _clamp(value: float) -> float:
-    return min(max(value, -_LARGEST), _LARGEST)
+    return min(max(value, -_LARGEST), _LARGEST) if abs(value) >= 1 / _LARGEST else 0.0
 
 
 def _linear(low: float, high: float, ticks: int) -> Scale:

@@ -34,7 +34,8 @@ def ratios(collection: Collection, summary: Summary, workload: str) -> Table | N
     }
     if not found or not statistics:
         return None
-    title = f"Against {summary.baseline}" if len(summary.servers) > 1 else "Results"
+    compared = len(summary.servers) > 1 and any(server == summary.baseline for _, server in found)
+    title = f"Against {summary.baseline}" if compared else "Results"
     columns = tuple(map(_column, statistics))
     return _by_place(collection, workload, found, Table(title, columns, (), notes=_ratio_notes(summary)))
 
