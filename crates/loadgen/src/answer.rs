@@ -155,7 +155,7 @@ impl Taking<'_> {
         if *self.done {
             return Ok(());
         }
-        if event.data == b"[DONE]" {
+        if event.data.trim_ascii_end() == b"[DONE]" {
             *self.done = true;
             return Ok(());
         }

@@ -59,7 +59,11 @@ impl Failure {
     }
 
     pub(crate) fn connect(error: &std::io::Error) -> Self {
-        Self::new(FailureKind::Connect, causes(error))
+        let mut detail = causes(error);
+        if rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::MFILE) {
+            detail.push_str("; raise the limit of open files (ulimit -n) or send fewer at once");
+        }
+        Self::new(FailureKind::Connect, detail)
     }
 
     pub(crate) fn connect_timeout(limit: Duration) -> Self {
