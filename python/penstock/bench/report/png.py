@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.bench.report.charts import Chart, Gantt, Plot, Series, lane_parts
 from penstock.bench.report.ink import STYLES, clean
 from penstock.bench.report.scale import Scale, fit
 from penstock.core import PenstockError
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
+Axes = Any
+"""matplotlib's; the base install has no such package to name."""
 DPI = 144
 # The light colours of the style sheet.
 COLOURS = ("#0072b2", "#c94f00", "#008560", "#b0508a", "#a37200", "#2b87b8", "#30343a", "#7a5230")
