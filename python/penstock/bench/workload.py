@@ -112,7 +112,7 @@ def _tags(
 
 
 # By the identity of the target: one discovery, one look at its tokenizer.
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _maker(target: Target, tokenizer: str | None, as_ids: bool, vocab_size: int | None) -> PromptMaker:
     return prompts.make(target.served(), tokenizer, as_ids, vocab_size)
 
