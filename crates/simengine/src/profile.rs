@@ -109,6 +109,7 @@ impl Profile {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::timing::StepShape;
 
     #[test]
     fn absent_members_have_defaults_and_unknown_ones_are_refused() {
@@ -116,7 +117,7 @@ mod tests {
             serde_json::from_str(r#"{"max_num_seqs": 4, "timing": {"base_us": 7}}"#).unwrap();
         assert_eq!((profile.max_num_seqs, profile.block_size), (4, 32));
         assert_eq!(profile.timing.base_us, 7.0);
-        assert_eq!(profile.timing.prompt_us_per_token, 303.0);
+        assert_eq!(profile.timing.prompt_us_per_token, 192.0);
         let error = serde_json::from_str::<Profile>(r#"{"max_nun_seqs": 4}"#).unwrap_err();
         assert!(error.to_string().contains("max_nun_seqs"));
     }
@@ -146,13 +147,31 @@ mod tests {
     #[test]
     fn the_default_is_what_was_measured() {
         let timing = Profile::default().timing;
-        let step = |decodes| {
-            let shape = crate::StepShape {
-                decodes,
-                ..crate::StepShape::default()
-            };
-            timing.cost(&shape, 0, 1).as_micros()
+        let decode = |decodes: u32, context: u64| StepShape {
+            decodes,
+            decode_context: u64::from(decodes) * context,
+            ..StepShape::default()
         };
-        assert_eq!([step(1), step(8), step(32)], [2_200, 8_000, 22_000]);
+        let chunk = |before: u64| StepShape {
+            prompt_tokens: 256,
+            prompt_context: 256 * before + 256 * 257 / 2,
+            ..StepShape::default()
+        };
+        // Milliseconds of real steps: medians of ITL at these batches and contexts, and the chunks of a long prompt.
+        for (shape, measured) in [
+            (decode(1, 192), 2.2),
+            (decode(1, 4000), 5.4),
+            (decode(8, 320), 7.2),
+            (decode(32, 320), 19.8),
+            (chunk(0), 53.8),
+            (chunk(768), 75.7),
+            (chunk(1792), 109.4),
+        ] {
+            let modelled = timing.cost(&shape, 0, 1).as_secs_f64() * 1e3;
+            assert!(
+                (modelled / measured - 1.0).abs() < 0.05,
+                "{shape:?}: {modelled} ms"
+            );
+        }
     }
 }

@@ -28,7 +28,10 @@ fn profile() -> Value {
     json!({
         "max_model_len": 512, "max_num_seqs": 4, "max_num_batched_tokens": 64, "max_queue": 2,
         "block_size": 16, "num_blocks": 64, "vocab_size": 1000,
-        "timing": {"base_us": 10_000, "decode_us": [[1, 10_000]], "prompt_us_per_token": 1000},
+        "timing": {
+            "base_us": 10_000, "decode_us": [[1, 10_000]], "prompt_us_per_token": 1000,
+            "decode_us_per_context_ktoken": 0, "prompt_us_per_context_ktoken": 0,
+        },
     })
 }
 
