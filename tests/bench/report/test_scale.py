@@ -73,6 +73,7 @@ def test_ticks_can_be_the_values_that_were_measured() -> None:
         (math.inf, "–"),
         (0.0, "0"),
         (0.01234, "0.0123"),
+        (0.99962, "1.00"),
         (1.234, "1.23"),
         (12.34, "12.3"),
         (123.4, "123"),
@@ -113,8 +114,8 @@ def test_words() -> None:
     assert listing(list("abcdef"), 3) == "a, b and 4 more"
     assert date_words("20261120-101500") == "2026-11-20 10:15"
     assert date_words("yesterday") == "yesterday"
-    assert time_unit(9999) == (1.0, "ms")
-    assert time_unit(10_000) == (0.001, "s")
+    assert time_unit(4999) == (1.0, "ms")
+    assert time_unit(5_000) == (0.001, "s")
 
 
 @given(st.lists(st.text(max_size=200), max_size=3))
@@ -124,3 +125,9 @@ def test_file_names_are_harmless(parts: list[str]) -> None:
     assert len(name) <= 80
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
     assert ".." not in name or "/" not in name
+
+
+def test_a_log_axis_can_leave_out_what_is_too_small() -> None:
+    scale = fit(Axis("a", extent=Extent.LOG, low=1.0), [0, 1e-9, 2, 500])
+    assert (scale.low, scale.high) == (2, 500)
+    assert scale.place(1e-9) == 0

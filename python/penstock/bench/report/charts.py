@@ -26,6 +26,7 @@ class Axis:
     zero: bool = False
     """Whether a linear axis has to show zero."""
     low: float = 0.0
+    """Of a logarithmic axis: what is smaller lies at its beginning."""
     high: float = 1.0
     ticks: tuple[float, ...] = ()
     """Where to put ticks instead: the values that were measured."""
@@ -84,7 +85,8 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One request in a Gantt chart, seconds: waiting until `sent`, prefill until `first`, then decode."""
+    """One request in a Gantt chart, seconds. Until `sent` it waits in the client, until `first` in the
+    server: queue and prefill, which a client cannot tell apart. Then it decodes."""
 
     number: int
     due: float
@@ -113,9 +115,9 @@ Stretch = tuple[float, float]
 
 
 def lane_parts(lane: Lane) -> tuple[Stretch | None, Stretch | None, Stretch | None]:
-    """Waiting, prefill and decode of a request; None for what did not happen or is not known.
+    """Client's queue, time to first token and decode; None for what did not happen or is not known.
 
-    A request that ended without a first event has no decode: its prefill lasts until its end.
+    A request that ended without a first event has no decode: the second part lasts until its end.
     """
     first = lane.first if math.isfinite(lane.first) else lane.ended
     return _stretch(lane.due, lane.sent), _stretch(lane.sent, first), _stretch(lane.first, lane.ended)

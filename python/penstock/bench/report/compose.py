@@ -9,6 +9,7 @@ from penstock.bench.compare.summary import Summary, summarise
 from penstock.bench.report import curves, distributions, headlines, records, tables, timelines
 from penstock.bench.report.charts import Chart
 from penstock.bench.report.document import Block, Charts, Document, Note, Section
+from penstock.bench.report.files import mapping
 from penstock.bench.report.ink import clean
 from penstock.bench.report.naming import AXES, at, date_words
 from penstock.bench.report.numbers import count, listing
@@ -68,6 +69,7 @@ def _facts(collection: Collection) -> tuple[str, ...]:
         ),
         listing(list(models), 3),
         f"Penstock {listing(list(versions), 3)}" if versions else "",
+        clean(", ".join(map(str, mapping(collection.comparison.get("machine")).values()))),
     ]
     return tuple(fact for fact in facts if fact)
 

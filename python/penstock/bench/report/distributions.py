@@ -25,7 +25,7 @@ def by_server(collection: Collection, workload: str, point: float | None) -> lis
         (server, collection.styles[server], collection.of(workload, server, point))
         for server in collection.servers
     ]
-    return _plots(groups, workload, at(collection.axis(workload), point))
+    return _plots(groups, workload, collection.place(workload, point))
 
 
 def by_load(collection: Collection, workload: str, points: Sequence[float]) -> list[Plot]:
@@ -64,17 +64,21 @@ def _plot(
         title=f"{where}: distribution of {latency.name}",
         caption=f"Distribution of {latency.name}{f', {place}' if place else ''}",
         description=f"{latency.long}. P50 and P99: {listing(medians, 12)}.",
-        x=Axis(latency.name, unit, Extent.LOG if _is_wide(samples) else Extent.AUTO),
+        x=_axis(latency.name, unit, factor, [values for _, _, values in samples]),
         y=Axis(f"{whole} at most so slow", "%", Extent.FIXED, low=0, high=100),
         series=tuple(_series(name, style, values, factor) for name, style, values in samples),
         notes=("Marks at P50, P90 and P99. Successful requests of all repeats.",),
     )
 
 
-def _is_wide(samples: Sequence[tuple[str, int, Sequence[float]]]) -> bool:
-    """Whether tails would press the bodies of linear curves against the axis."""
-    low = min(values[0] for _, _, values in samples)
-    return low > 0 and max(values[-1] for _, _, values in samples) >= WIDE_FROM * low
+def _axis(name: str, unit: str, factor: float, samples: Sequence[Sequence[float]]) -> Axis:
+    """Logarithmic where tails would press the bodies of linear curves against the axis.
+
+    Tokens that arrive together have gaps of nothing, so the axis begins at the first percentile.
+    """
+    low = min(percentile(values, 1) for values in samples)
+    wide = low > 0 and max(values[-1] for values in samples) >= WIDE_FROM * low
+    return Axis(name, unit, Extent.LOG, low=low * factor) if wide else Axis(name, unit)
 
 
 def _series(name: str, style: int, values: Sequence[float], factor: float) -> Series:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.bench.report.curves import knee
 from penstock.bench.report.document import Headline
-from penstock.bench.report.naming import AXES, at
+from penstock.bench.report.naming import AXES
 from penstock.bench.report.numbers import count, human, listing, plain, times, times_range
 from penstock.bench.report.runs import Collection, Run, Spread, spread
 from penstock.bench.report.tables import round_change, same
@@ -90,7 +90,7 @@ def _alone(collection: Collection, workload: str, server: str) -> tuple[str, str
     if best is None:
         return "", "", f"{server} has no output throughput."
     point = best.runs[0].workload.point
-    where = at(collection.axis(workload), point)
+    where = collection.place(workload, point)
     text = f"{server} makes {human(best.value.median)} output tok/s{_spread(best.value)}"
     text += f" at its best, {where}" if where else ""
     text += f", with {_latencies(best.runs)}."
@@ -185,7 +185,7 @@ def _won(
 ) -> tuple[str, str, str]:
     best, other = decided.best, decided.other
     ratio = best.value.median / other.value.median if other.value.median else None
-    where = at(collection.axis(workload), best.runs[0].workload.point) if varied else ""
+    where = collection.place(workload, best.runs[0].workload.point)
     most = "the highest" if measure.higher else "the lowest"
     text = f"{best.server} has {most} {measure.phrase}{f', at {where}' if where else ''}: "
     text += f"{human(best.value.median)} {measure.unit}, {times(ratio)} that of {other.server}"

@@ -57,5 +57,5 @@ def slug(*parts: str) -> str:
 
 
 def time_unit(largest_ms: float) -> tuple[float, str]:
-    """Factor from milliseconds, and the unit to show: seconds when milliseconds would need five digits."""
-    return (0.001, "s") if largest_ms >= 10_000 else (1.0, "ms")
+    """Factor from milliseconds, and the unit to show: seconds when ticks would need five digits."""
+    return (0.001, "s") if largest_ms >= 5_000 else (1.0, "ms")

@@ -18,9 +18,11 @@ def human(value: float | None) -> str:
         return f"{value:.2e}"
     if size >= 999.5:
         return f"{value:,.0f}"
-    decimals = 2 if size == 0 else min(max(2 - math.floor(math.log10(size)), 0), 6)
-    rounded = f"{value:.{decimals}f}"
-    return rounded if size else "0"
+    if size == 0:
+        return "0"
+    # Of the rounded size: 0.9996 has the digits of 1.
+    decimals = 2 - math.floor(math.log10(float(f"{size:.3g}")))
+    return f"{value:.{min(max(decimals, 0), 6)}f}"
 
 
 def times(ratio: float | None) -> str:

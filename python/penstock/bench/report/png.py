@@ -28,7 +28,7 @@ _DASHES: tuple[Any, ...] = (
     (0, (8, 2, 3, 2)),
 )
 _MARKERS = ("o", "s", "^", "D", "v", "P", "p", "_")
-_PARTS = (("waiting", "#8a9099", 0.22), ("prefill", "#c94f00", 0.92), ("decode", "#0072b2", 0.55))
+_PARTS = (("client queue", "#8a9099", 0.22), ("to first token", "#c94f00", 0.92), ("decode", "#0072b2", 0.6))
 _QUIET = "#59616b"
 _LONGEST = 84
 """Characters of a title."""

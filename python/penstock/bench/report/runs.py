@@ -11,6 +11,7 @@ from typing import Any
 from penstock.bench.compare.summary import Workload, server_of, value_of, workload_of
 from penstock.bench.report.files import Found, Result, Skipped, mapping, number, sequence
 from penstock.bench.report.ink import clean
+from penstock.bench.report.naming import at
 from penstock.bench.report.trips import Trip, unfold
 
 
@@ -85,6 +86,10 @@ class Collection:
 
     def axis(self, workload: str) -> str | None:
         return next((run.workload.axis for run in self.of(workload) if run.workload.axis), None)
+
+    def place(self, workload: str, point: float | None) -> str:
+        """A point in words, `concurrency 8`; empty where the workload has no other."""
+        return at(self.axis(workload), point) if len(self.points(workload)) > 1 else ""
 
     def points(self, workload: str) -> list[float]:
         """Points of a workload's axis, ascending; empty without an axis."""

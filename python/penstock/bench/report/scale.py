@@ -50,7 +50,7 @@ def _fit(axis: Axis, values: Iterable[float], ticks: int) -> Scale:
     finite = [_clamp(value) for value in values if math.isfinite(value)]
     if not finite:
         finite = [0.0, 1.0]
-    positive = [value for value in finite if value >= 1 / _LARGEST]
+    positive = [value for value in finite if value >= max(axis.low, 1 / _LARGEST)]
     if axis.extent is Extent.FIXED:
         return _linear(axis.low, axis.high, ticks)
     if _is_log(axis, finite, positive):

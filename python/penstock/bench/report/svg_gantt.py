@@ -1,4 +1,4 @@
-"""Requests below each other as SVG: waiting, prefill, decode."""
+"""Requests below each other as SVG: waiting, up to the first token, decode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.bench.report.scale import Scale, fit
 
 # The parts of a request with the class and the share of the row of each: thickness tells them apart, not
 # colour alone.
-_PARTS = (("waiting", "gq", 0.22), ("prefill", "gp", 0.92), ("decode", "gd", 0.55))
+_PARTS = (("client queue", "gq", 0.22), ("to first token", "gp", 0.92), ("decode", "gd", 0.6))
 _MOST_HEIGHT = 620.0
 _LEAST_PITCH = 2.6
 

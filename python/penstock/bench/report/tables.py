@@ -104,7 +104,8 @@ def _ratio_cell(summary: Summary, place: Workload, server: str, statistic: Stati
     cell = summary.cells.get((place, server, statistic.key))
     if cell is None:
         return Cell(NOTHING)
-    spread = human_range(cell.minimum, cell.maximum) if cell.n > 1 else ""
+    spread = human_range(cell.minimum, cell.maximum)
+    spread = spread if spread != human(cell.median) else ""
     reference = summary.cells.get((place, summary.baseline, statistic.key))
     if server == summary.baseline or len(summary.servers) < 2 or reference is None or cell.ratio is None:
         return Cell(human(cell.median), detail=spread)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from penstock.bench.report.charts import Axis, Extent, Gantt, Lane, Plot, Point, Series
-from penstock.bench.report.naming import at, slug, time_unit
+from penstock.bench.report.naming import slug, time_unit
 from penstock.bench.report.numbers import count
 from penstock.bench.report.runs import Collection, Run
 from penstock.bench.report.trips import Trip
@@ -38,7 +38,7 @@ def ttft_over_time(collection: Collection, workload: str, point: float | None) -
         Series(run.server, collection.styles[run.server], _dots(trips, 1000 * factor, most), line=False)
         for run, trips in answered
     ]
-    place = at(collection.axis(workload), point)
+    place = collection.place(workload, point)
     where = f"{workload}, {place}" if place else workload
     return Plot(
         key=slug("ttft-over-time", workload, place),
@@ -89,14 +89,14 @@ def lanes_each(charts: int) -> int:
 
 
 def gantt(collection: Collection, run: Run, most: int) -> Gantt | None:
-    """The first requests of a run: waiting, prefill, decode. None without detail."""
+    """The first requests of a run: client queue, time to first token, decode. None without detail."""
     known = [trip for trip in run.trips or () if math.isfinite(trip.due)]
     if not known:
         return None
     ordered = sorted(known, key=lambda trip: (trip.due, trip.sent if math.isfinite(trip.sent) else math.inf))
     origin = min(0.0, ordered[0].due)
     lanes = tuple(_lane(number, trip, origin) for number, trip in enumerate(ordered[:most], start=1))
-    place = at(run.workload.axis, run.workload.point)
+    place = collection.place(run.workload.name, run.workload.point)
     where = f"{run.workload.name}, {place}" if place else run.workload.name
     failed = sum(bool(lane.failure) for lane in lanes)
     return Gantt(
