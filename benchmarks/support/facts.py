@@ -56,7 +56,7 @@ def _git(*words: str) -> str:
 
 
 def shown(command: Sequence[str]) -> str:
-    """A command without the directories of this machine."""
+    """A command without the directories of this machine; of other files, the name."""
     text = " ".join(command)
     hidden = {
         str(DEFAULT_PEERS.expanduser()): "$PEERS_DIR",
@@ -67,6 +67,7 @@ def shown(command: Sequence[str]) -> str:
         text = text.replace(path, name)
     # What is there for one run only says nothing.
     text = re.sub(rf"{re.escape(tempfile.gettempdir())}/[\w-]+", "$TMPDIR", text)
+    text = re.sub(r"(?<![\w$~.:/])(?:/[\w.-]+)+/([\w.-]+)", r"\1", text)
     return re.sub(r"(127\.0\.0\.1:|--port )\d+", r"\1PORT", text)
 
 

@@ -38,7 +38,7 @@ class Server:
         with uninterrupted():
             self.tree = ProcessTree([*HERE, *self.words], {}, self._log, self._cpus)
         deadline = time.monotonic() + PATIENCE_S
-        while not answers(f"{self.url}/v1/models"):
+        while not answers(f"{self.url}/health"):
             if not self.tree.alive() or time.monotonic() > deadline:
                 self.tree.end()
                 raise RuntimeError(
