@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 from penstock import core
 from penstock.config import FLAGS, EngineConfig, Raw, resolve
 from penstock.core import FinishReason, InvalidValueError, LogprobRow, PenstockError, StepOutput
-from penstock.engine import start
+from penstock.engine import Flights, start
 from penstock.model.locate import locate
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ class LLM:
         config = _unbounded(resolved.engine)
         self._tokenizer = _open_tokenizer(config.model.path)
         self._started = start(config, _log_stage)
+        self._flights = Flights(self._started.scheduler, self._started.executor)
         self._next_id = 0
 
     def generate(
@@ -157,8 +158,8 @@ class LLM:
         return self.generate(prompts, sampling_params)
 
     def close(self) -> None:
-        """Let go of weights and KV blocks."""
-        self._started.executor.close()
+        """Let go of weights and KV blocks, end the ranks."""
+        self._started.close()
 
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None, count: int
@@ -202,6 +203,7 @@ class LLM:
                     if row.finish and (ended := _ended(pending.pop(row.id))) and on_end is not None:
                         on_end(ended)
         finally:
+            self._flights.abandon("the batch was given up")
             scheduler.cancel_all()
             scheduler.take_outputs()
 
@@ -220,16 +222,9 @@ class LLM:
         return pending
 
     def _step(self) -> None:
-        scheduler = self._started.scheduler
-        plan = scheduler.schedule()
-        if plan is None:
-            return
-        try:
-            result = self._started.executor.submit(plan).result()
-        except BaseException as error:
-            scheduler.fail(plan, str(error))
-            raise
-        scheduler.apply(plan, result)
+        self._flights.fill()
+        if self._flights and (error := self._flights.land().error):
+            raise error
 
     def _take(self, row: StepOutput, pending: dict[int, _Pending]) -> None:
         held = pending[row.id]

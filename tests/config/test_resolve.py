@@ -1,7 +1,15 @@
 from pathlib import Path
 
 import pytest
-from penstock.config import EngineConfig, Raw, cache_directory, gather, resolve, runtime_directory
+from penstock.config import (
+    EngineConfig,
+    Raw,
+    cache_directory,
+    gather,
+    resolve,
+    runtime_directory,
+    shared_memory_directory,
+)
 from penstock.core import InvalidValueError, PenstockError
 
 
@@ -97,3 +105,47 @@ def test_sockets_go_to_the_runtime_directory_that_exists(tmp_path: Path) -> None
     assert runtime_directory({"XDG_RUNTIME_DIR": str(tmp_path)}) == str(tmp_path)
     assert runtime_directory({"XDG_RUNTIME_DIR": str(tmp_path / "gone")}) is None
     assert runtime_directory({}) is None
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ({}, "bfloat16"),
+        ({"quantization": "none"}, "float32"),
+        ({"dtype": "float32"}, "float32"),
+        ({"dtype": "float32", "quantization": "int8"}, "bfloat16"),
+        ({"quantization": "none", "kv_cache_dtype": "bfloat16"}, "bfloat16"),
+        ({"kv_cache_dtype": "float32"}, "float32"),
+    ],
+)
+def test_keys_and_values_take_the_form_of_the_numerics_table(texts: dict[str, str], expected: str) -> None:
+    raw = {key: Raw(key, (text,)) for key, text in texts.items()}
+    assert resolve(raw, "m", "m").engine.kv_dtype == expected
+
+
+@pytest.mark.parametrize(
+    ("tp", "pp", "asked", "backend"),
+    [("1", "1", None, "inline"), ("2", "1", None, "mp"), ("1", "3", None, "mp"), ("1", "1", "mp", "mp")],
+)
+def test_several_ranks_are_processes(tp: str, pp: str, asked: str | None, backend: str) -> None:
+    raw = {"tensor_parallel_size": Raw("-tp", (tp,)), "pipeline_parallel_size": Raw("-pp", (pp,))}
+    if asked:
+        raw["distributed_executor_backend"] = Raw("", (asked,))
+    engine = resolve(raw, "m", "m").engine
+    assert (engine.parallel.ranks, engine.parallel.backend) == (int(tp) * int(pp), backend)
+    assert EngineConfig.from_json(engine.to_json()) == engine
+
+
+def test_backends_that_cannot_be_are_refused() -> None:
+    two = {"tensor_parallel_size": Raw("-tp", ("2",))}
+    with pytest.raises(InvalidValueError, match="expected mp for 2 ranks"):
+        resolve({**two, "distributed_executor_backend": Raw("", ("inline",))}, "m", "m")
+    with pytest.raises(PenstockError, match="--no-engine-process does not go with"):
+        resolve({**two, "engine_process": Raw("", ("false",))}, "m", "m")
+
+
+def test_ranks_meet_in_memory_or_where_sockets_are(tmp_path: Path) -> None:
+    assert shared_memory_directory({}, tmp_path) == tmp_path
+    runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    assert shared_memory_directory(runtime, tmp_path / "none") == tmp_path
+    assert shared_memory_directory({}, tmp_path / "none").is_dir()

@@ -105,14 +105,18 @@ class Forced:
 
 def worker(model: Path, isa: str) -> Any:
     """The decoder as the server runs it; over HTTP there are 20 alternatives at most."""
+    from penstock.engine.sizing import size_kv
     from penstock.engine.startup import read_model
+    from penstock.model.sharding import plan_grid
     from penstock.worker.decoder import create
 
     settings = {"isa": isa, "max_num_batched_tokens": "1024", "kv_cache_memory_bytes": "64MiB"}
     raw = {key: Raw("test", (value,)) for key, value in settings.items()}
     config = resolve(raw, str(model), "model").engine
+    info = read_model(config)
+    blocks = size_kv(config, info, plan_grid(info.spec, 1, 1)).plan.num_blocks
     try:
-        return create(config, read_model(config))
+        return create(config, info, blocks)
     except PenstockError as error:
         pytest.skip(f"this machine cannot run {isa} kernels: {error}")
 

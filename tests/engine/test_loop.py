@@ -6,16 +6,15 @@ from array import array
 from collections.abc import Callable
 
 import pytest
-from penstock.core import FinishReason, Request, SamplingParams, StepOutput, WorkerFacts
+from penstock.core import FinishReason, Request, SamplingParams, StepOutput
 from penstock.engine import Engine
 from penstock.engine.loop import MOST_FAILURES, UnusableError
+from penstock.executor import WorkersLostError
 from penstock.kv import BlockPool, PrefixCache
 from penstock.scheduler import Limits, Scheduler
 from penstock.wire import Cancel, EngineFrame, FrontFrame, Shutdown, Step
 
 from tests.fakes.executor import FakeExecutor, hash_chain, hash_root
-
-FACTS = WorkerFacts(bytes(32), "fake", "none", 1, 0, 64, 1024, 256)
 
 
 class Clock:
@@ -62,15 +61,14 @@ def request(request_id: int, prompt: list[int], max_tokens: int = 3) -> Request:
     )
 
 
-def engine(front: FrontDoor, *, fail_at: int = 0) -> tuple[Engine, Scheduler]:
+def engine(front: FrontDoor, *, fail_at: int = 0, depth: int = 1) -> tuple[Engine, Scheduler]:
     pool = BlockPool(64)
     prefix = PrefixCache(pool, 16, bytes(32), hash_chain, hash_root)
-    limits = Limits(4, 32, 256, 10, 97, frozenset({0}))
+    limits = Limits(4, 32, 256, 10, 97, frozenset({0}), stages=depth)
     scheduler = Scheduler(limits, pool, prefix, 16, front.clock)
     executor = FakeExecutor(
-        num_blocks=64, block_size=16, max_num_seqs=4, max_batched_tokens=32, fail_at=fail_at
+        num_blocks=64, block_size=16, max_num_seqs=4, max_batched_tokens=32, fail_at=fail_at, depth=depth
     )
-    executor.facts = FACTS
     return Engine(front, scheduler, executor, front.clock), scheduler
 
 
@@ -141,14 +139,72 @@ def test_a_decoder_that_always_fails_is_given_up() -> None:
     loop, _ = engine(front)
 
     class Broken:
-        facts = FACTS
+        depth = 1
 
         def submit(self, plan: object) -> None:
             raise RuntimeError("no device")
 
         def close(self) -> None: ...
 
-    loop._executor = Broken()  # type: ignore[assignment]
+    loop._flights._executor = Broken()  # type: ignore[assignment]
     with pytest.raises(UnusableError, match="one after another"):
         loop.run()
     assert [row.finish for row in front.rows()] == [FinishReason.ERROR] * MOST_FAILURES
+
+
+def test_with_stages_several_plans_are_in_flight_and_land_in_their_order() -> None:
+    prompts = [request(1, [5] * 30, 4), request(2, [6] * 30, 4), request(3, [7], 4)]
+    outputs = []
+    for depth in (1, 2, 3):
+        front = FrontDoor(Clock(), [list(prompts), *idle(12)])
+        loop, scheduler = engine(front, depth=depth)
+        loop.run()
+        steps = [step.step for step in front.sent if step.batch_tokens]
+        assert steps == list(range(1, len(steps) + 1))
+        assert scheduler.stats().blocks_used == 0
+        tokens: dict[int, list[int]] = {1: [], 2: [], 3: []}
+        for row in front.rows():
+            tokens[row.id] += row.tokens
+        outputs.append(tokens)
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+def test_what_is_in_flight_at_a_shutdown_is_awaited() -> None:
+    front = FrontDoor(Clock(), [[request(1, [5], 50), request(2, [6], 50)], [], []])
+    loop, scheduler = engine(front, depth=2)
+    loop.run()
+    assert [row.finish for row in front.rows()[-2:]] == [FinishReason.CANCELLED] * 2
+    assert not scheduler.has_requests()
+    assert not loop._flights
+
+
+class Lost:
+    """An executor whose ranks are gone, which it says at `where`."""
+
+    depth = 2
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def say(self, where: str) -> None:
+        if where == self.where:
+            raise WorkersLostError("rank 1 was killed")
+
+    def submit(self, plan: object) -> Lost:
+        self.say("submit")
+        return self
+
+    def result(self, timeout: float | None = None) -> None:
+        self.say("result")
+
+    def check(self) -> None:
+        self.say("check")
+
+
+@pytest.mark.parametrize("where", ["submit", "result", "check"])
+def test_lost_ranks_end_the_loop(where: str) -> None:
+    front = FrontDoor(Clock(), [[], [request(1, [5], 50)], *idle(4)])
+    loop, _ = engine(front)
+    loop._executor = loop._flights._executor = Lost(where)  # type: ignore[assignment]
+    with pytest.raises(WorkersLostError, match="rank 1 was killed"):
+        loop.run()

@@ -5,7 +5,7 @@ import pytest
 from penstock.core import StepPlan, StepResult, WorkerFacts
 from penstock.executor import InlineExecutor
 
-FACTS = WorkerFacts(bytes(32), "fake", "none", 1, 0, 1, 1, 1)
+FACTS = WorkerFacts(bytes(32), "fake", "none", 1, 0)
 
 
 class Done:
@@ -35,7 +35,9 @@ def test_the_worker_is_made_by_name_with_the_arguments(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "fake_worker", module)
     executor = InlineExecutor("fake_worker", "config", 7)
     assert given == ["config", 7]
-    assert executor.facts is FACTS
+    assert executor.facts == (FACTS,)
+    assert executor.depth == 1
+    executor.check()
     assert executor.submit(StepPlan(3)).result() == StepResult()
     executor.close()
     assert worker.closed

@@ -64,7 +64,9 @@ class FakeExecutor:
         max_batched_tokens: int,
         vocab: int = 97,
         fail_at: int = 0,
+        depth: int = 1,
     ) -> None:
+        self.depth = depth
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.max_num_seqs = max_num_seqs
@@ -83,6 +85,8 @@ class FakeExecutor:
         if plan.step == self.fail_at:
             return FakeTicket(RuntimeError("the fake decoder was told to fail"))
         return FakeTicket(self._compute(plan))
+
+    def check(self) -> None: ...
 
     def close(self) -> None:
         self.closed = True

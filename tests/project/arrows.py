@@ -11,13 +11,15 @@ RUST: dict[str, set[str]] = {
     "prefix": set(),
     "protocol": set(),
     "text": {"formats"},
-    "decoder": {"formats", "kernels"},
+    "comm": set(),
+    "decoder": {"comm", "formats", "kernels"},
     "fleet": {"protocol"},
     "gateway": {"fleet", "protocol", "text"},
     "loadgen": {"protocol"},
     "simengine": {"prefix", "protocol", "text"},
     # bindings of all of them
     "native": {
+        "comm",
         "decoder",
         "fleet",
         "formats",
@@ -52,7 +54,7 @@ PYTHON: dict[str, set[str]] = {
 }
 
 # Rooms that call the compiled extension. The scheduler gets what it needs handed in and runs without it.
-NATIVE = {"bench", "cli", "engine", "kv", "llm", "model", "worker"}
+NATIVE = {"bench", "cli", "engine", "executor", "kv", "llm", "model", "worker"}
 
 # Third-party packages and the rooms that may import them, inside a function: the base install has none.
 EXTRAS: dict[str, set[str]] = {"huggingface_hub": {"cli", "model"}, "matplotlib": {"bench"}}

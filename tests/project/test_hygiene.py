@@ -9,6 +9,7 @@ from tests.project import tree
 # Crates with `unsafe`, and what they need it for. Clippy checks the SAFETY comments.
 UNSAFE = {
     "kernels": "SIMD intrinsics, aligned buffers and the thread pool",
+    "comm": "shared memory and futexes",
     "formats": "memory-mapping checkpoints",
     "fleet": "calls of libc: signals and the death of the parent",
 }

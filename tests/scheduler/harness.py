@@ -45,7 +45,7 @@ class Ending:
 
 
 class World:
-    """`clock` counts steps. `in_flight` plans may be outstanding at once."""
+    """`clock` counts steps. `in_flight` plans may be outstanding at once, as many as `stages` unless told."""
 
     def __init__(
         self,
@@ -58,11 +58,14 @@ class World:
         max_queue: int = 1000,
         prefix: bool = True,
         in_flight: int = 1,
+        stages: int = 0,
         fail_at: int = 0,
         vocab: int = 97,
     ) -> None:
         self.now = 0.0
-        self.limits = Limits(max_num_seqs, budget, max_model_len, max_queue, vocab, frozenset({EOS}))
+        self.limits = Limits(
+            max_num_seqs, budget, max_model_len, max_queue, vocab, frozenset({EOS}), stages or in_flight
+        )
         self.pool = BlockPool(num_blocks)
         cache = PrefixCache(self.pool, block_size, b"i" * 32, hash_chain, hash_root) if prefix else None
         self.scheduler = Scheduler(self.limits, self.pool, cache, block_size, lambda: self.now)

@@ -54,6 +54,7 @@ def draw_world(draw: Random) -> World:
         max_model_len=130,
         prefix=draw.random() < 0.8,
         in_flight=draw.choice([1, 1, 2, 3]),
+        stages=draw.choice([0, 0, 1, 2]),
     )
 
 

@@ -267,6 +267,35 @@ def test_several_plans_in_flight_hold_different_sequences() -> None:
         assert world.endings[request_id].tokens == expected
 
 
+def decoding(stages: int, sequences: int) -> World:
+    """A world in which all sequences decode, once the plans of the first steps have landed."""
+    world = World(in_flight=stages, budget=64, max_num_seqs=16, num_blocks=200)
+    for request_id in range(sequences):
+        world.add(long_answer(request_id, [request_id + 1] * 3, 60))
+    for _ in range(3 * stages):
+        world.step()
+    return world
+
+
+@pytest.mark.parametrize(("stages", "sequences"), [(2, 8), (2, 7), (3, 7), (3, 2), (1, 5)])
+def test_decodes_are_spread_over_the_plans_of_all_stages(stages: int, sequences: int) -> None:
+    world = decoding(stages, sequences)
+    for _ in range(20):
+        world.step()
+        sizes = [len(plan.slots) for plan in world.plans[-stages:]]
+        assert sum(sizes) == sequences or sequences < stages
+        assert max(sizes) <= -(-sequences // stages)
+
+
+def test_plans_level_out_after_a_request_ends() -> None:
+    world = decoding(2, 8)
+    for request_id in (0, 1, 2):
+        world.scheduler.cancel(request_id)
+    for _ in range(6):
+        world.step()
+    assert sorted(len(plan.slots) for plan in world.plans[-2:]) == [2, 3]
+
+
 def test_a_budget_below_the_number_of_sequences_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="max_num_batched_tokens"):
         Limits(8, 7, 100, 10, 97, frozenset({EOS}))

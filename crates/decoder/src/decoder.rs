@@ -14,7 +14,9 @@ use crate::forward::{Buffers, forward};
 use crate::logits::{HeadBuffers, read_off};
 use crate::model::Model;
 use crate::options::Options;
+use crate::peers::{Alone, Peers};
 use crate::rope;
+use crate::shard::Shard;
 use crate::spec::{DecoderSpec, WeightNames};
 use crate::step::{Limits, Registration, StepOutput, StepPlan};
 
@@ -77,6 +79,7 @@ struct Runner {
     slots: Vec<Option<Registration>>,
     buffers: Buffers,
     head: HeadBuffers,
+    peers: Box<dyn Peers>,
 }
 
 impl Decoder {
@@ -91,6 +94,22 @@ impl Decoder {
         options: &Options,
     ) -> Result<Self, DecoderError> {
         let spec = DecoderSpec::parse(spec_json)?;
+        let shard = Shard::whole(&spec);
+        Self::load_shard(spec, names_json, path, options, shard, Box::new(Alone))
+    }
+
+    /// The same for one rank's part, with the means to reach the others.
+    ///
+    /// # Errors
+    /// See [`DecoderError`].
+    pub fn load_shard(
+        spec: DecoderSpec,
+        names_json: &str,
+        path: &Path,
+        options: &Options,
+        shard: Shard,
+        peers: Box<dyn Peers>,
+    ) -> Result<Self, DecoderError> {
         let names: WeightNames = serde_json::from_str(names_json)
             .map_err(|e| DecoderError::Spec(format!("weight names: {e}")))?;
         let cpu = Cpu::new(options.isa, options.threads)?;
@@ -101,7 +120,7 @@ impl Decoder {
             "model read",
             format!("{} tensors", checkpoint.names().count()),
         );
-        let model = Model::load(&cpu, &checkpoint, spec, &names, options.numerics)?;
+        let model = Model::load(&cpu, &checkpoint, spec, &names, options.numerics, shard)?;
         drop(checkpoint);
         let weights_bytes = model.matrices().map(Packed::bytes).sum();
         let forms = forms(&model);
@@ -114,7 +133,7 @@ impl Decoder {
                 options.threads
             ),
         );
-        let runner = Runner::new(cpu, model, options);
+        let runner = Runner::new(cpu, model, options, peers);
         let kv_bytes = runner.kv.blocks() * runner.kv.layout().block_bytes();
         let tokens = options.num_blocks * options.block_size;
         let kv_name = if options.kv == KvType::F32 {
@@ -183,12 +202,11 @@ impl Drop for Decoder {
 }
 
 impl Runner {
-    fn new(cpu: Cpu, model: Model, options: &Options) -> Self {
-        let a = &model.spec.attention;
+    fn new(cpu: Cpu, model: Model, options: &Options, peers: Box<dyn Peers>) -> Self {
         let layout = KvLayout {
-            layers: model.spec.layers,
-            kv_heads: a.kv_heads,
-            head_dim: a.head_dim,
+            layers: model.layers.len(),
+            kv_heads: model.heads.kv_heads(),
+            head_dim: model.heads.head_dim,
             block_size: options.block_size,
             dtype: options.kv,
         };
@@ -212,6 +230,7 @@ impl Runner {
             slots,
             buffers: Buffers::default(),
             head: HeadBuffers::default(),
+            peers,
         }
     }
 
@@ -220,6 +239,9 @@ impl Runner {
             let result = catch_unwind(AssertUnwindSafe(|| self.step(plan)));
             let broken = result.is_err();
             let result = result.unwrap_or_else(|panic| Err(DecoderError::Failed(message(&*panic))));
+            if let Err(error @ (DecoderError::Failed(_) | DecoderError::Lost(_))) = &result {
+                self.peers.end(&error.to_string());
+            }
             *answer.0.lock().unwrap_or_else(|e| e.into_inner()) = Some(result);
             answer.1.notify_all();
             if broken {
@@ -250,7 +272,8 @@ impl Runner {
             &mut self.kv,
             &plan,
             &mut self.buffers,
-        );
+            &mut *self.peers,
+        )?;
         Ok(read_off(
             &self.cpu,
             &self.model,
@@ -258,7 +281,8 @@ impl Runner {
             &self.slots,
             &mut self.buffers,
             &mut self.head,
-        ))
+            &mut *self.peers,
+        )?)
     }
 }
 
@@ -276,7 +300,8 @@ fn forms(model: &Model) -> String {
     let activations = if names.iter().any(|n| n.starts_with('w')) {
         "int8"
     } else {
-        names[0]
+        // A stage without layers between the first and the last has no weights.
+        names.first().copied().unwrap_or("none")
     };
     format!("{}/{activations}", names.join("+"))
 }

@@ -15,6 +15,9 @@ pub enum DecoderError {
     /// Options JSON is wrong.
     #[error("decoder options: {0}")]
     Options(String),
+    /// The other ranks cannot be reached.
+    #[error(transparent)]
+    Ranks(#[from] penstock_comm::CommError),
     /// The instruction set is not to be had.
     #[error(transparent)]
     Isa(#[from] IsaError),
@@ -34,6 +37,9 @@ pub enum DecoderError {
     /// Threads could not be started.
     #[error("cannot start a compute thread: {0}")]
     Threads(#[from] std::io::Error),
+    /// Another rank was lost, or never answered; the decoder is unusable.
+    #[error(transparent)]
+    Lost(#[from] penstock_comm::Lost),
     /// The forward pass panicked; the decoder is unusable.
     #[error("the forward pass failed: {0}")]
     Failed(String),

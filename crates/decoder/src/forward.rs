@@ -1,10 +1,12 @@
 //! The forward pass of one step, read downward.
 
+use penstock_comm::Lost;
 use penstock_kernels::{
-    ActForm, Acts, Aligned, AttentionPlan, Cpu, HeadShape, KvPool, Mode, Place, Rotation, Sequence,
+    ActForm, Acts, Aligned, AttentionPlan, Columns, Cpu, KvPool, Mode, Place, Rotation, Sequence,
 };
 
 use crate::model::{Layer, Model};
+use crate::peers::Peers;
 use crate::rope;
 use crate::step::StepPlan;
 
@@ -33,6 +35,19 @@ impl Default for Buffers {
     }
 }
 
+impl Buffers {
+    /// Room for `rows` rows. What belongs to other ranks in `attended` and `inner` is zero from the start and never written.
+    fn ensure(&mut self, model: &Model, rows: usize) {
+        let (a, heads) = (&model.spec.attention, &model.heads);
+        self.x.ensure(rows * model.spec.hidden);
+        self.qkv
+            .ensure(rows * (heads.heads + 2 * heads.kv_heads()) * a.head_dim);
+        self.attended.ensure(rows * model.attended.len());
+        self.inner.ensure(rows * model.inner.len());
+        self.cos_sin.ensure(rows * a.head_dim);
+    }
+}
+
 /// What all layers of a step share.
 struct Step<'a> {
     cpu: &'a Cpu,
@@ -42,7 +57,11 @@ struct Step<'a> {
     tables: &'a [i32],
 }
 
-/// Computes `buffers.x`: the residual stream after the last layer, one row for each token of the (checked) plan.
+/// Computes `buffers.x`: the residual stream after this rank's last layer, one row for each token of the (checked) plan. A stage that is not
+/// the first begins with what the one before sent; one that is not the last sends on what it has.
+///
+/// # Errors
+/// A peer is gone.
 pub(crate) fn forward(
     cpu: &Cpu,
     model: &Model,
@@ -50,46 +69,23 @@ pub(crate) fn forward(
     kv: &mut KvPool,
     plan: &StepPlan,
     buffers: &mut Buffers,
-) {
-    let spec = &model.spec;
-    let a = &spec.attention;
-    let rows = plan.tokens.len();
-    buffers.x.ensure(rows * spec.hidden);
-    buffers
-        .qkv
-        .ensure(rows * (a.heads + 2 * a.kv_heads) * a.head_dim);
-    buffers.attended.ensure(rows * a.heads * a.head_dim);
-    buffers.inner.ensure(rows * spec.mlp.intermediate);
-    buffers.cos_sin.ensure(rows * a.head_dim);
-    let sequences = sequences(plan);
-    let mut places = Vec::with_capacity(rows);
-    for sequence in &sequences {
-        let table = &plan.blocks[sequence.table.clone()];
-        for row in sequence.rows.clone() {
-            let position = sequence.start + row - sequence.rows.start;
-            let block = table[position / kv.layout().block_size] as usize;
-            places.push(Place {
-                block,
-                offset: position % kv.layout().block_size,
-            });
-            rope::angles(
-                frequencies,
-                position,
-                &mut buffers.cos_sin[row * a.head_dim..(row + 1) * a.head_dim],
-            );
-            let token = plan.tokens[row] as usize;
-            model.embed.parts[0].row_f32(
-                token,
-                &mut buffers.x[row * spec.hidden..(row + 1) * spec.hidden],
-            );
-        }
+    peers: &mut dyn Peers,
+) -> Result<(), Lost> {
+    let (spec, rows) = (&model.spec, plan.tokens.len());
+    buffers.ensure(model, rows);
+    let x = rows * spec.hidden;
+    let embeds = plan.tokens.iter().enumerate().all(|(row, &token)| {
+        let out = &mut buffers.x[row * spec.hidden..(row + 1) * spec.hidden];
+        model.embed(token as usize, out)
+    });
+    if embeds {
+        peers.total(cpu, &mut buffers.x[..x])?;
+    } else {
+        peers.receive(&mut buffers.x[..x])?;
     }
-    let shape = HeadShape {
-        heads: a.heads,
-        kv_heads: a.kv_heads,
-        head_dim: a.head_dim,
-    };
-    let mut attention = AttentionPlan::new(sequences, shape, cpu.pool().threads());
+    let sequences = sequences(plan);
+    let places = places(&sequences, plan, frequencies, kv, &mut buffers.cos_sin);
+    let mut attention = AttentionPlan::new(sequences, model.heads, cpu.pool().threads());
     let step = Step {
         cpu,
         model,
@@ -98,9 +94,38 @@ pub(crate) fn forward(
         tables: &plan.blocks,
     };
     for (index, layer) in model.layers.iter().enumerate() {
-        step.attend(index, layer, kv, &mut attention, buffers);
-        step.feed_forward(layer, buffers);
+        step.attend(index, layer, kv, &mut attention, buffers, peers)?;
+        step.feed_forward(layer, buffers, peers)?;
     }
+    match model.head() {
+        Some(_) => Ok(()),
+        None => peers.send(&buffers.x[..x]),
+    }
+}
+
+/// Where each row's key and value go, and its angles.
+fn places(
+    sequences: &[Sequence],
+    plan: &StepPlan,
+    frequencies: &[f32],
+    kv: &KvPool,
+    cos_sin: &mut [f32],
+) -> Vec<Place> {
+    let (block_size, dim) = (kv.layout().block_size, 2 * frequencies.len());
+    let mut places = Vec::with_capacity(plan.tokens.len());
+    for sequence in sequences {
+        let table = &plan.blocks[sequence.table.clone()];
+        for row in sequence.rows.clone() {
+            let position = sequence.start + row - sequence.rows.start;
+            places.push(Place {
+                block: table[position / block_size] as usize,
+                offset: position % block_size,
+            });
+            let angles = &mut cos_sin[row * dim..(row + 1) * dim];
+            rope::angles(frequencies, position, angles);
+        }
+    }
+    places
 }
 
 fn sequences(plan: &StepPlan) -> Vec<Sequence> {
@@ -128,18 +153,13 @@ impl Step<'_> {
         kv: &mut KvPool,
         attention: &mut AttentionPlan,
         b: &mut Buffers,
-    ) {
-        let (cpu, spec) = (self.cpu, &self.model.spec);
-        let a = &spec.attention;
+        peers: &mut dyn Peers,
+    ) -> Result<(), Lost> {
+        let (cpu, model, spec) = (self.cpu, self.model, &self.model.spec);
+        let (heads, dim) = (&model.heads, spec.attention.head_dim);
         let norm = Some((layer.attn_norm.as_slice(), spec.norm_eps));
-        cpu.prepare(
-            &b.x,
-            self.rows,
-            spec.hidden,
-            norm,
-            layer.qkv.act_form(),
-            &mut b.acts,
-        );
+        let form = layer.qkv.act_form();
+        cpu.prepare(&b.x, self.rows, spec.hidden, norm, form, &mut b.acts);
         cpu.matmul(&layer.qkv, &b.acts, &mut b.qkv, Mode::Store);
         let norm = layer
             .qk_norm
@@ -149,50 +169,61 @@ impl Step<'_> {
             cos_sin: &b.cos_sin,
             norm,
         };
-        cpu.rotate_and_store(&mut b.qkv, a.heads, &rotation, &self.places, index, kv);
-        let stride = (a.heads + 2 * a.kv_heads) * a.head_dim;
+        cpu.rotate_and_store(&mut b.qkv, heads.heads, &rotation, &self.places, index, kv);
+        let stride = (heads.heads + 2 * heads.kv_heads()) * dim;
+        let window = spec.window(model.shard.layers().start + index);
+        let inputs = &model.attended;
+        let attended = Columns {
+            rows: &mut b.attended,
+            ld: inputs.len(),
+            first: inputs.lead,
+        };
         attention.run(
             cpu,
             kv,
             index,
-            spec.window(index),
+            window,
             self.tables,
             &b.qkv,
             stride,
-            &mut b.attended,
+            attended,
         );
+        let form = layer.o.act_form();
         cpu.prepare(
             &b.attended,
             self.rows,
-            a.heads * a.head_dim,
+            inputs.len(),
             None,
-            layer.o.act_form(),
+            form,
             &mut b.acts,
         );
-        cpu.matmul(&layer.o, &b.acts, &mut b.x, Mode::Add);
+        peers.add(cpu, &layer.o, &b.acts, self.stream(&mut b.x))
     }
 
     /// `x += down(silu(gate(norm(x))) * up(norm(x)))`.
-    fn feed_forward(&self, layer: &Layer, b: &mut Buffers) {
-        let (cpu, spec) = (self.cpu, &self.model.spec);
+    fn feed_forward(
+        &self,
+        layer: &Layer,
+        b: &mut Buffers,
+        peers: &mut dyn Peers,
+    ) -> Result<(), Lost> {
+        let (cpu, spec, inputs) = (self.cpu, &self.model.spec, &self.model.inner);
         let norm = Some((layer.mlp_norm.as_slice(), spec.norm_eps));
-        cpu.prepare(
-            &b.x,
-            self.rows,
-            spec.hidden,
-            norm,
-            ActForm::of(layer.gate.form()),
-            &mut b.acts,
-        );
-        cpu.swiglu(&layer.gate, &layer.up, &b.acts, &mut b.inner);
-        cpu.prepare(
-            &b.inner,
-            self.rows,
-            spec.mlp.intermediate,
-            None,
-            layer.down.act_form(),
-            &mut b.acts,
-        );
-        cpu.matmul(&layer.down, &b.acts, &mut b.x, Mode::Add);
+        let form = ActForm::of(layer.gate.form());
+        cpu.prepare(&b.x, self.rows, spec.hidden, norm, form, &mut b.acts);
+        let inner = Columns {
+            rows: &mut b.inner,
+            ld: inputs.len(),
+            first: inputs.lead,
+        };
+        cpu.swiglu(&layer.gate, &layer.up, &b.acts, inner);
+        let form = layer.down.act_form();
+        cpu.prepare(&b.inner, self.rows, inputs.len(), None, form, &mut b.acts);
+        peers.add(cpu, &layer.down, &b.acts, self.stream(&mut b.x))
+    }
+
+    /// The rows of this step.
+    fn stream<'x>(&self, x: &'x mut [f32]) -> &'x mut [f32] {
+        &mut x[..self.rows * self.model.spec.hidden]
     }
 }

@@ -9,15 +9,21 @@ mod forward;
 mod logits;
 mod model;
 mod options;
+mod peers;
 mod rope;
+mod shard;
 mod source;
 mod spec;
 mod step;
+mod wiring;
 
 pub use decoder::{Decoder, Info, Ticket};
 pub use error::DecoderError;
 pub use options::{Numerics, Options, RawOptions};
+pub use peers::{After, Alone, Before, Local, Peers};
+pub use shard::Shard;
 pub use spec::{
     AttentionSpec, DecoderSpec, LayerNames, MlpKind, MlpSpec, RopeScaling, RopeSpec, WeightNames,
 };
 pub use step::{Registration, StepOutput, StepPlan};
+pub use wiring::{Carried, GroupFile, Pipe, Wiring, join};

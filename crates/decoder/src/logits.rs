@@ -1,13 +1,15 @@
 //! From the residual stream to tokens: which rows need logits, the head, and what is read off each row.
 
-use penstock_kernels::{ActForm, Aligned, Cpu, Logprob, Mode, argmax, logprob, sample};
+use penstock_comm::Lost;
+use penstock_kernels::{ActForm, Aligned, Cpu, Logprob, argmax, logprob, sample};
 
 use crate::forward::Buffers;
 use crate::model::Model;
+use crate::peers::Peers;
 use crate::step::{Registration, StepOutput, StepPlan};
 
 /// Rows that go through the head at once: bounds the logits' memory.
-const CHUNK: usize = 32;
+pub(crate) const CHUNK: usize = 32;
 
 /// One row of logits and what to do with it.
 struct Row {
@@ -45,7 +47,11 @@ impl Default for HeadBuffers {
     }
 }
 
-/// Samples and scores what the plan asks for. `slots[slot]` is the registration of each scheduled slot.
+/// Samples and scores what the plan asks for. `slots[slot]` is the registration of each scheduled slot. One rank of the last stage reads the
+/// logits off; what the others return is empty.
+///
+/// # Errors
+/// A peer is gone.
 pub(crate) fn read_off(
     cpu: &Cpu,
     model: &Model,
@@ -53,13 +59,16 @@ pub(crate) fn read_off(
     slots: &[Option<Registration>],
     buffers: &mut Buffers,
     head: &mut HeadBuffers,
-) -> StepOutput {
+    peers: &mut dyn Peers,
+) -> Result<StepOutput, Lost> {
     let mut output = StepOutput {
         counts: vec![0; plan.sequences()],
         ..StepOutput::default()
     };
     for rows in wanted(plan, slots).chunks(CHUNK) {
-        compute(cpu, model, rows, buffers, head);
+        if !compute(cpu, model, rows, buffers, head, peers)? {
+            continue;
+        }
         let vocab = model.spec.vocab;
         let logits = &head.logits;
         let results: Vec<std::sync::OnceLock<Found>> =
@@ -80,7 +89,7 @@ pub(crate) fn read_off(
             .zip(results)
             .for_each(|(row, found)| record(row, found.into_inner(), &mut output));
     }
-    output
+    Ok(output)
 }
 
 /// Rows that need logits, in plan order.
@@ -118,9 +127,19 @@ fn wanted(plan: &StepPlan, slots: &[Option<Registration>]) -> Vec<Row> {
     rows
 }
 
-/// Final norm and head of the chosen rows.
-fn compute(cpu: &Cpu, model: &Model, rows: &[Row], buffers: &mut Buffers, head: &mut HeadBuffers) {
-    let (hidden, linear) = (model.spec.hidden, model.head());
+/// Final norm and head of the chosen rows; whether this rank has their logits.
+fn compute(
+    cpu: &Cpu,
+    model: &Model,
+    rows: &[Row],
+    buffers: &mut Buffers,
+    head: &mut HeadBuffers,
+    peers: &mut dyn Peers,
+) -> Result<bool, Lost> {
+    let Some(linear) = model.head() else {
+        return Ok(false);
+    };
+    let hidden = model.spec.hidden;
     head.rows.ensure(rows.len() * hidden);
     head.logits.ensure(rows.len() * model.spec.vocab);
     for (i, row) in rows.iter().enumerate() {
@@ -137,7 +156,8 @@ fn compute(cpu: &Cpu, model: &Model, rows: &[Row], buffers: &mut Buffers, head: 
         form,
         &mut buffers.acts,
     );
-    cpu.matmul(linear, &buffers.acts, &mut head.logits, Mode::Store);
+    let cuts = &model.shard.vocab;
+    peers.gather(cpu, linear, &buffers.acts, cuts, &mut head.logits)
 }
 
 fn read_row(cpu: &Cpu, logits: &[f32], task: &Task, slot: &Registration) -> Found {

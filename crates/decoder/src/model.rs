@@ -1,10 +1,13 @@
 //! A checkpoint's weights, packed for the kernels.
 
+use std::ops::Range;
+
 use penstock_formats::{Checkpoint, DType, TensorView};
-use penstock_kernels::{ActForm, Cpu, Form, Linear, Packed};
+use penstock_kernels::{ActForm, Cpu, Form, HeadShape, Linear, Packed};
 
 use crate::error::DecoderError;
 use crate::options::Numerics;
+use crate::shard::{Inputs, Shard};
 use crate::source::{TensorRows, stored_row};
 use crate::spec::{DecoderSpec, RopeScaling, WeightNames};
 
@@ -22,12 +25,19 @@ pub(crate) struct Layer {
     pub(crate) down: Linear,
 }
 
-/// All weights.
+/// The weights of one rank.
 pub(crate) struct Model {
     pub(crate) spec: DecoderSpec,
-    /// Token embedding; the head too when it is tied.
-    pub(crate) embed: Linear,
-    pub(crate) head: Option<Linear>,
+    pub(crate) shard: Shard,
+    /// Query heads of this rank.
+    pub(crate) heads: HeadShape,
+    /// What the attention's output projection reads.
+    pub(crate) attended: Inputs,
+    /// What the MLP's down projection reads.
+    pub(crate) inner: Inputs,
+    /// This rank's rows of the token embedding, where its stage embeds, and of the head, where it has one; a tied head is the embedding.
+    embed: Option<Linear>,
+    head: Option<Linear>,
     pub(crate) final_norm: Vec<f32>,
     pub(crate) layers: Vec<Layer>,
     /// Divisors of the rotary frequencies from the checkpoint.
@@ -35,7 +45,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Packs every tensor the spec implies.
+    /// Packs this rank's part of every tensor the spec implies.
     ///
     /// # Errors
     /// A tensor is missing, damaged or of another shape.
@@ -45,26 +55,32 @@ impl Model {
         spec: DecoderSpec,
         names: &WeightNames,
         numerics: Numerics,
+        shard: Shard,
     ) -> Result<Self, DecoderError> {
+        let (inner, hidden) = (spec.mlp.intermediate, spec.hidden);
         let loader = Loader {
             cpu,
             checkpoint,
             names,
             numerics,
+            spec: &spec,
+            shard: &shard,
         };
-        let (hidden, vocab) = (spec.hidden, spec.vocab);
-        let layers = (0..spec.layers)
-            .map(|i| loader.layer(&spec, i))
+        let layers = shard
+            .layers()
+            .map(|i| loader.layer(i))
             .collect::<Result<_, _>>()?;
+        let has_head = shard.has_head();
         let head = match (&names.head, spec.tied_embeddings) {
-            (Some(name), false) => Some(loader.linear(&[(name.clone(), vocab)], hidden, None)?),
+            (Some(name), false) if has_head => Some(loader.vocabulary(name)?),
             (None, false) => {
                 return Err(DecoderError::Spec(
                     "the head is not tied, but names.head is null".into(),
                 ));
             }
-            (_, true) => None,
+            _ => None,
         };
+        let embeds = shard.embeds() || has_head && spec.tied_embeddings;
         let rope_factors = match (&names.rope_factors, &spec.rope.scaling) {
             (Some(name), _) => Some(loader.vector(name, spec.attention.head_dim / 2)?),
             (None, Some(RopeScaling::Factors)) => {
@@ -75,18 +91,40 @@ impl Model {
             (None, _) => None,
         };
         Ok(Self {
-            embed: loader.linear(&[(names.embed.clone(), vocab)], hidden, None)?,
+            heads: shard.head_shape(&spec),
+            attended: loader.attended(),
+            inner: Inputs::around(shard.mlp_columns(), inner),
+            embed: embeds
+                .then(|| loader.vocabulary(&names.embed))
+                .transpose()?,
             head,
             final_norm: loader.vector(&names.final_norm, hidden)?,
             layers,
             rope_factors,
+            shard,
             spec,
         })
     }
 
-    /// The output head.
-    pub(crate) fn head(&self) -> &Linear {
-        self.head.as_ref().unwrap_or(&self.embed)
+    /// This rank's part of the output head; `None` where another stage has it.
+    pub(crate) fn head(&self) -> Option<&Linear> {
+        let has_head = self.shard.has_head();
+        let linear = self.head.as_ref().or(self.embed.as_ref());
+        linear.filter(|_| has_head)
+    }
+
+    /// Writes the embedding of `token` if this rank has it, zeros if another has; `false` where another stage embeds.
+    pub(crate) fn embed(&self, token: usize, out: &mut [f32]) -> bool {
+        let (Some(embed), true) = (&self.embed, self.shard.embeds()) else {
+            return false;
+        };
+        let own = self.shard.vocabulary();
+        if own.contains(&token) {
+            embed.parts[0].row_f32(token - own.start, out);
+        } else {
+            out.fill(0.0);
+        }
+        true
     }
 
     /// Every packed matrix.
@@ -96,7 +134,7 @@ impl Model {
             linears.chain([&l.gate, &l.up])
         });
         layers
-            .chain(&self.embed.parts)
+            .chain(self.embed.iter().flat_map(|e| &e.parts))
             .chain(self.head.iter().flat_map(|h| &h.parts))
     }
 }
@@ -106,31 +144,68 @@ struct Loader<'a> {
     checkpoint: &'a Checkpoint,
     names: &'a WeightNames,
     numerics: Numerics,
+    spec: &'a DecoderSpec,
+    shard: &'a Shard,
+}
+
+/// Some rows of a stored matrix.
+struct Rows {
+    name: String,
+    /// Rows in the file.
+    whole: usize,
+    own: Range<usize>,
 }
 
 impl Loader<'_> {
-    fn layer(&self, spec: &DecoderSpec, i: usize) -> Result<Layer, DecoderError> {
-        let (n, a) = (&self.names.layer, &spec.attention);
+    fn vocabulary(&self, name: &str) -> Result<Linear, DecoderError> {
+        let own = self.shard.vocabulary();
+        let rows = Rows {
+            name: name.to_owned(),
+            whole: self.spec.vocab,
+            own,
+        };
+        self.linear(&[rows], self.spec.hidden, None)
+    }
+
+    fn attended(&self) -> Inputs {
+        let a = &self.spec.attention;
+        Inputs::around(
+            times(self.shard.query_heads(), a.head_dim),
+            a.heads * a.head_dim,
+        )
+    }
+
+    fn layer(&self, i: usize) -> Result<Layer, DecoderError> {
+        let (n, spec) = (&self.names.layer, self.spec);
+        let a = &spec.attention;
         let at = |name: &String| name.replace("{i}", &i.to_string());
+        let rows = |name: &String, whole: usize, own: &Range<usize>| Rows {
+            name: at(name),
+            whole,
+            own: own.clone(),
+        };
         let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
+        let own_q = times(self.shard.query_heads(), a.head_dim);
+        let own_kv = times(self.shard.kv_heads(spec), a.head_dim);
         let order = self.names.rope_rows_interleaved.then_some(a.head_dim);
         let mut qkv = self.linear(
-            &[(at(&n.q), q), (at(&n.k), kv), (at(&n.v), kv)],
+            &[
+                rows(&n.q, q, &own_q),
+                rows(&n.k, kv, &own_kv),
+                rows(&n.v, kv, &own_kv),
+            ],
             spec.hidden,
             order,
         )?;
         if a.qkv_bias {
-            let mut bias =
-                in_half_split_order(self.bias(n.q_bias.as_ref(), "q_bias", i, q)?, order);
-            bias.extend(in_half_split_order(
-                self.bias(n.k_bias.as_ref(), "k_bias", i, kv)?,
-                order,
-            ));
-            bias.extend(self.bias(n.v_bias.as_ref(), "v_bias", i, kv)?);
-            qkv.bias = Some(bias);
+            let q = in_half_split_order(self.bias(n.q_bias.as_ref(), "q_bias", i, q)?, order);
+            let k = in_half_split_order(self.bias(n.k_bias.as_ref(), "k_bias", i, kv)?, order);
+            let v = self.bias(n.v_bias.as_ref(), "v_bias", i, kv)?;
+            qkv.bias = Some([&q[own_q], &k[own_kv.clone()], &v[own_kv]].concat());
         }
-        let mut o = self.linear(&[(at(&n.o), spec.hidden)], q, None)?;
-        if a.out_bias {
+        let mut o = self.columns(&at(&n.o), q, &self.attended())?;
+        // The sum over the ranks takes the bias once.
+        if a.out_bias && self.shard.rank == 0 {
             o.bias = Some(self.bias(n.o_bias.as_ref(), "o_bias", i, spec.hidden)?);
         }
         let qk_norm = if a.qk_norm {
@@ -139,10 +214,10 @@ impl Loader<'_> {
         } else {
             None
         };
-        let inner = spec.mlp.intermediate;
+        let (inner, own) = (spec.mlp.intermediate, self.shard.mlp_columns());
         let mut gate_up = self
             .linear(
-                &[(at(&n.gate), inner), (at(&n.up), inner)],
+                &[rows(&n.gate, inner, &own), rows(&n.up, inner, &own)],
                 spec.hidden,
                 None,
             )?
@@ -158,24 +233,24 @@ impl Loader<'_> {
             mlp_norm: self.vector(&at(&n.mlp_norm), spec.hidden)?,
             gate,
             up,
-            down: self.linear(&[(at(&n.down), spec.hidden)], inner, None)?,
+            down: self.columns(&at(&n.down), inner, &Inputs::around(own, inner))?,
         };
         // A large checkpoint and its packed form are never both resident.
         self.checkpoint.release();
         Ok(layer)
     }
 
-    /// Packs matrices over the same `k` inputs, (name, output features). With `order`, the first two are queries and keys whose rows are
-    /// interleaved in heads of that size.
+    /// Packs rows of matrices over the same `k` inputs. With `order`, the first two are queries and keys whose rows are interleaved in heads of
+    /// that size.
     fn linear(
         &self,
-        parts: &[(String, usize)],
+        parts: &[Rows],
         k: usize,
         order: Option<usize>,
     ) -> Result<Linear, DecoderError> {
         let views = parts
             .iter()
-            .map(|(name, n)| self.shaped(name, &[*n, k]))
+            .map(|part| self.shaped(&part.name, &[part.whole, k]))
             .collect::<Result<Vec<_>, _>>()?;
         let mut forms: Vec<Form> = views.iter().map(|v| self.numerics.form(v.dtype)).collect();
         if forms
@@ -188,22 +263,46 @@ impl Loader<'_> {
                 .filter(|f| ActForm::of(**f) != ActForm::Int8)
                 .for_each(|f| *f = Form::W8);
         }
-        let packed = views
-            .into_iter()
-            .zip(forms)
-            .enumerate()
-            .map(|(i, (view, form))| {
-                let (n, interleaved) = (view.rows(), order.filter(|_| i < 2));
-                Packed::pack(
-                    self.cpu.pool(),
-                    form,
-                    n,
-                    k,
-                    &TensorRows { view, interleaved },
-                )
-            });
+        let packed =
+            views
+                .into_iter()
+                .zip(parts)
+                .zip(forms)
+                .enumerate()
+                .map(|(i, ((view, part), form))| {
+                    let source = TensorRows {
+                        view,
+                        interleaved: order.filter(|_| i < 2),
+                        first: part.own.start,
+                        columns: 0..k,
+                    };
+                    Packed::pack(self.cpu.pool(), form, part.own.len(), k, &source)
+                });
         Ok(Linear {
             parts: packed.collect(),
+            bias: None,
+        })
+    }
+
+    /// Packs all rows of a matrix over some of its `k` inputs.
+    fn columns(&self, name: &str, k: usize, inputs: &Inputs) -> Result<Linear, DecoderError> {
+        let view = self.shaped(name, &[self.spec.hidden, k])?;
+        let form = self.numerics.form(view.dtype);
+        let source = TensorRows {
+            view,
+            interleaved: None,
+            first: 0,
+            columns: inputs.columns.clone(),
+        };
+        let packed = Packed::pack(
+            self.cpu.pool(),
+            form,
+            self.spec.hidden,
+            inputs.len(),
+            &source,
+        );
+        Ok(Linear {
+            parts: vec![packed],
             bias: None,
         })
     }
@@ -240,6 +339,11 @@ impl Loader<'_> {
         }
         Ok(view)
     }
+}
+
+/// Items of heads.
+fn times(heads: Range<usize>, head_dim: usize) -> Range<usize> {
+    heads.start * head_dim..heads.end * head_dim
 }
 
 /// A bias whose items stand in the order of their matrix's rows.

@@ -1,5 +1,7 @@
 //! Tensors of a checkpoint as rows to pack: exact codes where the file has groups of 32, f32 otherwise.
 
+use std::ops::Range;
+
 use half::f16;
 use penstock_formats::{DType, TensorView, k_scale_min};
 use penstock_kernels::{Form, GROUP, GroupRow, RowSource};
@@ -9,6 +11,10 @@ pub(crate) struct TensorRows<'a> {
     pub(crate) view: TensorView<'a>,
     /// Head size, when rows stand in interleaved rotation order and are to be read in half-split order.
     pub(crate) interleaved: Option<usize>,
+    /// The first row to read.
+    pub(crate) first: usize,
+    /// The columns to read; they begin with a group of 32, and end with one or with the row.
+    pub(crate) columns: Range<usize>,
 }
 
 /// Row in the file of output feature `row`, when the rows of heads of size `interleaved` stand in interleaved rotation order.
@@ -22,16 +28,41 @@ pub(crate) fn stored_row(row: usize, interleaved: Option<usize>) -> usize {
 
 impl TensorRows<'_> {
     fn stored(&self, row: usize) -> usize {
-        stored_row(row, self.interleaved)
+        stored_row(self.first + row, self.interleaved)
     }
 }
 
 impl RowSource for TensorRows<'_> {
     fn fill_f32(&self, row: usize, out: &mut [f32]) {
-        self.view.dequantize_row(self.stored(row), out);
+        if self.columns.len() == self.view.cols() {
+            return self.view.dequantize_row(self.stored(row), out);
+        }
+        let mut whole = vec![0.0; self.view.cols()];
+        self.view.dequantize_row(self.stored(row), &mut whole);
+        out.copy_from_slice(&whole[self.columns.clone()]);
     }
 
     fn fill_groups(&self, form: Form, row: usize, out: &mut GroupRow) -> bool {
+        if self.columns.len() == self.view.cols() {
+            return self.whole_groups(form, row, out);
+        }
+        let mut whole = GroupRow::new(self.view.cols().next_multiple_of(GROUP));
+        let filled = self.whole_groups(form, row, &mut whole);
+        if filled {
+            let first = self.columns.start / GROUP;
+            let groups = first..first + out.scales.len();
+            out.codes
+                .copy_from_slice(&whole.codes[groups.start * GROUP..groups.end * GROUP]);
+            out.scales.copy_from_slice(&whole.scales[groups.clone()]);
+            out.mins.copy_from_slice(&whole.mins[groups]);
+        }
+        filled
+    }
+}
+
+impl TensorRows<'_> {
+    /// A whole row's codes, when the file has groups of 32 of this form.
+    fn whole_groups(&self, form: Form, row: usize, out: &mut GroupRow) -> bool {
         let bytes = self.view.row_bytes(self.stored(row));
         match (form, self.view.dtype) {
             (Form::W8, DType::Q8_0) => bytes

@@ -5,8 +5,8 @@
 use std::time::Instant;
 
 use penstock_kernels::{
-    Acts, Aligned, AttentionPlan, Cpu, Form, GroupRow, HeadShape, Isa, KvLayout, KvPool, KvType,
-    Linear, Mode, Packed, Place, Rotation, RowSource, Sequence,
+    Acts, Aligned, AttentionPlan, Columns, Cpu, Form, GroupRow, HeadShape, Isa, KvLayout, KvPool,
+    KvType, Linear, Mode, Packed, Place, Rotation, RowSource, Sequence,
 };
 
 struct Noise;
@@ -91,11 +91,7 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
     };
     let store = best(|| cpu.rotate_and_store(&mut qkv, 9, &rotation, &places, 0, &mut kv));
     let table: Vec<i32> = (0..context as i32 / 32).collect();
-    let shape = HeadShape {
-        heads: 9,
-        kv_heads: 3,
-        head_dim: 64,
-    };
+    let shape = HeadShape::whole(9, 3, 64);
     let sequence = Sequence {
         start: context - rows,
         rows: 0..rows,
@@ -103,7 +99,14 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
     };
     let mut out = vec![0.0; rows * 576];
     let mut plan = AttentionPlan::new(vec![sequence], shape, 1);
-    let time = best(|| plan.run(cpu, &kv, 0, None, &table, &qkv, width, &mut out));
+    let time = best(|| {
+        let rows = Columns {
+            rows: &mut out,
+            ld: 576,
+            first: 0,
+        };
+        plan.run(cpu, &kv, 0, None, &table, &qkv, width, rows)
+    });
     let seen: usize = (context - rows + 1..=context).sum();
     println!(
         "attention {rows:4} rows over {context:5}  {:8.1} us  {:6.0} GFLOP/s  store {:.2} us a row",

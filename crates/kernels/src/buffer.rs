@@ -167,3 +167,28 @@ impl<'a, T> Shared<'a, T> {
         unsafe { self.ptr.add(start) }
     }
 }
+
+/// Neighbouring columns of some rows, to be written.
+pub struct Columns<'a> {
+    /// The rows.
+    pub rows: &'a mut [f32],
+    /// Distance of rows.
+    pub ld: usize,
+    /// The first column.
+    pub first: usize,
+}
+
+impl<'a> Columns<'a> {
+    pub(crate) fn share(self) -> SharedColumns<'a> {
+        let Self { rows, ld, first } = self;
+        let rows = Shared::new(rows);
+        SharedColumns { rows, ld, first }
+    }
+}
+
+/// [`Columns`] that the tasks of one job write, each its own part.
+pub(crate) struct SharedColumns<'a> {
+    pub(crate) rows: Shared<'a, f32>,
+    pub(crate) ld: usize,
+    pub(crate) first: usize,
+}

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use crate::acts::{ActForm, Acts};
-use crate::buffer::{Aligned, Shared};
+use crate::buffer::{Aligned, Columns, Shared};
 use crate::gemm::{self, Mode, Tile};
 use crate::isa::Isa;
 use crate::kv::KvPool;
@@ -190,14 +190,14 @@ impl Cpu {
         });
     }
 
-    /// `out[row] = silu(gate(acts[row])) * up(acts[row])`; rows are `gate.n()` apart.
-    pub fn swiglu(&self, gate: &Packed, up: &Packed, acts: &Acts, out: &mut [f32]) {
+    /// `out[row] = silu(gate(acts[row])) * up(acts[row])`.
+    pub fn swiglu(&self, gate: &Packed, up: &Packed, acts: &Acts, out: Columns<'_>) {
         let ld = gate.n();
         assert!(
-            up.n() == ld && out.len() >= acts.m * ld,
+            up.n() == ld && out.first + ld <= out.ld,
             "gate, up and output differ in width"
         );
-        let out = Shared::new(out);
+        let out = out.share();
         tasks::run(&self.pool, &[gate.panels()], acts.m, &|task| {
             let columns = (task.panels.end * PANEL).min(ld) - task.panels.start * PANEL;
             let size = task.rows.len() * columns;
@@ -222,11 +222,26 @@ impl Cpu {
                 }
                 ops::silu_mul(self.isa, gate_out, &up_out[..size]);
                 for (row, values) in task.rows.zip(gate_out.chunks_exact(columns)) {
+                    let at = row * out.ld + out.first + task.panels.start * PANEL;
                     // SAFETY: tasks write disjoint rows x columns.
-                    let out = unsafe { out.slice(row * ld + task.panels.start * PANEL, columns) };
+                    let out = unsafe { out.rows.slice(at, columns) };
                     out.copy_from_slice(values);
                 }
             });
+        });
+    }
+
+    /// `x[i] += ` the numbers i of all `parts`, in their order.
+    pub fn add(&self, parts: &[&[f32]], x: &mut [f32]) {
+        let chunk = x.len().div_ceil(self.pool.threads()).max(INLINE);
+        let (len, x) = (x.len(), Shared::new(x));
+        self.pool.run(len.div_ceil(chunk), &|i| {
+            let range = i * chunk..len.min((i + 1) * chunk);
+            // SAFETY: tasks have disjoint ranges.
+            let x = unsafe { x.slice(range.start, range.len()) };
+            for part in parts {
+                ops::add(self.isa, x, &part[range.clone()]);
+            }
         });
     }
 

@@ -28,7 +28,7 @@ mod tests;
 
 pub use acts::{ActForm, Acts};
 pub use attn::{AttentionPlan, HeadShape, Sequence};
-pub use buffer::Aligned;
+pub use buffer::{Aligned, Columns};
 pub use cpu::{Cpu, Linear, Place, Rotation};
 pub use gemm::Mode;
 pub use isa::{Isa, IsaError};

@@ -50,6 +50,10 @@ for_each_isa! {
     pub(crate) fn silu_mul(gate: &mut [f32], up: &[f32]) = silu_mul_row;
 }
 for_each_isa! {
+    /// `x += y`.
+    pub(crate) fn add(x: &mut [f32], y: &[f32]) = add_row;
+}
+for_each_isa! {
     /// Rotates heads, side by side, by one row's angles: item i of a head with item i + half (`cos_sin`: half cosines, then half sines).
     pub(crate) fn rotate(heads: &mut [f32], cos_sin: &[f32]) = rotate_heads;
 }
@@ -118,6 +122,11 @@ fn silu_mul_row(gate: &mut [f32], up: &[f32]) {
     for (g, u) in gate.iter_mut().zip(up) {
         *g = *g / (1.0 + exp(-*g)) * u;
     }
+}
+
+#[inline(always)]
+fn add_row(x: &mut [f32], y: &[f32]) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
 }
 
 #[inline(always)]

@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Floats, Rng, bits, isas, unpacked};
-use penstock_kernels::{Acts, Cpu, Form, KvLayout, KvPool, KvType, Packed, Place, Pool, Rotation};
+use penstock_kernels::{
+    Acts, Columns, Cpu, Form, KvLayout, KvPool, KvType, Packed, Place, Pool, Rotation,
+};
 use proptest::prelude::*;
 
 /// One row through gate and up of width n with f32 weights.
@@ -18,7 +20,22 @@ fn swiglu(cpu: &Cpu, gate: &Packed, up: &Packed, x: &[f32], m: usize) -> Vec<f32
         penstock_kernels::ActForm::F32,
         &mut acts,
     );
-    cpu.swiglu(gate, up, &acts, &mut out);
+    let ld = gate.n() + 5;
+    let mut wide = vec![7.0; m * ld];
+    let columns = Columns {
+        rows: &mut wide,
+        ld,
+        first: 3,
+    };
+    cpu.swiglu(gate, up, &acts, columns);
+    for (out, wide) in out.chunks_exact_mut(gate.n()).zip(wide.chunks_exact(ld)) {
+        out.copy_from_slice(&wide[3..ld - 2]);
+        assert_eq!(
+            [&wide[..3], &wide[ld - 2..]].concat(),
+            [7.0; 5],
+            "neighbours"
+        );
+    }
     out
 }
 

@@ -1,14 +1,16 @@
 //! The decoder: plans in, results out, the GIL released while it works.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use penstock_decoder::{
-    Decoder as Native, DecoderError, Options, Registration, StepOutput, StepPlan,
+    Carried, Decoder as Native, DecoderError, DecoderSpec, Options, Registration, Shard,
+    StepOutput, StepPlan, Wiring, join,
 };
 use penstock_kernels::{Logprob, Sampling};
 use pyo3::buffer::Element;
-use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
+use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -21,6 +23,7 @@ const SIGNAL_CHECK: Duration = Duration::from_millis(100);
 
 fn error(e: DecoderError) -> PyErr {
     match e {
+        DecoderError::Lost(_) => PyConnectionError::new_err(e.to_string()),
         DecoderError::Failed(_) => PyRuntimeError::new_err(e.to_string()),
         _ => PyValueError::new_err(e.to_string()),
     }
@@ -30,17 +33,22 @@ fn error(e: DecoderError) -> PyErr {
 #[pyclass(frozen)]
 pub(crate) struct Decoder {
     native: Native,
+    /// The ends of pipes that the caller carries.
+    carried: Mutex<Carried>,
 }
 
 #[pymethods]
 impl Decoder {
+    /// With `rank`, a pair of JSON texts (`Shard`, `Wiring`), one rank's part of the model.
     #[new]
+    #[pyo3(signature = (spec_json, names_json, paths, options_json, rank=None))]
     fn new(
         py: Python<'_>,
         spec_json: &str,
         names_json: &str,
         paths: Vec<String>,
         options_json: &str,
+        rank: Option<(String, String)>,
     ) -> PyResult<Self> {
         let [path] = paths.as_slice() else {
             return Err(PyValueError::new_err(format!(
@@ -49,10 +57,28 @@ impl Decoder {
             )));
         };
         let options = Options::parse(options_json).map_err(error)?;
-        let native = py
-            .detach(|| Native::load(spec_json, names_json, Path::new(path), &options))
+        let path = Path::new(path);
+        let (native, carried) = py
+            .detach(|| match rank {
+                None => {
+                    let native = Native::load(spec_json, names_json, path, &options)?;
+                    Ok((native, Carried::default()))
+                }
+                Some((shard, wiring)) => {
+                    let spec = DecoderSpec::parse(spec_json)?;
+                    let shard = Shard::parse(&shard, &spec)?;
+                    let wiring: Wiring = serde_json::from_str(&wiring)
+                        .map_err(|e| DecoderError::Options(format!("wiring: {e}")))?;
+                    let (peers, carried) = join(&wiring)?;
+                    let peers = Box::new(peers);
+                    let native =
+                        Native::load_shard(spec, names_json, path, &options, shard, peers)?;
+                    Ok((native, carried))
+                }
+            })
             .map_err(error)?;
-        Ok(Self { native })
+        let carried = Mutex::new(carried);
+        Ok(Self { native, carried })
     }
 
     #[getter]
@@ -84,6 +110,39 @@ impl Decoder {
     #[getter]
     fn stages(&self) -> Vec<(String, f64, String)> {
         self.native.info().stages.clone()
+    }
+
+    /// Hands the stage what the one before left (f32 in native order), for the next step that has none yet.
+    fn put(&self, carried: &[u8]) -> PyResult<()> {
+        let (numbers, rest) = carried.as_chunks::<4>();
+        if !rest.is_empty() {
+            let message = format!("{} bytes are not numbers of 4 bytes", carried.len());
+            return Err(PyValueError::new_err(message));
+        }
+        let numbers = numbers.iter().map(|b| f32::from_ne_bytes(*b)).collect();
+        let ends = self.carried.lock().unwrap_or_else(PoisonError::into_inner);
+        match &ends.before {
+            Some(before) if before.send(numbers).is_ok() => Ok(()),
+            Some(_) => Err(PyRuntimeError::new_err("the decoder has ended")),
+            None => Err(PyValueError::new_err("this rank's `before` is not carried")),
+        }
+    }
+
+    /// What the next step left for the stage after; `TimeoutError` after `timeout` seconds.
+    fn fetch<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Bound<'py, PyBytes>> {
+        let limit = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
+        let numbers = py.detach(|| {
+            let ends = self.carried.lock().unwrap_or_else(PoisonError::into_inner);
+            ends.after.as_ref().map(|after| after.recv_timeout(limit))
+        });
+        match numbers {
+            Some(Ok(numbers)) => {
+                let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_ne_bytes()).collect();
+                Ok(PyBytes::new(py, &bytes))
+            }
+            Some(Err(_)) => Err(PyTimeoutError::new_err("the step has left nothing yet")),
+            None => Err(PyValueError::new_err("this rank's `after` is not carried")),
+        }
     }
 
     /// Starts a step; returns at once.

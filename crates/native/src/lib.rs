@@ -1,6 +1,7 @@
 //! `penstock._native`: what Python sees of the Rust rooms. Conversions only; nothing is decided here.
 
 mod buffers;
+mod comm;
 mod decoder;
 mod formats;
 mod loadgen;
@@ -25,6 +26,13 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<decoder::Ticket>()?;
     module.add_class::<loadgen::LoadRun>()?;
     module.add_class::<text::Tokenizer>()?;
+    module.add_class::<comm::Fence>()?;
+    module.add_class::<comm::RingReader>()?;
+    module.add_class::<comm::RingWriter>()?;
+    module.add_class::<comm::Stream>()?;
+    module.add_class::<comm::StreamListener>()?;
+    module.add_function(wrap_pyfunction!(comm::create_group, module)?)?;
+    module.add_function(wrap_pyfunction!(comm::create_ring, module)?)?;
     module.add_function(wrap_pyfunction!(prefix::hash_chain, module)?)?;
     module.add_function(wrap_pyfunction!(prefix::hash_root, module)?)?;
     module.add_function(wrap_pyfunction!(formats::read_gguf_metadata, module)?)?;

@@ -56,8 +56,9 @@ def _add(section: argparse._ArgumentGroup, flag: Flag) -> None:
         )
         return
     action = "append" if flag.repeatable else "store"
+    names = [flag.name, flag.short] if flag.short else [flag.name]
     section.add_argument(
-        flag.name, dest=dest, action=action, metavar=_metavar(flag), default=argparse.SUPPRESS, help=text
+        *names, dest=dest, action=action, metavar=_metavar(flag), default=argparse.SUPPRESS, help=text
     )
 
 

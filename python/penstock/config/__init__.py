@@ -13,10 +13,18 @@ from penstock.config.sections import (
     Config,
     EngineConfig,
     ModelConfig,
+    ParallelConfig,
     SchedulerConfig,
     ServerConfig,
 )
-from penstock.config.sources import Raw, cache_directory, gather, openai_api_key, runtime_directory
+from penstock.config.sources import (
+    Raw,
+    cache_directory,
+    gather,
+    openai_api_key,
+    runtime_directory,
+    shared_memory_directory,
+)
 
 __all__ = [
     "FLAGS",
@@ -26,6 +34,7 @@ __all__ = [
     "EngineConfig",
     "Flag",
     "ModelConfig",
+    "ParallelConfig",
     "Raw",
     "SchedulerConfig",
     "ServerConfig",
@@ -34,4 +43,5 @@ __all__ = [
     "openai_api_key",
     "resolve",
     "runtime_directory",
+    "shared_memory_directory",
 ]

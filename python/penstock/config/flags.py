@@ -15,6 +15,7 @@ GROUPS = {
     "cache": "KV cache",
     "scheduler": "Scheduling",
     "compute": "Computation",
+    "parallel": "Several ranks",
     "server": "Server",
 }
 
@@ -29,6 +30,8 @@ class Flag:
     repeatable: bool = False
     offline: bool = True
     """Whether it also is a keyword of `penstock.LLM`."""
+    short: str = ""
+    """Another spelling on the command line."""
 
     @property
     def key(self) -> str:
@@ -75,8 +78,8 @@ FLAGS: tuple[Flag, ...] = (
         "cache",
         Bytes(2**20, 2**46),
         None,
-        "memory for keys and values; default: two sequences of full length, within 256 MiB and 1 GiB, "
-        "never above half of the free memory",
+        "memory for keys and values, of each rank; default: two sequences of full length, within 256 MiB and "
+        "1 GiB, never above half of the free memory",
     ),
     Flag("--block-size", "cache", IntegerChoice((16, 32, 64, 128)), 32, "tokens in a KV block"),
     Flag("--kv-cache-dtype", "cache", _DTYPES, "auto", "form of cached keys and values; auto: bfloat16"),
@@ -102,7 +105,7 @@ FLAGS: tuple[Flag, ...] = (
         "compute",
         Integer(1, 1024),
         None,
-        "threads that compute; default: the CPUs of the cgroup",
+        "threads that compute, divided between the ranks; default: the CPUs of the cgroup",
     ),
     Flag(
         "--isa",
@@ -110,6 +113,30 @@ FLAGS: tuple[Flag, ...] = (
         Choice(("auto", "avx512", "avx2", "portable")),
         "auto",
         "instruction set of the kernels; auto: the best of this machine",
+    ),
+    Flag(
+        "--tensor-parallel-size",
+        "parallel",
+        Integer(1, 1024),
+        1,
+        "ranks that share the work of each layer",
+        short="-tp",
+    ),
+    Flag(
+        "--pipeline-parallel-size",
+        "parallel",
+        Integer(1, 1024),
+        1,
+        "stages of layers that work on several steps at once",
+        short="-pp",
+    ),
+    Flag(
+        "--distributed-executor-backend",
+        "parallel",
+        Choice(("inline", "mp")),
+        None,
+        "where ranks run: in the engine's process, or each in a process of its own on this host; default: "
+        "inline for a single rank, else mp",
     ),
     _server(
         "--host", Text(), "127.0.0.1", "address to listen on; the default is reachable from this machine only"

@@ -13,11 +13,12 @@ from penstock.config.sections import (
     Config,
     EngineConfig,
     ModelConfig,
+    ParallelConfig,
     SchedulerConfig,
     ServerConfig,
 )
 from penstock.config.sources import Raw
-from penstock.core import InvalidValueError
+from penstock.core import InvalidValueError, PenstockError
 
 DEFAULT_SEQS = 64
 DEFAULT_BATCHED_TOKENS = 256
@@ -61,6 +62,7 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
         ComputeConfig(
             threads=values["threads"] or cpu_count(), isa=None if values["isa"] == "auto" else values["isa"]
         ),
+        _parallel(values),
     )
     return Config(engine, _server(values, served_name))
 
@@ -76,6 +78,20 @@ def _scheduler(values: Mapping[str, Any]) -> SchedulerConfig:
         max_num_batched_tokens=batched or max(DEFAULT_BATCHED_TOKENS, seqs),
         max_queue=values["max_num_queued_reqs"],
     )
+
+
+def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
+    tensor, pipeline = values["tensor_parallel_size"], values["pipeline_parallel_size"]
+    ranks = tensor * pipeline
+    backend = values["distributed_executor_backend"] or ("inline" if ranks == 1 else "mp")
+    if backend == "inline" and ranks > 1:
+        raise InvalidValueError("--distributed-executor-backend", backend, f"mp for {ranks} ranks")
+    if backend != "inline" and not values["engine_process"]:
+        raise PenstockError(
+            f"--no-engine-process does not go with --distributed-executor-backend {backend}: an engine that "
+            "lost a rank is replaced, and this process cannot be. Leave one of them out"
+        )
+    return ParallelConfig(tensor, pipeline, backend)
 
 
 def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:

@@ -42,6 +42,18 @@ class ComputeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ParallelConfig:
+    tensor: int = 1
+    pipeline: int = 1
+    backend: str = "inline"
+    """`inline` or `mp`."""
+
+    @property
+    def ranks(self) -> int:
+        return self.tensor * self.pipeline
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     host: str
     port: int
@@ -61,6 +73,17 @@ class EngineConfig:
     cache: CacheConfig
     scheduler: SchedulerConfig
     compute: ComputeConfig
+    parallel: ParallelConfig = ParallelConfig()
+
+    @property
+    def kv_dtype(self) -> str:
+        """Form of cached keys and values: as asked for, else float32 where all else is, else bfloat16."""
+        if self.cache.dtype != "auto":
+            return self.cache.dtype
+        whole = self.model.quantization == "none" or (
+            self.model.quantization == "auto" and self.model.dtype == "float32"
+        )
+        return "float32" if whole else "bfloat16"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -73,6 +96,7 @@ class EngineConfig:
             CacheConfig(**sections["cache"]),
             SchedulerConfig(**sections["scheduler"]),
             ComputeConfig(**sections["compute"]),
+            ParallelConfig(**sections["parallel"]),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,6 +39,13 @@ def runtime_directory(environ: Mapping[str, str] = os.environ) -> str | None:
     """The user's directory for sockets; None where the system made none: then the temporary one serves."""
     own = environ.get("XDG_RUNTIME_DIR")
     return own if own and Path(own).is_dir() else None
+
+
+def shared_memory_directory(environ: Mapping[str, str] = os.environ, usual: Path = Path("/dev/shm")) -> Path:
+    """Where ranks of one host meet: /dev/shm, else the directory for sockets, else the temporary one."""
+    if usual.is_dir() and os.access(usual, os.W_OK | os.X_OK):
+        return usual
+    return Path(runtime_directory(environ) or tempfile.gettempdir())
 
 
 def gather(

@@ -4,6 +4,7 @@ from penstock.core.errors import InvalidValueError, PenstockError
 from penstock.core.facts import WorkerFacts
 from penstock.core.outputs import EngineStats, FinishReason, StepOutput, StepOutputs
 from penstock.core.plan import LogprobRow, SlotParams, StepPlan, StepResult
+from penstock.core.ranks import Ranks, RankTask
 from penstock.core.request import Request, SamplingParams
 
 __all__ = [
@@ -12,6 +13,8 @@ __all__ = [
     "InvalidValueError",
     "LogprobRow",
     "PenstockError",
+    "RankTask",
+    "Ranks",
     "Request",
     "SamplingParams",
     "SlotParams",

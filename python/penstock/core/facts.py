@@ -1,4 +1,4 @@
-"""What a worker says about itself once its model is loaded."""
+"""What a worker says about itself once its part of the model is loaded."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    cache_identity: bytes
-    """32 bytes that stand for everything which changes the bytes of a KV block."""
+    fingerprint: bytes
+    """32 bytes that stand for the checkpoint."""
     numerics: str
+    """Weight forms, activation form and KV form, such as `w4+w8/int8/kv-bf16`."""
     isa: str
     threads: int
     weights_bytes: int
-    num_blocks: int
-    block_bytes: int
-    max_model_len: int
     stages: tuple[tuple[str, float, str], ...] = ()
     """Name, seconds and detail of each stage of loading."""
-    notice: str = ""
-    """What the worker lowered and why, or nothing."""

@@ -1,6 +1,7 @@
 """The engine: takes requests in, schedules, computes, publishes. Its process: `python -m penstock.engine`."""
 
+from penstock.engine.flights import Flights
 from penstock.engine.loop import Engine
 from penstock.engine.startup import StageSink, Started, start
 
-__all__ = ["Engine", "StageSink", "Started", "start"]
+__all__ = ["Engine", "Flights", "StageSink", "Started", "start"]

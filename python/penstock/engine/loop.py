@@ -1,5 +1,7 @@
 """The loop: take requests in, schedule, submit, apply, publish. One STEP frame for each step.
 
+With ranks in stages several plans are in flight (`flights.py`): the oldest is awaited, the others compute.
+
 It must not become the place where features live: policy belongs to the scheduler, arithmetic to the worker.
 """
 
@@ -11,7 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.core import PenstockError, Request, StepPlan
+from penstock.core import PenstockError, Request
+from penstock.engine.flights import Flights
 from penstock.executor import Executor
 from penstock.scheduler import Scheduler
 from penstock.wire import Cancel, EngineFrame, FrontFrame, Shutdown, Step
@@ -38,7 +41,9 @@ class Channel(Protocol):
 
 
 class Engine:
-    """`run` returns after SHUTDOWN; the channel's error comes through when the front door is gone."""
+    """`run` returns after SHUTDOWN. The channel's error comes through when the front door is gone,
+    `WorkersLostError` when ranks are, UnusableError when steps keep failing: then the process is replaced.
+    """
 
     def __init__(
         self,
@@ -51,6 +56,7 @@ class Engine:
         self._scheduler = scheduler
         self._executor = executor
         self._clock = clock
+        self._flights = Flights(scheduler, executor, clock)
         self._step = 0
         self._failures = 0
         self._last_sent = clock()
@@ -60,11 +66,13 @@ class Engine:
     def run(self) -> None:
         while not self._stopping:
             self._take_in(0.0)
-            plan = self._scheduler.schedule()
-            if plan is None:
-                self._rest()
+            self._flights.fill()
+            if self._flights:
+                self._land()
             else:
-                self._compute(plan)
+                self._rest()
+        while self._flights:
+            self._land()
 
     def _take_in(self, timeout: float) -> None:
         for frame in self._channel.poll(timeout):
@@ -78,30 +86,25 @@ class Engine:
                 self._stopping = True
                 self._publish(0, 0.0)
 
-    def _compute(self, plan: StepPlan) -> None:
-        began = self._clock()
+    def _land(self) -> None:
+        flight = self._flights.land()
+        plan = flight.plan
         self._step = plan.step
-        try:
-            result = self._executor.submit(plan).result()
-        except Exception as error:  # noqa: BLE001 - whatever the step raised, its requests get an answer
-            self._fail(plan, error)
-        else:
+        if flight.error is None:
             self._failures = 0
-            self._scheduler.apply(plan, result)
-        self._publish(len(plan.tokens), (self._clock() - began) * 1e3)
+        else:
+            self._failures += 1
+            log.error("step %d failed", plan.step, exc_info=flight.error)
+        self._publish(len(plan.tokens), (self._clock() - flight.began) * 1e3)
         if self._failures >= MOST_FAILURES:
             raise UnusableError(f"{self._failures} steps failed one after another, see the engine's log")
         self._tidy = True
         if plan.step % GC_STEPS == 0:
             gc.collect()
 
-    def _fail(self, plan: StepPlan, error: Exception) -> None:
-        self._failures += 1
-        log.error("step %d failed", plan.step, exc_info=error)
-        self._scheduler.fail(plan, f"the engine failed in step {plan.step}: {error}")
-
     def _rest(self) -> None:
         """Nothing to compute: answer what ended without a step, else wait for a frame or a heartbeat."""
+        self._executor.check()
         outputs_due = self._scheduler.has_outputs()
         wait = self._last_sent + HEARTBEAT - self._clock()
         if outputs_due or wait <= 0:

@@ -52,9 +52,12 @@ def _live(connection: Connection, config: EngineConfig) -> int:
     try:
         connection.send(Hello(os.getpid()))
         started = start(config, lambda *stage: connection.send(Stage(*stage)))
-        _quieten_collector()
-        connection.send(ready(started))
-        Engine(connection, started.scheduler, started.executor).run()
+        try:
+            _quieten_collector()
+            connection.send(ready(started))
+            Engine(connection, started.scheduler, started.executor).run()
+        finally:
+            started.close()
     except ConnectionClosed:
         raise
     except PenstockError as error:
@@ -68,18 +71,18 @@ def _live(connection: Connection, config: EngineConfig) -> int:
 
 
 def ready(started: Started) -> Ready:
-    facts, limits = started.executor.facts, started.scheduler.limits
+    facts, limits, kv = started.facts, started.scheduler.limits, started.kv
     return Ready(
         max_model_len=limits.max_model_len,
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_queue=limits.max_queue,
         block_size=started.config.cache.block_size,
-        num_blocks=facts.num_blocks,
-        kv_bytes=facts.num_blocks * facts.block_bytes,
+        num_blocks=kv.plan.num_blocks,
+        kv_bytes=kv.plan.num_blocks * kv.block_bytes,
         vocab_size=limits.vocab_size,
         eos_token_ids=tuple(sorted(limits.eos_token_ids)),
-        cache_identity=facts.cache_identity,
+        cache_identity=started.cache_identity,
         numerics=facts.numerics,
         isa=facts.isa,
         threads=facts.threads,

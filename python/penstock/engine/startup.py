@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from penstock.config import EngineConfig
+from penstock.config import EngineConfig, shared_memory_directory
+from penstock.config.memory import KvPlan
 from penstock.core import InvalidValueError, PenstockError, WorkerFacts
-from penstock.executor import Executor, InlineExecutor
+from penstock.engine.facts import cache_identity, join_facts
+from penstock.engine.sizing import KvSizes, plan_ranks, size_kv
+from penstock.executor import Executor, InlineExecutor, MultiprocExecutor
 from penstock.kv import BlockPool, PrefixCache
 from penstock.model import ModelInfo, load_model
+from penstock.model.sharding import Grid, plan_grid
 from penstock.scheduler import Limits, Scheduler
 
 WORKER = "penstock.worker"
@@ -32,20 +36,60 @@ class Started:
     info: ModelInfo
     executor: Executor
     scheduler: Scheduler
+    facts: WorkerFacts
+    """Of all ranks together."""
+    kv: KvSizes
+    cache_identity: bytes
+
+    def close(self) -> None:
+        """End the ranks."""
+        self.executor.close()
 
 
 def start(config: EngineConfig, on_stage: StageSink, clock: Callable[[], float] = time.monotonic) -> Started:
     """Load the model and build the rooms around it. PenstockError says what is wrong, and the remedy."""
     began = time.monotonic()
     info = read_model(config)
+    grid = plan_grid(info.spec, config.parallel.tensor, config.parallel.pipeline)
+    kv = size_kv(config, info, grid)
     metadata = time.monotonic() - began
-    executor = InlineExecutor(WORKER, config, info)
-    for name, seconds, detail in executor.facts.stages:
-        on_stage(name, seconds + metadata, detail)
-        metadata = 0.0  # Belongs to the first stage, the reading of the model.
-    if executor.facts.notice:
-        log.warning("%s", executor.facts.notice)
-    return Started(config, info, executor, build_scheduler(config, info, executor.facts, clock))
+    executor = build_executor(config, info, grid, kv.plan)
+    try:
+        facts = join_facts(executor.facts)
+        report(executor.facts, info, grid, metadata, on_stage)
+        if kv.plan.notice:
+            log.warning("%s", kv.plan.notice)
+        identity = cache_identity(facts, info.spec.to_json())
+        scheduler = build_scheduler(config, info, kv.plan, identity, clock)
+    except BaseException:
+        executor.close()
+        raise
+    return Started(config, info, executor, scheduler, facts, kv, identity)
+
+
+def build_executor(config: EngineConfig, info: ModelInfo, grid: Grid, kv: KvPlan) -> Executor:
+    """Of the kind that the configuration names; returns when its ranks have loaded their parts."""
+    if config.parallel.backend == "inline":
+        return InlineExecutor(WORKER, config, info, kv.num_blocks)
+    threads = max(config.compute.threads // grid.size, 1)
+    each = replace(config, compute=replace(config.compute, threads=threads))
+    return MultiprocExecutor(WORKER, plan_ranks(config, info, grid, kv), each, shared_memory_directory())
+
+
+def report(
+    facts: Sequence[WorkerFacts], info: ModelInfo, grid: Grid, metadata: float, on_stage: StageSink
+) -> None:
+    """The stages of a rank alone; of several ranks a line for each, with what it holds."""
+    if len(facts) == 1:
+        for name, seconds, detail in facts[0].stages:
+            on_stage(name, seconds + metadata, detail)
+            metadata = 0.0  # Belongs to the first stage, the reading of the model.
+        return
+    on_stage("model read", metadata, f"{grid.tp} x {grid.pp} ranks (tensor x pipeline)")
+    for rank, own in enumerate(facts):
+        name, _, held = grid.describe(rank, info.spec).partition(": ")
+        memory = f"{own.weights_bytes / 2**20:.0f} MiB, {own.isa} on {own.threads} threads"
+        on_stage(f"{name} loaded", sum(seconds for _, seconds, _ in own.stages), f"{held}; {memory}")
 
 
 def read_model(config: EngineConfig) -> ModelInfo:
@@ -63,23 +107,24 @@ def read_model(config: EngineConfig) -> ModelInfo:
 
 
 def build_scheduler(
-    config: EngineConfig, info: ModelInfo, facts: WorkerFacts, clock: Callable[[], float]
+    config: EngineConfig, info: ModelInfo, kv: KvPlan, identity: bytes, clock: Callable[[], float]
 ) -> Scheduler:
     limits = Limits(
         max_num_seqs=config.scheduler.max_num_seqs,
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
-        max_model_len=facts.max_model_len,
+        max_model_len=kv.max_model_len,
         max_queue=config.scheduler.max_queue,
         vocab_size=info.spec.vocab,
         eos_token_ids=frozenset(info.tokens.stop),
+        stages=config.parallel.pipeline,
     )
-    pool = BlockPool(facts.num_blocks)
+    pool = BlockPool(kv.num_blocks)
     block_size = config.cache.block_size
-    prefix = _prefix_cache(pool, block_size, facts) if config.cache.prefix_caching else None
+    prefix = _prefix_cache(pool, block_size, identity) if config.cache.prefix_caching else None
     return Scheduler(limits, pool, prefix, block_size, clock)
 
 
-def _prefix_cache(pool: BlockPool, block_size: int, facts: WorkerFacts) -> PrefixCache:
+def _prefix_cache(pool: BlockPool, block_size: int, identity: bytes) -> PrefixCache:
     from penstock._native import hash_chain, hash_root
 
-    return PrefixCache(pool, block_size, facts.cache_identity, hash_chain, hash_root)
+    return PrefixCache(pool, block_size, identity, hash_chain, hash_root)

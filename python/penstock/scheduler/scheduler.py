@@ -41,7 +41,10 @@ from penstock.scheduler.sequence import NO_SLOT, Sequence
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one step and one request may take. `max_queue` bounds the requests that wait for a slot."""
+    """What one step and one request may take. `max_queue` bounds the requests that wait for a slot.
+
+    With several `stages` as many plans are in flight, and the decoding sequences are spread over them.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -49,6 +52,7 @@ class Limits:
     max_queue: int
     vocab_size: int
     eos_token_ids: frozenset[int]
+    stages: int = 1
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:
@@ -173,15 +177,25 @@ class Scheduler:
 
     def _schedule_decodes(self, work: Work) -> int:
         size, free_slots = self._block_size, len(self._slots)
+        share = self._share()
         for seq in self._running:
             known = len(seq.tokens)
             if seq.num_computed + 1 != known or seq.busy or seq.slot < 0:
                 continue
             if len(seq.blocks) * size >= known or self._grow(seq):
                 work.append((seq, 1))
+                if len(work) == share:
+                    break
         if len(self._slots) != free_slots:
             self._drop_vacated()
         return self.limits.max_num_batched_tokens - len(work)
+
+    def _share(self) -> int:
+        """How many sequences decode in one plan, so that the plans for all stages are equally large."""
+        stages = self.limits.stages
+        if stages == 1:
+            return len(self._running)
+        return -(-sum(seq.num_computed + 1 == len(seq.tokens) for seq in self._running) // stages)
 
     def _grow(self, seq: Sequence) -> bool:
         """Give a block to a sequence, taking from the latest arrivals; False when it stands still or ended.

@@ -1,6 +1,8 @@
 //! What the decoder tests share: fixtures, a plain scheduler, and files to break.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod ranks;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -120,6 +122,17 @@ pub(crate) const GREEDY: Sampling = Sampling {
     choice: 0,
 };
 
+/// Something that computes steps: a decoder, or the ranks of one.
+pub(crate) trait Compute {
+    fn compute(&self, plan: StepPlan) -> Result<StepOutput, DecoderError>;
+}
+
+impl Compute for Decoder {
+    fn compute(&self, plan: StepPlan) -> Result<StepOutput, DecoderError> {
+        step(self, plan)
+    }
+}
+
 /// Runs one step to its end.
 pub(crate) fn step(decoder: &Decoder, plan: StepPlan) -> Result<StepOutput, DecoderError> {
     decoder
@@ -155,7 +168,7 @@ struct Running {
 
 /// Runs all requests together, admitting one more each step; `chunk` says how many tokens of a prompt a step may take.
 pub(crate) fn run(
-    decoder: &Decoder,
+    decoder: &impl Compute,
     options: &Options,
     requests: &[Request],
     mut chunk: impl FnMut() -> usize,
@@ -193,7 +206,7 @@ pub(crate) fn run(
         for &i in &batch {
             add(&mut plan, i, &requests[i], &running[i], chunk());
         }
-        let output = step(decoder, plan.clone()).unwrap();
+        let output = decoder.compute(plan.clone()).unwrap();
         take(&plan, output, &mut running);
     }
     running.into_iter().map(|r| r.answer).collect()

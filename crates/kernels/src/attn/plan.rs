@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::SPLIT;
 use super::split::{Call, Scratch, State, Stretch};
 use crate::Cpu;
-use crate::buffer::Shared;
+use crate::buffer::{Columns, Shared, SharedColumns};
 use crate::kv::KvPool;
 
 /// Query rows of a task: rows x heads of the group, enough to reuse keys from the first cache, few enough to balance.
@@ -14,15 +14,40 @@ const TASK_ROWS: usize = 48;
 /// Chunks of tasks for each thread: within a chunk the next task's keys are fetched ahead.
 const CHUNKS: usize = 8;
 
-/// Heads of an attention layer.
-#[derive(Clone, Copy, Debug)]
+/// Heads of an attention layer, or of the part of it that one rank has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadShape {
-    /// Query heads; a multiple of `kv_heads`.
+    /// Query heads.
     pub heads: usize,
-    /// KV heads.
-    pub kv_heads: usize,
+    /// Query heads that share a KV head, wherever they are.
+    pub group: usize,
+    /// Heads of the first KV head's group that another rank has: a cut may go through a group.
+    pub skipped: usize,
     /// Numbers of a head.
     pub head_dim: usize,
+}
+
+impl HeadShape {
+    /// All `heads` query heads, a multiple of `kv_heads`.
+    pub fn whole(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
+        Self {
+            heads,
+            group: heads / kv_heads,
+            skipped: 0,
+            head_dim,
+        }
+    }
+
+    /// KV heads that the query heads read.
+    pub fn kv_heads(&self) -> usize {
+        (self.skipped + self.heads).div_ceil(self.group)
+    }
+
+    /// The query heads that read KV head `kv`.
+    pub fn queries(&self, kv: usize) -> Range<usize> {
+        let from = (kv * self.group).saturating_sub(self.skipped);
+        from..((kv + 1) * self.group - self.skipped).min(self.heads)
+    }
 }
 
 /// One sequence's rows in the batch.
@@ -82,14 +107,13 @@ thread_local! {
 impl AttentionPlan {
     /// Plans the batch. When decodes alone leave threads idle, their splits become tasks of their own.
     pub fn new(sequences: Vec<Sequence>, shape: HeadShape, threads: usize) -> Self {
-        let group = shape.heads / shape.kv_heads;
-        let chunk = (TASK_ROWS / group).max(1);
-        let scarce = sequences.len() * shape.kv_heads < 4 * threads
+        let scarce = sequences.len() * shape.kv_heads() < 4 * threads
             && sequences.iter().all(|s| s.rows.len() == 1);
         let (mut tasks, mut partials) = (Vec::new(), 0);
         for (sequence, s) in sequences.iter().enumerate() {
             let splits = s.start / SPLIT + 1;
-            for head in 0..shape.kv_heads {
+            for head in 0..shape.kv_heads() {
+                let chunk = (TASK_ROWS / shape.queries(head).len()).max(1);
                 if scarce && threads > 1 && splits > 1 {
                     tasks.extend((0..splits).map(|n| Task {
                         sequence,
@@ -126,7 +150,7 @@ impl AttentionPlan {
     }
 
     /// Attends row i of `q` (heads x head_dim numbers, rows `q_ld` apart, after rotation) to the pool's keys up to its own, which are already
-    /// stored, and writes row i of `out` (rows heads x head_dim apart).
+    /// stored, and writes row i of `out`.
     ///
     /// `tables` holds block numbers; `window` is the number of tokens a query sees, itself included.
     #[allow(clippy::too_many_arguments)]
@@ -139,7 +163,7 @@ impl AttentionPlan {
         tables: &[i32],
         q: &[f32],
         q_ld: usize,
-        out: &mut [f32],
+        out: Columns<'_>,
     ) {
         let scale = 1.0 / (self.shape.head_dim as f32).sqrt();
         let call = Call {
@@ -155,7 +179,7 @@ impl AttentionPlan {
             tasks,
             partials,
         } = self;
-        let (out, partials) = (Shared::new(out), Shared::new(partials));
+        let (out, partials) = (out.share(), Shared::new(partials));
         let chunk = tasks.len().div_ceil(CHUNKS * cpu.pool().threads()).max(1);
         cpu.pool().run(tasks.len().div_ceil(chunk), &|c| {
             SCRATCH.with_borrow_mut(|scratch| {
@@ -202,12 +226,12 @@ impl AttentionPlan {
     }
 
     /// Merges the splits that ran alone, in ascending order: the arithmetic of a task that did them all.
-    fn merge_lone(&self, cpu: &Cpu, dim: usize, out: &Shared<'_, f32>) {
-        let group = self.shape.heads / self.shape.kv_heads;
+    fn merge_lone(&self, cpu: &Cpu, dim: usize, out: &SharedColumns<'_>) {
         let mut state = State::default();
         for task in self.tasks.iter().filter(|t| matches!(t.lone, Some((0, _)))) {
             let Some((_, slot)) = task.lone else { continue };
             let splits = self.sequences[task.sequence].start / SPLIT + 1;
+            let group = self.shape.queries(task.head).len();
             state.reset(group, dim);
             for part in &self.partials[slot..slot + splits] {
                 for row in 0..group {
@@ -238,12 +262,12 @@ fn load(
     q_ld: usize,
     dim: usize,
 ) -> Vec<usize> {
-    let group = shape.heads / shape.kv_heads;
-    scratch.reset(task.rows.len() * group, dim);
-    let mut positions = Vec::with_capacity(task.rows.len() * group);
+    let group = shape.queries(task.head);
+    scratch.reset(task.rows.len() * group.len(), dim);
+    let mut positions = Vec::with_capacity(task.rows.len() * group.len());
     for row in task.rows.clone() {
-        for g in 0..group {
-            let from = row * q_ld + (task.head * group + g) * shape.head_dim;
+        for head in group.clone() {
+            let from = row * q_ld + head * shape.head_dim;
             scratch.queries[positions.len() * dim..][..shape.head_dim]
                 .copy_from_slice(&q[from..from + shape.head_dim]);
             positions.push(sequence.start + row - sequence.rows.start);
@@ -252,13 +276,13 @@ fn load(
     positions
 }
 
-fn write(state: &State, shape: &HeadShape, task: &Task, dim: usize, out: &Shared<'_, f32>) {
-    let group = shape.heads / shape.kv_heads;
+fn write(state: &State, shape: &HeadShape, task: &Task, dim: usize, out: &SharedColumns<'_>) {
+    let group = shape.queries(task.head);
     let mut values = state.values.chunks_exact(dim).zip(&state.sum);
     for row in task.rows.clone() {
-        let at = row * shape.heads * shape.head_dim + task.head * group * shape.head_dim;
+        let at = row * out.ld + out.first + group.start * shape.head_dim;
         // SAFETY: a task owns its rows of its heads.
-        let out = unsafe { out.slice(at, group * shape.head_dim) };
+        let out = unsafe { out.rows.slice(at, group.len() * shape.head_dim) };
         for head in out.chunks_exact_mut(shape.head_dim) {
             let Some((values, sum)) = values.next() else {
                 return;

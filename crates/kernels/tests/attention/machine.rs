@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use penstock_kernels::{
-    AttentionPlan, Cpu, HeadShape, Isa, KvLayout, KvPool, KvType, Place, Rotation, Sequence,
+    AttentionPlan, Columns, Cpu, HeadShape, Isa, KvLayout, KvPool, KvType, Place, Rotation,
+    Sequence,
 };
 
 use crate::common::{Rng, bits};
@@ -31,14 +32,14 @@ impl Text {
     /// The query, key (`part` = 1) or value (2) of a head at a position.
     pub(crate) fn head(&self, position: usize, part: usize, head: usize) -> &[f32] {
         let s = &self.shape;
-        let before = [0, s.heads, s.heads + s.kv_heads][part];
+        let before = [0, s.heads, s.heads + s.kv_heads()][part];
         let at = (before + head) * s.head_dim;
         &self.rows(position..position + 1)[at..at + s.head_dim]
     }
 }
 
 pub(crate) fn width(s: &HeadShape) -> usize {
-    (s.heads + 2 * s.kv_heads) * s.head_dim
+    (s.heads + 2 * s.kv_heads()) * s.head_dim
 }
 
 /// A pool with block tables handed out in random order.
@@ -71,7 +72,7 @@ impl Machine {
     pub(crate) fn new(rng: &mut Rng, shape: HeadShape, set: Setting, tokens: usize) -> Self {
         let layout = KvLayout {
             layers: 2,
-            kv_heads: shape.kv_heads,
+            kv_heads: shape.kv_heads(),
             head_dim: shape.head_dim,
             block_size: set.block_size,
             dtype: set.dtype,
@@ -146,7 +147,11 @@ impl Machine {
                 &tables,
                 &qkv,
                 width,
-                &mut again,
+                Columns {
+                    rows: &mut again,
+                    ld: self.shape.heads * d,
+                    first: 0,
+                },
             );
             assert!(layer == 0 || bits(&again) == bits(&out), "layers differ");
             out = again;

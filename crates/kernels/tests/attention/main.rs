@@ -25,7 +25,7 @@ fn naive(text: &Text, set: Setting, from: usize) -> Vec<f64> {
     for p in from..text.len() {
         let first = set.window.map_or(0, |w| (p + 1).saturating_sub(w));
         for head in 0..s.heads {
-            let kv_head = head / (s.heads / s.kv_heads);
+            let kv_head = (s.skipped + head) / s.group;
             let score = |t: usize| {
                 let terms = text
                     .head(p, 0, head)
@@ -72,9 +72,15 @@ fn assert_near(got: &[f32], text: &Text, set: Setting, from: usize) {
 
 fn shapes() -> impl Strategy<Value = HeadShape> {
     let dims = proptest::sample::select(&[16usize, 20, 32, 64, 80, 128][..]);
-    (dims, 1usize..=8, 1usize..3).prop_map(|(head_dim, group, kv_heads)| HeadShape {
-        heads: group * kv_heads,
-        kv_heads,
+    let heads = (1usize..=8, 1usize..3).prop_flat_map(|(group, kv_heads)| {
+        // Any stretch of the query heads, as a rank may hold it.
+        let all = group * kv_heads;
+        (0..all).prop_flat_map(move |first| (Just((group, first)), 1..=all - first))
+    });
+    (dims, heads).prop_map(|(head_dim, ((group, first), heads))| HeadShape {
+        heads,
+        group,
+        skipped: first % group,
         head_dim,
     })
 }
@@ -166,11 +172,7 @@ fn long_contexts_have_the_same_bits_by_every_path() {
         (20, 2, 1, 780, Some(300)),
         (128, 4, 1, 520, None),
     ] {
-        let shape = HeadShape {
-            heads,
-            kv_heads,
-            head_dim,
-        };
+        let shape = HeadShape::whole(heads, kv_heads, head_dim);
         let text = Text::random(&mut rng, shape, len);
         for dtype in [KvType::Bf16, KvType::F32] {
             for isa in isas()
@@ -219,11 +221,7 @@ fn long_contexts_have_the_same_bits_by_every_path() {
 #[test]
 fn sequences_do_not_touch_each_other() {
     let mut rng = Rng(6);
-    let shape = HeadShape {
-        heads: 6,
-        kv_heads: 2,
-        head_dim: 32,
-    };
+    let shape = HeadShape::whole(6, 2, 32);
     let texts: Vec<Text> = [300, 1, 77, 256, 33, 513]
         .map(|len| Text::random(&mut rng, shape, len))
         .into();
@@ -256,11 +254,7 @@ fn sequences_do_not_touch_each_other() {
 #[test]
 fn poison_of_an_earlier_owner_is_gone() {
     let mut rng = Rng(7);
-    let shape = HeadShape {
-        heads: 3,
-        kv_heads: 1,
-        head_dim: 20,
-    };
+    let shape = HeadShape::whole(3, 1, 20);
     let text = Text::random(&mut rng, shape, 37);
     for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
         let bad = Text {
@@ -298,11 +292,7 @@ fn poison_of_an_earlier_owner_is_gone() {
 /// Keys so different that all weight but one underflows, and equal keys.
 #[test]
 fn peaked_and_flat_softmax_stay_finite() {
-    let shape = HeadShape {
-        heads: 1,
-        kv_heads: 1,
-        head_dim: 16,
-    };
+    let shape = HeadShape::whole(1, 1, 16);
     for scale in [0.0, 1.0, 1e4] {
         let len = 600;
         let rows = (0..len).flat_map(|p| {

@@ -1,0 +1,101 @@
+//! A number in shared memory that one rank raises and others wait for.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::time::{Duration, Instant};
+
+use crate::error::Lost;
+use crate::memory::Memory;
+
+/// How long a wait spins. A sum of one row takes some 10 us and a missed sleep costs as much; longer waits belong to others.
+const SPIN: Duration = Duration::from_micros(40);
+/// How often a sleeper looks whether the group has been ended.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// At `offset`: the number, and how many sleep on it. Numbers wrap; distances stay far under 2^31.
+#[derive(Clone, Copy)]
+pub(crate) struct Counter {
+    offset: usize,
+}
+
+impl Counter {
+    pub(crate) fn at(offset: usize) -> Self {
+        Self { offset }
+    }
+
+    fn words<'m>(&self, memory: &'m Memory) -> (&'m AtomicU32, &'m AtomicU32) {
+        (memory.atomic(self.offset), memory.atomic(self.offset + 4))
+    }
+
+    pub(crate) fn get(&self, memory: &Memory) -> u32 {
+        self.words(memory).0.load(Acquire)
+    }
+
+    /// Says that everything written before is there, up to `value`.
+    pub(crate) fn set(&self, memory: &Memory, value: u32) {
+        let (number, sleepers) = self.words(memory);
+        // SeqCst orders the number before the look at the sleepers, as a sleeper counts itself before it looks at the number.
+        number.store(value, SeqCst);
+        if sleepers.load(SeqCst) > 0 {
+            wake(number);
+        }
+    }
+
+    /// Waits until the number has reached `value`; `rank` owns it. Gives up when the group is ended or after `patience`.
+    pub(crate) fn wait(
+        &self,
+        memory: &Memory,
+        value: u32,
+        rank: usize,
+        patience: Duration,
+    ) -> Result<(), Lost> {
+        let reached = |number: u32| number.wrapping_sub(value) < 1 << 31;
+        let (number, sleepers) = self.words(memory);
+        let began = Instant::now();
+        while !reached(number.load(Acquire)) {
+            if began.elapsed() < SPIN {
+                (0..20).for_each(|_| std::hint::spin_loop());
+                continue;
+            }
+            if let Some(reason) = memory.ended() {
+                return Err(Lost::Ended(reason));
+            }
+            if began.elapsed() > patience {
+                let seconds = patience.as_secs();
+                return Err(Lost::Silent { rank, seconds });
+            }
+            sleepers.fetch_add(1, SeqCst);
+            let seen = number.load(SeqCst);
+            if !reached(seen) {
+                sleep(number, seen);
+            }
+            sleepers.fetch_sub(1, Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Sleeps while the word is `seen`, at most [`LOOK`]; may wake early.
+fn sleep(word: &AtomicU32, seen: u32) {
+    let limit = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: LOOK.as_nanos() as libc::c_long,
+    };
+    // SAFETY: the word is valid for the call; the kernel only compares it. Shared between processes, so not FUTEX_PRIVATE.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT,
+            seen,
+            &raw const limit,
+        );
+    }
+}
+
+fn wake(word: &AtomicU32) {
+    // SAFETY: the word is valid for the call.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
+    }
+}

@@ -1,0 +1,59 @@
+use std::path::PathBuf;
+
+/// The ranks cannot talk any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    /// Somebody ended the group, with a reason.
+    #[error("the group of ranks was ended: {0}")]
+    Ended(String),
+    /// A wait took too long.
+    #[error("rank {rank} said nothing for {seconds} s")]
+    Silent {
+        /// Who was waited for.
+        rank: usize,
+        /// How long.
+        seconds: u64,
+    },
+}
+
+/// Shared memory could not be set up, or does not fit what is asked of it.
+#[derive(Debug, thiserror::Error)]
+pub enum CommError {
+    /// The file could not be made, opened or mapped.
+    #[error("shared memory at {path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A stream could not be opened.
+    #[error("{address}: {source}")]
+    Address {
+        /// Whom it was to.
+        address: std::net::SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Another shape than the one it was made with.
+    #[error("shared memory at {path} was made for {found}, not for {expected}")]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// What its header says.
+        found: String,
+        /// What was asked.
+        expected: String,
+    },
+    /// More than a slot holds.
+    #[error("{len} bytes do not fit a slot of {capacity}")]
+    TooLong {
+        /// Bytes to send.
+        len: usize,
+        /// Bytes of a slot.
+        capacity: usize,
+    },
+    /// The peers are gone.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}

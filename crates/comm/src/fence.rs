@@ -1,0 +1,27 @@
+//! The end of a group or ring, from outside.
+
+use std::path::Path;
+
+use crate::error::CommError;
+use crate::memory::Memory;
+
+/// A hold on a group or ring that takes no part in it: whoever watches the ranks ends their waits through it when one is lost.
+pub struct Fence {
+    memory: Memory,
+}
+
+impl Fence {
+    /// Of the group or ring at `path`; the file may then be removed.
+    ///
+    /// # Errors
+    /// No such file.
+    pub fn open(path: &Path) -> Result<Self, CommError> {
+        let memory = Memory::open_header(path)?;
+        Ok(Self { memory })
+    }
+
+    /// Ends every wait of every rank with `reason`; the first reason stays.
+    pub fn end(&self, reason: &str) {
+        self.memory.end(reason);
+    }
+}

@@ -1,0 +1,184 @@
+//! A file mapped by several processes.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use crate::error::CommError;
+
+/// Bytes between things that different ranks write.
+pub(crate) const LINE: usize = 64;
+/// Bytes of the header: what it is, then the end's flag and its reason.
+pub(crate) const HEADER: usize = 4096;
+const FLAG: usize = 2048;
+const REASON: usize = FLAG + 8;
+
+/// A mapping shared between processes. Zeroed when made; pages become resident as they are used.
+pub(crate) struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range; what several threads or processes touch goes through atomics or the protocol of its user.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Makes the file (mode 0600, it must not exist) with a header that says `shape`.
+    pub(crate) fn create(path: &Path, len: usize, shape: &str) -> Result<Self, CommError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .and_then(|file| file.set_len(len as u64).map(|()| file));
+        let memory = Self::map(path, file, len)?;
+        // SAFETY: the header is inside the mapping, and nobody knows of the file yet who would read it before the creator said so.
+        let header = unsafe { memory.bytes(8, 1024) };
+        header[..shape.len()].copy_from_slice(shape.as_bytes());
+        memory.atomic(0).store(shape.len() as u32, Release);
+        Ok(memory)
+    }
+
+    /// Maps a file that `create` made with the same length and shape.
+    pub(crate) fn open(path: &Path, len: usize, shape: &str) -> Result<Self, CommError> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        let found = file
+            .as_ref()
+            .map_or(0, |f| f.metadata().map_or(0, |m| m.len() as usize));
+        if file.is_ok() && found != len {
+            return Err(CommError::Shape {
+                path: path.into(),
+                found: format!("{found} bytes"),
+                expected: format!("{len} bytes, {shape}"),
+            });
+        }
+        let memory = Self::map(path, file, len)?;
+        let said = memory.atomic(0).load(Acquire) as usize;
+        // SAFETY: written before the length was, and never again.
+        let found =
+            String::from_utf8_lossy(unsafe { memory.bytes(8, said.min(1024)) }).into_owned();
+        if found != shape {
+            return Err(CommError::Shape {
+                path: path.into(),
+                found,
+                expected: shape.into(),
+            });
+        }
+        Ok(memory)
+    }
+
+    /// Maps the header of any group or ring.
+    pub(crate) fn open_header(path: &Path) -> Result<Self, CommError> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        Self::map(path, file, HEADER)
+    }
+
+    fn map(path: &Path, file: std::io::Result<File>, len: usize) -> Result<Self, CommError> {
+        let fail = |source| CommError::File {
+            path: path.into(),
+            source,
+        };
+        let file = file.map_err(fail)?;
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping touches nothing that exists; the file has `len` bytes.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                protection,
+                flags,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(fail(std::io::Error::last_os_error()));
+        }
+        match NonNull::new(start.cast()) {
+            Some(start) => Ok(Self { start, len }),
+            None => Err(fail(std::io::Error::other("mapped at address 0"))),
+        }
+    }
+
+    /// The 32-bit word at `offset`.
+    pub(crate) fn atomic(&self, offset: usize) -> &AtomicU32 {
+        assert!(
+            offset.is_multiple_of(4) && offset + 4 <= self.len,
+            "word outside the mapping"
+        );
+        // SAFETY: aligned and inside the mapping, which lives as long as `self`; atomics may be shared.
+        unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(offset).cast()) }
+    }
+
+    /// `len` bytes at `offset`.
+    ///
+    /// # Safety
+    /// While the slice lives nobody else writes these bytes, nor reads them if it is written through.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8] {
+        assert!(
+            offset <= self.len && len <= self.len - offset,
+            "bytes outside the mapping"
+        );
+        // SAFETY: inside the mapping; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), len) }
+    }
+
+    /// `len` numbers at `offset`.
+    ///
+    /// # Safety
+    /// As `bytes`.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn floats(&self, offset: usize, len: usize) -> &mut [f32] {
+        assert!(
+            offset.is_multiple_of(4) && offset <= self.len && len <= (self.len - offset) / 4,
+            "numbers outside the mapping"
+        );
+        // SAFETY: inside the mapping, aligned, any bytes are numbers; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset).cast(), len) }
+    }
+
+    /// Why the group was ended, if it was.
+    pub(crate) fn ended(&self) -> Option<String> {
+        let len = self.atomic(FLAG).load(Acquire) as usize;
+        if len == 0 {
+            return None;
+        }
+        // SAFETY: whoever raised the flag wrote the reason before, and the flag is raised once.
+        let reason = unsafe { self.bytes(REASON, len.min(512)) };
+        Some(String::from_utf8_lossy(reason).into_owned())
+    }
+
+    /// Ends the group for everybody who maps it; the first reason stays.
+    pub(crate) fn end(&self, reason: &str) {
+        let claim = self.atomic(FLAG + 4);
+        if claim.compare_exchange(0, 1, AcqRel, Relaxed).is_ok() {
+            let reason = if reason.is_empty() {
+                "no reason given"
+            } else {
+                reason
+            };
+            let len = (0..=reason.len().min(512))
+                .rev()
+                .find(|&i| reason.is_char_boundary(i))
+                .unwrap_or(0);
+            // SAFETY: only the one who claimed the flag writes the reason, and nobody reads it before the flag is up.
+            unsafe { self.bytes(REASON, len) }.copy_from_slice(&reason.as_bytes()[..len]);
+            self.atomic(FLAG).store(len as u32, Release);
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map`; no slice outlives `self`.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,229 @@
+//! Messages from one rank to one or several others, in order.
+//!
+//! ```text
+//! header | counter written | counter read of reader 0, 1, ... | slot 0: u64 length, bytes | slot 1 | ...
+//! ```
+//!
+//! Message n lies in slot n % slots. The writer waits until every reader has read message n - slots; a reader copies message n out or looks at
+//! it in place, then raises its counter.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::counter::Counter;
+use crate::error::{CommError, Lost};
+use crate::memory::{HEADER, LINE, Memory};
+
+struct Ring {
+    memory: Memory,
+    readers: usize,
+    slots: usize,
+    capacity: usize,
+}
+
+impl Ring {
+    fn open(path: &Path, readers: usize, slots: usize, capacity: usize) -> Result<Self, CommError> {
+        let memory = Memory::open(
+            path,
+            size(readers, slots, capacity),
+            &shape(readers, slots, capacity),
+        )?;
+        Ok(Self {
+            memory,
+            readers,
+            slots,
+            capacity,
+        })
+    }
+
+    fn written(&self) -> Counter {
+        Counter::at(HEADER)
+    }
+
+    fn read(&self, reader: usize) -> Counter {
+        Counter::at(HEADER + (1 + reader) * LINE)
+    }
+
+    fn slot(&self, message: u32) -> usize {
+        slots_at(self.readers) + (message as usize % self.slots) * slot_bytes(self.capacity)
+    }
+}
+
+/// The sending end.
+pub struct Writer {
+    ring: Ring,
+    sent: u32,
+    patience: Duration,
+}
+
+impl Writer {
+    /// Makes the shared memory: `slots` (a power of two) messages of at most `capacity` bytes may be under way to `readers` readers.
+    ///
+    /// # Errors
+    /// The file exists or cannot be made.
+    pub fn create(
+        path: &Path,
+        readers: usize,
+        slots: usize,
+        capacity: usize,
+    ) -> Result<(), CommError> {
+        // Message numbers wrap at 2^32; only a power of two keeps the slots in order there.
+        assert!(slots.is_power_of_two(), "{slots} slots");
+        Memory::create(
+            path,
+            size(readers, slots, capacity),
+            &shape(readers, slots, capacity),
+        )
+        .map(drop)
+    }
+
+    /// The sending end of the ring at `path`. A wait for readers ends with an error after `patience`.
+    ///
+    /// # Errors
+    /// No such file, or one of another shape.
+    pub fn open(
+        path: &Path,
+        readers: usize,
+        slots: usize,
+        capacity: usize,
+        patience: Duration,
+    ) -> Result<Self, CommError> {
+        let ring = Ring::open(path, readers, slots, capacity)?;
+        Ok(Self {
+            ring,
+            sent: 0,
+            patience,
+        })
+    }
+
+    /// Sends what `fill` writes: it gets the slot and returns the length. Waits while all slots are under way.
+    ///
+    /// # Errors
+    /// A reader is gone, or stayed behind for longer than the patience.
+    pub fn send_with(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<(), Lost> {
+        let (ring, next) = (&self.ring, self.sent.wrapping_add(1));
+        let free = next.wrapping_sub(ring.slots as u32);
+        for reader in 0..ring.readers {
+            ring.read(reader)
+                .wait(&ring.memory, free, reader, self.patience)?;
+        }
+        let at = ring.slot(next);
+        // SAFETY: all readers are past this slot's last message, and look at it again only when `written` says so.
+        let slot = unsafe { ring.memory.bytes(at, 8 + ring.capacity) };
+        let (length, body) = slot.split_at_mut(8);
+        let len = fill(body).min(ring.capacity);
+        length.copy_from_slice(&(len as u64).to_le_bytes());
+        self.sent = next;
+        ring.written().set(&ring.memory, next);
+        Ok(())
+    }
+
+    /// Sends a copy of `message`.
+    ///
+    /// # Errors
+    /// As `send_with`, or the message is longer than a slot.
+    pub fn send(&mut self, message: &[u8]) -> Result<(), CommError> {
+        let capacity = self.ring.capacity;
+        if message.len() > capacity {
+            let len = message.len();
+            return Err(CommError::TooLong { len, capacity });
+        }
+        self.send_with(|slot| {
+            slot[..message.len()].copy_from_slice(message);
+            message.len()
+        })?;
+        Ok(())
+    }
+
+    /// Ends the ring: every wait of both ends ends with `reason`.
+    pub fn end(&self, reason: &str) {
+        self.ring.memory.end(reason);
+    }
+}
+
+/// A receiving end.
+pub struct Reader {
+    ring: Ring,
+    reader: usize,
+    received: u32,
+}
+
+impl Reader {
+    /// Receiving end number `reader` of the ring at `path`, before its first message.
+    ///
+    /// # Errors
+    /// No such file, or one of another shape.
+    ///
+    /// # Panics
+    /// `reader` is not under `readers`.
+    pub fn open(
+        path: &Path,
+        reader: usize,
+        readers: usize,
+        slots: usize,
+        capacity: usize,
+    ) -> Result<Self, CommError> {
+        assert!(reader < readers, "reader {reader} of {readers}");
+        let ring = Ring::open(path, readers, slots, capacity)?;
+        Ok(Self {
+            ring,
+            reader,
+            received: 0,
+        })
+    }
+
+    /// Waits for the next message, lets `look` see it in place, and frees its slot; `None` when none came within `patience`.
+    ///
+    /// # Errors
+    /// The ring was ended.
+    pub fn receive_with<T>(
+        &mut self,
+        patience: Duration,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>, Lost> {
+        let (ring, next) = (&self.ring, self.received.wrapping_add(1));
+        match ring.written().wait(&ring.memory, next, 0, patience) {
+            Ok(()) => {}
+            Err(Lost::Silent { .. }) => return Ok(None),
+            Err(lost) => return Err(lost),
+        }
+        let at = ring.slot(next);
+        // SAFETY: the writer finished this slot before it raised `written`, and writes it again only when this reader says it has read it.
+        let slot = unsafe { ring.memory.bytes(at, 8 + ring.capacity) };
+        let (length, body) = slot.split_at(8);
+        let len = length
+            .iter()
+            .rev()
+            .fold(0usize, |n, &b| n << 8 | usize::from(b));
+        let seen = look(&body[..len.min(ring.capacity)]);
+        self.received = next;
+        ring.read(self.reader).set(&ring.memory, next);
+        Ok(Some(seen))
+    }
+
+    /// Whether a message is there.
+    pub fn ready(&self) -> bool {
+        self.ring.written().get(&self.ring.memory) != self.received
+    }
+
+    /// Ends the ring: every wait of both ends ends with `reason`.
+    pub fn end(&self, reason: &str) {
+        self.ring.memory.end(reason);
+    }
+}
+
+fn slot_bytes(capacity: usize) -> usize {
+    (8 + capacity).next_multiple_of(LINE)
+}
+
+fn slots_at(readers: usize) -> usize {
+    (HEADER + (1 + readers) * LINE).next_multiple_of(4096)
+}
+
+fn size(readers: usize, slots: usize, capacity: usize) -> usize {
+    slots_at(readers) + slots * slot_bytes(capacity)
+}
+
+fn shape(readers: usize, slots: usize, capacity: usize) -> String {
+    format!("penstock ring 1: {readers} readers, {slots} slots of {capacity}")
+}

@@ -1,0 +1,320 @@
+//! Messages between ranks on different hosts: a TCP stream that both ends prove to hold the same key for.
+//!
+//! ```text
+//! listener -> caller   nonce (32 bytes)
+//! caller -> listener   nonce, tag("caller", both nonces)
+//! listener -> caller   tag("listener", both nonces)
+//! then, each way       u64 length, body, tag(direction, number, length, body)
+//! ```
+//!
+//! Tags are BLAKE3 keyed with the key of the stream, which is derived from the shared key and both nonces; a message that was changed,
+//! repeated or left out ends the stream. Nothing is encrypted: activations and token ids are readable on the way.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::error::{CommError, Lost};
+
+const TAG: usize = 32;
+/// How often a wait comes up for air.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A secret that all ranks hold.
+pub type Key = [u8; 32];
+
+/// Where a stream is awaited.
+pub struct StreamListener {
+    listener: TcpListener,
+    key: Key,
+}
+
+impl StreamListener {
+    /// Listens at `address`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The address cannot be listened on.
+    pub fn bind(address: SocketAddr, key: Key) -> Result<Self, CommError> {
+        let fail = |source| CommError::Address { address, source };
+        let listener = TcpListener::bind(address).map_err(fail)?;
+        listener.set_nonblocking(true).map_err(fail)?;
+        Ok(Self { listener, key })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// The next caller that holds the key. Callers that do not are turned away, and `patience` goes on.
+    ///
+    /// # Errors
+    /// Nobody came.
+    pub fn accept(&self, patience: Duration) -> Result<Stream, Lost> {
+        let began = Instant::now();
+        while began.elapsed() < patience {
+            match self.listener.accept() {
+                Ok((socket, _)) => {
+                    if let Ok(stream) = Stream::welcome(socket, &self.key, patience) {
+                        return Ok(stream);
+                    }
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        let seconds = patience.as_secs();
+        Err(Lost::Silent { rank: 0, seconds })
+    }
+}
+
+/// One end of a stream.
+pub struct Stream {
+    socket: TcpStream,
+    key: Key,
+    caller: bool,
+    sent: u64,
+    received: u64,
+    patience: Duration,
+    /// What has come of the next message.
+    partial: Vec<u8>,
+}
+
+/// Ends a [`Stream`] from another thread.
+pub struct StreamFence {
+    socket: TcpStream,
+}
+
+impl StreamFence {
+    /// Every wait of both ends ends.
+    pub fn end(&self) {
+        // Already closed is as good.
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+impl Stream {
+    /// Calls the listener at `address`, again and again until it is there.
+    ///
+    /// # Errors
+    /// Nobody listened within `patience`, or whoever did does not hold the key.
+    pub fn connect(address: SocketAddr, key: &Key, patience: Duration) -> Result<Self, CommError> {
+        let began = Instant::now();
+        loop {
+            let left = patience.saturating_sub(began.elapsed()).max(LOOK);
+            match TcpStream::connect_timeout(&address, left) {
+                Ok(socket) => return Ok(Self::call(socket, key, patience)?),
+                Err(source) if began.elapsed() >= patience => {
+                    return Err(CommError::Address { address, source });
+                }
+                Err(_) => std::thread::sleep(LOOK),
+            }
+        }
+    }
+
+    fn call(socket: TcpStream, key: &Key, patience: Duration) -> Result<Self, Lost> {
+        let mut stream = Self::new(socket, true, patience)?;
+        let mut theirs = [0; 32];
+        stream.read_exact(&mut theirs)?;
+        let ours = nonce();
+        let nonces = [theirs, ours].concat();
+        stream.write_all(&[ours, tag(key, "caller", &[&nonces])].concat())?;
+        let mut proof = [0; TAG];
+        stream.read_exact(&mut proof)?;
+        stream.check(proof, tag(key, "listener", &[&nonces]))?;
+        stream.key = tag(key, "stream", &[&nonces]);
+        Ok(stream)
+    }
+
+    fn welcome(socket: TcpStream, key: &Key, patience: Duration) -> Result<Self, Lost> {
+        let mut stream = Self::new(socket, false, patience.min(Duration::from_secs(10)))?;
+        let ours = nonce();
+        stream.write_all(&ours)?;
+        let mut theirs = [0; 32];
+        stream.read_exact(&mut theirs)?;
+        let mut proof = [0; TAG];
+        stream.read_exact(&mut proof)?;
+        let nonces = [ours, theirs].concat();
+        stream.check(proof, tag(key, "caller", &[&nonces]))?;
+        stream.write_all(&tag(key, "listener", &[&nonces]))?;
+        stream.key = tag(key, "stream", &[&nonces]);
+        stream.patience = patience;
+        Ok(stream)
+    }
+
+    fn new(socket: TcpStream, caller: bool, patience: Duration) -> Result<Self, Lost> {
+        socket
+            .set_nonblocking(false)
+            .and_then(|()| socket.set_nodelay(true))
+            .and_then(|()| socket.set_read_timeout(Some(LOOK)))
+            .and_then(|()| socket.set_write_timeout(Some(patience.max(LOOK))))
+            .map_err(|e| broken(&e))?;
+        Ok(Self {
+            socket,
+            key: [0; 32],
+            caller,
+            sent: 0,
+            received: 0,
+            patience,
+            partial: Vec::new(),
+        })
+    }
+
+    /// A hold on this stream that can end it.
+    ///
+    /// # Errors
+    /// The system has no more descriptors.
+    pub fn fence(&self) -> std::io::Result<StreamFence> {
+        let socket = self.socket.try_clone()?;
+        Ok(StreamFence { socket })
+    }
+
+    /// The sending and the receiving half, for two threads; what has come in part goes to the second.
+    ///
+    /// # Errors
+    /// The system has no more descriptors.
+    pub fn split(self) -> std::io::Result<(Self, Self)> {
+        let sender = Self {
+            socket: self.socket.try_clone()?,
+            partial: Vec::new(),
+            ..self
+        };
+        Ok((sender, self))
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// The peer is gone, or took nothing for longer than the patience.
+    pub fn send(&mut self, message: &[u8]) -> Result<(), Lost> {
+        let length = (message.len() as u64).to_le_bytes();
+        let tag = self.message_tag(self.caller, self.sent, &length, message);
+        self.sent += 1;
+        self.write_all(&[&length, message, &tag].concat())
+    }
+
+    /// Waits for the next message; `None` when it was not complete within `patience` (ask again).
+    ///
+    /// # Errors
+    /// The peer is gone, or a message was changed.
+    pub fn receive(&mut self, patience: Duration, limit: usize) -> Result<Option<Vec<u8>>, Lost> {
+        let began = Instant::now();
+        loop {
+            if let Some(message) = self.complete(limit)? {
+                return Ok(Some(message));
+            }
+            if !self.read_some()? && began.elapsed() >= patience {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next message, when all of it has come.
+    fn complete(&mut self, limit: usize) -> Result<Option<Vec<u8>>, Lost> {
+        let Some((length, rest)) = self.partial.split_first_chunk::<8>() else {
+            return Ok(None);
+        };
+        let len = u64::from_le_bytes(*length);
+        let Some(len) = usize::try_from(len).ok().filter(|&len| len <= limit) else {
+            return Err(Lost::Ended(format!(
+                "a message of {len} bytes, {limit} are allowed"
+            )));
+        };
+        if rest.len() < len + TAG {
+            return Ok(None);
+        }
+        let (body, proof) = rest[..len + TAG].split_at(len);
+        let expected = self.message_tag(!self.caller, self.received, length, body);
+        let mut found = [0; TAG];
+        found.copy_from_slice(proof);
+        let body = body.to_vec();
+        self.check(found, expected)?;
+        self.received += 1;
+        self.partial.drain(..8 + len + TAG);
+        Ok(Some(body))
+    }
+
+    /// Takes in what has come; whether anything had within a look.
+    fn read_some(&mut self) -> Result<bool, Lost> {
+        let before = self.partial.len();
+        self.partial.resize(before + (64 << 10), 0);
+        let read = self.socket.read(&mut self.partial[before..]);
+        self.partial.truncate(before + *read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(0) => Err(Lost::Ended("the other end closed the stream".into())),
+            Ok(_) => Ok(true),
+            Err(e) if is_pause(&e) => Ok(false),
+            Err(e) => Err(broken(&e)),
+        }
+    }
+
+    fn message_tag(&self, from_caller: bool, number: u64, length: &[u8], body: &[u8]) -> Key {
+        let direction: &[u8] = if from_caller { b"1" } else { b"2" };
+        tag(
+            &self.key,
+            "message",
+            &[direction, &number.to_le_bytes(), length, body],
+        )
+    }
+
+    fn check(&self, found: Key, expected: Key) -> Result<(), Lost> {
+        // `Hash` compares in constant time.
+        if blake3::Hash::from_bytes(found) == blake3::Hash::from_bytes(expected) {
+            Ok(())
+        } else {
+            let _ = self.socket.shutdown(std::net::Shutdown::Both);
+            Err(Lost::Ended(
+                "the other end does not hold the key, or a message was changed".into(),
+            ))
+        }
+    }
+
+    fn read_exact(&mut self, out: &mut [u8]) -> Result<(), Lost> {
+        let (began, mut filled) = (Instant::now(), 0);
+        while filled < out.len() {
+            match self.socket.read(&mut out[filled..]) {
+                Ok(0) => return Err(Lost::Ended("the other end closed the stream".into())),
+                Ok(n) => filled += n,
+                Err(e) if is_pause(&e) && began.elapsed() < self.patience => {}
+                Err(e) => return Err(broken(&e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> Result<(), Lost> {
+        self.socket.write_all(bytes).map_err(|e| broken(&e))
+    }
+}
+
+fn is_pause(e: &std::io::Error) -> bool {
+    matches!(
+        e.kind(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+    )
+}
+
+fn broken(e: &std::io::Error) -> Lost {
+    Lost::Ended(format!("the stream to another rank broke: {e}"))
+}
+
+fn tag(key: &Key, purpose: &str, parts: &[&[u8]]) -> Key {
+    let mut hasher = blake3::Hasher::new_keyed(key);
+    hasher.update(purpose.as_bytes()).update(&[0]);
+    for part in parts {
+        hasher.update(part);
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// 32 bytes that nobody can foretell.
+fn nonce() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    // The system's generator fails only where there is none at all; a repeated nonce would allow a replay, so that ends the process.
+    if let Err(e) = getrandom::fill(&mut bytes) {
+        panic!("the system gives no random bytes: {e}");
+    }
+    bytes
+}

@@ -1,0 +1,168 @@
+//! The part of a decoder that one rank holds.
+//!
+//! Tensor parallel (Shoeybi et al. 2019, Megatron-LM): query heads with their KV heads, columns of the MLP and rows of the vocabulary are cut
+//! between the ranks of a stage; what the attention and the MLP add to the residual stream is summed. Pipeline parallel: every stage has a
+//! range of layers; the first embeds, the last has the head. Cuts need not be even: a KV head whose query heads are on two ranks is on both.
+
+use std::ops::Range;
+
+use penstock_kernels::{GROUP, HeadShape};
+use serde::Deserialize;
+
+use crate::error::DecoderError;
+use crate::spec::DecoderSpec;
+
+/// What one rank holds. Cuts are ascending, from 0 to the whole; rank `r` has `cuts[r]..cuts[r + 1]`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Shard {
+    /// Rank in the tensor-parallel group.
+    pub rank: usize,
+    /// The pipeline stage, and how many there are.
+    pub stage: [usize; 2],
+    /// First layer of the stage, and the one after its last; a stage may have none.
+    pub layers: [usize; 2],
+    /// Cuts of the query heads.
+    pub heads: Vec<usize>,
+    /// Cuts of the MLP's inner columns.
+    pub mlp: Vec<usize>,
+    /// Cuts of the vocabulary.
+    pub vocab: Vec<usize>,
+}
+
+impl Shard {
+    /// All of a decoder on one rank.
+    pub fn whole(spec: &DecoderSpec) -> Self {
+        Self {
+            rank: 0,
+            stage: [0, 1],
+            layers: [0, spec.layers],
+            heads: vec![0, spec.attention.heads],
+            mlp: vec![0, spec.mlp.intermediate],
+            vocab: vec![0, spec.vocab],
+        }
+    }
+
+    /// Reads a shard of `spec`.
+    ///
+    /// # Errors
+    /// Malformed JSON, or cuts that do not cover the decoder.
+    pub fn parse(json: &str, spec: &DecoderSpec) -> Result<Self, DecoderError> {
+        let shard: Self =
+            serde_json::from_str(json).map_err(|e| DecoderError::Spec(format!("shard: {e}")))?;
+        let [stage, stages] = shard.stage;
+        if stage >= stages {
+            return Err(DecoderError::Spec(format!(
+                "shard.stage = {stage} of {stages}"
+            )));
+        }
+        let [from, to] = shard.layers;
+        if from > to || to > spec.layers {
+            let layers = spec.layers;
+            return Err(DecoderError::Spec(format!(
+                "shard.layers = {from}..{to} of {layers} layers"
+            )));
+        }
+        for (name, cuts, whole) in [
+            ("heads", &shard.heads, spec.attention.heads),
+            ("mlp", &shard.mlp, spec.mlp.intermediate),
+            ("vocab", &shard.vocab, spec.vocab),
+        ] {
+            let ascending = cuts.windows(2).all(|pair| pair[0] < pair[1]);
+            let ends = cuts.first() == Some(&0) && cuts.last() == Some(&whole);
+            if !ascending || !ends || cuts.len() < 2 || cuts.len() != shard.heads.len() {
+                let ranks = shard.heads.len().saturating_sub(1);
+                return Err(DecoderError::Spec(format!(
+                    "shard.{name} = {cuts:?} does not cut 0..{whole} into {ranks} parts, none of them empty"
+                )));
+            }
+        }
+        if shard.rank >= shard.ranks() {
+            let (rank, ranks) = (shard.rank, shard.ranks());
+            return Err(DecoderError::Spec(format!(
+                "shard.rank = {rank} of {ranks}"
+            )));
+        }
+        Ok(shard)
+    }
+
+    /// Ranks of the tensor-parallel group.
+    pub fn ranks(&self) -> usize {
+        self.heads.len() - 1
+    }
+
+    fn part(&self, cuts: &[usize]) -> Range<usize> {
+        cuts[self.rank]..cuts[self.rank + 1]
+    }
+
+    pub(crate) fn layers(&self) -> Range<usize> {
+        self.layers[0]..self.layers[1]
+    }
+
+    /// This rank's query heads.
+    pub(crate) fn query_heads(&self) -> Range<usize> {
+        self.part(&self.heads)
+    }
+
+    /// The KV heads that this rank's query heads read.
+    pub(crate) fn kv_heads(&self, spec: &DecoderSpec) -> Range<usize> {
+        let group = spec.attention.heads / spec.attention.kv_heads;
+        let heads = self.query_heads();
+        heads.start / group..heads.end.div_ceil(group)
+    }
+
+    pub(crate) fn head_shape(&self, spec: &DecoderSpec) -> HeadShape {
+        let group = spec.attention.heads / spec.attention.kv_heads;
+        let heads = self.query_heads();
+        HeadShape {
+            heads: heads.len(),
+            group,
+            skipped: heads.start % group,
+            head_dim: spec.attention.head_dim,
+        }
+    }
+
+    pub(crate) fn mlp_columns(&self) -> Range<usize> {
+        self.part(&self.mlp)
+    }
+
+    pub(crate) fn vocabulary(&self) -> Range<usize> {
+        self.part(&self.vocab)
+    }
+
+    /// Whether this rank's stage begins with the embedding.
+    pub(crate) fn embeds(&self) -> bool {
+        self.stage[0] == 0
+    }
+
+    /// Whether this rank's stage ends with the head.
+    pub(crate) fn has_head(&self) -> bool {
+        self.stage[0] + 1 == self.stage[1]
+    }
+}
+
+/// Inputs of a matrix that one rank has, widened to whole groups of 32, because the groups share a scale. The inputs before and after that
+/// belong to others are zero in this rank's activations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Inputs {
+    /// Columns of the matrix.
+    pub(crate) columns: Range<usize>,
+    /// Of them, those before this rank's own.
+    pub(crate) lead: usize,
+}
+
+impl Inputs {
+    /// `own` of `whole` inputs.
+    pub(crate) fn around(own: Range<usize>, whole: usize) -> Self {
+        let start = own.start / GROUP * GROUP;
+        Self {
+            columns: start..own.end.next_multiple_of(GROUP).min(whole),
+            lead: own.start - start,
+        }
+    }
+
+    /// Columns in all.
+    pub(crate) fn len(&self) -> usize {
+        self.columns.len()
+    }
+}

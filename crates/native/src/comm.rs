@@ -1,0 +1,265 @@
+//! Shared memory between ranks: made by the executor, used by executor and workers.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use penstock_comm::{
+    CommError, Fence as NativeFence, Group, Key, Reader, Stream as NativeStream, StreamFence,
+    StreamListener as NativeListener, Writer,
+};
+use pyo3::exceptions::{PyConnectionError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// How often a wait looks for Python signals.
+const SIGNAL_CHECK: Duration = Duration::from_millis(100);
+
+fn error(e: impl Into<CommError>) -> PyErr {
+    match e.into() {
+        CommError::Lost(lost) => PyConnectionError::new_err(lost.to_string()),
+        other => PyValueError::new_err(other.to_string()),
+    }
+}
+
+fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+}
+
+/// Makes the file of a tensor-parallel group; ValueError when it cannot.
+#[pyfunction]
+pub(crate) fn create_group(path: PathBuf, ranks: usize, capacity: usize) -> PyResult<()> {
+    Group::create(&path, ranks, capacity).map_err(error)
+}
+
+/// Makes the file of a ring; `slots` is a power of two. ValueError when it cannot.
+#[pyfunction]
+pub(crate) fn create_ring(
+    path: PathBuf,
+    readers: usize,
+    slots: usize,
+    capacity: usize,
+) -> PyResult<()> {
+    if !slots.is_power_of_two() {
+        let message = format!("{slots} slots: a ring has a power of two");
+        return Err(PyValueError::new_err(message));
+    }
+    Writer::create(&path, readers, slots, capacity).map_err(error)
+}
+
+/// The end of a group or ring, from outside.
+#[pyclass(frozen)]
+pub(crate) struct Fence {
+    native: NativeFence,
+}
+
+#[pymethods]
+impl Fence {
+    #[new]
+    fn new(path: PathBuf) -> PyResult<Self> {
+        let native = NativeFence::open(&path).map_err(error)?;
+        Ok(Self { native })
+    }
+
+    /// Ends every wait with `reason` (ConnectionError); the first reason stays.
+    fn end(&self, reason: &str) {
+        self.native.end(reason);
+    }
+}
+
+/// The sending end of a ring.
+#[pyclass(frozen)]
+pub(crate) struct RingWriter {
+    native: Mutex<Writer>,
+}
+
+#[pymethods]
+impl RingWriter {
+    #[new]
+    fn new(
+        path: PathBuf,
+        readers: usize,
+        slots: usize,
+        capacity: usize,
+        patience: f64,
+    ) -> PyResult<Self> {
+        let writer = Writer::open(&path, readers, slots, capacity, duration(patience));
+        let native = Mutex::new(writer.map_err(error)?);
+        Ok(Self { native })
+    }
+
+    /// Sends `message`, waiting while all slots are under way; ConnectionError when a reader is gone or too slow, ValueError when it does not fit.
+    fn send(&self, py: Python<'_>, message: &[u8]) -> PyResult<()> {
+        py.detach(|| {
+            let mut writer = self.native.lock().unwrap_or_else(PoisonError::into_inner);
+            writer.send(message)
+        })
+        .map_err(error)
+    }
+}
+
+/// A receiving end of a ring.
+#[pyclass(frozen)]
+pub(crate) struct RingReader {
+    native: Mutex<Reader>,
+}
+
+#[pymethods]
+impl RingReader {
+    #[new]
+    fn new(
+        path: PathBuf,
+        reader: usize,
+        readers: usize,
+        slots: usize,
+        capacity: usize,
+    ) -> PyResult<Self> {
+        if reader >= readers {
+            return Err(PyValueError::new_err(format!(
+                "reader {reader} of {readers}"
+            )));
+        }
+        let native = Reader::open(&path, reader, readers, slots, capacity).map_err(error)?;
+        let native = Mutex::new(native);
+        Ok(Self { native })
+    }
+
+    /// The next message; None when none came within `timeout` seconds, ConnectionError when the ring was ended.
+    fn receive<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let (began, limit) = (Instant::now(), duration(timeout));
+        loop {
+            let left = limit.saturating_sub(began.elapsed()).min(SIGNAL_CHECK);
+            let message = py.detach(|| {
+                let mut reader = self.native.lock().unwrap_or_else(PoisonError::into_inner);
+                reader.receive_with(left, <[u8]>::to_vec)
+            });
+            if let Some(message) = message.map_err(error)? {
+                return Ok(Some(PyBytes::new(py, &message)));
+            }
+            py.check_signals()?;
+            if began.elapsed() >= limit {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether a message is there.
+    fn ready(&self) -> bool {
+        self.native
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .ready()
+    }
+}
+
+fn key(bytes: &[u8]) -> PyResult<Key> {
+    let wrong = |_| PyValueError::new_err(format!("a key has 32 bytes, not {}", bytes.len()));
+    bytes.try_into().map_err(wrong)
+}
+
+fn address(text: &str) -> PyResult<SocketAddr> {
+    let wrong = |e| PyValueError::new_err(format!("{text:?} is not an address and port: {e}"));
+    text.parse().map_err(wrong)
+}
+
+/// Where other hosts call; they must hold the same key of 32 bytes.
+#[pyclass(frozen)]
+pub(crate) struct StreamListener {
+    native: NativeListener,
+}
+
+#[pymethods]
+impl StreamListener {
+    /// At `address` ("10.0.0.1:0" takes a free port).
+    #[new]
+    fn new(address: &str, key: &[u8]) -> PyResult<Self> {
+        let native = NativeListener::bind(self::address(address)?, self::key(key)?);
+        let native = native.map_err(error)?;
+        Ok(Self { native })
+    }
+
+    /// Address and port.
+    #[getter]
+    fn address(&self) -> PyResult<String> {
+        Ok(self.native.address()?.to_string())
+    }
+
+    /// The next caller that holds the key; ConnectionError when none came within `timeout` seconds.
+    fn accept(&self, py: Python<'_>, timeout: f64) -> PyResult<Stream> {
+        Stream::new(
+            py.detach(|| self.native.accept(duration(timeout)))
+                .map_err(error)?,
+        )
+    }
+}
+
+/// Messages to and from a rank on another host.
+#[pyclass(frozen)]
+pub(crate) struct Stream {
+    sender: Mutex<NativeStream>,
+    receiver: Mutex<NativeStream>,
+    fence: StreamFence,
+}
+
+impl Stream {
+    fn new(native: NativeStream) -> PyResult<Self> {
+        let fence = native.fence()?;
+        let (sender, receiver) = native.split()?;
+        let (sender, receiver) = (Mutex::new(sender), Mutex::new(receiver));
+        Ok(Self {
+            sender,
+            receiver,
+            fence,
+        })
+    }
+}
+
+#[pymethods]
+impl Stream {
+    /// Calls a listener, again and again for `patience` seconds; ValueError when none is there, ConnectionError when it lacks the key.
+    #[staticmethod]
+    fn connect(py: Python<'_>, address: &str, key: &[u8], patience: f64) -> PyResult<Self> {
+        let (address, key) = (self::address(address)?, self::key(key)?);
+        let native = py.detach(|| NativeStream::connect(address, &key, duration(patience)));
+        Self::new(native.map_err(error)?)
+    }
+
+    /// Sends `message`; ConnectionError when the other end is gone.
+    fn send(&self, py: Python<'_>, message: &[u8]) -> PyResult<()> {
+        py.detach(|| {
+            let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+            sender.send(message)
+        })
+        .map_err(error)
+    }
+
+    /// The next message of at most `limit` bytes; None when none came within `timeout` seconds, ConnectionError when the other end is gone.
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: f64,
+        limit: usize,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let (began, patience) = (Instant::now(), duration(timeout));
+        loop {
+            let left = patience.saturating_sub(began.elapsed()).min(SIGNAL_CHECK);
+            let message = py.detach(|| {
+                let mut receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+                receiver.receive(left, limit)
+            });
+            if let Some(message) = message.map_err(error)? {
+                return Ok(Some(PyBytes::new(py, &message)));
+            }
+            py.check_signals()?;
+            if began.elapsed() >= patience {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Ends every wait of both ends.
+    fn end(&self) {
+        self.fence.end();
+    }
+}

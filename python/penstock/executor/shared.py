@@ -1,0 +1,69 @@
+"""Shared memory that nobody has to remove: files without a name, handed to processes as descriptors."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from penstock.core import PenstockError
+
+MIB = 2**20
+
+
+class SharedFiles:
+    """Groups and rings on `parent`, a directory in memory.
+
+    Each file loses its name as soon as it exists. It is opened by way of /proc/self/fd, here and in processes
+    that inherit `descriptors`, so even a kill leaves nothing behind.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        self.descriptors: list[int] = []
+        self._parent = parent
+        try:
+            self._directory = Path(tempfile.mkdtemp(prefix="penstock-", dir=parent))
+        except OSError as error:
+            raise PenstockError(f"shared memory in {parent}: {error.strerror}") from error
+
+    def ring(self, readers: int, slots: int, capacity: int) -> dict[str, Any]:
+        """What a RingReader or RingWriter is made with, but for its own part; `slots` is rounded up."""
+        from penstock._native import create_ring
+
+        slots = 1 << (slots - 1).bit_length()
+        file = self._directory / "ring"
+        create_ring(str(file), readers, slots, capacity)
+        return {"path": self._nameless(file), "slots": slots, "capacity": capacity}
+
+    def group(self, ranks: int, capacity: int) -> dict[str, Any]:
+        """What a group is joined with, but for the rank; `capacity` counts numbers."""
+        from penstock._native import create_group
+
+        file = self._directory / "group"
+        create_group(str(file), ranks, capacity)
+        return {"path": self._nameless(file), "ranks": ranks, "capacity": capacity}
+
+    def seal(self) -> None:
+        """There will be no more files. PenstockError when the memory behind them is too small."""
+        os.rmdir(self._directory)
+        needed = sum(os.fstat(descriptor).st_size for descriptor in self.descriptors)
+        room = os.statvfs(self._parent)
+        free = room.f_bavail * room.f_frsize
+        if needed > free:
+            raise PenstockError(
+                f"{self._parent} has {free // MIB} MiB free, the ranks need {-(-needed // MIB)} MiB of "
+                "shared memory: enlarge it (docker run --shm-size), or lower --max-num-batched-tokens"
+            )
+
+    def close(self) -> None:
+        """Whoever has opened a file keeps it."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors.clear()
+
+    def _nameless(self, file: Path) -> str:
+        descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        self.descriptors.append(descriptor)
+        file.unlink()
+        return f"/proc/self/fd/{descriptor}"

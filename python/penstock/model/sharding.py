@@ -1,0 +1,151 @@
+"""Who holds what: a decoder cut between the ranks of a grid, tensor parallel times pipeline parallel.
+
+Cuts need not be even. Query heads are cut so that the slowest rank is as fast as it can be; a KV head whose
+query heads land on two ranks is on both (9 heads over 2 ranks are 5 + 4, with the middle KV head twice).
+MLP columns are cut in units of 32, because 32 of them share a quantisation scale. Layers are cut by their
+cost, to which the last stage adds the output head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from penstock.core import InvalidValueError
+from penstock.model.spec import DecoderSpec
+
+COLUMN_UNIT = 32
+VOCAB_UNIT = 16
+"""Output features are packed in panels of 16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Cuts, each from 0 to the whole: rank r of a stage holds `heads[r]` to `heads[r + 1]`, and so on."""
+
+    heads: tuple[int, ...]
+    mlp: tuple[int, ...]
+    vocab: tuple[int, ...]
+    layers: tuple[int, ...]
+
+    @property
+    def tp(self) -> int:
+        return len(self.heads) - 1
+
+    @property
+    def pp(self) -> int:
+        return len(self.layers) - 1
+
+    @property
+    def size(self) -> int:
+        return self.tp * self.pp
+
+    @property
+    def reader(self) -> int:
+        """The rank that reads tokens off: the first of the last stage. Ranks count stage after stage."""
+        return (self.pp - 1) * self.tp
+
+    def shard(self, rank: int) -> dict[str, object]:
+        """What `penstock_decoder::Shard` reads."""
+        stage, of_stage = divmod(rank, self.tp)
+        return {
+            "rank": of_stage,
+            "stage": [stage, self.pp],
+            "layers": [self.layers[stage], self.layers[stage + 1]],
+            "heads": list(self.heads),
+            "mlp": list(self.mlp),
+            "vocab": list(self.vocab),
+        }
+
+    def kv_heads(self, rank: int, spec: DecoderSpec) -> int:
+        """KV heads that a rank keeps."""
+        return _kv_heads(self.heads[rank % self.tp], self.heads[rank % self.tp + 1], _group(spec))
+
+    def describe(self, rank: int, spec: DecoderSpec) -> str:
+        """One line about what a rank holds."""
+        stage, of_stage = divmod(rank, self.tp)
+        heads = f"heads {_span(self.heads, of_stage)} with {self.kv_heads(rank, spec)} of "
+        heads += f"{spec.attention.kv_heads} KV heads"
+        parts = [f"layers {_span(self.layers, stage)}", heads, f"MLP columns {_span(self.mlp, of_stage)}"]
+        if stage == 0:
+            parts.append("embedding")
+        if stage == self.pp - 1:
+            parts.append("head")
+        return f"rank {rank}: {', '.join(parts)}"
+
+
+def plan_grid(spec: DecoderSpec, tp: int, pp: int) -> Grid:
+    """The best cuts for `tp` ranks in each of `pp` stages; InvalidValueError where there are too many."""
+    heads, inner = spec.attention.heads, spec.mlp.intermediate
+    if not 1 <= tp <= min(heads, inner, spec.vocab):
+        most = min(heads, inner, spec.vocab)
+        raise InvalidValueError("--tensor-parallel-size", tp, f"1 to {most}, the model's attention heads")
+    if not 1 <= pp <= spec.layers + 1:
+        raise InvalidValueError("--pipeline-parallel-size", pp, f"1 to {spec.layers}, the model's layers")
+    return Grid(
+        heads=_cut_heads(spec, tp),
+        mlp=_cut_evenly(inner, tp, COLUMN_UNIT),
+        vocab=_cut_evenly(spec.vocab, tp, VOCAB_UNIT),
+        layers=_cut_layers(spec, pp),
+    )
+
+
+def _group(spec: DecoderSpec) -> int:
+    return spec.attention.heads // spec.attention.kv_heads
+
+
+def _kv_heads(start: int, end: int, group: int) -> int:
+    return -(-end // group) - start // group
+
+
+def _span(cuts: Sequence[int], at: int) -> str:
+    return f"{cuts[at]}-{cuts[at + 1] - 1}" if cuts[at] < cuts[at + 1] else "none"
+
+
+def _cut_evenly(whole: int, parts: int, unit: int) -> tuple[int, ...]:
+    """Whole units, the last one possibly short; single items where there are fewer units than parts."""
+    unit = unit if -(-whole // unit) >= parts else 1
+    units = -(-whole // unit)
+    return tuple(min(whole, units * part // parts * unit) for part in range(parts + 1))
+
+
+def _cut_heads(spec: DecoderSpec, tp: int) -> tuple[int, ...]:
+    """A query head costs its rows of q and columns of o; a KV head its rows of k and v, wherever it is."""
+    group = _group(spec)
+
+    def cost(start: int, end: int) -> float:
+        return 2 * (end - start) + 2 * _kv_heads(start, end, group)
+
+    return _cut(spec.attention.heads, tp, cost, smallest=1)
+
+
+def _cut_layers(spec: DecoderSpec, pp: int) -> tuple[int, ...]:
+    """Cost in weights read for a token; the last stage reads the head too."""
+    attention, hidden = spec.attention, spec.hidden
+    projections = 2 * (attention.heads + attention.kv_heads) * attention.head_dim * hidden
+    layer = projections + 3 * hidden * spec.mlp.intermediate
+    head = hidden * spec.vocab
+
+    def cost(start: int, end: int) -> float:
+        return (end - start) * layer + (head if end == spec.layers else 0)
+
+    return _cut(spec.layers, pp, cost, smallest=1 if pp <= spec.layers else 0)
+
+
+def _cut(whole: int, parts: int, cost: Callable[[int, int], float], smallest: int) -> tuple[int, ...]:
+    """Cuts of the least greatest cost, then of the least sum: dynamic programming over the last cut."""
+
+    @cache
+    def best(end: int, parts: int) -> tuple[tuple[float, float], tuple[int, ...]]:
+        if parts == 1:
+            only = cost(0, end)
+            return (only, only), (0, end)
+        found = []
+        for start in range(smallest * (parts - 1), end - smallest + 1):
+            (most, total), cuts = best(start, parts - 1)
+            here = cost(start, end)
+            found.append(((max(most, here), total + here), (*cuts, end)))
+        return min(found)
+
+    return best(whole, parts)[1]

@@ -1,0 +1,5 @@
+import sys
+
+from penstock.worker.process import main
+
+sys.exit(main())

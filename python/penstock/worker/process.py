@@ -1,0 +1,129 @@
+"""One rank as a process: `python -P -m penstock.worker`, started by the `mp` executor.
+
+Its standard input is a pipe that the executor holds open: first comes a line with its job, later its end,
+which is the executor's end and so this process's too, however the executor died.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.config import EngineConfig
+from penstock.core import RankTask, WorkerFacts
+from penstock.core.answers import Ready, encode_answer
+from penstock.model import load_model
+from penstock.worker.decoder import create
+from penstock.worker.loop import Worker, failure, serve
+
+if TYPE_CHECKING:
+    from penstock._native import RingReader, RingWriter
+
+WAIT = 60.0
+"""Seconds of a wait for a plan; after it the next one begins."""
+PATIENCE = 600.0
+"""Seconds that the executor may take to read an answer."""
+STDIN = 0
+
+log = logging.getLogger("penstock.worker")
+
+
+class LoadedWorker(Worker, Protocol):
+    @property
+    def facts(self) -> WorkerFacts: ...
+
+
+class RingChannel:
+    """Plans from a ring that all ranks read, answers on a ring of this rank's own."""
+
+    def __init__(self, plans: RingReader, answers: RingWriter, capacity: int) -> None:
+        self._plans = plans
+        self._answers = answers
+        self.capacity = capacity
+
+    def receive(self) -> bytes | None:
+        try:
+            while (message := self._plans.receive(WAIT)) is None:
+                pass
+        except ConnectionError:
+            return None
+        return message
+
+    def answer(self, message: bytes) -> None:
+        if message:
+            self._answers.send(message)
+
+
+def main(
+    arguments: Sequence[str] | None = None, load: Callable[[RankTask], LoadedWorker] | None = None
+) -> int:
+    parser = argparse.ArgumentParser(prog="python -m penstock.worker", description="one rank of an engine")
+    parser.add_argument("--rank", type=int, required=True)
+    rank = parser.parse_args(arguments).rank
+    # Ctrl-C and the end of a service reach whole groups of processes; the executor decides when ranks end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    logging.basicConfig(format=f"%(name)s[{rank}]: %(message)s", stream=sys.stderr)
+    job = json.loads(_line(STDIN))
+    threading.Thread(target=_end_with, args=(STDIN,), name="parent", daemon=True).start()
+    try:
+        return _live(job, load or load_rank)
+    except ConnectionError as error:
+        log.info("%s", error)
+        return 0
+
+
+def load_rank(task: RankTask) -> LoadedWorker:
+    config = EngineConfig.from_json(task.config)
+    rank = (task.shard, task.wiring)
+    return create(config, load_model(Path(config.model.path)), task.num_blocks, rank)
+
+
+def _live(job: dict[str, Any], load: Callable[[RankTask], LoadedWorker]) -> int:
+    task = RankTask(**job["task"])
+    channel = _open(job["plans"], job["answers"])
+    try:
+        worker = load(task)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the engine hears of it
+        channel.answer(encode_answer(failure(task.rank, 0, error), channel.capacity))
+        return 1
+    # What is loaded stays, and steps leave no cycles: the collector has nothing to do here.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    channel.answer(encode_answer(Ready(worker.facts)))
+    return 0 if serve(channel, worker, task.rank, task.reads) else 1
+
+
+def _open(plans: dict[str, Any], answers: dict[str, Any]) -> RingChannel:
+    from penstock._native import RingReader, RingWriter
+
+    reader = RingReader(**plans)
+    return RingChannel(reader, RingWriter(**answers, readers=1, patience=PATIENCE), answers["capacity"])
+
+
+def _line(descriptor: int) -> bytes:
+    """The one line that the executor writes; nothing follows it but the pipe's end."""
+    found = bytearray()
+    while not found.endswith(b"\n"):
+        piece = os.read(descriptor, 1 << 16)
+        if not piece:
+            break
+        found += piece
+    return bytes(found)
+
+
+def _end_with(descriptor: int) -> None:
+    """The executor is gone when its end of the pipe is; `os._exit` because other threads may be in a step."""
+    while os.read(descriptor, 1):
+        pass
+    os._exit(0)

@@ -1,0 +1,150 @@
+"""Plans, results and answers as bytes: what goes in comes out, and nothing else gets in."""
+
+from __future__ import annotations
+
+from array import array
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.core import SlotParams, StepPlan, StepResult, WorkerFacts
+from penstock.core.answers import Computed, Failed, Ready, decode_answer, encode_answer
+from penstock.core.codec import (
+    CodecError,
+    decode_plan,
+    decode_result,
+    encode_plan,
+    encode_result,
+    plan_bytes,
+    result_bytes,
+)
+
+I32 = st.integers(-(2**31), 2**31 - 1)
+U32 = st.integers(0, 2**32 - 1)
+U64 = st.integers(0, 2**64 - 1)
+NUMBER = st.floats(allow_nan=False)
+SLOTS = st.builds(SlotParams, I32, NUMBER, I32, NUMBER, U64, U32, I32, I32)
+ROWS = st.lists(st.tuples(NUMBER, U32, st.lists(st.tuples(U32, NUMBER), max_size=4)), max_size=4)
+TABLES = st.dictionaries(U32, ROWS, max_size=4)
+
+
+def columns(size: int) -> st.SearchStrategy[array[int]]:
+    return st.lists(I32, min_size=size, max_size=size).map(lambda items: array("i", items))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> StepPlan:
+    n = draw(st.integers(0, 4))
+    return StepPlan(
+        step=draw(U64),
+        registrations=draw(st.lists(SLOTS, max_size=3)),
+        slots=draw(columns(n)),
+        starts=draw(columns(n)),
+        lengths=draw(columns(n)),
+        tokens=draw(st.integers(0, 9).flatmap(columns)),
+        targets=draw(st.integers(0, 9).flatmap(columns)),
+        sample=array("b", draw(st.lists(st.integers(-128, 127), min_size=n, max_size=n))),
+        blocks=draw(st.integers(0, 9).flatmap(columns)),
+        block_offsets=draw(columns(n + 1)),
+    )
+
+
+RESULTS = st.builds(
+    StepResult, st.integers(0, 5).flatmap(columns), st.integers(0, 9).flatmap(columns), TABLES, TABLES
+)
+FACTS = st.builds(
+    WorkerFacts,
+    st.binary(min_size=32, max_size=32),
+    st.text(),
+    st.text(),
+    U32,
+    U64,
+    st.lists(st.tuples(st.text(), st.floats(0, 1e6), st.text()), max_size=3).map(tuple),
+)
+FAILURES = st.builds(Failed, U32, U64, st.text(), st.text(), st.booleans(), st.booleans(), st.floats(0, 1e12))
+ANSWERS = st.one_of(st.builds(Ready, FACTS), st.builds(Computed, U64, RESULTS), FAILURES)
+
+
+@given(plans())
+def test_a_plan_comes_back(plan: StepPlan) -> None:
+    assert decode_plan(encode_plan(plan)) == plan
+
+
+@given(RESULTS)
+def test_a_result_comes_back(result: StepResult) -> None:
+    assert decode_result(encode_result(result)) == result
+
+
+@given(ANSWERS)
+def test_an_answer_comes_back(answer: Ready | Computed | Failed) -> None:
+    assert decode_answer(encode_answer(answer)) == answer
+
+
+@given(plans(), RESULTS, st.data())
+def test_more_or_less_than_a_message_is_refused(
+    plan: StepPlan, result: StepResult, data: st.DataObject
+) -> None:
+    for encoded, decode in ((encode_plan(plan), decode_plan), (encode_result(result), decode_result)):
+        cut = data.draw(st.integers(0, len(encoded) - 1))
+        for wrong in (encoded[:cut], encoded + b"\0"):
+            with pytest.raises(CodecError):
+                decode(wrong)
+
+
+@given(plans(), RESULTS, ANSWERS, st.data())
+def test_damaged_bytes_are_a_message_or_an_error(
+    plan: StepPlan, result: StepResult, answer: Ready | Computed | Failed, data: st.DataObject
+) -> None:
+    cases = (
+        (encode_plan(plan), decode_plan),
+        (encode_result(result), decode_result),
+        (encode_answer(answer), decode_answer),
+    )
+    for encoded, decode in cases:
+        damaged = bytearray(encoded)
+        for _ in range(data.draw(st.integers(1, 4))):
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+        attempt(decode, bytes(damaged))
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"", b"PLN1", b"RES1", b"C", b"R", b"F", b'F{"rank":']))
+def test_any_bytes_are_a_message_or_an_error(noise: bytes, head: bytes) -> None:
+    for decode in (decode_plan, decode_result, decode_answer):
+        attempt(decode, head + noise)
+
+
+def attempt(decode: object, data: bytes) -> None:
+    with suppress(CodecError):
+        decode(data)  # type: ignore[operator]
+
+
+def test_counts_beyond_the_message_take_no_memory() -> None:
+    huge = b"PLN1" + bytes(8) + b"\xff\xff\xff\x7f" * 5
+    with pytest.raises(CodecError, match="bytes expected at"):
+        decode_plan(huge)
+
+
+@given(st.integers(1, 5), st.integers(1, 20), st.integers(0, 20))
+def test_the_largest_messages_fit_the_room_computed_for_them(n: int, tokens: int, alternatives: int) -> None:
+    row = (0.0, 1, [(1, 0.5)] * (alternatives + 1))
+    plan = StepPlan(1, [SlotParams(*[0] * 8)] * n, *[array("i", [1] * n) for _ in range(3)])
+    plan.tokens = plan.targets = array("i", [1] * tokens)
+    plan.sample = array("b", [1] * n)
+    plan.blocks = array("i", [1] * 3 * n)
+    plan.block_offsets = array("i", [0] * (n + 1))
+    assert len(encode_plan(plan)) <= plan_bytes(n, tokens, 3 * n)
+    prompt = {at: [row] for at in range(min(n, tokens))} | {0: [row] * (tokens - min(n, tokens) + 1)}
+    ones = array("i", [1] * n)
+    result = StepResult(ones, ones, {at: [row] for at in range(n)}, prompt)
+    assert len(encode_answer(Computed(1, result))) <= result_bytes(n, tokens, alternatives) + 16
+
+
+@given(FAILURES, st.integers(1 << 10, 1 << 12))
+def test_a_long_failure_is_shortened_to_the_room(failed: Failed, room: int) -> None:
+    long = Failed(1, 2, failed.message + "x" * 9999, "start" + "\N{SNOWMAN}" * 9999 + "end", True, False, 1.0)
+    encoded = encode_answer(long, room)
+    assert len(encoded) <= room
+    answer = decode_answer(encoded)
+    assert isinstance(answer, Failed)
+    assert answer.trace.endswith("end")

@@ -1,0 +1,285 @@
+"""Ranks in processes: the tokens of one rank, whatever the cut, and servers that outlive their ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from penstock import LLM, SamplingParams
+from penstock.config import shared_memory_directory
+
+from tests.e2e import sse
+from tests.e2e.conftest import Serve
+from tests.e2e.server import Server, eventually, is_alive, metric
+from tests.e2e.test_reference import greedy_entries
+from tests.e2e.test_tiny import FAMILIES, write_tokenizer
+
+GRIDS = [(tp, pp) for tp in (1, 2, 3) for pp in (1, 2, 3)]
+LONG = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 6000, "ignore_eos": True}
+
+Open = Callable[..., LLM]
+
+
+def memory_files() -> set[str]:
+    return {path.name for path in shared_memory_directory().glob("penstock-*")}
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """`opened(model, tp, pp, ...)`: ranks in processes, of which nothing is left afterwards."""
+    made: list[LLM] = []
+    before = memory_files()
+
+    def make(model: Path, tp: int, pp: int, **options: Any) -> LLM:
+        backend = {"distributed_executor_backend": "mp", "threads": 1}
+        sizes = {"tensor_parallel_size": tp, "pipeline_parallel_size": pp}
+        made.append(LLM(str(model), **{**backend, **sizes, **options}))
+        return made[-1]
+
+    yield make
+    for llm in made:
+        pids = llm._started.executor.pids  # type: ignore[attr-defined]
+        llm.close()
+        assert not [pid for pid in pids if is_alive(pid)]
+    assert memory_files() <= before
+
+
+def tiny(repository: Path, directory: Path, family: str) -> tuple[Path, dict[str, Any]]:
+    shutil.copytree(repository / "tests/fixtures/tiny" / family, directory / family)
+    write_tokenizer(directory / family)
+    return directory / family, json.loads((directory / family / "reference.json").read_text())
+
+
+@pytest.mark.parametrize(("tp", "pp"), GRIDS)
+def test_every_grid_gives_the_tokens_of_transformers(
+    opened: Open, repository: Path, tmp_path: Path, tp: int, pp: int
+) -> None:
+    for family in FAMILIES:
+        model, reference = tiny(repository, tmp_path, family)
+        llm = opened(model, tp, pp, dtype="float32")
+        params = SamplingParams(
+            temperature=0, max_tokens=len(reference["greedy"]), ignore_eos=True, logprobs=2, prompt_logprobs=0
+        )
+        answers = [llm.generate(reference["tokens"], params)[0] for _ in range(2)]
+        answers += llm.generate([reference["tokens"]] * 5, params)
+        assert answers[0].outputs[0].token_ids == reference["greedy"], family
+        assert answers[0].prompt_logprobs
+        for other in answers[1:]:
+            assert other.outputs == answers[0].outputs, family
+            assert other.prompt_logprobs == answers[0].prompt_logprobs, family
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2), (2, 2)])
+def test_the_default_model_gives_the_tokens_of_transformers(
+    opened: Open, model_file: Path, shared: Path, tp: int, pp: int
+) -> None:
+    llm = opened(model_file, tp, pp, quantization="none", kv_cache_memory_bytes="128MiB", max_model_len=1024)
+    entries = greedy_entries(shared)
+    prompts = [entry["prompt_ids"] for entry in entries]
+    params = [SamplingParams(temperature=0, max_tokens=len(entry["out_ids"])) for entry in entries]
+    for _ in range(2):
+        answers = llm.generate(prompts, params)
+        assert [answer.outputs[0].token_ids for answer in answers] == [entry["out_ids"] for entry in entries]
+
+
+def traffic(seed: int) -> tuple[list[list[int]], list[SamplingParams]]:
+    """Prompts that share beginnings, some longer than a step, and answers that outgrow the memory.
+
+    A third end at a text, which cancels them.
+    """
+    draw = random.Random(seed)
+    stems = [[draw.randrange(256) for _ in range(48)] for _ in range(3)]
+    prompts, params = [], []
+    for number in range(24):
+        stem = draw.choice(stems)[: draw.choice([0, 0, 33, 48])]
+        prompts.append(stem + [draw.randrange(256) for _ in range(draw.randint(1, 20))])
+        params.append(
+            SamplingParams(
+                temperature=number % 2 * 0.9,
+                top_p=0.95,
+                seed=number,
+                max_tokens=draw.choice([3, 50, 58]),
+                ignore_eos=True,
+                stop=() if number % 3 else tuple("aeioustr"),
+            )
+        )
+    return prompts, params
+
+
+TRAFFIC = {
+    "quantization": "none",
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 24,
+    "block_size": 16,
+    "max_model_len": 128,
+}
+BLOCKS = 16
+"""Of 16 tokens, for eight sequences of up to 126: they cannot all grow."""
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(1, 2), (2, 2), (1, 3)])
+def test_random_traffic_gives_the_tokens_of_one_rank(
+    opened: Open, repository: Path, tmp_path: Path, tp: int, pp: int
+) -> None:
+    model, _ = tiny(repository, tmp_path, "qwen2")
+    prompts, params = traffic(tp * 10 + pp)
+    alone = LLM(str(model), threads=1, **{**TRAFFIC, "max_num_seqs": 1, "enable_prefix_caching": False})
+    expected = [
+        alone.generate([p], [q])[0].outputs[0].token_ids for p, q in zip(prompts, params, strict=True)
+    ]
+    alone.close()
+    llm = opened(model, tp, pp, **TRAFFIC, kv_cache_memory_bytes=str(2**20))
+    shrink(llm, BLOCKS)
+    for _ in range(2):
+        answers = llm.generate(prompts, params)
+        assert [answer.outputs[0].token_ids for answer in answers] == expected
+    stats = llm._started.scheduler.stats()
+    assert stats.preemptions > 0
+    assert stats.prefix_hit_tokens > 0
+    assert stats.blocks_total - stats.blocks_used == BLOCKS
+
+
+def shrink(llm: LLM, blocks: int) -> None:
+    """Leave the scheduler fewer blocks than the ranks have: the least memory of a flag is too much here."""
+    pool = llm._started.scheduler._pool
+    taken = [pool.take() for _ in range(pool.available - blocks)]
+    assert len(taken) > 0
+
+
+def ranks_of(engine: int) -> list[int]:
+    """Processes of the ranks, in their order."""
+    tasks = Path(f"/proc/{engine}/task").glob("*/children")
+    pids = [int(pid) for task in tasks for pid in task.read_text().split()]
+    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in pids}
+    workers = {pid: line for pid, line in lines.items() if b"penstock.worker" in line}
+    return sorted(workers, key=lambda pid: int(workers[pid][workers[pid].index(b"--rank") + 1]))
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_server_outlives_each_of_its_ranks(
+    serve: Serve, model_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = memory_files()
+    flags = ["-tp", "2", "-pp", "2", "--max-model-len", "8000"]
+    with serve(*flags) as server, server.client() as client:
+        expected = sse.complete(client, "Once upon a time", 8)
+        assert [line for line in server.log if "rank 3 loaded" in line and "head" in line]
+        for rank in range(4):
+            lose(server, client, rank, capsys)
+            assert sse.complete(client, "Once upon a time", 8) == expected
+            assert memory_files() <= before
+        engine = server.engine()
+        last = ranks_of(engine)
+    assert not [pid for pid in last if is_alive(pid)]
+    assert memory_files() <= before
+
+
+def lose(server: Server, client: httpx.Client, rank: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Kill a rank under load: all streams end with the cause, and the service resumes with new ranks."""
+    engine = server.engine()
+    pids = ranks_of(engine)
+    assert len(pids) == 4
+    with ThreadPoolExecutor(4) as pool:
+        running: list[int] = []
+        streams = [pool.submit(follow, server, running) for _ in range(4)]
+        eventually(lambda: len(running) == 4, "four streams with a first token")
+        killed = time.monotonic()
+        os.kill(pids[rank], signal.SIGKILL)
+        ends = [stream.result() for stream in streams]
+        took = time.monotonic() - killed
+    for end in ends:
+        message = end["error"]["message"]
+        assert f"rank {rank} (process {pids[rank]}) was killed by signal 9 (SIGKILL)" in message
+    eventually(lambda: client.get("/health").status_code == 200, "a healthy server")
+    resumed = time.monotonic() - killed
+    with capsys.disabled():
+        print(
+            f"\nkilled rank {rank}: streams ended after {took:.3f} s, service resumed after {resumed:.3f} s"
+        )
+    assert server.engine() != engine
+    assert not [pid for pid in pids if is_alive(pid)]
+
+
+def follow(server: Server, running: list[int]) -> Any:
+    """The last event of a long stream; notes its first token in `running`."""
+    with server.client() as client, sse.stream(client, "/v1/completions", LONG) as events:
+        events.take(2)
+        running.append(1)
+        return list(events)[-1]
+
+
+def test_ranks_end_with_a_killed_server_and_with_a_killed_engine(serve: Serve) -> None:
+    before = memory_files()
+    server = serve("-pp", "2")
+    server.wait_ready()
+    pids = ranks_of(server.engine())
+    os.kill(server.engine(), signal.SIGKILL)
+    eventually(lambda: not any(map(is_alive, pids)), "the end of the ranks of a killed engine")
+    eventually(lambda: len(server.children()) == 1 and len(ranks_of(server.engine())) == 2, "new ranks")
+    with server.client() as client:
+        eventually(lambda: client.get("/health").status_code == 200, "a healthy server")
+    pids = ranks_of(server.engine())
+    server.destroy()
+    eventually(lambda: not any(map(is_alive, pids)), "the end of the ranks of a killed server")
+    assert memory_files() <= before
+
+
+def test_a_stop_lets_streams_of_ranks_finish(serve: Serve) -> None:
+    with serve("-tp", "2", "-pp", "2") as server, server.client() as client:
+        with sse.stream(client, "/v1/completions", {**LONG, "max_tokens": 100}) as events:
+            events.take(2)
+            pids = ranks_of(server.engine())
+            os.killpg(server.pid, signal.SIGINT)
+            last = list(events)[-1]
+        assert last["choices"][0]["finish_reason"] == "length"
+        assert server.wait() == 0
+        assert not [pid for pid in pids if is_alive(pid)]
+        assert "Traceback" not in server.text()
+
+
+def test_clients_that_leave_give_back_blocks_in_stages(serve: Serve) -> None:
+    with serve("-pp", "2") as server, server.client() as client:
+        for reads in (0, 1, 3, 5):
+            with sse.stream(client, "/v1/completions", LONG) as events:
+                events.take(reads)
+        idle = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"]
+        eventually(lambda: all(metric(client, f"vllm:{name}") == 0 for name in idle), "an idle engine")
+        assert sse.complete(client, "Once upon a time", 8)["finish_reason"] == "length"
+
+
+def test_idle_ranks_take_no_time(serve: Serve) -> None:
+    with serve("-tp", "2", "-pp", "2") as server, server.client() as client:
+        sse.complete(client, "Once upon a time", 8)
+        pids = [server.engine(), *ranks_of(server.engine())]
+        before, began = sum(map(cpu_seconds, pids)), time.monotonic()
+        time.sleep(2.0)
+        used = (sum(map(cpu_seconds, pids)) - before) / (time.monotonic() - began)
+        assert used < 0.05 * len(pids)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["-tp", "10"], "--tensor-parallel-size is 10, expected 1 to 9"),
+        (["-tp", "2", "--no-engine-process"], "--no-engine-process does not go with"),
+        (["-pp", "2", "--distributed-executor-backend", "inline"], "expected mp for 2 ranks"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_the_start(serve: Serve, flags: list[str], said: str) -> None:
+    server = serve(*flags)
+    assert server.wait() != 0
+    assert said in server.text()

@@ -1,0 +1,225 @@
+"""Ranks in processes, with a worker that has no model: what is computed, what fails and what is left."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from penstock.config import EngineConfig, Raw, resolve, shared_memory_directory
+from penstock.core import PenstockError, Ranks, SlotParams, StepPlan
+from penstock.executor import MultiprocExecutor, WorkersLostError
+
+from tests.fakes.executor import next_token
+
+pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+
+FAKE = "tests.fakes.worker"
+SLOT = SlotParams(0, 0.0, 0, 1.0, 0, 0, -1, -1)
+
+
+def ranks(tp: int, pp: int, faults: dict[int, dict[str, object]]) -> Ranks:
+    shards = tuple(json.dumps(faults.get(rank, {})) for rank in range(tp * pp))
+    return Ranks(tp, pp, (pp - 1) * tp, shards, 8, 100, 4000, 10_000, 10_000)
+
+
+def config() -> EngineConfig:
+    return resolve({"block_size": Raw("", ("16",))}, "m", "m").engine
+
+
+def plan(step: int, token: int) -> StepPlan:
+    """The next token of a sequence that grows by one each step."""
+    new = StepPlan(step, [SLOT] if step == 1 else [])
+    new.slots, new.starts = array("i", [0]), array("i", [step - 1])
+    new.lengths, new.tokens = array("i", [1]), array("i", [token])
+    new.sample, new.blocks, new.block_offsets = array("b", [1]), array("i", [0]), array("i", [0, 1])
+    return new
+
+
+class Start:
+    def __init__(self) -> None:
+        self.made: list[MultiprocExecutor] = []
+
+    def __call__(self, tp: int, pp: int, **faults: dict[str, object]) -> MultiprocExecutor:
+        by_rank = {int(name.removeprefix("rank")): fault for name, fault in faults.items()}
+        executor = MultiprocExecutor(FAKE, ranks(tp, pp, by_rank), config(), shared_memory_directory())
+        self.made.append(executor)
+        return executor
+
+
+def memory_files() -> set[str]:
+    return {path.name for path in shared_memory_directory().glob("penstock-*")}
+
+
+@pytest.fixture
+def start(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    monkeypatch.setenv("PYTHONPATH", f"{repository}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    before, descriptors = memory_files(), len(os.listdir("/proc/self/fd"))
+    made = Start()
+    yield made
+    for executor in made.made:
+        executor.close()
+        assert not [pid for pid in executor.pids if Path(f"/proc/{pid}").exists()]
+    assert memory_files() <= before
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+def test_plans_go_to_all_ranks_and_the_reading_one_answers(start: Start, tp: int, pp: int) -> None:
+    executor = start(tp, pp)
+    assert executor.depth == pp
+    assert [facts.isa for facts in executor.facts] == [f"rank {rank}" for rank in range(tp * pp)]
+    context = [5]
+    for step in range(1, 10):
+        result = executor.submit(plan(step, context[-1])).result()
+        context += result.tokens
+    assert context[1:] == [next_token(context[:at], 97) for at in range(1, 10)]
+
+
+def test_several_plans_are_in_flight_and_some_may_be_given_up(start: Start) -> None:
+    executor = start(1, 2)
+    for first in (1, 3, 5):
+        tickets = [executor.submit(plan(step, step)) for step in (first, first + 1)]
+        results = [list(ticket.result().tokens) for ticket in tickets]
+        assert results == [[next_token(list(range(1, step + 1)), 97)] for step in (first, first + 1)]
+    given_up, kept = executor.submit(plan(7, 7)), executor.submit(plan(8, 8))
+    assert list(kept.result().tokens) == [next_token(list(range(1, 9)), 97)]
+    with pytest.raises(PenstockError, match="step 7 was fetched before, or passed over"):
+        given_up.result()
+
+
+def test_a_wait_may_be_bounded(start: Start) -> None:
+    ticket = start(1, 1, rank0={"how": "hang", "step": 1}).submit(plan(1, 1))
+    with pytest.raises(TimeoutError):
+        ticket.result(0.1)
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_rank_that_raises_is_named_with_its_traceback(
+    start: Start, rank: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    executor = start(2, 2, **{f"rank{rank}": {"how": "raise", "step": 2}})
+    executor.submit(plan(1, 1)).result()
+    began = time.monotonic()
+    with (
+        caplog.at_level(logging.ERROR),
+        pytest.raises(WorkersLostError, match=f"rank {rank} failed in step 2: RuntimeError: the fake"),
+    ):
+        compute(executor, 2)
+    assert time.monotonic() - began < 10.0
+    assert "in fail" in caplog.text
+    assert "told to raise" in caplog.text
+    with pytest.raises(WorkersLostError):
+        executor.submit(plan(9, 1))
+    assert not [pid for pid in executor.pids if Path(f"/proc/{pid}").exists()]
+
+
+def compute(executor: MultiprocExecutor, first: int) -> None:
+    """Steps until something is raised; a rank that is not waited for may fail a little later."""
+    deadline = time.monotonic() + 10
+    step = first
+    while time.monotonic() < deadline:
+        executor.submit(plan(step, 1)).result()
+        step += 1 if step < 16 else 0
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("how", "said"), [("kill", r"killed by signal 9 \(SIGKILL\)"), ("exit", "status 3")])
+def test_a_rank_that_is_gone_is_noticed(start: Start, how: str, said: str) -> None:
+    executor = start(2, 1, rank0={"how": "hang", "step": 1}, rank1={"how": how, "step": 1})
+    with pytest.raises(WorkersLostError, match=rf"rank 1 \(process \d+\) .*{said}"):
+        executor.submit(plan(1, 1)).result(10)
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_rank_that_goes_while_there_is_nothing_to_do_is_noticed(start: Start, rank: int) -> None:
+    executor = start(3, 1)
+    executor.check()
+    os.kill(executor.pids[rank], signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    with pytest.raises(WorkersLostError, match=f"rank {rank} "):
+        watch(executor, deadline)
+
+
+def watch(executor: MultiprocExecutor, deadline: float) -> None:
+    while time.monotonic() < deadline:
+        executor.check()
+        time.sleep(0.01)
+
+
+def test_a_plan_that_no_rank_can_compute_leaves_them_usable(start: Start) -> None:
+    fault: dict[str, object] = {"how": "wrong plan", "step": 1}
+    executor = start(2, 1, rank0=fault, rank1=fault)
+    with pytest.raises(PenstockError, match="told not to like the plan") as caught:
+        executor.submit(plan(1, 1)).result()
+    assert not isinstance(caught.value, WorkersLostError)
+    assert list(executor.submit(plan(2, 2)).result().tokens) == [next_token([1, 2], 97)]
+
+
+@pytest.mark.parametrize("rank", range(2))
+def test_a_plan_that_one_rank_cannot_compute_is_the_end(start: Start, rank: int) -> None:
+    executor = start(2, 1, **{f"rank{rank}": {"how": "wrong plan", "step": 1}})
+    with pytest.raises(WorkersLostError, match=f"rank {rank} failed in step 1"):
+        compute(executor, 1)
+
+
+def test_a_rank_that_fails_alone_ends_the_wait_for_another(start: Start) -> None:
+    executor = start(2, 1, rank0={"how": "hang", "step": 1}, rank1={"how": "wrong plan", "step": 1})
+    with pytest.raises(WorkersLostError, match="rank 1 failed in step 1"):
+        executor.submit(plan(1, 1)).result(10)
+
+
+def test_a_rank_that_cannot_load_its_part_says_why(start: Start) -> None:
+    with pytest.raises(PenstockError, match="rank 1 failed: tensor 'x' is damaged"):
+        start(2, 1, rank1={"how": "refuse"})
+
+
+def test_a_module_that_does_not_start_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(WorkersLostError, match="exited with status 1"):
+        MultiprocExecutor("tests.fakes.nowhere", ranks(2, 1, {}), config(), shared_memory_directory())
+
+
+OWNER = """
+import sys, time
+from tests.executor.test_mp import Start
+executor = Start()(2, 2)
+print(*executor.pids, flush=True)
+time.sleep(60)
+"""
+
+
+def test_ranks_end_with_a_killed_owner_and_leave_nothing(repository: Path) -> None:
+    before = memory_files()
+    paths = [str(repository), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+    )
+    assert owner.stdout is not None
+    pids = owner.stdout.readline().split()
+    assert len(pids) == 4
+    assert memory_files() <= before
+    owner.kill()
+    owner.communicate(timeout=10)
+    deadline = time.monotonic() + 10
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, "ranks outlive their owner"
+        time.sleep(0.01)
+    assert memory_files() <= before
+
+
+def alive(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] not in "ZX"
+    except OSError:
+        return False

@@ -1,0 +1,93 @@
+"""Who shares which memory."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from penstock.core import PenstockError, Ranks
+from penstock.executor.shared import SharedFiles
+from penstock.executor.wiring import wire
+
+
+def ranks(tp: int, pp: int) -> Ranks:
+    return Ranks(tp, pp, (pp - 1) * tp, ("{}",) * (tp * pp), 8, 100, 4000, 1000, 1000)
+
+
+class Numbered:
+    """Files are numbers in the order in which they are made."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def ring(self, readers: int, slots: int, capacity: int) -> dict[str, Any]:
+        assert (readers, capacity) == (1, 4000)
+        return self.file()
+
+    def group(self, ranks: int, capacity: int) -> dict[str, Any]:
+        return {**self.file(), "ranks": ranks}
+
+    def file(self) -> dict[str, Any]:
+        self.made += 1
+        return {"path": self.made}
+
+
+def paths(tp: int, pp: int, key: str) -> list[int | None]:
+    wirings = [json.loads(text) for text in wire(ranks(tp, pp), Numbered())]
+    return [wiring[key] and wiring[key]["path"] for wiring in wirings]
+
+
+def test_ranks_of_a_stage_share_a_group() -> None:
+    assert paths(3, 2, "group") == [1, 1, 1, 2, 2, 2]
+    assert paths(1, 3, "group") == [None] * 3
+    wirings = [json.loads(text) for text in wire(ranks(3, 2), Numbered())]
+    assert [wiring["group"]["rank"] for wiring in wirings] == [0, 1, 2, 0, 1, 2]
+
+
+def test_each_rank_hands_to_its_peer_in_the_next_stage() -> None:
+    for tp in (1, 2, 3):
+        before, after = paths(tp, 3, "before"), paths(tp, 3, "after")
+        assert before[:tp] == after[-tp:] == [None] * tp
+        assert before[tp:] == after[:-tp]
+        assert len(set(before)) == 2 * tp + 1
+
+
+def test_files_have_no_name_and_descriptors_lead_to_them(tmp_path: Path) -> None:
+    native = pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+    files = SharedFiles(tmp_path)
+    ring = files.ring(1, 3, 100)
+    files.group(2, 50)
+    files.seal()
+    assert not list(tmp_path.iterdir())
+    assert (ring["slots"], ring["capacity"]) == (4, 100)
+    assert len(files.descriptors) == 2
+    reader = native.RingReader(**ring, reader=0, readers=1)
+    writer = native.RingWriter(**ring, readers=1, patience=1.0)
+    open_before = len(os.listdir("/proc/self/fd"))
+    files.close()
+    assert len(os.listdir("/proc/self/fd")) == open_before - 2
+    writer.send(b"still there")
+    assert reader.receive(1.0) == b"still there"
+
+
+def test_memory_that_does_not_fit_is_refused_with_the_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+    real = os.statvfs(tmp_path)
+    full = os.statvfs_result((real.f_bsize, 4096, 0, 0, 256, *list(real)[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    files = SharedFiles(tmp_path)
+    files.ring(1, 2, 1 << 20)
+    with pytest.raises(PenstockError, match=r"has 1 MiB free, the ranks need 3 MiB of shared memory"):
+        files.seal()
+    files.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=r"shared memory in .*nowhere: No such file"):
+        SharedFiles(tmp_path / "nowhere")
