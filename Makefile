@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # The build tool first: `make demo` needs no other package.
 BUILD_TOOLS := maturin
-TEST_TOOLS := hypothesis httpx mypy numpy openai pytest pytest-timeout ray ruff
+TEST_TOOLS := hypothesis httpx matplotlib mypy numpy openai pytest pytest-timeout ray ruff
 
 # maturin sets these for its own cargo; setting them for every cargo keeps one set of compiled artefacts in target/
 # instead of rebuilding pyo3 each time the two take turns.
@@ -97,8 +97,14 @@ lint: test-tools ## formatting, clippy, ruff and mypy, all with warnings denied
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: install ## Penstock beside the peers that benchmarks/peers/install_all.sh installed
-	@"$${PEERS_DIR:-$$HOME/.cache/peers}/vllm/bin/python" benchmarks/peers_compare.py $(BENCH_ARGS)
+BENCH_SERVERS := penstock penstock-inprocess llama-q4_1 llama-q4_0 vllm openvino
+BENCH_DIR := build/bench/peers-$(shell date +%F-%H%M)
+
+bench: install ## Penstock beside the peers that benchmarks/peers/install_all.sh installed; see BENCH_ARGS
+	@$(BIN)/penstock pull smollm2
+	@$(BIN)/penstock bench compare $(addprefix --server ,$(BENCH_SERVERS)) --workloads benchmarks/peers/workloads.txt \
+		--tokenizer smollm2 --peers "$${PEERS_DIR:-$$HOME/.cache/peers}" --result-dir $(BENCH_DIR) \
+		--title "Penstock $$(git rev-parse --short HEAD) and its peers" $(BENCH_ARGS)
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist target .mypy_cache .ruff_cache .pytest_cache

@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
@@ -110,6 +110,8 @@ class _Pending:
     request: RequestOutput
     output: CompletionOutput
     params: SamplingParams
+    running: set[int]
+    """Choices of the request that go on; shared by all of them."""
 
 
 class LLM:
@@ -128,12 +130,16 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        on_end: Callable[[RequestOutput], None] | None = None,
     ) -> list[RequestOutput]:
-        """Continue each prompt (text or token ids), computed together; results are in the same order."""
+        """Continue each prompt (text or token ids), computed together; results are in the same order.
+
+        `on_end` is given each request when it is complete: after Ctrl-C that is what there is.
+        """
         listed = _listed(prompts)
         params = self._params(sampling_params, len(listed))
         results = [self._request(prompt, wanted) for prompt, wanted in zip(listed, params, strict=True)]
-        self._run(results, params)
+        self._run(results, params, on_end)
         return results
 
     def chat(
@@ -181,7 +187,12 @@ class LLM:
         ids = self._tokenizer.encode(prompt, True) if isinstance(prompt, str) else list(prompt)
         return RequestOutput(text, ids, [CompletionOutput(choice) for choice in range(params.n)])
 
-    def _run(self, results: list[RequestOutput], params: Sequence[SamplingParams]) -> None:
+    def _run(
+        self,
+        results: list[RequestOutput],
+        params: Sequence[SamplingParams],
+        on_end: Callable[[RequestOutput], None] | None,
+    ) -> None:
         scheduler = self._started.scheduler
         try:
             pending = self._submit(results, params)
@@ -189,6 +200,8 @@ class LLM:
                 self._step()
                 for row in scheduler.take_outputs().rows():
                     self._take(row, pending)
+                    if row.finish and (ended := _ended(pending.pop(row.id))) and on_end is not None:
+                        on_end(ended)
         finally:
             self._flights.abandon("the batch was given up")
             scheduler.cancel_all()
@@ -199,12 +212,13 @@ class LLM:
         for result, wanted in zip(results, params, strict=True):
             seed = self._started.config.model.seed
             seed = secrets.randbits(63) if seed is None else seed
+            running = set(range(len(result.outputs)))
             for output in result.outputs:
                 request_id, self._next_id = self._next_id, self._next_id + 1
                 sampling = wanted.for_choice(output.index, seed)
                 prompt = array("i", result.prompt_token_ids)
                 self._started.scheduler.add(core.Request(request_id, prompt, sampling, time.monotonic()))
-                pending[request_id] = _Pending(result, output, wanted)
+                pending[request_id] = _Pending(result, output, wanted, running)
         return pending
 
     def _step(self) -> None:
@@ -240,6 +254,12 @@ class LLM:
             at, stop = min(found)
             output.text, output.finish_reason, output.stop_reason = output.text[:at], "stop", stop
             self._started.scheduler.cancel(row.id)
+
+
+def _ended(last: _Pending) -> RequestOutput | None:
+    """The request, if its `last` choice that went on has ended."""
+    last.running.discard(last.output.index)
+    return None if last.running else last.request
 
 
 def _open_tokenizer(path: str) -> Tokenizer:

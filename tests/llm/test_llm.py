@@ -71,6 +71,21 @@ def test_logprobs_of_output_and_prompt(llm: LLM) -> None:
         assert best[0][1] >= best[1][1]
 
 
+def test_each_request_is_handed_over_when_its_last_choice_has_ended(llm: LLM) -> None:
+    seen: list[str | None] = []
+    params = [SamplingParams(max_tokens=length, n=2, ignore_eos=True) for length in (24, 3, 6)]
+    results = llm.generate(PROMPTS, params, on_end=lambda ended: seen.append(ended.prompt))
+    assert seen == [PROMPTS[1], PROMPTS[2], PROMPTS[0]]
+    assert all(output.finish_reason for result in results for output in result.outputs)
+
+
+def test_a_request_that_ends_at_a_stop_text_is_handed_over_once(llm: LLM) -> None:
+    seen: list[str] = []
+    params = SamplingParams(temperature=0, n=2, max_tokens=12, stop=[" Paris"])
+    llm.generate(PROMPTS[0], params, on_end=lambda ended: seen.append(ended.outputs[0].finish_reason))
+    assert seen == ["stop"]
+
+
 def test_chat_goes_through_the_template(llm: LLM) -> None:
     answer = llm.chat(
         [{"role": "user", "content": "Say hello."}], SamplingParams(temperature=0, max_tokens=40)

@@ -4,7 +4,9 @@ mod buffers;
 mod comm;
 mod decoder;
 mod formats;
+mod loadgen;
 mod prefix;
+mod simengine;
 mod text;
 
 use pyo3::exceptions::PyRuntimeError;
@@ -22,6 +24,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<decoder::Decoder>()?;
     module.add_class::<decoder::Ticket>()?;
+    module.add_class::<loadgen::LoadRun>()?;
     module.add_class::<text::Tokenizer>()?;
     module.add_class::<comm::Fence>()?;
     module.add_class::<comm::RingReader>()?;
@@ -33,5 +36,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prefix::hash_chain, module)?)?;
     module.add_function(wrap_pyfunction!(prefix::hash_root, module)?)?;
     module.add_function(wrap_pyfunction!(formats::read_gguf_metadata, module)?)?;
+    module.add_function(wrap_pyfunction!(simengine::sim_serve, module)?)?;
+    module.add_function(wrap_pyfunction!(simengine::sim_wire, module)?)?;
     module.add_function(wrap_pyfunction!(front_door, module)?)
 }

@@ -4,5 +4,6 @@ pub mod error;
 pub mod frames;
 pub mod openai;
 pub mod sse;
+pub mod sse_reader;
 
 pub use error::ApiError;

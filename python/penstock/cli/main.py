@@ -1,4 +1,4 @@
-"""`penstock COMMAND`: serve, pull, demo."""
+"""`penstock COMMAND`: serve, pull, demo, bench."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ def parser() -> argparse.ArgumentParser:
     _demo(
         commands.add_parser("demo", help="start a server, ask one question, print the answer and the speed")
     )
+    _sim(commands.add_parser("sim", help="serve without a model: an engine with modelled timing"))
+    _bench(commands.add_parser("bench", help="measure a server, or several, under load"))
     return top
 
 
@@ -60,6 +62,20 @@ def _demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", default="smollm2")
     parser.add_argument("--question", default="What is the capital of France, and what is it known for?")
     parser.set_defaults(command=_run_demo)
+
+
+def _bench(parser: argparse.ArgumentParser) -> None:
+    from penstock.bench import main as bench
+
+    bench.add_arguments(parser)
+    parser.set_defaults(command=bench.run)
+
+
+def _sim(parser: argparse.ArgumentParser) -> None:
+    from penstock.cli import sim
+
+    sim.add_arguments(parser)
+    parser.set_defaults(command=sim.run)
 
 
 def _run_serve(parsed: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from penstock.config.sources import (
     Raw,
     cache_directory,
     gather,
+    openai_api_key,
     runtime_directory,
     shared_memory_directory,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "ServerConfig",
     "cache_directory",
     "gather",
+    "openai_api_key",
     "prepare_ray_environment",
     "ray_actor_environment",
     "resolve",

@@ -30,6 +30,11 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "penstock"
 
 
+def openai_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The key that clients of OpenAI-compatible servers send, under the name that all of them read."""
+    return environ.get("OPENAI_API_KEY") or None
+
+
 def runtime_directory(environ: Mapping[str, str] = os.environ) -> str | None:
     """The user's directory for sockets; None where the system made none: then the temporary one serves."""
     own = environ.get("XDG_RUNTIME_DIR")

@@ -1,0 +1,1 @@
+"""What the benchmark scripts share: servers, clients, CPU accounting, facts about a run."""

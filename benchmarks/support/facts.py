@@ -1,0 +1,106 @@
+"""What a result file has to say besides numbers, and how it is written."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import re
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock import __version__
+from penstock.bench.compare.contender import first_line_with_digit
+from penstock.bench.compare.journal import machine
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+DEFAULT_PEERS = Path("~/.cache/peers")
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """With what all scripts take."""
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--model", default="smollm2", help="alias or path; default: %(default)s")
+    made.add_argument("--peers", type=Path, default=DEFAULT_PEERS, help="default: %(default)s")
+    made.add_argument("--results", type=Path, default=RESULTS, help="directory; default: %(default)s")
+    return made
+
+
+def gather(peers: Path, names: Iterable[str], argv: Sequence[str]) -> dict[str, Any]:
+    """Versions, commit, machine and command line; `names` are peers whose version is asked."""
+    known = {
+        "vllm": ["env", "VLLM_NO_USAGE_STATS=1", str(peers / "vllm/bin/vllm"), "--version"],
+        "aiperf": [str(peers / "aiperf/bin/aiperf"), "--version"],
+    }
+    versions = {name: first_line_with_digit(known[name]) for name in names if name in known}
+    return {
+        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        "command": shown(["python", *argv]),
+        "versions": {"penstock": __version__, **versions},
+        "commit": _git("describe", "--always", "--dirty=+", "--exclude=*"),
+        **machine(),
+    }
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def shown(command: Sequence[str]) -> str:
+    """A command without the directories of this machine; of other files, the name."""
+    text = " ".join(command)
+    hidden = {
+        str(DEFAULT_PEERS.expanduser()): "$PEERS_DIR",
+        f"{ROOT}/": "",
+        str(Path.home()): "~",
+    }
+    for path, name in hidden.items():
+        text = text.replace(path, name)
+    # What is there for one run only says nothing.
+    text = re.sub(rf"{re.escape(tempfile.gettempdir())}/[\w-]+", "$TMPDIR", text)
+    text = re.sub(r"(?<![\w$~.:/])(?:/[\w.-]+)+/([\w.-]+)", r"\1", text)
+    return re.sub(r"(127\.0\.0\.1:|--port )\d+", r"\1PORT", text)
+
+
+def said(facts: Mapping[str, Any]) -> list[str]:
+    """The facts as a Markdown list."""
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    return [
+        f"* {facts['date']}, commit {facts['commit']}: `{facts['command']}`",
+        f"* {versions}",
+        f"* {facts['processor']}, kernel {facts['kernel']}",
+    ]
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """A Markdown table; the first column is text, the others are numbers."""
+    lines = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
+    return lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+
+
+def middle(results: Iterable[Mapping[str, Any]], key: str) -> float:
+    """Median over repeats of what has the key; NaN when none has."""
+    values = [float(result[key]) for result in results if result.get(key) is not None]
+    return statistics.median(values) if values else float("nan")
+
+
+def stem(name: str, directory: Path = RESULTS) -> Path:
+    """Where results of today go, without a suffix."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory / f"{name}-{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+
+
+def write(path: Path, lines: Sequence[str], data: Mapping[str, Any]) -> None:
+    """PATH.md and PATH.json."""
+    path.with_name(path.name + ".md").write_text("\n".join(lines) + "\n")
+    path.with_name(path.name + ".json").write_text(json.dumps(data, indent=1) + "\n")
+    print(f"wrote {os.path.relpath(path)}.md and .json")

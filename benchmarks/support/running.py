@@ -1,0 +1,79 @@
+"""One run of one client against one modelled engine, each on its own core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from penstock.bench.compare.processes import ProcessTree, uninterrupted, wait_until_quiet
+
+from support import clients, watching
+from support.servers import Server, simulation
+
+ENGINE_CPU, CLIENT_CPU = 0, 1
+QUIET_WAIT_S, MAX_FOREIGN, ATTEMPTS = 60.0, 0.05, 2
+
+
+Words = Callable[[clients.Place, Path], list[str]]
+"""A command line for a place and a directory of results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """`result` has the keys of vLLM's result file; `slipped_s` is what the engine's timeline lost."""
+
+    result: Mapping[str, Any]
+    watched: watching.Watched
+    slipped_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """`profile` is the modelled engine's, `gguf` and `peers/hf-bf16` hold the same tokenizer."""
+
+    profile: Mapping[str, object] | str
+    gguf: str
+    peers: Path
+    patience: float
+
+    @contextmanager
+    def engine(self) -> Iterator[tuple[Server, clients.Place, Path]]:
+        """A fresh engine, so that no prefix is in its cache, and a directory that goes with it."""
+        with (
+            TemporaryDirectory(prefix="clients-") as name,
+            simulation(self.profile, self.gguf, [ENGINE_CPU], Path(name)) as server,
+        ):
+            yield server, clients.Place(server.url, self.gguf, self.peers / "hf-bf16", self.peers), Path(name)
+
+    def run(self, client: str, words: Words) -> Finished:
+        """The less disturbed of at most ATTEMPTS runs; the first that is quiet enough ends it.
+
+        Raises:
+            RuntimeError: the client left no result, or not one request succeeded.
+        """
+        done: list[Finished] = []
+        while len(done) < ATTEMPTS and (not done or done[-1].watched.foreign_share > MAX_FOREIGN):
+            wait_until_quiet(QUIET_WAIT_S, MAX_FOREIGN)
+            done.append(self._once(client, words))
+        return min(done, key=lambda finished: finished.watched.foreign_share)
+
+    def _once(self, client: str, words: Words) -> Finished:
+        with self.engine() as (server, place, directory):
+            log, results = directory / "client.log", directory / "results"
+            results.mkdir()
+            with uninterrupted():
+                tree = ProcessTree(words(place, results), clients.ENVIRONMENT[client], log, [CLIENT_CPU])
+            try:
+                watched = watching.watch(tree, server, self.patience)
+                result = clients.read(client, results)
+            except FileNotFoundError as error:
+                raise RuntimeError(f"{client} left no result:\n{log.read_text(errors='replace')}") from error
+            finally:
+                tree.end()
+            if not result["completed"]:
+                raise RuntimeError(f"{client}: no request succeeded:\n{log.read_text(errors='replace')}")
+            return Finished(result, watched, server.counters()["penstock:sim_slipped_seconds_total"])

@@ -1,0 +1,82 @@
+"""A server under test as a process tree on chosen processors."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+import urllib.request
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from penstock.bench.compare.contender import answers, free_port
+from penstock.bench.compare.processes import ProcessTree, uninterrupted
+
+HERE = (sys.executable, "-P", "-m", "penstock")
+"""The Penstock that these scripts import."""
+PATIENCE_S = 120.0
+_SAMPLE = re.compile(r"^([\w:]+)\{[^}]*\} ([-+.\deE]+)$", re.MULTILINE)
+
+
+class Server:
+    """`penstock WORDS --port FREE` from the start of the block to its end."""
+
+    def __init__(self, words: Sequence[str], cpus: Collection[int], log: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.words = [*words, "--port", str(self.port)]
+        self._cpus = cpus
+        self._log = log
+
+    def __enter__(self) -> Server:
+        """
+        Raises:
+            RuntimeError: it ended, or was not ready within two minutes.
+        """
+        with uninterrupted():
+            self.tree = ProcessTree([*HERE, *self.words], {}, self._log, self._cpus)
+        deadline = time.monotonic() + PATIENCE_S
+        while not answers(f"{self.url}/health"):
+            if not self.tree.alive() or time.monotonic() > deadline:
+                self.tree.end()
+                raise RuntimeError(
+                    f"penstock {' '.join(self.words)} is not ready:\n{self._log.read_text(errors='replace')}"
+                )
+            time.sleep(0.02)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.tree.end()
+
+    def counters(self) -> dict[str, float]:
+        """Samples of /metrics by name, labels left out."""
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct.open(f"{self.url}/metrics", timeout=PATIENCE_S) as answer:
+            return counters(answer.read().decode())
+
+
+def counters(page: str) -> dict[str, float]:
+    """Samples of a page in Prometheus' text format; those of one name are added."""
+    found: dict[str, float] = {}
+    for name, value in _SAMPLE.findall(page):
+        found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+MODEL = "modelled"
+"""What requests call a modelled engine."""
+
+
+def simulation(
+    profile: Mapping[str, object] | str, model: str, cpus: Collection[int], directory: Path
+) -> Server:
+    """`penstock sim` that counts tokens as `model` does; `profile` is a preset or what its file says."""
+    named = profile if isinstance(profile, str) else str(directory / "profile.json")
+    if not isinstance(profile, str):
+        Path(named).write_text(json.dumps(profile))
+    words = ["sim", "--profile", named, "--tokenizer", model, "--served-model-name", MODEL]
+    return Server(words, cpus, directory / "sim.log")

@@ -1,0 +1,98 @@
+"""A client's run from outside: what it and the server spend while events flow."""
+
+from __future__ import annotations
+
+import resource
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.bench.compare.processes import CPUS, ProcessTree, machine_cpu_seconds
+
+from support.servers import Server
+
+INTERVAL_S = 0.2
+TOKENS = "vllm:generation_tokens_total"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """CPU seconds since the start of each tree, and events that the server has sent."""
+
+    at: float
+    client_cpu: float
+    server_cpu: float
+    events: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A client from its start to its exit."""
+
+    samples: tuple[Sample, ...]
+    cpu_s: float
+    """User and system time of the client and what it started, start-up and statistics included."""
+    foreign_share: float
+    """Of the whole machine's CPU time, what neither the client, the server nor this script used: 0 to 1."""
+    in_time: bool
+
+
+def watch(client: ProcessTree, server: Server, patience: float) -> Watched:
+    """Follow `client` until it exits; one that takes more than `patience` seconds is ended."""
+    begin, machine = time.monotonic(), machine_cpu_seconds()
+    reaped, own, served = _children_cpu(), time.process_time(), server.tree.cpu_seconds()
+    samples = []
+    while client.alive() and time.monotonic() - begin < patience:
+        events = server.counters()[TOKENS]
+        samples.append(Sample(time.monotonic(), client.cpu_seconds(), server.tree.cpu_seconds(), events))
+        time.sleep(INTERVAL_S)
+    in_time = not client.alive()
+    client.end()
+    used = _children_cpu() - reaped
+    own, served = time.process_time() - own, server.tree.cpu_seconds() - served
+    foreign = machine_cpu_seconds() - machine - used - served - own
+    share = max(0.0, foreign) / (time.monotonic() - begin) / CPUS
+    return Watched(tuple(samples), used, share, in_time)
+
+
+def _children_cpu() -> float:
+    """Of children that have been waited for, with theirs."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def client_share(samples: Sequence[Sample], duration: float) -> float:
+    """Share of one core that the client used from the first event on, for the `duration` that it reports, or
+    until its exit when that comes first. 0 when no event was seen."""
+    first = _first(samples)
+    if first is None or samples[-1].at <= samples[first].at:
+        return 0.0
+    begin = samples[first]
+    end = min(begin.at + duration, samples[-1].at)
+    times, used = [sample.at for sample in samples], [sample.client_cpu for sample in samples]
+    return (_between(times, used, end) - begin.client_cpu) / (end - begin.at)
+
+
+def server_share(samples: Sequence[Sample]) -> float:
+    """Share of one core that the server used between its first and its last event. 0 when there were none."""
+    first = _first(samples)
+    if first is None:
+        return 0.0
+    last = next(index for index, sample in enumerate(samples) if sample.events == samples[-1].events)
+    begin, end = samples[first], samples[last]
+    return (end.server_cpu - begin.server_cpu) / (end.at - begin.at) if end.at > begin.at else 0.0
+
+
+def _first(samples: Sequence[Sample]) -> int | None:
+    """Where events flow first. Questions about the tokenizer give a few before."""
+    few = samples[0].events + 0.01 * (samples[-1].events - samples[0].events) if samples else 0.0
+    return next((index for index, sample in enumerate(samples) if sample.events > few), None)
+
+
+def _between(times: Sequence[float], values: Sequence[float], at: float) -> float:
+    """Linear between samples."""
+    right = min(max(bisect_left(times, at), 1), len(times) - 1)
+    left = right - 1
+    span = times[right] - times[left]
+    return values[left] + (values[right] - values[left]) * (at - times[left]) / span

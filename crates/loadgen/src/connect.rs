@@ -1,0 +1,171 @@
+//! Connections to the target.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use rustix::net::{RecvFlags, recv};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use crate::stamps::{Stamped, Stamps};
+use crate::target::{Target, TargetError};
+use crate::tls::Tls;
+
+/// Opens connections; in tests they lead to a script.
+pub trait Connect {
+    type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
+
+    /// Opens a connection. Its raw reads and writes go through [`Stamped`] with `stamps`.
+    fn connect(&self, stamps: Rc<Stamps>) -> impl Future<Output = io::Result<Self::Stream>>;
+
+    /// Whether an idle connection can carry another request: it is open, and nothing came that nobody asked for.
+    fn is_quiet(stream: &mut Self::Stream) -> bool;
+}
+
+/// TCP, with TLS for an https target.
+#[derive(Debug)]
+pub struct Tcp {
+    host: String,
+    port: u16,
+    tls: Option<Tls>,
+    /// What the name was resolved to, once.
+    addresses: RefCell<Vec<SocketAddr>>,
+}
+
+impl Tcp {
+    /// For an https target, reads the platform's certificate authorities.
+    pub fn new(target: &Target) -> Result<Self, TargetError> {
+        let tls = match target.https {
+            true => Some(Tls::new(&target.host, target.insecure).map_err(TargetError::Tls)?),
+            false => None,
+        };
+        Ok(Self {
+            host: target.host.clone(),
+            port: target.port,
+            tls,
+            addresses: RefCell::default(),
+        })
+    }
+
+    async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(address) = self.host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, self.port)]);
+        }
+        let known = self.addresses.borrow().clone();
+        if !known.is_empty() {
+            return Ok(known);
+        }
+        let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await?;
+        let found: Vec<SocketAddr> = found.collect();
+        self.addresses.replace(found.clone());
+        Ok(found)
+    }
+
+    /// Tries the addresses in order; the one that answered is tried first from then on.
+    async fn open(&self) -> io::Result<TcpStream> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in self.addresses().await? {
+            match TcpStream::connect(address).await {
+                Ok(stream) => {
+                    self.addresses.replace(vec![address]);
+                    stream.set_nodelay(true)?;
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+impl Connect for Tcp {
+    type Stream = Wire;
+
+    async fn connect(&self, stamps: Rc<Stamps>) -> io::Result<Wire> {
+        let stream = Stamped::new(self.open().await?, stamps);
+        match &self.tls {
+            None => Ok(Wire::Plain(stream)),
+            Some(tls) => Ok(Wire::Tls(Box::new(tls.connect(stream).await?))),
+        }
+    }
+
+    fn is_quiet(stream: &mut Wire) -> bool {
+        let socket = match stream {
+            Wire::Plain(stream) => stream.stream(),
+            Wire::Tls(stream) => stream.get_mut().0.stream(),
+        };
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let seen = recv(&*socket, &mut [0; 1], flags);
+        matches!(seen, Err(rustix::io::Errno::AGAIN))
+    }
+}
+
+/// A connection of [`Tcp`].
+#[derive(Debug)]
+pub enum Wire {
+    Plain(Stamped<TcpStream>),
+    Tls(Box<TlsStream<Stamped<TcpStream>>>),
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! One request on one connection, from the connection to the end of the answer.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Context;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::{Body, Frame, Incoming};
+use hyper::client::conn::http1;
+use hyper::header::CONTENT_TYPE;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::answer::{Answer, excerpt, single_document};
+use crate::connect::Connect;
+use crate::failure::{Failure, FailureKind};
+use crate::pool::{Link, Pool};
+use crate::record::Record;
+use crate::run::Progress;
+use crate::stamps::Stamps;
+use crate::target::Target;
+
+/// What one connection reads at once at most: it bounds how long others wait for their turn.
+const READ_LIMIT: usize = 64 << 10;
+/// Parts of a body that are taken over before others have their turn.
+const TURN: u32 = 32;
+/// How long the body may stay open after `[DONE]`; then the connection is given up.
+const AFTER_DONE: Duration = Duration::from_secs(1);
+/// Bytes of an answer that is not an event stream.
+const DOCUMENT_LIMIT: usize = 64 << 10;
+
+/// What all requests share.
+pub(crate) struct Client<C: Connect> {
+    pub(crate) target: Target,
+    pub(crate) connect: C,
+    pub(crate) pool: Pool<C>,
+    pub(crate) start: Instant,
+    pub(crate) progress: Arc<Progress>,
+}
+
+/// Why a request got no answer.
+enum Trouble {
+    /// The connection was closed before anything of the request was written to it.
+    Unsent(Failure),
+    Failed(Failure),
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl<C: Connect> Client<C> {
+    /// Seconds after the start.
+    pub(crate) fn seconds(&self, at: Instant) -> f64 {
+        at.saturating_duration_since(self.start).as_secs_f64()
+    }
+
+    /// Sends a request now and fills in the record; `ended` says that the outcome is known.
+    pub(crate) async fn exchange(&self, record: &mut Record, body: Bytes) {
+        if let Err(failure) = self.attempt(record, body).await {
+            record.fail(failure);
+            record.ended = self.seconds(Instant::now());
+        }
+    }
+
+    async fn attempt(&self, record: &mut Record, body: Bytes) -> Result<(), Failure> {
+        if let Some(link) = self.pool.take() {
+            match self.converse(link, record, body.clone()).await {
+                Err(Trouble::Unsent(_)) => {}
+                Err(Trouble::Failed(failure)) => return Err(failure),
+                Ok(()) => return Ok(()),
+            }
+        }
+        let link = self.open().await?;
+        match self.converse(link, record, body).await {
+            Err(Trouble::Unsent(failure) | Trouble::Failed(failure)) => Err(failure),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn open(&self) -> Result<Link<C::Stream>, Failure> {
+        let stamps = std::rc::Rc::new(Stamps::new());
+        let limit = self.target.connect_timeout;
+        let stream = timeout(limit, self.connect.connect(stamps.clone()))
+            .await
+            .map_err(|_| Failure::connect_timeout(limit))?
+            .map_err(|e| Failure::connect(&e))?;
+        Ok(Link {
+            stream,
+            stamps,
+            since: self.seconds(Instant::now()),
+        })
+    }
+
+    async fn converse(
+        &self,
+        link: Link<C::Stream>,
+        record: &mut Record,
+        body: Bytes,
+    ) -> Result<(), Trouble> {
+        let Link {
+            stream,
+            stamps,
+            since,
+        } = link;
+        record.connected = since;
+        stamps.begin();
+        let mut line = Line::new(stream).await?;
+        let open_body = tokio::select! {
+            biased;
+            ended = self.talk(&mut line, &stamps, record, body) => ended?,
+            failure = silence(&stamps, self.target.idle_timeout) => return Err(failure.into()),
+        };
+        if let Some(stream) = line.into_idle(open_body).await {
+            self.pool.put(Link {
+                stream,
+                stamps,
+                since,
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns what is left of the body when the outcome is known.
+    async fn talk(
+        &self,
+        line: &mut Line<C::Stream>,
+        stamps: &Stamps,
+        record: &mut Record,
+        body: Bytes,
+    ) -> Result<Incoming, Trouble> {
+        let request = self.request(body);
+        let sent = || stamps.written().map(|at| self.seconds(at));
+        let answered = line.ask(request, || self.note_sent(record, sent())).await;
+        let answer = answered.map_err(|error| match stamps.written() {
+            Some(_) => Trouble::Failed(Failure::http(&error, "before the answer")),
+            None => Trouble::Unsent(Failure::new(
+                FailureKind::Connect,
+                format!("closed before the request was sent: {error}"),
+            )),
+        })?;
+        record.status = answer.status().as_u16();
+        if is_event_stream(&answer) {
+            Ok(self
+                .stream(line, stamps, record, answer.into_body())
+                .await?)
+        } else {
+            Ok(self.document(line, record, answer).await?)
+        }
+    }
+
+    fn note_sent(&self, record: &mut Record, sent: Option<f64>) {
+        if let (true, Some(sent)) = (record.sent.is_nan(), sent) {
+            record.sent = sent;
+            self.progress.sent.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn request(&self, body: Bytes) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.target.path.clone();
+        *request.headers_mut() = self.target.headers.clone();
+        request
+    }
+
+    async fn stream(
+        &self,
+        line: &mut Line<C::Stream>,
+        stamps: &Stamps,
+        record: &mut Record,
+        mut body: Incoming,
+    ) -> Result<Incoming, Failure> {
+        let mut answer = Answer::new(record, self.start, self.target.keep_text);
+        let mut taken = 0;
+        while !answer.done() {
+            let Some(frame) = line.frame(&mut body).await else {
+                break;
+            };
+            let frame = frame.map_err(|e| Failure::http(&e, "in the middle of the stream"))?;
+            if let Some(data) = frame.data_ref() {
+                let events = answer.take(data, stamps.received())?;
+                self.progress.note(events, data.len());
+            }
+            taken += 1;
+            if taken % TURN == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let ended = if answer.done() {
+            stamps.received()
+        } else {
+            Instant::now()
+        };
+        answer.judge();
+        record.ended = self.seconds(ended);
+        Ok(body)
+    }
+
+    /// An answer that is not a stream is a failure; the question is which.
+    async fn document(
+        &self,
+        line: &mut Line<C::Stream>,
+        record: &mut Record,
+        answer: Response<Incoming>,
+    ) -> Result<Incoming, Failure> {
+        let status = answer.status();
+        let mut body = answer.into_body();
+        let mut bytes = Vec::new();
+        while bytes.len() < DOCUMENT_LIMIT {
+            match line.frame(&mut body).await {
+                Some(Ok(frame)) => {
+                    bytes.extend_from_slice(frame.data_ref().unwrap_or(&Bytes::new()))
+                }
+                Some(Err(_)) | None => break,
+            }
+        }
+        self.progress.note(0, bytes.len());
+        record.fail(match status {
+            StatusCode::OK => single_document(&bytes),
+            _ => Failure::new(
+                FailureKind::HttpStatus,
+                format!("{status}: {}", excerpt(&bytes)),
+            ),
+        });
+        record.ended = self.seconds(Instant::now());
+        Ok(body)
+    }
+}
+
+/// An answer that does not name its type is read as the stream that was asked for.
+fn is_event_stream(answer: &Response<Incoming>) -> bool {
+    let kind = answer.headers().get(CONTENT_TYPE);
+    let kind = kind.map_or(b"".as_slice(), |value| value.as_bytes());
+    answer.status() == StatusCode::OK && !kind.starts_with(b"application/json")
+}
+
+/// Returns when nothing came or went for `limit`; never without one.
+async fn silence(stamps: &Stamps, limit: Option<Duration>) -> Failure {
+    let Some(limit) = limit else {
+        return std::future::pending().await;
+    };
+    loop {
+        let due = stamps.active() + limit;
+        if due <= Instant::now() {
+            return Failure::silence(limit);
+        }
+        sleep_until(due).await;
+    }
+}
+
+/// A connection while it carries a request. It makes progress only in the calls below, so that nothing is read from the
+/// socket before what was read last is taken over, and a stamp is never younger than its bytes.
+struct Line<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static> {
+    sender: http1::SendRequest<Full<Bytes>>,
+    connection: http1::Connection<TokioIo<S>, Full<Bytes>>,
+    closed: bool,
+}
+
+impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static> Line<S> {
+    async fn new(stream: S) -> Result<Self, Failure> {
+        let mut builder = http1::Builder::new();
+        builder.max_buf_size(READ_LIMIT);
+        let (sender, connection) = builder
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| Failure::http(&e, "before the request"))?;
+        Ok(Self {
+            sender,
+            connection,
+            closed: false,
+        })
+    }
+
+    fn advance(&mut self, cx: &mut Context<'_>) {
+        if !self.closed {
+            // an error reaches whoever waits for the answer or its body
+            self.closed = self.connection.poll_without_shutdown(cx).is_ready();
+        }
+    }
+
+    async fn ask(
+        &mut self,
+        request: Request<Full<Bytes>>,
+        mut advanced: impl FnMut(),
+    ) -> hyper::Result<Response<Incoming>> {
+        let mut answer = pin!(self.sender.send_request(request));
+        poll_fn(|cx| {
+            self.advance(cx);
+            advanced();
+            answer.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    async fn frame(&mut self, body: &mut Incoming) -> Option<hyper::Result<Frame<Bytes>>> {
+        poll_fn(|cx| {
+            self.advance(cx);
+            Pin::new(&mut *body).poll_frame(cx)
+        })
+        .await
+    }
+
+    /// The stream, when the answer ends soon and the server keeps the connection.
+    async fn into_idle(mut self, mut body: Incoming) -> Option<S> {
+        let rest = async { while let Some(Ok(_)) = self.frame(&mut body).await {} };
+        timeout(AFTER_DONE, rest).await.ok()?;
+        poll_fn(|cx| {
+            self.advance(cx);
+            std::task::Poll::Ready(())
+        })
+        .await;
+        if self.closed || !self.sender.is_ready() {
+            return None;
+        }
+        let parts = self.connection.into_parts();
+        parts.read_buf.is_empty().then(|| parts.io.into_inner())
+    }
+}

@@ -1,0 +1,139 @@
+//! Why a request did not succeed.
+
+use std::error::Error;
+use std::time::Duration;
+
+/// The kinds that results count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureKind {
+    /// No connection.
+    Connect,
+    /// A status other than 200.
+    HttpStatus,
+    /// The server reported an error in the answer.
+    ErrorEvent,
+    /// The answer ended without a finish_reason or without `[DONE]`.
+    NoFinish,
+    /// Fewer tokens than must be produced.
+    Short,
+    /// Not HTTP, not an event stream, or an event that is not a completion chunk.
+    Malformed,
+    /// Nothing came for too long.
+    Timeout,
+    /// The run was stopped while the request was open.
+    Interrupted,
+    /// The run was stopped before the request was sent.
+    Unsent,
+}
+
+impl FailureKind {
+    /// The name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::HttpStatus => "http_status",
+            Self::ErrorEvent => "error_event",
+            Self::NoFinish => "no_finish",
+            Self::Short => "short",
+            Self::Malformed => "malformed",
+            Self::Timeout => "timeout",
+            Self::Interrupted => "interrupted",
+            Self::Unsent => "unsent",
+        }
+    }
+}
+
+/// A kind and its particulars, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub kind: FailureKind,
+    pub detail: String,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: FailureKind, detail: impl Into<String>) -> Self {
+        Self {
+            kind,
+            detail: detail.into(),
+        }
+    }
+
+    pub(crate) fn connect(error: &std::io::Error) -> Self {
+        let mut detail = causes(error);
+        if rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::MFILE) {
+            detail.push_str("; raise the limit of open files (ulimit -n) or send fewer at once");
+        }
+        Self::new(FailureKind::Connect, detail)
+    }
+
+    pub(crate) fn connect_timeout(limit: Duration) -> Self {
+        let detail = format!("no connection after {} s", limit.as_secs_f64());
+        Self::new(FailureKind::Connect, detail)
+    }
+
+    pub(crate) fn silence(limit: Duration) -> Self {
+        let detail = format!("nothing received for {} s", limit.as_secs_f64());
+        Self::new(FailureKind::Timeout, detail)
+    }
+
+    pub(crate) fn error_event(message: impl Into<String>) -> Self {
+        Self::new(FailureKind::ErrorEvent, message)
+    }
+
+    pub(crate) fn no_finish(detail: impl Into<String>) -> Self {
+        Self::new(FailureKind::NoFinish, detail)
+    }
+
+    pub(crate) fn short(detail: impl Into<String>) -> Self {
+        Self::new(FailureKind::Short, detail)
+    }
+
+    pub(crate) fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(FailureKind::Malformed, detail)
+    }
+
+    /// What HTTP says of a connection that failed at some `place`: "before the answer", "in the middle of the stream".
+    pub(crate) fn http(error: &hyper::Error, place: &str) -> Self {
+        use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+        let source = error
+            .source()
+            .and_then(|e| e.downcast_ref::<std::io::Error>());
+        match source.map(std::io::Error::kind) {
+            // not HTTP, rather than too little of it
+            Some(InvalidData | InvalidInput) => Self::malformed(causes(error)),
+            _ if error.is_parse() => Self::malformed(causes(error)),
+            Some(UnexpectedEof) => Self::closed(place),
+            _ if error.is_incomplete_message() => Self::closed(place),
+            _ => Self::no_finish(format!(
+                "the connection broke {place}: {}",
+                innermost(error)
+            )),
+        }
+    }
+
+    fn closed(place: &str) -> Self {
+        Self::no_finish(format!("the connection was closed {place}"))
+    }
+}
+
+fn innermost(error: &hyper::Error) -> String {
+    let mut cause: &dyn Error = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}
+
+/// An error and what caused it, where the cause is not in the text already.
+fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        next = cause.source();
+    }
+    text
+}

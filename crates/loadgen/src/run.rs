@@ -1,0 +1,284 @@
+//! A load on a thread of its own, and the handle on it.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use thiserror::Error;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::mpsc;
+
+use crate::alarm::TimerFd;
+use crate::connect::Tcp;
+use crate::record::Columns;
+use crate::schedule::{Command, Request, run_load};
+use crate::target::{Target, TargetError};
+
+/// Tasks that have their turn before the sockets are looked at again.
+const TASKS_BETWEEN_POLLS: u32 = 16;
+/// The latest due time, in seconds; beyond it an `Instant` may not reach.
+const LATEST_DUE: f64 = 1e9;
+
+/// Counts of a running load; `added` = `open` + `completed` + `failed` + those that wait.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pub added: AtomicU64,
+    pub sent: AtomicU64,
+    pub open: AtomicU64,
+    pub completed: AtomicU64,
+    pub failed: AtomicU64,
+    /// Events with choices.
+    pub events: AtomicU64,
+    /// Bytes of bodies received.
+    pub bytes: AtomicU64,
+}
+
+impl Progress {
+    pub(crate) fn note(&self, events: usize, bytes: usize) {
+        self.events.fetch_add(events as u64, Relaxed);
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+}
+
+/// What is wrong with a call.
+#[derive(Debug, Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    #[error("due time {due}: must be between the one before ({last}) and {LATEST_DUE} seconds")]
+    Due { due: f64, last: f64 },
+    #[error("the load {0}")]
+    State(&'static str),
+    #[error("the load's thread: {0}")]
+    Thread(String),
+}
+
+/// A load: requests are added, sent when they are due, and recorded. Dropping it stops it.
+#[derive(Debug)]
+pub struct LoadRun {
+    progress: Arc<Progress>,
+    state: Mutex<State>,
+    end: Arc<End>,
+}
+
+#[derive(Debug)]
+struct State {
+    commands: mpsc::UnboundedSender<Command>,
+    last_due: f64,
+    closed: bool,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Ready(Box<Ready>),
+    Running(JoinHandle<Result<Columns, String>>),
+    Taken,
+}
+
+/// What the thread will need.
+#[derive(Debug)]
+struct Ready {
+    target: Target,
+    connect: Tcp,
+    commands: mpsc::UnboundedReceiver<Command>,
+    progress: Arc<Progress>,
+}
+
+/// Whether the thread has ended.
+#[derive(Debug, Default)]
+struct End {
+    reached: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// Tells of the end when it is dropped, after a panic too.
+struct AtEnd(Arc<End>);
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        *self
+            .0
+            .reached
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl LoadRun {
+    /// `target`: see [`Target::from_json`].
+    pub fn new(target: &str) -> Result<Self, RunError> {
+        let target = Target::from_json(target)?;
+        let connect = Tcp::new(&target)?;
+        let (sender, commands) = mpsc::unbounded_channel();
+        let progress = Arc::new(Progress::default());
+        let ready = Ready {
+            target,
+            connect,
+            commands,
+            progress: Arc::clone(&progress),
+        };
+        Ok(Self {
+            progress,
+            state: Mutex::new(State {
+                commands: sender,
+                last_due: 0.0,
+                closed: false,
+                stage: Stage::Ready(Box::new(ready)),
+            }),
+            end: Arc::default(),
+        })
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds requests whose due times ascend, before or after the start. Nothing is added when one is wrong.
+    pub fn add(&self, requests: Vec<Request>) -> Result<(), RunError> {
+        let mut state = self.state();
+        if state.closed {
+            return Err(RunError::State("is closed; nothing can be added"));
+        }
+        let mut last = state.last_due;
+        for request in &requests {
+            if !(last..=LATEST_DUE).contains(&request.due) {
+                let due = request.due;
+                return Err(RunError::Due { due, last });
+            }
+            last = request.due;
+        }
+        state.last_due = last;
+        // a load that has been stopped and has ended takes nothing more; its caller learns that from the columns
+        let _ = state.commands.send(Command::Add(requests));
+        Ok(())
+    }
+
+    /// Time 0 is now.
+    pub fn start(&self) -> Result<(), RunError> {
+        let mut state = self.state();
+        match std::mem::replace(&mut state.stage, Stage::Taken) {
+            Stage::Ready(ready) => {
+                let end = AtEnd(Arc::clone(&self.end));
+                let thread = std::thread::Builder::new().name("penstock-load".to_owned());
+                let spawned = thread.spawn(move || {
+                    let _end = end;
+                    run(*ready)
+                });
+                let spawned = spawned.map_err(|e| RunError::Thread(e.to_string()))?;
+                state.stage = Stage::Running(spawned);
+                Ok(())
+            }
+            other => {
+                state.stage = other;
+                Err(RunError::State("has been started before"))
+            }
+        }
+    }
+
+    /// Nothing more will be added; without it a load does not end by itself.
+    pub fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        let _ = state.commands.send(Command::Close);
+    }
+
+    /// Sends nothing more and cuts what is open.
+    pub fn stop(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        let _ = state.commands.send(Command::Stop);
+    }
+
+    /// Waits for the end; whether it has come.
+    pub fn wait(&self, limit: Duration) -> Result<bool, RunError> {
+        if matches!(self.state().stage, Stage::Ready(_)) {
+            return Err(RunError::State("has not been started"));
+        }
+        let reached = self
+            .end
+            .reached
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .end
+            .changed
+            .wait_timeout_while(reached, limit, |reached| !*reached);
+        Ok(*waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// The records, once, after the end.
+    pub fn take(&self) -> Result<Columns, RunError> {
+        let mut state = self.state();
+        match std::mem::replace(&mut state.stage, Stage::Taken) {
+            Stage::Running(thread) if self.wait_ended() => match thread.join() {
+                Ok(Ok(columns)) => Ok(columns),
+                Ok(Err(problem)) => Err(RunError::Thread(problem)),
+                Err(panic) => Err(RunError::Thread(panic_message(panic.as_ref()))),
+            },
+            Stage::Taken => Err(RunError::State("has given its records away already")),
+            unfinished => {
+                state.stage = unfinished;
+                Err(RunError::State("has not ended"))
+            }
+        }
+    }
+
+    fn wait_ended(&self) -> bool {
+        *self
+            .end
+            .reached
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for LoadRun {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("ended in a panic: {}", text.unwrap_or_default())
+}
+
+fn run(ready: Ready) -> Result<Columns, String> {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .event_interval(TASKS_BETWEEN_POLLS)
+        .build_local(LocalOptions::default())
+        .map_err(|e| e.to_string())?;
+    let mut columns = runtime.block_on(async {
+        let alarm = TimerFd::new().map_err(|e| format!("timerfd: {e}"))?;
+        let Ready {
+            target,
+            connect,
+            commands,
+            progress,
+        } = ready;
+        let load = run_load(target, connect, alarm, commands, progress);
+        // as a task of its own it is not looked at whenever any other has been
+        let load = tokio::task::spawn_local(load).await;
+        load.map_err(|e| panic_message(e.into_panic().as_ref()))
+    })?;
+    // a name that is still being looked up is not waited for
+    runtime.shutdown_background();
+    let cpu = clock_gettime(ClockId::ThreadCPUTime);
+    columns.cpu_s = Duration::new(
+        u64::try_from(cpu.tv_sec).unwrap_or(0),
+        u32::try_from(cpu.tv_nsec).unwrap_or(0),
+    )
+    .as_secs_f64();
+    Ok(columns)
+}

@@ -1,0 +1,150 @@
+//! KV blocks of sequences: finding prefixes, entering, publishing, leaving.
+
+use std::collections::HashMap;
+
+use penstock_prefix::{Digest, UNIT, chain, root};
+
+use super::pool::BlockPool;
+use super::sequence::Sequence;
+use crate::Profile;
+
+#[derive(Debug)]
+pub(super) struct Kv {
+    pub(super) pool: BlockPool,
+    block_size: usize,
+    identity: Digest,
+    caching: bool,
+    /// Blocks that a running sequence is about to fill, and its arrival number.
+    claimed: HashMap<Digest, u64>,
+}
+
+/// What a waiting sequence finds in the cache.
+pub(super) enum Found {
+    /// Blocks to start from; often none.
+    Blocks(Vec<u32>),
+    /// A running sequence computes the next one to share.
+    Coming,
+}
+
+impl Kv {
+    pub(super) fn new(profile: &Profile) -> Self {
+        Self {
+            pool: BlockPool::new(profile.num_blocks),
+            block_size: profile.block_size as usize,
+            identity: profile.cache_identity(),
+            caching: profile.prefix_caching,
+            claimed: HashMap::new(),
+        }
+    }
+
+    pub(super) fn blocks_for(&self, tokens: usize) -> usize {
+        tokens.div_ceil(self.block_size)
+    }
+
+    /// Blocks whose KV is here. At least the last known token is computed: its logits are needed.
+    pub(super) fn find(&self, seq: &mut Sequence) -> Found {
+        if !self.caching {
+            return Found::Blocks(Vec::new());
+        }
+        if seq
+            .awaits
+            .is_some_and(|digest| self.claimed.contains_key(&digest))
+        {
+            return Found::Coming;
+        }
+        self.name_blocks(seq);
+        if !seq.reads_cache {
+            return Found::Blocks(Vec::new());
+        }
+        let limit = (seq.tokens.len() - 1) / self.block_size;
+        let named = &seq.digests[..limit.min(seq.digests.len())];
+        let hits: Vec<u32> = named
+            .iter()
+            .map_while(|digest| self.pool.find(digest))
+            .collect();
+        match named.get(hits.len()) {
+            Some(next) if self.claimed.contains_key(next) => {
+                seq.awaits = Some(*next);
+                Found::Coming
+            }
+            _ => Found::Blocks(hits),
+        }
+    }
+
+    /// Gives a sequence blocks for all it knows; false when the pool cannot, with one to grow into for each of the `running`.
+    pub(super) fn enter(&mut self, seq: &mut Sequence, hits: &[u32], running: usize) -> bool {
+        let missing = self.blocks_for(seq.tokens.len()) - hits.len();
+        let free_hits = hits
+            .iter()
+            .filter(|block| self.pool.is_free(**block))
+            .count();
+        if missing + running + free_hits > self.pool.available() {
+            return false;
+        }
+        hits.iter().for_each(|block| self.pool.share(*block));
+        seq.blocks.extend_from_slice(hits);
+        seq.blocks
+            .extend((0..missing).map_while(|_| self.pool.take()));
+        seq.computed = hits.len() * self.block_size;
+        seq.awaits = None;
+        seq.published = hits.len();
+        for digest in &seq.digests[hits.len()..] {
+            self.claimed.entry(*digest).or_insert(seq.order);
+        }
+        true
+    }
+
+    /// Whether the next token of a sequence has a block already.
+    pub(super) fn has_room(&self, seq: &Sequence) -> bool {
+        seq.blocks.len() * self.block_size >= seq.tokens.len()
+    }
+
+    /// Names the blocks that have been filled.
+    pub(super) fn publish(&mut self, seq: &mut Sequence) {
+        let full = seq.computed / self.block_size;
+        if !self.caching || full <= seq.published {
+            return;
+        }
+        if seq.digests.len() < full {
+            self.name_blocks(seq);
+        }
+        for at in seq.published..full {
+            self.pool.publish(seq.blocks[at], seq.digests[at]);
+            self.disclaim(&seq.digests[at], seq.order);
+        }
+        seq.published = full;
+    }
+
+    /// Takes all blocks from a sequence.
+    pub(super) fn vacate(&mut self, seq: &mut Sequence) {
+        let unpublished = seq.published.min(seq.digests.len());
+        for digest in &seq.digests[unpublished..] {
+            self.disclaim(digest, seq.order);
+        }
+        self.pool.release(&seq.blocks);
+        seq.blocks.clear();
+    }
+
+    fn disclaim(&mut self, digest: &Digest, order: u64) {
+        if self.claimed.get(digest) == Some(&order) {
+            self.claimed.remove(digest);
+        }
+    }
+
+    /// A block's name is the digest of its last unit.
+    fn name_blocks(&self, seq: &mut Sequence) {
+        let size = self.block_size;
+        let (start, end) = (seq.digests.len() * size, seq.tokens.len() / size * size);
+        if start == end {
+            return;
+        }
+        let parent = match seq.digests.last() {
+            Some(digest) => *digest,
+            None => root(&self.identity, b"", &seq.salt),
+        };
+        let units = chain(&self.identity, Some(&parent), &seq.tokens[start..end]);
+        let per_block = size / UNIT;
+        seq.digests
+            .extend(units.iter().skip(per_block - 1).step_by(per_block));
+    }
+}

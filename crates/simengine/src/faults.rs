@@ -1,0 +1,167 @@
+//! Faults on purpose: which request meets which.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::random;
+
+/// What goes wrong with a request. Counts are tokens sent before it does; an answer that is not longer is unharmed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum FaultKind {
+    /// 503 with Retry-After.
+    Refuse,
+    /// An answer with this status.
+    Status(u16),
+    /// The headers come this much later than the first token.
+    SlowHeaders(Duration),
+    /// An error event ends the stream.
+    ErrorEvent(u32),
+    /// The connection is dropped.
+    Cut(u32),
+    /// Nothing comes any more, and the connection stays open.
+    Stall(u32),
+    /// An event that is not JSON.
+    Malformed(u32),
+    /// The answer ends with `stop` after this many tokens, whatever was asked for.
+    EarlyStop(u32),
+    /// No event has a finish reason.
+    NoFinish,
+    /// No usage, though it was asked for.
+    NoUsage,
+}
+
+/// A fault and how often it strikes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Fault {
+    pub kind: FaultKind,
+    /// Of each request, independently of the others.
+    pub probability: f64,
+}
+
+const KINDS: &str = "refuse, status, slow-headers, error-event, cut, stall, malformed, early-stop, no-finish, no-usage";
+const TOKENS: f64 = 4.0;
+
+impl FromStr for Fault {
+    type Err = String;
+
+    /// `KIND[:PROBABILITY[:PARAM]]`; the probability is 1 unless said, PARAM a count of tokens (default 4), the status (500) or the
+    /// seconds of the delay (1).
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut words = text.splitn(3, ':');
+        let name = words.next().unwrap_or_default();
+        let mut number = |what: &str, allowed: std::ops::RangeInclusive<f64>| match words.next() {
+            None | Some("") => Ok(None),
+            Some(word) => match word.parse::<f64>() {
+                Ok(value) if allowed.contains(&value) => Ok(Some(value)),
+                _ => Err(format!(
+                    "fault {text:?}: {what} must be {} to {}",
+                    allowed.start(),
+                    allowed.end()
+                )),
+            },
+        };
+        let probability = number("the probability", 0.0..=1.0)?.unwrap_or(1.0);
+        let kind = match name {
+            "status" => {
+                FaultKind::Status(number("the status", 400.0..=599.0)?.unwrap_or(500.0) as u16)
+            }
+            "slow-headers" => FaultKind::SlowHeaders(Duration::from_secs_f64(
+                number("the delay in seconds", 0.0..=3600.0)?.unwrap_or(1.0),
+            )),
+            _ => {
+                let tokens = number("the number of tokens", 0.0..=1e9)?;
+                Self::by_tokens(name, tokens).map_err(|why| format!("fault {text:?}: {why}"))?
+            }
+        };
+        Ok(Self { kind, probability })
+    }
+}
+
+impl Fault {
+    fn by_tokens(name: &str, given: Option<f64>) -> Result<FaultKind, String> {
+        let count = given.unwrap_or(TOKENS) as u32;
+        let kind = match name {
+            "error-event" => FaultKind::ErrorEvent(count),
+            "cut" => FaultKind::Cut(count),
+            "stall" => FaultKind::Stall(count),
+            "malformed" => FaultKind::Malformed(count),
+            "early-stop" => FaultKind::EarlyStop(count.max(1)),
+            "refuse" | "no-finish" | "no-usage" if given.is_some() => {
+                return Err(format!("{name} has no further parameter"));
+            }
+            "refuse" => FaultKind::Refuse,
+            "no-finish" => FaultKind::NoFinish,
+            "no-usage" => FaultKind::NoUsage,
+            _ => return Err(format!("there is no such fault, only {KINDS}")),
+        };
+        Ok(kind)
+    }
+}
+
+/// The faults of one engine.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    pub list: Vec<Fault>,
+    pub seed: u64,
+}
+
+impl Faults {
+    /// The fault of the request with this number: the first of the list that strikes.
+    pub fn pick(&self, request: u64) -> Option<FaultKind> {
+        let strikes = |(at, fault): (usize, &Fault)| {
+            let key = random::join(random::join(self.seed, at as u64), request);
+            (random::unit(key) < fault.probability).then_some(fault.kind)
+        };
+        self.list.iter().enumerate().find_map(strikes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn parsed(text: &str) -> Fault {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn words_become_faults() {
+        let fault = |kind, probability| Fault { kind, probability };
+        assert_eq!(parsed("cut"), fault(FaultKind::Cut(4), 1.0));
+        assert_eq!(parsed("cut:0.25:9"), fault(FaultKind::Cut(9), 0.25));
+        assert_eq!(parsed("status::429"), fault(FaultKind::Status(429), 1.0));
+        assert_eq!(parsed("no-usage:0.5"), fault(FaultKind::NoUsage, 0.5));
+        let delay = FaultKind::SlowHeaders(Duration::from_millis(250));
+        assert_eq!(parsed("slow-headers:1:0.25"), fault(delay, 1.0));
+    }
+
+    #[test]
+    fn wrong_words_are_named() {
+        for (text, complaint) in [
+            ("explode", "no such fault"),
+            ("cut:2", "probability must be 0 to 1"),
+            ("cut:x", "probability"),
+            ("cut:1:-1", "number of tokens"),
+            ("status:1:200", "status must be 400 to 599"),
+            ("refuse:1:4", "no further parameter"),
+        ] {
+            let error = text.parse::<Fault>().unwrap_err();
+            assert!(error.contains(complaint), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn probabilities_hold_and_the_first_of_the_list_wins() {
+        let faults = Faults {
+            list: vec![parsed("refuse:0.25"), parsed("cut:0.5")],
+            seed: 3,
+        };
+        let picks: Vec<_> = (0..40_000).map(|n| faults.pick(n)).collect();
+        let share = |kind| picks.iter().filter(|p| **p == kind).count() as f64 / 40_000.0;
+        assert!((share(Some(FaultKind::Refuse)) - 0.25).abs() < 0.02);
+        assert!((share(Some(FaultKind::Cut(4))) - 0.375).abs() < 0.02);
+        let again: Vec<_> = (0..40_000).map(|n| faults.pick(n)).collect();
+        assert_eq!(picks, again);
+    }
+}

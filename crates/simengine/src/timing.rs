@@ -1,0 +1,207 @@
+//! How long a step takes.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::random;
+
+/// What one step computes, as far as its cost depends on it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepShape {
+    /// Sequences that compute one token.
+    pub decodes: u32,
+    /// Tokens of longer chunks.
+    pub prompt_tokens: u32,
+    /// Tokens that the decodes attend to.
+    pub decode_context: u64,
+    /// Pairs of a chunk's token and a token that it attends to.
+    pub prompt_context: u64,
+}
+
+/// The cost of a step: base + decodes + prompt tokens + attention, then jitter. Everything in microseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timing {
+    /// Every step.
+    pub base_us: f64,
+    /// Cost of decoding n sequences: points (n, cost), linear between them, from (0, 0), beyond the last as before it.
+    pub decode_us: Vec<(u32, f64)>,
+    /// Each prompt token.
+    pub prompt_us_per_token: f64,
+    /// Each thousand tokens that a decode attends to.
+    pub decode_us_per_context_ktoken: f64,
+    /// Each thousand pairs of a prompt token and a token that it attends to.
+    pub prompt_us_per_context_ktoken: f64,
+    /// A step takes its cost times a factor that is uniform in [1 - jitter, 1 + jitter].
+    pub jitter: f64,
+}
+
+impl Default for Timing {
+    /// SmolLM2-135M with 4-bit weights on two cores of an AMD EPYC with AVX-512: fitted to the times of steps of one
+    /// batch size, context or chunk.
+    fn default() -> Self {
+        Self {
+            base_us: 100.0,
+            decode_us: vec![(1, 1_950.0), (4, 3_400.0), (8, 5_100.0), (32, 11_700.0)],
+            prompt_us_per_token: 192.0,
+            decode_us_per_context_ktoken: 780.0,
+            prompt_us_per_context_ktoken: 120.0,
+            jitter: 0.0,
+        }
+    }
+}
+
+impl Timing {
+    /// No cost at all.
+    pub fn instant() -> Self {
+        Self {
+            base_us: 0.0,
+            decode_us: Vec::new(),
+            prompt_us_per_token: 0.0,
+            decode_us_per_context_ktoken: 0.0,
+            prompt_us_per_context_ktoken: 0.0,
+            jitter: 0.0,
+        }
+    }
+
+    /// What is wrong with the values, if anything.
+    pub fn complaint(&self) -> Option<String> {
+        let costs = [
+            ("base_us", self.base_us),
+            ("prompt_us_per_token", self.prompt_us_per_token),
+            (
+                "decode_us_per_context_ktoken",
+                self.decode_us_per_context_ktoken,
+            ),
+            (
+                "prompt_us_per_context_ktoken",
+                self.prompt_us_per_context_ktoken,
+            ),
+        ];
+        if let Some((name, value)) = costs.iter().find(|(_, value)| !is_cost(*value)) {
+            return Some(format!("timing.{name} must be 0 to 1e9, not {value}"));
+        }
+        if !(0.0..1.0).contains(&self.jitter) {
+            return Some(format!(
+                "timing.jitter must be at least 0 and under 1, not {}",
+                self.jitter
+            ));
+        }
+        let ascending = self.decode_us.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let valid = |&(n, cost): &(u32, f64)| n >= 1 && is_cost(cost);
+        (!ascending || !self.decode_us.iter().all(valid)).then(|| {
+            "timing.decode_us must be [batch, cost] pairs with ascending batches from 1 and costs of 0 to 1e9"
+                .to_owned()
+        })
+    }
+
+    /// Time of step number `step` of a run with this seed.
+    pub fn cost(&self, shape: &StepShape, seed: u64, step: u64) -> Duration {
+        let attention = shape.decode_context as f64 * self.decode_us_per_context_ktoken
+            + shape.prompt_context as f64 * self.prompt_us_per_context_ktoken;
+        let us = self.base_us
+            + self.decode_cost(shape.decodes)
+            + f64::from(shape.prompt_tokens) * self.prompt_us_per_token
+            + attention / 1e3;
+        let factor = match self.jitter {
+            0.0 => 1.0,
+            jitter => 1.0 + jitter * (2.0 * random::unit(random::join(seed, step)) - 1.0),
+        };
+        Duration::from_nanos((us * factor * 1e3).round() as u64)
+    }
+
+    fn decode_cost(&self, decodes: u32) -> f64 {
+        let mut before = (0, 0.0);
+        let mut slope = 0.0;
+        for &(batch, cost) in &self.decode_us {
+            slope = (cost - before.1) / f64::from(batch - before.0);
+            if decodes <= batch {
+                break;
+            }
+            before = (batch, cost);
+        }
+        (before.1 + slope * f64::from(decodes - before.0)).max(0.0)
+    }
+}
+
+fn is_cost(value: f64) -> bool {
+    (0.0..=1e9).contains(&value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(timing: &Timing, shape: StepShape) -> f64 {
+        timing.cost(&shape, 0, 1).as_secs_f64() * 1e6
+    }
+
+    #[test]
+    fn decodes_are_linear_between_points_and_beyond() {
+        let timing = Timing {
+            base_us: 100.0,
+            decode_us: vec![(2, 1000.0), (4, 1400.0)],
+            ..Timing::instant()
+        };
+        let of = |decodes| {
+            cost(
+                &timing,
+                StepShape {
+                    decodes,
+                    ..StepShape::default()
+                },
+            )
+        };
+        let expected = [100.0, 600.0, 1100.0, 1300.0, 1500.0, 1700.0, 1900.0];
+        for (decodes, expected) in (0..).zip(expected) {
+            assert!((of(decodes) - expected).abs() < 1e-6, "{decodes}");
+        }
+    }
+
+    #[test]
+    fn prompt_and_context_add_up() {
+        let timing = Timing {
+            prompt_us_per_token: 3.0,
+            decode_us_per_context_ktoken: 5.0,
+            prompt_us_per_context_ktoken: 0.5,
+            ..Timing::instant()
+        };
+        let shape = StepShape {
+            decodes: 2,
+            prompt_tokens: 10,
+            decode_context: 4000,
+            prompt_context: 2000,
+        };
+        assert!((cost(&timing, shape) - (30.0 + 20.0 + 1.0)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn jitter_stays_in_its_band_and_follows_the_seed() {
+        let timing = Timing {
+            base_us: 1000.0,
+            jitter: 0.2,
+            ..Timing::instant()
+        };
+        let at = |seed, step| timing.cost(&StepShape::default(), seed, step);
+        let costs: Vec<_> = (1..500).map(|step| at(1, step).as_micros()).collect();
+        assert!(costs.iter().all(|us| (800..=1200).contains(us)));
+        assert!(costs.iter().any(|us| *us < 850) && costs.iter().any(|us| *us > 1150));
+        assert_eq!(at(1, 7), at(1, 7));
+        assert_ne!(at(1, 7), at(2, 7));
+    }
+
+    #[test]
+    fn wrong_values_are_named() {
+        let complaint = |change: fn(&mut Timing)| {
+            let mut timing = Timing::default();
+            change(&mut timing);
+            timing.complaint().unwrap_or_default()
+        };
+        assert!(complaint(|t| t.base_us = -1.0).contains("base_us"));
+        assert!(complaint(|t| t.prompt_us_per_token = f64::NAN).contains("prompt_us_per_token"));
+        assert!(complaint(|t| t.jitter = 1.0).contains("jitter"));
+        assert!(complaint(|t| t.decode_us = vec![(2, 1.0), (2, 2.0)]).contains("decode_us"));
+        assert_eq!(complaint(|_| ()), "");
+    }
+}

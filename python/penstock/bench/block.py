@@ -1,0 +1,109 @@
+"""The block that is printed after a run: vLLM's lines in vLLM's format, then what only this tool knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+WIDTH = 50
+METRICS = {
+    "ttft": ("TTFT", "Time to First Token"),
+    "tpot": ("TPOT", "Time per Output Token (excl. 1st token)"),
+    "itl": ("ITL", "Inter-token Latency"),
+    "e2el": ("E2EL", "End-to-end Latency"),
+    "client_queue_time": ("Client Queue Time", "Client-side Queueing"),
+    "e2el_including_client_queue": ("E2EL incl. Client Queue", "Queue-inclusive End-to-end Latency"),
+}
+"""Names that --percentile-metrics takes, and how the block calls them."""
+
+TRACE = {"shortened": "Prompts cut to fit the server:", "dropped": "Requests too long for the server:"}
+"""Notes on a trace that are worth a line."""
+
+Result = Mapping[str, Any]
+
+
+def render(result: Result, metrics: Sequence[str]) -> str:
+    """The block of `result`, with a section for each of `metrics` that it holds."""
+    return "\n".join(_lines(result, metrics))
+
+
+def _lines(result: Result, metrics: Sequence[str]) -> Iterator[str]:
+    yield _title("Serving Benchmark Result", "=")
+    yield from _totals(result)
+    for name in METRICS:
+        if name in metrics and f"mean_{name}_ms" in result:
+            yield from _section(result, name)
+    yield from _penstock(result)
+    yield "=" * WIDTH
+
+
+def _title(text: str, fill: str) -> str:
+    # Only the first title has spaces around it.
+    return f"{f' {text} ' if fill == '=' else text:{fill}^{WIDTH}}"
+
+
+def _number(label: str, value: int) -> str:
+    return f"{label:<40} {value:<10}"
+
+
+def _decimal(label: str, value: float) -> str:
+    return f"{label:<40} {value:<10.2f}"
+
+
+def _totals(result: Result) -> Iterator[str]:
+    yield _number("Successful requests:", result["completed"])
+    yield _number("Failed requests:", result["failed"])
+    if result["max_concurrency"] is not None:
+        yield _number("Maximum request concurrency:", result["max_concurrency"])
+    if result["request_rate"] != "inf":
+        yield _decimal("Request rate configured (RPS):", result["request_rate"])
+    yield _decimal("Benchmark duration (s):", result["duration"])
+    yield _number("Total input tokens:", result["total_input_tokens"])
+    yield _number("Total generated tokens:", result["total_output_tokens"])
+    yield _decimal("Request throughput (req/s):", result["request_throughput"])
+    if result["request_goodput"] is not None:
+        yield _decimal("Request goodput (req/s):", result["request_goodput"])
+    yield _decimal("Output token throughput (tok/s):", result["output_throughput"])
+    yield _decimal("Peak output token throughput (tok/s):", result["max_output_tokens_per_s"])
+    yield _decimal("Peak concurrent requests:", result["max_concurrent_requests"])
+    yield _decimal("Total token throughput (tok/s):", result["total_token_throughput"])
+
+
+def _section(result: Result, name: str) -> Iterator[str]:
+    short, title = METRICS[name]
+    yield _title(title, "-")
+    yield _decimal(f"Mean {short} (ms):", result[f"mean_{name}_ms"])
+    yield _decimal(f"Median {short} (ms):", result[f"median_{name}_ms"])
+    for key, value in result.items():
+        if key.startswith("p") and key.endswith(f"_{name}_ms") and key[1].isdigit():
+            percent = key[1 : -len(f"_{name}_ms")]
+            yield _decimal(f"P{percent} {short} (ms):", value)
+
+
+def _penstock(result: Result) -> Iterator[str]:
+    ours = result["penstock"]
+    yield _title("Penstock", "-")
+    for kind, count in sorted(ours["failures"].items()):
+        yield _number(f"Failed ({kind}):", count)
+    # With a limit of concurrency a request waits in the client for its place; else it is sent when it is due.
+    waited = "send lateness" if result["max_concurrency"] is None else "client-side queueing"
+    for statistic in ("mean", "p99", "max"):
+        yield _decimal(f"{statistic.capitalize()} {waited} (ms):", ours["send_lateness_ms"][statistic])
+    usage = ours["usage"]
+    if usage["reported"] < result["completed"]:
+        yield _number("Answers without usage:", result["completed"] - usage["reported"])
+    yield _number("Prompts of another length than asked:", usage["prompt_mismatch"])
+    yield _number("Cached prompt tokens:", usage["cached_tokens"])
+    for what, label in TRACE.items():
+        if ours.get("trace", {}).get(what):
+            yield _number(label, ours["trace"][what])
+    if ours["partial"]:
+        yield _number("Interrupted; requests not ended:", _not_ended(result))
+    yield from (f"  {example}" for example in ours["failure_examples"])
+
+
+def _not_ended(result: Result) -> int:
+    kinds: Mapping[str, int] = result["penstock"]["failures"]
+    ended: int = result["completed"] + result["failed"] - kinds.get("interrupted", 0) - kinds.get("unsent", 0)
+    expected: int = result["num_prompts"]
+    return expected - ended

@@ -1,0 +1,69 @@
+"""A request as the JSON body that OpenAI's completions and chat endpoints take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.bench.request import Prompt, Request
+from penstock.core import PenstockError
+
+ENDPOINTS = {"openai": "/v1/completions", "vllm": "/v1/completions", "openai-chat": "/v1/chat/completions"}
+"""Backends and where they post to. `vllm` is another name of `openai`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What all bodies of a run share. `extra` wins over the rest, a request's own fields over `extra`."""
+
+    chat: bool
+    model: str
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    extra: Mapping[str, object] = field(default_factory=dict)
+    request_id_prefix: str | None = None
+    """When given, bodies carry `request_id`: this and the number of the request."""
+
+    def encode(self, request: Request, index: int) -> tuple[int, bytes]:
+        """Tokens that the answer must have (0: any number), and the body."""
+        fields = self._fields(request)
+        if self.request_id_prefix is not None:
+            fields["request_id"] = f"{self.request_id_prefix}{index}"
+        must = request.output_tokens if fields.get("ignore_eos") is True else 0
+        return must, json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+    def _fields(self, request: Request) -> dict[str, object]:
+        fields: dict[str, object] = {"model": self.model}
+        if self.chat:
+            fields["messages"] = _messages(request.prompt)
+            fields["max_completion_tokens"] = request.output_tokens
+            if self.logprobs is not None:
+                fields |= {"logprobs": True, "top_logprobs": self.logprobs}
+        else:
+            fields["prompt"] = _flat(request.prompt)
+            fields["max_tokens"] = request.output_tokens
+            if self.logprobs is not None:
+                fields["logprobs"] = self.logprobs
+        fields |= {"stream": True, "stream_options": {"include_usage": True}}
+        if self.ignore_eos:
+            fields["ignore_eos"] = True
+        return {**fields, **self.extra, **request.extra}
+
+
+def _messages(prompt: Prompt) -> object:
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    if prompt and isinstance(prompt[0], int):
+        raise PenstockError(
+            "token ids cannot be sent as a conversation: leave out --prompt-ids or use --backend openai"
+        )
+    return prompt
+
+
+def _flat(prompt: Prompt) -> object:
+    if not isinstance(prompt, str) and prompt and not isinstance(prompt[0], int):
+        raise PenstockError(
+            "the dataset holds conversations, which --backend openai cannot send: use --backend openai-chat"
+        )
+    return prompt

@@ -1,0 +1,184 @@
+"""All servers, turn by turn. A server that fails leaves; nothing that was started stays."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from penstock.bench.compare.contender import Contender
+from penstock.bench.compare.journal import Journal
+from penstock.bench.compare.processes import uninterrupted, wait_until_quiet
+from penstock.bench.compare.schedule import Turn, interleaved, seed_of, sequential
+from penstock.bench.compare.summary import Result
+from penstock.bench.compare.table import run_line
+from penstock.bench.compare.workloads import Planned
+from penstock.core import PenstockError
+
+Measure = Callable[[argparse.Namespace, str, int, Mapping[str, object]], Result]
+"""Arguments of a workload, base URL, seed and tags to the result of one run."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the comparison is held. Times are seconds, shares are of the whole machine (0 to 1)."""
+
+    order: str
+    """`interleaved` or `sequential`."""
+    repeats: int
+    seed: int
+    warm_up: Sequence[argparse.Namespace]
+    """Run after the start of each server and not recorded."""
+    patience: float
+    """For a server to be ready."""
+    quiet_wait: float
+    max_foreign: float
+    """CPU share of others that disturbs a run."""
+    attempts: int
+    """Runs of a disturbed measurement, at most."""
+
+
+class Comparison:
+    """The servers that are still in it, and the journal that grows with them."""
+
+    def __init__(
+        self,
+        contenders: Sequence[Contender],
+        workloads: Sequence[Planned],
+        rules: Rules,
+        measure: Measure,
+        journal: Journal,
+        say: Say,
+    ) -> None:
+        self._contenders = {contender.name: contender for contender in contenders}
+        self._workloads = workloads
+        self._rules = rules
+        self._measure = measure
+        self._journal = journal
+        self._say = say
+
+    def run(self) -> None:
+        """Every turn.
+
+        Raises:
+            KeyboardInterrupt: it was interrupted; what there is has been written.
+        """
+        try:
+            if self._rules.order == "interleaved":
+                self._interleaved()
+            else:
+                self._sequential()
+        finally:
+            with uninterrupted():
+                for contender in self._contenders.values():
+                    contender.end()
+
+    def _interleaved(self) -> None:
+        names = list(self._contenders)
+        for name in names:
+            if contender := self._start(name):
+                contender.stop()
+        for turn in interleaved(names, self._workloads, self._rules.repeats):
+            if contender := self._contenders.get(turn.server):
+                contender.resume()
+                self._turn(contender, turn)
+                contender.stop()
+
+    def _sequential(self) -> None:
+        turns = sequential(list(self._contenders), self._workloads, self._rules.repeats)
+        for name, own in groupby(turns, key=lambda turn: turn.server):
+            contender = self._start(name)
+            for turn in own:
+                if name in self._contenders and contender:
+                    self._turn(contender, turn)
+            if contender:
+                contender.end()
+
+    def _start(self, name: str) -> Contender | None:
+        """Start and warm up a server; None when it failed and has left."""
+        contender = self._contenders[name]
+        wait_until_quiet(self._rules.quiet_wait, self._rules.max_foreign)
+        try:
+            contender.start(self._rules.patience)
+            for index, parsed in enumerate(self._rules.warm_up):
+                _check_interrupt(self._measure(parsed, contender.url, self._rules.seed + index, {}))
+        except (PenstockError, OSError) as error:
+            self._drop(contender, str(error))
+            return None
+        self._say(f"{name}: ready after {contender.ready_s:.2f} s")
+        self._journal.server(name, contender.facts())
+        return contender
+
+    def _turn(self, contender: Contender, turn: Turn) -> None:
+        try:
+            result = self._least_disturbed(contender, turn)
+        except (PenstockError, OSError) as error:
+            self._drop(contender, contender.ending() if not contender.alive() else str(error))
+            return
+        own = result["penstock"]
+        interrupted = bool(own["partial"])
+        dead = not contender.alive()
+        # On disk and in the counts, but not in the statistics: half of it was measured on nothing.
+        own["partial"] = interrupted or dead
+        self._journal.run(contender.name, turn.planned.workload, turn.repeat, result)
+        self._say(run_line(result))
+        if interrupted:
+            raise KeyboardInterrupt
+        if dead:
+            self._drop(contender, contender.ending())
+        elif not result["completed"]:
+            example = next(iter(own.get("failure_examples") or ["no example"]))
+            self._trouble(f"{contender.name}, {turn.planned.workload.label}: no request completed: {example}")
+
+    def _least_disturbed(self, contender: Contender, turn: Turn) -> Result:
+        """Of at most `attempts` runs, the first that is quiet enough if there is one."""
+        best: Result | None = None
+        for attempt in range(self._rules.attempts):
+            wait_until_quiet(self._rules.quiet_wait, self._rules.max_foreign)
+            result = self._once(contender, turn, attempt)
+            if result["penstock"]["partial"] or not contender.alive():
+                return result
+            if best is None or _foreign(result) < _foreign(best):
+                best = result
+            if _foreign(result) <= self._rules.max_foreign:
+                break
+        assert best is not None, "attempts are at least 1"
+        return best
+
+    def _once(self, contender: Contender, turn: Turn, attempt: int) -> Result:
+        workload = turn.planned.workload
+        tags = {
+            "server": contender.name,
+            "workload": workload.name,
+            "repeat": turn.repeat,
+            "axis": workload.axis,
+            "point": workload.point,
+        }
+        meter = contender.meter()
+        seed = seed_of(self._rules.seed, workload, turn.repeat, attempt)
+        result = self._measure(turn.planned.parsed, contender.url, seed, tags)
+        result["penstock"]["command"] = "compare"
+        if meter is not None:
+            result["penstock"]["process"] = {**meter.read(), "pss_mb": contender.pss_mb()}
+        return result
+
+    def _drop(self, contender: Contender, reason: str) -> None:
+        del self._contenders[contender.name]
+        with uninterrupted():
+            contender.end()
+        self._trouble(f"{contender.name} left the comparison: {reason}")
+
+    def _trouble(self, line: str) -> None:
+        self._say(line)
+        self._journal.trouble(line)
+
+
+def _foreign(result: Result) -> float:
+    return float((result["penstock"].get("process") or {}).get("foreign_share", 0.0))
+
+
+def _check_interrupt(result: Result) -> None:
+    if result["penstock"]["partial"]:
+        raise KeyboardInterrupt

@@ -1,0 +1,48 @@
+"""Whose turn it is. Pure: names in, turns out."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.bench.compare.summary import Workload
+from penstock.bench.compare.workloads import Planned
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One run: a server under a workload. Repeats count from 1."""
+
+    server: str
+    planned: Planned
+    repeat: int
+
+
+def interleaved(servers: Sequence[str], workloads: Sequence[Planned], repeats: int) -> Iterator[Turn]:
+    """Round by round: within each repeat and workload every server has its turn.
+
+    Who is first moves on with each repeat and each workload, so that nobody always finds the machine as the
+    same other one has left it.
+    """
+    for repeat in range(1, repeats + 1):
+        for index, planned in enumerate(workloads):
+            first = (repeat - 1 + index) % max(1, len(servers))
+            for server in [*servers[first:], *servers[:first]]:
+                yield Turn(server, planned, repeat)
+
+
+def sequential(servers: Sequence[str], workloads: Sequence[Planned], repeats: int) -> Iterator[Turn]:
+    """Server by server: all repeats and workloads of one before the next is started."""
+    for server in servers:
+        for repeat in range(1, repeats + 1):
+            for planned in workloads:
+                yield Turn(server, planned, repeat)
+
+
+def seed_of(base: int, workload: Workload, repeat: int, attempt: int) -> int:
+    """The same for every server; new for each repeat and attempt, so that no prefix cache remembers.
+
+    Depends on names, not on positions: a comparison of fewer workloads sends the same prompts.
+    """
+    return zlib.crc32(f"{base}/{workload.label}/{repeat}/{attempt}".encode()) & 0x7FFFFFFF

@@ -1,0 +1,153 @@
+"""`penstock bench latency`: how long one batch of fixed size takes, as `vllm bench latency` has it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock import __version__
+from penstock.bench import backends, flags, result, stats
+from penstock.bench.batch import Backend, Batch
+from penstock.bench.datasets import RandomOptions, random_requests
+from penstock.bench.progress import Progress, Silent, progress
+from penstock.bench.request import Request
+from penstock.bench.runs import INTERRUPTED
+from penstock.core import PenstockError
+
+PERCENTAGES = (10, 25, 50, 75, 90, 99)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("batch")
+    for name, least, default, meaning in (
+        ("--input-len", 1, 32, "tokens of each prompt"),
+        ("--output-len", 1, 128, "tokens of each answer"),
+        ("--batch-size", 1, 8, "requests at once"),
+        ("--num-iters-warmup", 0, 10, "batches that do not count"),
+        ("--num-iters", 1, 30, "batches that do"),
+    ):
+        group.add_argument(
+            name,
+            type=flags.integer(least),
+            default=default,
+            metavar="N",
+            help=f"{meaning} (default: {default})",
+        )
+    group.add_argument("--seed", type=int, default=0, help="of prompts (default: 0)")
+    backends.add_arguments(parser)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """0; 1 when an iteration failed; 130 after Ctrl-C, with the iterations until then printed and kept."""
+    # A prefix cache would skip the prefill; a server that has one gets new prompts in each iteration.
+    backend = backends.open_backend(parsed, Silent(), {"enable_prefix_caching": False})
+    measured = measure(parsed, backend, progress(parsed.disable_tqdm))
+    for line in lines(measured):
+        print(line)
+    if parsed.output_json and measured.seconds:
+        result.write(record(parsed, backend, measured), Path(parsed.output_json))
+    for example in dict.fromkeys(measured.examples):
+        print(f"failed: {example}", file=sys.stderr)
+    if measured.partial:
+        return INTERRUPTED
+    return 1 if measured.failed else 0
+
+
+@dataclass(slots=True)
+class Latencies:
+    """Iterations in which every request succeeded, and how many there were besides."""
+
+    seconds: list[float] = field(default_factory=list)
+    failed: int = 0
+    examples: list[str] = field(default_factory=list)
+    partial: bool = False
+
+
+def measure(parsed: argparse.Namespace, backend: Backend, shown: Progress) -> Latencies:
+    """Warm-up and iterations, until Ctrl-C. PenstockError when a warm-up fails."""
+    found = Latencies()
+    counts = dict.fromkeys(("added", "sent", "open", "completed", "failed", "events", "bytes"), 0)
+    try:
+        batches = _batches(parsed, backend)
+        shown.begin("requests", parsed.batch_size * len(batches))
+        for index, requests in enumerate(batches):
+            done = backend.run(requests, "batch")
+            _note(found, done, warm_up=index < parsed.num_iters_warmup)
+            if found.partial:
+                break
+            counts["completed"] += done.completed
+            counts["failed"] += done.failed
+            counts["events"] += done.output_tokens
+            shown.show(counts)
+    except KeyboardInterrupt:
+        found.partial = True
+    shown.end(counts)
+    return found
+
+
+def _note(found: Latencies, done: Batch, *, warm_up: bool) -> None:
+    if done.partial:
+        found.partial = True
+    elif done.failed and warm_up:
+        raise PenstockError(f"requests of the warm-up failed: {'; '.join(done.examples)}")
+    elif done.failed:
+        found.failed += 1
+        found.examples += done.examples
+    elif not warm_up:
+        found.seconds.append(done.seconds)
+
+
+def _batches(parsed: argparse.Namespace, backend: Backend) -> list[Sequence[Request]]:
+    """Every prompt is another. They are made when a batch is reached, before its clock starts."""
+    count = parsed.num_iters_warmup + parsed.num_iters
+    options = RandomOptions(parsed.batch_size * count, parsed.input_len, parsed.output_len)
+    requests = random_requests(options, backend.maker(), parsed.seed)
+    return [requests[index * parsed.batch_size : (index + 1) * parsed.batch_size] for index in range(count)]
+
+
+def lines(measured: Latencies) -> list[str]:
+    """vLLM's lines; an iteration in which a request failed does not count, and is said."""
+    found = []
+    if measured.seconds:
+        found.append(f"Avg latency: {_mean(measured.seconds)} seconds")
+        percentiles = _percentiles(measured.seconds)
+        found += [f"{percent}% percentile latency: {value} seconds" for percent, value in percentiles.items()]
+    if measured.failed:
+        found.append(f"Iterations with failed requests: {measured.failed}")
+    if measured.partial:
+        found.append(f"Interrupted after {len(measured.seconds)} iterations")
+    return found
+
+
+def record(parsed: argparse.Namespace, backend: Backend, measured: Latencies) -> dict[str, Any]:
+    """The file: vLLM's keys and `penstock`. There must be an iteration."""
+    return {
+        "model_id": backend.model_id,
+        "avg_latency": _mean(measured.seconds),
+        "latencies": measured.seconds,
+        "percentiles": {str(percent): value for percent, value in _percentiles(measured.seconds).items()},
+        "penstock": {
+            "format": result.FORMAT,
+            "version": __version__,
+            "command": "latency",
+            "argv": flags.redacted(parsed.argv),
+            "server": backend.name,
+            "workload": f"{parsed.batch_size} x {parsed.input_len}/{parsed.output_len}",
+            "seed": parsed.seed,
+            "partial": measured.partial,
+            "failed_iterations": measured.failed,
+            "failure_examples": list(dict.fromkeys(measured.examples)),
+        },
+    }
+
+
+def _mean(seconds: Sequence[float]) -> float:
+    return stats.summarise(seconds, ()).mean
+
+
+def _percentiles(seconds: Sequence[float]) -> dict[int, float]:
+    return dict(zip(PERCENTAGES, stats.summarise(seconds, PERCENTAGES).percentiles, strict=True))

@@ -1,0 +1,53 @@
+"""`penstock bench COMMAND`: each a module with `add_arguments` and `run`, imported when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+
+COMMANDS = {
+    "serve": (
+        "penstock.bench.serve",
+        "load on an OpenAI-compatible server, with the flags of `vllm bench serve`",
+    ),
+    "trace": ("penstock.bench.trace", "replay a recorded trace: Azure, Mooncake, BurstGPT"),
+    "sweep": ("penstock.bench.sweep", "concurrencies or rates times lengths: a curve, and its knee"),
+    "rounds": (
+        "penstock.bench.rounds",
+        "the same prompts again for some rounds: what the prefix cache gives",
+    ),
+    "offline": ("penstock.bench.offline", "throughput of a batch of prompts"),
+    "latency": ("penstock.bench.latency", "latency of one batch of fixed size"),
+    "compare": ("penstock.bench.compare.command", "several servers under the same loads, interleaved"),
+    "report": ("penstock.bench.report.command", "result files as one HTML page, PNGs and Markdown"),
+}
+"""Name to module and summary."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command and the rest of the line, which the command's own parser reads in `run`."""
+    lines = [f"  {name:<9} {summary}" for name, (_, summary) in COMMANDS.items()]
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n".join(
+        ["commands:", *lines, "", "penstock bench COMMAND --help lists a command's flags."]
+    )
+    parser.add_argument("bench_command", metavar="COMMAND", choices=tuple(COMMANDS))
+    parser.add_argument("rest", metavar="...", nargs=argparse.REMAINDER)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Runs one command; its exit status."""
+    return run_command(parsed.bench_command, parsed.rest)
+
+
+def run_command(name: str, words: Sequence[str]) -> int:
+    module = import_module(COMMANDS[name][0])
+    parser = argparse.ArgumentParser(
+        prog=f"penstock bench {name}", description=COMMANDS[name][1], allow_abbrev=False
+    )
+    module.add_arguments(parser)
+    parsed = parser.parse_args(words)
+    parsed.argv = [name, *words]
+    status: int = module.run(parsed)
+    return status

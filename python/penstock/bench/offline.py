@@ -1,0 +1,112 @@
+"""`penstock bench offline`: throughput of a batch, as `vllm bench throughput` has it, on any engine."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from penstock import __version__
+from penstock.bench import backends, flags, offered, result
+from penstock.bench.batch import Backend, Batch
+from penstock.bench.progress import progress
+from penstock.bench.runs import INTERRUPTED
+from penstock.bench.workload import WARMUP_SEED
+from penstock.core import PenstockError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    offered.add_requests(parser)
+    group = parser.add_argument_group("load")
+    group.add_argument("--seed", type=int, default=0, help="of lengths and prompts (default: %(default)s)")
+    group.add_argument(
+        "--num-warmups", type=flags.integer(0), default=0, metavar="N", help="requests before it (default: 0)"
+    )
+    backends.add_arguments(parser)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """0; 1 when a request failed; 130 after Ctrl-C. Prints and keeps what there is in all cases."""
+    backend = backends.open_backend(parsed, progress(parsed.disable_tqdm))
+    measured = measure(parsed, backend)
+    for line in lines(measured):
+        print(line)
+    if parsed.output_json:
+        result.write(record(parsed, backend, measured), Path(parsed.output_json))
+    for example in measured.examples:
+        print(f"failed: {example}", file=sys.stderr)
+    if measured.partial:
+        return INTERRUPTED
+    return 1 if measured.failed else 0
+
+
+def measure(parsed: argparse.Namespace, backend: Backend) -> Batch:
+    """One batch of all requests, after the warm-up. PenstockError when no request of the warm-up succeeds."""
+    maker = backend.maker()
+    if parsed.num_warmups:
+        warmups = offered.requests_of(parsed, maker, parsed.seed + WARMUP_SEED, backend.chat)
+        warmed = backend.run(list(warmups[: parsed.num_warmups]), "warm-up")
+        if warmed.partial:
+            raise KeyboardInterrupt
+        if not warmed.completed:
+            raise PenstockError(f"every warm-up request failed; the first: {warmed.examples[0]}")
+    # Prompts are made before the clock starts.
+    return backend.run(list(offered.requests_of(parsed, maker, parsed.seed, backend.chat)), "requests")
+
+
+def lines(measured: Batch) -> list[str]:
+    """vLLM's lines; what failed or was interrupted does not count, and is said."""
+    rates = _rates(measured)
+    throughput = (
+        f"{rates['requests_per_second']:.2f} requests/s, "
+        f"{rates['tokens_per_second']:.2f} total tokens/s, "
+        f"{rates['output_tokens_per_second']:.2f} output tokens/s"
+    )
+    found = [
+        f"Throughput: {throughput}",
+        f"Total num prompt tokens:  {measured.input_tokens}",
+        f"Total num output tokens:  {measured.output_tokens}",
+    ]
+    if measured.failed:
+        word = "not ended" if measured.partial else "failed"
+        found.append(f"Requests {word}: {measured.failed} of {measured.completed + measured.failed}")
+    return found
+
+
+def record(parsed: argparse.Namespace, backend: Backend, measured: Batch) -> dict[str, Any]:
+    """The file: vLLM's keys, of requests that succeeded, and `penstock`."""
+    rates = _rates(measured)
+    return {
+        "model_id": backend.model_id,
+        "elapsed_time": measured.seconds,
+        "num_requests": measured.completed,
+        "total_num_tokens": measured.input_tokens + measured.output_tokens,
+        "requests_per_second": rates["requests_per_second"],
+        "tokens_per_second": rates["tokens_per_second"],
+        "penstock": {
+            "format": result.FORMAT,
+            "version": __version__,
+            "command": "offline",
+            "argv": flags.redacted(parsed.argv),
+            "server": backend.name,
+            "workload": offered.dataset_name(parsed),
+            "seed": parsed.seed,
+            "partial": measured.partial,
+            "failed": measured.failed,
+            "failure_examples": list(measured.examples),
+            "total_input_tokens": measured.input_tokens,
+            "total_output_tokens": measured.output_tokens,
+            "output_tokens_per_second": rates["output_tokens_per_second"],
+        },
+    }
+
+
+def _rates(measured: Batch) -> dict[str, float]:
+    seconds = measured.seconds or math.inf
+    return {
+        "requests_per_second": measured.completed / seconds,
+        "tokens_per_second": (measured.input_tokens + measured.output_tokens) / seconds,
+        "output_tokens_per_second": measured.output_tokens / seconds,
+    }

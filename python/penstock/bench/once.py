@@ -1,0 +1,47 @@
+"""`bench serve` and `bench trace`: one measurement, printed and perhaps kept."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from penstock.bench import block, flags, result
+from penstock.bench.progress import progress
+from penstock.bench.workload import measure
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a single measurement needs besides its workload."""
+    flags.add_target(parser)
+    flags.add_results(parser)
+    flags.add_display(parser)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """0; 1 when no request succeeded; 130 after Ctrl-C, with what there is printed and written."""
+    target = flags.target(parsed)
+    measured = measure(
+        parsed,
+        target,
+        seed=parsed.seed,
+        tags={},
+        progress=progress(parsed.disable_tqdm),
+        keep_text=parsed.save_detailed,
+    )
+    print(block.render(measured, parsed.percentile_metrics))
+    if parsed.save_result or parsed.append_result:
+        path = _path(parsed, measured)
+        kept = measured if parsed.save_detailed else result.slim(measured)
+        result.write(kept, path, append=parsed.append_result)
+        print(f"result: {path}", file=sys.stderr)
+    if measured["penstock"]["partial"]:
+        return INTERRUPTED
+    return 0 if measured["completed"] else 1
+
+
+def _path(parsed: argparse.Namespace, measured: result.Result) -> Path:
+    return Path(parsed.result_dir or "") / (parsed.result_filename or result.file_name(measured))

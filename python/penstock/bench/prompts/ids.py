@@ -1,0 +1,43 @@
+"""Token ids drawn by name: the same name gives the same ids in every run and process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from random import Random
+
+
+def drawn(vocabulary: Sequence[int], name: str, rank: int, length: int) -> list[int]:
+    """`length` ids of `vocabulary`; fewer under the same name and rank are a prefix of more.
+
+    The first id is the one at `rank`, so that two prompts whose ranks differ (modulo the vocabulary's size)
+    share not a single token by accident.
+    """
+    if length <= 0:
+        return []
+    ids = Random(name).choices(vocabulary, k=length)
+    ids[0] = vocabulary[rank % len(vocabulary)]
+    return ids
+
+
+@lru_cache(maxsize=64)
+def first_rank(seed: int, vocabulary_size: int) -> int:
+    """Where the ranks of a seed begin, so that other seeds begin elsewhere."""
+    return Random(f"rank:{seed}").randrange(vocabulary_size)
+
+
+def fresh(vocabulary: Sequence[int], seed: int, index: int, length: int) -> list[int]:
+    """Ids of the unique prompt number `index` under `seed`."""
+    rank = first_rank(seed, len(vocabulary)) + index
+    return drawn(vocabulary, f"prompt:{seed}:{index}", rank, length)
+
+
+def block(vocabulary: Sequence[int], seed: int, hash_id: int, length: int) -> list[int]:
+    """Ids of the block that a trace calls `hash_id`: equal for equal ids, whatever request holds it."""
+    rank = first_rank(seed, len(vocabulary)) + hash_id
+    return drawn(vocabulary, f"block:{seed}:{hash_id}", rank, length)
+
+
+def shared_prefix(vocabulary: Sequence[int], seed: int, length: int) -> list[int]:
+    """Ids that all prompts of a run begin with."""
+    return drawn(vocabulary, f"prefix:{seed}", first_rank(seed, len(vocabulary)), length)

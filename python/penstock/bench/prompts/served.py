@@ -1,0 +1,69 @@
+"""The server's own tokenizer, over HTTP: vLLM's form of /tokenize (Penstock's too), or llama.cpp's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.bench.prompts.maker import CountChat, Lexicon
+from penstock.bench.prompts.server import Fetch, Reply, Served
+from penstock.bench.prompts.words import COMMON, usable
+from penstock.bench.request import Message
+
+LIMIT = 256
+"""Each word is a request; more would be felt on a distant server."""
+MINIMUM = 16
+
+Tokenize = Callable[[str, bool], list[int] | None]
+"""Ids of a text, with or without special tokens. None: not this form."""
+
+
+def from_server(server: Served) -> Lexicon | None:
+    """The lexicon of a server that tokenizes, else None."""
+    if server.fetch is None:
+        return None
+    for form in (_vllm, _llama_cpp):
+        lexicon = _lexicon(*form(server.fetch, server.model))
+        if lexicon is not None:
+            return lexicon
+    return None
+
+
+def _lexicon(tokenize: Tokenize, chat: CountChat | None) -> Lexicon | None:
+    plain, whole = tokenize("the the", False), tokenize("the the", True)
+    if plain is None or whole is None:
+        return None
+
+    def encode(text: str) -> list[int]:
+        return tokenize(text, False) or []
+
+    words = usable(COMMON, encode, LIMIT)
+    if len(words) < MINIMUM or len(encode(" ".join(words.values()))) != len(words):
+        return None
+    special = len(whole) - len(plain)
+    return Lexicon("/tokenize of the server", words, special, lambda text: len(encode(text)), chat)
+
+
+def _vllm(fetch: Fetch, model: str) -> tuple[Tokenize, CountChat]:
+    def tokenize(text: str, special: bool) -> list[int] | None:
+        body = {"model": model, "prompt": text, "add_special_tokens": special}
+        return _tokens(fetch("POST", "/tokenize", body))
+
+    def chat(messages: Sequence[Message]) -> int | None:
+        tokens = _tokens(fetch("POST", "/tokenize", {"model": model, "messages": messages}))
+        return None if tokens is None else len(tokens)
+
+    return tokenize, chat
+
+
+def _llama_cpp(fetch: Fetch, model: str) -> tuple[Tokenize, None]:
+    def tokenize(text: str, special: bool) -> list[int] | None:
+        return _tokens(fetch("POST", "/tokenize", {"content": text, "add_special": special}))
+
+    return tokenize, None
+
+
+def _tokens(reply: Reply) -> list[int] | None:
+    tokens = reply.body.get("tokens") if reply.status == 200 and isinstance(reply.body, Mapping) else None
+    if not isinstance(tokens, list) or not tokens:
+        return None  # llama.cpp answers vLLM's form with no tokens
+    return tokens if all(isinstance(token, int) for token in tokens) else None

@@ -1,0 +1,86 @@
+"""The server as prompts see it: its model, its endpoint, and a way to ask it something."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from penstock.bench.request import Message, Prompt
+from penstock.core import PenstockError
+
+EXCERPT = 300
+
+
+class Reply(NamedTuple):
+    """An HTTP answer; `body` is its parsed JSON, or its text when it is not JSON."""
+
+    status: int
+    body: object
+
+
+class Fetch(Protocol):
+    """One request, answered whole. `path` begins at the server's root (`/tokenize`, `/v1/completions`).
+
+    A server that cannot be reached is a PenstockError; any status that it answers is a Reply.
+    """
+
+    def __call__(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Reply: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Whom prompts are for. Without `fetch` (offline) only a local tokenizer is asked."""
+
+    model: str
+    """The model's name in requests."""
+    endpoint: str = "/v1/completions"
+    fetch: Fetch | None = None
+    root: str | None = None
+    """What /v1/models calls the model itself: often the path of its files."""
+
+    @property
+    def chat(self) -> bool:
+        return self.endpoint.rstrip("/").endswith("/chat/completions")
+
+    def prompt_tokens(self, prompt: Prompt) -> int | None:
+        """Tokens that the server counts in `prompt`, by a request for one token. None: it does not say."""
+        if self.fetch is None:
+            return None
+        reply = self.fetch("POST", self.endpoint, self._one_token(prompt))
+        if reply.status != 200:
+            raise PenstockError(
+                f"{self.endpoint} answered {reply.status} to a request for one token of {self.model!r} "
+                f"with {_kind(prompt)}: {excerpt(reply.body)}"
+            )
+        usage = reply.body.get("usage") if isinstance(reply.body, Mapping) else None
+        count = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
+        return count if isinstance(count, int) and count > 0 else None
+
+    def _one_token(self, prompt: Prompt) -> dict[str, object]:
+        asked: dict[str, object] = {"model": self.model, "max_tokens": 1, "temperature": 0, "stream": False}
+        if self.chat:
+            return asked | {"messages": as_messages(prompt)}
+        return asked | {"prompt": prompt}
+
+
+def as_messages(prompt: Prompt) -> Sequence[Message]:
+    """The conversation that a prompt is at a chat endpoint."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    messages = [item for item in prompt if isinstance(item, Mapping)]
+    if len(messages) != len(prompt):
+        raise PenstockError("token ids cannot be sent to a chat endpoint: use --endpoint /v1/completions")
+    return messages
+
+
+def excerpt(body: object) -> str:
+    """The beginning of an answer, for a message."""
+    text = str(body)
+    return text if len(text) <= EXCERPT else text[:EXCERPT] + "..."
+
+
+def _kind(prompt: Prompt) -> str:
+    if isinstance(prompt, str):
+        return "a text prompt"
+    return "token ids (--prompt-ids)" if prompt and isinstance(prompt[0], int) else "messages"

@@ -1,0 +1,65 @@
+"""What the server counts, by requests for one token: the last word on overhead, the last resort for words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.bench.prompts.maker import Lexicon, PromptMaker
+from penstock.bench.prompts.server import Served
+from penstock.bench.prompts.words import COMMON
+
+LIMIT = 32
+"""Each word costs the server a prompt and a token; any two prompts differ within a few words all the same."""
+MINIMUM = 16
+SHORT, LONG = 12, 36
+"""Lengths that tell a constant overhead from a wrong count."""
+
+
+def from_usage(server: Served) -> Lexicon | None:
+    """A lexicon of common words that the server counts as one token each. None: it reports no usage.
+
+    The ids are made up: such prompts can only be sent as text.
+    """
+    two, four = server.prompt_tokens("the the"), server.prompt_tokens("the the the the")
+    if two is None or four is None or four - two != 2:
+        return None
+    words: list[str] = []
+    for word in dict.fromkeys(COMMON):
+        if server.prompt_tokens(f"{word} {word}") == two:
+            words.append(word)
+        if len(words) == LIMIT:
+            break
+    if len(words) < MINIMUM:
+        return None
+    return Lexicon("usage that the server reports", dict(enumerate(words)), two - 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How many tokens the server counted in prompts of SHORT and LONG ids."""
+
+    short: int
+    long: int
+
+    @property
+    def constant(self) -> bool:
+        return self.long - self.short == LONG - SHORT and self.short >= SHORT
+
+    @property
+    def overhead(self) -> int:
+        return self.short - SHORT
+
+
+def measure(server: Served, maker: PromptMaker) -> Measured | None:
+    """Ask the server how long it finds two prompts. None: it does not report usage, or there is no server."""
+    counts = [
+        server.prompt_tokens(maker.prompt(_spread(maker.vocabulary, length))) for length in (SHORT, LONG)
+    ]
+    short, long = counts
+    return None if short is None or long is None else Measured(short, long)
+
+
+def _spread(vocabulary: Sequence[int], length: int) -> list[int]:
+    """Ids from all over the vocabulary: a wrong one shows on rare words."""
+    return [vocabulary[(index * 7919) % len(vocabulary)] for index in range(length)]

@@ -1,0 +1,87 @@
+"""Cumulative distributions of the four latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.bench.report import quantiles
+from penstock.bench.report.charts import Axis, Extent, Plot, Point, Series
+from penstock.bench.report.naming import at, slug, time_unit
+from penstock.bench.report.numbers import human, listing
+from penstock.bench.report.runs import Collection, Run
+from penstock.bench.report.trips import LATENCIES, Latency, Trip, pooled
+from penstock.bench.stats import percentile
+
+WIDE_FROM = 8.0
+"""A distribution whose largest value is so many times its smallest has a logarithmic axis."""
+
+Group = tuple[str, int, Sequence[Run]]
+"""Name in the legend, style, and the runs whose requests are pooled."""
+
+
+def by_server(collection: Collection, workload: str, point: float | None) -> list[Plot]:
+    """One chart for each latency at one load, one curve for each server; repeats are pooled."""
+    groups = [
+        (server, collection.styles[server], collection.of(workload, server, point))
+        for server in collection.servers
+    ]
+    return _plots(groups, workload, collection.place(workload, point))
+
+
+def by_load(collection: Collection, workload: str, points: Sequence[float]) -> list[Plot]:
+    """For a single server: one curve for each load."""
+    axis = collection.axis(workload)
+    groups = [
+        (at(axis, point), index, collection.of(workload, None, point)) for index, point in enumerate(points)
+    ]
+    return _plots(groups, workload, "")
+
+
+def _plots(groups: Sequence[Group], workload: str, place: str) -> list[Plot]:
+    trips = [
+        (name, style, [trip for run in runs for trip in run.trips or ()]) for name, style, runs in groups
+    ]
+    plots = [_plot(trips, workload, place, latency) for latency in LATENCIES]
+    return [plot for plot in plots if plot is not None]
+
+
+def _plot(
+    groups: Sequence[tuple[str, int, Sequence[Trip]]], workload: str, place: str, latency: Latency
+) -> Plot | None:
+    samples = [(name, style, pooled(trips, latency)) for name, style, trips in groups]
+    samples = [(name, style, values) for name, style, values in samples if values]
+    if not samples:
+        return None
+    factor, unit = time_unit(max(percentile(values, 99) for _, _, values in samples))
+    where = f"{workload}, {place}" if place else workload
+    medians = [
+        f"{name} {human(percentile(values, 50) * factor)} and {human(percentile(values, 99) * factor)} {unit}"
+        for name, _, values in samples
+    ]
+    whole = "Gaps" if latency.key == "itl" else "Requests"
+    return Plot(
+        key=slug("cdf", latency.key, workload, place),
+        title=f"{where}: distribution of {latency.name}",
+        caption=f"Distribution of {latency.name}{f', {place}' if place else ''}",
+        description=f"{latency.long}. P50 and P99: {listing(medians, 12)}.",
+        x=_axis(latency.name, unit, factor, [values for _, _, values in samples]),
+        y=Axis(f"{whole} at most so slow", "%", Extent.FIXED, low=0, high=100),
+        series=tuple(_series(name, style, values, factor) for name, style, values in samples),
+        notes=("Marks at P50, P90 and P99. Successful requests of all repeats.",),
+    )
+
+
+def _axis(name: str, unit: str, factor: float, samples: Sequence[Sequence[float]]) -> Axis:
+    """Logarithmic where tails would press the bodies of linear curves against the axis.
+
+    Tokens that arrive together have gaps of nothing, so the axis begins at the first percentile.
+    """
+    low = min(percentile(values, 1) for values in samples)
+    wide = low > 0 and max(values[-1] for values in samples) >= WIDE_FROM * low
+    return Axis(name, unit, Extent.LOG, low=low * factor) if wide else Axis(name, unit)
+
+
+def _series(name: str, style: int, values: Sequence[float], factor: float) -> Series:
+    places = quantiles.curve(values)
+    points = tuple(Point(value * factor, percent, marked=named) for value, percent, named in places)
+    return Series(name, style, points)

@@ -1,0 +1,118 @@
+"""A report as plain data: sections of prose, tables and charts. `page` and `markdown` write it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.bench.report.charts import Chart
+
+
+class Mark(Enum):
+    """How a number compares: never by colour alone, so each has a sign and a word."""
+
+    BETTER = ("▲", "better")
+    WORSE = ("▼", "worse")
+    EVEN = ("≈", "even")
+    WARNING = ("!", "")
+
+    @property
+    def sign(self) -> str:
+        return self.value[0]
+
+    @property
+    def word(self) -> str:
+        return self.value[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A place in a table: what it says, below it what belongs to it, and a mark."""
+
+    text: str
+    ratio: str = ""
+    detail: str = ""
+    mark: Mark | None = None
+    code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    title: str
+    unit: str = ""
+    numeric: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells; the first cell of a row names it."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    groups: tuple[tuple[int, str], ...] = ()
+    """Headings of groups of rows, each with the index of the first row of its group."""
+    notes: tuple[str, ...] = ()
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line of prose; a warning is set apart."""
+
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Words of a machine, line by line, each as it is."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """Charts beside each other where there is room. Folded: to be opened by the reader."""
+
+    title: str
+    charts: tuple[Chart, ...]
+    folded: bool = False
+
+
+Block = Table | Note | Listing | Charts
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """What there is to say about a workload first."""
+
+    subject: str
+    figure: str
+    """The number that says it, with its unit: `1.42×`."""
+    caption: str
+    """What the figure is."""
+    text: str
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    title: str
+    facts: tuple[str, ...]
+    warnings: tuple[str, ...]
+    headlines: tuple[Headline, ...]
+    sections: tuple[Section, ...]
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts, in order."""
+        groups = [block for section in self.sections for block in section.blocks if isinstance(block, Charts)]
+        return [chart for group in groups for chart in group.charts]

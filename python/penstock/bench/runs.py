@@ -1,0 +1,116 @@
+"""Commands that are many runs: what a run is to them, and the directory of result files that they leave."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.bench import flags, progress, result, workload
+from penstock.bench.result import Result
+from penstock.bench.target import Target
+from penstock.core import PenstockError
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+
+
+class Measure(Protocol):
+    def __call__(self, words: Sequence[str], *, seed: int, tags: Mapping[str, object]) -> Result:
+        """Measures what `bench serve` with `words` would. After Ctrl-C the result is partial."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The server, prompts and sampling as `bench serve` has them, the seed, and where results go."""
+    _add_shared(parser)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first run (default: 0)")
+    group = parser.add_argument_group("results")
+    group.add_argument(
+        "--result-dir",
+        type=Path,
+        metavar="DIR",
+        help="keep a detailed file of each run; `penstock bench report DIR` draws them",
+    )
+    group.add_argument("--label", default="", help="name of the server in the results; default: its address")
+
+
+def _add_shared(parser: argparse.ArgumentParser) -> None:
+    flags.add_target(parser)
+    flags.add_prompts(parser)
+    flags.add_sampling(parser)
+    flags.add_display(parser)
+
+
+def add_fields(parsed: argparse.Namespace, fields: Mapping[str, object]) -> None:
+    """More fields for every body; --extra-body wins."""
+    parsed.extra_body = {**fields, **parsed.extra_body}
+
+
+def measure_at(target: Target, parsed: argparse.Namespace, command: str) -> Measure:
+    """Runs of `bench serve` against `target` with the shared flags in `parsed`."""
+    scratch = argparse.ArgumentParser()
+    _add_shared(scratch)
+    shared = {name: getattr(parsed, name) for name in vars(scratch.parse_args([]))}
+    always = {
+        "command": command,
+        "argv": flags.redacted(parsed.argv),
+        "server": parsed.label or target.base_url,
+    }
+    shown = progress.progress(parsed.disable_tqdm)
+
+    def measure(words: Sequence[str], *, seed: int, tags: Mapping[str, object]) -> Result:
+        wanted = workload.parse_workload(["serve", *words])
+        vars(wanted).update(shared, label=parsed.label or None)
+        if not parsed.disable_tqdm:
+            print(f"{tags['workload']}, {tags['axis']} {tags['point']:g}:", file=sys.stderr)
+        return workload.measure(wanted, target, seed=seed, tags={**always, **tags}, progress=shown)
+
+    return measure
+
+
+class Keeper:
+    """Writes each result to a file of its own, if there is a directory for them."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self.directory = directory
+        self._kept = 0
+
+    def prepare(self) -> None:
+        """Makes the directory before anything is measured. PenstockError when that cannot be."""
+        if self.directory is None:
+            return
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PenstockError(f"cannot make {self.directory}: {error.strerror}") from error
+
+    def keep(self, measured: Result) -> None:
+        """Everything but the texts that were generated. PenstockError when it cannot be written."""
+        if self.directory is not None:
+            result.write({**measured, "generated_texts": []}, self.directory / file_name(measured))
+            self._kept += 1
+
+    def announce(self) -> None:
+        """Says where the files are."""
+        if self._kept:
+            print(f"{self._kept} results in {self.directory}: penstock bench report {self.directory}")
+
+
+def file_name(measured: Result) -> str:
+    """From the keys by which a report groups; characters that a file name may not have become `-`."""
+    tags = measured["penstock"]
+    axis = "" if tags["axis"] is None else f"{tags['axis']}-{tags['point']:g}"
+    parts = [tags["command"], tags["server"], tags["workload"], axis, f"repeat-{tags['repeat']}"]
+    return re.sub(r"[^\w.+-]+", "-", "_".join(str(part) for part in parts if part)) + ".json"
+
+
+def is_partial(measured: Mapping[str, Any]) -> bool:
+    return bool(measured["penstock"]["partial"])
+
+
+def cached_tokens(measured: Mapping[str, Any]) -> int:
+    """Prompt tokens that the server says it did not compute."""
+    return int(measured["penstock"]["usage"]["cached_tokens"])

@@ -1,0 +1,182 @@
+"""`penstock bench sweep`: throughput against TTFT, point by point, for each workload, and where it bends."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from penstock.bench import flags, runs, sweep_plan
+from penstock.bench.knee import FEWEST_LOADS, Knee, find_knee
+from penstock.bench.result import Result
+from penstock.bench.runs import INTERRUPTED, Measure, is_partial
+from penstock.bench.sweep_plan import Lengths, Plan, Point
+from penstock.bench.table import figure, render
+from penstock.core import InvalidValueError, PenstockError
+
+LOADS = {"concurrency": "concurrency", "rate": "offered req/s"}
+COLUMNS = {
+    "request_throughput": "req/s",
+    "output_throughput": "out tok/s",
+    "median_ttft_ms": "TTFT p50 ms",
+    "p99_ttft_ms": "TTFT p99 ms",
+    "mean_tpot_ms": "TPOT avg ms",
+    "p99_itl_ms": "ITL p99 ms",
+    "p99_e2el_ms": "E2E p99 ms",
+}
+"""Statistics of the table. GenAI-Perf's inter-token latency is TPOT here."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    sweep_plan.add_arguments(parser)
+    runs.add_arguments(parser)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """0; 1 when a workload could not be measured; 130 after Ctrl-C. Prints a table after each workload."""
+    plan = sweep_plan.plan(parsed)
+    runs.add_fields(parsed, sweep_plan.extra_inputs("--extra-inputs", parsed.extra_inputs))
+    keeper = runs.Keeper(parsed.result_dir)
+    keeper.prepare()
+    sweep = Sweep(plan, runs.measure_at(flags.target(parsed), parsed, "sweep"), keeper.keep)
+    troubled = False
+    for curve in sweep.run():
+        print("\n".join(lines(curve)), flush=True)
+        troubled |= bool(curve.trouble) or not any(map(Measured.answered, curve.points))
+    keeper.announce()
+    if sweep.interrupted:
+        return INTERRUPTED
+    return 1 if troubled else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One point: a result for each round that there was time for."""
+
+    point: Point
+    results: Sequence[Result]
+    passed: str = ""
+    """Why the workload ended here, such as the SLO that this point passes; empty when it did not."""
+
+    def answered(self) -> bool:
+        """Whether any request succeeded."""
+        return any(result["completed"] for result in self.results)
+
+    def value(self, key: str) -> float:
+        """Median of a statistic over the rounds."""
+        return float(statistics.median(result[key] for result in self.results))
+
+
+@dataclass(slots=True)
+class Curve:
+    """One workload."""
+
+    workload: Lengths
+    points: list[Measured] = field(default_factory=list)
+    trouble: str = ""
+    """Why it could not be measured, or not to its end."""
+
+    def knee(self) -> Knee | None:
+        """Of output tokens a second. A point that was cut short says nothing about it."""
+        whole = [point for point in self.points if not any(map(is_partial, point.results))]
+        return find_knee((point.point.load, point.value("output_throughput")) for point in whole)
+
+
+class Sweep:
+    """The loop: workloads, their points in order, the rounds of a point one after the other."""
+
+    def __init__(self, plan: Plan, measure: Measure, keep: Callable[[Result], None]) -> None:
+        self.interrupted = False
+        self._plan = plan
+        self._measure = measure
+        self._keep = keep
+
+    def run(self) -> Iterator[Curve]:
+        """Each workload when it has been measured. Ends early, `interrupted`, after Ctrl-C.
+
+        What goes wrong with a workload, such as prompts too long for the server, leaves the others to be
+        measured.
+        """
+        for number, workload in enumerate(self._plan.workloads):
+            curve = Curve(workload)
+            try:
+                self._measure_workload(number, curve)
+            except KeyboardInterrupt:
+                self.interrupted = True
+            except InvalidValueError:
+                raise
+            except PenstockError as error:
+                curve.trouble = str(error)
+            yield curve
+            if self.interrupted:
+                return
+
+    def _measure_workload(self, number: int, curve: Curve) -> None:
+        for index, point in enumerate(self._plan.points):
+            results: list[Result] = []
+            curve.points.append(Measured(point, results))
+            try:
+                self._measure_rounds(number, index, results)
+            finally:
+                self._settle(curve)
+            if self.interrupted or curve.points[-1].passed:
+                return
+
+    def _measure_rounds(self, number: int, index: int, results: list[Result]) -> None:
+        workload, point = self._plan.workloads[number], self._plan.points[index]
+        words = [*workload.words(), *point.words(), "--metric-percentiles", self._plan.percentiles()]
+        for repeat in range(self._plan.rounds):
+            warmups = self._plan.warmups if index == repeat == 0 else 0
+            tags = {"workload": workload.name, "axis": point.axis, "point": point.load, "repeat": repeat}
+            seed = self._plan.seed_of(number, index, repeat)
+            result = self._measure([*words, "--num-warmups", str(warmups)], seed=seed, tags=tags)
+            self._keep(result)
+            results.append(result)
+            self.interrupted = is_partial(result)
+            if self.interrupted:
+                return
+
+    def _settle(self, curve: Curve) -> None:
+        """The last point goes when nothing was measured, and is marked when it passes a limit."""
+        point = curve.points.pop()
+        if point.results:
+            curve.points.append(replace(point, passed=self._passed(point)))
+
+    def _passed(self, point: Measured) -> str:
+        if not point.answered():
+            return "no request succeeded"
+        return "; ".join(filter(None, (slo.passed(point.results) for slo in self._plan.slos)))
+
+
+def lines(curve: Curve) -> list[str]:
+    """The table of a workload, and its knee. Statistics are medians over the rounds, failures their sum."""
+    knee = curve.knee()
+    axis = curve.points[0].point.axis if curve.points else "concurrency"
+    rows = [_row(point, knee) for point in curve.points]
+    title = f"{curve.workload.name} (input/output tokens)"
+    table = render([LOADS[axis], *COLUMNS.values(), "failed", ""], rows) if rows else []
+    trouble = [f"trouble: {curve.trouble}"] if curve.trouble else []
+    return [title, *table, *trouble, _verdict(curve, knee), ""]
+
+
+def _row(point: Measured, knee: Knee | None) -> list[str]:
+    load = point.point.load
+    notes = [
+        "knee" if knee is not None and knee.load == load else "",
+        f"beyond: {point.passed}" if point.passed else "",
+        "partial" if any(map(is_partial, point.results)) else "",
+    ]
+    failed = sum(result["failed"] for result in point.results)
+    values = [figure(point.value(key)) for key in COLUMNS]
+    return [f"{load:g}", *values, str(failed), ", ".join(filter(None, notes))]
+
+
+def _verdict(curve: Curve, knee: Knee | None) -> str:
+    if knee is None:
+        loads = len(curve.points)
+        reason = "throughput does not level off" if loads >= FEWEST_LOADS else f"{loads} loads are too few"
+        return f"knee: none, {reason}"
+    highest = max(point.value("output_throughput") for point in curve.points)
+    share = f"{100 * knee.throughput / highest:.0f}% of the highest"
+    return f"knee: {knee.load:g}, {figure(knee.throughput)} output tok/s ({share})"

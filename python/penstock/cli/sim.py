@@ -1,0 +1,178 @@
+"""`penstock sim`: an engine with modelled timing (docs/simulation.md), as servers or behind a front door."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock import __version__
+from penstock.config import gather, resolve, runtime_directory
+from penstock.core import InvalidValueError, PenstockError
+from penstock.model.locate import locate
+
+DESCRIPTION = (
+    "Serve without a model: requests are scheduled as Penstock schedules them, steps take as long as a "
+    "profile says, and answers are made-up words. Prints one line for each replica when all of them listen."
+)
+PRESETS = ("default", "fast", "instant")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=0, help="of the first replica; 0: any free one (default)")
+    parser.add_argument("--replicas", type=int, default=1, metavar="N", help="engines, each on its own port")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the HTTP side")
+    parser.add_argument("--served-model-name", metavar="NAME", help="default: the tokenizer's model, or sim")
+    parser.add_argument(
+        "--profile",
+        default="default",
+        metavar="NAME|FILE",
+        help=f"limits and timing: {', '.join(PRESETS)}, or a JSON file (default: default)",
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="MODEL", help="count tokens as this model does (default: one for each word)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of answers, jitter and faults")
+    parser.add_argument(
+        "--answer-tokens",
+        metavar="MEAN[:CV]",
+        help="lengths of answers without ignore_eos, log-normal (default: max_tokens)",
+    )
+    parser.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="KIND[:PROBABILITY[:PARAM]]",
+        help="refuse, status, slow-headers, error-event, cut, stall, malformed, early-stop, no-finish, "
+        "no-usage; repeatable",
+    )
+    parser.add_argument(
+        "--die-after", type=float, metavar="S", help="end the process with status 1 after S s"
+    )
+    behind = parser.add_mutually_exclusive_group()
+    behind.add_argument("--wire", metavar="SOCKET", help="be the engine of the front door at SOCKET")
+    behind.add_argument(
+        "--front-door", metavar="MODEL", help="start the front door of MODEL with such an engine behind it"
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Serve until a signal; the exit status is 1 after --die-after."""
+    from penstock import _native
+
+    if parsed.front_door is not None:
+        return _front_door(parsed)
+    if parsed.wire is not None:
+        # Ctrl-C reaches the whole process group; the front door decides when its engine ends.
+        configuration = json.dumps({"engine": engine(parsed)})
+        return _run(lambda: _native.sim_wire(parsed.wire, configuration), signal.SIG_IGN)
+    configuration = json.dumps(server(parsed))
+    return _run(lambda: _native.sim_serve(configuration), signal.SIG_DFL)
+
+
+class WrongSettingError(InvalidValueError):
+    """What the engine says about its settings."""
+
+    def __init__(self, message: str) -> None:
+        PenstockError.__init__(self, message)
+
+
+def server(parsed: argparse.Namespace) -> dict[str, object]:
+    """The configuration of `crates/simengine`'s HTTP side."""
+    for name, most in [("replicas", 1024), ("threads", 64), ("port", 65535)]:
+        value = getattr(parsed, name)
+        least = 0 if name == "port" else 1
+        if not least <= value <= most:
+            raise InvalidValueError(f"--{name}", value, f"{least} to {most}")
+    name = parsed.served_model_name
+    if name is None:
+        name = locate(parsed.tokenizer).served_name if parsed.tokenizer else "sim"
+    return {
+        "host": parsed.host,
+        "port": parsed.port,
+        "replicas": parsed.replicas,
+        "threads": parsed.threads,
+        "served_model_name": name,
+        "version": __version__,
+        "engine": engine(parsed),
+    }
+
+
+def engine(parsed: argparse.Namespace) -> dict[str, object]:
+    """The part of it that is the engine's."""
+    return {
+        "profile": profile(parsed.profile),
+        "tokenizer": str(locate(parsed.tokenizer).path.resolve()) if parsed.tokenizer else None,
+        "seed": parsed.seed % 2**64,
+        "faults": parsed.fault,
+        "answer_tokens": parsed.answer_tokens,
+        "die_after_s": parsed.die_after,
+    }
+
+
+def profile(named: str) -> str | dict[str, object]:
+    """The name of a preset, or what a file says."""
+    if named in PRESETS:
+        return named
+    try:
+        found = json.loads(Path(named).read_text())
+    except OSError as error:
+        raise PenstockError(
+            f"--profile {named}: {error.strerror}, and no preset either ({', '.join(PRESETS)})"
+        ) from error
+    except ValueError as error:
+        raise PenstockError(f"--profile {named}: {error}") from error
+    if not isinstance(found, dict):
+        raise PenstockError(f"--profile {named}: a JSON object is expected")
+    return found
+
+
+def engine_argv(parsed: argparse.Namespace, model: Path) -> list[str]:
+    """The command with which a front door starts this engine. Paths are absolute, whatever its directory."""
+    named = parsed.profile if parsed.profile in PRESETS else str(Path(parsed.profile).resolve())
+    argv = [sys.executable, "-P", "-m", "penstock", "sim", "--wire", "{socket}", "--profile", named]
+    argv += ["--tokenizer", str(model), "--seed", str(parsed.seed)]
+    for fault in parsed.fault:
+        argv += ["--fault", fault]
+    if parsed.answer_tokens is not None:
+        argv += ["--answer-tokens", parsed.answer_tokens]
+    if parsed.die_after is not None:
+        argv += ["--die-after", str(parsed.die_after)]
+    return argv
+
+
+def _front_door(parsed: argparse.Namespace) -> int:
+    from penstock.cli.serve import front_door
+    from penstock.cli.serve import run as serve
+    from penstock.engine.startup import read_model
+
+    profile(parsed.profile)  # What is wrong with it is better said before a server starts.
+    located = locate(parsed.front_door)
+    model = located.path.resolve()
+    flags = {"host": (parsed.host,), "port": (str(parsed.port),)}
+    if parsed.served_model_name is not None:
+        flags["served_model_name"] = (parsed.served_model_name,)
+    config = resolve(gather(flags, None), str(model), located.served_name)
+    process: dict[str, object] = {
+        "argv": engine_argv(parsed, model),
+        "socket_dir": None,
+        "runtime_dir": runtime_directory(),
+    }
+    return serve(front_door(config, read_model(config.engine), process))
+
+
+def _run(native: Callable[[], int], on_interrupt: signal.Handlers) -> int:
+    own = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        return native()
+    except ValueError as error:
+        raise WrongSettingError(str(error)) from error
+    except RuntimeError as error:
+        raise PenstockError(str(error)) from error
+    finally:
+        signal.signal(signal.SIGINT, own)
