@@ -85,9 +85,10 @@ COLUMNS = ("ranks", "rows x 576", "program", "median us", "P99 us", "GB/s", "slo
 PROSE = (
     "A sum leaves the total in every rank. Ours goes through `Peers::total`, which copies the vector into",
     "shared memory first; in the layers of a model the matrix product writes there, and that copy is not",
-    "needed. GB/s: bytes of the vector divided by the median. Each repeat is a new set of processes; median",
-    "over repeats of their medians, and of their P99s. Sums are checked; ours adds in the order of ranks.",
-    f"This machine has {os.cpu_count()} CPUs: of more ranks, some sleep until the kernel runs them, whoever adds.",
+    "needed. GB/s: bytes of the vector divided by the median. Each repeat is a new set of processes;",
+    "median over repeats of their medians, and of their P99s. Sums are checked; ours adds in the order of",
+    f"ranks. This machine has {os.cpu_count()} CPUs: of more ranks, some sleep until the kernel runs them,",
+    "whoever adds.",
 )
 
 

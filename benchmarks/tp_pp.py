@@ -83,12 +83,13 @@ KEYS = {
 }
 COLUMNS = ("load", "ranks", "executor", *KEYS.values(), "failed")
 PROSE = (
-    "In parentheses: divided by the first row of the same load and ranks. Weights, arithmetic and seeds are",
-    "the same everywhere; requests are greedy and of fixed lengths. Published for two stages on a pair of GPUs,",
-    "compiled graph to actor calls: 1.28 times the tokens/s, 0.57 of the median ITL, 0.49 of its P99.",
-    f"This machine has {os.cpu_count()} CPUs for two ranks, the engine, the front door and the client. The ranks of a",
-    "compiled graph keep a CPU each whether there is a step or not, so everybody else waits for the kernel to",
-    "take it from them; it would be otherwise with a CPU to spare for each rank.",
+    "In parentheses: divided by the first row of the same load and ranks. Weights, arithmetic and seeds",
+    "are the same everywhere; requests are greedy and of fixed lengths. Published for two stages on a",
+    "pair of GPUs, compiled graph to actor calls: 1.28 times the tokens/s, 0.57 of the median ITL, 0.49",
+    f"of its P99. This machine has {os.cpu_count()} CPUs for two ranks, the engine, the front door and the",
+    "client. The ranks of a compiled graph keep a CPU each whether there is a step or not, so everybody",
+    "else waits for the kernel to take it from them; it would be otherwise with a CPU to spare for each",
+    "rank.",
 )
 
 
