@@ -23,6 +23,8 @@ needs_ray()
 
 CHANNELS = ["ring", "compiled-graph", "actor"]
 FLAGS = ["--distributed-executor-backend", "ray", "--placement", "strict-spread", "--max-model-len", "8000"]
+# Greedy tokens of different cuts are the same where arithmetic is exact enough: not with int8 activations.
+EXACT = ["--quantization", "none"]
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +63,10 @@ def test_stages_on_three_hosts_give_the_tokens_of_one(
     start: Callable[..., Server], serve: Serve, hosts: Hosts, channel: str
 ) -> None:
     files = memory_files()
-    with serve() as alone, alone.client() as client:
+    with serve(*EXACT) as alone, alone.client() as client:
         expected = sse.complete(client, "Once upon a time", 32)
     grid = ["-tp", "2", "-pp", "3"] if channel == "ring" else ["-pp", "3"]
-    with start("--ray-channel", channel, *grid) as server, server.client() as client:
+    with start("--ray-channel", channel, *grid, *EXACT) as server, server.client() as client:
         before = [hosts.received(host) for host in range(3)]
         assert sse.complete(client, "Once upon a time", 32) == expected
         moved = [hosts.received(host) - was for host, was in enumerate(before)]
