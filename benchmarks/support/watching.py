@@ -42,10 +42,13 @@ def watch(client: ProcessTree, server: Server, patience: float) -> Watched:
     """Follow `client` until it exits; one that takes more than `patience` seconds is ended."""
     begin, machine = time.monotonic(), machine_cpu_seconds()
     reaped, own, served = _children_cpu(), time.process_time(), server.tree.cpu_seconds()
-    samples = []
+    samples: list[Sample] = []
+    spent = 0.0
     while client.alive() and time.monotonic() - begin < patience:
         events = server.counters()[TOKENS]
-        samples.append(Sample(time.monotonic(), client.cpu_seconds(), server.tree.cpu_seconds(), events))
+        # The living members' time: it falls when a member ends, which does not give back what it used.
+        spent = max(spent, client.cpu_seconds())
+        samples.append(Sample(time.monotonic(), spent, server.tree.cpu_seconds(), events))
         time.sleep(INTERVAL_S)
     in_time = not client.alive()
     client.end()
