@@ -21,7 +21,8 @@ from penstock.bench.compare.processes import CPUS, machine_cpu_seconds
 from penstock.config import EngineConfig, resolve, shared_memory_directory
 from penstock.core import Ranks, StepPlan
 from penstock.core.codec import encode_plan
-from penstock.executor import MultiprocExecutor, RayExecutor
+from penstock.executor.mp import MultiprocExecutor
+from penstock.executor.ray import RayExecutor
 
 MODULE = "support.ranks"
 MP = "mp"

@@ -3,7 +3,7 @@ from types import ModuleType
 
 import pytest
 from penstock.core import StepPlan, StepResult, WorkerFacts
-from penstock.executor import InlineExecutor
+from penstock.executor.inline import InlineExecutor
 
 FACTS = WorkerFacts(bytes(32), "fake", "none", 1, 0)
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from penstock.config import EngineConfig, Raw, resolve, shared_memory_directory
 from penstock.core import PenstockError, Ranks, SlotParams, StepPlan
-from penstock.executor import MultiprocExecutor, WorkersLostError
+from penstock.executor import WorkersLostError
+from penstock.executor.mp import MultiprocExecutor
 
 from tests.fakes.executor import next_token
 

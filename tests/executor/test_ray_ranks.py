@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from penstock.config import EngineConfig, Raw, resolve, shared_memory_directory
 from penstock.core import PenstockError, Ranks, SlotParams, StepPlan
-from penstock.executor import RayExecutor, WorkersLostError
+from penstock.executor import WorkersLostError
+from penstock.executor.ray import RayExecutor
 
 from tests.fakes.executor import next_token
 from tests.ray_cluster import TOKEN, RayCluster, is_alive, needs_ray

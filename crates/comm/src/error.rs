@@ -35,6 +35,9 @@ pub enum CommError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Not the key of a stream.
+    #[error("the key of a stream is 64 hexadecimal digits")]
+    Key,
     /// Another shape than the one it was made with.
     #[error("shared memory at {path} was made for {found}, not for {expected}")]
     Shape {

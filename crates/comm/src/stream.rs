@@ -66,7 +66,7 @@ impl StreamListener {
             }
         }
         let seconds = patience.as_secs();
-        Err(Lost::Silent { rank: 0, seconds })
+        Err(Lost::Ended(format!("nobody called within {seconds} s")))
     }
 }
 

@@ -170,12 +170,7 @@ fn parse_key(text: &str) -> Result<[u8; 32], CommError> {
                     .map(|value| *byte = value)
                     .is_ok()
             });
-    if valid {
-        Ok(key)
-    } else {
-        let reason = "the key of a stream is not 64 hexadecimal digits".into();
-        Err(Lost::Ended(reason).into())
-    }
+    valid.then_some(key).ok_or(CommError::Key)
 }
 
 struct RingBefore {
@@ -314,8 +309,6 @@ fn other_step() -> Lost {
 }
 
 fn silent(patience: Duration) -> Lost {
-    Lost::Silent {
-        rank: 0,
-        seconds: patience.as_secs(),
-    }
+    let seconds = patience.as_secs();
+    Lost::Ended(format!("the stage before said nothing for {seconds} s"))
 }

@@ -158,7 +158,6 @@ class _Columns:
         self.duration: float = taken["duration"]
         self.cpu: float = taken["cpu_s"]
         self._times = {name: _array("d", taken[name]) for name in ("due", "sent", "connected", "ended")}
-        self._status = _array("H", taken["status"])
         self._usage = {
             name: _array("q", taken[name]) for name in ("prompt_tokens", "completion_tokens", "cached_tokens")
         }

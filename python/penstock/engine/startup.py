@@ -14,7 +14,7 @@ from penstock.config.memory import KvPlan
 from penstock.core import InvalidValueError, PenstockError, WorkerFacts
 from penstock.engine.facts import cache_identity, join_facts
 from penstock.engine.sizing import KvSizes, plan_ranks, size_kv
-from penstock.executor import Executor, InlineExecutor, MultiprocExecutor, RayExecutor
+from penstock.executor import Executor
 from penstock.kv import BlockPool, PrefixCache
 from penstock.model import ModelInfo, load_model
 from penstock.model.sharding import Grid, plan_grid
@@ -71,12 +71,18 @@ def start(config: EngineConfig, on_stage: StageSink, clock: Callable[[], float] 
 def build_executor(config: EngineConfig, info: ModelInfo, grid: Grid, kv: KvPlan) -> Executor:
     """Of the kind that the configuration names; returns when its ranks have loaded their parts."""
     if config.parallel.backend == "inline":
+        from penstock.executor.inline import InlineExecutor
+
         return InlineExecutor(WORKER, config, info, kv.num_blocks)
     threads = max(config.compute.threads // grid.size, 1)
     each = replace(config, compute=replace(config.compute, threads=threads))
     ranks = plan_ranks(config, info, grid, kv)
     if config.parallel.backend == "ray":
+        from penstock.executor.ray import RayExecutor
+
         return RayExecutor(RAY_WORKER, ranks, each, shared_memory_directory())
+    from penstock.executor.mp import MultiprocExecutor
+
     return MultiprocExecutor(WORKER, ranks, each, shared_memory_directory())
 
 

@@ -4,12 +4,10 @@ inline  one rank in the engine's process (`inline.py`)
 mp      each rank a process of this host (`mp.py`), over shared memory
 ray     each rank an actor of a Ray cluster (`ray/`), over shared memory, streams, or Ray's own channels
 
-`ranks.py` is what the last two have in common.
+`ranks.py` is what the last two have in common. Only the kind that is used is imported, by the
+engine at its start.
 """
 
 from penstock.executor.contract import Executor, Ticket, WorkersLostError
-from penstock.executor.inline import InlineExecutor
-from penstock.executor.mp import MultiprocExecutor
-from penstock.executor.ray import RayExecutor
 
-__all__ = ["Executor", "InlineExecutor", "MultiprocExecutor", "RayExecutor", "Ticket", "WorkersLostError"]
+__all__ = ["Executor", "Ticket", "WorkersLostError"]

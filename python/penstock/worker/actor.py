@@ -17,11 +17,11 @@ from penstock.comm import Line, SharedFiles, forget_graph_semaphores
 from penstock.config import shared_memory_directory
 from penstock.core import RankTask
 from penstock.core.answers import Failed, decode_answer, is_failed
-from penstock.worker.loop import compute
+from penstock.worker.loop import MessageChannel, compute
 from penstock.worker.process import LoadedWorker, live, load_rank, open_rings, prepare
 
-WAIT = 60.0
-"""Seconds of a wait for a plan; after it the next one begins."""
+FETCH = 60.0
+"""Seconds in which a computed step hands over its rows: they are there."""
 CONNECT = 30.0
 """Seconds in which the executor answers a call to its line."""
 DRIVER_SILENCE = 10.0
@@ -34,26 +34,6 @@ class StageWorker(LoadedWorker, Protocol):
     def put(self, carried: bytes) -> None: ...
 
     def fetch(self, timeout: float) -> bytes: ...
-
-
-class LineChannel:
-    """Plans from a line, answers onto it."""
-
-    def __init__(self, line: Line, capacity: int) -> None:
-        self._line = line
-        self.capacity = capacity
-
-    def receive(self) -> bytes | None:
-        try:
-            while (message := self._line.receive(WAIT)) is None:
-                pass
-        except ConnectionError:
-            return None
-        return message
-
-    def answer(self, message: bytes) -> None:
-        if message:
-            self._line.send(message)
 
 
 class Actor:
@@ -107,7 +87,7 @@ class Actor:
         """Compute until there are no more plans."""
         task = RankTask(**job["task"])
         if self._line is not None:
-            channel: Any = LineChannel(self._line, job["capacity"])
+            channel: Any = MessageChannel(self._line, self._line, job["capacity"])
         else:
             channel = open_rings(job["plans"], job["answers"])
         with suppress(ConnectionError):  # The executor is gone, and knows.
@@ -139,7 +119,7 @@ class Actor:
             self._worker.put(carried[1:])
         answer = self.step(message)
         if not is_failed(answer):
-            return answer if self._last else CARRIED + self._worker.fetch(WAIT)
+            return answer if self._last else CARRIED + self._worker.fetch(FETCH)
         failed = decode_answer(answer)
         if isinstance(failed, Failed) and failed.fatal:
             # The graph's answer may never come: other ranks wait for this one.

@@ -10,6 +10,8 @@ from penstock.core import PenstockError, StepPlan, StepResult
 from penstock.core.answers import Computed, Failed, encode_answer
 from penstock.core.codec import decode_plan
 
+WAIT = 60.0
+"""Seconds of a wait for a plan; after it the next one begins."""
 NOTHING = b""
 """The answer of a rank whose results nobody reads."""
 
@@ -23,6 +25,36 @@ class Channel(Protocol):
 
     def answer(self, message: bytes) -> None:
         """Called once when the rank is ready, then once for each plan."""
+
+
+class Source(Protocol):
+    def receive(self, timeout: float, /) -> bytes | None:
+        """The next message; None when none came in time, ConnectionError when none will come."""
+
+
+class Sink(Protocol):
+    def send(self, message: bytes, /) -> None: ...
+
+
+class MessageChannel:
+    """Over rings of shared memory (one that all ranks read, one of this rank's own) or a line."""
+
+    def __init__(self, plans: Source, answers: Sink, capacity: int) -> None:
+        self._plans = plans
+        self._answers = answers
+        self.capacity = capacity
+
+    def receive(self) -> bytes | None:
+        try:
+            while (message := self._plans.receive(WAIT)) is None:
+                pass
+        except ConnectionError:
+            return None
+        return message
+
+    def answer(self, message: bytes) -> None:
+        if message:
+            self._answers.send(message)
 
 
 class Ticket(Protocol):

@@ -24,13 +24,11 @@ from penstock.core.answers import Ready, encode_answer
 from penstock.model import load_model
 from penstock.worker.decoder import Worker as DecoderWorker
 from penstock.worker.decoder import create
-from penstock.worker.loop import Channel, Worker, failure, serve
+from penstock.worker.loop import Channel, MessageChannel, Worker, failure, serve
 
 if TYPE_CHECKING:
-    from penstock._native import RingReader, RingWriter
+    pass
 
-WAIT = 60.0
-"""Seconds of a wait for a plan; after it the next one begins."""
 PATIENCE = 600.0
 """Seconds that the executor may take to read an answer."""
 STDIN = 0
@@ -45,27 +43,6 @@ class LoadedWorker(Worker, Protocol):
 
 Load = Callable[[RankTask], LoadedWorker]
 T = TypeVar("T", bound=LoadedWorker)
-
-
-class RingChannel:
-    """Plans from a ring that all ranks read, answers on a ring of this rank's own."""
-
-    def __init__(self, plans: RingReader, answers: RingWriter, capacity: int) -> None:
-        self._plans = plans
-        self._answers = answers
-        self.capacity = capacity
-
-    def receive(self) -> bytes | None:
-        try:
-            while (message := self._plans.receive(WAIT)) is None:
-                pass
-        except ConnectionError:
-            return None
-        return message
-
-    def answer(self, message: bytes) -> None:
-        if message:
-            self._answers.send(message)
 
 
 def main(arguments: Sequence[str] | None = None, load: Load | None = None) -> int:
@@ -115,11 +92,11 @@ def prepare(task: RankTask, load: Callable[[RankTask], T], capacity: int) -> tup
     return worker, encode_answer(Ready(worker.facts))
 
 
-def open_rings(plans: dict[str, Any], answers: dict[str, Any]) -> RingChannel:
+def open_rings(plans: dict[str, Any], answers: dict[str, Any]) -> MessageChannel:
     from penstock._native import RingReader, RingWriter
 
     reader = RingReader(**plans)
-    return RingChannel(reader, RingWriter(**answers, readers=1, patience=PATIENCE), answers["capacity"])
+    return MessageChannel(reader, RingWriter(**answers, readers=1, patience=PATIENCE), answers["capacity"])
 
 
 def _line(descriptor: int) -> bytes:
