@@ -10,15 +10,10 @@ import hashlib
 from array import array
 
 from penstock.core import LogprobRow, SlotParams, StepPlan, StepResult
+from penstock.core.transfer import Moved, OpenTiers, Transfer
 
-
-class ContractBrokenError(AssertionError):
-    pass
-
-
-def require(condition: bool, fault: str) -> None:
-    if not condition:
-        raise ContractBrokenError(fault)
+from tests.fakes.contract import ContractBrokenError, require
+from tests.fakes.tiers import FakeMover
 
 
 def next_token(context: list[int], vocab: int) -> int:
@@ -53,7 +48,10 @@ class FakeTicket:
 
 
 class FakeExecutor:
-    """`fail_at` names a step that raises instead of computing."""
+    """`fail_at` names a step that raises instead of computing.
+
+    With `named` tiers or `ram_slots`, `mover` is what moves cells between them and the pool (`tests.fakes.tiers`).
+    """
 
     def __init__(
         self,
@@ -65,6 +63,9 @@ class FakeExecutor:
         vocab: int = 97,
         fail_at: int = 0,
         depth: int = 1,
+        named: int = 0,
+        ram_slots: int = 0,
+        auto: bool = False,
     ) -> None:
         self.depth = depth
         self.block_size = block_size
@@ -78,6 +79,8 @@ class FakeExecutor:
         self.steps = 0
         self.computed = 0
         self.closed = False
+        self.mover = FakeMover(self.cells, block_size, named=named, ram_slots=ram_slots, auto=auto)
+        self.opened: OpenTiers | None = None
 
     def submit(self, plan: StepPlan) -> FakeTicket:
         self.steps += 1
@@ -85,6 +88,18 @@ class FakeExecutor:
         if plan.step == self.fail_at:
             return FakeTicket(RuntimeError("the fake decoder was told to fail"))
         return FakeTicket(self._compute(plan))
+
+    def open_tiers(self, tiers: OpenTiers) -> None:
+        self.opened = tiers
+
+    def transfer(self, transfer: Transfer) -> None:
+        self.mover.submit(transfer)
+
+    def moved(self) -> list[Moved]:
+        return self.mover.take()
+
+    def tier_reports(self) -> tuple[str, ...]:
+        return ("{}",)
 
     def check(self) -> None: ...
 
@@ -136,9 +151,12 @@ class FakeExecutor:
 
     def _check_writes(self, plan: StepPlan, tables: list[list[int]]) -> None:
         owners = [block for table in tables for block in table]
+        written: set[int] = set()
         for index, table in enumerate(tables):
             for block in table[plan.starts[index] // self.block_size :]:
                 require(owners.count(block) == 1, f"block {block} is written and owned by two sequences")
+                written.add(block)
+        self.mover.check_plan(set(owners) - written, written)
 
     def _sequence(self, plan: StepPlan, index: int, table: list[int], at: int, result: StepResult) -> None:
         start, length, slot = plan.starts[index], plan.lengths[index], plan.slots[index]

@@ -1,0 +1,79 @@
+"""Movements of KV between the pool and the tiers behind it: what the engine asks of all ranks, what they say.
+
+Each rank moves its own part (its layers, its KV heads) of the blocks named; all ranks get the same transfers in
+the same order. A block in a transfer belongs to nobody else until the transfer is answered by every rank: one
+that is loaded is in no plan, one that is stored is not written to.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class TransferKind(IntEnum):
+    LOAD = 1
+    """Tier -> pool."""
+    STORE = 2
+    """Pool -> tier."""
+    PROBE = 3
+    """Which of several chunks a tier has."""
+    REMOVE = 4
+    """Forget chunks, in all tiers that go by name."""
+    CANCEL = 5
+    """Transfers `ids` are not wanted any more; those not begun are answered as not done. Not answered itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTiers:
+    """What the engine tells all ranks once it knows what they loaded; everything else about the tiers is in the
+    configuration.
+    """
+
+    cache: str
+    """The cache identity of all ranks together, as 64 hex digits."""
+    ram_slots: int
+    """Blocks that the RAM tier holds, on every rank."""
+    flush_s: float
+    """Seconds that stores under way get when the executor is closed."""
+
+
+RAM = 0
+"""`Transfer.tier` of the RAM tier; the others count from 1 in the order of their flags."""
+
+
+@dataclass(slots=True)
+class Transfer:
+    id: int
+    """Counts up from 1."""
+    kind: TransferKind
+    tier: int = RAM
+    blocks: array[int] = field(default_factory=lambda: array("i"))
+    """Blocks of the pool, in the order of their tokens. LOAD and STORE: those of one chunk (RAM: of any number)."""
+    slots: array[int] = field(default_factory=lambda: array("i"))
+    """RAM: the slot that each block is loaded from or stored to."""
+    keys: bytes = b""
+    """Tiers that go by name: 32 bytes for each chunk, the digest of its last block. LOAD and STORE have one."""
+    counts: array[int] = field(default_factory=lambda: array("i"))
+    """PROBE: blocks of each chunk."""
+    ids: array[int] = field(default_factory=lambda: array("q"))
+    """CANCEL only."""
+
+
+@dataclass(slots=True)
+class Moved:
+    """A rank's answer, or that of all ranks together."""
+
+    id: int
+    done: bool
+    """LOAD, STORE, REMOVE: whether all of it was."""
+    found: bytes = b""
+    """PROBE: a byte for each chunk, 1 where the tier has all parts of it."""
+    bytes: int = 0
+    seconds: float = 0.0
+    """Of the movement alone, without waiting in the queue."""
+    waited: float = 0.0
+    """In the queue."""
+    error: str = ""
+    """Why not, when not done; empty for what was only not there, or was cancelled."""
