@@ -17,6 +17,8 @@ from penstock.config.sections import (
     ParallelConfig,
     SchedulerConfig,
     ServerConfig,
+    TierConfig,
+    TiersConfig,
 )
 from penstock.config.sources import (
     Raw,
@@ -39,6 +41,8 @@ __all__ = [
     "Raw",
     "SchedulerConfig",
     "ServerConfig",
+    "TierConfig",
+    "TiersConfig",
     "cache_directory",
     "gather",
     "openai_api_key",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.config.kinds import Bytes, Choice, Integer, IntegerChoice, Kind, Seconds, Switch, Text
+from penstock.config.tiers import Tier
 
 GROUPS = {
     "model": "Model",
@@ -32,6 +33,8 @@ class Flag:
     """Whether it also is a keyword of `penstock.LLM`."""
     short: str = ""
     """Another spelling on the command line."""
+    separator: str = ","
+    """Between the values of one that is repeatable, in its environment variable."""
 
     @property
     def key(self) -> str:
@@ -84,6 +87,24 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--block-size", "cache", IntegerChoice((16, 32, 64, 128)), 32, "tokens in a KV block"),
     Flag("--kv-cache-dtype", "cache", _DTYPES, "auto", "form of cached keys and values; auto: bfloat16"),
     Flag("--enable-prefix-caching", "cache", Switch(), True, "reuse the KV of prompts that start alike"),
+    Flag(
+        "--kv-tier",
+        "cache",
+        Tier(),
+        (),
+        "where KV is kept beyond the pool, in the order in which it is looked for: ram:SIZE, disk:PATH,SIZE, "
+        "redis://HOST:PORT/DB or the URL of an object store (docs/kv-tiers.md); separated by spaces in the "
+        "environment",
+        repeatable=True,
+        separator=" ",
+    ),
+    Flag(
+        "--kv-chunk-tokens",
+        "cache",
+        Integer(16, 2**16),
+        256,
+        "tokens of what disks and remote stores keep as one, a multiple of --block-size",
+    ),
     Flag("--max-num-seqs", "scheduler", Integer(1, 4096), None, "sequences computed together; default: 64"),
     Flag(
         "--max-num-batched-tokens",

@@ -18,6 +18,7 @@ from penstock.config.sections import (
     ServerConfig,
 )
 from penstock.config.sources import Raw
+from penstock.config.tiers import resolve_tiers
 from penstock.core import InvalidValueError, PenstockError
 
 DEFAULT_SEQS = 64
@@ -63,6 +64,12 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
             threads=values["threads"] or cpu_count(), isa=None if values["isa"] == "auto" else values["isa"]
         ),
         _parallel(values),
+        resolve_tiers(
+            values["kv_tier"],
+            values["kv_chunk_tokens"],
+            values["block_size"],
+            values["enable_prefix_caching"],
+        ),
     )
     return Config(engine, _server(values, served_name))
 

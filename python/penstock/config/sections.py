@@ -28,6 +28,51 @@ class CacheConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TierConfig:
+    """A place behind the KV pool, in the order in which places are asked."""
+
+    kind: str
+    """`ram`, `disk`, `redis` or `object`."""
+    size_bytes: int | None = None
+    """Of RAM and disk: the most it may hold, of all ranks together."""
+    path: str | None = None
+    """Of a disk."""
+    url: str | None = None
+    """Of Redis and object stores."""
+    daily_write_bytes: int | None = None
+    """Of a disk: written in any 24 hours at most."""
+    direct: str = "auto"
+    """Of a disk: `auto`, `on` or `off`."""
+    ttl_seconds: int | None = None
+    """Of Redis."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Of object stores: what their URL does not say."""
+
+    @property
+    def name(self) -> str:
+        """For logs, metrics and errors; without a password."""
+        if self.kind == "ram":
+            return "ram"
+        return f"disk:{self.path}" if self.kind == "disk" else without_password(self.url or "")
+
+
+@dataclass(frozen=True, slots=True)
+class TiersConfig:
+    tiers: tuple[TierConfig, ...] = ()
+    chunk_tokens: int = 256
+    """Tokens of what disks and remote stores keep as one."""
+
+    @property
+    def ram(self) -> TierConfig | None:
+        return next((tier for tier in self.tiers if tier.kind == "ram"), None)
+
+    @property
+    def named(self) -> tuple[TierConfig, ...]:
+        """Those that go by name."""
+        return tuple(tier for tier in self.tiers if tier.kind != "ram")
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -79,6 +124,7 @@ class EngineConfig:
     scheduler: SchedulerConfig
     compute: ComputeConfig
     parallel: ParallelConfig = ParallelConfig()
+    tiers: TiersConfig = TiersConfig()
 
     @property
     def kv_dtype(self) -> str:
@@ -102,6 +148,7 @@ class EngineConfig:
             SchedulerConfig(**sections["scheduler"]),
             ComputeConfig(**sections["compute"]),
             ParallelConfig(**sections["parallel"]),
+            _tiers(**sections["tiers"]),
         )
 
 
@@ -109,3 +156,17 @@ class EngineConfig:
 class Config:
     engine: EngineConfig
     server: ServerConfig
+
+
+def without_password(url: str) -> str:
+    """`redis://:secret@host` as `redis://host`."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else url
+
+
+def _tiers(tiers: list[dict[str, Any]], chunk_tokens: int) -> TiersConfig:
+    return TiersConfig(tuple(_tier(**tier) for tier in tiers), chunk_tokens)
+
+
+def _tier(options: list[list[str]], **fields: Any) -> TierConfig:
+    return TierConfig(**fields, options=tuple((key, value) for key, value in options))

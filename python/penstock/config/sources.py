@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.config.flags import BY_KEY, FLAGS, Flag
+from penstock.config.tiers import lmcache_tiers, notice_lmcache
 from penstock.core import InvalidValueError, PenstockError
 
 
@@ -57,9 +58,19 @@ def gather(
     for flag in FLAGS:
         text = environ.get(flag.env)
         if text is not None:
-            found[flag.key] = Raw(flag.env, tuple(text.split(",")) if flag.repeatable else (text,))
+            texts = tuple(text.strip().split(flag.separator)) if flag.repeatable else (text,)
+            found[flag.key] = Raw(flag.env, texts)
     found.update({key: Raw(BY_KEY[key].name, texts) for key, texts in flags.items()})
+    if "kv_tier" not in found:
+        found.update(_from_lmcache(environ, found))
     return found
+
+
+def _from_lmcache(environ: Mapping[str, str], said: Mapping[str, Raw]) -> dict[str, Raw]:
+    settings, names = lmcache_tiers(environ)
+    if settings:
+        notice_lmcache(names, settings["kv_tier"])
+    return {key: Raw(", ".join(names), texts) for key, texts in settings.items() if key not in said}
 
 
 def from_file(path: Path) -> dict[str, Raw]:
