@@ -1,0 +1,64 @@
+//! What the mover asks of any tier behind RAM.
+
+use std::time::Duration;
+
+use crate::key::{Digest, PartKey};
+
+/// A store of parts. Methods block; the mover calls them from its own threads, several at once.
+pub trait Tier: Send + Sync {
+    /// For logs and metrics: `disk:/var/kv`.
+    fn name(&self) -> &str;
+
+    /// Fills `into`, one slice for each block in order, with a part whose checksum was verified.
+    ///
+    /// # Errors
+    /// `Missing` when it is not there, `Damaged` when what was there is not what was written (the tier has put it aside and counted it);
+    /// contents of `into` are then unspecified. `Failed` when the tier cannot say.
+    fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError>;
+
+    /// Keeps a part; returns when others can load it. A part that is there already is left as it is.
+    ///
+    /// # Errors
+    /// `Full` when there is no room for it and none can be made, `Failed` otherwise. Nothing half-written is ever found.
+    fn store(&self, key: &PartKey, from: &[&[u8]]) -> Result<(), TierError>;
+
+    /// Whether each of `keys` is there. Must be cheap: the mover asks before every load of a prompt.
+    ///
+    /// # Errors
+    /// `Failed` when the tier cannot say.
+    fn probe(&self, keys: &[PartKey]) -> Result<Vec<bool>, TierError>;
+
+    /// Forgets all parts of a chunk.
+    ///
+    /// # Errors
+    /// `Failed`. What is not there is no error.
+    fn remove(&self, digest: &Digest) -> Result<(), TierError>;
+
+    /// Upkeep between requests (eviction, scanning what other processes wrote); called about every second from one thread.
+    fn tick(&self) {}
+
+    /// Waits until what was stored is as safe as the tier makes it.
+    fn flush(&self, _limit: Duration) {}
+
+    /// Counters since the start, by name: `evicted_chunks`, `quarantined_chunks`, `used_bytes`, ...
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+/// Why a tier did not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum TierError {
+    /// Not there.
+    #[error("not in the tier")]
+    Missing,
+    /// There, but not what was written: what was found, and where.
+    #[error("damaged: {0}")]
+    Damaged(String),
+    /// No room.
+    #[error("full: {0}")]
+    Full(String),
+    /// The tier did not answer, or with an error of its own: which, where, and the remedy if one is known.
+    #[error("{0}")]
+    Failed(String),
+}
