@@ -48,8 +48,9 @@ class Tier:
 
     def expected(self) -> str:
         return (
-            "ram:SIZE, disk:PATH,SIZE[,daily-writes=SIZE][,direct=auto|on|off], redis://HOST:PORT/DB[,ttl=SECONDS] "
-            "or the URL of an object store, s3://BUCKET/PREFIX[,KEY=VALUE], with sizes like 4GiB"
+            "ram:SIZE, disk:PATH,SIZE[,daily-writes=SIZE][,direct=auto|on|off], "
+            "redis://HOST:PORT/DB[,ttl=SECONDS] or the URL of an object store, s3://BUCKET/PREFIX[,KEY=VALUE], "
+            "with sizes like 4GiB"
         )
 
 
