@@ -98,7 +98,7 @@ class FakeExecutor:
     def moved(self) -> list[Moved]:
         return self.mover.take()
 
-    def tier_reports(self) -> tuple[str, ...]:
+    def mover_reports(self) -> tuple[str, ...]:
         return ("{}",)
 
     def check(self) -> None: ...

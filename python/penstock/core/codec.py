@@ -58,7 +58,7 @@ def encode_plan(plan: StepPlan) -> bytes:
 
 def decode_plan(data: bytes) -> StepPlan:
     """CodecError unless `data` is one plan, whole and with nothing after it."""
-    reader = _Reader(data)
+    reader = Reader(data)
     magic, step, registrations, sequences, tokens, targets, blocks = reader.take(_PLAN)
     if magic != PLAN_MAGIC:
         raise CodecError(f"a plan begins with {PLAN_MAGIC!r}, not {magic!r}")
@@ -97,7 +97,7 @@ def encode_result(result: StepResult) -> bytes:
 
 def decode_result(data: bytes) -> StepResult:
     """CodecError unless `data` is one result, whole and with nothing after it."""
-    reader = _Reader(data)
+    reader = Reader(data)
     magic, counts, tokens, logprobs, prompts = reader.take(_RESULT)
     if magic != RESULT_MAGIC:
         raise CodecError(f"a result begins with {RESULT_MAGIC!r}, not {magic!r}")
@@ -108,7 +108,7 @@ def decode_result(data: bytes) -> StepResult:
     return result
 
 
-def _rows(reader: _Reader, sequences: int) -> dict[int, list[LogprobRow]]:
+def _rows(reader: Reader, sequences: int) -> dict[int, list[LogprobRow]]:
     table: dict[int, list[LogprobRow]] = {}
     for _ in range(sequences):
         index, count = reader.take(_ROWS)
@@ -119,7 +119,7 @@ def _rows(reader: _Reader, sequences: int) -> dict[int, list[LogprobRow]]:
     return table
 
 
-def _row(reader: _Reader) -> LogprobRow:
+def _row(reader: Reader) -> LogprobRow:
     logprob, rank, count = reader.take(_ROW)
     reader.expect(count * _PAIR.size)
     return logprob, rank, [cast(tuple[int, float], reader.take(_PAIR)) for _ in range(count)]
@@ -136,7 +136,9 @@ def result_bytes(sequences: int, tokens: int, alternatives: int) -> int:
     return _RESULT.size + sequences * (8 + 2 * _ROWS.size + row) + tokens * row
 
 
-class _Reader:
+class Reader:
+    """Of one message, from its start; CodecError where it is too short."""
+
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
@@ -155,10 +157,16 @@ class _Reader:
     def column(self, typecode: str, count: int) -> array[int]:
         column = array(typecode)
         size = count * column.itemsize
-        self.expect(size)
-        column.frombytes(self._data[self._at : self._at + size])
-        self._at += size
+        column.frombytes(self.raw(size))
         return column
+
+    def raw(self, size: int) -> bytes:
+        self.expect(size)
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def left(self) -> int:
+        return len(self._data) - self._at
 
     def end(self) -> None:
         if self._at != len(self._data):

@@ -22,11 +22,24 @@ class Ranks:
     rows_bytes: int
     """Most bytes that a stage hands to the next at once."""
     plan_bytes: int
+    """Of a transfer too, where there are tiers."""
     result_bytes: int
+    spare_messages: int = 0
+    """Messages that may be under way each way beside plans and their answers: those of transfers."""
 
     @property
     def size(self) -> int:
         return self.tp * self.pp
+
+    @property
+    def plan_slots(self) -> int:
+        """Messages to the ranks that may be under way."""
+        return self.pp + 1 + self.spare_messages
+
+    @property
+    def answer_slots(self) -> int:
+        """Messages from a rank that may be under way."""
+        return self.pp + 2 + self.spare_messages
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Movements of KV between the pool and the tiers behind it: what the engine asks of all ranks, what they say.
 
-Each rank moves its own part (its layers, its KV heads) of the blocks named; all ranks get the same transfers in
-the same order. A block in a transfer belongs to nobody else until the transfer is answered by every rank: one
-that is loaded is in no plan, one that is stored is not written to.
+Each rank moves its own part (its layers, its KV heads) of the blocks named; all ranks get the same transfers
+in the same order. A block in a transfer belongs to nobody else until the transfer is answered by every rank:
+one that is loaded is in no plan, one that is stored is not written to.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
+
+RAM = 0
+"""`Transfer.tier` of the RAM tier; the others count from 1 in the order of their flags."""
+KEY_BYTES = 32
 
 
 class TransferKind(IntEnum):
@@ -22,13 +26,14 @@ class TransferKind(IntEnum):
     REMOVE = 4
     """Forget chunks, in all tiers that go by name."""
     CANCEL = 5
-    """Transfers `ids` are not wanted any more; those not begun are answered as not done. Not answered itself."""
+    """Transfers `ids` are not wanted any more; those not begun are answered as not done. Not answered itself.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTiers:
-    """What the engine tells all ranks once it knows what they loaded; everything else about the tiers is in the
-    configuration.
+    """What the engine tells all ranks once it knows what they loaded; everything else about the tiers is in
+    the configuration.
     """
 
     cache: str
@@ -39,22 +44,23 @@ class OpenTiers:
     """Seconds that stores under way get when the executor is closed."""
 
 
-RAM = 0
-"""`Transfer.tier` of the RAM tier; the others count from 1 in the order of their flags."""
-
-
 @dataclass(slots=True)
 class Transfer:
+    """Names at most as many blocks, chunks or ids as the pool has blocks: so much has room in a message."""
+
     id: int
-    """Counts up from 1."""
+    """Counts up from 1. That of a CANCEL means nothing."""
     kind: TransferKind
     tier: int = RAM
     blocks: array[int] = field(default_factory=lambda: array("i"))
-    """Blocks of the pool, in the order of their tokens. LOAD and STORE: those of one chunk (RAM: of any number)."""
+    """Blocks of the pool, in the order of their tokens. LOAD and STORE: those of one chunk (RAM: of any
+    number).
+    """
     slots: array[int] = field(default_factory=lambda: array("i"))
     """RAM: the slot that each block is loaded from or stored to."""
     keys: bytes = b""
-    """Tiers that go by name: 32 bytes for each chunk, the digest of its last block. LOAD and STORE have one."""
+    """Tiers that go by name: 32 bytes for each chunk, the digest of its last block. LOAD and STORE have one.
+    """
     counts: array[int] = field(default_factory=lambda: array("i"))
     """PROBE: blocks of each chunk."""
     ids: array[int] = field(default_factory=lambda: array("q"))

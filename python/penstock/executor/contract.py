@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from penstock.core import PenstockError, StepPlan, StepResult, WorkerFacts
+from penstock.core.transfer import Moved, OpenTiers, Transfer
 
 
 class WorkersLostError(PenstockError):
@@ -33,8 +34,28 @@ class Executor(Protocol):
     def submit(self, plan: StepPlan) -> Ticket:
         """Start a step and return at once. Plans are computed in the order of their submission."""
 
+    def open_tiers(self, tiers: OpenTiers) -> None:
+        """Open the tiers of the configuration on every rank, before the first transfer.
+
+        PenstockError says which rank cannot open which of them, why, and the remedy; no rank is usable then.
+        """
+
+    def transfer(self, transfer: Transfer) -> None:
+        """Start a movement on every rank and return at once. Steps do not wait for it, nor it for them."""
+
+    def moved(self) -> list[Moved]:
+        """Transfers that all ranks have answered since the last call, joined, without waiting: done where all
+        are, found where all have it, bytes of all, seconds of the slowest, the error of the first rank that
+        has one. WorkersLostError ends those that were under way.
+        """
+
+    def mover_reports(self) -> tuple[str, ...]:
+        """What each rank's mover says of its tiers (JSON), about a second old; () without tiers."""
+
     def check(self) -> None:
         """WorkersLostError when ranks were lost while there was nothing to compute."""
 
     def close(self) -> None:
-        """Let go of the model. No result is wanted any more."""
+        """Let go of the model, when stores under way have ended or had their time (`OpenTiers.flush_s`). No
+        result is wanted any more.
+        """

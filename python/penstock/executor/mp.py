@@ -51,14 +51,17 @@ class MultiprocExecutor(RanksExecutor):
 
     def _jobs(self, files: SharedFiles, config: EngineConfig) -> list[dict[str, Any]]:
         ranks = self._ranks
-        plans = {**files.ring(ranks.size, self.depth + 1, ranks.plan_bytes), "readers": ranks.size}
+        plans = {
+            **files.ring(ranks.size, ranks.plan_slots, ranks.plan_bytes),
+            "readers": ranks.size,
+        }
         wirings = wire(ranks, files)
         jobs = []
         for rank, (shard, wiring) in enumerate(zip(ranks.shards, wirings, strict=True)):
             reads = rank == ranks.reader
             room = max(ranks.result_bytes if reads else 0, LEAST_ANSWER)
             task = RankTask(rank, reads, config.to_json(), ranks.num_blocks, shard, wiring)
-            answers = files.ring(1, self.depth + 2, room)
+            answers = files.ring(1, ranks.answer_slots, room)
             jobs.append({"task": asdict(task), "plans": {**plans, "reader": rank}, "answers": answers})
         return jobs
 

@@ -8,13 +8,26 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from penstock.core import PenstockError, Ranks, StepPlan, StepResult, WorkerFacts
-from penstock.core.answers import Answer, Computed, Failed, Ready, decode_answer
+from penstock.core.answers import (
+    Answer,
+    Computed,
+    Failed,
+    Movements,
+    MoverClosed,
+    MoverReport,
+    Ready,
+    decode_answer,
+)
 from penstock.core.codec import encode_plan
+from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
+from penstock.core.transfer_codec import END, encode_open, encode_transfer
 from penstock.executor.contract import WorkersLostError
 from penstock.executor.exits import Exit
+from penstock.executor.moves import Moves
 
 LEAST_ANSWER = 1 << 16
 """Bytes of an answer that every rank may give: facts, or a traceback."""
@@ -71,13 +84,12 @@ class RanksExecutor:
         self._answered = 0
         self._fences: Sequence[Fence] = ()
         self._answers: Sequence[Answers] = ()
+        self._moves = Moves(ranks.size)
+        self._reports: dict[int, str] = {}
+        self._flush_s = 0.0
 
     def submit(self, plan: StepPlan) -> RanksTicket:
-        self.check()
-        try:
-            self._plans.send(encode_plan(plan))
-        except ConnectionError as error:
-            self._lose(str(error))
+        self._send(encode_plan(plan))
         return RanksTicket(self, plan.step)
 
     def check(self) -> None:
@@ -87,7 +99,54 @@ class RanksExecutor:
             raise self._lost
 
     def close(self) -> None:
+        self._close_tiers()
         self._members.end()
+
+    def _send(self, message: bytes) -> None:
+        """To all ranks."""
+        self.check()
+        try:
+            self._plans.send(message)
+        except ConnectionError as error:
+            self._lose(str(error))
+
+    # Tiers ----------------------------------------------------------------------------------------
+
+    def open_tiers(self, tiers: OpenTiers) -> None:
+        self._send(encode_open(tiers))
+        for rank in range(self._ranks.size):
+            # One that cannot says why and ends, which ends this wait.
+            while rank not in self._reports:
+                self._receive(rank, LOOK)
+        self._flush_s = tiers.flush_s
+
+    def transfer(self, transfer: Transfer) -> None:
+        if transfer.kind != TransferKind.CANCEL:
+            self._moves.begin(transfer.id)
+        self._send(encode_transfer(transfer))
+
+    def moved(self) -> list[Moved]:
+        self.check()
+        for rank, answers in enumerate(self._answers):
+            while answers.ready() and (answer := self._receive(rank, 0.0)) is not None:
+                if rank == self._ranks.reader:
+                    self._take(answer)
+        return self._moves.take()
+
+    def mover_reports(self) -> tuple[str, ...]:
+        return tuple(self._reports[rank] for rank in sorted(self._reports))
+
+    def _close_tiers(self) -> None:
+        """Returns when all ranks have stored what they were to store, or had the time for it."""
+        if not self._reports:
+            return
+        deadline = time.monotonic() + self._flush_s + GRACE
+        waiting = set(range(self._ranks.size))
+        with suppress(WorkersLostError):  # Then nothing is to be closed.
+            self._send(END)
+            while waiting and time.monotonic() < deadline:
+                closed = {rank for rank in waiting if isinstance(self._receive(rank, LOOK), MoverClosed)}
+                waiting -= closed
 
     # Answers --------------------------------------------------------------------------------------
 
@@ -146,12 +205,16 @@ class RanksExecutor:
             if answer.fatal:
                 self._lose(answer.message, answer)
             self._failures.setdefault(answer.step, {})[rank] = answer
+        elif isinstance(answer, Movements):
+            self._moves.add(rank, answer.moved)
+        elif isinstance(answer, MoverReport):
+            self._reports[rank] = answer.report
         return answer
 
     def _look_at_others(self) -> None:
         """A rank that failed alone in a step leaves the others waiting for it, or one step ahead of it."""
         for rank, ring in enumerate(self._answers):
-            if rank != self._ranks.reader and ring.ready():
+            while rank != self._ranks.reader and ring.ready():
                 self._receive(rank, 0.0)
         for step, failures in self._failures.items():
             first = min(failures.values(), key=lambda failed: failed.at)

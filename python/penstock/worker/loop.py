@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
-import traceback
 from typing import Protocol
 
-from penstock.core import PenstockError, StepPlan, StepResult
-from penstock.core.answers import Computed, Failed, encode_answer
+from penstock.core import StepPlan, StepResult
+from penstock.core.answers import Computed, MoverClosed, encode_answer
 from penstock.core.codec import decode_plan
+from penstock.core.transfer_codec import END, OPEN
+from penstock.worker.failing import failure
+from penstock.worker.moving import Mover, open_tiers
 
 WAIT = 60.0
 """Seconds of a wait for a plan; after it the next one begins."""
@@ -21,10 +22,10 @@ class Channel(Protocol):
     """Bytes of an answer at most."""
 
     def receive(self) -> bytes | None:
-        """The next plan; None when there will be no more."""
+        """The next plan, or what else is to be done; None when there will be no more."""
 
     def answer(self, message: bytes) -> None:
-        """Called once when the rank is ready, then once for each plan."""
+        """Called once when the rank is ready, then once for each plan; with tiers between them too."""
 
 
 class Source(Protocol):
@@ -61,7 +62,7 @@ class Ticket(Protocol):
     def result(self) -> StepResult: ...
 
 
-class Worker(Protocol):
+class Worker(Mover, Protocol):
     def submit(self, plan: StepPlan) -> Ticket:
         """ValueError, here or from the ticket, for a plan that cannot be computed; after any other error the
         worker is unusable, ConnectionError where that is because another rank was lost."""
@@ -70,8 +71,16 @@ class Worker(Protocol):
 def serve(channel: Channel, worker: Worker, rank: int, reads: bool) -> bool:
     """Answer plans until there are no more; False when the worker became unusable."""
     while (message := channel.receive()) is not None:
-        answer, usable = compute(message, worker, rank, reads, channel.capacity)
-        channel.answer(answer)
+        usable = True
+        if message.startswith(OPEN):
+            opened = open_tiers(message, channel, worker, rank)
+            channel, usable = opened or channel, opened is not None
+        elif message.startswith(END):
+            worker.close_tiers()
+            channel.answer(encode_answer(MoverClosed()))
+        else:
+            answer, usable = compute(message, worker, rank, reads, channel.capacity)
+            channel.answer(answer)
         if not usable:
             return False
     return True
@@ -88,17 +97,3 @@ def compute(message: bytes, worker: Worker, rank: int, reads: bool, capacity: in
     except Exception as error:  # noqa: BLE001 - whatever the rank raised, the engine hears of it
         failed = failure(rank, step, error)
         return encode_answer(failed, capacity), not failed.fatal
-
-
-def failure(rank: int, step: int, error: Exception) -> Failed:
-    """What the engine is told of an error."""
-    known = isinstance(error, PenstockError)
-    return Failed(
-        rank=rank,
-        step=step,
-        message=str(error) if known else f"{type(error).__name__}: {error}",
-        trace="" if known else "".join(traceback.format_exception(error)),
-        fatal=step == 0 or not isinstance(error, ValueError),
-        derived=isinstance(error, ConnectionError),
-        at=time.monotonic(),
-    )

@@ -1,0 +1,112 @@
+"""Transfers and what came of them as bytes (little-endian), by the rules of `codec`.
+
+The first byte of a message to a rank tells what it is: `P` a plan, `T` a transfer, `O` tiers to open, `E`
+their end. Of those from a rank see `answers`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+
+from penstock.core.codec import CodecError, Reader
+from penstock.core.transfer import KEY_BYTES, Moved, OpenTiers, Transfer, TransferKind
+
+_TRANSFER = struct.Struct("<4sQ2B5I")
+"""Magic, id, kind, tier, then how many blocks, slots, keys, counts and ids follow."""
+_MOVED = struct.Struct("<QBQ2d2I")
+"""The fields of Moved in their order; of `found` and `error` the bytes that follow."""
+TRANSFER_MAGIC = b"TRN1"
+OPEN = b"O"
+END = b"E"
+MOST_ERROR = 1 << 10
+"""Bytes of an error that are told."""
+
+
+def encode_transfer(transfer: Transfer) -> bytes:
+    head = _TRANSFER.pack(
+        TRANSFER_MAGIC,
+        transfer.id,
+        transfer.kind,
+        transfer.tier,
+        len(transfer.blocks),
+        len(transfer.slots),
+        len(transfer.keys) // KEY_BYTES,
+        len(transfer.counts),
+        len(transfer.ids),
+    )
+    columns = (transfer.blocks, transfer.slots, transfer.keys, transfer.counts, transfer.ids)
+    return b"".join([head, *map(bytes, columns)])
+
+
+def is_transfer(message: bytes) -> bool:
+    return message[:1] == TRANSFER_MAGIC[:1]
+
+
+def decode_transfer(data: bytes) -> Transfer:
+    """CodecError unless `data` is one transfer, whole and with nothing after it."""
+    reader = Reader(data)
+    magic, number, kind, tier, blocks, slots, keys, counts, ids = reader.take(_TRANSFER)
+    if magic != TRANSFER_MAGIC:
+        raise CodecError(f"a transfer begins with {TRANSFER_MAGIC!r}, not {magic!r}")
+    try:
+        transfer = Transfer(number, TransferKind(kind), tier)
+    except ValueError as error:
+        raise CodecError(f"a transfer of unknown kind {kind}") from error
+    transfer.blocks = reader.column("i", blocks)
+    transfer.slots = reader.column("i", slots)
+    transfer.keys = reader.raw(keys * KEY_BYTES)
+    transfer.counts = reader.column("i", counts)
+    transfer.ids = reader.column("q", ids)
+    reader.end()
+    return transfer
+
+
+def transfer_bytes(blocks: int) -> int:
+    """The largest transfer where the pool has so many blocks: a chunk has at least one."""
+    return _TRANSFER.size + blocks * (KEY_BYTES + array("i").itemsize)
+
+
+def encode_moved(batch: Iterable[Moved], capacity: int) -> Iterator[bytes]:
+    """As many messages of at most `capacity` bytes as it takes; errors are shortened."""
+    parts: list[bytes] = []
+    size = 0
+    for moved in batch:
+        error = moved.error.encode(errors="replace")[:MOST_ERROR]
+        head = (moved.id, moved.done, moved.bytes, moved.seconds, moved.waited, len(moved.found), len(error))
+        part = _MOVED.pack(*head) + moved.found + error
+        if parts and size + len(part) > capacity:
+            yield b"".join(parts)
+            parts, size = [], 0
+        parts.append(part)
+        size += len(part)
+    if parts:
+        yield b"".join(parts)
+
+
+def decode_moved(data: bytes) -> tuple[Moved, ...]:
+    """CodecError unless `data` is the answers of whole transfers and nothing else."""
+    reader = Reader(data)
+    found = []
+    while reader.left():
+        number, done, size, seconds, waited, chunks, error = reader.take(_MOVED)
+        moved = Moved(number, bool(done), reader.raw(chunks), size, seconds, waited)
+        moved.error = reader.raw(error).decode(errors="replace")
+        found.append(moved)
+    return tuple(found)
+
+
+def encode_open(tiers: OpenTiers) -> bytes:
+    return OPEN + json.dumps(asdict(tiers)).encode()
+
+
+def decode_open(data: bytes) -> OpenTiers:
+    """CodecError for what is nothing of the kind."""
+    try:
+        fields = json.loads(data[len(OPEN) :])
+        return OpenTiers(str(fields["cache"]), int(fields["ram_slots"]), float(fields["flush_s"]))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise CodecError(f"malformed tiers: {error}") from error

@@ -1,0 +1,122 @@
+"""Transfers in a rank that is not in the engine's process: begun while a step is computed, answered as they
+end.
+
+Only where there are tiers: without them no plan takes the way over another thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Protocol
+
+from penstock.core.answers import MoverReport, encode_answer, encode_movements
+from penstock.core.transfer import Moved, OpenTiers, Transfer
+from penstock.core.transfer_codec import decode_open, decode_transfer, is_transfer
+from penstock.worker.failing import failure
+
+REPORT = 1.0
+"""Seconds between looks at what the mover says about its tiers."""
+
+
+class Channel(Protocol):
+    capacity: int
+
+    def receive(self) -> bytes | None: ...
+
+    def answer(self, message: bytes) -> None: ...
+
+
+class Mover(Protocol):
+    """The part of a worker that moves; whatever it raises makes the rank unusable."""
+
+    def open_tiers(self, tiers: OpenTiers) -> None:
+        """PenstockError says what cannot be opened."""
+
+    def transfer(self, transfer: Transfer) -> None:
+        """Never waits."""
+
+    def moved(self, timeout: float) -> list[Moved]:
+        """Those that are over; waits for the first at most `timeout` seconds."""
+
+    def mover_report(self) -> str:
+        """JSON."""
+
+    def close_tiers(self) -> None:
+        """Let stores under way end, or their time."""
+
+
+def open_tiers(message: bytes, channel: Channel, mover: Mover, rank: int) -> MovingChannel | None:
+    """What to receive from and to answer to from now on; None when the rank cannot go on, and has said so."""
+    try:
+        mover.open_tiers(decode_open(message))
+        moving = MovingChannel(channel, mover, rank)
+        channel.answer(encode_answer(MoverReport(mover.mover_report())))
+    except ConnectionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it was, the engine hears of it
+        channel.answer(encode_answer(failure(rank, 0, error), channel.capacity))
+        return None
+    moving.start()
+    return moving
+
+
+class MovingChannel:
+    """`channel` without its transfers. They are begun on a thread of their own, which receives all there is,
+    and answered on another one, between the answers of plans.
+    """
+
+    def __init__(self, channel: Channel, mover: Mover, rank: int) -> None:
+        self.capacity = channel.capacity
+        self._channel = channel
+        self._mover = mover
+        self._rank = rank
+        self._rest: SimpleQueue[bytes | None] = SimpleQueue()
+        self._answering = threading.Lock()
+        self._told = ""
+
+    def start(self) -> None:
+        for loop in (self._receive, self._tell):
+            threading.Thread(target=self._run, args=(loop,), name="moving", daemon=True).start()
+
+    def receive(self) -> bytes | None:
+        return self._rest.get()
+
+    def answer(self, message: bytes) -> None:
+        with self._answering:
+            self._channel.answer(message)
+
+    def _run(self, loop: Callable[[], None]) -> None:
+        with suppress(ConnectionError):  # The executor is gone.
+            try:
+                loop()
+            except ConnectionError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it was, the engine hears of it
+                self.answer(encode_answer(failure(self._rank, 0, error), self.capacity))
+        self._rest.put(None)
+
+    def _receive(self) -> None:
+        while (message := self._channel.receive()) is not None:
+            if is_transfer(message):
+                self._mover.transfer(decode_transfer(message))
+            else:
+                self._rest.put(message)
+
+    def _tell(self) -> None:
+        due = time.monotonic() + REPORT
+        while True:
+            for message in encode_movements(self._mover.moved(REPORT), self.capacity):
+                self.answer(message)
+            if time.monotonic() >= due:
+                self._report()
+                due = time.monotonic() + REPORT
+
+    def _report(self) -> None:
+        report = self._mover.mover_report()
+        if report != self._told:
+            self.answer(encode_answer(MoverReport(report)))
+            self._told = report
