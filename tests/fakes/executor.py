@@ -50,7 +50,7 @@ class FakeTicket:
 class FakeExecutor:
     """`fail_at` names a step that raises instead of computing.
 
-    With `named` tiers or `ram_slots`, `mover` is what moves cells between them and the pool (`tests.fakes.tiers`).
+    With `named` tiers or `ram_slots`, `mover` moves cells between them and the pool (`tests.fakes.tiers`).
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Tiers without bytes: what a mover would carry are the cells of `FakeExecutor`.
 
-A load of the wrong thing therefore changes the output, or reads a cell that nobody computed; what the contract
-of `Transfer` forbids is refused at once. Nothing moves by itself: the test says what is answered, and how.
+A load of the wrong thing therefore changes the output, or reads a cell that nobody computed; what the
+contract of `Transfer` forbids is refused at once. Nothing moves by itself: the test says what is answered,
+and how.
 """
 
 from __future__ import annotations

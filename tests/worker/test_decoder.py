@@ -33,6 +33,6 @@ def test_the_decoder_is_told_its_sizes() -> None:
 
 
 def test_facts_say_what_was_loaded() -> None:
-    facts = decoder.Worker(fake_decoder()).facts
+    facts = decoder.Worker(fake_decoder(), lambda tiers: {}).facts
     assert (facts.numerics, facts.isa, facts.threads, facts.weights_bytes) == ("w4/int8", "avx2", 2, 7)
     assert facts.stages == (("weights packed", 0.1, ""),)

@@ -12,12 +12,15 @@ from penstock.config.memory import KvNeeds, KvPlan, plan_kv
 from penstock.core import Ranks
 from penstock.core.codec import plan_bytes, result_bytes
 from penstock.core.request import MAX_LOGPROBS
+from penstock.core.transfer_codec import transfer_bytes
 from penstock.model import ModelInfo
 from penstock.model.sharding import Grid
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 HEAD_DIM_UNIT = 16
 """Heads are padded to whole vectors in the KV pool."""
+TRANSFERS = 8
+"""Transfers that may be on their way to the ranks before the engine waits for room."""
 HEAD_ROWS = 32
 """Rows for which the output head is computed at once (`crates/decoder/src/logits.rs`)."""
 
@@ -70,6 +73,7 @@ def plan_ranks(config: EngineConfig, info: ModelInfo, grid: Grid, kv: KvPlan) ->
     """The grid with room for the largest step."""
     sequences, tokens = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
     table = min(-(-kv.max_model_len // config.cache.block_size), kv.num_blocks)
+    transfers = transfer_bytes(kv.num_blocks) if config.tiers.tiers else 0
     vocab = max(end - start for start, end in zip(grid.vocab, grid.vocab[1:], strict=False))
     return Ranks(
         tp=grid.tp,
@@ -79,6 +83,7 @@ def plan_ranks(config: EngineConfig, info: ModelInfo, grid: Grid, kv: KvPlan) ->
         num_blocks=kv.num_blocks,
         part_numbers=max(tokens * info.spec.hidden, HEAD_ROWS * vocab),
         rows_bytes=4 * tokens * info.spec.hidden,
-        plan_bytes=plan_bytes(sequences, tokens, sequences * table),
+        plan_bytes=max(plan_bytes(sequences, tokens, sequences * table), transfers),
         result_bytes=result_bytes(sequences, tokens, MAX_LOGPROBS),
+        spare_messages=TRANSFERS if config.tiers.tiers else 0,
     )

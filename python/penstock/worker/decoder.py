@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.config import EngineConfig
 from penstock.core import PenstockError, StepPlan, WorkerFacts
+from penstock.core.transfer import Moved, OpenTiers, Transfer
 from penstock.model import ModelInfo
+from penstock.worker.tiers import mover_options
 
 if TYPE_CHECKING:
-    from penstock._native import Decoder, Ticket
+    from penstock._native import Decoder, KvMover, Ticket
 
 
 def create(
@@ -27,12 +30,17 @@ def create(
         decoder = Decoder(info.spec.to_json(), info.names.to_json(), list(info.paths), options, rank)
     except ValueError as error:
         raise PenstockError(str(error)) from error
-    return Worker(decoder)
+    return Worker(decoder, lambda tiers: mover_options(config, rank, tiers))
 
 
 class Worker:
-    def __init__(self, decoder: Decoder) -> None:
+    """`options` gives what the mover is told. Without tiers there is no mover, and nothing to call it for."""
+
+    def __init__(self, decoder: Decoder, options: Callable[[OpenTiers], dict[str, object]]) -> None:
         self._decoder = decoder
+        self._options = options
+        self._mover: KvMover
+        self._flush_s: float | None = None
         self.facts = WorkerFacts(
             fingerprint=decoder.fingerprint,
             numerics=decoder.numerics,
@@ -53,7 +61,32 @@ class Worker:
         """What the oldest plan left for the stage after, where the wiring says that it is carried."""
         return self._decoder.fetch(timeout)
 
+    def open_tiers(self, tiers: OpenTiers) -> None:
+        """PenstockError says which tier cannot be opened, why, and the remedy."""
+        from penstock._native import KvMover
+
+        try:
+            self._mover = KvMover(self._decoder, json.dumps(self._options(tiers)))
+        except ValueError as error:
+            raise PenstockError(str(error)) from error
+        self._flush_s = tiers.flush_s
+
+    def transfer(self, transfer: Transfer) -> None:
+        self._mover.submit(transfer)
+
+    def moved(self, timeout: float) -> list[Moved]:
+        return self._mover.take(timeout)
+
+    def mover_report(self) -> str:
+        return self._mover.report()
+
+    def close_tiers(self) -> None:
+        """Stores under way end, or their time does."""
+        if self._flush_s is not None:
+            self._mover.close(self._flush_s)
+
     def close(self) -> None:
+        self.close_tiers()
         del self._decoder
 
 
