@@ -96,4 +96,4 @@ class FakeRank:
 
 
 if __name__ == "__main__":
-    sys.exit(main(load=FakeRank))
+    os._exit(main(load=FakeRank))

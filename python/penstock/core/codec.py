@@ -56,6 +56,11 @@ def encode_plan(plan: StepPlan) -> bytes:
     )
 
 
+def is_plan(message: bytes) -> bool:
+    """Whether a message to a rank is a plan, without a look at the rest of it."""
+    return message[:1] == PLAN_MAGIC[:1]
+
+
 def decode_plan(data: bytes) -> StepPlan:
     """CodecError unless `data` is one plan, whole and with nothing after it."""
     reader = Reader(data)

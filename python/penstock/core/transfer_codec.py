@@ -15,8 +15,8 @@ from dataclasses import asdict
 from penstock.core.codec import CodecError, Reader
 from penstock.core.transfer import KEY_BYTES, Moved, OpenTiers, Transfer, TransferKind
 
-_TRANSFER = struct.Struct("<4sQ2B5I")
-"""Magic, id, kind, tier, then how many blocks, slots, keys, counts and ids follow."""
+_TRANSFER = struct.Struct("<4s2Q2B5I")
+"""Magic, plans before it, id, kind, tier, then how many blocks, slots, keys, counts and ids follow."""
 _MOVED = struct.Struct("<QBQ2d2I")
 """The fields of Moved in their order; of `found` and `error` the bytes that follow."""
 TRANSFER_MAGIC = b"TRN1"
@@ -26,9 +26,13 @@ MOST_ERROR = 1 << 10
 """Bytes of an error that are told."""
 
 
-def encode_transfer(transfer: Transfer) -> bytes:
+def encode_transfer(transfer: Transfer, after: int) -> bytes:
+    """`after` counts the plans, from the opening of the tiers on, that a rank has to have computed before:
+    those whose results the engine knew. Other ranks than the one that gave the results may be a little behind.
+    """
     head = _TRANSFER.pack(
         TRANSFER_MAGIC,
+        after,
         transfer.id,
         transfer.kind,
         transfer.tier,
@@ -43,13 +47,14 @@ def encode_transfer(transfer: Transfer) -> bytes:
 
 
 def is_transfer(message: bytes) -> bool:
+    """Whether a message to a rank is a transfer, without a look at the rest of it."""
     return message[:1] == TRANSFER_MAGIC[:1]
 
 
-def decode_transfer(data: bytes) -> Transfer:
-    """CodecError unless `data` is one transfer, whole and with nothing after it."""
+def decode_transfer(data: bytes) -> tuple[Transfer, int]:
+    """With the plans before it; CodecError unless `data` is one transfer, whole and with nothing after it."""
     reader = Reader(data)
-    magic, number, kind, tier, blocks, slots, keys, counts, ids = reader.take(_TRANSFER)
+    magic, after, number, kind, tier, blocks, slots, keys, counts, ids = reader.take(_TRANSFER)
     if magic != TRANSFER_MAGIC:
         raise CodecError(f"a transfer begins with {TRANSFER_MAGIC!r}, not {magic!r}")
     try:
@@ -62,7 +67,7 @@ def decode_transfer(data: bytes) -> Transfer:
     transfer.counts = reader.column("i", counts)
     transfer.ids = reader.column("q", ids)
     reader.end()
-    return transfer
+    return transfer, after
 
 
 def transfer_bytes(blocks: int) -> int:

@@ -85,6 +85,8 @@ class RanksExecutor:
         self._fences: Sequence[Fence] = ()
         self._answers: Sequence[Answers] = ()
         self._moves = Moves(ranks.size)
+        self._known = 0
+        """Plans since the tiers were opened whose results are known."""
         self._reports: dict[int, str] = {}
         self._flush_s = 0.0
 
@@ -118,12 +120,12 @@ class RanksExecutor:
             # One that cannot says why and ends, which ends this wait.
             while rank not in self._reports:
                 self._receive(rank, LOOK)
-        self._flush_s = tiers.flush_s
+        self._flush_s, self._known = tiers.flush_s, 0
 
     def transfer(self, transfer: Transfer) -> None:
         if transfer.kind != TransferKind.CANCEL:
             self._moves.begin(transfer.id)
-        self._send(encode_transfer(transfer))
+        self._send(encode_transfer(transfer, self._known))
 
     def moved(self) -> list[Moved]:
         self.check()
@@ -176,6 +178,8 @@ class RanksExecutor:
         return result
 
     def _take(self, answer: Answer) -> None:
+        if isinstance(answer, Computed | Failed):
+            self._known += 1
         if isinstance(answer, Computed):
             self._answered = answer.step
             self._results[answer.step] = answer.result

@@ -1,5 +1,6 @@
-import sys
+import os
 
 from penstock.worker.process import main
 
-sys.exit(main())
+# Threads that move are in native code, out of which Python cannot end them.
+os._exit(main())

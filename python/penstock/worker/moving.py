@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from penstock.core.answers import MoverReport, encode_answer, encode_movements
+from penstock.core.codec import is_plan
 from penstock.core.transfer import Moved, OpenTiers, Transfer
 from penstock.core.transfer_codec import decode_open, decode_transfer, is_transfer
 from penstock.worker.failing import failure
@@ -67,6 +68,9 @@ def open_tiers(message: bytes, channel: Channel, mover: Mover, rank: int) -> Mov
 class MovingChannel:
     """`channel` without its transfers. They are begun on a thread of their own, which receives all there is,
     and answered on another one, between the answers of plans.
+
+    A transfer waits for the plans whose results the engine knew when it asked, because another rank gave
+    them: this one may still hold their blocks. It does not wait for those under way since.
     """
 
     def __init__(self, channel: Channel, mover: Mover, rank: int) -> None:
@@ -75,6 +79,9 @@ class MovingChannel:
         self._mover = mover
         self._rank = rank
         self._rest: SimpleQueue[bytes | None] = SimpleQueue()
+        self._computing = False
+        self._computed = 0
+        self._progress = threading.Condition()
         self._answering = threading.Lock()
         self._told = ""
 
@@ -83,7 +90,14 @@ class MovingChannel:
             threading.Thread(target=self._run, args=(loop,), name="moving", daemon=True).start()
 
     def receive(self) -> bytes | None:
-        return self._rest.get()
+        """The next message that is no transfer; the last one is done with."""
+        if self._computing:
+            with self._progress:
+                self._computed += 1
+                self._progress.notify()
+        message = self._rest.get()
+        self._computing = message is not None and is_plan(message)
+        return message
 
     def answer(self, message: bytes) -> None:
         with self._answering:
@@ -102,9 +116,14 @@ class MovingChannel:
     def _receive(self) -> None:
         while (message := self._channel.receive()) is not None:
             if is_transfer(message):
-                self._mover.transfer(decode_transfer(message))
+                self._begin(*decode_transfer(message))
             else:
                 self._rest.put(message)
+
+    def _begin(self, transfer: Transfer, after: int) -> None:
+        with self._progress:
+            self._progress.wait_for(lambda: self._computed >= after)
+        self._mover.transfer(transfer)
 
     def _tell(self) -> None:
         due = time.monotonic() + REPORT
