@@ -6,8 +6,9 @@ from array import array
 from collections.abc import Callable
 
 import pytest
-from penstock.core import FinishReason, Request, SamplingParams, StepOutput
+from penstock.core import FinishReason, Request, SamplingParams, StepOutput, TierReport
 from penstock.engine import Engine
+from penstock.engine.admin import KvAdmin
 from penstock.engine.loop import MOST_FAILURES, UnusableError
 from penstock.executor import WorkersLostError
 from penstock.kv import BlockPool, PrefixCache
@@ -69,7 +70,8 @@ def engine(front: FrontDoor, *, fail_at: int = 0, depth: int = 1) -> tuple[Engin
     executor = FakeExecutor(
         num_blocks=64, block_size=16, max_num_seqs=4, max_batched_tokens=32, fail_at=fail_at, depth=depth
     )
-    return Engine(front, scheduler, executor, front.clock), scheduler
+    admin = KvAdmin(pool, prefix, scheduler.tiers, TierReport)
+    return Engine(front, scheduler, executor, admin, front.clock), scheduler
 
 
 def idle(times: int) -> list[list[FrontFrame] | Callable[[FrontDoor], list[FrontFrame]]]:

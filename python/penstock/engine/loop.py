@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.core import PenstockError, Request
+from penstock.core import KvCommand, PenstockError, Request
+from penstock.engine.admin import KvAdmin
 from penstock.engine.flights import Flights
 from penstock.executor import Executor
 from penstock.scheduler import Scheduler
@@ -21,6 +22,10 @@ from penstock.wire import Cancel, EngineFrame, FrontFrame, Shutdown, Step
 
 HEARTBEAT = 1.0
 """Seconds between frames of an idle engine."""
+TRANSFER_LOOK = 0.0005
+"""Seconds between looks at transfers under way while there is nothing to compute."""
+FLUSH = 10.0
+"""Seconds at the end for what waits to be stored."""
 MOST_FAILURES = 3
 """Steps that fail one after another before the decoder counts as unusable."""
 GC_STEPS = 4096
@@ -50,11 +55,13 @@ class Engine:
         channel: Channel,
         scheduler: Scheduler,
         executor: Executor,
+        admin: KvAdmin,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._channel = channel
         self._scheduler = scheduler
         self._executor = executor
+        self._admin = admin
         self._clock = clock
         self._flights = Flights(scheduler, executor, clock)
         self._step = 0
@@ -73,6 +80,7 @@ class Engine:
                 self._rest()
         while self._flights:
             self._land()
+        self._flush()
 
     def _take_in(self, timeout: float) -> None:
         for frame in self._channel.poll(timeout):
@@ -81,6 +89,8 @@ class Engine:
             elif isinstance(frame, Cancel):
                 for request_id in frame.ids:
                     self._scheduler.cancel(request_id)
+            elif isinstance(frame, KvCommand):
+                self._channel.send(self._admin.answer(frame))
             elif isinstance(frame, Shutdown):
                 self._scheduler.cancel_all()
                 self._stopping = True
@@ -95,7 +105,9 @@ class Engine:
         else:
             self._failures += 1
             log.error("step %d failed", plan.step, exc_info=flight.error)
-        self._publish(len(plan.tokens), (self._clock() - flight.began) * 1e3)
+        seconds = self._clock() - flight.began
+        self._scheduler.tiers.observed(plan, seconds)
+        self._publish(len(plan.tokens), seconds * 1e3)
         if self._failures >= MOST_FAILURES:
             raise UnusableError(f"{self._failures} steps failed one after another, see the engine's log")
         self._tidy = True
@@ -107,11 +119,21 @@ class Engine:
         self._executor.check()
         outputs_due = self._scheduler.has_outputs()
         wait = self._last_sent + HEARTBEAT - self._clock()
-        if outputs_due or wait <= 0:
+        if self._scheduler.tiers.busy:
+            wait = min(max(wait, 0.0), TRANSFER_LOOK)
+        if outputs_due or self._clock() >= self._last_sent + HEARTBEAT:
             self._publish(0, 0.0)
             self._collect()
         else:
             self._take_in(wait)
+
+    def _flush(self) -> None:
+        """What waits to be stored in a tier is stored."""
+        tiers = self._scheduler.tiers
+        deadline = self._clock() + FLUSH
+        while tiers.busy and self._clock() < deadline:
+            tiers.turn()
+            time.sleep(TRANSFER_LOOK)
 
     def _collect(self) -> None:
         """The collector runs while nobody waits, and once after each stretch of work."""
@@ -124,3 +146,5 @@ class Engine:
         outputs = scheduler.take_outputs()
         self._channel.send(Step(self._step, scheduler.stats(), batch_tokens, step_ms, outputs))
         self._last_sent = self._clock()
+        if report := self._admin.due(self._last_sent):
+            self._channel.send(report)

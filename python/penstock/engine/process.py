@@ -14,6 +14,7 @@ from penstock.config import EngineConfig
 from penstock.core import PenstockError
 from penstock.engine.loop import Engine
 from penstock.engine.startup import Started, start
+from penstock.engine.tiers import kinds
 from penstock.wire import Connection, ConnectionClosed, Fatal, Hello, Ready, Stage
 
 log = logging.getLogger("penstock.engine")
@@ -55,7 +56,7 @@ def _live(connection: Connection, config: EngineConfig) -> int:
         try:
             _quieten_collector()
             connection.send(ready(started))
-            Engine(connection, started.scheduler, started.executor).run()
+            Engine(connection, started.scheduler, started.executor, started.admin).run()
         finally:
             started.close()
     except ConnectionClosed:
@@ -86,6 +87,7 @@ def ready(started: Started) -> Ready:
         numerics=facts.numerics,
         isa=facts.isa,
         threads=facts.threads,
+        kv_tiers=kinds(started.config.tiers),
     )
 
 

@@ -9,13 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from penstock.config import EngineConfig, shared_memory_directory
+from penstock.config import EngineConfig, cluster_key, shared_memory_directory
 from penstock.config.memory import KvPlan
 from penstock.core import InvalidValueError, PenstockError, WorkerFacts
+from penstock.engine.admin import KvAdmin
+from penstock.engine.card import node_card
 from penstock.engine.facts import cache_identity, join_facts
+from penstock.engine.report import tier_report
 from penstock.engine.sizing import KvSizes, plan_ranks, size_kv
+from penstock.engine.tiers import open_tiers
 from penstock.executor import Executor
 from penstock.kv import BlockPool, PrefixCache
+from penstock.kv.tiers import Tiers
 from penstock.model import ModelInfo, load_model
 from penstock.model.sharding import Grid, plan_grid
 from penstock.scheduler import Limits, Scheduler
@@ -37,6 +42,7 @@ class Started:
     info: ModelInfo
     executor: Executor
     scheduler: Scheduler
+    admin: KvAdmin
     facts: WorkerFacts
     """Of all ranks together."""
     kv: KvSizes
@@ -61,11 +67,15 @@ def start(config: EngineConfig, on_stage: StageSink, clock: Callable[[], float] 
         if kv.plan.notice:
             log.warning("%s", kv.plan.notice)
         identity = cache_identity(facts, info.spec.to_json())
-        scheduler = build_scheduler(config, info, kv.plan, identity, clock)
+        pool = BlockPool(kv.plan.num_blocks)
+        tiers = open_tiers(config, executor, kv, pool, identity, clock)
+        prefix = build_prefix(config, pool, identity)
+        scheduler = build_scheduler(config, info, kv.plan, pool, prefix, tiers, clock)
+        admin = KvAdmin(pool, prefix, tiers, lambda: tier_report(tiers, executor.mover_reports()))
     except BaseException:
         executor.close()
         raise
-    return Started(config, info, executor, scheduler, facts, kv, identity)
+    return Started(config, info, executor, scheduler, admin, facts, kv, identity)
 
 
 def build_executor(config: EngineConfig, info: ModelInfo, grid: Grid, kv: KvPlan) -> Executor:
@@ -74,13 +84,18 @@ def build_executor(config: EngineConfig, info: ModelInfo, grid: Grid, kv: KvPlan
         from penstock.executor.inline import InlineExecutor
 
         return InlineExecutor(WORKER, config, info, kv.num_blocks)
-    threads = max(config.compute.threads // grid.size, 1)
+    threads = max(config.compute.threads // config.parallel.most_ranks_on_a_node, 1)
     each = replace(config, compute=replace(config.compute, threads=threads))
     ranks = plan_ranks(config, info, grid, kv)
     if config.parallel.backend == "ray":
         from penstock.executor.ray import RayExecutor
 
         return RayExecutor(RAY_WORKER, ranks, each, shared_memory_directory())
+    if config.parallel.nnodes > 1:
+        from penstock.executor.nodes import NodesExecutor
+
+        key, card = cluster_key(config.parallel.token_file), node_card(config, info)
+        return NodesExecutor(WORKER, ranks, each, shared_memory_directory(), key, card)
     from penstock.executor.mp import MultiprocExecutor
 
     return MultiprocExecutor(WORKER, ranks, each, shared_memory_directory())
@@ -118,7 +133,13 @@ def read_model(config: EngineConfig) -> ModelInfo:
 
 
 def build_scheduler(
-    config: EngineConfig, info: ModelInfo, kv: KvPlan, identity: bytes, clock: Callable[[], float]
+    config: EngineConfig,
+    info: ModelInfo,
+    kv: KvPlan,
+    pool: BlockPool,
+    prefix: PrefixCache | None,
+    tiers: Tiers,
+    clock: Callable[[], float],
 ) -> Scheduler:
     limits = Limits(
         max_num_seqs=config.scheduler.max_num_seqs,
@@ -129,13 +150,12 @@ def build_scheduler(
         eos_token_ids=frozenset(info.tokens.stop),
         stages=config.parallel.pipeline,
     )
-    pool = BlockPool(kv.num_blocks)
-    block_size = config.cache.block_size
-    prefix = _prefix_cache(pool, block_size, identity) if config.cache.prefix_caching else None
-    return Scheduler(limits, pool, prefix, block_size, clock)
+    return Scheduler(limits, pool, prefix, config.cache.block_size, clock, tiers)
 
 
-def _prefix_cache(pool: BlockPool, block_size: int, identity: bytes) -> PrefixCache:
+def build_prefix(config: EngineConfig, pool: BlockPool, identity: bytes) -> PrefixCache | None:
+    if not config.cache.prefix_caching:
+        return None
     from penstock._native import hash_chain, hash_root
 
-    return PrefixCache(pool, block_size, identity, hash_chain, hash_root)
+    return PrefixCache(pool, config.cache.block_size, identity, hash_chain, hash_root)

@@ -82,6 +82,25 @@ class BlockPool:
         """The block of this name, or -1."""
         return self._by_digest.get(digest, -1)
 
+    @property
+    def named(self) -> int:
+        """Blocks that can be found."""
+        return len(self._by_digest)
+
+    def forget(self, digest: bytes) -> bool:
+        """Take a name away; whether there was one. An owned block stays with its owners."""
+        block = self._by_digest.pop(digest, -1)
+        if block < 0:
+            return False
+        self._digests[block] = None
+        if self._references[block] == 0:
+            del self._cached[block]
+            self._blank.append(block)
+        return True
+
+    def forget_all(self) -> int:
+        return sum([self.forget(digest) for digest in list(self._by_digest)])
+
     def is_free(self, block: int) -> bool:
         return self._references[block] == 0
 

@@ -61,6 +61,8 @@ class Outbox:
 
     def _first(self, seq: Sequence) -> None:
         seq.first_output = False
+        if seq.tier_tokens is not None:
+            self._rows.tier_tokens[len(self._rows.ids)] = seq.tier_tokens
         if seq.prompt_logprobs >= 0:
             self._rows.prompt_logprobs[len(self._rows.ids)] = seq.prompt_rows
             seq.prompt_rows = []

@@ -34,6 +34,7 @@ from penstock.core import (
     StepResult,
 )
 from penstock.kv import BlockPool, PoolCorruptError, PrefixCache
+from penstock.kv.tiers import NOTHING, NoTiers, Tiers
 from penstock.scheduler.outbox import Outbox
 from penstock.scheduler.planning import Work, build_plan
 from penstock.scheduler.sequence import NO_SLOT, Sequence
@@ -73,8 +74,10 @@ class Scheduler:
         prefix: PrefixCache | None,
         block_size: int,
         clock: Callable[[], float],
+        tiers: Tiers | None = None,
     ) -> None:
         self.limits = limits
+        self.tiers: Tiers = tiers if tiers is not None else NoTiers()
         self._pool = pool
         self._prefix = prefix
         self._block_size = block_size
@@ -162,6 +165,8 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """Choose the next step: a token for each decoding sequence, then prompt chunks, then newcomers."""
+        if self.tiers.busy:
+            self._take_in_loaded()
         work: Work = []
         budget = self._schedule_decodes(work)
         budget = self._schedule_chunks(work, budget)
@@ -220,12 +225,19 @@ class Scheduler:
         for seq in self._running:
             if not budget:
                 break
-            remaining = len(seq.tokens) - seq.num_computed
-            if remaining > 1 and not seq.busy:
-                length = min(remaining, budget)
-                work.append((seq, length))
-                budget -= length
+            if len(seq.tokens) - seq.num_computed > 1 and not seq.busy:
+                budget -= self._schedule_chunk(work, seq, budget)
         return budget
+
+    def _schedule_chunk(self, work: Work, seq: Sequence, budget: int) -> int:
+        """As much as the budget and what the sequence awaits from the tiers allow."""
+        length = min(min(len(seq.tokens), seq.fetch.bound()) - seq.num_computed, budget)
+        if length <= 0:
+            return 0
+        work.append((seq, length))
+        if seq.fetch.pieces:
+            self.tiers.computing(seq.fetch, seq.num_computed + length)
+        return length
 
     def _admit(self, work: Work, budget: int) -> None:
         """First come, first served, except that all pass a sequence that awaits a prefix."""
@@ -239,14 +251,13 @@ class Scheduler:
             if not self._enter(seq, hits):
                 break
             admitted = True
-            length = min(len(seq.tokens) - seq.num_computed, budget)
-            work.append((seq, length))
-            budget -= length
+            budget -= self._schedule_chunk(work, seq, budget)
         if admitted:
             self._waiting = [seq for seq in self._waiting if seq.slot < 0]
 
     def _find_prefix(self, seq: Sequence) -> list[int] | None:
-        """Cached blocks to start from; None while a running sequence computes the next one to share.
+        """Cached blocks to start from; None while a running sequence computes the next one to share, or tiers
+        have not said yet what they have.
 
         At least the last known token is computed: its logits are needed.
         """
@@ -262,7 +273,11 @@ class Scheduler:
         if len(hits) < limit and seq.digests[len(hits)] in self._claimed:
             seq.awaits = seq.digests[len(hits)]
             return None
-        return hits
+        if seq.fetch is NOTHING:
+            seq.fetch = self.tiers.ask(seq.digests, len(hits))
+        if not self.tiers.settled(seq.fetch):
+            return None
+        return hits[: self.tiers.choose(seq.fetch, len(hits))]
 
     def _enter(self, seq: Sequence, hits: list[int]) -> bool:
         """Move a sequence to running with blocks for all it knows; False when the pool cannot give them.
@@ -281,6 +296,7 @@ class Scheduler:
         seq.slot = self._slots.pop()
         self._count_entry(seq)
         self._claim(seq, len(hits))
+        self.tiers.begin(seq.fetch, seq.blocks)
         insort(self._running, seq, key=_by_arrival)
         return True
 
@@ -300,6 +316,23 @@ class Scheduler:
         for digest in seq.digests[published:]:
             self._claimed.setdefault(digest, seq)
 
+    def _take_in_loaded(self) -> None:
+        self.tiers.turn()
+        for seq in self._running:
+            if seq.fetch.pieces and not seq.busy:
+                self._pass_loaded(seq)
+
+    def _pass_loaded(self, seq: Sequence) -> None:
+        before = seq.num_computed
+        seq.num_computed = self.tiers.advance(seq.fetch, before, len(seq.tokens))
+        if seq.num_computed == before:
+            return
+        if seq.first_output:
+            seq.cached_tokens = min(seq.cached_tokens + seq.num_computed - before, seq.prompt_len - 1)
+            seq.tier_tokens = self.tiers.tokens(seq.fetch)
+        if seq.num_computed >= seq.publish_at:
+            self._publish(seq)
+
     # Results --------------------------------------------------------------------------------------
 
     def apply(self, plan: StepPlan, result: StepResult) -> None:
@@ -311,6 +344,8 @@ class Scheduler:
         for index, (seq, length) in enumerate(work):
             seq.busy = False
             seq.num_computed += length
+            if seq.fetch.pieces:
+                self._pass_loaded(seq)
             if seq.num_computed >= seq.publish_at:
                 self._publish(seq)
             if index in result.prompt_logprobs:
@@ -364,6 +399,10 @@ class Scheduler:
             self._pool.publish(seq.blocks[at], digest)
             if self._claimed.get(digest) is seq:
                 del self._claimed[digest]
+        first, prompt_blocks = seq.num_published, seq.prompt_len // self._block_size
+        self.tiers.published(
+            seq.digests, first, seq.blocks[first:full], prompt_blocks, seq.request.cache_salt
+        )
         seq.num_published = full
         seq.publish_at = (full + 1) * self._block_size
 
@@ -385,6 +424,7 @@ class Scheduler:
         del self._sequences[seq.request.id]
         if seq.slot < 0:
             self._waiting.remove(seq)
+            self.tiers.leave(seq.fetch)
         else:
             self._vacate(seq)
 
@@ -392,6 +432,9 @@ class Scheduler:
         for digest in seq.digests[seq.num_published :]:
             if self._claimed.get(digest) is seq:
                 del self._claimed[digest]
+        self.tiers.ended(seq.digests, seq.num_published)
+        self.tiers.leave(seq.fetch)
+        seq.fetch = NOTHING
         self._pool.release(seq.blocks)
         del seq.blocks[:]
         self._slots.append(seq.slot)
@@ -427,7 +470,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Audit blocks, slots and claims; PoolCorruptError names a fault. O(blocks): not for every step."""
-        self._pool.check([seq.blocks for seq in self._running])
+        self._pool.check([*(seq.blocks for seq in self._running), *self.tiers.tables()])
         slots = sorted([*self._slots, *(seq.slot for seq in self._running)])
         if slots != list(range(self.limits.max_num_seqs)):
             raise PoolCorruptError(f"slots are lost or taken twice: {slots}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from penstock.core import LogprobRow, Request, SlotParams
+from penstock.core import LogprobRow, Request, SlotParams, TierTokens
+from penstock.kv.tiers import NOTHING, Fetch
 
 NO_SLOT = -1
 
@@ -45,7 +46,11 @@ class Sequence:
     cancelled: bool = False
     first_schedule: float = -1.0
     cached_tokens: int = 0
+    tier_tokens: TierTokens | None = None
+    """Of those, from behind the pool."""
     first_output: bool = True
+    fetch: Fetch = NOTHING
+    """What it gets from the tiers behind the pool."""
     prompt_rows: list[LogprobRow] = field(default_factory=list)
 
     def slot_params(self) -> SlotParams:

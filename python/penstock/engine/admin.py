@@ -1,0 +1,90 @@
+"""What operators ask of the cache: forget, pin, report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+
+from penstock.core import KvAction, KvCommand, KvOutcome, KvReply, TierReport
+from penstock.kv import BlockPool, PrefixCache
+from penstock.kv.tiers import Tiers
+
+REPORT_S = 1.0
+"""Seconds between reports that nobody asked for."""
+
+
+class KvAdmin:
+    """`report` says what the tiers hold and did."""
+
+    def __init__(
+        self, pool: BlockPool, prefix: PrefixCache | None, tiers: Tiers, report: Callable[[], TierReport]
+    ) -> None:
+        self._pool = pool
+        self._prefix = prefix
+        self._tiers = tiers
+        self.report = report
+        self._next_report = 0.0
+
+    def due(self, now: float) -> TierReport | None:
+        """A report for the metrics, about every second, where there are tiers."""
+        if not self._tiers.present or now < self._next_report:
+            return None
+        self._next_report = now + REPORT_S
+        return self.report()
+
+    def answer(self, command: KvCommand) -> KvReply:
+        if self._prefix is None:
+            return KvReply(command.id, KvOutcome.REFUSED, "prefix caching is off: --enable-prefix-caching")
+        actions = {
+            KvAction.CLEAR_ALL: self._clear_all,
+            KvAction.CLEAR_SALT: self._clear_salt,
+            KvAction.CLEAR_PREFIX: self._clear_prefix,
+            KvAction.PIN: self._pin,
+            KvAction.UNPIN: self._unpin,
+            KvAction.REPORT: self._report,
+        }
+        try:
+            done = actions[command.action](command)
+        except ValueError as error:
+            return KvReply(command.id, KvOutcome.REFUSED, str(error))
+        return KvReply(command.id, KvOutcome.DONE, json.dumps(done))
+
+    def _clear_all(self, _: KvCommand) -> dict[str, object]:
+        return {"pool_blocks": self._pool.forget_all(), "ram_blocks": self._tiers.clear()}
+
+    def _clear_salt(self, command: KvCommand) -> dict[str, object]:
+        return {"ram_blocks": self._tiers.clear_group(command.cache_salt)}
+
+    def _clear_prefix(self, command: KvCommand) -> dict[str, object]:
+        digests = self._digests(command)
+        pool = sum(map(self._pool.forget, digests))
+        return {"blocks": len(digests), "pool_blocks": pool, "ram_blocks": self._tiers.remove(digests)}
+
+    def _pin(self, command: KvCommand) -> dict[str, object]:
+        digests = self._digests(command)
+        return {"blocks": len(digests), "pinned_blocks": self._tiers.pin(digests)}
+
+    def _unpin(self, command: KvCommand) -> dict[str, object]:
+        digests = self._digests(command)
+        self._tiers.unpin(digests)
+        return {"blocks": len(digests)}
+
+    def _report(self, _: KvCommand) -> dict[str, object]:
+        report = asdict(self.report())
+        for tier in report["tiers"]:
+            tier["kind"], tier["state"] = tier["kind"].name.lower(), tier["state"].name.lower()
+            for name in ("load", "store"):
+                tier[name] = {"seconds": tier[name]["seconds"], "count": sum(tier[name]["counts"])}
+        pool = self._pool
+        used = pool.num_blocks - pool.available
+        return {"pool": {"blocks": pool.num_blocks, "used": used, "named": pool.named}, **report}
+
+    def _digests(self, command: KvCommand) -> list[bytes]:
+        assert self._prefix is not None
+        found = self._prefix.digests(command.tokens, [], command.cache_salt)
+        if not found:
+            raise ValueError(
+                f"{len(command.tokens)} tokens fill no block of {self._prefix.block_size}: none is kept"
+            )
+        return found

@@ -1,0 +1,65 @@
+"""Opens the tiers of the configuration on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.config import EngineConfig, TiersConfig
+from penstock.core import InvalidValueError, TierKind, TierKinds, TierStats
+from penstock.core.transfer import OpenTiers
+from penstock.engine.sizing import KvSizes
+from penstock.executor import Executor
+from penstock.kv import BlockPool
+from penstock.kv.tiers import NoTiers, Shape, TierCache, Tiers
+
+KINDS = {"disk": TierKind.DISK, "redis": TierKind.REMOTE, "object": TierKind.REMOTE}
+FLUSH_S = 10.0
+"""What stores under way get at the end."""
+
+
+def open_tiers(
+    config: EngineConfig,
+    executor: Executor,
+    kv: KvSizes,
+    pool: BlockPool,
+    identity: bytes,
+    clock: Callable[[], float],
+) -> Tiers:
+    """PenstockError says which tier cannot be opened, why, and the remedy."""
+    settings = config.tiers
+    if not settings.tiers:
+        return NoTiers()
+    slots = _ram_slots(config, kv.block_bytes)
+    executor.open_tiers(OpenTiers(identity.hex(), slots, FLUSH_S))
+    from penstock._native import TierIndex
+
+    shape = Shape(
+        block_size=config.cache.block_size,
+        block_bytes=kv.block_bytes,
+        per_chunk=settings.chunk_tokens // config.cache.block_size,
+        step_tokens=config.scheduler.max_num_batched_tokens,
+    )
+    index = TierIndex(slots) if slots else None
+    stats = [TierStats("ram", TierKind.RAM, capacity_bytes=slots * kv.block_bytes)]
+    stats += [
+        TierStats(each.name, KINDS[each.kind], capacity_bytes=each.size_bytes or 0) for each in settings.named
+    ]
+    return TierCache(pool, executor, index, shape, stats, clock)
+
+
+def kinds(settings: TiersConfig) -> TierKinds:
+    """Which kinds of tiers stand behind the pool."""
+    found = TierKinds.RAM if settings.ram else TierKinds.NONE
+    for tier in settings.named:
+        found |= TierKinds[KINDS[tier.kind].name]
+    return found
+
+
+def _ram_slots(config: EngineConfig, block_bytes: int) -> int:
+    ram = config.tiers.ram
+    if ram is None:
+        return 0
+    size = ram.size_bytes or 0
+    if size < block_bytes:
+        raise InvalidValueError("--kv-tier", f"ram:{size}", f"at least {block_bytes}, a KV block")
+    return size // block_bytes

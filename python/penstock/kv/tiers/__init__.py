@@ -1,0 +1,10 @@
+"""Where KV goes beyond the pool, and comes back from: what to load, what to store. Moves no bytes."""
+
+from penstock.kv.tiers.cache import Shape, TierCache
+from penstock.kv.tiers.contract import Carrier, Index
+from penstock.kv.tiers.fetch import Fetch
+from penstock.kv.tiers.none import NOTHING, NoTiers
+
+Tiers = TierCache | NoTiers
+
+__all__ = ["NOTHING", "Carrier", "Fetch", "Index", "NoTiers", "Shape", "TierCache", "Tiers"]

@@ -1,0 +1,216 @@
+"""The tiers behind the pool, as the scheduler sees them: nothing here waits, and nothing here moves bytes.
+
+ask          -> Fetch    which chunks of a prompt do tiers have; they answer later
+settled                  whether waiting for these answers is over
+choose, begin            load what is there sooner than computed, into the blocks of the sequence
+advance                  pass what was loaded
+leave                    the sequence is gone; its loads end by themselves
+published, ended         write-behind
+turn                     once for each round of the engine: what has ended, what can begin
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.core import StepPlan, TierKind, TierStats, TierTokens
+from penstock.core.transfer import RAM, Moved, TransferKind
+from penstock.kv.pool import BlockPool
+from penstock.kv.tiers.choose import choose
+from penstock.kv.tiers.contract import Carrier, Index
+from penstock.kv.tiers.counts import Counts
+from penstock.kv.tiers.fetch import Fetch
+from penstock.kv.tiers.finding import Finder
+from penstock.kv.tiers.loading import Loader
+from penstock.kv.tiers.none import NO_PINS
+from penstock.kv.tiers.pieces import reach
+from penstock.kv.tiers.ram import RamReport, ram_report
+from penstock.kv.tiers.rates import Rates
+from penstock.kv.tiers.stores import Stores
+from penstock.kv.tiers.storing import Storer
+from penstock.kv.tiers.transfers import Transfers
+
+PROBE_PATIENCE = 0.1
+"""Seconds that a request waits for what tiers say of its prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    block_size: int
+    block_bytes: int
+    """Of all ranks together."""
+    per_chunk: int
+    """Blocks of a chunk."""
+    step_tokens: int
+    """Of the largest step."""
+
+
+class TierCache:
+    """`index` is None without a RAM tier. `stats` has a place for it all the same."""
+
+    present = True
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        carrier: Carrier,
+        index: Index | None,
+        shape: Shape,
+        stats: Sequence[TierStats],
+        clock: Callable[[], float],
+    ) -> None:
+        self.rates = rates = Rates(len(stats))
+        self.counts = counts = Counts(stats)
+        self._shape = shape
+        self._index = index
+        self._clock = clock
+        self._transfers = transfers = Transfers(pool, carrier)
+        self._stores = stores = Stores(stats, shape.per_chunk)
+        self._finder = Finder(transfers, index, stores, counts, shape.per_chunk)
+        self._loader = Loader(pool, transfers, index, stores, rates, counts, shape.block_bytes, clock)
+        self._storer = Storer(pool, transfers, index, stores, rates, counts, shape.block_size)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way, or waits for its turn."""
+        return bool(self._transfers) or bool(self._stores)
+
+    def turn(self) -> None:
+        self._transfers.take_in()
+        self._loader.turn()
+        self._storer.turn()
+
+    def tables(self) -> Iterator[array[int]]:
+        """Blocks that transfers hold, for the audit of the pool."""
+        return self._transfers.tables()
+
+    # Loading --------------------------------------------------------------------------------------
+
+    def ask(self, digests: list[bytes], hits: int) -> Fetch:
+        """`digests` name the full blocks of a prompt, of which the pool has the first `hits`."""
+        fetch = Fetch(digests, self._shape.block_size, self._clock() + PROBE_PATIENCE)
+        fetch.found = [set() for _ in self.counts.tiers[1:]]
+        self._finder.ask(fetch, hits)
+        return fetch
+
+    def settled(self, fetch: Fetch) -> bool:
+        return not fetch.probes or self._clock() >= fetch.overdue
+
+    def choose(self, fetch: Fetch, hits: int) -> int:
+        """Decide what to load behind the `hits` blocks of the pool; how many of those are still wanted."""
+        shape = self._shape
+        slots = self._finder.in_ram(fetch, hits)
+        pieces = reach(fetch.digests, hits, shape.per_chunk, slots, fetch.found)
+        first = min(hits, pieces[0].first) if pieces else hits
+        backlog = self._loader.backlog
+        choice = choose(
+            pieces, first, shape.block_size, shape.block_bytes, backlog, self.rates, shape.step_tokens
+        )
+        fetch.there = len(pieces)
+        fetch.pieces, fetch.patient = choice.pieces, choice.patient
+        return min(hits, fetch.pieces[0].first) if fetch.pieces else hits
+
+    def begin(self, fetch: Fetch, blocks: array[int]) -> None:
+        """The sequence has its blocks; those of the chosen pieces are filled from the tiers."""
+        self._finder.hold_only_pieces(fetch)
+        self.counts.decided(fetch)
+        if fetch.pieces:
+            fetch.blocks = blocks
+            self._loader.begin(fetch)
+
+    def computing(self, fetch: Fetch, end: int) -> None:
+        """Tokens up to `end` of the sequence are in a plan."""
+        before = fetch.pieces
+        fetch.computing(end)
+        self._loader.drop(piece for piece in before if piece not in fetch.pieces)
+
+    def advance(self, fetch: Fetch, num_computed: int, known: int) -> int:
+        """Computed tokens after passing what was loaded."""
+        before = Counter(fetch.tokens)
+        num_computed = fetch.advance(num_computed, known)
+        for tier, tokens in (fetch.tokens - before).items():
+            self.counts.tiers[tier].hit_tokens += tokens
+        return num_computed
+
+    def tokens(self, fetch: Fetch) -> TierTokens:
+        """Of the sequence, by the kind of tier."""
+        by_kind: Counter[TierKind] = Counter()
+        for tier, tokens in fetch.tokens.items():
+            by_kind[self.counts.tiers[tier].kind] += tokens
+        return TierTokens(by_kind[TierKind.RAM], by_kind[TierKind.DISK], by_kind[TierKind.REMOTE])
+
+    def leave(self, fetch: Fetch) -> None:
+        """Nobody waits for it any more. What is under way ends by itself, its blocks are held until then."""
+        self._finder.hold_only_pieces(fetch)
+        self._loader.leave(fetch)
+
+    # Storing --------------------------------------------------------------------------------------
+
+    def published(
+        self, digests: list[bytes], first: int, blocks: array[int], prompt_blocks: int, group: bytes
+    ) -> None:
+        """Blocks of a sequence from `first` on are computed and named."""
+        end = first + len(blocks)
+        self._storer.to_ram(digests, first, blocks, group)
+        self._stores.published(digests, first, end)
+        if end == prompt_blocks:
+            self._stores.tail(digests, end)
+
+    def ended(self, digests: list[bytes], end: int) -> None:
+        """A sequence ends with `end` blocks published."""
+        self._stores.tail(digests, end)
+
+    def observed(self, plan: StepPlan, seconds: float) -> None:
+        """A step took so long."""
+        positions = sum(
+            length * (start + length // 2) for start, length in zip(plan.starts, plan.lengths, strict=True)
+        )
+        self.rates.computed(len(plan.tokens), positions, seconds)
+
+    # Administration -------------------------------------------------------------------------------
+
+    def ram(self) -> RamReport:
+        """What the RAM tier holds, and what more of it would save."""
+        return ram_report(self._index, self._shape.block_bytes)
+
+    def remove(self, digests: list[bytes]) -> int:
+        """Forget these blocks and the chunks that they end, everywhere; how many RAM had."""
+        self._stores.forget_all(digests)
+        self._remove_named(b"".join(digests))
+        return self._index.remove(digests) if self._index is not None else 0
+
+    def clear(self) -> int:
+        """Forget everything; how many blocks RAM had."""
+        self._stores.clear()
+        self._remove_named(b"")
+        return self._index.clear() if self._index is not None else 0
+
+    def clear_group(self, salt: bytes) -> int:
+        """Forget what requests with this salt left in RAM. ValueError where tiers cannot tell whose it is."""
+        if self._stores.queues:
+            raise ValueError(
+                "disks and remote stores know no salts, only names computed with them: clear a prefix or "
+                "everything, or let it age"
+            )
+        return self._index.clear(salt) if self._index is not None else 0
+
+    def pin(self, digests: list[bytes]) -> int:
+        """Keep these blocks in RAM, now or once they are computed. ValueError says why not."""
+        if self._index is None:
+            raise ValueError(NO_PINS)
+        return self._index.pin(digests)
+
+    def unpin(self, digests: list[bytes]) -> None:
+        if self._index is not None:
+            self._index.unpin(digests)
+
+    def _remove_named(self, keys: bytes) -> None:
+        if self._stores.queues:
+            self._transfers.begin(TransferKind.REMOVE, RAM, _ignore, keys=keys)
+
+
+def _ignore(moved: Moved) -> None:
+    """A tier that could not forget says so in its own counts."""

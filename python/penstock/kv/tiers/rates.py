@@ -1,0 +1,61 @@
+"""What loading and computing take, from what they took lately."""
+
+from __future__ import annotations
+
+from penstock.core.transfer import RAM
+
+GUESSED = {RAM: 4e9}
+"""Bytes per second of a tier that has not loaded anything yet."""
+GUESSED_NAMED = 5e8
+LANES_NAMED = 2.0
+"""Loads of a named tier that help each other."""
+MEMORY = 0.9
+"""Share of the past in a running mean."""
+LEAST_TOKENS = 48
+"""Steps with fewer say little about prompts."""
+
+
+class Rates:
+    """Seconds of a prompt's tokens follow `tokens x (a + b x position)`: the products with weights do not
+    depend on the position, attention grows with it. Both are fitted by least squares over decaying sums.
+    """
+
+    def __init__(self, tiers: int, seconds_per_token: float = 1e-3) -> None:
+        self._bandwidth = [GUESSED.get(tier, GUESSED_NAMED) for tier in range(tiers)]
+        self._a, self._b = seconds_per_token, 0.0
+        self._sums = [0.0] * 5
+
+    # Computing ------------------------------------------------------------------------------------
+
+    def computed(self, tokens: int, positions: int, seconds: float) -> None:
+        """A step computed `tokens`, the sum of whose positions is `positions`."""
+        if tokens < LEAST_TOKENS:
+            return
+        x, y, t = float(tokens), float(positions), seconds
+        fresh = (x * x, x * y, y * y, x * t, y * t)
+        self._sums = [MEMORY * old + new for old, new in zip(self._sums, fresh, strict=True)]
+        xx, xy, yy, xt, yt = self._sums
+        determinant = xx * yy - xy * xy
+        if determinant > 1e-6 * xx * yy:
+            self._b = max((xx * yt - xy * xt) / determinant, 0.0)
+        self._a = max((xt - self._b * xy) / xx, 1e-9)
+
+    def compute_seconds(self, first: int, tokens: int) -> float:
+        """Of the tokens at positions first .. first + tokens - 1."""
+        return tokens * (self._a + self._b * (first + tokens / 2))
+
+    # Loading --------------------------------------------------------------------------------------
+
+    def loaded(self, tier: int, size: int, seconds: float) -> None:
+        if size and seconds > 0:
+            rate = size / seconds
+            # The mean of times and not of rates: one slow load weighs as much as it took.
+            self._bandwidth[tier] = 1 / (MEMORY / self._bandwidth[tier] + (1 - MEMORY) / rate)
+
+    def load_seconds(self, tier: int, size: int) -> float:
+        """Of one transfer by itself."""
+        return size / self._bandwidth[tier]
+
+    def queue_seconds(self, tier: int, size: int) -> float:
+        """Of many transfers one after another."""
+        return size / (self._bandwidth[tier] * (LANES_NAMED if tier != RAM else 1.0))

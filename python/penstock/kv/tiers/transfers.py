@@ -1,0 +1,62 @@
+"""Transfers under way: their blocks belong to nobody else, and whoever began one hears of its end."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.core.transfer import Moved, Transfer, TransferKind
+from penstock.kv.pool import BlockPool
+from penstock.kv.tiers.contract import Carrier
+
+Done = Callable[[Moved], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    blocks: array[int]
+    done: Done
+
+
+class Transfers:
+    def __init__(self, pool: BlockPool, carrier: Carrier) -> None:
+        self._pool = pool
+        self._carrier = carrier
+        self._open: dict[int, Open] = {}
+        self._last_id = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def begin(
+        self,
+        kind: TransferKind,
+        tier: int,
+        done: Done,
+        *,
+        blocks: Sequence[int] = (),
+        slots: Sequence[int] = (),
+        keys: bytes = b"",
+        counts: Sequence[int] = (),
+    ) -> None:
+        """Each block gets a reference until the transfer is answered; `done` is called by `take_in` then."""
+        self._last_id += 1
+        transfer = Transfer(
+            self._last_id, kind, tier, array("i", blocks), array("i", slots), keys, array("i", counts)
+        )
+        for block in transfer.blocks:
+            self._pool.share(block)
+        self._open[transfer.id] = Open(transfer.blocks, done)
+        self._carrier.transfer(transfer)
+
+    def take_in(self) -> None:
+        """Hear of what has ended."""
+        for moved in self._carrier.moved():
+            each = self._open.pop(moved.id)
+            self._pool.release(each.blocks)
+            each.done(moved)
+
+    def tables(self) -> Iterator[array[int]]:
+        """Blocks that transfers hold, for the audit of the pool."""
+        return (each.blocks for each in self._open.values())

@@ -1,0 +1,342 @@
+"""A prefix that lies in a tier is loaded, and never changes the output: hits, parts of hits, losses, stalls,
+cancellation and random traffic, on tiers whose contents are the fake executor's cells.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from penstock.core import FinishReason, Request, TierKind, TierStats
+from penstock.core.transfer import RAM, Transfer, TransferKind
+from penstock.kv.tiers import Shape, TierCache
+
+from tests.fakes.executor import FakeExecutor
+from tests.fakes.index import FakeIndex
+from tests.scheduler.harness import World, make_request, reference
+
+BLOCK, CHUNK = 16, 4
+"""Tokens of a block, blocks of a chunk."""
+
+
+class TierWorld(World):
+    """A world with tiers. `auto` answers every transfer at once; else `move` says when."""
+
+    def __init__(
+        self, *, named: int = 1, ram_slots: int = 0, auto: bool = True, per_token: float = 1.0, **options: int
+    ) -> None:
+        super().__init__(block_size=BLOCK, **options)  # type: ignore[arg-type]
+        limits = self.limits
+        self.executor = FakeExecutor(
+            num_blocks=self.pool.num_blocks,
+            block_size=BLOCK,
+            max_num_seqs=limits.max_num_seqs,
+            max_batched_tokens=limits.max_num_batched_tokens,
+            vocab=limits.vocab_size,
+            named=named,
+            ram_slots=ram_slots,
+            auto=auto,
+        )
+        self.mover = self.executor.mover
+        self.index = FakeIndex(ram_slots) if ram_slots else None
+        shape = Shape(BLOCK, 4 * BLOCK, CHUNK, limits.max_num_batched_tokens)
+        stats = [TierStats("ram", TierKind.RAM)]
+        stats += [TierStats(f"disk:{at}", TierKind.DISK) for at in range(named)]
+        self.tiers = TierCache(self.pool, self.executor, self.index, shape, stats, lambda: self.now / 100)
+        self.tiers.rates._a = per_token
+        self.scheduler.tiers = self.tiers
+
+    def finish(self, request: Request) -> list[int]:
+        """The output of a request that is alone in this world: that of one alone in another."""
+        self.add(request)
+        self.run()
+        expected, finish = reference(request, self.limits.vocab_size, self.limits.max_model_len)
+        ending = self.endings[request.id]
+        assert (ending.tokens, ending.finish) == (expected, finish)
+        return ending.tokens
+
+    def settle(self) -> None:
+        """Stores end."""
+        for _ in range(200):
+            if not self.tiers.busy:
+                return
+            self.mover.settle()
+            self.step()
+        raise AssertionError("transfers do not end")
+
+    def forget_pool(self) -> None:
+        """All names of the pool go, as if other requests had taken its blocks."""
+        taken = [self.pool.take() for _ in range(self.pool.available)]
+        for block in taken:
+            for cell in range(block * BLOCK, (block + 1) * BLOCK):
+                self.executor.cells[cell] = None
+        self.pool.release(taken)
+
+    def computed(self, since: int) -> int:
+        return self.executor.computed - since
+
+    def asked(self, kind: TransferKind) -> list[Transfer]:
+        return [each for each in self.mover.asked if each.kind is kind]
+
+
+def prompt(tokens: int, seed: int = 0) -> list[int]:
+    rng = Random(seed)
+    return [rng.randrange(1, 97) for _ in range(tokens)]
+
+
+@pytest.mark.parametrize(("named", "ram_slots"), [(1, 0), (0, 64), (2, 64), (1, 5)])
+@pytest.mark.parametrize("length", [15, 16, 17, 63, 64, 65, 100, 128, 130])
+def test_a_prompt_that_was_computed_once_is_loaded(named: int, ram_slots: int, length: int) -> None:
+    world = TierWorld(named=named, ram_slots=ram_slots)
+    world.finish(make_request(1, prompt(length), ignore_eos=True))
+    world.settle()
+    world.forget_pool()
+    before = world.executor.computed
+    world.finish(make_request(2, prompt(length), ignore_eos=True))
+    blocks = length // BLOCK
+    kept = min(blocks * BLOCK, length - 1)
+    row = world.endings[2].rows[0]
+    if named or ram_slots >= 64:
+        assert row.cached_tokens == kept
+        assert world.computed(before) == length - kept + 3, "the rest of the prompt and three tokens more"
+    assert world.tiers.counts.decisions.load + world.tiers.counts.decisions.both == (blocks > 0)
+
+
+def test_only_what_no_tier_has_is_computed() -> None:
+    world = TierWorld()
+    shared = prompt(130)
+    world.finish(make_request(1, shared))
+    world.settle()
+    world.forget_pool()
+    before = world.executor.computed
+    world.finish(make_request(2, shared[:100] + prompt(60, seed=1), max_tokens=1))
+    assert world.computed(before) == 160 - 64, "the first chunk was shared, the next in part only"
+
+
+def test_a_shorter_end_of_a_chunk_is_found_behind_full_ones() -> None:
+    world = TierWorld()
+    shared = prompt(64 + 40)
+    world.finish(make_request(1, shared, max_tokens=1))
+    world.settle()
+    world.forget_pool()
+    before = world.executor.computed
+    world.finish(make_request(2, shared + prompt(100, seed=2), max_tokens=1))
+    assert world.computed(before) == 204 - 96, "a chunk and two blocks of the next were kept"
+
+
+def test_a_chunk_is_asked_for_where_the_pool_has_only_its_beginning() -> None:
+    world = TierWorld()
+    world.finish(make_request(1, prompt(128), max_tokens=1))
+    world.settle()
+    for digest, block in list(world.pool._by_digest.items())[3:]:
+        del world.pool._by_digest[digest]
+        world.pool._digests[block] = None
+        del world.pool._cached[block]
+        world.pool._blank.append(block)
+    before = world.executor.computed
+    world.finish(make_request(2, prompt(129), max_tokens=1))
+    assert world.computed(before) == 1
+
+
+def test_salts_share_nothing() -> None:
+    world = TierWorld(ram_slots=64)
+    world.finish(make_request(1, prompt(100), cache_salt=b"one"))
+    world.settle()
+    world.forget_pool()
+    before = world.executor.computed
+    world.finish(make_request(2, prompt(100), max_tokens=1, cache_salt=b"two"))
+    assert world.computed(before) == 100
+
+
+@pytest.mark.parametrize("how", ["lost", "error"])
+def test_what_cannot_be_loaded_is_computed(how: str) -> None:
+    world = TierWorld(auto=False)
+    world.add(make_request(1, prompt(140)))
+    while world.scheduler.has_requests() or world.tiers.busy:
+        world.mover.settle()
+        world.step()
+    world.forget_pool()
+    world.add(make_request(2, prompt(140), max_tokens=5))
+    while world.scheduler.has_requests():
+        world.step()
+        for each in world.mover.waiting:
+            if each.kind is not TransferKind.LOAD:
+                world.mover.complete(each.id)
+            elif how == "error":
+                world.mover._waiting[each.id].failure = "the disk is gone"
+                world.mover.complete(each.id)
+            else:
+                world.mover.tiers[0].clear()
+                world.mover.complete(each.id)
+    expected, _ = reference(make_request(2, prompt(140), max_tokens=5), 97, 256)
+    assert world.endings[2].tokens == expected
+    stats = world.tiers.counts.tiers[1]
+    assert (stats.errors if how == "error" else stats.misses) >= 1
+    world.settle()
+    world.scheduler.check()
+
+
+def test_a_tier_that_stalls_is_not_waited_for() -> None:
+    world = TierWorld()
+    world.finish(make_request(1, prompt(140)))
+    world.settle()
+    world.forget_pool()
+    world.mover.stall(1)
+    world.finish(make_request(2, prompt(140)))
+    assert world.tiers.busy, "the probe is still open"
+    world.mover.heal(1)
+    world.settle()
+    world.scheduler.check()
+
+
+def test_a_load_that_stalls_is_left_to_itself() -> None:
+    world = TierWorld(auto=False)
+    world.add(make_request(1, prompt(140)))
+    while world.scheduler.has_requests() or world.tiers.busy:
+        world.mover.settle()
+        world.step()
+    world.forget_pool()
+    world.add(make_request(2, prompt(140)))
+    world.step()
+    world.mover.settle()
+    world.step()
+    assert world.asked(TransferKind.LOAD)
+    world.mover.stall(1)
+    world.run()
+    expected, _ = reference(make_request(2, prompt(140)), 97, 256)
+    assert world.endings[2].tokens == expected
+    assert world.tiers.counts.stalled
+    held = {block for table in world.tiers.tables() for block in table}
+    assert held, "the blocks of the stalled load are nobody else's"
+    world.mover.heal(1)
+    world.settle()
+    assert world.pool.available == world.pool.num_blocks
+
+
+def test_a_cancelled_request_leaves_its_loads_behind() -> None:
+    world = TierWorld(auto=False)
+    world.add(make_request(1, prompt(140)))
+    while world.scheduler.has_requests() or world.tiers.busy:
+        world.mover.settle()
+        world.step()
+    world.forget_pool()
+    world.add(make_request(2, prompt(140)))
+    world.step()
+    world.mover.settle()
+    world.step()
+    assert any(each.kind is TransferKind.LOAD for each in world.mover.waiting)
+    world.scheduler.cancel(2)
+    world.collect()
+    assert world.endings[2].finish is FinishReason.CANCELLED
+    world.scheduler.check()
+    assert world.pool.available < world.pool.num_blocks
+    world.settle()
+    assert world.pool.available == world.pool.num_blocks
+
+
+def test_slow_loads_come_from_the_end_while_the_beginning_is_computed() -> None:
+    world = TierWorld(auto=False, per_token=1.0, budget=16, max_num_seqs=4)
+    world.add(make_request(1, prompt(256 - 8), max_tokens=1))
+    while world.scheduler.has_requests() or world.tiers.busy:
+        world.mover.settle()
+        world.step()
+    world.forget_pool()
+    world.tiers.rates._bandwidth[1] = 2.0  # A chunk takes about twice as long as its computation.
+    before = world.executor.computed
+    world.add(make_request(2, prompt(256 - 8), max_tokens=1))
+    world.step()
+    world.mover.settle()
+    world.step()
+    loads = world.asked(TransferKind.LOAD)
+    assert loads, "something is loaded"
+    assert world.computed(before) == 16, "and computed meanwhile"
+    world.mover.settle()
+    world.run()
+    assert world.tiers.counts.decisions.both == 1
+    assert 64 <= world.computed(before) < 256 - 8
+
+
+def test_nothing_is_loaded_that_is_computed_sooner() -> None:
+    world = TierWorld()
+    world.finish(make_request(1, prompt(140), max_tokens=1))
+    world.settle()
+    world.forget_pool()
+    world.tiers.rates._bandwidth[1] = 1e-3
+    before = world.executor.computed
+    world.finish(make_request(2, prompt(140), max_tokens=1))
+    assert world.computed(before) == 140
+    assert world.tiers.counts.decisions.compute == 1
+
+
+def test_preemption_parks_in_ram() -> None:
+    world = TierWorld(named=0, ram_slots=64, num_blocks=10, max_num_seqs=2)
+    one, two = prompt(60, seed=1), prompt(60, seed=2)
+    world.add(make_request(1, one, max_tokens=60, ignore_eos=True))
+    world.add(make_request(2, two, max_tokens=60, ignore_eos=True))
+    world.run()
+    stats = world.scheduler.stats()
+    assert stats.preemptions >= 1
+    for request_id, tokens in ((1, one), (2, two)):
+        expected, _ = reference(make_request(0, tokens, max_tokens=60, ignore_eos=True), 97, 256)
+        assert world.endings[request_id].tokens == expected
+    assert world.tiers.counts.tiers[RAM].loaded_bytes > 0
+    assert world.executor.computed < 240 + BLOCK * 2 * stats.preemptions, "at most a block is computed again"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_traffic(seed: int) -> None:
+    """Hits, evictions, cancellations, answers late and out of order, losses of all tiers, small pools."""
+    rng = Random(seed)
+    world = TierWorld(
+        named=rng.choice([0, 1, 2]),
+        ram_slots=rng.choice([3, 20]) if rng.random() < 0.7 else 0,
+        auto=False,
+        num_blocks=rng.choice([18, 40]),
+        budget=rng.choice([8, 32, 100]),
+        in_flight=rng.choice([1, 2]),
+        per_token=rng.choice([1e-12, 1e-9, 1.0]),
+    )
+    if rng.random() < 0.5:
+        world.tiers.rates._bandwidth = [rng.choice([1e2, 1e9])] * 3
+    families = [prompt(rng.randrange(20, 200), seed=at) for at in range(3)]
+    requests: dict[int, Request] = {}
+    for request_id in range(1, 25):
+        family = rng.choice(families)
+        tokens = family[: rng.randrange(1, len(family) + 1)] + prompt(rng.randrange(0, 20), seed=request_id)
+        salt = rng.choice([b"", b"", b"salt"])
+        request = make_request(request_id, tokens, max_tokens=rng.randrange(1, 30), cache_salt=salt)
+        requests[request_id] = request
+        world.add(request)
+        for _ in range(rng.randrange(0, 12)):
+            _disturb(world, rng, request_id)
+            world.step()
+    for _ in range(4000):
+        if not world.scheduler.has_requests() and not world.flying and not world.tiers.busy:
+            break
+        _disturb(world, rng, 0)
+        world.step()
+    else:
+        raise AssertionError("it does not end")
+    for request_id, request in requests.items():
+        ending = world.endings[request_id]
+        if ending.finish is not FinishReason.CANCELLED:
+            expected = reference(request, 97, 256)
+            assert (ending.tokens, ending.finish) == expected, f"request {request_id}"
+    assert world.pool.available == world.pool.num_blocks
+    if world.index is not None:
+        assert not +world.index.held
+
+
+def _disturb(world: TierWorld, rng: Random, last: int) -> None:
+    """Whatever may happen between two steps."""
+    waiting = world.mover.waiting
+    if waiting and rng.random() < 0.7:
+        each = rng.choice(waiting)
+        if rng.random() < 0.1:
+            world.mover._waiting[each.id].failure = "told to fail"
+        world.mover.complete(each.id)
+    if last and rng.random() < 0.05:
+        world.scheduler.cancel(rng.randrange(1, last + 1))
+    if rng.random() < 0.02:
+        for tier in world.mover.tiers:
+            tier.clear()
