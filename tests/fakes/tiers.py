@@ -141,7 +141,7 @@ class FakeMover:
             return Moved(transfer.id, True, bytes(chunk in tier for chunk in chunks))
         if transfer.kind == TransferKind.REMOVE:
             for tier in self.tiers:
-                for name in [name for name in tier if name[0] in keys(transfer)]:
+                for name in [name for name in tier if not transfer.keys or name[0] in keys(transfer)]:
                     del tier[name]
             return Moved(transfer.id, True)
         move = self._move_ram if transfer.tier == RAM else self._move_chunk

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from penstock.config import EngineConfig, Raw, resolve
+from penstock.config.sections import TierConfig, TiersConfig
+from penstock.core.transfer import OpenTiers
 from penstock.worker import decoder
+from penstock.worker.tiers import mover_options
 
 
 def config(**texts: str) -> EngineConfig:
@@ -29,6 +33,30 @@ def test_the_decoder_is_told_its_sizes() -> None:
         "quantization": "int8",
         "dtype": "auto",
         "isa": "avx2",
+    }
+
+
+def test_the_mover_is_told_of_the_tiers_that_go_by_name() -> None:
+    tiers = TiersConfig(
+        (
+            TierConfig("ram", size_bytes=1 << 30),
+            TierConfig("disk", size_bytes=1 << 40, path="kv", daily_write_bytes=7, direct="off"),
+            TierConfig("redis", url="redis://h:6379/0", ttl_seconds=60),
+            TierConfig("object", url="s3://bucket/prefix", options=(("region", "eu"),)),
+        ),
+        chunk_tokens=128,
+    )
+    told = mover_options(replace(config(), tiers=tiers), OpenTiers("c0ffee", 12, 1.0))
+    disk = {"kind": "disk", "path": "kv", "limit_bytes": 1 << 40, "daily_write_bytes": 7, "direct": "off"}
+    assert told == {
+        "cache": "c0ffee",
+        "ram_slots": 12,
+        "chunk_tokens": 128,
+        "tiers": [
+            disk,
+            {"kind": "redis", "url": "redis://h:6379/0", "ttl_s": 60},
+            {"kind": "object", "url": "s3://bucket/prefix", "options": {"region": "eu"}},
+        ],
     }
 
 

@@ -30,7 +30,7 @@ def create(
         decoder = Decoder(info.spec.to_json(), info.names.to_json(), list(info.paths), options, rank)
     except ValueError as error:
         raise PenstockError(str(error)) from error
-    return Worker(decoder, lambda tiers: mover_options(config, rank, tiers))
+    return Worker(decoder, lambda tiers: mover_options(config, tiers))
 
 
 class Worker:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
-
 from penstock.config import EngineConfig
 from penstock.config.sections import TierConfig
 from penstock.core.transfer import OpenTiers
 
 
-def mover_options(config: EngineConfig, rank: tuple[str, str] | None, tiers: OpenTiers) -> dict[str, object]:
-    """What `penstock._native.KvMover` reads. `rank` is as for `create`.
-
-    The first rank of each stage keeps the stores tidy: stages may be on different hosts, whose directories
-    are different ones.
-    """
+def mover_options(config: EngineConfig, tiers: OpenTiers) -> dict[str, object]:
+    """What `penstock._native.KvMover` reads. Which part of the model is this rank's, the decoder knows."""
     return {
         "cache": tiers.cache,
         "ram_slots": tiers.ram_slots,
         "tiers": [_named(tier) for tier in config.tiers.named],
-        "keeper": rank is None or json.loads(rank[0])["rank"] == 0,
+        "chunk_tokens": config.tiers.chunk_tokens,
     }
 
 
