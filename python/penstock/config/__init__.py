@@ -6,6 +6,7 @@ Config  sections that other rooms read (`sections`); cross-checks happen on the 
 """
 
 from penstock.config.flags import FLAGS, Flag
+from penstock.config.nodes import cluster_key, split_address
 from penstock.config.ray import prepare_ray_environment, ray_actor_environment
 from penstock.config.resolve import resolve
 from penstock.config.sections import (
@@ -44,6 +45,7 @@ __all__ = [
     "TierConfig",
     "TiersConfig",
     "cache_directory",
+    "cluster_key",
     "gather",
     "openai_api_key",
     "prepare_ray_environment",
@@ -51,4 +53,5 @@ __all__ = [
     "resolve",
     "runtime_directory",
     "shared_memory_directory",
+    "split_address",
 ]

@@ -50,6 +50,12 @@ def _server(name: str, kind: Kind, default: object, help_: str, *, repeatable: b
     return Flag(name, "server", kind, default, help_, repeatable=repeatable, offline=False)
 
 
+def _nodes(name: str, kind: Kind, default: object, help_: str) -> Flag:
+    return Flag(name, "parallel", kind, default, help_, offline=False)
+
+
+MASTER_PORT = 29501
+"""vLLM's for the same purpose."""
 _DTYPES = Choice(("auto", "float32", "bfloat16"))
 
 FLAGS: tuple[Flag, ...] = (
@@ -156,8 +162,8 @@ FLAGS: tuple[Flag, ...] = (
         "parallel",
         Choice(("inline", "mp", "ray")),
         None,
-        "where ranks run: in the engine's process, each in a process of its own on this host, or as actors "
-        "of a Ray cluster; default: inline for a single rank, else mp",
+        "where ranks run: in the engine's process, each in a process of its own on this host (and on those "
+        "of --nnodes), or as actors of a Ray cluster; default: inline for a single rank, else mp",
     ),
     Flag(
         "--ray-address",
@@ -191,6 +197,32 @@ FLAGS: tuple[Flag, ...] = (
         "how Ray places stages on nodes: together or apart if it can, or only so (strict); the ranks of one "
         "stage are always on one node",
     ),
+    _nodes(
+        "--nnodes",
+        Integer(1, 1024),
+        1,
+        "hosts that run this same command, each with a --node-rank of its own and whole stages: at most "
+        "--pipeline-parallel-size",
+    ),
+    _nodes(
+        "--node-rank",
+        Integer(0, 1023),
+        None,
+        "which of the --nnodes this is: 0 serves, the others run their stages for it",
+    ),
+    _nodes(
+        "--master-addr",
+        Text(),
+        None,
+        f"node 0 as HOST[:PORT], port {MASTER_PORT} unless given. The others call it; node 0 listens at the "
+        "address, on all of its own when HOST is a name",
+    ),
+    _nodes(
+        "--cluster-token-file",
+        Text(),
+        None,
+        "file with the secret that all nodes share, 16 characters or more; default: $PENSTOCK_CLUSTER_TOKEN",
+    ),
     _server(
         "--host", Text(), "127.0.0.1", "address to listen on; the default is reachable from this machine only"
     ),
@@ -208,6 +240,13 @@ FLAGS: tuple[Flag, ...] = (
         (),
         "key that clients must send; give it several times for several",
         repeatable=True,
+    ),
+    _server(
+        "--admin-api-key",
+        Text(),
+        None,
+        "key for /v1/kv, which clears, pins and reports the KV cache; default: nobody may. Better in the "
+        "environment than on the command line, which every user of the machine can read",
     ),
     _server(
         "--engine-process",
@@ -242,5 +281,6 @@ IGNORED: tuple[Ignored, ...] = (
     Ignored("--enforce-eager", False, "there are no graphs to capture"),
     Ignored("--trust-remote-code", False, "no code is ever loaded from a model"),
     Ignored("--enable-chunked-prefill", False, "prompts are always computed in chunks"),
+    Ignored("--headless", False, "nodes other than 0 have no front door anyway"),
     Ignored("--gpu-memory-utilization", True, "memory is taken as it is used; see --kv-cache-memory-bytes"),
 )

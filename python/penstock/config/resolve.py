@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.config.flags import FLAGS, Flag
 from penstock.config.machine import cpu_count
+from penstock.config.nodes import resolve_nodes
 from penstock.config.sections import (
     CacheConfig,
     ComputeConfig,
@@ -64,12 +65,7 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
             threads=values["threads"] or cpu_count(), isa=None if values["isa"] == "auto" else values["isa"]
         ),
         _parallel(values),
-        resolve_tiers(
-            values["kv_tier"],
-            values["kv_chunk_tokens"],
-            values["block_size"],
-            values["enable_prefix_caching"],
-        ),
+        resolve_tiers(values["kv_tier"], values["kv_chunk_tokens"], values["block_size"]),
     )
     return Config(engine, _server(values, served_name))
 
@@ -90,6 +86,7 @@ def _scheduler(values: Mapping[str, Any]) -> SchedulerConfig:
 def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
     tensor, pipeline = values["tensor_parallel_size"], values["pipeline_parallel_size"]
     ranks = tensor * pipeline
+    nodes = resolve_nodes(values)
     backend = values["distributed_executor_backend"] or ("inline" if ranks == 1 else "mp")
     if backend == "inline" and ranks > 1:
         raise InvalidValueError("--distributed-executor-backend", backend, f"mp for {ranks} ranks")
@@ -111,6 +108,7 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
         ray_channel=values["ray_channel"],
         ray_overlap_comm=values["ray_overlap_comm"],
         placement=values["placement"],
+        **nodes,
     )
 
 
@@ -124,4 +122,5 @@ def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
         engine_process=values["engine_process"],
         shutdown_timeout=values["shutdown_timeout"],
         engine_stall_timeout=values["engine_stall_timeout"],
+        admin_api_key=values["admin_api_key"],
     )

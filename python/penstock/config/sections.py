@@ -97,10 +97,21 @@ class ParallelConfig:
     ray_channel: str = "ring"
     ray_overlap_comm: bool = False
     placement: str = "pack"
+    nnodes: int = 1
+    node_rank: int = 0
+    master: str = ""
+    """`HOST:PORT` of node 0, where there are several nodes."""
+    token_file: str | None = None
+    """None: the secret of the nodes is in the environment."""
 
     @property
     def ranks(self) -> int:
         return self.tensor * self.pipeline
+
+    @property
+    def most_ranks_on_a_node(self) -> int:
+        """Without Ray, which places ranks itself."""
+        return self.tensor * -(-self.pipeline // self.nnodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,8 @@ class ServerConfig:
     engine_process: bool
     shutdown_timeout: float
     engine_stall_timeout: float
+    admin_api_key: str | None = None
+    """None: nobody may look after the cache."""
 
 
 @dataclass(frozen=True, slots=True)

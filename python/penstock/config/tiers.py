@@ -49,8 +49,8 @@ class Tier:
     def expected(self) -> str:
         return (
             "ram:SIZE, disk:PATH,SIZE[,daily-writes=SIZE][,direct=auto|on|off], "
-            "redis://HOST:PORT/DB[,ttl=SECONDS] or the URL of an object store, s3://BUCKET/PREFIX[,KEY=VALUE], "
-            "with sizes like 4GiB"
+            "redis://HOST:PORT/DB[,ttl=SECONDS] or the URL of an object store such as s3://BUCKET/PREFIX"
+            "[,KEY=VALUE], with sizes like 4GiB"
         )
 
 
@@ -84,14 +84,10 @@ def _with(tier: TierConfig, words: list[str], setters: Mapping[str, Setter]) -> 
     return tier
 
 
-def resolve_tiers(
-    tiers: tuple[TierConfig, ...], chunk_tokens: int, block_size: int, prefix: bool
-) -> TiersConfig:
+def resolve_tiers(tiers: tuple[TierConfig, ...], chunk_tokens: int, block_size: int) -> TiersConfig:
     """The section; InvalidValueError or PenstockError for tiers that do not go together."""
     if not tiers:
         return TiersConfig(chunk_tokens=chunk_tokens)
-    if not prefix:
-        raise PenstockError("--kv-tier needs --enable-prefix-caching: tiers hold what it names")
     if chunk_tokens % block_size:
         raise InvalidValueError(
             "--kv-chunk-tokens", chunk_tokens, f"a multiple of --block-size ({block_size})"

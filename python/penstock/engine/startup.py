@@ -154,8 +154,9 @@ def build_scheduler(
 
 
 def build_prefix(config: EngineConfig, pool: BlockPool, identity: bytes) -> PrefixCache | None:
-    if not config.cache.prefix_caching:
+    if not config.cache.prefix_caching and not config.tiers.tiers:
         return None
     from penstock._native import hash_chain, hash_root
 
-    return PrefixCache(pool, config.cache.block_size, identity, hash_chain, hash_root)
+    searched = config.cache.prefix_caching
+    return PrefixCache(pool, config.cache.block_size, identity, hash_chain, hash_root, searched)

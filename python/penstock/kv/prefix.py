@@ -28,8 +28,15 @@ class PrefixCache:
     """Names of full blocks and the lookup by them. A block's name is the digest of its last unit."""
 
     def __init__(
-        self, pool: BlockPool, block_size: int, identity: bytes, hash_chain: HashChain, hash_root: HashRoot
+        self,
+        pool: BlockPool,
+        block_size: int,
+        identity: bytes,
+        hash_chain: HashChain,
+        hash_root: HashRoot,
+        searched: bool = True,
     ) -> None:
+        """A pool that is not `searched` is named for the tiers behind it, and nothing is found in it."""
         if block_size < UNIT or block_size % UNIT:
             raise InvalidValueError("block_size", block_size, f"a multiple of {UNIT}")
         self.block_size = block_size
@@ -37,6 +44,7 @@ class PrefixCache:
         self._identity = identity
         self._hash_chain = hash_chain
         self._hash_root = hash_root
+        self._searched = searched
 
     def digests(self, tokens: array[int], known: list[bytes], salt: bytes) -> list[bytes]:
         """Names of the full blocks of `tokens` after the `known` ones."""
@@ -52,7 +60,7 @@ class PrefixCache:
     def lookup(self, digests: list[bytes], limit: int) -> list[int]:
         """Blocks of the longest run of leading names that are here, at most `limit`. Takes no reference."""
         found: list[int] = []
-        for digest in digests[:limit]:
+        for digest in digests[: limit if self._searched else 0]:
             block = self._pool.find(digest)
             if block < 0:
                 break
