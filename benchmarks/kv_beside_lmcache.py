@@ -218,6 +218,10 @@ def fio(directory: Path) -> dict[str, float]:
     return found
 
 
+def _gbps(rate: float) -> str:
+    return f"{rate / 1e9:.2f} GB/s"
+
+
 def _all(times: Sequence[float]) -> str:
     return "/".join(f"{each:,.0f}" for each in times)
 
@@ -240,11 +244,10 @@ def lines(
         "",
         *facts.said(about),
         f"* {parsed.repeats} repeat(s), by turns; medians (and all) of milliseconds to the first token",
-        f"* fio, reads of 2 MiB by two jobs: {disk['direct'] / 1e9:.2f} GB/s past the page cache, "
-        f"{disk['cached'] / 1e9:.2f} GB/s from it",
+        f"* fio, 2 MiB by two jobs: {_gbps(disk['direct'])} past the page cache, {_gbps(disk['cached'])} in it",
         "",
-        "Penstock computes with 4-bit weights, vLLM in bf16; KV is bf16 in both. What is compared is a prompt",
-        "that is loaded; `cold` is one that is computed and stored.",
+        "Penstock computes with 4-bit weights, vLLM in bf16; KV is bf16 in both. What is compared is a",
+        "prompt that is loaded; `cold` is one that is computed and stored.",
         "",
         *facts.table(("", *PARTS), rows),
     ]
