@@ -1,0 +1,162 @@
+//! Rules tried in miniature: each keeps the keys it would keep, of a sample, and what they save is counted.
+//!
+//! Spatial sampling by key as in Waldspurger, Saemundsson, Ahmad, Park: "Cache Modeling and Optimization using Miniature Simulations", USENIX ATC
+//! 2017. A sampled prefix is still a prefix: its keys are found up to the first that is missing.
+
+use super::ranker::{Ranker, Rule};
+use super::shelf::{Facts, Id, Shelf};
+use super::sketch::Sketch;
+
+/// One key of a request, in the order of the prefix.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    /// The key's first word.
+    pub(super) word: u64,
+    pub(super) size: u64,
+    pub(super) cost: f32,
+}
+
+/// Share of the score that is left after a request.
+const DECAY: f64 = 0.998;
+/// How much better than the first rule another has to be.
+const MARGIN: f64 = 1.1;
+
+/// The keys that a tier under one rule would hold.
+struct Ghost {
+    rule: Rule,
+    shelf: Shelf<u64>,
+    ranker: Ranker,
+    capacity: f64,
+    score: f64,
+}
+
+impl Ghost {
+    fn new(rule: Rule, capacity: f64) -> Self {
+        Self {
+            rule,
+            shelf: Shelf::new(false),
+            ranker: Ranker::default(),
+            capacity,
+            score: 0.0,
+        }
+    }
+
+    fn touch(&mut self, id: Id, now: f64, sketch: &Sketch) {
+        let facts = self.shelf.facts(id);
+        let count = sketch.count(self.shelf.key(id));
+        let rank = self
+            .ranker
+            .rank(self.rule, now, count, per_size(facts.cost, facts.size));
+        self.shelf.touch(id, now, rank);
+    }
+
+    /// A prefix is asked for, of which the first `start` keys are known elsewhere; scores what is found of the others.
+    fn look(&mut self, chain: &[Step], start: usize, now: f64, sketch: &Sketch) {
+        self.score *= DECAY;
+        for (at, step) in chain.iter().enumerate() {
+            let found = self.shelf.find(&step.word);
+            let Some(id) = found else {
+                if at < start {
+                    continue;
+                }
+                break;
+            };
+            if at >= start {
+                self.score += f64::from(self.shelf.facts(id).cost);
+            }
+            self.touch(id, now, sketch);
+        }
+    }
+
+    /// A prefix was computed, or its end after `parent`; what is let in of it comes in.
+    fn keep(&mut self, parent: Option<u64>, chain: &[Step], now: f64, sketch: &Sketch) {
+        let mut parent = parent.and_then(|word| self.shelf.find(&word));
+        if let Some(parent) = parent {
+            self.shelf.lock(parent);
+        }
+        for step in chain {
+            let id = match self.shelf.find(&step.word) {
+                Some(id) => id,
+                None => match self.admit(step, now, sketch) {
+                    Some(id) => id,
+                    None => break,
+                },
+            };
+            self.touch(id, now, sketch);
+            if let Some(parent) = parent {
+                self.shelf.adopt(parent, id);
+                self.shelf.unlock(parent);
+            }
+            // Locked, so that a newcomer does not push out what it continues.
+            self.shelf.lock(id);
+            parent = Some(id);
+        }
+        if let Some(parent) = parent {
+            self.shelf.unlock(parent);
+        }
+    }
+
+    fn admit(&mut self, step: &Step, now: f64, sketch: &Sketch) -> Option<Id> {
+        while (self.shelf.size() + step.size) as f64 > self.capacity {
+            let victim = self.shelf.first()?;
+            if self.rule.gated && !sketch.prefers(step.word, self.shelf.key(victim)) {
+                return None;
+            }
+            self.ranker.left(now - self.shelf.used_at(victim));
+            self.shelf.remove(victim);
+        }
+        self.ranker.came(per_size(step.cost, step.size));
+        let facts = Facts {
+            size: step.size,
+            cost: step.cost,
+            lane: 0,
+        };
+        Some(self.shelf.insert(step.word, facts))
+    }
+}
+
+/// Cost of room: microseconds for each unit of size.
+pub(super) fn per_size(cost: f32, size: u64) -> f64 {
+    f64::from(cost) / size.max(1) as f64
+}
+
+/// All rules side by side.
+pub(super) struct Contest {
+    ghosts: Vec<Ghost>,
+    leader: usize,
+}
+
+impl Contest {
+    /// `capacity` is that of the sample. The first rule is what others are measured against, and in force until one of them is better.
+    pub(super) fn new(rules: &[Rule], capacity: f64) -> Self {
+        let ghosts = rules
+            .iter()
+            .map(|&rule| Ghost::new(rule, capacity))
+            .collect();
+        Self { ghosts, leader: 0 }
+    }
+
+    /// The rule that has saved most lately.
+    pub(super) fn leader(&self) -> Rule {
+        self.ghosts[self.leader].rule
+    }
+
+    pub(super) fn look(&mut self, chain: &[Step], start: usize, now: f64, sketch: &Sketch) {
+        for ghost in &mut self.ghosts {
+            ghost.look(chain, start, now, sketch);
+        }
+        self.leader = 0;
+        let mut best = self.ghosts[0].score * MARGIN;
+        for (at, ghost) in self.ghosts.iter().enumerate().skip(1) {
+            if ghost.score > best {
+                (self.leader, best) = (at, ghost.score);
+            }
+        }
+    }
+
+    pub(super) fn keep(&mut self, parent: Option<u64>, chain: &[Step], now: f64, sketch: &Sketch) {
+        for ghost in &mut self.ghosts {
+            ghost.keep(parent, chain, now, sketch);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Slots for what is to be stored.
+
+use super::{IndexError, PRESENT, REFUSED, TierIndex};
+use crate::key::Digest;
+use crate::policy::shelf::{Facts, Id};
+
+/// Why there is no slot for a block.
+enum Refusal {
+    /// What would have to leave is worth more.
+    Worth,
+    /// Nothing may leave.
+    Crowd,
+}
+
+impl TierIndex {
+    /// Finds a slot for each of `digests`, consecutive blocks that continue `parent`, and puts into `answers` where to store it, [`PRESENT`] or
+    /// [`REFUSED`]. `costs_us` is what recomputing each took. Once a block is refused, so are those that continue it: they could never be found. That
+    /// holds for all of them when there is a parent and it is not here.
+    ///
+    /// A group that has its quota gives up entries of its own.
+    ///
+    /// # Errors
+    /// `Lengths`.
+    pub fn admit(
+        &mut self,
+        digests: &[Digest],
+        costs_us: &[f32],
+        group: &[u8],
+        parent: Option<&Digest>,
+        answers: &mut Vec<i64>,
+    ) -> Result<(), IndexError> {
+        answers.clear();
+        if digests.len() != costs_us.len() {
+            return Err(IndexError::Lengths {
+                digests: digests.len(),
+                costs: costs_us.len(),
+            });
+        }
+        self.chooser.tick();
+        self.chooser.computed(digests);
+        let steps = digests.iter().zip(costs_us);
+        self.chooser.contest_keep(
+            parent.copied(),
+            steps.map(|(&digest, &cost)| (digest, 1, cost)),
+        );
+        self.curve.keep(digests);
+        let group = self.groups.open(group);
+        let known = parent.map(|digest| {
+            self.shelf
+                .find(digest)
+                .filter(|&id| !self.slots.is_doomed(id))
+        });
+        match known {
+            Some(None) => self.counts.refused += digests.len() as u64,
+            Some(Some(id)) => self.admit_chain(digests, costs_us, group, Some(id), answers),
+            None => self.admit_chain(digests, costs_us, group, None, answers),
+        }
+        self.groups.refuse(group, digests.len() - answers.len());
+        self.groups.close(group);
+        answers.resize(digests.len(), REFUSED);
+        Ok(())
+    }
+
+    /// Answers for the blocks up to the first that is refused.
+    fn admit_chain(
+        &mut self,
+        digests: &[Digest],
+        costs: &[f32],
+        group: u32,
+        parent: Option<Id>,
+        answers: &mut Vec<i64>,
+    ) {
+        // Each is locked while the next is placed, so that no block pushes out what it continues.
+        let mut before = parent;
+        before.into_iter().for_each(|id| self.shelf.lock(id));
+        for (digest, &cost) in digests.iter().zip(costs) {
+            match self.place(digest, cost, group) {
+                Ok((id, answer)) => {
+                    self.shelf.lock(id);
+                    self.chooser.touch(&mut self.shelf, id);
+                    if let Some(before) = before.replace(id) {
+                        self.shelf.adopt(before, id);
+                        self.shelf.unlock(before);
+                    }
+                    answers.push(answer);
+                }
+                Err(refusal) => {
+                    let rest = (digests.len() - answers.len()) as u64;
+                    match refusal {
+                        Refusal::Worth => self.counts.refused += rest,
+                        Refusal::Crowd => self.counts.crowded += rest,
+                    }
+                    break;
+                }
+            }
+        }
+        before.into_iter().for_each(|id| self.shelf.unlock(id));
+    }
+
+    fn place(&mut self, digest: &Digest, cost: f32, group: u32) -> Result<(Id, i64), Refusal> {
+        if let Some(id) = self.shelf.find(digest) {
+            return if self.slots.is_doomed(id) {
+                Err(Refusal::Crowd)
+            } else {
+                Ok((id, PRESENT))
+            };
+        }
+        self.make_room(digest, group)?;
+        let id = self.shelf.insert(
+            *digest,
+            Facts {
+                size: 1,
+                cost,
+                lane: group,
+            },
+        );
+        self.shelf.lock(id);
+        self.slots.start(id);
+        self.groups.add(group);
+        self.chooser.came(cost, 1);
+        Ok((id, i64::from(id)))
+    }
+
+    fn make_room(&mut self, digest: &Digest, group: u32) -> Result<(), Refusal> {
+        let bounded = self.limits.of_group < self.limits.slots;
+        let own = bounded && self.groups.used(group) >= self.limits.of_group;
+        if !own && self.shelf.len() < self.limits.slots {
+            return Ok(());
+        }
+        let victim = if own {
+            self.shelf.first_of(group)
+        } else {
+            self.shelf.first()
+        };
+        let victim = victim.ok_or(Refusal::Crowd)?;
+        if !self.chooser.prefers(digest, &self.shelf.key(victim)) {
+            return Err(Refusal::Worth);
+        }
+        self.chooser.gives_up(&self.shelf, victim);
+        self.counts.evictions += 1;
+        self.free(victim, true, Some(group));
+        Ok(())
+    }
+
+    /// The bytes of `digests` are in their slots: lookups find them.
+    ///
+    /// # Errors
+    /// `NotStoring`; then nothing has changed.
+    pub fn commit(&mut self, digests: &[Digest]) -> Result<(), IndexError> {
+        self.end_stores(digests, true)
+    }
+
+    /// The bytes did not arrive: the slots of `digests` are free.
+    ///
+    /// # Errors
+    /// `NotStoring`; then nothing has changed.
+    pub fn abandon(&mut self, digests: &[Digest]) -> Result<(), IndexError> {
+        self.end_stores(digests, false)
+    }
+
+    fn end_stores(&mut self, digests: &[Digest], done: bool) -> Result<(), IndexError> {
+        let storing = |digest: &&Digest| {
+            self.shelf
+                .find(digest)
+                .is_some_and(|id| self.slots.is_storing(id))
+        };
+        if let Some(digest) = digests.iter().find(|digest| !storing(digest)) {
+            let name = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            return Err(IndexError::NotStoring(name));
+        }
+        for digest in digests {
+            let Some(id) = self
+                .shelf
+                .find(digest)
+                .filter(|&id| self.slots.is_storing(id))
+            else {
+                continue;
+            };
+            self.slots.finish(id);
+            self.shelf.unlock(id);
+            if done && !self.slots.is_doomed(id) {
+                self.counts.stored += 1;
+            } else {
+                self.free(id, false, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Empties a slot at which nothing is any more. The group `open` stays open, whatever it has.
+    pub(super) fn free(&mut self, id: Id, evicted: bool, open: Option<u32>) {
+        let group = self.shelf.facts(id).lane;
+        self.slots.pin(id, false);
+        self.slots.clear(id);
+        self.shelf.remove(id);
+        self.groups.drop_one(group, evicted);
+        if open != Some(group) {
+            self.groups.close(group);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Names whose bits are as good as random, so that tables, sketches and samples take them as they are.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+use crate::key::{Digest, PartKey};
+
+/// A name that can be kept. Equal names have equal words.
+pub trait Key: Copy + Eq {
+    /// Two words that look random and independent of each other.
+    fn words(&self) -> [u64; 2];
+}
+
+impl Key for Digest {
+    fn words(&self) -> [u64; 2] {
+        let mut words = [[0; 8]; 2];
+        words[0].copy_from_slice(&self[..8]);
+        words[1].copy_from_slice(&self[8..16]);
+        words.map(u64::from_le_bytes)
+    }
+}
+
+impl Key for PartKey {
+    fn words(&self) -> [u64; 2] {
+        let shape = [self.blocks, self.head, self.layers.0, self.layers.1];
+        let shape = shape
+            .iter()
+            .fold(0, |word, &part| word << 16 | u64::from(part));
+        let [first, second] = self.digest.words();
+        [mix(first ^ mix(shape)), mix(second ^ mix(!shape))]
+    }
+}
+
+impl Key for u64 {
+    fn words(&self) -> [u64; 2] {
+        let first = mix(*self);
+        [first, mix(first)]
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a bijection, every bit of the result depends on all bits.
+pub(super) fn mix(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+/// Key of a [`Table`]: hashed by its first word alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Named<K>(pub(super) K);
+
+impl<K: Key> Hash for Named<K> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0.words()[0]);
+    }
+}
+
+/// A word that is its own hash.
+#[derive(Default)]
+pub(super) struct Word(u64);
+
+impl Hasher for Word {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = self.0.rotate_left(32) ^ word;
+    }
+}
+
+/// A hash table by name.
+pub(super) type Table<K, V> = HashMap<Named<K>, V, BuildHasherDefault<Word>>;

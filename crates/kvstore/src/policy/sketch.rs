@@ -1,0 +1,111 @@
+//! How often a key was asked for lately, in about 16 bytes for each key that a tier holds.
+//!
+//! A count-min sketch whose counts are halved now and then, as in TinyLFU (Einziger, Friedman, Manes: "TinyLFU: A Highly Efficient Cache Admission
+//! Policy", ACM Transactions on Storage 13, 2017), with counters of 8 bits that keep eighths. Whole counts, halved in the middle of a loop, would rank
+//! the keys of its second half above those of the first; with fractions the difference stays below one request.
+
+use super::key::mix;
+
+const ROWS: usize = 4;
+/// Of one request, in a counter.
+const ONE: u64 = 8;
+const MOST: u64 = 0xff;
+/// Counts are halved after this many for each key held: what is asked for less often than that is forgotten.
+const MEMORY: usize = 10;
+const LOW_SEVEN: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+
+/// Approximate counts, never too low between two halvings but for the limit of 31.
+pub(super) struct Sketch {
+    /// Eight counters each; a power of two of them.
+    words: Vec<u64>,
+    added: usize,
+    period: usize,
+}
+
+impl Sketch {
+    /// For a tier of `entries` keys.
+    pub(super) fn new(entries: usize) -> Self {
+        let words = (2 * entries).clamp(32, 1 << 26).next_power_of_two();
+        Self {
+            words: vec![0; words],
+            added: 0,
+            period: MEMORY * entries.max(16),
+        }
+    }
+
+    /// The key with this word was asked for.
+    pub(super) fn add(&mut self, word: u64) {
+        let places = self.places(word);
+        let least = self.least(&places);
+        let raised = (least + ONE).min(MOST);
+        for (at, shift) in places {
+            // Only those below are raised (conservative update): the others are too high already.
+            let count = self.words[at] >> shift & MOST;
+            self.words[at] += raised.saturating_sub(count) << shift;
+        }
+        self.added += 1;
+        if self.added >= self.period {
+            self.halve();
+        }
+    }
+
+    /// How often it was asked for.
+    pub(super) fn count(&self, word: u64) -> f64 {
+        self.least(&self.places(word)) as f64 / ONE as f64
+    }
+
+    /// Whether one was asked for more often than the other, by a whole request.
+    pub(super) fn prefers(&self, word: u64, other: u64) -> bool {
+        self.count(word) >= self.count(other) + 1.0
+    }
+
+    fn places(&self, word: u64) -> [(usize, u32); ROWS] {
+        let mask = self.words.len() - 1;
+        let mut bits = word;
+        std::array::from_fn(|_| {
+            bits = mix(bits);
+            ((bits >> 32) as usize & mask, (bits & 7) as u32 * 8)
+        })
+    }
+
+    fn least(&self, places: &[(usize, u32); ROWS]) -> u64 {
+        let counts = places
+            .iter()
+            .map(|&(at, shift)| self.words[at] >> shift & MOST);
+        counts.fold(MOST, u64::min)
+    }
+
+    fn halve(&mut self) {
+        for word in &mut self.words {
+            *word = *word >> 1 & LOW_SEVEN;
+        }
+        self.added /= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_those_of_the_keys_but_for_a_few() {
+        let mut sketch = Sketch::new(1024);
+        for key in 0..200_u64 {
+            for _ in 0..key % 20 {
+                sketch.add(mix(key));
+            }
+        }
+        let wrong = (0..200).filter(|&key| sketch.count(mix(key)) != (key % 20) as f64);
+        assert!(wrong.count() <= 2);
+        assert_eq!(sketch.count(mix(12345)), 0.0);
+    }
+
+    #[test]
+    fn what_is_no_longer_asked_for_is_forgotten() {
+        let mut sketch = Sketch::new(64);
+        (0..8).for_each(|_| sketch.add(mix(1)));
+        assert_eq!(sketch.count(mix(1)), 8.0);
+        (0..64 * 60).for_each(|turn| sketch.add(mix(100 + turn % 64)));
+        assert!(sketch.count(mix(1)) < 1.0);
+    }
+}

@@ -1,0 +1,177 @@
+//! The index of the RAM tier (`penstock_kvstore::policy`).
+
+use penstock_kvstore::Digest;
+use penstock_kvstore::policy::{
+    GroupStats, IndexError, IndexOptions, RuleChoice, TierIndex as Index,
+};
+use pyo3::exceptions::{PyAssertionError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::prefix::digest;
+
+/// Names as Python gives them: any iterable of 32 bytes each.
+fn names(digests: &Bound<'_, PyAny>) -> PyResult<Vec<Digest>> {
+    let items = digests.try_iter()?;
+    items
+        .map(|item| digest(item?.cast::<PyBytes>()?.as_bytes(), "an item of digests"))
+        .collect()
+}
+
+fn refused(error: IndexError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// Who has which slot of a tier of equal slots.
+#[pyclass]
+pub(crate) struct TierIndex {
+    index: Index,
+}
+
+#[pymethods]
+impl TierIndex {
+    #[new]
+    #[pyo3(signature = (slots, quota = 1.0, pin_share = 0.5, rule = "auto"))]
+    fn new(slots: usize, quota: f64, pin_share: f64, rule: &str) -> PyResult<Self> {
+        let rule = match rule {
+            "auto" => RuleChoice::Auto,
+            "lru" => RuleChoice::Lru,
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "rule is {rule}; expected auto or lru"
+                )));
+            }
+        };
+        let options = IndexOptions {
+            slots,
+            quota,
+            pin_share,
+            rule,
+        };
+        let index = Index::new(&options).map_err(refused)?;
+        Ok(Self { index })
+    }
+
+    /// Slots of the longest run of `digests` from `start` on that is here.
+    #[pyo3(signature = (digests, start = 0))]
+    fn lookup(&mut self, digests: &Bound<'_, PyAny>, start: usize) -> PyResult<Vec<u32>> {
+        let mut found = Vec::new();
+        self.index.lookup(&names(digests)?, start, &mut found);
+        Ok(found)
+    }
+
+    fn peek(&self, digests: &Bound<'_, PyAny>) -> PyResult<usize> {
+        Ok(self.index.peek(&names(digests)?))
+    }
+
+    /// A slot for each digest; -1: not to be stored, -2: is here.
+    #[pyo3(signature = (digests, costs_us, group, parent = None))]
+    fn admit(
+        &mut self,
+        digests: &Bound<'_, PyAny>,
+        costs_us: Vec<f32>,
+        group: &[u8],
+        parent: Option<&[u8]>,
+    ) -> PyResult<Vec<i64>> {
+        let parent = parent.map(|parent| digest(parent, "parent")).transpose()?;
+        let mut answers = Vec::new();
+        let digests = names(digests)?;
+        self.index
+            .admit(&digests, &costs_us, group, parent.as_ref(), &mut answers)
+            .map_err(refused)?;
+        Ok(answers)
+    }
+
+    fn commit(&mut self, digests: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.index.commit(&names(digests)?).map_err(refused)
+    }
+
+    fn abandon(&mut self, digests: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.index.abandon(&names(digests)?).map_err(refused)
+    }
+
+    fn hold(&mut self, slots: Vec<u32>) -> PyResult<()> {
+        self.index.hold(&slots).map_err(refused)
+    }
+
+    fn release(&mut self, slots: Vec<u32>) -> PyResult<()> {
+        self.index.release(&slots).map_err(refused)
+    }
+
+    fn pin(&mut self, digests: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.index.pin(&names(digests)?).map_err(refused)
+    }
+
+    fn unpin(&mut self, digests: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.index.unpin(&names(digests)?);
+        Ok(())
+    }
+
+    fn remove(&mut self, digests: &Bound<'_, PyAny>) -> PyResult<usize> {
+        Ok(self.index.remove(&names(digests)?))
+    }
+
+    #[pyo3(signature = (group = None))]
+    fn clear(&mut self, group: Option<&[u8]>) -> usize {
+        self.index.clear(group)
+    }
+
+    #[pyo3(signature = (top = 10))]
+    fn stats<'py>(&self, py: Python<'py>, top: usize) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.index.stats(top);
+        let counts = [
+            ("slots", stats.slots as u64),
+            ("used", stats.used as u64),
+            ("storing", stats.storing as u64),
+            ("held", stats.held as u64),
+            ("pinned", stats.pinned as u64),
+            ("lookups", stats.lookups),
+            ("hits", stats.hits),
+            ("misses", stats.misses),
+            ("stored", stats.stored),
+            ("evictions", stats.evictions),
+            ("refused", stats.refused),
+            ("crowded", stats.crowded),
+        ];
+        let said = PyDict::new(py);
+        for (name, count) in counts {
+            said.set_item(name, count)?;
+        }
+        said.set_item("gated", stats.gated)?;
+        let groups: Vec<_> = stats
+            .groups
+            .iter()
+            .map(|group| group_dict(py, group))
+            .collect::<PyResult<_>>()?;
+        said.set_item("groups", groups)?;
+        Ok(said)
+    }
+
+    /// Capacity in slots and hit ratio, ascending.
+    fn curve(&self) -> Vec<(f64, f64)> {
+        self.index
+            .curve()
+            .iter()
+            .map(|point| (point.slots, point.hit_ratio))
+            .collect()
+    }
+
+    fn saved(&self, extra_slots: i64) -> f64 {
+        self.index.saved(extra_slots)
+    }
+
+    fn check(&self) -> PyResult<()> {
+        self.index.check().map_err(PyAssertionError::new_err)
+    }
+}
+
+fn group_dict<'py>(py: Python<'py>, group: &GroupStats) -> PyResult<Bound<'py, PyDict>> {
+    let said = PyDict::new(py);
+    said.set_item("name", PyBytes::new(py, &group.name))?;
+    said.set_item("used", group.used)?;
+    said.set_item("hits", group.hits)?;
+    said.set_item("stored", group.stored)?;
+    said.set_item("evictions", group.evictions)?;
+    said.set_item("refused", group.refused)?;
+    Ok(said)
+}
