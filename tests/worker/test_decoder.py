@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from penstock.config import EngineConfig, Raw, resolve
 from penstock.config.sections import TierConfig, TiersConfig
 from penstock.core.transfer import OpenTiers
@@ -36,7 +37,8 @@ def test_the_decoder_is_told_its_sizes() -> None:
     }
 
 
-def test_the_mover_is_told_of_the_tiers_that_go_by_name() -> None:
+def test_the_mover_is_told_of_the_tiers_that_go_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not in any file or command line")
     tiers = TiersConfig(
         (
             TierConfig("ram", size_bytes=1 << 30),
@@ -47,6 +49,7 @@ def test_the_mover_is_told_of_the_tiers_that_go_by_name() -> None:
         chunk_tokens=128,
     )
     told = mover_options(replace(config(), tiers=tiers), OpenTiers("c0ffee", 12, 1.0))
+    options = {"region": "eu", "aws_secret_access_key": "not in any file or command line"}
     disk = {"kind": "disk", "path": "kv", "limit_bytes": 1 << 40, "daily_write_bytes": 7, "direct": "off"}
     assert told == {
         "cache": "c0ffee",
@@ -55,7 +58,7 @@ def test_the_mover_is_told_of_the_tiers_that_go_by_name() -> None:
         "tiers": [
             disk,
             {"kind": "redis", "url": "redis://h:6379/0", "ttl_s": 60},
-            {"kind": "object", "url": "s3://bucket/prefix", "options": {"region": "eu"}},
+            {"kind": "object", "url": "s3://bucket/prefix", "options": options},
         ],
     }
 

@@ -6,6 +6,7 @@ ram:SIZE      disk:PATH,SIZE      redis://HOST:PORT/DB      s3://BUCKET/PREFIX  
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -103,7 +104,7 @@ def resolve_tiers(tiers: tuple[TierConfig, ...], chunk_tokens: int, block_size: 
     return TiersConfig(tiers, chunk_tokens)
 
 
-def object_options(tier: TierConfig, environ: Mapping[str, str]) -> dict[str, str]:
+def object_options(tier: TierConfig, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Options of an object store: those of the environment under those of the flag."""
     found = {f"aws_{name.lower()}": environ[f"AWS_{name}"] for name in AWS if environ.get(f"AWS_{name}")}
     return {**(found if (tier.url or "").startswith("s3:") else {}), **dict(tier.options)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.config import EngineConfig
 from penstock.config.sections import TierConfig
+from penstock.config.tiers import object_options
 from penstock.core.transfer import OpenTiers
 
 
@@ -28,4 +29,4 @@ def _named(tier: TierConfig) -> dict[str, object]:
         }
     if tier.kind == "redis":
         return {"kind": "redis", "url": tier.url, "ttl_s": tier.ttl_seconds}
-    return {"kind": "object", "url": tier.url, "options": dict(tier.options)}
+    return {"kind": "object", "url": tier.url, "options": object_options(tier)}
