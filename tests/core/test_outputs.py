@@ -1,6 +1,6 @@
 from array import array
 
-from penstock.core import FinishReason, StepOutputs
+from penstock.core import FinishReason, StepOutputs, TierTokens
 
 
 def test_rows_give_each_request_its_tokens_and_extras() -> None:
@@ -14,9 +14,11 @@ def test_rows_give_each_request_its_tokens_and_extras() -> None:
         tokens=array("I", [10, 11, 2]),
         logprobs={0: [(-1.0, 1, [])]},
         errors={2: "broken"},
+        tier_tokens={0: TierTokens(disk=8)},
     )
     first, second, third = outputs.rows()
     assert (first.id, list(first.tokens), first.cached_tokens) == (7, [10, 11], 16)
+    assert (first.tier_tokens.disk, sum(second.tier_tokens)) == (8, 0)
     assert first.logprobs == [(-1.0, 1, [])]
     assert (second.finish, second.stop_token, list(second.tokens)) == (FinishReason.STOP, 2, [2])
     assert (third.finish, third.error, list(third.tokens)) == (FinishReason.ERROR, "broken", [])

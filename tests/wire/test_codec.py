@@ -10,7 +10,24 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.core import EngineStats, Request, SamplingParams, StepOutputs
+from penstock.core import (
+    Decisions,
+    Durations,
+    EngineStats,
+    InvalidValueError,
+    KvAction,
+    KvCommand,
+    KvOutcome,
+    KvReply,
+    Request,
+    SamplingParams,
+    StepOutputs,
+    TierKind,
+    TierReport,
+    TierState,
+    TierStats,
+    TierTokens,
+)
 from penstock.wire import (
     MAX_FRAME_BYTES,
     Cancel,
@@ -39,19 +56,21 @@ def step_outputs(draw: st.DrawFn) -> StepOutputs:
         return array(typecode, draw(st.lists(items, min_size=n, max_size=n)))
 
     counts = column("H", st.integers(0, 4))
+    cached_tokens = column("I", U32)
     total = sum(counts)
     rows = st.integers(0, max(n - 1, 0))
     return StepOutputs(
         ids=column("Q", U64),
         finish=column("B", st.integers(0, 5)),
         stop_tokens=column("i", st.integers(-1, 2**31 - 1)),
-        cached_tokens=column("I", U32),
+        cached_tokens=cached_tokens,
         queue_us=column("I", U32),
         counts=counts,
         tokens=array("I", draw(st.lists(U32, min_size=total, max_size=total))),
         logprobs=draw(st.dictionaries(rows, ROWS, max_size=n)),
         prompt_logprobs=draw(st.dictionaries(rows, ROWS, max_size=n)),
         errors=draw(st.dictionaries(rows, st.text(), max_size=n)),
+        tier_tokens={row: TierTokens(count // 2, 0, count // 4) for row, count in enumerate(cached_tokens)},
     )
 
 
@@ -82,6 +101,113 @@ REQUESTS = st.builds(
 )
 
 
+COUNTS = st.lists(U64, min_size=17, max_size=17).map(lambda counts: array("Q", counts))
+DURATIONS = st.builds(Durations, st.floats(0, 1e9), COUNTS)
+TIERS = st.builds(
+    TierStats,
+    st.text(max_size=9),
+    st.sampled_from(TierKind),
+    st.sampled_from(TierState),
+    *[U64] * 11,
+    DURATIONS,
+    DURATIONS,
+)
+REPORTS = st.builds(
+    TierReport,
+    st.lists(TIERS, max_size=3),
+    U64,
+    st.builds(Decisions, U64, U64, U64),
+    U32,
+    st.lists(st.tuples(U64, st.floats(0, 1)), max_size=3),
+)
+SALTS = st.binary(min_size=1, max_size=9)
+COMMANDS = st.one_of(
+    st.builds(KvCommand, U64, st.sampled_from([KvAction.CLEAR_ALL, KvAction.REPORT])),
+    st.builds(KvCommand, U64, st.just(KvAction.CLEAR_SALT), cache_salt=SALTS),
+    st.builds(
+        KvCommand,
+        U64,
+        st.sampled_from([KvAction.CLEAR_PREFIX, KvAction.PIN, KvAction.UNPIN]),
+        PROMPTS,
+        st.just(b"") | SALTS,
+    ),
+)
+
+
+@given(REPORTS | st.builds(KvReply, U64, st.sampled_from(KvOutcome), st.text()))
+def test_reports_and_replies_survive(frame: TierReport | KvReply) -> None:
+    data = encode(frame)
+    assert decode_engine_frame(data[4], data[5:]) == frame
+
+
+@given(COMMANDS)
+def test_commands_survive(command: KvCommand) -> None:
+    data = encode(command)
+    assert decode_front_frame(data[4], data[5:]) == command
+
+
+@given(REPORTS, st.data())
+def test_a_damaged_report_is_read_or_refused(report: TierReport, data: st.DataObject) -> None:
+    body = bytearray(encode(report)[5:])
+    body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(FrameError):
+        decode_engine_frame(0x21, bytes(body))
+    with pytest.raises(FrameError):
+        decode_engine_frame(0x21, bytes(encode(report)[5:-1]))
+
+
+def test_more_tokens_from_tiers_than_cached_ones_are_refused() -> None:
+    outputs = StepOutputs(*(array(code, [48]) for code in "QBiIIH"), array("I", range(48)))
+    outputs.tier_tokens[0] = TierTokens(32, 0, 17)
+    outputs.finish[0], outputs.stop_tokens[0] = 0, -1
+    body = encode(Step(1, EngineStats(), outputs=outputs))[5:]
+    with pytest.raises(FrameError, match=f"tier tokens at byte {len(body) - 12}: 49 is not allowed"):
+        decode_engine_frame(0x20, body)
+
+
+def test_a_tier_outside_the_ranges_is_refused_by_name() -> None:
+    body = encode(TierReport([TierStats("ram", TierKind.RAM)], miss_curve=[(1, 0.5)]))[5:]
+    kind_at = 36 + 4 + 4 + 3
+    for at, damage, field in [
+        (kind_at, b"\x04", "tier kind"),
+        (kind_at + 1, b"\x03", "tier state"),
+        (kind_at + 2 + 88, b"\0\0\0\0\0\0\xf0\x7f", "load seconds"),
+        (len(body) - 8, b"\0\0\0\0\0\0\xf8\x7f", "curve ratio"),
+    ]:
+        with pytest.raises(FrameError) as caught:
+            decode_engine_frame(0x21, body[:at] + damage + body[at + len(damage) :])
+        assert (caught.value.field, caught.value.offset) == (field, at)
+
+
+@pytest.mark.parametrize(
+    ("action", "tokens", "salt", "field", "offset"),
+    [
+        (1, [5], b"", "tokens", 9),
+        (1, [], b"s", "cache_salt", 13),
+        (2, [], b"", "cache_salt", 13),
+        (2, [5], b"s", "tokens", 9),
+        (3, [], b"s", "tokens", 9),
+        (4, [], b"", "tokens", 9),
+        (5, [-1], b"", "tokens", 13),
+        (6, [5], b"", "tokens", 9),
+        (6, [], b"s", "cache_salt", 13),
+        (0, [], b"", "action", 8),
+        (7, [], b"", "action", 8),
+    ],
+)
+def test_a_command_with_the_wrong_fields_is_refused(
+    action: int, tokens: list[int], salt: bytes, field: str, offset: int
+) -> None:
+    head = (7).to_bytes(8, "little") + bytes([action]) + len(tokens).to_bytes(4, "little")
+    body = head + array("i", tokens).tobytes() + len(salt).to_bytes(4, "little") + salt
+    with pytest.raises(FrameError) as caught:
+        decode_front_frame(0x13, body)
+    assert (caught.value.frame, caught.value.field, caught.value.offset) == ("KV", field, offset)
+    if 1 <= action <= 6 and tokens != [-1]:
+        with pytest.raises(InvalidValueError, match=field):
+            KvCommand(7, KvAction(action), array("i", tokens), salt)
+
+
 @given(STEPS)
 def test_steps_survive(step: Step) -> None:
     data = encode(step)
@@ -109,7 +235,7 @@ def test_frames_survive_any_cut(frames: list[Step | Stage], cuts: random.Random)
     assert read == frames
 
 
-@given(st.sampled_from([1, 2, 3, 4, 0x10, 0x11, 0x12, 0x20, 0x77]), st.binary(max_size=300))
+@given(st.sampled_from([1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x22, 0x77]), st.binary(max_size=300))
 def test_any_bytes_are_read_or_refused(kind: int, body: bytes) -> None:
     for decode in (decode_engine_frame, decode_front_frame):
         with suppress(FrameError):
@@ -160,8 +286,8 @@ def test_a_request_outside_the_ranges_is_refused_by_name(field: str, offset: int
 
 
 def test_another_version_is_refused_before_the_rest_is_read() -> None:
-    body = encode(replace(Hello(pid=1), wire_version=2))[5:]
-    with pytest.raises(FrameError, match="field version at byte 4: the peer speaks wire version 2"):
+    body = encode(replace(Hello(pid=1), wire_version=1))[5:]
+    with pytest.raises(FrameError, match="field version at byte 4: the peer speaks wire version 1"):
         decode_engine_frame(0x01, body[:6])
 
 

@@ -8,7 +8,24 @@ from array import array
 from pathlib import Path
 
 import pytest
-from penstock.core import EngineStats, Request, SamplingParams, StepOutputs
+from penstock.core import (
+    Decisions,
+    Durations,
+    EngineStats,
+    KvAction,
+    KvCommand,
+    KvOutcome,
+    KvReply,
+    Request,
+    SamplingParams,
+    StepOutputs,
+    TierKind,
+    TierKinds,
+    TierReport,
+    TierState,
+    TierStats,
+    TierTokens,
+)
 from penstock.wire import (
     Cancel,
     EngineFrame,
@@ -44,6 +61,7 @@ FRAMES: dict[str, EngineFrame | FrontFrame] = {
         numerics="w4a8-bf16",
         isa="avx512-vnni",
         threads=2,
+        kv_tiers=TierKinds.RAM | TierKinds.REMOTE,
     ),
     "fatal": Fatal("tensor blk.3.attn_q.weight ends at byte 77, the file has 64 — truncated"),
     "step": Step(
@@ -62,6 +80,7 @@ FRAMES: dict[str, EngineFrame | FrontFrame] = {
             logprobs={0: [(-0.75, 2, [(90, -0.5), (17, -0.75)])]},
             prompt_logprobs={0: [(-3.25, 12, []), (float("-inf"), 49152, [(5, -0.125)])]},
             errors={2: "die Schlange ist voll ✗"},
+            tier_tokens={0: TierTokens(ram=32, remote=8)},
         ),
     ),
     "heartbeat": Step(step=9, stats=EngineStats(0, 0, 0, 64, 1, 2, 3)),
@@ -84,8 +103,36 @@ FRAMES: dict[str, EngineFrame | FrontFrame] = {
     ),
     "cancel": Cancel((7, BIG_ID)),
     "shutdown": Shutdown(),
+    "tiers": TierReport(
+        tiers=[
+            TierStats("ram", TierKind.RAM),
+            TierStats(
+                "disk:/var/kv é",
+                TierKind.DISK,
+                TierState.SKIPPED,
+                used_bytes=3 * 2**40,
+                capacity_bytes=4 * 2**40,
+                hits=11,
+                misses=12,
+                hit_tokens=2816,
+                loaded_bytes=5_000_000_001,
+                stored_bytes=5_000_000_002,
+                errors=13,
+                evicted_chunks=14,
+                quarantined_chunks=15,
+                dropped_stores=16,
+                load=Durations(1.75, array("Q", range(100, 117))),
+            ),
+        ],
+        lookup_tokens=6_000_000_000,
+        decisions=Decisions(load=7, compute=8, both=9),
+        pinned_blocks=10,
+        miss_curve=[(2**30, 0.75), (2**40, 0.0)],
+    ),
+    "kv": KvCommand(BIG_ID, KvAction.PIN, array("i", [1, 49151, 2_147_483_647]), b"tenant\x00\xff"),
+    "kv_reply": KvReply(BIG_ID, KvOutcome.REFUSED, "half of the RAM tier is pinned – unpin something first"),
 }
-ENGINE_FRAMES = (Hello, Stage, Ready, Fatal, Step)
+ENGINE_FRAMES = (Hello, Stage, Ready, Fatal, Step, TierReport, KvReply)
 
 
 def golden_bytes(name: str) -> bytes:

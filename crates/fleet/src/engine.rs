@@ -2,13 +2,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_protocol::frames::{Ready, StepStats, TokenRequest};
+use penstock_protocol::frames::{KvOrder, KvReply, Ready, StepStats, TierReport, TokenRequest};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::socket::EngineSocket;
 use crate::supervisor::{Shared, Stop, Supervisor};
-use crate::{EngineConfig, EngineState, FleetError, Observer, RequestStream, SubmitError};
+use crate::{
+    CommandError, EngineConfig, EngineState, FleetError, Observer, RequestStream, SubmitError,
+};
 
 /// A handle on one engine. Clones are the same engine; when the last is dropped, the engine is killed and its socket removed.
 #[derive(Debug, Clone)]
@@ -104,6 +106,11 @@ impl Engine {
         self.handle.shared.progress().stats
     }
 
+    /// What the tiers behind the pool did, as of at most about a second ago; `None` when the engine has none or is new.
+    pub fn tiers(&self) -> Option<Arc<TierReport>> {
+        self.handle.shared.tiers()
+    }
+
     /// Whether the engine is ready and its last STEP, heartbeats included, is at most the stall timeout old; else why not.
     ///
     /// A stuck engine keeps its requests and its process: it may only be starved or paused, and goes on where it was. Whoever
@@ -129,6 +136,28 @@ impl Engine {
         stream.ok_or_else(|| SubmitError::NotReady {
             reason: self.handle.shared.state.borrow().to_string(),
         })
+    }
+
+    /// Sends an operator's order about the cache and waits for the engine's reply, for as long as the engine lives. Dropping the
+    /// future leaves the order as it is: the engine may have obeyed.
+    ///
+    /// # Errors
+    /// When no engine is ready, when it is lost before it replies, or when the order breaks the rules of the wire.
+    pub async fn command(&self, order: KvOrder) -> Result<KvReply, CommandError> {
+        let shared = &self.handle.shared;
+        let answer = shared.requests.command(order)?;
+        let answer = answer.ok_or_else(|| CommandError::NotReady {
+            reason: shared.state.borrow().to_string(),
+        })?;
+        let lost = |reason: &str| CommandError::Lost {
+            reason: reason.to_owned(),
+        };
+        match answer.await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(reason)) => Err(lost(&reason)),
+            // Unused senders are kept by what this handle shares with the supervisor.
+            Err(_) => Err(lost("the engine was shut down")),
+        }
     }
 
     /// Where engines connect.

@@ -30,3 +30,17 @@ pub enum SubmitError {
     #[error(transparent)]
     Invalid(#[from] FrameError),
 }
+
+/// Why an order about the cache has no reply.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// Worth another try later, unless the engine failed for good.
+    #[error("{reason}")]
+    NotReady { reason: String },
+    /// The engine was lost meanwhile; the reason names the cause.
+    #[error("{reason}")]
+    Lost { reason: String },
+    /// The order breaks the rules of the wire.
+    #[error(transparent)]
+    Invalid(#[from] FrameError),
+}

@@ -21,7 +21,7 @@ pub mod testing;
 
 pub use config::{EngineConfig, RestartBackoff, SocketPlace};
 pub use engine::Engine;
-pub use error::{FleetError, SubmitError};
+pub use error::{CommandError, FleetError, SubmitError};
 pub use observer::Observer;
 pub use requests::{Event, RequestStream};
 pub use state::EngineState;

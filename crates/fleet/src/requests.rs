@@ -3,9 +3,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_protocol::frames::{
-    Add, Cancel, Finish, FrameError, FrontFrame, Output, TokenRequest,
+    Add, Cancel, Finish, FrameError, FrontFrame, KvCommand, KvOrder, KvReply, Output, TokenRequest,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 
 /// What happens to a request. The last event of each is an output that finishes, or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,6 +62,9 @@ impl Drop for RequestStream {
     }
 }
 
+/// The engine's reply to a command, or why it was lost before one came.
+pub(crate) type Answer = Result<KvReply, Arc<str>>;
+
 /// Encoded frames on their way to the engine.
 pub(crate) type Outbox = UnboundedSender<Vec<u8>>;
 
@@ -74,6 +78,7 @@ pub(crate) struct Requests {
 #[derive(Debug, Default)]
 struct Table {
     open: HashMap<u64, UnboundedSender<Event>>,
+    commands: HashMap<u64, oneshot::Sender<Answer>>,
     /// `None` while no engine is ready.
     outbox: Option<Outbox>,
 }
@@ -108,6 +113,32 @@ impl Requests {
         }))
     }
 
+    /// Sends the command to the engine; `None` when no engine is ready.
+    pub(crate) fn command(
+        &self,
+        order: KvOrder,
+    ) -> Result<Option<oneshot::Receiver<Answer>>, FrameError> {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut frame = Vec::new();
+        FrontFrame::Kv(KvCommand { id, order }).encode(&mut frame)?;
+        let mut table = self.lock();
+        let Some(outbox) = &table.outbox else {
+            return Ok(None);
+        };
+        // As in `submit`.
+        let _ = outbox.send(frame);
+        let (sender, answer) = oneshot::channel();
+        table.commands.insert(id, sender);
+        Ok(Some(answer))
+    }
+
+    /// Hands a reply to whoever waits for it. One that nobody asked for, or waits for any more, is dropped.
+    pub(crate) fn answer(&self, reply: KvReply) {
+        if let Some(sender) = self.lock().commands.remove(&reply.id) {
+            let _ = sender.send(Ok(reply));
+        }
+    }
+
     /// Hands each output to its request. Outputs of abandoned requests are dropped.
     pub(crate) fn deliver(&self, outputs: Vec<Output>) {
         let mut table = self.lock();
@@ -123,7 +154,7 @@ impl Requests {
         }
     }
 
-    /// Fails every open request; new ones are refused until the next [`Requests::attach`].
+    /// Fails every open request and command; new ones are refused until the next [`Requests::attach`].
     pub(crate) fn fail_all(&self, reason: &str) {
         let reason: Arc<str> = reason.into();
         let mut table = self.lock();
@@ -132,6 +163,9 @@ impl Requests {
             let _ = sender.send(Event::Failed {
                 reason: Arc::clone(&reason),
             });
+        }
+        for (_, sender) in table.commands.drain() {
+            let _ = sender.send(Err(Arc::clone(&reason)));
         }
     }
 

@@ -2,7 +2,9 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_protocol::frames::{EngineFrame, FrontFrame, Ready, Shutdown, Step, StepStats};
+use penstock_protocol::frames::{
+    EngineFrame, FrontFrame, Ready, Shutdown, Step, StepStats, TierReport,
+};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -21,6 +23,8 @@ pub(crate) struct Shared {
     pub(crate) requests: Arc<Requests>,
     observer: Arc<dyn Observer>,
     progress: Mutex<Progress>,
+    /// `None` until a new engine reports.
+    tiers: Mutex<Option<Arc<TierReport>>>,
 }
 
 /// The last STEP and when it came; a new engine counts as progress.
@@ -37,6 +41,7 @@ impl Shared {
             requests: Arc::default(),
             observer,
             progress: Mutex::new(Progress::new()),
+            tiers: Mutex::default(),
         }
     }
 
@@ -44,8 +49,13 @@ impl Shared {
         *self.lock_progress()
     }
 
+    pub(crate) fn tiers(&self) -> Option<Arc<TierReport>> {
+        self.lock_tiers().clone()
+    }
+
     fn set_ready(&self, ready: Ready, connection: &Connection) {
         *self.lock_progress() = Progress::new();
+        *self.lock_tiers() = None;
         self.requests.attach(connection.outbox().clone());
         self.state.send_replace(EngineState::Ready(Arc::new(ready)));
     }
@@ -57,6 +67,10 @@ impl Shared {
         };
         self.observer.step(&step.stats);
         self.requests.deliver(step.outputs);
+    }
+
+    fn lock_tiers(&self) -> MutexGuard<'_, Option<Arc<TierReport>>> {
+        self.tiers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_progress(&self) -> MutexGuard<'_, Progress> {
@@ -257,6 +271,10 @@ impl Supervisor {
         loop {
             match connection.next_frame().await? {
                 EngineFrame::Step(step) => self.shared.take_step(step),
+                EngineFrame::Tiers(report) => {
+                    *self.shared.lock_tiers() = Some(Arc::new(report));
+                }
+                EngineFrame::KvReply(reply) => self.shared.requests.answer(reply),
                 EngineFrame::Fatal(fatal) => return Err(Loss::Fatal(fatal.message)),
                 other => {
                     return Err(Loss::OutOfOrder {

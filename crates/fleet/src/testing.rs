@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_protocol::frames::{
-    Add, EngineFrame, Fatal, Finish, FrameReader, FrontFrame, Hello, Output, Ready, Stage, Step,
-    StepStats, WIRE_VERSION,
+    Add, EngineFrame, Fatal, Finish, FrameReader, FrontFrame, Hello, KvOrder, KvOutcome, KvReply,
+    Output, Ready, Stage, Step, StepStats, TierKinds, TierReport, WIRE_VERSION,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -71,6 +71,9 @@ pub fn reject() -> Vec<Action> {
 /// What an engine does about an ADD.
 pub type Answer = dyn Fn(&Add) -> Vec<Action> + Send + Sync;
 
+/// What an engine replies to an order about its cache; `None` is no reply.
+pub type Obedience = dyn Fn(&KvOrder) -> Option<(KvOutcome, String)> + Send + Sync;
+
 /// How the engine behaves.
 #[derive(Clone)]
 pub struct Script {
@@ -80,6 +83,9 @@ pub struct Script {
     /// Time between STEPs without outputs.
     pub heartbeat: Duration,
     pub answer: Arc<Answer>,
+    pub obey: Arc<Obedience>,
+    /// Sent after READY.
+    pub tiers: Option<TierReport>,
 }
 
 impl fmt::Debug for Script {
@@ -103,6 +109,8 @@ impl Script {
             ready: small_engine(),
             heartbeat: Duration::from_millis(100),
             answer: Arc::new(answer),
+            obey: Arc::new(|_| Some((KvOutcome::Done, "{}".to_owned()))),
+            tiers: None,
         }
     }
 }
@@ -123,6 +131,7 @@ pub fn small_engine() -> Ready {
         numerics: "fake".to_owned(),
         isa: "none".to_owned(),
         threads: 1,
+        kv_tiers: TierKinds::default(),
     }
 }
 
@@ -131,6 +140,7 @@ pub fn small_engine() -> Ready {
 pub struct Log {
     pub adds: Vec<Add>,
     pub cancels: Vec<u64>,
+    pub orders: Vec<KvOrder>,
     pub shutdown: bool,
 }
 
@@ -249,7 +259,11 @@ impl Session {
             self.send(&EngineFrame::Stage(stage)).await?;
         }
         self.send(&EngineFrame::Ready(self.script.ready.clone()))
-            .await
+            .await?;
+        match self.script.tiers.clone() {
+            Some(report) => self.send(&EngineFrame::Tiers(report)).await,
+            None => Some(()),
+        }
     }
 
     async fn obey(&mut self, frame: FrontFrame) -> Option<()> {
@@ -266,6 +280,17 @@ impl Session {
             FrontFrame::Cancel(cancel) => {
                 self.log.send_modify(|log| log.cancels.extend(&cancel.ids));
                 self.cancel(cancel.ids).await
+            }
+            FrontFrame::Kv(command) => {
+                let (id, reply) = (command.id, (self.script.obey)(&command.order));
+                self.log.send_modify(|log| log.orders.push(command.order));
+                match reply {
+                    Some((outcome, text)) => {
+                        let reply = KvReply { id, outcome, text };
+                        self.send(&EngineFrame::KvReply(reply)).await
+                    }
+                    None => Some(()),
+                }
             }
             FrontFrame::Shutdown(_) => {
                 self.log.send_modify(|log| log.shutdown = true);

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use penstock_fleet::Engine;
 use penstock_protocol::ApiError;
-use penstock_protocol::frames::Ready;
+use penstock_protocol::frames::{Ready, TierKinds};
 use penstock_text::TextModel;
 
 use crate::admission::{Seat, Seats};
@@ -38,6 +38,7 @@ pub(crate) struct Limits {
     pub(crate) vocab_size: u32,
     /// Engine requests that may be inside at once.
     pub(crate) capacity: usize,
+    pub(crate) kv_tiers: TierKinds,
 }
 
 impl App {
@@ -153,6 +154,7 @@ impl App {
                 .config
                 .max_queue
                 .saturating_add(ready.max_num_seqs as usize),
+            kv_tiers: ready.kv_tiers,
         }
     }
 
@@ -163,6 +165,7 @@ impl App {
         self.metrics.render(&EngineView {
             stats: self.engine.stats(),
             ready: ready.map(Arc::as_ref),
+            tiers: self.engine.tiers(),
             in_flight: self.in_flight(),
         })
     }

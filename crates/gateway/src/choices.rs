@@ -5,7 +5,8 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 
 use penstock_protocol::ApiError;
-use penstock_protocol::openai::Usage;
+use penstock_protocol::frames::{TierKinds, TierTokens};
+use penstock_protocol::openai::{CachedByTier, Usage};
 
 use crate::admission::Seat;
 use crate::generation::{Generation, Piece};
@@ -15,14 +16,18 @@ pub(crate) struct Choices {
     generations: Vec<Generation>,
     /// Where the next look for events starts, so that no choice starves the others.
     turn: usize,
+    /// `Some` when usage says which tiers cached tokens came from.
+    tiers: Option<TierKinds>,
     _seat: Seat,
 }
 
 impl Choices {
-    pub(crate) fn new(generations: Vec<Generation>, seat: Seat) -> Self {
+    /// `tiers` are named in the usage; `None`: none are.
+    pub(crate) fn new(generations: Vec<Generation>, tiers: Option<TierKinds>, seat: Seat) -> Self {
         Self {
             generations,
             turn: 0,
+            tiers,
             _seat: seat,
         }
     }
@@ -64,22 +69,29 @@ impl Choices {
 
     /// Tokens so far, over all choices.
     pub(crate) fn usage(&self) -> Usage {
-        self.generations
-            .iter()
-            .fold(Usage::default(), |usage, g| Usage {
-                prompt_tokens: usage.prompt_tokens + g.prompt_tokens(),
-                completion_tokens: usage.completion_tokens + g.generated(),
-                cached_tokens: usage.cached_tokens + g.cached_tokens(),
-            })
+        self.usage_over(&self.generations)
     }
 
     /// Tokens so far of one choice.
     pub(crate) fn usage_of(&self, index: usize) -> Usage {
-        let generation = &self.generations[index];
-        Usage {
-            prompt_tokens: generation.prompt_tokens(),
-            completion_tokens: generation.generated(),
-            cached_tokens: generation.cached_tokens(),
+        self.usage_over(&self.generations[index..=index])
+    }
+
+    fn usage_over(&self, generations: &[Generation]) -> Usage {
+        let mut usage = Usage::default();
+        let mut tiers = TierTokens::default();
+        for generation in generations {
+            usage.prompt_tokens += generation.prompt_tokens();
+            usage.completion_tokens += generation.generated();
+            usage.cached_tokens += generation.cached_tokens();
+            let more = generation.tier_tokens();
+            tiers.ram += more.ram;
+            tiers.disk += more.disk;
+            tiers.remote += more.remote;
         }
+        usage.cached_by_tier = self
+            .tiers
+            .map(|kinds| CachedByTier::new(usage.cached_tokens, tiers, kinds));
+        usage
     }
 }

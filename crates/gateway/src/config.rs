@@ -18,6 +18,9 @@ pub struct Config {
     pub chat_template: Option<PathBuf>,
     /// Empty: no key is asked for.
     pub api_keys: Vec<String>,
+    /// What `/v1/kv` asks for. `None`: nobody may look after the cache.
+    #[serde(default)]
+    pub admin_api_key: Option<String>,
     pub generation_defaults: GenerationDefaults,
     pub engine: EngineProcess,
     /// Requests that may wait beyond those the engine can run at once.
@@ -72,6 +75,8 @@ impl Config {
             "served_model_names must not be empty"
         } else if config.api_keys.iter().any(String::is_empty) {
             "api_keys must not hold an empty key"
+        } else if config.admin_api_key.as_deref() == Some("") {
+            "admin_api_key must not be empty"
         } else if !is_duration(config.drain_timeout_s) {
             "drain_timeout_s must be between 0 and 86400"
         } else if !is_duration(config.stall_timeout_s) || config.stall_timeout_s == 0.0 {

@@ -11,6 +11,7 @@ use penstock_protocol::ApiError;
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::app::App;
+use crate::config::Config;
 use crate::failure::Failure;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -18,6 +19,9 @@ const MAX_REQUEST_ID: usize = 128;
 
 /// Probes carry no keys.
 const OPEN: [&str; 2] = ["/health", "/ready"];
+
+/// Behind this path, and at it, the admin key is asked for instead of the others.
+const ADMIN: &str = "/v1/kv";
 
 #[derive(Clone)]
 struct RequestId(String);
@@ -31,10 +35,9 @@ pub(crate) async fn envelope(
     let id = client_id(&request).unwrap_or_else(|| app.ids.hex());
     let response_id = HeaderValue::from_str(&id);
     request.extensions_mut().insert(RequestId(id));
-    let mut response = if is_allowed(&app.config.api_keys, &request) {
-        next.run(request).await
-    } else {
-        Failure(ApiError::unauthorized()).into_response()
+    let mut response = match check_key(&app.config, &request) {
+        Ok(()) => next.run(request).await,
+        Err(error) => Failure(error).into_response(),
     };
     if let Ok(id) = response_id {
         response.headers_mut().insert(REQUEST_ID, id);
@@ -59,10 +62,26 @@ fn client_id(request: &Request<Body>) -> Option<String> {
         .then(|| id.to_owned())
 }
 
-fn is_allowed(keys: &[String], request: &Request<Body>) -> bool {
-    keys.is_empty()
-        || OPEN.contains(&request.uri().path())
-        || bearer(request).is_some_and(|key| is_known(keys, key))
+fn check_key(config: &Config, request: &Request<Body>) -> Result<(), ApiError> {
+    let path = request.uri().path();
+    if is_admin(path) {
+        let key = config.admin_api_key.as_ref();
+        let key = key.ok_or_else(ApiError::admin_disabled)?;
+        let known = has_key(std::slice::from_ref(key), request);
+        return known.then_some(()).ok_or_else(ApiError::admin_unauthorized);
+    }
+    let allowed =
+        config.api_keys.is_empty() || OPEN.contains(&path) || has_key(&config.api_keys, request);
+    allowed.then_some(()).ok_or_else(ApiError::unauthorized)
+}
+
+fn is_admin(path: &str) -> bool {
+    path.strip_prefix(ADMIN)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn has_key(keys: &[String], request: &Request<Body>) -> bool {
+    bearer(request).is_some_and(|key| is_known(keys, key))
 }
 
 fn bearer(request: &Request<Body>) -> Option<&[u8]> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use penstock_fleet::{Event, RequestStream};
 use penstock_protocol::ApiError;
-use penstock_protocol::frames::{Finish, LogprobRow, Output};
+use penstock_protocol::frames::{Finish, LogprobRow, Output, TierTokens};
 use penstock_protocol::openai::{FinishReason, StopReason};
 use penstock_text::{Detokenizer, StopStrings, Tokenizer};
 
@@ -57,6 +57,7 @@ pub(crate) struct Generation {
     prompt_tokens: u32,
     generated: u32,
     cached_tokens: u32,
+    tier_tokens: TierTokens,
     finished: bool,
 }
 
@@ -78,6 +79,7 @@ impl Generation {
             prompt_tokens: prompt.len() as u32,
             generated: 0,
             cached_tokens: 0,
+            tier_tokens: TierTokens::default(),
             finished: false,
         }
     }
@@ -91,9 +93,14 @@ impl Generation {
         self.generated
     }
 
-    /// Prompt tokens that the prefix cache had; known with the first piece.
+    /// Prompt tokens that were not computed; known with the first piece.
     pub(crate) fn cached_tokens(&self) -> u32 {
         self.cached_tokens
+    }
+
+    /// Those of them that came from behind the pool.
+    pub(crate) fn tier_tokens(&self) -> TierTokens {
+        self.tier_tokens
     }
 
     /// Whether the last piece has been given.
@@ -133,12 +140,11 @@ impl Generation {
 
     fn accept(&mut self, mut output: Output) -> Result<Piece, ApiError> {
         refusal(&mut output)?;
-        self.cached_tokens += output.cached_tokens;
-        self.timeline.tokens(
-            output.tokens.len() as u32,
-            output.queue_us,
-            output.cached_tokens,
-        );
+        if output.cached_tokens > 0 {
+            self.cached_tokens = output.cached_tokens;
+            self.tier_tokens = output.tier_tokens;
+        }
+        self.timeline.tokens(&output);
         if self.rules.discard_output {
             return Ok(Piece {
                 prompt_logprobs: output.prompt_logprobs,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use penstock_protocol::ApiError;
 
 use crate::app::App;
-use crate::endpoints::{chat, completions, info, tokenize};
+use crate::endpoints::{chat, completions, info, kv, tokenize};
 use crate::envelope::envelope;
 use crate::failure::Failure;
 
@@ -20,6 +20,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/models", get(info::models))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
+        .route("/v1/kv", delete(kv::clear).get(kv::report))
+        .route("/v1/kv/pin", post(kv::pin))
+        .route("/v1/kv/unpin", post(kv::unpin))
         .route("/health", get(info::health))
         .route("/ready", get(info::ready))
         .route("/version", get(info::version))

@@ -19,6 +19,8 @@ use crate::startup::{self, EngineWitness, StartupError};
 
 /// How long the engine may take to end its requests and exit.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(5);
+/// The same with tiers behind its pool: it also writes what waits to be stored, for up to 10 s.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(15);
 /// How long connections may take to write the ends of their responses.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
 const DRAIN_TICK: Duration = Duration::from_millis(10);
@@ -110,9 +112,18 @@ impl Server {
     pub async fn drain(self, hurry: impl Future<Output = ()>) {
         self.app.drain();
         let patience = Duration::from_secs_f64(self.app.config.drain_timeout_s);
+        let tiers = self
+            .app
+            .limits()
+            .is_some_and(|limits| limits.kv_tiers.any());
+        let engine = if tiers {
+            FLUSH_PATIENCE
+        } else {
+            ENGINE_PATIENCE
+        };
         tokio::select! {
-            () = all_ended(&self.app) => self.close(ENGINE_PATIENCE, CONNECTION_PATIENCE).await,
-            () = tokio::time::sleep(patience) => self.close(ENGINE_PATIENCE, CONNECTION_PATIENCE).await,
+            () = all_ended(&self.app) => self.close(engine, CONNECTION_PATIENCE).await,
+            () = tokio::time::sleep(patience) => self.close(engine, CONNECTION_PATIENCE).await,
             () = hurry => self.close(Duration::ZERO, Duration::ZERO).await,
         }
     }

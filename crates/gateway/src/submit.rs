@@ -42,8 +42,11 @@ pub(crate) fn submit(
     let requests = requests.collect::<Result<Vec<_>, _>>()?;
     let generations = requests
         .into_iter()
-        .map(|request| start(app, common, wanted, request));
-    Ok(Choices::new(generations.collect::<Result<_, _>>()?, seat))
+        .map(|request| start(app, common, wanted, request))
+        .collect::<Result<_, _>>()?;
+    let tiers_shown = limits.kv_tiers.any() || common.return_cached_tokens_by_tier;
+    let tiers = tiers_shown.then_some(limits.kv_tiers);
+    Ok(Choices::new(generations, tiers, seat))
 }
 
 fn token_request(
@@ -76,7 +79,7 @@ fn token_request(
     })
 }
 
-fn check_prompt(prompt: &[u32], limits: &Limits) -> Result<(), ApiError> {
+pub(crate) fn check_prompt(prompt: &[u32], limits: &Limits) -> Result<(), ApiError> {
     if prompt.is_empty() {
         return Err(ApiError::invalid("prompt", "The prompt has no tokens."));
     }

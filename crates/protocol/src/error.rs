@@ -85,6 +85,34 @@ impl ApiError {
         error
     }
 
+    /// 401 of the endpoints that look after the cache.
+    pub fn admin_unauthorized() -> Self {
+        let mut error = Self::unauthorized();
+        error.message =
+            "The admin key is required in the Authorization header: 'Bearer KEY'.".to_owned();
+        error
+    }
+
+    /// 403: there is no key that the endpoints which look after the cache would accept.
+    pub fn admin_disabled() -> Self {
+        let mut error = Self::new(
+            403,
+            "permission_error",
+            "Looking after the KV cache needs an admin key, and this server has none: start it with --admin-api-key KEY, \
+             or with PENSTOCK_ADMIN_API_KEY in its environment.",
+        );
+        error.code = Some("admin_key_not_configured");
+        error
+    }
+
+    /// 409: the engine will not do that to its cache as things stand.
+    pub fn kv_refused(reason: &str) -> Self {
+        let message = format!("The cache stays as it is: {reason}.");
+        let mut error = Self::new(409, "invalid_request_error", message);
+        error.code = Some("kv_refused");
+        error
+    }
+
     /// 404: `model` is not served here.
     pub fn model_not_found(model: &str, served: &[String]) -> Self {
         let asked = capped(model.to_owned(), 200);

@@ -146,6 +146,7 @@ mod tests {
             prompt_tokens: 3,
             completion_tokens: 4,
             cached_tokens: 1,
+            ..Usage::default()
         };
         writer.choice(
             &mut out,

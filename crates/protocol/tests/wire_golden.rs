@@ -4,8 +4,10 @@
 use std::path::Path;
 
 use penstock_protocol::frames::{
-    Add, Cancel, EngineFrame, Fatal, Finish, Frame, FrontFrame, Hello, LogprobRow, Output, Ready,
-    Shutdown, Stage, Step, StepStats, TokenRequest, WIRE_VERSION,
+    Add, Cancel, Decisions, Durations, EngineFrame, Fatal, Finish, Frame, FrontFrame, Hello,
+    KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Ready, Shutdown, Stage,
+    Step, StepStats, TierKind, TierKinds, TierReport, TierState, TierStats, TierTokens,
+    TokenRequest, WIRE_VERSION,
 };
 
 const BIG_ID: u64 = (1 << 63) + 5;
@@ -87,6 +89,11 @@ fn ready() {
             numerics: "w4a8-bf16".to_owned(),
             isa: "avx512-vnni".to_owned(),
             threads: 2,
+            kv_tiers: TierKinds {
+                ram: true,
+                disk: false,
+                remote: true,
+            },
         }),
     );
 }
@@ -108,6 +115,11 @@ fn step() {
     let first = Output {
         id: 1,
         cached_tokens: 48,
+        tier_tokens: TierTokens {
+            ram: 32,
+            disk: 0,
+            remote: 8,
+        },
         queue_us: 1500,
         tokens: vec![17],
         logprobs: vec![LogprobRow {
@@ -203,4 +215,62 @@ fn front_door() {
         }),
     );
     check_front("shutdown", &FrontFrame::Shutdown(Shutdown));
+}
+
+#[test]
+fn tiers() {
+    let disk = TierStats {
+        state: TierState::Skipped,
+        used_bytes: 3 << 40,
+        capacity_bytes: 4 << 40,
+        hits: 11,
+        misses: 12,
+        hit_tokens: 2816,
+        loaded_bytes: 5_000_000_001,
+        stored_bytes: 5_000_000_002,
+        errors: 13,
+        evicted_chunks: 14,
+        quarantined_chunks: 15,
+        dropped_stores: 16,
+        load: Durations {
+            seconds: 1.75,
+            counts: std::array::from_fn(|i| 100 + i as u64),
+        },
+        ..TierStats::new("disk:/var/kv é", TierKind::Disk)
+    };
+    let report = TierReport {
+        lookup_tokens: 6_000_000_000,
+        decisions: Decisions {
+            load: 7,
+            compute: 8,
+            both: 9,
+        },
+        pinned_blocks: 10,
+        tiers: vec![TierStats::new("ram", TierKind::Ram), disk],
+        miss_curve: vec![(1 << 30, 0.75), (1 << 40, 0.0)],
+    };
+    check_engine("tiers", &EngineFrame::Tiers(report));
+}
+
+#[test]
+fn administration() {
+    let prefix = KvPrefix {
+        tokens: vec![1, 49151, 2_147_483_647],
+        cache_salt: b"tenant\x00\xff".to_vec(),
+    };
+    check_front(
+        "kv",
+        &FrontFrame::Kv(KvCommand {
+            id: BIG_ID,
+            order: KvOrder::Pin(prefix),
+        }),
+    );
+    check_engine(
+        "kv_reply",
+        &EngineFrame::KvReply(KvReply {
+            id: BIG_ID,
+            outcome: KvOutcome::Refused,
+            text: "half of the RAM tier is pinned – unpin something first".to_owned(),
+        }),
+    );
 }

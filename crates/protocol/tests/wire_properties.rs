@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use penstock_protocol::frames::{
-    Add, Cancel, EngineFrame, Fatal, Finish, Frame, FrameError, FrameReader, FrontFrame, Hello,
-    LogprobRow, Output, Problem, Ready, Stage, Step, StepStats, TokenRequest, WIRE_VERSION,
+    Add, Cancel, Decisions, Durations, EngineFrame, Fatal, Finish, Frame, FrameError, FrameReader,
+    FrontFrame, Hello, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output,
+    Problem, Ready, Stage, Step, StepStats, TierKind, TierKinds, TierReport, TierState, TierStats,
+    TierTokens, TokenRequest, WIRE_VERSION,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -49,6 +51,11 @@ fn outputs() -> impl Strategy<Value = Output> {
                 finish,
                 stop_token,
                 cached_tokens,
+                tier_tokens: TierTokens {
+                    ram: cached_tokens / 2,
+                    disk: 0,
+                    remote: cached_tokens / 4,
+                },
                 queue_us,
                 tokens,
                 logprobs,
@@ -127,10 +134,87 @@ fn starts() -> impl Strategy<Value = EngineFrame> {
                 numerics,
                 isa,
                 threads,
+                kv_tiers: TierKinds {
+                    ram: threads & 1 != 0,
+                    disk: threads & 2 != 0,
+                    remote: threads & 4 != 0,
+                },
             })
         },
     );
     prop_oneof![hello, stage, fatal, ready]
+}
+
+fn durations() -> impl Strategy<Value = Durations> {
+    (0f64..1e9, any::<[u64; 17]>()).prop_map(|(seconds, counts)| Durations { seconds, counts })
+}
+
+fn tier_stats() -> impl Strategy<Value = TierStats> {
+    use TierKind::{Disk, Ram, Remote};
+    use TierState::{Serving, Skipped, Trying};
+    let kind = prop::sample::select(vec![Ram, Disk, Remote]);
+    let state = prop::sample::select(vec![Serving, Skipped, Trying]);
+    let numbers = any::<[u64; 11]>();
+    (".{0,9}", kind, state, numbers, durations(), durations()).prop_map(
+        |(name, kind, state, numbers, load, store)| TierStats {
+            state,
+            used_bytes: numbers[0],
+            capacity_bytes: numbers[1],
+            hits: numbers[2],
+            misses: numbers[3],
+            hit_tokens: numbers[4],
+            loaded_bytes: numbers[5],
+            stored_bytes: numbers[6],
+            errors: numbers[7],
+            evicted_chunks: numbers[8],
+            quarantined_chunks: numbers[9],
+            dropped_stores: numbers[10],
+            load,
+            store,
+            ..TierStats::new(name, kind)
+        },
+    )
+}
+
+/// TIERS and KV_REPLY.
+fn tiers() -> impl Strategy<Value = EngineFrame> {
+    let curve = vec((any::<u64>(), 0f64..=1.0), 0..4);
+    let counts = (any::<[u64; 4]>(), any::<u32>());
+    let report = (counts, vec(tier_stats(), 0..3), curve).prop_map(
+        |((wide, pinned_blocks), tiers, miss_curve)| {
+            EngineFrame::Tiers(TierReport {
+                lookup_tokens: wide[0],
+                decisions: Decisions {
+                    load: wide[1],
+                    compute: wide[2],
+                    both: wide[3],
+                },
+                pinned_blocks,
+                tiers,
+                miss_curve,
+            })
+        },
+    );
+    use KvOutcome::{Done, Failed, Refused};
+    let outcome = prop::sample::select(vec![Done, Refused, Failed]);
+    let reply = (any::<u64>(), outcome, ".{0,20}")
+        .prop_map(|(id, outcome, text)| EngineFrame::KvReply(KvReply { id, outcome, text }));
+    prop_oneof![report, reply]
+}
+
+fn orders() -> impl Strategy<Value = FrontFrame> {
+    let prefix = (vec(0..=i32::MAX as u32, 1..9), vec(any::<u8>(), 0..9))
+        .prop_map(|(tokens, cache_salt)| KvPrefix { tokens, cache_salt });
+    let order =
+        (0..6, prefix, vec(any::<u8>(), 1..9)).prop_map(|(which, prefix, salt)| match which {
+            0 => KvOrder::ClearAll,
+            1 => KvOrder::ClearSalt(salt),
+            2 => KvOrder::ClearPrefix(prefix),
+            3 => KvOrder::Pin(prefix),
+            4 => KvOrder::Unpin(prefix),
+            _ => KvOrder::Report,
+        });
+    (any::<u64>(), order).prop_map(|(id, order)| FrontFrame::Kv(KvCommand { id, order }))
 }
 
 fn adds() -> impl Strategy<Value = FrontFrame> {
@@ -189,20 +273,20 @@ fn read_all<F: Frame>(reader: &mut FrameReader, chunk: &[u8]) -> Result<Vec<F>, 
 
 proptest! {
     #[test]
-    fn engine_frames_survive(frame in prop_oneof![steps(), starts()]) {
+    fn engine_frames_survive(frame in prop_oneof![steps(), starts(), tiers()]) {
         let bytes = encoded(&frame);
         prop_assert_eq!(EngineFrame::decode(bytes[4], &bytes[5..]).unwrap(), frame);
     }
 
     #[test]
-    fn front_frames_survive(frame in prop_oneof![adds(), vec(any::<u64>(), 0..9).prop_map(|ids| FrontFrame::Cancel(Cancel { ids }))]) {
+    fn front_frames_survive(frame in prop_oneof![adds(), orders(), vec(any::<u64>(), 0..9).prop_map(|ids| FrontFrame::Cancel(Cancel { ids }))]) {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes).unwrap();
         prop_assert_eq!(FrontFrame::decode(bytes[4], &bytes[5..]).unwrap(), frame);
     }
 
     #[test]
-    fn frames_survive_any_cut(frames in vec(prop_oneof![steps(), starts()], 1..5), cut in 1usize..40) {
+    fn frames_survive_any_cut(frames in vec(prop_oneof![steps(), starts(), tiers()], 1..5), cut in 1usize..40) {
         let bytes: Vec<u8> = frames.iter().flat_map(encoded).collect();
         let mut reader = FrameReader::new();
         let read: Vec<EngineFrame> = bytes.chunks(cut).flat_map(|chunk| read_all(&mut reader, chunk).unwrap()).collect();
@@ -210,24 +294,24 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(kind in prop::sample::select(vec![0u8, 1, 2, 3, 4, 0x10, 0x11, 0x12, 0x20]), body in vec(any::<u8>(), 0..400)) {
+    fn any_bytes_are_read_or_refused(kind in prop::sample::select(vec![0u8, 1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x22]), body in vec(any::<u8>(), 0..400)) {
         let _ = EngineFrame::decode(kind, &body);
         let _ = FrontFrame::decode(kind, &body);
     }
 
     #[test]
-    fn a_damaged_step_is_read_or_refused(frame in steps(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+    fn a_damaged_frame_is_read_or_refused(frame in prop_oneof![steps(), tiers()], at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let mut bytes = encoded(&frame);
         let at = 5 + at.index(bytes.len() - 5);
         bytes[at] = byte;
-        if let Ok(read) = EngineFrame::decode(0x20, &bytes[5..]) {
+        if let Ok(read) = EngineFrame::decode(bytes[4], &bytes[5..]) {
             let mut again = Vec::new();
             read.encode(&mut again).unwrap();
         }
     }
 
     #[test]
-    fn a_shortened_or_lengthened_frame_is_refused(frame in prop_oneof![steps(), starts()], cut in any::<prop::sample::Index>()) {
+    fn a_shortened_or_lengthened_frame_is_refused(frame in prop_oneof![steps(), starts(), tiers()], cut in any::<prop::sample::Index>()) {
         let mut bytes = encoded(&frame);
         let end = 5 + cut.index(bytes.len() - 5);
         prop_assert!(EngineFrame::decode(bytes[4], &bytes[5..end]).is_err());
@@ -287,11 +371,11 @@ fn errors_name_frame_field_and_offset() {
     );
 
     let other = encoded(&EngineFrame::Hello(Hello {
-        wire_version: 2,
+        wire_version: 1,
         pid: 1,
     }));
     let error = EngineFrame::decode(1, &other[5..]).unwrap_err();
-    assert_eq!(error.problem, Problem::Version(2));
+    assert_eq!(error.problem, Problem::Version(1));
     assert_eq!((error.field, error.offset), ("version", 4));
     let error = EngineFrame::decode(0x02, &[2, 0, 0, 0, 0xff, 0xfe]).unwrap_err();
     assert_eq!(
@@ -314,4 +398,62 @@ fn lengths_outside_the_limit_are_refused() {
         .unwrap_err();
     assert_eq!(error.problem, Problem::Length((64 << 20) + 5));
     assert_eq!(bytes, [1, 2, 3], "nothing is left of the frame");
+}
+
+#[test]
+fn more_tokens_from_tiers_than_cached_ones_are_refused() {
+    let output = Output {
+        cached_tokens: 48,
+        tier_tokens: TierTokens {
+            ram: 32,
+            disk: 0,
+            remote: 17,
+        },
+        ..Output::default()
+    };
+    let step = Step {
+        outputs: vec![output],
+        ..Step::default()
+    };
+    let bytes = encoded(&EngineFrame::Step(step));
+    let error = EngineFrame::decode(0x20, &bytes[5..]).unwrap_err();
+    assert_eq!(
+        (error.field, error.offset),
+        ("tier tokens", bytes.len() - 17)
+    );
+}
+
+/// A clearing that lost its prefix on the way must not become one of everything.
+#[test]
+fn orders_have_the_fields_that_they_need_and_no_others() {
+    let body = |action: u8, tokens: &[u32], salt: &[u8]| {
+        let mut body = 7u64.to_le_bytes().to_vec();
+        body.push(action);
+        body.extend((tokens.len() as u32).to_le_bytes());
+        body.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+        body.extend((salt.len() as u32).to_le_bytes());
+        body.extend(salt);
+        body
+    };
+    for (action, tokens, salt, field, offset) in [
+        (1, &[5][..], &b""[..], "tokens", 9),
+        (1, &[], b"s", "cache_salt", 13),
+        (2, &[], b"", "cache_salt", 13),
+        (2, &[5], b"s", "tokens", 9),
+        (3, &[], b"s", "tokens", 9),
+        (4, &[], b"", "tokens", 9),
+        (5, &[1, 1 << 31], b"", "tokens", 17),
+        (6, &[5], b"", "tokens", 9),
+        (6, &[], b"s", "cache_salt", 13),
+        (0, &[], b"", "action", 8),
+        (7, &[], b"", "action", 8),
+    ] {
+        let error = FrontFrame::decode(0x13, &body(action, tokens, salt)).unwrap_err();
+        assert_eq!((error.field, error.offset), (field, offset), "{error}");
+    }
+    let lost = FrontFrame::Kv(KvCommand {
+        id: 1,
+        order: KvOrder::Pin(KvPrefix::default()),
+    });
+    assert_eq!(lost.encode(&mut Vec::new()).unwrap_err().field, "tokens");
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penstock_protocol::frames::{
-    EngineFrame, Finish, FrameReader, FrontFrame, Hello, Output, Ready, Stage, Step, StepStats,
-    WIRE_VERSION,
+    EngineFrame, Finish, FrameReader, FrontFrame, Hello, KvOutcome, KvReply, Output, Ready, Stage,
+    Step, StepStats, TierKinds, WIRE_VERSION,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -34,7 +34,7 @@ pub(crate) async fn live(socket: &Path, engine: Engine) -> Result<i32, SimError>
     let (say, said) = unbounded_channel();
     let writer = tokio::spawn(speak(write, said));
     let publisher = WirePublisher {
-        say,
+        say: say.clone(),
         seats: HashMap::new(),
     };
     publisher.greet(&engine);
@@ -49,6 +49,7 @@ pub(crate) async fn live(socket: &Path, engine: Engine) -> Result<i32, SimError>
     );
     let ears = Ears {
         commands,
+        say,
         clock,
         faults: engine.faults.clone(),
         socket: socket.to_owned(),
@@ -95,6 +96,8 @@ async fn speak(mut write: OwnedWriteHalf, mut said: UnboundedReceiver<Vec<u8>>) 
 /// What comes from the front door.
 struct Ears {
     commands: UnboundedSender<Command<Option<FaultKind>>>,
+    /// For what needs no driver to answer it.
+    say: UnboundedSender<Vec<u8>>,
     clock: Clock,
     faults: Faults,
     socket: PathBuf,
@@ -107,7 +110,9 @@ impl Ears {
         let mut requests = 0;
         loop {
             while let Some(frame) = frames.next_frame().map_err(|source| self.broken(source))? {
-                let order = self.order(frame, &mut requests);
+                let Some(order) = self.order(frame, &mut requests) else {
+                    continue;
+                };
                 let at = self.clock.now();
                 // Without a driver the engine has obeyed a SHUTDOWN.
                 let _ = self.commands.send(Command { at, order });
@@ -119,8 +124,9 @@ impl Ears {
         }
     }
 
-    fn order(&self, frame: FrontFrame, requests: &mut u64) -> Order<Option<FaultKind>> {
-        match frame {
+    /// What the driver is told; `None` for what has been answered here.
+    fn order(&self, frame: FrontFrame, requests: &mut u64) -> Option<Order<Option<FaultKind>>> {
+        let order = match frame {
             FrontFrame::Add(add) => {
                 *requests += 1;
                 let seat = self.faults.pick(*requests);
@@ -140,7 +146,21 @@ impl Ears {
             }
             FrontFrame::Cancel(cancel) => Order::Cancel(cancel.ids),
             FrontFrame::Shutdown(_) => Order::Shutdown,
-        }
+            FrontFrame::Kv(command) => {
+                self.refuse(command.id);
+                return None;
+            }
+        };
+        Some(order)
+    }
+
+    fn refuse(&self, id: u64) {
+        let reply = EngineFrame::KvReply(KvReply {
+            id,
+            outcome: KvOutcome::Refused,
+            text: "a simulated engine keeps no KV to look after".to_owned(),
+        });
+        say(&self.say, &reply);
     }
 
     fn broken(&self, source: penstock_protocol::frames::FrameError) -> SimError {
@@ -181,11 +201,15 @@ impl WirePublisher {
     }
 
     fn send(&self, frame: &EngineFrame) {
-        let mut bytes = Vec::new();
-        // A step of these limits fits a frame, and a writer that is gone has nobody to write to.
-        if frame.encode(&mut bytes).is_ok() {
-            let _ = self.say.send(bytes);
-        }
+        say(&self.say, frame);
+    }
+}
+
+fn say(writer: &UnboundedSender<Vec<u8>>, frame: &EngineFrame) {
+    let mut bytes = Vec::new();
+    // A step of these limits fits a frame, and a writer that is gone has nobody to write to.
+    if frame.encode(&mut bytes).is_ok() {
+        let _ = writer.send(bytes);
     }
 }
 
@@ -204,6 +228,7 @@ fn ready(profile: &Profile, eos: u32) -> Ready {
         numerics: "simulated".to_owned(),
         isa: "none".to_owned(),
         threads: 1,
+        kv_tiers: TierKinds::default(),
     }
 }
 

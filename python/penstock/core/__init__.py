@@ -6,11 +6,31 @@ from penstock.core.outputs import EngineStats, FinishReason, StepOutput, StepOut
 from penstock.core.plan import LogprobRow, SlotParams, StepPlan, StepResult
 from penstock.core.ranks import Ranks, RankTask
 from penstock.core.request import Request, SamplingParams
+from penstock.core.tiers import (
+    Decisions,
+    Durations,
+    KvAction,
+    KvCommand,
+    KvOutcome,
+    KvReply,
+    TierKind,
+    TierKinds,
+    TierReport,
+    TierState,
+    TierStats,
+    TierTokens,
+)
 
 __all__ = [
+    "Decisions",
+    "Durations",
     "EngineStats",
     "FinishReason",
     "InvalidValueError",
+    "KvAction",
+    "KvCommand",
+    "KvOutcome",
+    "KvReply",
     "LogprobRow",
     "PenstockError",
     "RankTask",
@@ -22,5 +42,11 @@ __all__ = [
     "StepOutputs",
     "StepPlan",
     "StepResult",
+    "TierKind",
+    "TierKinds",
+    "TierReport",
+    "TierState",
+    "TierStats",
+    "TierTokens",
     "WorkerFacts",
 ]

@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from penstock.core.plan import LogprobRow
+from penstock.core.tiers import TierTokens
 
 
 class FinishReason(IntEnum):
@@ -20,6 +21,9 @@ class FinishReason(IntEnum):
     CANCELLED = 3
     ERROR = 4
     REJECTED = 5
+
+
+_FROM_THE_POOL = TierTokens()
 
 
 class StepOutput(NamedTuple):
@@ -34,6 +38,7 @@ class StepOutput(NamedTuple):
     logprobs: list[LogprobRow]
     prompt_logprobs: list[LogprobRow]
     error: str
+    tier_tokens: TierTokens
 
 
 @dataclass(slots=True)
@@ -41,7 +46,8 @@ class StepOutputs:
     """Columns of equal length, `tokens` concatenated in row order; the dicts are keyed by row.
 
     `cached_tokens` and `queue_us` are set on the first row of a request and 0 after it. `stop_tokens` is -1
-    unless a token ended the request.
+    unless a token ended the request. `cached_tokens` counts all tiers; `tier_tokens` has a row only where
+    some of them came from behind the pool, never more than its `cached_tokens`.
     """
 
     ids: array[int] = field(default_factory=lambda: array("Q"))
@@ -54,6 +60,7 @@ class StepOutputs:
     logprobs: dict[int, list[LogprobRow]] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[LogprobRow]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
+    tier_tokens: dict[int, TierTokens] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -72,6 +79,7 @@ class StepOutputs:
                 self.logprobs.get(row, []),
                 self.prompt_logprobs.get(row, []),
                 self.errors.get(row, ""),
+                self.tier_tokens.get(row, _FROM_THE_POOL),
             )
             at = end
 

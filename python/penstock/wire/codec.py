@@ -6,9 +6,17 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Generic, TypeVar
 
-from penstock.core import InvalidValueError, Request, SamplingParams
+from penstock.core import (
+    InvalidValueError,
+    KvCommand,
+    KvReply,
+    Request,
+    SamplingParams,
+    TierKinds,
+    TierReport,
+)
 from penstock.wire.errors import FrameError
-from penstock.wire.fields import F64, U16, U32, FieldReader, list_bytes, sized, text
+from penstock.wire.fields import F64, U8, U16, U32, FieldReader, list_bytes, sized, text
 from penstock.wire.frames import (
     WIRE_VERSION,
     Cancel,
@@ -22,12 +30,21 @@ from penstock.wire.frames import (
     Step,
 )
 from penstock.wire.step import decode_step, encode_step
+from penstock.wire.tiers import (
+    decode_command,
+    decode_reply,
+    decode_report,
+    encode_command,
+    encode_reply,
+    encode_report,
+)
 
 MAX_FRAME_BYTES = 64 << 20
 """The most bytes that may follow a frame's length."""
 
-_HELLO, _STAGE, _READY, _FATAL, _STEP = 0x01, 0x02, 0x03, 0x04, 0x20
-_ADD, _CANCEL, _SHUTDOWN = 0x10, 0x11, 0x12
+_HELLO, _STAGE, _READY, _FATAL = 0x01, 0x02, 0x03, 0x04
+_STEP, _TIERS, _KV_REPLY = 0x20, 0x21, 0x22
+_ADD, _CANCEL, _SHUTDOWN, _KV = 0x10, 0x11, 0x12, 0x13
 _MAGIC = b"PSTK"
 _PREFIX = Struct("<IB")
 _HELLO_BODY = Struct("<4sHI")
@@ -44,6 +61,7 @@ _ADD_OFFSETS = {
     "flags": 36,
 }
 _IGNORE_EOS, _SKIP_PREFIX_CACHE = 1, 2
+_ALL_KINDS = int(TierKinds.RAM | TierKinds.DISK | TierKinds.REMOTE)
 
 F = TypeVar("F")
 
@@ -148,9 +166,8 @@ def _encode_ready(frame: Ready) -> bytes:
         frame.vocab_size,
     )
     names = text(frame.numerics) + text(frame.isa)
-    return (
-        limits + list_bytes("I", frame.eos_token_ids) + frame.cache_identity + names + U32.pack(frame.threads)
-    )
+    tail = names + U32.pack(frame.threads) + U8.pack(frame.kv_tiers)
+    return limits + list_bytes("I", frame.eos_token_ids) + frame.cache_identity + tail
 
 
 def _decode_ready(fields: FieldReader) -> Ready:
@@ -161,8 +178,16 @@ def _decode_ready(fields: FieldReader) -> Ready:
         fields.text("numerics"),
         fields.text("isa"),
         fields.number("threads", U32),
+        _decode_kinds(fields),
     )
     return Ready(*limits, *identity)
+
+
+def _decode_kinds(fields: FieldReader) -> TierKinds:
+    bits = fields.number("kv_tiers", U8)
+    if bits > _ALL_KINDS:
+        raise fields.error("kv_tiers", f"{bits} is not allowed, only 0 to {_ALL_KINDS}", back=1)
+    return TierKinds(bits)
 
 
 def _encode_fatal(frame: Fatal) -> bytes:
@@ -226,9 +251,12 @@ _ENCODERS: dict[type, tuple[int, Callable[..., bytes]]] = {
     Ready: (_READY, _encode_ready),
     Fatal: (_FATAL, _encode_fatal),
     Step: (_STEP, encode_step),
+    TierReport: (_TIERS, encode_report),
+    KvReply: (_KV_REPLY, encode_reply),
     Request: (_ADD, _encode_add),
     Cancel: (_CANCEL, _encode_cancel),
     Shutdown: (_SHUTDOWN, lambda _: b""),
+    KvCommand: (_KV, encode_command),
 }
 
 _ENGINE_DECODERS: dict[int, tuple[str, Callable[[FieldReader], EngineFrame]]] = {
@@ -237,10 +265,13 @@ _ENGINE_DECODERS: dict[int, tuple[str, Callable[[FieldReader], EngineFrame]]] = 
     _READY: ("READY", _decode_ready),
     _FATAL: ("FATAL", _decode_fatal),
     _STEP: ("STEP", decode_step),
+    _TIERS: ("TIERS", decode_report),
+    _KV_REPLY: ("KV_REPLY", decode_reply),
 }
 
 _FRONT_DECODERS: dict[int, tuple[str, Callable[[FieldReader], FrontFrame]]] = {
     _ADD: ("ADD", _decode_add),
     _CANCEL: ("CANCEL", _decode_cancel),
     _SHUTDOWN: ("SHUTDOWN", lambda _: Shutdown()),
+    _KV: ("KV", decode_command),
 }

@@ -1,12 +1,12 @@
-"""The frames of docs/wire.md as plain data. ADD is a `penstock.core.Request`."""
+"""The frames of docs/wire.md as plain data. ADD, TIERS, KV and KV_REPLY are in `penstock.core`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.core import EngineStats, Request, StepOutputs
+from penstock.core import EngineStats, KvCommand, KvReply, Request, StepOutputs, TierKinds, TierReport
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Ready:
     numerics: str
     isa: str
     threads: int
+    kv_tiers: TierKinds = TierKinds.NONE
+    """What stands behind the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,5 +80,5 @@ class Shutdown:
     """End all requests as cancelled and exit 0."""
 
 
-EngineFrame = Hello | Stage | Ready | Fatal | Step
-FrontFrame = Request | Cancel | Shutdown
+EngineFrame = Hello | Stage | Ready | Fatal | Step | TierReport | KvReply
+FrontFrame = Request | Cancel | Shutdown | KvCommand

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from struct import Struct
 
-from penstock.core import EngineStats, FinishReason, LogprobRow, StepOutputs
+from penstock.core import EngineStats, FinishReason, LogprobRow, StepOutputs, TierTokens
 from penstock.wire.fields import U8, U32, FieldReader, column_bytes, sized
 from penstock.wire.frames import Step
 
 _HEAD = Struct("<QIIIIQQQIfI")
 _ROW = Struct("<fII")
 _EXTRA = Struct("<IB")
-_LOGPROBS, _PROMPT_LOGPROBS, _ERROR = 1, 2, 3
+_TIER_TOKENS_ROW = Struct("<III")
+_LOGPROBS, _PROMPT_LOGPROBS, _ERROR, _TIER_TOKENS = 1, 2, 3, 4
 _LAST_FINISH = max(FinishReason)
 
 
@@ -69,16 +70,22 @@ def _decode_columns(fields: FieldReader, n: int) -> StepOutputs:
 
 
 def _encode_extras(outputs: StepOutputs) -> bytes:
-    count = len(outputs.logprobs) + len(outputs.prompt_logprobs) + len(outputs.errors)
+    kinds = (outputs.logprobs, outputs.prompt_logprobs, outputs.errors, outputs.tier_tokens)
+    count = sum(map(len, kinds))
     if not count:
         return U32.pack(0)
     extras = [U32.pack(count)]
-    for row in sorted(outputs.logprobs.keys() | outputs.prompt_logprobs.keys() | outputs.errors.keys()):
+    for row in sorted(set().union(*kinds)):
         for kind, tables in ((_LOGPROBS, outputs.logprobs), (_PROMPT_LOGPROBS, outputs.prompt_logprobs)):
             if row in tables:
                 extras += (_EXTRA.pack(row, kind), sized(_encode_rows(tables[row])))
         if row in outputs.errors:
             extras += (_EXTRA.pack(row, _ERROR), sized(outputs.errors[row].encode()))
+        if row in outputs.tier_tokens:
+            extras += (
+                _EXTRA.pack(row, _TIER_TOKENS),
+                sized(_TIER_TOKENS_ROW.pack(*outputs.tier_tokens[row])),
+            )
     return b"".join(extras)
 
 
@@ -95,8 +102,20 @@ def _decode_extra(fields: FieldReader, outputs: StepOutputs) -> None:
         outputs.prompt_logprobs[row] = _decode_rows(fields, "prompt logprobs")
     elif kind == _ERROR:
         outputs.errors[row] = fields.text("error")
+    elif kind == _TIER_TOKENS:
+        outputs.tier_tokens[row] = _decode_tier_tokens(fields, outputs.cached_tokens[row])
     else:
-        raise fields.error("extra kind", f"{kind} is not allowed, only 1 to 3", back=1)
+        raise fields.error("extra kind", f"{kind} is not allowed, only 1 to 4", back=1)
+
+
+def _decode_tier_tokens(fields: FieldReader, cached: int) -> TierTokens:
+    payload = FieldReader("STEP tier tokens", fields.sized("tier tokens"))
+    tokens = TierTokens(*payload.unpack("tokens", _TIER_TOKENS_ROW))
+    payload.end()
+    if sum(tokens) > cached:
+        problem = f"{sum(tokens)} is not allowed, only up to cached_tokens"
+        raise fields.error("tier tokens", problem, back=_TIER_TOKENS_ROW.size)
+    return tokens
 
 
 def _encode_rows(rows: list[LogprobRow]) -> bytes:

@@ -27,7 +27,7 @@ def field_bytes(kind: str, value: object) -> bytes:
 
 HELLO: list[Field] = [
     ("raw", "magic", b"PSTK"),
-    ("u16", "wire version", 1),
+    ("u16", "wire version", 2),
     ("u32", "pid", 305_419_896),
 ]
 
@@ -52,13 +52,15 @@ READY: list[Field] = [
     ("str", "numerics", "w4a8-bf16"),
     ("str", "isa", "avx512-vnni"),
     ("u32", "threads", 2),
+    ("u8", "kv_tiers, ram and remote", 5),
 ]
 
 FATAL: list[Field] = [
     ("str", "message", "tensor blk.3.attn_q.weight ends at byte 77, the file has 64 — truncated")
 ]
 
-# Three outputs: a first token with log-probabilities of itself and of the prompt, a stop, a rejection.
+# Three outputs: a first token with log-probabilities of itself and of the prompt and with hits in tiers, a stop,
+# a rejection.
 STEP: list[Field] = [
     ("u64", "step", 4_294_967_301),
     ("u32", "running", 2),
@@ -78,7 +80,7 @@ STEP: list[Field] = [
     ("u32", "queue_us", [1500, 0, 4_000_000_000]),
     ("u16", "count", [1, 3, 0]),
     ("u32", "token ids", [17, 400, 49151, 2]),
-    ("u32", "extras", 3),
+    ("u32", "extras", 4),
     ("u32", "extra 0: output index", 0),
     ("u8", "extra 0: kind, log-probabilities of the output", 1),
     ("u32", "extra 0: payload bytes", 4 + 12 + 2 * 8),
@@ -102,9 +104,15 @@ STEP: list[Field] = [
     ("u32", "row 1: k", 1),
     ("u32", "row 1: token", 5),
     ("f32", "row 1: logprob", -0.125),
-    ("u32", "extra 2: output index", 2),
-    ("u8", "extra 2: kind, error message", 3),
-    ("bytes", "extra 2: payload", "die Schlange ist voll ✗"),
+    ("u32", "extra 2: output index", 0),
+    ("u8", "extra 2: kind, tokens by tier", 4),
+    ("u32", "extra 2: payload bytes", 12),
+    ("u32", "ram", 32),
+    ("u32", "disk", 0),
+    ("u32", "remote", 8),
+    ("u32", "extra 3: output index", 2),
+    ("u8", "extra 3: kind, error message", 3),
+    ("bytes", "extra 3: payload", "die Schlange ist voll ✗"),
 ]
 
 HEARTBEAT: list[Field] = [
@@ -143,6 +151,64 @@ ADD: list[Field] = [
 
 CANCEL: list[Field] = [("u32", "ids, count", 2), ("u64", "ids", [7, 2**63 + 5])]
 
+DISK_TIER: list[Field] = [
+    ("str", "tier 1: name", "disk:/var/kv é"),
+    ("u8", "tier 1: kind, disk", 2),
+    ("u8", "tier 1: state, skipped", 1),
+    ("u64", "tier 1: used_bytes", 3 * 2**40),
+    ("u64", "tier 1: capacity_bytes", 4 * 2**40),
+    ("u64", "tier 1: hits", 11),
+    ("u64", "tier 1: misses", 12),
+    ("u64", "tier 1: hit_tokens", 2816),
+    ("u64", "tier 1: loaded_bytes", 5_000_000_001),
+    ("u64", "tier 1: stored_bytes", 5_000_000_002),
+    ("u64", "tier 1: errors", 13),
+    ("u64", "tier 1: evicted_chunks", 14),
+    ("u64", "tier 1: quarantined_chunks", 15),
+    ("u64", "tier 1: dropped_stores", 16),
+    ("f64", "tier 1: load seconds", 1.75),
+    ("u64", "tier 1: load counts", list(range(100, 117))),
+    ("f64", "tier 1: store seconds", 0.0),
+    ("u64", "tier 1: store counts", [0] * 17),
+]
+
+TIERS: list[Field] = [
+    ("u64", "lookup_tokens", 6_000_000_000),
+    ("u64", "decided_load", 7),
+    ("u64", "decided_compute", 8),
+    ("u64", "decided_both", 9),
+    ("u32", "pinned_blocks", 10),
+    ("u32", "tiers", 2),
+    ("str", "tier 0: name", "ram"),
+    ("u8", "tier 0: kind, ram", 1),
+    ("u8", "tier 0: state, serving", 0),
+    ("u64", "tier 0: used_bytes to dropped_stores", [0] * 11),
+    ("f64", "tier 0: load seconds", 0.0),
+    ("u64", "tier 0: load counts", [0] * 17),
+    ("f64", "tier 0: store seconds", 0.0),
+    ("u64", "tier 0: store counts", [0] * 17),
+    *DISK_TIER,
+    ("u32", "miss_curve", 2),
+    ("u64", "point 0: bytes", 2**30),
+    ("f64", "point 0: ratio", 0.75),
+    ("u64", "point 1: bytes", 2**40),
+    ("f64", "point 1: ratio", 0.0),
+]
+
+KV: list[Field] = [
+    ("u64", "id", 2**63 + 5),
+    ("u8", "action, pin", 4),
+    ("u32", "tokens, count", 3),
+    ("u32", "tokens", [1, 49151, 2_147_483_647]),
+    ("bytes", "cache_salt", b"tenant\x00\xff"),
+]
+
+KV_REPLY: list[Field] = [
+    ("u64", "id", 2**63 + 5),
+    ("u8", "outcome, refused", 1),
+    ("str", "text", "half of the RAM tier is pinned – unpin something first"),
+]
+
 FRAMES: dict[str, tuple[int, list[Field]]] = {
     "hello": (0x01, HELLO),
     "stage": (0x02, STAGE),
@@ -153,6 +219,9 @@ FRAMES: dict[str, tuple[int, list[Field]]] = {
     "add": (0x10, ADD),
     "cancel": (0x11, CANCEL),
     "shutdown": (0x12, []),
+    "tiers": (0x21, TIERS),
+    "kv": (0x13, KV),
+    "kv_reply": (0x22, KV_REPLY),
 }
 
 

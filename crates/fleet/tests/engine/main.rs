@@ -1,6 +1,7 @@
 //! One engine from its socket to its end, against the scripted engine and real child processes.
 #![allow(clippy::unwrap_used)]
 
+mod commands;
 mod common;
 mod observer;
 mod process;

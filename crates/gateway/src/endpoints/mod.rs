@@ -6,6 +6,7 @@ mod chat_render;
 pub(crate) mod completions;
 mod completions_render;
 pub(crate) mod info;
+pub(crate) mod kv;
 pub(crate) mod tokenize;
 
 use std::sync::Arc;

@@ -47,7 +47,7 @@ pub(crate) async fn tokenize(
     Ok(failure::json(answer.to_string().into_bytes()))
 }
 
-fn encoded(text: &TextModel, input: &TokenizeInput) -> Result<Vec<u32>, ApiError> {
+pub(super) fn encoded(text: &TextModel, input: &TokenizeInput) -> Result<Vec<u32>, ApiError> {
     match input {
         TokenizeInput::Text {
             text: written,

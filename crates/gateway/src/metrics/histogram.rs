@@ -58,21 +58,33 @@ impl Histogram {
 
     /// The sample lines. `labels` is `a="b",c="d"`.
     pub(super) fn render(&self, out: &mut String, name: &str, labels: &str) {
-        let mut total = 0;
-        for (index, count) in self.counts.iter().enumerate() {
-            total += count.load(Ordering::Relaxed);
-            let bound = self
-                .bounds
-                .get(index)
-                .map_or("+Inf".to_owned(), f64::to_string);
-            let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {total}");
-        }
+        let counts = self
+            .counts
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed));
         let sum = f64::from_bits(self.sum.load(Ordering::Relaxed));
-        let _ = writeln!(
-            out,
-            "{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {total}"
-        );
+        write_lines(out, (name, labels), self.bounds, counts, sum);
     }
+}
+
+/// The sample lines of any histogram: `counts` has one more item than `bounds`.
+pub(super) fn write_lines(
+    out: &mut String,
+    (name, labels): (&str, &str),
+    bounds: &[f64],
+    counts: impl Iterator<Item = u64>,
+    sum: f64,
+) {
+    let mut total = 0u64;
+    for (index, count) in counts.enumerate() {
+        total = total.wrapping_add(count);
+        let bound = bounds.get(index).map_or("+Inf".to_owned(), f64::to_string);
+        let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {total}");
+    }
+    let _ = writeln!(
+        out,
+        "{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {total}"
+    );
 }
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 
 mod histogram;
 mod render;
+mod tiers;
 mod timeline;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use histogram::Histogram;
-use penstock_protocol::frames::StepStats;
+use penstock_protocol::frames::{StepStats, TierTokens};
 pub(crate) use render::EngineView;
 pub(crate) use timeline::Timeline;
 
@@ -40,6 +41,8 @@ pub(crate) struct Metrics {
     rejections: [AtomicU64; 3],
     prompt_tokens: AtomicU64,
     cached_tokens: AtomicU64,
+    /// Of `cached_tokens`, from RAM, disk and remote tiers.
+    tier_tokens: [AtomicU64; 3],
     generation_tokens: AtomicU64,
     first_token: Histogram,
     token_gap: Histogram,
@@ -69,6 +72,7 @@ impl Metrics {
             rejections: Default::default(),
             prompt_tokens: AtomicU64::new(0),
             cached_tokens: AtomicU64::new(0),
+            tier_tokens: Default::default(),
             generation_tokens: AtomicU64::new(0),
             first_token: Histogram::new(FIRST_TOKEN),
             token_gap: Histogram::new(TOKEN_GAP),
@@ -89,6 +93,15 @@ impl Metrics {
 
     pub(crate) fn rejected(&self, reason: Rejection) {
         self.rejections[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request's prompt had so many cached tokens.
+    fn cached(&self, all: u32, behind: TierTokens) {
+        self.cached_tokens.fetch_add(all.into(), Ordering::Relaxed);
+        let kinds = [behind.ram, behind.disk, behind.remote];
+        for (counter, tokens) in self.tier_tokens.iter().zip(kinds) {
+            counter.fetch_add(tokens.into(), Ordering::Relaxed);
+        }
     }
 
     /// The engine has made a step, or none when it computed nothing.

@@ -1,45 +1,55 @@
 //! The Prometheus text of `GET /metrics`.
 
 use std::fmt::{Display, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use penstock_protocol::frames::{Ready, StepStats};
+use penstock_protocol::frames::{Ready, StepStats, TierReport};
 
-use super::Metrics;
+use super::{Metrics, tiers};
 
 /// What the engine says of itself at the moment of a scrape.
 pub(crate) struct EngineView<'a> {
     pub(crate) stats: StepStats,
     /// `None` while no engine is ready.
     pub(crate) ready: Option<&'a Ready>,
+    /// `None` while the engine has reported none.
+    pub(crate) tiers: Option<Arc<TierReport>>,
     /// Admitted by the front door and not ended, over all engine states.
     pub(crate) in_flight: usize,
 }
 
-struct Page<'a> {
-    out: String,
-    labels: &'a str,
+pub(super) struct Page<'a> {
+    pub(super) out: String,
+    pub(super) labels: &'a str,
 }
 
 impl Page<'_> {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
+    pub(super) fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
     /// One sample with further labels, which begin with a comma.
-    fn sample(&mut self, name: &str, more: &str, value: impl Display) {
+    pub(super) fn sample(&mut self, name: &str, more: &str, value: impl Display) {
         let labels = self.labels;
         let _ = writeln!(self.out, "{name}{{{labels}{more}}} {value}");
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.head(name, "gauge", help);
         self.sample(name, "", value);
     }
 
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) {
         self.head(name, "counter", help);
         self.sample(name, "", value);
+    }
+
+    fn by_source<const N: usize>(&mut self, name: &str, help: &str, values: [(&str, u64); N]) {
+        self.head(name, "counter", help);
+        for (source, value) in values {
+            self.sample(name, &format!(",source=\"{source}\""), value);
+        }
     }
 
     fn labelled<const N: usize>(
@@ -66,6 +76,8 @@ impl Metrics {
         };
         self.gauges(&mut page, engine);
         self.counters(&mut page, &engine.stats);
+        self.sources(&mut page);
+        tiers::render(&mut page, engine.tiers.as_deref());
         self.histograms(&mut page);
         self.process(&mut page);
         page.out
@@ -168,6 +180,34 @@ impl Metrics {
             "reason",
             ["queue_full", "draining", "engine_unavailable"],
             &self.rejections,
+        );
+    }
+
+    /// Where prompt tokens came from, in vLLM's words.
+    fn sources(&self, page: &mut Page<'_>) {
+        let [ram, disk, remote] = self.tier_tokens.each_ref().map(load);
+        let behind = ram + disk + remote;
+        let cached = load(&self.cached_tokens).max(behind);
+        let prompt = load(&self.prompt_tokens).max(cached);
+        page.by_source(
+            "vllm:prompt_tokens_by_source_total",
+            "Prompt tokens by source.",
+            [
+                ("local_compute", prompt - cached),
+                ("local_cache_hit", cached - behind),
+                ("external_kv_transfer", behind),
+            ],
+        );
+        page.by_source(
+            "vllm:prompt_tokens_cached_by_source_total",
+            "Prompt tokens from the cache, by the kind of tier: device is the pool.",
+            [
+                ("device", cached - behind),
+                ("host", ram),
+                ("disk", disk),
+                ("p2p", 0),
+                ("external_unspecified", remote),
+            ],
         );
     }
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use penstock_protocol::frames::Output;
+
 use super::{Ending, Metrics};
 
 /// Follows one request from arrival to its end. Dropped before [`Timeline::ended`], it counts as aborted.
@@ -43,8 +45,9 @@ impl Timeline {
         }
     }
 
-    /// Tokens have come from the engine. `queue_us` and `cached_tokens` count with the first of them.
-    pub(crate) fn tokens(&mut self, count: u32, queue_us: u32, cached_tokens: u32) {
+    /// Tokens have come from the engine. What the output says of the queue and the cache counts with the first of them.
+    pub(crate) fn tokens(&mut self, output: &Output) {
+        let count = output.tokens.len() as u32;
         if count == 0 {
             return;
         }
@@ -60,16 +63,14 @@ impl Timeline {
                 .observe((now - self.last_token).as_secs_f64());
         } else {
             self.first_token = Some(now);
-            self.queued = Duration::from_micros(queue_us.into());
+            self.queued = Duration::from_micros(output.queue_us.into());
             metrics
                 .first_token
                 .observe((now - self.arrived).as_secs_f64());
             metrics
                 .prompt_tokens
                 .fetch_add(self.prompt_tokens.into(), Ordering::Relaxed);
-            metrics
-                .cached_tokens
-                .fetch_add(cached_tokens.into(), Ordering::Relaxed);
+            metrics.cached(output.cached_tokens, output.tier_tokens);
         }
         self.last_token = now;
     }

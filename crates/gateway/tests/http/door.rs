@@ -48,6 +48,13 @@ impl Door {
         exchange(self.address, &request("POST", path, "", body)).await
     }
 
+    /// With a key in the Authorization header.
+    pub(crate) async fn keyed(&self, method: &str, path: &str, key: &str, body: &str) -> Reply {
+        let header = format!("authorization: Bearer {key}\r\n");
+        let bytes = request(method, path, &header, body.as_bytes());
+        exchange(self.address, &bytes).await
+    }
+
     pub(crate) async fn get(&self, path: &str) -> Reply {
         exchange(self.address, &request("GET", path, "", b"")).await
     }

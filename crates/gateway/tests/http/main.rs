@@ -11,5 +11,7 @@ mod errors;
 mod faults;
 mod hostile;
 mod info;
+mod kv;
+mod kv_metrics;
 mod shapes;
 mod streams;

@@ -1,26 +1,33 @@
-//! Frames between the front door and one engine, version 1 of `docs/wire.md`.
+//! Frames between the front door and one engine, version 2 of `docs/wire.md`.
 //!
 //! Plain structs, an `encode` and a `decode` for each direction, and [`FrameReader`], which cuts a byte stream into frames. No IO.
 
 mod add;
 mod error;
 mod fields;
+mod kv;
 mod reader;
 mod start;
 mod step;
+mod tiers;
 mod writer;
 
 pub use add::{Add, TokenRequest};
 pub use error::{FrameError, Problem};
+pub use kv::{KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply};
 pub use reader::{Frame, FrameReader};
 pub use start::{Fatal, Hello, Ready, Stage};
 pub use step::{Finish, LogprobRow, Output, Step, StepStats};
+pub use tiers::{
+    DURATION_BOUNDS, Decisions, Durations, TierKind, TierKinds, TierReport, TierState, TierStats,
+    TierTokens,
+};
 
 use fields::Fields;
 use writer::FrameWriter;
 
 /// The version both ends must speak.
-pub const WIRE_VERSION: u16 = 1;
+pub const WIRE_VERSION: u16 = 2;
 
 /// The most bytes that may follow a frame's length field.
 pub const MAX_FRAME_BYTES: usize = 64 << 20;
@@ -35,7 +42,10 @@ const FATAL: u8 = 0x04;
 const ADD: u8 = 0x10;
 const CANCEL: u8 = 0x11;
 const SHUTDOWN: u8 = 0x12;
+const KV: u8 = 0x13;
 const STEP: u8 = 0x20;
+const TIERS: u8 = 0x21;
+const KV_REPLY: u8 = 0x22;
 
 /// What the engine says.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +55,8 @@ pub enum EngineFrame {
     Ready(Ready),
     Fatal(Fatal),
     Step(Step),
+    Tiers(TierReport),
+    KvReply(KvReply),
 }
 
 impl EngineFrame {
@@ -56,6 +68,14 @@ impl EngineFrame {
             Self::Ready(ready) => FrameWriter::frame(out, READY, "READY", |w| ready.write(w)),
             Self::Fatal(fatal) => FrameWriter::frame(out, FATAL, "FATAL", |w| fatal.write(w)),
             Self::Step(step) => FrameWriter::frame(out, STEP, "STEP", |w| step.write(w)),
+            Self::Tiers(report) => FrameWriter::frame(out, TIERS, "TIERS", |w| {
+                report.write(w);
+                Ok(())
+            }),
+            Self::KvReply(reply) => FrameWriter::frame(out, KV_REPLY, "KV_REPLY", |w| {
+                reply.write(w);
+                Ok(())
+            }),
         }
     }
 
@@ -67,6 +87,8 @@ impl EngineFrame {
             Self::Ready(_) => "READY",
             Self::Fatal(_) => "FATAL",
             Self::Step(_) => "STEP",
+            Self::Tiers(_) => "TIERS",
+            Self::KvReply(_) => "KV_REPLY",
         }
     }
 }
@@ -79,6 +101,8 @@ impl Frame for EngineFrame {
             READY => Fields::frame(body, "READY", Ready::read).map(Self::Ready),
             FATAL => Fields::frame(body, "FATAL", Fatal::read).map(Self::Fatal),
             STEP => Fields::frame(body, "STEP", Step::read).map(Self::Step),
+            TIERS => Fields::frame(body, "TIERS", TierReport::read).map(Self::Tiers),
+            KV_REPLY => Fields::frame(body, "KV_REPLY", KvReply::read).map(Self::KvReply),
             unknown => Err(FrameError::unknown_type(unknown)),
         }
     }
@@ -90,6 +114,7 @@ pub enum FrontFrame {
     Add(Add),
     Cancel(Cancel),
     Shutdown(Shutdown),
+    Kv(KvCommand),
 }
 
 /// Ends requests before their time. Ids the engine does not know are ignored.
@@ -112,6 +137,7 @@ impl FrontFrame {
                 Ok(())
             }),
             Self::Shutdown(Shutdown) => FrameWriter::frame(out, SHUTDOWN, "SHUTDOWN", |_| Ok(())),
+            Self::Kv(command) => FrameWriter::frame(out, KV, "KV", |w| command.write(w)),
         }
     }
 }
@@ -125,6 +151,7 @@ impl Frame for FrontFrame {
                 Ok(Self::Cancel(Cancel { ids }))
             }),
             SHUTDOWN => Fields::frame(body, "SHUTDOWN", |_| Ok(Self::Shutdown(Shutdown))),
+            KV => Fields::frame(body, "KV", KvCommand::read).map(Self::Kv),
             unknown => Err(FrameError::unknown_type(unknown)),
         }
     }

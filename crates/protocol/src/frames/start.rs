@@ -1,6 +1,6 @@
 use super::fields::Fields;
 use super::writer::FrameWriter;
-use super::{FrameError, Problem, WIRE_VERSION};
+use super::{FrameError, Problem, TierKinds, WIRE_VERSION};
 
 const MAGIC: [u8; 4] = *b"PSTK";
 
@@ -35,6 +35,8 @@ pub struct Ready {
     pub numerics: String,
     pub isa: String,
     pub threads: u32,
+    /// What stands behind the pool.
+    pub kv_tiers: TierKinds,
 }
 
 /// FATAL: the engine exits after this.
@@ -113,6 +115,7 @@ impl Ready {
             numerics: f.string("numerics")?,
             isa: f.string("isa")?,
             threads: f.u32("threads")?,
+            kv_tiers: TierKinds::read(f)?,
         })
     }
 
@@ -130,6 +133,7 @@ impl Ready {
         w.bytes(self.numerics.as_bytes());
         w.bytes(self.isa.as_bytes());
         w.u32(self.threads);
+        self.kv_tiers.write(w);
         Ok(())
     }
 }

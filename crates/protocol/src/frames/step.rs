@@ -1,6 +1,6 @@
-use super::FrameError;
 use super::fields::Fields;
 use super::writer::FrameWriter;
+use super::{FrameError, TierTokens};
 
 /// STEP: the counters after one engine step and what it gave each request it touched. A heartbeat has no outputs.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -35,8 +35,10 @@ pub struct Output {
     pub finish: Finish,
     /// The token that stopped the request; it is the last of `tokens`.
     pub stop_token: Option<u32>,
-    /// Prompt tokens taken from the prefix cache; on the request's first output, else 0.
+    /// Prompt tokens that were not computed, whatever tier had them; on the request's first output, else 0.
     pub cached_tokens: u32,
+    /// Those of `cached_tokens` that came from behind the pool.
+    pub tier_tokens: TierTokens,
     /// Microseconds from receipt to first schedule; on the request's first output, else 0.
     pub queue_us: u32,
     pub tokens: Vec<u32>,
@@ -78,6 +80,7 @@ pub struct LogprobRow {
 const OUTPUT_LOGPROBS: u8 = 1;
 const PROMPT_LOGPROBS: u8 = 2;
 const ERROR_MESSAGE: u8 = 3;
+const TIER_TOKENS: u8 = 4;
 const SMALLEST_EXTRA: usize = 9;
 const SMALLEST_ROW: usize = 12;
 const STOP_TOKEN_ALLOWED: &str = "-1 to 2147483647";
@@ -224,9 +227,18 @@ fn read_extra(f: &mut Fields<'_>, outputs: &mut [Output]) -> Result<(), FrameErr
         OUTPUT_LOGPROBS => output.logprobs = f.nested("logprobs", read_rows)?,
         PROMPT_LOGPROBS => output.prompt_logprobs = f.nested("prompt logprobs", read_rows)?,
         ERROR_MESSAGE => output.error = Some(f.string("error")?),
-        unknown => return Err(f.refuse("extra kind", 1, unknown, "1 to 3")),
+        TIER_TOKENS => output.tier_tokens = read_tier_tokens(f, output.cached_tokens)?,
+        unknown => return Err(f.refuse("extra kind", 1, unknown, "1 to 4")),
     }
     Ok(())
+}
+
+fn read_tier_tokens(f: &mut Fields<'_>, cached: u32) -> Result<TierTokens, FrameError> {
+    let tokens = f.nested("tier tokens", TierTokens::read)?;
+    if tokens.total() > cached.into() {
+        return Err(f.refuse("tier tokens", 12, tokens.total(), "up to cached_tokens"));
+    }
+    Ok(tokens)
 }
 
 fn write_extras(w: &mut FrameWriter<'_>, outputs: &[Output]) {
@@ -234,6 +246,7 @@ fn write_extras(w: &mut FrameWriter<'_>, outputs: &[Output]) {
         usize::from(!output.logprobs.is_empty())
             + usize::from(!output.prompt_logprobs.is_empty())
             + usize::from(output.error.is_some())
+            + usize::from(output.tier_tokens != TierTokens::default())
     };
     w.count(outputs.iter().map(extras).sum());
     for (index, output) in outputs.iter().enumerate() {
@@ -251,6 +264,11 @@ fn write_extras(w: &mut FrameWriter<'_>, outputs: &[Output]) {
             w.count(index);
             w.u8(ERROR_MESSAGE);
             w.bytes(message.as_bytes());
+        }
+        if output.tier_tokens != TierTokens::default() {
+            w.count(index);
+            w.u8(TIER_TOKENS);
+            w.nested(|w| output.tier_tokens.write(w));
         }
     }
 }

@@ -33,6 +33,8 @@ pub struct Common {
     pub skip_special_tokens: bool,
     pub return_token_ids: bool,
     pub cache_salt: Option<String>,
+    /// Usage names the tiers that cached tokens came from even where there is only one.
+    pub return_cached_tokens_by_tier: bool,
 }
 
 /// How many tokens a request asks for.
@@ -76,6 +78,7 @@ impl Common {
             skip_special_tokens: fields.flag("skip_special_tokens", true)?,
             return_token_ids: fields.flag("return_token_ids", false)?,
             cache_salt: take_cache_salt(fields)?,
+            return_cached_tokens_by_tier: fields.flag("return_cached_tokens_by_tier", false)?,
         })
     }
 }
@@ -194,7 +197,7 @@ fn take_stop_token_ids(fields: &mut Fields<'_>) -> Result<Vec<u32>, ApiError> {
     Ok(ids)
 }
 
-fn take_cache_salt(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+pub(super) fn take_cache_salt(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
     let salt: Option<String> = fields.take("cache_salt")?;
     match salt {
         Some(s) if s.is_empty() || s.len() > MAX_CACHE_SALT_BYTES => {

@@ -55,7 +55,7 @@ impl CompletionRequest {
     }
 }
 
-fn take_prompts(fields: &mut Fields<'_>) -> Result<Vec<Prompt>, ApiError> {
+pub(super) fn take_prompts(fields: &mut Fields<'_>) -> Result<Vec<Prompt>, ApiError> {
     let raw = fields
         .take_raw("prompt")
         .ok_or_else(|| ApiError::invalid("prompt", "prompt is required."))?;

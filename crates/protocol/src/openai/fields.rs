@@ -31,6 +31,11 @@ impl<'a> Fields<'a> {
         Ok(Self { rest })
     }
 
+    /// Whether a field is there and not `null`.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.rest.get(name).is_some_and(|raw| raw.get() != "null")
+    }
+
     /// Removes a field. `null` is the same as absent.
     pub fn take_raw(&mut self, name: &'static str) -> Option<&'a RawValue> {
         self.rest.remove(name).filter(|raw| raw.get() != "null")

@@ -9,6 +9,7 @@ mod chat;
 mod common;
 mod completion;
 mod fields;
+mod kv;
 mod neutral;
 mod response;
 mod tokenize;
@@ -17,10 +18,11 @@ pub use chat::ChatRequest;
 pub use common::{Common, MaxTokens, StreamOptions};
 pub use completion::{CompletionRequest, Prompt};
 pub use fields::Fields;
+pub use kv::{KvInput, KvRequest};
 pub use response::{
-    AssistantMessage, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse, CompletionChoice,
-    CompletionLogprobs, CompletionResponse, Delta, FinishReason, Model, ModelList, StopReason,
-    TokenLogprob, TokenScores, TopLogprob, Usage,
+    AssistantMessage, CachedByTier, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse,
+    CompletionChoice, CompletionLogprobs, CompletionResponse, Delta, FinishReason, Model,
+    ModelList, StopReason, TokenLogprob, TokenScores, TopLogprob, Usage,
 };
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
 

@@ -2,6 +2,8 @@
 
 use serde::{Serialize, Serializer};
 
+use crate::frames::{TierKinds, TierTokens};
+
 /// Why a choice ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -23,6 +25,32 @@ pub struct Usage {
     pub prompt_tokens: u32,
     pub completion_tokens: u32,
     pub cached_tokens: u32,
+    pub cached_by_tier: Option<CachedByTier>,
+}
+
+/// Where cached tokens came from. A kind of tier that there is not has no member.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct CachedByTier {
+    pub pool: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ram: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<u32>,
+}
+
+impl CachedByTier {
+    /// `tokens` are the part of `cached` that came from behind the pool, at most all of it.
+    pub fn new(cached: u32, tokens: TierTokens, kinds: TierKinds) -> Self {
+        let behind = tokens.total().min(cached.into()) as u32;
+        Self {
+            pool: cached - behind,
+            ram: kinds.ram.then_some(tokens.ram),
+            disk: kinds.disk.then_some(tokens.disk),
+            remote: kinds.remote.then_some(tokens.remote),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -37,6 +65,8 @@ struct UsageWire {
 #[derive(Serialize)]
 struct PromptDetails {
     cached_tokens: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cached_tokens_by_tier: Option<CachedByTier>,
 }
 
 #[derive(Serialize)]
@@ -52,6 +82,7 @@ impl Serialize for Usage {
             total_tokens: self.prompt_tokens + self.completion_tokens,
             prompt_tokens_details: PromptDetails {
                 cached_tokens: self.cached_tokens,
+                cached_tokens_by_tier: self.cached_by_tier,
             },
             completion_tokens_details: CompletionDetails {
                 reasoning_tokens: 0,
