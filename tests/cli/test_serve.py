@@ -24,7 +24,9 @@ def config(**texts: str) -> Config:
 def test_the_front_door_is_told_everything_and_nothing_else() -> None:
     generation = GenerationDefaults(temperature=0.6, top_k=20)
     told = front_door(
-        config(port="1", api_key="k", max_model_len="64"), model_info(generation), {"argv": ["engine"]}
+        config(port="1", api_key="k", admin_api_key="a", max_model_len="64"),
+        model_info(generation),
+        {"argv": ["engine"]},
     )
     assert told == {
         "host": "127.0.0.1",
@@ -33,6 +35,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         "model_path": "m.gguf",
         "chat_template": None,
         "api_keys": ["k"],
+        "admin_api_key": "a",
         "generation_defaults": {"temperature": 0.6, "top_k": 20, "top_p": None},
         "engine": {"argv": ["engine"]},
         "max_queue": 1024,
@@ -61,7 +64,7 @@ def test_the_engine_command_carries_its_configuration() -> None:
 
 
 def test_the_engine_command_carries_no_key() -> None:
-    assert "secret" not in " ".join(engine_argv(config(api_key="secret").engine))
+    assert "secret" not in " ".join(engine_argv(config(api_key="secret", admin_api_key="secret").engine))
 
 
 def test_a_missing_chat_template_is_named(tmp_path: Path) -> None:

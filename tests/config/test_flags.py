@@ -35,6 +35,7 @@ OUT_OF_RANGE = {
     "--port": "65536",
     "--served-model-name": "",
     "--api-key": "",
+    "--admin-api-key": "",
     "--engine-process": "2",
     "--shutdown-timeout": "nan",
     "--engine-stall-timeout": "0.5",

@@ -77,6 +77,7 @@ def front_door(config: Config, info: ModelInfo, engine: dict[str, object]) -> di
         "model_path": config.engine.model.path,
         "chat_template": server.chat_template,
         "api_keys": list(server.api_keys),
+        "admin_api_key": server.admin_api_key,
         "generation_defaults": defaults,
         "engine": engine,
         "max_queue": config.engine.scheduler.max_queue,
