@@ -1,0 +1,438 @@
+//! What `penstock kv` does to a directory, whoever uses it meanwhile: list, verify, collect garbage.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::directory::{ABANDONED, Directory, State, is_gone, unix_now};
+use super::index::{Candidate, Chunk, Index};
+use super::io::{Direct, Io};
+use super::layout::{self, IDENTITY_FILE, SHARDS};
+use super::{identity_file, least_recently_used, quarantine};
+use crate::format::{HEADER_BYTES, Header};
+use crate::key::{Digest, PartKey, StoreIdentity};
+use crate::tier::StartError;
+
+/// Ages of the histogram of `StoreFacts`, in seconds: an hour, a day, a week, 30 days.
+const AGES: [u64; 4] = [3600, 86_400, 604_800, 2_592_000];
+
+/// All that is in a directory.
+#[derive(Debug, Serialize)]
+pub struct Inventory {
+    /// One entry for each identity.
+    pub stores: Vec<StoreFacts>,
+    /// Bytes of all files, those that are not parts included.
+    pub bytes: u64,
+    /// Files being written, or left behind.
+    pub temporary_files: usize,
+    /// Damaged files kept aside.
+    pub quarantined_files: usize,
+    /// Their bytes.
+    pub quarantined_bytes: u64,
+    /// Bytes that the file system has free.
+    pub free_bytes: Option<u64>,
+}
+
+/// What is of one identity.
+#[derive(Debug, Default, Serialize)]
+pub struct StoreFacts {
+    /// Name of its directory.
+    pub name: String,
+    /// In words; None when its identity file is missing.
+    pub about: Option<String>,
+    /// What it is.
+    pub identity: Option<StoreIdentity>,
+    /// Chunks, complete or not.
+    pub chunks: u64,
+    /// Chunks of which every head in every layer is there.
+    pub complete_chunks: u64,
+    /// Files.
+    pub parts: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// Tokens of all chunks; None when the identity is not known.
+    pub tokens: Option<u64>,
+    /// Layers of parts as they occur: the pipeline cuts of those who wrote.
+    pub layer_ranges: BTreeSet<(u16, u16)>,
+    /// Seconds since 1970.
+    pub oldest_use: Option<u64>,
+    /// Seconds since 1970.
+    pub newest_use: Option<u64>,
+    /// Chunks used within the last hour, day, week, 30 days, and before.
+    pub chunks_by_age: [u64; AGES.len() + 1],
+}
+
+/// How far a long work is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Bytes (verify) or chunks (gc) done.
+    pub done: u64,
+    /// Of so many.
+    pub total: u64,
+}
+
+/// Told how far the work is, now and then; false ends it.
+pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> bool;
+
+/// What verifying found.
+#[derive(Debug, Default, Serialize)]
+pub struct Verified {
+    /// Files read.
+    pub files: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Files that are not what was written.
+    pub damaged: Vec<DamagedFile>,
+    /// Whether all files were read.
+    pub complete: bool,
+}
+
+/// A file that is not what was written.
+#[derive(Debug, Serialize)]
+pub struct DamagedFile {
+    /// Where it is, or was before it was put aside.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// What may go.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// Least recently used chunks, until all files take at most this.
+    pub limit_bytes: Option<u64>,
+    /// Chunks not used for so long.
+    pub older_than: Option<Duration>,
+    /// Only (with `older_than`) or all (without) of the store whose name begins so.
+    pub store: Option<String>,
+}
+
+/// What went.
+#[derive(Debug, Default, Serialize)]
+pub struct Collected {
+    /// Chunks removed.
+    pub chunks: u64,
+    /// Bytes that came free, those of other files included.
+    pub bytes: u64,
+    /// Files left behind by writers that died, and damaged ones kept aside.
+    pub other_files: u64,
+    /// Chunks that could not be removed.
+    pub failed: u64,
+    /// Bytes of what is still there.
+    pub bytes_left: u64,
+}
+
+/// Lists what is below `path`.
+///
+/// # Errors
+/// There is no store, or it cannot be read.
+pub fn inventory(path: &Path) -> Result<Inventory, StartError> {
+    let directory = open(path)?;
+    directory.learn_times();
+    let state = directory.state();
+    let names = state.index.stores().iter();
+    let mut stores: Vec<StoreFacts> = names
+        .map(|store| StoreFacts {
+            name: store.name.clone(),
+            about: store.identity.as_ref().map(identity_file::about),
+            identity: store.identity.clone(),
+            tokens: store.identity.as_ref().map(|_| 0),
+            ..StoreFacts::default()
+        })
+        .collect();
+    let now = unix_now();
+    for (store, _, chunk) in state.index.chunks() {
+        stores[store].add(chunk, now);
+    }
+    stores.sort_by(|a, b| a.name.cmp(&b.name));
+    let system = rustix::fs::statvfs(&directory.root).ok();
+    Ok(Inventory {
+        stores,
+        bytes: state.taken(),
+        temporary_files: state.index.temporaries().count(),
+        quarantined_files: quarantine::count(&directory.root).unwrap_or(0),
+        quarantined_bytes: state.quarantined,
+        free_bytes: system.map(|system| system.f_bavail.saturating_mul(system.f_frsize)),
+    })
+}
+
+/// Reads every file; with `put_aside`, damaged ones go to the quarantine.
+///
+/// # Errors
+/// There is no store, or it cannot be read.
+pub fn verify(path: &Path, put_aside: bool, watch: Watch<'_>) -> Result<Verified, StartError> {
+    let directory = open(path)?;
+    let files = all_parts(&directory.state().index);
+    let total = files.values().flatten().map(|(_, bytes)| bytes).sum();
+    let mut found = Verified::default();
+    let mut checker = Checker::new();
+    for (store, parts) in &files {
+        for (key, bytes) in parts {
+            let file = directory.part_path(store, key);
+            if let Err(what) = checker.check(&file, store, key) {
+                if put_aside {
+                    quarantine::put(&directory.root, store, &file)
+                        .map_err(|error| cannot("put aside", &file, &error))?;
+                }
+                found.damaged.push(DamagedFile { path: file, what });
+            }
+            found.files += 1;
+            found.bytes += bytes;
+            if !watch(Progress {
+                done: found.bytes,
+                total,
+            }) {
+                return Ok(found);
+            }
+        }
+    }
+    found.complete = true;
+    Ok(found)
+}
+
+/// Removes what `rules` name, and in any case files left behind by writers that died, damaged files, and directories of stores without parts.
+///
+/// # Errors
+/// There is no store, none or several whose name begins as the rules say, or it cannot be read.
+pub fn collect(path: &Path, rules: &Rules, watch: Watch<'_>) -> Result<Collected, StartError> {
+    let directory = open(path)?;
+    directory.learn_times();
+    let before = directory.state().taken();
+    let mut gone = Collected::default();
+    let leaving = leaving(&directory.state(), rules)?;
+    for (at, (store, digest)) in leaving.iter().enumerate() {
+        match directory.remove_chunk(*store, digest) {
+            Ok(_) => gone.chunks += 1,
+            Err(_) => gone.failed += 1,
+        }
+        let done = Progress {
+            done: at as u64 + 1,
+            total: leaving.len() as u64,
+        };
+        if !watch(done) {
+            break;
+        }
+    }
+    gone.other_files = directory.remove_abandoned(ABANDONED) as u64;
+    gone.other_files += quarantine::count(&directory.root).unwrap_or(0) as u64;
+    quarantine::clear(&directory.root)
+        .map_err(|error| cannot("empty the quarantine of", &directory.root, &error))?;
+    look(&directory)?;
+    remove_empty(&directory);
+    gone.bytes_left = directory.state().taken();
+    gone.bytes = before.saturating_sub(gone.bytes_left);
+    Ok(gone)
+}
+
+impl StoreFacts {
+    fn add(&mut self, chunk: &Chunk, now: u64) {
+        self.chunks += 1;
+        self.parts += chunk.parts.len() as u64;
+        self.bytes += chunk.bytes;
+        self.layer_ranges
+            .extend(chunk.parts.iter().map(|part| part.layers));
+        if let Some(used) = chunk.last_use {
+            self.oldest_use = Some(self.oldest_use.map_or(used, |oldest| oldest.min(used)));
+            self.newest_use = self.newest_use.max(Some(used));
+        }
+        let age = now.saturating_sub(chunk.last_use.unwrap_or(0));
+        let bucket = AGES
+            .iter()
+            .position(|&bound| age < bound)
+            .unwrap_or(AGES.len());
+        self.chunks_by_age[bucket] += 1;
+        if let (Some(identity), Some(tokens)) = (&self.identity, &mut self.tokens) {
+            let blocks = chunk
+                .parts
+                .iter()
+                .map(|part| part.blocks)
+                .max()
+                .unwrap_or(0);
+            *tokens += u64::from(blocks) * identity.block_tokens as u64;
+            self.complete_chunks += u64::from(is_complete(chunk, identity));
+        }
+    }
+}
+
+/// Whether the parts of one number of blocks cover all heads and layers.
+fn is_complete(chunk: &Chunk, identity: &StoreIdentity) -> bool {
+    let mut cells: BTreeMap<u16, BTreeSet<(u16, u16)>> = BTreeMap::new();
+    for part in &chunk.parts {
+        let covered = cells.entry(part.blocks).or_default();
+        covered.extend((part.layers.0..part.layers.1).map(|layer| (part.head, layer)));
+    }
+    cells
+        .values()
+        .any(|covered| covered.len() == identity.kv_heads * identity.layers)
+}
+
+fn open(path: &Path) -> Result<Directory, StartError> {
+    let nested = layout::root(path);
+    let root = if nested.is_dir() {
+        nested
+    } else {
+        path.to_path_buf()
+    };
+    let expected = layout::root(Path::new(""));
+    if !root.is_dir() || !root.ends_with(&expected) {
+        let (shown, expected) = (path.display(), expected.display());
+        return Err(StartError(format!(
+            "{shown} has no {expected}: name the directory that was given to --kv-tier disk:"
+        )));
+    }
+    let directory = Directory::new(root, u64::MAX, least_recently_used());
+    let directory = directory.map_err(|error| cannot("read", path, &error))?;
+    look(&directory)?;
+    Ok(directory)
+}
+
+fn look(directory: &Directory) -> Result<(), StartError> {
+    let mut upkeep = super::directory::lock(&directory.upkeep);
+    let looked = directory.look(&mut upkeep, None);
+    looked.map_err(|error| cannot("read", &directory.root, &error))
+}
+
+/// Files by store, with their bytes.
+fn all_parts(index: &Index) -> BTreeMap<String, Vec<(PartKey, u64)>> {
+    let mut files: BTreeMap<String, Vec<(PartKey, u64)>> = BTreeMap::new();
+    for (store, digest, chunk) in index.chunks() {
+        let of_store = files.entry(index.stores()[store].name.clone()).or_default();
+        let each = chunk.bytes / chunk.parts.len().max(1) as u64;
+        of_store.extend(chunk.parts.iter().map(|part| (part.key(*digest), each)));
+    }
+    files.values_mut().for_each(|parts| parts.sort_unstable());
+    files
+}
+
+/// Chunks that the rules name.
+fn leaving(state: &State, rules: &Rules) -> Result<Vec<(usize, Digest)>, StartError> {
+    let store = match &rules.store {
+        Some(begin) => Some(the_store(&state.index, begin)?),
+        None => None,
+    };
+    let before = rules
+        .older_than
+        .map(|age| unix_now().saturating_sub(age.as_secs()));
+    let is_named = |chunk: &Candidate| {
+        let old = before.is_none_or(|before| chunk.last_use.is_some_and(|used| used < before));
+        (store.is_some() || before.is_some())
+            && store.is_none_or(|store| store == chunk.store)
+            && old
+    };
+    let (mut leaving, mut others): (Vec<_>, Vec<_>) =
+        state.index.candidates().into_iter().partition(is_named);
+    others.sort_by_key(|chunk| chunk.last_use);
+    let mut left = state.taken() - leaving.iter().map(|chunk| chunk.bytes).sum::<u64>();
+    for chunk in others {
+        if rules.limit_bytes.is_none_or(|limit| left <= limit) {
+            break;
+        }
+        left -= chunk.bytes;
+        leaving.push(chunk);
+    }
+    Ok(leaving
+        .iter()
+        .map(|chunk| (chunk.store, chunk.digest))
+        .collect())
+}
+
+fn the_store(index: &Index, begin: &str) -> Result<usize, StartError> {
+    let stores = index.stores().iter().enumerate();
+    let mut named = stores
+        .filter(|(_, store)| store.name.starts_with(begin))
+        .map(|(at, _)| at);
+    match (named.next(), named.next()) {
+        (Some(at), None) => Ok(at),
+        (None, _) => Err(StartError(format!(
+            "no store's name begins with {begin}; `penstock kv ls` shows them"
+        ))),
+        _ => Err(StartError(format!(
+            "several stores' names begin with {begin}; give more digits"
+        ))),
+    }
+}
+
+/// Removes directories of stores that hold nothing. A writer that is about to use one makes it again.
+fn remove_empty(directory: &Directory) {
+    let state = directory.state();
+    let used: BTreeSet<usize> = state.index.chunks().map(|(store, ..)| store).collect();
+    let stores = state.index.stores().iter().enumerate();
+    for (_, store) in stores.filter(|(at, _)| !used.contains(at)) {
+        let place = directory.root.join(&store.name);
+        for shard in 0..SHARDS {
+            // Fails where there is something in it after all, which is as it should be.
+            let _ = fs::remove_dir(place.join(layout::shard_name(shard)));
+        }
+        let entries = fs::read_dir(&place).map(|entries| entries.filter_map(Result::ok).count());
+        if entries.is_ok_and(|entries| entries <= 1) {
+            let _ = fs::remove_file(place.join(IDENTITY_FILE));
+            let _ = fs::remove_dir(&place);
+        }
+    }
+}
+
+fn cannot(act: &str, path: &Path, error: &io::Error) -> StartError {
+    StartError(format!("cannot {act} {}: {error}", path.display()))
+}
+
+/// Reads files past the page cache where it can, so that verifying does not push out what engines use.
+struct Checker {
+    io: Io,
+    space: Vec<u8>,
+}
+
+impl Checker {
+    fn new() -> Self {
+        Self {
+            io: Io::new(Direct::On),
+            space: Vec::new(),
+        }
+    }
+
+    fn check(&mut self, path: &Path, store: &str, key: &PartKey) -> Result<(), String> {
+        let file = match File::open(path) {
+            // Evicted meanwhile.
+            Err(error) if is_gone(&error) => return Ok(()),
+            opened => opened.map_err(|error| error.to_string())?,
+        };
+        let length = file.metadata().map_err(|error| error.to_string())?.len();
+        let header = read_header(&file)?;
+        let payload = header.payload_bytes.min(length);
+        if &header.key != key || layout::store_name(&header.identity) != store {
+            return Err("the header names another part".into());
+        }
+        if layout::file_bytes(payload) != length || payload != header.payload_bytes {
+            return Err(format!(
+                "{length} bytes for {} of payload",
+                header.payload_bytes
+            ));
+        }
+        match self
+            .io
+            .read(&file, &mut [aligned(&mut self.space, payload as usize)])
+        {
+            Ok((_, sum)) if sum == header.payload_crc => Ok(()),
+            Ok(_) => Err("the payload's checksum is wrong".into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+fn read_header(file: &File) -> Result<Header, String> {
+    let mut page = [0; HEADER_BYTES];
+    file.read_exact_at(&mut page, 0)
+        .map_err(|error| error.to_string())?;
+    Header::parse(&page)
+}
+
+/// So many bytes of `space` at an address that direct I/O takes.
+fn aligned(space: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+    space.resize(space.len().max(bytes + HEADER_BYTES), 0);
+    let begin = space.as_ptr().align_offset(HEADER_BYTES);
+    &mut space[begin..begin + bytes]
+}

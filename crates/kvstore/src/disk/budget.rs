@@ -1,0 +1,101 @@
+//! How much may be written in a day: flash wears out.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Writes are counted by slots of this length; a slot counts until its last moment is a day old.
+const SLOT: Duration = Duration::from_secs(600);
+
+/// Bytes written in the last 24 hours of this process, and the bound on them. Times are those of any clock that never goes back.
+pub(crate) struct Budget {
+    limit: u64,
+    slots: VecDeque<(u64, u64)>,
+    spent: u64,
+}
+
+impl Budget {
+    /// At most `limit` bytes in any 24 hours.
+    pub(crate) fn new(limit: u64) -> Self {
+        Self {
+            limit,
+            slots: VecDeque::new(),
+            spent: 0,
+        }
+    }
+
+    /// Takes `bytes` out of the budget if they are left in it.
+    pub(crate) fn take(&mut self, bytes: u64, now: Duration) -> bool {
+        self.forget(now);
+        let fits = bytes <= self.limit.saturating_sub(self.spent);
+        if fits {
+            let slot = now.as_secs() / SLOT.as_secs();
+            match self.slots.back_mut() {
+                Some((last, written)) if *last >= slot => *written += bytes,
+                _ => self.slots.push_back((slot, bytes)),
+            }
+            self.spent += bytes;
+        }
+        fits
+    }
+
+    /// What was taken last was not written.
+    pub(crate) fn give_back(&mut self, bytes: u64) {
+        if let Some((_, written)) = self.slots.back_mut() {
+            let bytes = bytes.min(*written);
+            *written -= bytes;
+            self.spent -= bytes;
+        }
+    }
+
+    /// Bytes that may still be written now.
+    pub(crate) fn left(&mut self, now: Duration) -> u64 {
+        self.forget(now);
+        self.limit.saturating_sub(self.spent)
+    }
+
+    fn forget(&mut self, now: Duration) {
+        while let Some(&(slot, written)) = self.slots.front() {
+            if SLOT * (slot as u32 + 1) + DAY > now {
+                break;
+            }
+            self.spent -= written;
+            self.slots.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn no_day_sees_more_than_its_budget(
+            writes in proptest::collection::vec((0_u64..20_000, 1_u64..400, any::<bool>()), 1..80),
+        ) {
+            let mut budget = Budget::new(1000);
+            let mut now = 0;
+            let mut written: Vec<(u64, u64)> = Vec::new();
+            for (pause, bytes, fails) in writes {
+                now += pause;
+                let at = Duration::from_secs(now);
+                let left = budget.left(at);
+                let taken = budget.take(bytes, at);
+                prop_assert_eq!(taken, bytes <= left);
+                if taken && fails {
+                    budget.give_back(bytes);
+                } else if taken {
+                    written.push((now, bytes));
+                }
+                let day: u64 = written.iter().filter(|(at, _)| at + 86_400 > now).map(|(_, bytes)| bytes).sum();
+                prop_assert!(day <= 1000);
+                // What is more than a day and a slot old is forgotten.
+                let about: u64 = written.iter().filter(|(at, _)| at + 87_000 > now).map(|(_, bytes)| bytes).sum();
+                prop_assert!(budget.left(at) >= 1000 - about);
+            }
+        }
+    }
+}

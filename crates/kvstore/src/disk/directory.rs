@@ -1,0 +1,342 @@
+//! The directory as several processes share it: what others did is seen by the times of the shard directories.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::index::{Candidate, Index, Store};
+use super::{Worth, identity_file, layout, listing};
+use crate::key::{Digest, PartKey};
+use crate::tier::TierError;
+
+/// A file that nobody committed in this time never will be.
+pub(crate) const ABANDONED: Duration = Duration::from_secs(3600);
+
+/// What this process knows and does about all stores of one directory.
+pub(crate) struct Directory {
+    pub(crate) root: PathBuf,
+    /// Bytes that all files may take.
+    pub(crate) limit: u64,
+    pub(crate) worth: Worth,
+    /// How names of this process's own uncommitted files begin.
+    pub(crate) mine: String,
+    pub(crate) state: Mutex<State>,
+    /// Held by the one thread that looks what others did or makes room.
+    pub(crate) upkeep: Mutex<Upkeep>,
+    pub(crate) counts: Counts,
+    scanned: Condvar,
+    closed: AtomicBool,
+}
+
+/// What changes with every store and load.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) index: Index,
+    /// Bytes of files that this process is writing.
+    pub(crate) reserved: u64,
+    /// Bytes reserved since the last look at what others did.
+    pub(crate) since_look: u64,
+    /// Bytes that were free then.
+    pub(crate) free_at_look: u64,
+    /// Bytes of damaged files that are kept.
+    pub(crate) quarantined: u64,
+    /// Whether everything has been looked at once.
+    pub(crate) complete: bool,
+}
+
+/// When the directory was looked at, and how long that took.
+pub(crate) struct Upkeep {
+    ended: Instant,
+    took: Duration,
+}
+
+/// What happened since the start.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) evicted_chunks: AtomicU64,
+    pub(crate) evicted_bytes: AtomicU64,
+    pub(crate) unremovable_files: AtomicU64,
+    pub(crate) abandoned_files: AtomicU64,
+    pub(crate) quarantined_files: AtomicU64,
+    pub(crate) scan_microseconds: AtomicU64,
+}
+
+impl State {
+    /// Bytes taken, those being written included.
+    pub(crate) fn taken(&self) -> u64 {
+        self.index.used() + self.reserved + self.quarantined
+    }
+
+    /// What others did is known as of now.
+    pub(crate) fn note_free(&mut self, limit: u64) {
+        self.since_look = 0;
+        self.free_at_look = limit.saturating_sub(self.taken());
+    }
+}
+
+impl Directory {
+    /// Knows nothing yet.
+    pub(crate) fn new(root: PathBuf, limit: u64, worth: Worth) -> io::Result<Self> {
+        Ok(Self {
+            root,
+            limit,
+            worth,
+            mine: format!("{}{:016x}-", layout::TEMPORARY, getrandom::u64().map_err(|e| io::Error::other(e.to_string()))?),
+            state: Mutex::default(),
+            upkeep: Mutex::new(Upkeep {
+                ended: Instant::now(),
+                took: Duration::ZERO,
+            }),
+            counts: Counts::default(),
+            scanned: Condvar::new(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// What is known now.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Looks at everything for the first time, on a thread of its own, and then at the times of files.
+    pub(crate) fn scan_in_background(self: &Arc<Self>) -> io::Result<()> {
+        let directory = Arc::clone(self);
+        std::thread::Builder::new()
+            .name("kv-scan".into())
+            .spawn(move || {
+                let begin = Instant::now();
+                let mut upkeep = lock(&directory.upkeep);
+                let looked = directory.look(&mut upkeep, None);
+                let took = begin.elapsed().as_micros();
+                directory
+                    .counts
+                    .scan_microseconds
+                    .store(took as u64, Ordering::Relaxed);
+                directory.state().complete = looked.is_ok();
+                directory.scanned.notify_all();
+                drop(upkeep);
+                directory.learn_times();
+            })
+            .map(drop)
+    }
+
+    /// Waits until everything has been looked at once; whether it has.
+    pub(crate) fn wait_for_scan(&self, limit: Duration) -> bool {
+        let state = self.state();
+        let waited = self
+            .scanned
+            .wait_timeout_while(state, limit, |state| !state.complete);
+        waited.unwrap_or_else(PoisonError::into_inner).0.complete
+    }
+
+    /// Nobody asks any more: background work ends soon.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Looks at what others did, if that has not just been done: looking takes at most 2% of the time.
+    pub(crate) fn look_sometimes(&self) {
+        let Ok(mut upkeep) = self.upkeep.try_lock() else {
+            return;
+        };
+        if upkeep.ended.elapsed() < 50 * upkeep.took {
+            return;
+        }
+        let complete = self.look(&mut upkeep, Some(unix_now())).is_ok();
+        self.state().complete |= complete;
+        self.remove_abandoned(ABANDONED);
+    }
+
+    /// Reads all shard directories that changed. Chunks that were not known count as used at `found`.
+    pub(crate) fn look(&self, upkeep: &mut Upkeep, found: Option<u64>) -> io::Result<()> {
+        let begin = Instant::now();
+        self.find_stores()?;
+        let stores = self.state().index.stores().len();
+        for store in 0..stores {
+            for shard in 0..layout::SHARDS {
+                if self.closed.load(Ordering::Relaxed) {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                self.look_at_shard(store, shard, found)?;
+            }
+        }
+        let quarantined = super::quarantine::bytes(&self.root)?;
+        let mut state = self.state();
+        state.quarantined = quarantined;
+        state.note_free(self.limit);
+        *upkeep = Upkeep {
+            ended: Instant::now(),
+            took: begin.elapsed(),
+        };
+        Ok(())
+    }
+
+    /// The directory of a shard.
+    pub(crate) fn shard_path(&self, store: &str, shard: usize) -> PathBuf {
+        self.root.join(store).join(layout::shard_name(shard))
+    }
+
+    /// The file of a part.
+    pub(crate) fn part_path(&self, store: &str, key: &PartKey) -> PathBuf {
+        let shard = self.shard_path(store, usize::from(key.digest[0]));
+        shard.join(layout::file_name(key))
+    }
+
+    /// Removes a chunk's files and forgets it; the bytes that came free. What cannot be removed stays known.
+    pub(crate) fn remove_chunk(&self, store: usize, digest: &Digest) -> io::Result<u64> {
+        let (chunk, name) = {
+            let mut state = self.state();
+            let Some(chunk) = state.index.remove(store, digest) else {
+                return Ok(0);
+            };
+            (chunk, state.index.stores()[store].name.clone())
+        };
+        let each = chunk.bytes / chunk.parts.len().max(1) as u64;
+        let mut failed = None;
+        let mut kept = 0;
+        for part in &chunk.parts {
+            let key = part.key(*digest);
+            if let Err(error) = absent(fs::remove_file(self.part_path(&name, &key))) {
+                let used = chunk.last_use.unwrap_or(0);
+                self.state().index.insert(store, &key, each, used);
+                self.counts
+                    .unremovable_files
+                    .fetch_add(1, Ordering::Relaxed);
+                kept += each;
+                failed = Some(error);
+            }
+        }
+        failed.map_or(Ok(chunk.bytes - kept), Err)
+    }
+
+    /// Removes all parts of a chunk, those that others wrote lately too.
+    pub(crate) fn remove_unseen(&self, store: usize, digest: &Digest) -> io::Result<()> {
+        self.look_at_shard(store, usize::from(digest[0]), Some(unix_now()))?;
+        self.remove_chunk(store, digest).map(drop)
+    }
+
+    /// Removes files that nobody committed within `age`; how many.
+    pub(crate) fn remove_abandoned(&self, age: Duration) -> usize {
+        let before = unix_now().saturating_sub(age.as_secs());
+        let old: Vec<PathBuf> = {
+            let state = self.state();
+            let old = state
+                .index
+                .temporaries()
+                .filter(|(.., file)| file.modified <= before);
+            old.map(|(store, shard, file)| {
+                let store = &state.index.stores()[store].name;
+                self.shard_path(store, shard).join(&file.name)
+            })
+            .collect()
+        };
+        // Their directories changed, so the next look finds the room.
+        let removed = old
+            .iter()
+            .filter(|path| fs::remove_file(path).is_ok())
+            .count();
+        self.counts
+            .abandoned_files
+            .fetch_add(removed as u64, Ordering::Relaxed);
+        removed
+    }
+
+    /// Asks the files of chunks whose last use is not known, one file each.
+    pub(crate) fn learn_times(&self) {
+        let candidates = self.state().index.candidates();
+        for candidate in candidates.iter().filter(|known| known.last_use.is_none()) {
+            if self.closed.load(Ordering::Relaxed) {
+                return;
+            }
+            if let Some(used) = self.last_use(candidate) {
+                self.state()
+                    .index
+                    .touch(candidate.store, &candidate.digest, used);
+            }
+        }
+    }
+
+    /// When a chunk was used last, by any process; None when it is gone.
+    pub(crate) fn last_use(&self, candidate: &Candidate) -> Option<u64> {
+        let path = {
+            let state = self.state();
+            let store = &state.index.stores()[candidate.store].name;
+            self.part_path(store, &candidate.part.key(candidate.digest))
+        };
+        listing::length_and_time(&path)
+            .ok()
+            .flatten()
+            .map(|(_, time)| time)
+    }
+
+    /// The stores below the root that are not known yet.
+    fn find_stores(&self) -> io::Result<()> {
+        let entries = match fs::read_dir(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        for entry in entries {
+            let name = entry?.file_name();
+            if let Some(name) = name.to_str().filter(|name| layout::is_store_name(name)) {
+                let at = self.root.join(name);
+                self.state().index.store(name, || identity_file::read(&at));
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_shard(&self, store: usize, shard: usize, found: Option<u64>) -> io::Result<()> {
+        let (before, path, identity) = {
+            let state = self.state();
+            let Store { name, identity, .. } = &state.index.stores()[store];
+            let path = self.shard_path(name, shard);
+            (state.index.before(store, shard), path, identity.clone())
+        };
+        if !before.is_stale(listing::stamp(&path)?) {
+            return Ok(());
+        }
+        let mut listing = listing::list(&path, identity.as_ref())?;
+        listing
+            .temporaries
+            .retain(|file| !file.name.starts_with(&self.mine));
+        self.state()
+            .index
+            .apply((store, shard), before, listing, found);
+        Ok(())
+    }
+}
+
+/// What is behind a lock; a thread that panicked while it held one has left counts at worst, which the next look corrects.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// That a file is gone already is no error.
+pub(crate) fn absent(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if is_gone(&error) => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether a file is not there, or was until another machine removed it.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::StaleNetworkFileHandle
+    )
+}
+
+/// An error of the file system as one of the tier.
+pub(crate) fn failed(doing: &str, path: &Path, error: &io::Error) -> TierError {
+    TierError::Failed(format!("{doing} {}: {error}", path.display()))
+}

@@ -1,0 +1,58 @@
+//! `identity.json` beside a store's parts: what the store is, for people and for those who need its geometry.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::layout::{self, IDENTITY_FILE};
+use crate::format::VERSION;
+use crate::key::StoreIdentity;
+
+#[derive(Serialize, Deserialize)]
+struct IdentityFile {
+    format: u32,
+    about: String,
+    identity: StoreIdentity,
+}
+
+/// Makes the store's directory with its identity file, if it is not there or says something else.
+pub(crate) fn ensure(store: &Path, temporary: &str, identity: &StoreIdentity) -> io::Result<()> {
+    if read(store).as_ref() == Some(identity) {
+        return Ok(());
+    }
+    fs::create_dir_all(store)?;
+    let file = IdentityFile {
+        format: VERSION,
+        about: about(identity),
+        identity: identity.clone(),
+    };
+    let beside = store.join(temporary);
+    fs::write(&beside, serde_json::to_string_pretty(&file)? + "\n")?;
+    fs::rename(&beside, store.join(IDENTITY_FILE))
+}
+
+/// What the file in `store` says; None when it is missing, or not that of this directory.
+pub(crate) fn read(store: &Path) -> Option<StoreIdentity> {
+    let text = fs::read(store.join(IDENTITY_FILE)).ok()?;
+    let file: IdentityFile = serde_json::from_slice(&text).ok()?;
+    let name = layout::store_name(&file.identity.digest());
+    (store.file_name()?.to_str()? == name).then_some(file.identity)
+}
+
+/// An identity in words.
+pub(crate) fn about(identity: &StoreIdentity) -> String {
+    let StoreIdentity {
+        cache,
+        layers,
+        kv_heads,
+        block_tokens,
+        dtype,
+        ..
+    } = identity;
+    let weights = cache.get(..12).unwrap_or(cache);
+    format!(
+        "{layers} layers x {kv_heads} KV heads, {dtype}, blocks of {block_tokens} tokens, weights and numerics {weights}"
+    )
+}

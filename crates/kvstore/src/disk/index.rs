@@ -1,0 +1,289 @@
+//! What is in the directory, as far as this process knows.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use super::layout::SHARDS;
+use super::listing::{Listing, Stamp, Temporary};
+use crate::key::{Digest, PartKey, StoreIdentity};
+
+/// A part of a known chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) blocks: u16,
+    pub(crate) head: u16,
+    pub(crate) layers: (u16, u16),
+}
+
+impl Part {
+    fn of(key: &PartKey) -> Self {
+        Self {
+            blocks: key.blocks,
+            head: key.head,
+            layers: key.layers,
+        }
+    }
+
+    /// The part's full name.
+    pub(crate) fn key(self, digest: Digest) -> PartKey {
+        let Self {
+            blocks,
+            head,
+            layers,
+        } = self;
+        PartKey {
+            digest,
+            blocks,
+            head,
+            layers,
+        }
+    }
+}
+
+/// All parts of a digest.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chunk {
+    pub(crate) parts: Vec<Part>,
+    /// Bytes of the files.
+    pub(crate) bytes: u64,
+    /// Seconds since 1970; None until the file was asked.
+    pub(crate) last_use: Option<u64>,
+}
+
+#[derive(Default)]
+struct Shard {
+    stamp: Option<Stamp>,
+    /// Counts what this process changed itself, to tell whether a listing is older than that.
+    changes: u64,
+    chunks: HashMap<Digest, Chunk>,
+    temporaries: Vec<Temporary>,
+}
+
+/// One store: all that is of one identity.
+pub(crate) struct Store {
+    /// Name of its directory.
+    pub(crate) name: String,
+    /// What it is, when its identity file says so.
+    pub(crate) identity: Option<StoreIdentity>,
+    shards: Vec<Shard>,
+}
+
+/// What is known of a shard before it is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Before {
+    pub(crate) stamp: Option<Stamp>,
+    changes: u64,
+    is_empty: bool,
+}
+
+/// A chunk among those that may leave.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) store: usize,
+    pub(crate) digest: Digest,
+    pub(crate) bytes: u64,
+    pub(crate) last_use: Option<u64>,
+    /// One of its parts: files of a chunk are used together, so the time of one stands for all.
+    pub(crate) part: Part,
+}
+
+/// Chunks by store and shard, and the bytes they take.
+#[derive(Default)]
+pub(crate) struct Index {
+    stores: Vec<Store>,
+    used: u64,
+}
+
+impl Index {
+    /// Bytes of all files known, committed or not.
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// The stores, by the numbers that other methods take.
+    pub(crate) fn stores(&self) -> &[Store] {
+        &self.stores
+    }
+
+    /// The number of the store with this directory; a new one if it is not known.
+    pub(crate) fn store(
+        &mut self,
+        name: &str,
+        identity: impl FnOnce() -> Option<StoreIdentity>,
+    ) -> usize {
+        let known = self.stores.iter().position(|store| store.name == name);
+        known.unwrap_or_else(|| {
+            self.stores.push(Store {
+                name: name.to_owned(),
+                identity: identity(),
+                shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            });
+            self.stores.len() - 1
+        })
+    }
+
+    /// Whether a part is known to be there.
+    pub(crate) fn has(&self, store: usize, key: &PartKey) -> bool {
+        let chunk = self.shard(store, &key.digest).chunks.get(&key.digest);
+        chunk.is_some_and(|chunk| chunk.parts.contains(&Part::of(key)))
+    }
+
+    /// A part is there: stored or found by this process.
+    pub(crate) fn insert(&mut self, store: usize, key: &PartKey, bytes: u64, now: u64) {
+        let shard = self.shard_mut(store, &key.digest);
+        shard.changes += 1;
+        let chunk = shard.chunks.entry(key.digest).or_default();
+        chunk.last_use = Some(now);
+        if !chunk.parts.contains(&Part::of(key)) {
+            chunk.parts.push(Part::of(key));
+            chunk.bytes += bytes;
+            self.used += bytes;
+        }
+    }
+
+    /// A part is not there any more.
+    pub(crate) fn remove_part(&mut self, store: usize, key: &PartKey, bytes: u64) {
+        let shard = self.shard_mut(store, &key.digest);
+        let Entry::Occupied(mut entry) = shard.chunks.entry(key.digest) else {
+            return;
+        };
+        let chunk = entry.get_mut();
+        let Some(at) = chunk.parts.iter().position(|part| *part == Part::of(key)) else {
+            return;
+        };
+        chunk.parts.swap_remove(at);
+        let bytes = bytes.min(chunk.bytes);
+        chunk.bytes -= bytes;
+        if chunk.parts.is_empty() {
+            entry.remove();
+        }
+        shard.changes += 1;
+        self.used -= bytes;
+    }
+
+    /// A chunk is forgotten; its parts, to be removed from the directory.
+    pub(crate) fn remove(&mut self, store: usize, digest: &Digest) -> Option<Chunk> {
+        let shard = self.shard_mut(store, digest);
+        let chunk = shard.chunks.remove(digest)?;
+        shard.changes += 1;
+        self.used -= chunk.bytes;
+        Some(chunk)
+    }
+
+    /// A chunk is used now, or was by somebody else.
+    pub(crate) fn touch(&mut self, store: usize, digest: &Digest, now: u64) {
+        if let Some(chunk) = self.shard_mut(store, digest).chunks.get_mut(digest) {
+            chunk.last_use = chunk.last_use.max(Some(now));
+        }
+    }
+
+    /// What is known of a shard, to be handed to `apply` with the listing that is made next.
+    pub(crate) fn before(&self, store: usize, shard: usize) -> Before {
+        let shard = &self.stores[store].shards[shard];
+        Before {
+            stamp: shard.stamp,
+            changes: shard.changes,
+            is_empty: shard.chunks.is_empty() && shard.temporaries.is_empty(),
+        }
+    }
+
+    /// Takes over what a shard directory held. `found` is the last use of chunks that were not known.
+    pub(crate) fn apply(
+        &mut self,
+        at: (usize, usize),
+        before: Before,
+        listing: Listing,
+        found: Option<u64>,
+    ) {
+        let shard = &mut self.stores[at.0].shards[at.1];
+        let bytes_before = shard.bytes();
+        let mut chunks = group(&listing.parts);
+        for (digest, chunk) in &mut chunks {
+            let known = shard.chunks.get(digest).map(|known| known.last_use);
+            chunk.last_use = known.unwrap_or(found);
+        }
+        if shard.changes == before.changes {
+            shard.stamp = listing.stamp;
+            shard.chunks = chunks;
+        } else {
+            // This process stored or removed something meanwhile: what was listed is only added, and listed again next time.
+            shard.stamp = None;
+            for (digest, chunk) in chunks {
+                shard.chunks.entry(digest).or_insert(chunk);
+            }
+        }
+        shard.temporaries = listing.temporaries;
+        self.used = self.used + shard.bytes() - bytes_before;
+    }
+
+    /// Every chunk, in no order.
+    pub(crate) fn candidates(&self) -> Vec<Candidate> {
+        self.chunks()
+            .filter_map(|(store, digest, chunk)| {
+                Some(Candidate {
+                    store,
+                    digest: *digest,
+                    bytes: chunk.bytes,
+                    last_use: chunk.last_use,
+                    part: *chunk.parts.first()?,
+                })
+            })
+            .collect()
+    }
+
+    /// Every chunk with the number of its store.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = (usize, &Digest, &Chunk)> {
+        self.stores.iter().enumerate().flat_map(|(number, store)| {
+            let chunks = store.shards.iter().flat_map(|shard| &shard.chunks);
+            chunks.map(move |(digest, chunk)| (number, digest, chunk))
+        })
+    }
+
+    /// Files that are not committed: store, shard, file.
+    pub(crate) fn temporaries(&self) -> impl Iterator<Item = (usize, usize, &Temporary)> {
+        self.stores.iter().enumerate().flat_map(|(number, store)| {
+            store
+                .shards
+                .iter()
+                .enumerate()
+                .flat_map(move |(at, shard)| {
+                    shard.temporaries.iter().map(move |file| (number, at, file))
+                })
+        })
+    }
+
+    fn shard(&self, store: usize, digest: &Digest) -> &Shard {
+        &self.stores[store].shards[usize::from(digest[0])]
+    }
+
+    fn shard_mut(&mut self, store: usize, digest: &Digest) -> &mut Shard {
+        &mut self.stores[store].shards[usize::from(digest[0])]
+    }
+}
+
+impl Before {
+    /// Whether a directory with this time has to be read.
+    pub(crate) fn is_stale(&self, stamp: Option<Stamp>) -> bool {
+        match stamp {
+            Some(_) => self.stamp != stamp,
+            None => !self.is_empty,
+        }
+    }
+}
+
+impl Shard {
+    fn bytes(&self) -> u64 {
+        let chunks: u64 = self.chunks.values().map(|chunk| chunk.bytes).sum();
+        chunks + self.temporaries.iter().map(|file| file.bytes).sum::<u64>()
+    }
+}
+
+fn group(parts: &[(PartKey, u64)]) -> HashMap<Digest, Chunk> {
+    let mut chunks: HashMap<Digest, Chunk> = HashMap::with_capacity(parts.len());
+    for (key, bytes) in parts {
+        let chunk = chunks.entry(key.digest).or_default();
+        chunk.parts.push(Part::of(key));
+        chunk.bytes += bytes;
+    }
+    chunks
+}

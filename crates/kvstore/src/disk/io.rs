@@ -1,0 +1,303 @@
+//! Bytes between files and the caller's memory: buffered or direct, in pieces that are summed while they are in the CPU's cache.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::format::{Checksum, HEADER_BYTES, HeaderPage};
+
+/// Bytes that are read and then summed at once: stays in the second-level cache, and is long enough for a disk.
+const PIECE: usize = 512 << 10;
+/// What direct I/O asks of addresses and lengths on every disk with 512-byte sectors; where it asks for more, it says EINVAL and we read buffered.
+const SECTOR: usize = 512;
+
+/// Whether files are read and written past the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direct {
+    /// Reads are direct unless the file is in the page cache; writes are buffered.
+    #[default]
+    Auto,
+    /// Reads and writes are direct wherever the file system and the addresses allow it.
+    On,
+    /// Never.
+    Off,
+}
+
+/// How the files of one directory are read and written, and how many of them in which way.
+pub(crate) struct Io {
+    direct: Direct,
+    /// The file system said once that it has no direct I/O.
+    refused: AtomicBool,
+    /// Files read past the page cache.
+    pub(crate) direct_reads: AtomicU64,
+    /// Files read through it.
+    pub(crate) buffered_reads: AtomicU64,
+}
+
+/// A page where direct I/O can put a header.
+#[repr(align(4096))]
+struct Page(HeaderPage);
+
+impl Io {
+    /// Nothing read yet.
+    pub(crate) fn new(direct: Direct) -> Self {
+        Self {
+            direct,
+            refused: AtomicBool::new(false),
+            direct_reads: AtomicU64::new(0),
+            buffered_reads: AtomicU64::new(0),
+        }
+    }
+
+    /// Reads the page of the header and then `into`, one slice after another; returns the page and the CRC-64 of what is in `into`.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the file ends before.
+    pub(crate) fn read(
+        &self,
+        file: &File,
+        into: &mut [&mut [u8]],
+    ) -> io::Result<(HeaderPage, u64)> {
+        let payload: usize = into.iter().map(|slice| slice.len()).sum();
+        let aligned = into.iter().all(|s| is_aligned(s.as_ptr(), s.len()));
+        let mut direct =
+            self.is_direct(aligned) && !(self.direct == Direct::Auto && is_cached(file, payload));
+        direct = direct && self.past_cache(file);
+        let count = if direct {
+            &self.direct_reads
+        } else {
+            &self.buffered_reads
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        match read_summed(file, into) {
+            Err(error) if direct && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+                self.through_cache(file)?;
+                read_summed(file, into)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Fills a new file: `from` after the page of the header, which `header` makes of the payload's CRC-64 and which is written last.
+    /// The file has its final length from the start, so that others count what is being written.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn write(
+        &self,
+        file: &File,
+        from: &[&[u8]],
+        header: impl FnOnce(u64) -> HeaderPage,
+    ) -> io::Result<()> {
+        let payload: usize = from.iter().map(|slice| slice.len()).sum();
+        file.set_len(super::layout::file_bytes(payload as u64))?;
+        let aligned = from.iter().all(|s| is_aligned(s.as_ptr(), s.len()));
+        let direct = self.direct == Direct::On && self.is_direct(aligned) && self.past_cache(file);
+        let sum = match write_summed(file, from) {
+            Err(error) if direct && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+                self.through_cache(file)?;
+                write_summed(file, from)?
+            }
+            answer => answer?,
+        };
+        let page = Page(header(sum));
+        write_all(file, &mut [IoSlice::new(&page.0)], 0)
+    }
+
+    fn is_direct(&self, aligned: bool) -> bool {
+        aligned && self.direct != Direct::Off && !self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Turns direct I/O on for `file`; false when the file system has none.
+    fn past_cache(&self, file: &File) -> bool {
+        let done = rustix::fs::fcntl_setfl(file, OFlags::DIRECT).is_ok();
+        if !done {
+            self.refused.store(true, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Turns it off again: the file system took the flag and then refused the addresses or lengths.
+    fn through_cache(&self, file: &File) -> io::Result<()> {
+        self.refused.store(true, Ordering::Relaxed);
+        Ok(rustix::fs::fcntl_setfl(file, OFlags::empty())?)
+    }
+}
+
+/// A new file that nobody else has, for writing.
+///
+/// # Errors
+/// `NotFound` when its directory is not there, and those of the file system.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+    Ok(File::from(rustix::fs::open(path, flags, mode)?))
+}
+
+/// Closes a file that was written. A network file system may say only now that the bytes did not arrive; dropping the file would lose that.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn close(file: File) -> io::Result<()> {
+    // SAFETY: the descriptor is ours alone (`into_raw_fd` gave it up), open, and not used after this.
+    Ok(unsafe { rustix::io::try_close(file.into_raw_fd()) }?)
+}
+
+fn is_aligned(address: *const u8, bytes: usize) -> bool {
+    address.addr().is_multiple_of(SECTOR) && bytes.is_multiple_of(SECTOR)
+}
+
+fn read_summed(file: &File, into: &mut [&mut [u8]]) -> io::Result<(HeaderPage, u64)> {
+    let mut page = Page([0; HEADER_BYTES]);
+    let mut sum = Checksum::new();
+    let mut at = 0;
+    // The header comes with the first piece: one request less for a file that is not cached.
+    let mut head = Some(&mut page.0);
+    let mut pieces = Pieces::new(into.iter_mut().map(|slice| &mut **slice));
+    loop {
+        let mut piece = pieces.take(PIECE);
+        let bytes: usize = piece.iter().map(|slice| slice.len()).sum();
+        let header = head.take();
+        if bytes == 0 && header.is_none() {
+            break;
+        }
+        let with_header = bytes + header.as_ref().map_or(0, |page| page.len());
+        let first = header.map(|page| IoSliceMut::new(page.as_mut_slice()));
+        let mut slices: Vec<_> = first
+            .into_iter()
+            .chain(piece.iter_mut().map(|s| IoSliceMut::new(s)))
+            .collect();
+        read_all(file, &mut slices, at)?;
+        at += with_header as u64;
+        piece.iter().for_each(|slice| sum.update(slice));
+    }
+    Ok((page.0, sum.value()))
+}
+
+fn write_summed(file: &File, from: &[&[u8]]) -> io::Result<u64> {
+    let mut sum = Checksum::new();
+    let mut at = HEADER_BYTES as u64;
+    let mut rest = from
+        .iter()
+        .copied()
+        .flat_map(|slice| slice.chunks(PIECE))
+        .peekable();
+    while rest.peek().is_some() {
+        let mut piece = Vec::new();
+        let mut bytes = 0;
+        while let Some(slice) = rest.next_if(|next| bytes == 0 || bytes + next.len() <= PIECE) {
+            bytes += slice.len();
+            sum.update(slice);
+            piece.push(IoSlice::new(slice));
+        }
+        write_all(file, &mut piece, at)?;
+        at += bytes as u64;
+    }
+    Ok(sum.value())
+}
+
+/// Slices handed out again in pieces of at most so many bytes.
+struct Pieces<'a, I: Iterator<Item = &'a mut [u8]>> {
+    rest: I,
+    begun: &'a mut [u8],
+}
+
+impl<'a, I: Iterator<Item = &'a mut [u8]>> Pieces<'a, I> {
+    fn new(rest: I) -> Self {
+        Self {
+            rest,
+            begun: &mut [],
+        }
+    }
+
+    /// The next slices, `limit` bytes together unless they are the last.
+    fn take(&mut self, limit: usize) -> Vec<&'a mut [u8]> {
+        let mut piece = Vec::new();
+        let mut room = limit;
+        while room > 0 {
+            let slice = std::mem::take(&mut self.begun);
+            let slice = if slice.is_empty() {
+                self.rest.next()
+            } else {
+                Some(slice)
+            };
+            let Some(slice) = slice else { break };
+            let (now, later) = slice.split_at_mut(room.min(slice.len()));
+            room -= now.len();
+            self.begun = later;
+            piece.push(now);
+        }
+        piece
+    }
+}
+
+/// The kernel's bound on the slices of one call (`IOV_MAX`).
+const MOST_SLICES: usize = 1024;
+
+fn read_all(file: &File, mut slices: &mut [IoSliceMut<'_>], mut at: u64) -> io::Result<()> {
+    IoSliceMut::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        let some = slices.len().min(MOST_SLICES);
+        let bytes = rustix::io::retry_on_intr(|| {
+            rustix::io::preadv(file.as_fd(), &mut slices[..some], at)
+        })?;
+        if bytes == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        at += bytes as u64;
+        IoSliceMut::advance_slices(&mut slices, bytes);
+    }
+    Ok(())
+}
+
+fn write_all(file: &File, mut slices: &mut [IoSlice<'_>], mut at: u64) -> io::Result<()> {
+    IoSlice::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        let some = slices.len().min(MOST_SLICES);
+        let bytes =
+            rustix::io::retry_on_intr(|| rustix::io::pwritev(file.as_fd(), &slices[..some], at))?;
+        if bytes == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        at += bytes as u64;
+        IoSlice::advance_slices(&mut slices, bytes);
+    }
+    Ok(())
+}
+
+/// Whether nearly all of a file is in the page cache (what little is not, readahead fetches).
+///
+/// `mincore` and not `preadv2(RWF_NOWAIT)`: that one starts readahead where it finds nothing, so a file that was asked about looks cached to the
+/// next who asks.
+fn is_cached(file: &File, payload: usize) -> bool {
+    let bytes = HEADER_BYTES + payload;
+    let mut pages = vec![0_u8; bytes.div_ceil(4096)];
+    // SAFETY: a new mapping at an address of the kernel's choice; nothing reads it, so a file that shrinks meanwhile cannot fault us. `pages` has a
+    // byte for each page of it (of 4096 bytes; where pages are larger, the kernel fills fewer). It is unmapped before anything else happens.
+    let asked = unsafe {
+        let map = libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        );
+        if map == libc::MAP_FAILED {
+            return true;
+        }
+        let answer = libc::mincore(map, bytes, pages.as_mut_ptr());
+        libc::munmap(map, bytes);
+        answer
+    };
+    let pages = &pages[..bytes.div_ceil(rustix::param::page_size().max(4096))];
+    let resident = pages.iter().filter(|&&page| page & 1 == 1).count();
+    asked != 0 || resident * 16 >= pages.len() * 15
+}
