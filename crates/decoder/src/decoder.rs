@@ -1,13 +1,14 @@
 //! The decoder as others see it: loaded once, stepped by its own thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use penstock_formats::Checkpoint;
-use penstock_kernels::{Cpu, Isa, KvLayout, KvPool, KvType, Packed};
+use penstock_kernels::{Cpu, Isa, KvLayout, KvPool, KvType, Packed, PoolHandle};
 
 use crate::error::DecoderError;
 use crate::forward::{Buffers, forward};
@@ -35,8 +36,23 @@ pub struct Info {
     pub weights_bytes: usize,
     /// KV pool, when all of it has been touched.
     pub kv_bytes: usize,
+    /// What the KV pool holds.
+    pub kv: KvShare,
     /// Start-up stages: name, seconds, detail.
     pub stages: Vec<(String, f64, String)>,
+}
+
+/// The part of the model's keys and values that a rank's pool holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvShare {
+    /// Layers, counted over the whole model.
+    pub layers: Range<usize>,
+    /// KV heads, counted over the whole model, in the order of their extents in a block.
+    pub heads: Range<usize>,
+    /// Layers of the whole model.
+    pub all_layers: usize,
+    /// KV heads of the whole model.
+    pub all_heads: usize,
 }
 
 type Answer = Arc<(Mutex<Option<Result<StepOutput, DecoderError>>>, Condvar)>;
@@ -66,6 +82,7 @@ impl Ticket {
 /// Steps run one after another on the decoder's own thread and its pool; [`Decoder::submit`] returns at once.
 pub struct Decoder {
     info: Info,
+    pool: PoolHandle,
     jobs: Option<mpsc::Sender<(StepPlan, Answer)>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -134,7 +151,8 @@ impl Decoder {
             ),
         );
         let runner = Runner::new(cpu, model, options, peers);
-        let kv_bytes = runner.kv.blocks() * runner.kv.layout().block_bytes();
+        let (pool, kv) = (runner.kv.handle(), runner.share());
+        let kv_bytes = pool.blocks() * pool.layout().block_bytes();
         let tokens = options.num_blocks * options.block_size;
         let kv_name = if options.kv == KvType::F32 {
             "f32"
@@ -158,6 +176,7 @@ impl Decoder {
             fingerprint,
             weights_bytes,
             kv_bytes,
+            kv,
             stages: stages.ended,
         };
         let (jobs, queue) = mpsc::channel();
@@ -166,6 +185,7 @@ impl Decoder {
             .spawn(move || runner.serve(&queue))?;
         Ok(Self {
             info,
+            pool,
             jobs: Some(jobs),
             thread: Some(thread),
         })
@@ -174,6 +194,11 @@ impl Decoder {
     /// Facts about the decoder.
     pub fn info(&self) -> &Info {
         &self.info
+    }
+
+    /// The KV pool, for those who borrow blocks of it between steps. It outlives the decoder.
+    pub fn pool(&self) -> PoolHandle {
+        self.pool.clone()
     }
 
     /// Starts a step.
@@ -234,6 +259,16 @@ impl Runner {
         }
     }
 
+    fn share(&self) -> KvShare {
+        let Model { spec, shard, .. } = &self.model;
+        KvShare {
+            layers: shard.layers(),
+            heads: shard.kv_heads(spec),
+            all_layers: spec.layers,
+            all_heads: spec.attention.kv_heads,
+        }
+    }
+
     fn serve(mut self, queue: &mpsc::Receiver<(StepPlan, Answer)>) {
         while let Ok((plan, answer)) = queue.recv() {
             let result = catch_unwind(AssertUnwindSafe(|| self.step(plan)));
@@ -252,6 +287,7 @@ impl Runner {
 
     fn step(&mut self, mut plan: StepPlan) -> Result<StepOutput, DecoderError> {
         plan.check(&self.limits)?;
+        let mut kv = plan.claim(&mut self.kv)?;
         for registration in plan.registrations.drain(..) {
             let slot = registration.slot;
             self.slots[slot] = Some(registration);
@@ -269,11 +305,12 @@ impl Runner {
             &self.cpu,
             &self.model,
             &self.frequencies,
-            &mut self.kv,
+            &mut kv,
             &plan,
             &mut self.buffers,
             &mut *self.peers,
         )?;
+        drop(kv);
         Ok(read_off(
             &self.cpu,
             &self.model,

@@ -2,7 +2,7 @@
 
 use penstock_comm::Lost;
 use penstock_kernels::{
-    ActForm, Acts, Aligned, AttentionPlan, Columns, Cpu, KvPool, Mode, Place, Rotation, Sequence,
+    ActForm, Acts, Aligned, AttentionPlan, Columns, Cpu, KvClaim, Mode, Place, Rotation, Sequence,
 };
 
 use crate::model::{Layer, Model};
@@ -66,7 +66,7 @@ pub(crate) fn forward(
     cpu: &Cpu,
     model: &Model,
     frequencies: &[f32],
-    kv: &mut KvPool,
+    kv: &mut KvClaim<'_>,
     plan: &StepPlan,
     buffers: &mut Buffers,
     peers: &mut dyn Peers,
@@ -108,7 +108,7 @@ fn places(
     sequences: &[Sequence],
     plan: &StepPlan,
     frequencies: &[f32],
-    kv: &KvPool,
+    kv: &KvClaim<'_>,
     cos_sin: &mut [f32],
 ) -> Vec<Place> {
     let (block_size, dim) = (kv.layout().block_size, 2 * frequencies.len());
@@ -150,7 +150,7 @@ impl Step<'_> {
         &self,
         index: usize,
         layer: &Layer,
-        kv: &mut KvPool,
+        kv: &mut KvClaim<'_>,
         attention: &mut AttentionPlan,
         b: &mut Buffers,
         peers: &mut dyn Peers,

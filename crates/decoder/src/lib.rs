@@ -17,7 +17,7 @@ mod spec;
 mod step;
 mod wiring;
 
-pub use decoder::{Decoder, Info, Ticket};
+pub use decoder::{Decoder, Info, KvShare, Ticket};
 pub use error::DecoderError;
 pub use options::{Numerics, Options, RawOptions};
 pub use peers::{After, Alone, Before, Local, Peers};

@@ -1,6 +1,6 @@
 //! A step's input and output: flat columns, as the scheduler plans them (see ARCHITECTURE.md, StepPlan).
 
-use penstock_kernels::{Logprob, Sampling};
+use penstock_kernels::{KvClaim, KvPool, Logprob, Sampling};
 
 use crate::error::DecoderError;
 
@@ -149,6 +149,22 @@ impl StepPlan {
         let (start, length) = (self.starts[i] as usize, self.lengths[i] as usize);
         let table = &self.blocks[self.block_offsets[i] as usize..];
         &table[start / block_size..(start + length).div_ceil(block_size)]
+    }
+
+    /// The blocks that the (checked) sequence reads only. What its table names behind the tokens of this step is not touched.
+    fn read(&self, i: usize, block_size: usize) -> &[i32] {
+        let table = &self.blocks[self.block_offsets[i] as usize..];
+        &table[..self.starts[i] as usize / block_size]
+    }
+
+    /// Takes the (checked) plan's blocks for the duration of the step.
+    pub(crate) fn claim<'a>(&self, kv: &'a mut KvPool) -> Result<KvClaim<'a>, DecoderError> {
+        let (all, size) = (0..self.sequences(), kv.layout().block_size);
+        let number = |&block: &i32| block as usize;
+        let writes = all.clone().flat_map(|i| self.written(i, size)).map(number);
+        let reads = all.flat_map(|i| self.read(i, size)).map(number);
+        kv.claim(writes, reads)
+            .map_err(|lent| DecoderError::Plan(format!("{lent}: its transfer must end first")))
     }
 
     fn check_sequence(&self, i: usize, limits: &Limits) -> Result<(), DecoderError> {

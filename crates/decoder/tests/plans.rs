@@ -173,6 +173,46 @@ fn blocks_may_be_shared_by_readers() {
     assert_eq!(output.tokens[0], output.tokens[1]);
 }
 
+/// What a transfer has is refused by name, and only while it has it; what a step has is not lent.
+#[test]
+fn a_lent_block_is_in_no_plan() {
+    let decoder = load("mistral", &limits());
+    let pool = decoder.pool();
+    let expected = step(&decoder, plan()).unwrap();
+    let message = |plan: StepPlan| match step(&decoder, plan) {
+        Err(DecoderError::Plan(message)) => message,
+        other => panic!("not refused: {other:?}"),
+    };
+    let loading = pool.write(1).unwrap();
+    assert!(message(plan()).contains("block 1 is lent for writing"));
+    drop(loading);
+    let storing = pool.read(6).unwrap();
+    assert!(message(plan()).contains("block 6, to be written, is lent for reading"));
+    // The blocks of a refused plan are free again.
+    assert!(pool.write(3).is_some() && pool.write(1).is_some());
+    drop(storing);
+    assert_eq!(step(&decoder, plan()).unwrap(), expected);
+}
+
+/// Readers of a block do not disturb steps that read it, nor does whoever has a block behind the step's tokens.
+#[test]
+fn a_step_shares_what_it_reads() {
+    let decoder = load("mistral", &limits());
+    step(&decoder, plan()).unwrap();
+    let next = StepPlan {
+        starts: vec![20, 5],
+        lengths: vec![1, 1],
+        tokens: vec![5, 5],
+        blocks: vec![3, 1, 7, 6],
+        block_offsets: vec![0, 3, 4],
+        ..plan()
+    };
+    let expected = step(&decoder, next.clone()).unwrap();
+    let (read, write) = (decoder.pool().read(3), decoder.pool().write(7));
+    assert!(read.is_some() && write.is_some());
+    assert_eq!(step(&decoder, next).unwrap(), expected);
+}
+
 #[test]
 fn the_ends_of_the_ranges_are_accepted() {
     let last = StepPlan {

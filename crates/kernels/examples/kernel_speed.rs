@@ -74,7 +74,11 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
         block_size: 32,
         dtype: KvType::Bf16,
     };
-    let mut kv = KvPool::new(layout, context.div_ceil(32));
+    let mut pool = KvPool::new(layout, context.div_ceil(32));
+    let blocks = 0..pool.blocks();
+    let Ok(mut kv) = pool.claim(blocks, []) else {
+        unreachable!("nobody else has the pool")
+    };
     let width = (9 + 6) * 64;
     let mut qkv = Aligned::zeroed(context * width);
     Noise.fill_f32(5, &mut qkv);

@@ -81,6 +81,11 @@ impl<T: Plain> Aligned<T> {
         }
     }
 
+    /// The first item, without a reference to all of them: for owners who hand out parts.
+    pub(crate) fn base(&self) -> *mut T {
+        self.ptr.as_ptr()
+    }
+
     /// Grows to at least `len` items; contents are then unspecified numbers.
     pub fn ensure(&mut self, len: usize) {
         if self.len < len {

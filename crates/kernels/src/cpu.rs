@@ -6,7 +6,7 @@ use crate::acts::{ActForm, Acts};
 use crate::buffer::{Aligned, Columns, Shared};
 use crate::gemm::{self, Mode, Tile};
 use crate::isa::Isa;
-use crate::kv::KvPool;
+use crate::lend::KvClaim;
 use crate::ops;
 use crate::packed::{GROUP, PANEL, Packed};
 use crate::pool::Pool;
@@ -255,7 +255,7 @@ impl Cpu {
         rotation: &Rotation<'_>,
         places: &[Place],
         layer: usize,
-        kv: &mut KvPool,
+        kv: &mut KvClaim<'_>,
     ) {
         let layout = *kv.layout();
         let (d, width) = (

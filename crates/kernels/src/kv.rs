@@ -1,6 +1,7 @@
-//! The paged KV pool, block first: all layers of one block are one contiguous extent.
+//! The paged KV pool: block -> KV head -> layer -> (K part, V part).
 //!
-//! A block of `block_size` tokens is made of (layer, KV head) tiles, each a K part and a V part, both cut into runs of 16 tokens:
+//! A block of `block_size` tokens is one contiguous stretch of memory, and within it each head's tiles of all layers are: what a rank with other
+//! heads, or a file, takes of a block is one extent. A tile is the keys and values of one (head, layer), both cut into runs of 16 tokens:
 //!
 //! ```text
 //! bf16   K [run][dim / 2][token 16][2]        V [run][token / 2][dim][2]
@@ -10,8 +11,10 @@
 //! A vector load of K brings 16 tokens times the inputs of one dot-product step, one of V brings 16 dims times the tokens of one step, so neither
 //! scores nor outputs need sums across lanes. `dim` is padded to a multiple of 16.
 
+use std::sync::Arc;
+
 use crate::acts::bf16_bits;
-use crate::buffer::Aligned;
+use crate::lend::{BlockPool, KvClaim, Lent, PoolHandle};
 
 /// Tokens of one run.
 pub const RUN: usize = 16;
@@ -71,20 +74,27 @@ impl KvLayout {
             layer < self.layers && head < self.kv_heads,
             "tile outside its block"
         );
-        block * self.block_bytes() + (layer * self.kv_heads + head) * 2 * self.part_bytes()
+        block * self.block_bytes() + (head * self.layers + layer) * self.tile_bytes()
+    }
+
+    /// Bytes of one (head, layer) tile: its K part and its V part.
+    pub fn tile_bytes(&self) -> usize {
+        2 * self.part_bytes()
     }
 
     /// Bytes of a block: what one block of the pool takes.
     pub fn block_bytes(&self) -> usize {
-        self.layers * self.kv_heads * 2 * self.part_bytes()
+        self.layers * self.kv_heads * self.tile_bytes()
     }
 }
 
 /// `blocks` blocks of keys and values. Memory is zero and untouched until written.
+///
+/// Kernels work on the blocks of a [`KvClaim`]; all others can be lent to who holds a [`PoolHandle`].
 pub struct KvPool {
-    layout: KvLayout,
-    blocks: usize,
-    data: Aligned<u8>,
+    pub(crate) memory: Arc<BlockPool>,
+    /// Blocks of the claim that lives, or that was forgotten.
+    pub(crate) claimed: Vec<usize>,
 }
 
 impl KvPool {
@@ -98,22 +108,44 @@ impl KvPool {
             "block size must be a multiple of {RUN}"
         );
         Self {
-            layout,
-            blocks,
-            data: Aligned::lasting(blocks * layout.block_bytes()),
+            memory: Arc::new(BlockPool::new(layout, blocks)),
+            claimed: Vec::new(),
         }
     }
 
     /// The shape.
     pub fn layout(&self) -> &KvLayout {
-        &self.layout
+        self.memory.layout()
     }
 
     /// Blocks in the pool.
     pub fn blocks(&self) -> usize {
-        self.blocks
+        self.memory.blocks()
     }
 
+    /// The pool for those who borrow single blocks of it.
+    pub fn handle(&self) -> PoolHandle {
+        PoolHandle::new(Arc::clone(&self.memory))
+    }
+
+    /// Takes the blocks of one step: those it `writes` for itself alone, those it only `reads` together with other readers. A block may be named
+    /// several times.
+    ///
+    /// # Errors
+    /// A block that is lent otherwise; nothing is then claimed.
+    ///
+    /// # Panics
+    /// A block outside the pool.
+    pub fn claim(
+        &mut self,
+        writes: impl IntoIterator<Item = usize>,
+        reads: impl IntoIterator<Item = usize>,
+    ) -> Result<KvClaim<'_>, Lent> {
+        KvClaim::new(self, writes, reads)
+    }
+}
+
+impl KvClaim<'_> {
     /// The K and V bytes of one run of 16 tokens.
     pub(crate) fn run(
         &self,
@@ -122,18 +154,20 @@ impl KvPool {
         head: usize,
         run: usize,
     ) -> (&[u8], &[u8]) {
-        let (bytes, part) = (self.layout.run_bytes(), self.layout.part_bytes());
+        let layout = self.layout();
+        let (bytes, part) = (layout.run_bytes(), layout.part_bytes());
         assert!((run + 1) * bytes <= part, "run outside the block");
-        assert!(
-            block < self.blocks,
-            "block {block} outside the KV pool of {}",
-            self.blocks
-        );
-        let k = self.layout.tile(block, layer, head) + run * bytes;
-        (
-            &self.data[k..k + bytes],
-            &self.data[k + part..k + part + bytes],
-        )
+        self.assert_read(block);
+        let k = layout.tile(block, layer, head) + run * bytes;
+        let base = self.base();
+        // SAFETY: the run lies in a tile of a block of the pool (`tile` and the assertions above). The claim keeps writers out of the block, and
+        // its own writes need it mutably.
+        unsafe {
+            (
+                std::slice::from_raw_parts(base.add(k), bytes),
+                std::slice::from_raw_parts(base.add(k + part), bytes),
+            )
+        }
     }
 
     /// Starts to bring some runs' keys (`part` 0) or values (1) into the second cache.
@@ -145,30 +179,26 @@ impl KvPool {
         part: usize,
         runs: std::ops::Range<usize>,
     ) {
-        let bytes = self.layout.run_bytes();
-        let start = self.layout.tile(block, layer, head) + part * self.layout.part_bytes();
+        let bytes = self.layout().run_bytes();
+        let start = self.layout().tile(block, layer, head) + part * self.layout().part_bytes();
         for line in (start + runs.start * bytes..start + runs.end * bytes).step_by(64) {
-            crate::isa::prefetch(self.data.as_ptr().wrapping_add(line));
+            crate::isa::prefetch(self.base().wrapping_add(line));
         }
     }
 
     /// A view through which several tasks store rows of different (block, offset) places.
     pub(crate) fn writer(&mut self) -> KvWriter<'_> {
-        let layout = self.layout;
-        let blocks = self.blocks;
         KvWriter {
-            layout,
-            blocks,
-            data: crate::buffer::Shared::new(&mut self.data),
+            layout: *self.layout(),
+            claim: self,
         }
     }
 }
 
-/// See [`KvPool::writer`].
+/// See [`KvClaim::writer`].
 pub(crate) struct KvWriter<'a> {
     layout: KvLayout,
-    blocks: usize,
-    data: crate::buffer::Shared<'a, u8>,
+    claim: &'a KvClaim<'a>,
 }
 
 impl KvWriter<'_> {
@@ -180,14 +210,9 @@ impl KvWriter<'_> {
     pub(crate) unsafe fn clear(&self, block: usize, layer: usize) {
         let l = &self.layout;
         for head in 0..l.kv_heads {
-            // SAFETY: the tile is this task's alone by the caller's promise.
-            unsafe {
-                self.data.slice(
-                    self.tile(block, layer, head) + l.part_bytes(),
-                    l.part_bytes(),
-                )
-            }
-            .fill(0);
+            let v = self.tile(block, layer, head, l.part_bytes());
+            // SAFETY: `v` begins a V part, which is this task's alone by the caller's promise.
+            unsafe { std::slice::from_raw_parts_mut(v, l.part_bytes()) }.fill(0);
         }
     }
 
@@ -209,10 +234,10 @@ impl KvWriter<'_> {
             offset < l.block_size && key.len() == l.head_dim && value.len() == l.head_dim,
             "token outside its tile"
         );
-        let run = self.tile(block, layer, head) + offset / RUN * l.run_bytes();
+        let run = offset / RUN * l.run_bytes();
         let (k, v) = (
-            self.data.at(run, l.run_bytes()),
-            self.data.at(run + l.part_bytes(), l.run_bytes()),
+            self.tile(block, layer, head, run),
+            self.tile(block, layer, head, run + l.part_bytes()),
         );
         let (token, dim) = (offset % RUN, l.dim());
         // SAFETY: the offsets lie in the run (token < 16, d < dim) and are this token's alone; runs are 64-byte aligned.
@@ -244,12 +269,12 @@ impl KvWriter<'_> {
         }
     }
 
-    fn tile(&self, block: usize, layer: usize, head: usize) -> usize {
-        assert!(
-            block < self.blocks,
-            "block {block} outside the KV pool of {}",
-            self.blocks
-        );
-        self.layout.tile(block, layer, head)
+    /// Address of byte `offset` of a tile in a block that the claim writes.
+    fn tile(&self, block: usize, layer: usize, head: usize, offset: usize) -> *mut u8 {
+        assert!(offset < self.layout.tile_bytes(), "outside the tile");
+        self.claim.assert_written(block);
+        let at = self.layout.tile(block, layer, head) + offset;
+        // SAFETY: inside a tile of a block of the pool, by the assertions here and in `tile`.
+        unsafe { self.claim.base().add(at) }
     }
 }

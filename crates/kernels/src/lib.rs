@@ -15,6 +15,7 @@ mod cpu;
 mod gemm;
 mod isa;
 mod kv;
+mod lend;
 mod ops;
 #[cfg(target_arch = "x86_64")]
 mod ops_avx512;
@@ -33,6 +34,7 @@ pub use cpu::{Cpu, Linear, Place, Rotation};
 pub use gemm::Mode;
 pub use isa::{Isa, IsaError};
 pub use kv::{KvLayout, KvPool, KvType, RUN};
+pub use lend::{BlockRead, BlockWrite, KvClaim, Lent, PoolHandle};
 pub use packed::{Form, GROUP, GroupRow, PANEL, Packed, RowSource};
 pub use pool::Pool;
 pub use sample::{Logprob, Sampling, argmax, logprob, sample};

@@ -90,7 +90,8 @@ proptest! {
         let places: Vec<Place> = (0..rows).map(|i| Place { block: i / 16, offset: i % 16 }).collect();
         for isa in isas() {
             let layout = KvLayout { layers: 1, kv_heads, head_dim: d, block_size: 16, dtype: KvType::F32 };
-            let (mut kv, mut got) = (KvPool::new(layout, 3), qkv.clone());
+            let (mut pool, mut got) = (KvPool::new(layout, 3), qkv.clone());
+            let mut kv = pool.claim(0..3, []).unwrap();
             Cpu::new(isa, 2).unwrap().rotate_and_store(&mut got, heads, &rotation, &places, 0, &mut kv);
             for (row, (got, before)) in got.chunks(width).zip(qkv.chunks(width)).enumerate() {
                 for (head, (got, before)) in got.chunks(d).zip(before.chunks(d)).enumerate() {

@@ -7,7 +7,7 @@ use super::SPLIT;
 use super::split::{Call, Scratch, State, Stretch};
 use crate::Cpu;
 use crate::buffer::{Columns, Shared, SharedColumns};
-use crate::kv::KvPool;
+use crate::lend::KvClaim;
 
 /// Query rows of a task: rows x heads of the group, enough to reuse keys from the first cache, few enough to balance.
 const TASK_ROWS: usize = 48;
@@ -157,7 +157,7 @@ impl AttentionPlan {
     pub fn run(
         &mut self,
         cpu: &Cpu,
-        kv: &KvPool,
+        kv: &KvClaim<'_>,
         layer: usize,
         window: Option<usize>,
         tables: &[i32],

@@ -4,13 +4,14 @@ use std::ops::Range;
 
 use super::{Queries, ROWS, Runs, SPLIT, generic};
 use crate::isa::Isa;
-use crate::kv::{KvPool, KvType, RUN};
+use crate::kv::{KvType, RUN};
+use crate::lend::KvClaim;
 use crate::ops::{exp, for_each_isa, to_bf16};
 
 /// What every task of one attention call shares.
 pub(super) struct Call<'a> {
     pub(super) isa: Isa,
-    pub(super) kv: &'a KvPool,
+    pub(super) kv: &'a KvClaim<'a>,
     pub(super) layer: usize,
     pub(super) scale: f32,
     /// Tokens a query sees, itself included; `usize::MAX` = all.

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use penstock_kernels::{
-    AttentionPlan, Columns, Cpu, HeadShape, Isa, KvLayout, KvPool, KvType, Place, Rotation,
-    Sequence,
+    AttentionPlan, Columns, Cpu, HeadShape, Isa, KvClaim, KvLayout, KvPool, KvType, Place,
+    Rotation, Sequence,
 };
 
 use crate::common::{Rng, bits};
@@ -123,6 +123,7 @@ impl Machine {
             .collect();
         let mut out = vec![f32::NAN; places.len() * self.shape.heads * d];
         let mut plan = AttentionPlan::new(sequences, self.shape, self.cpu.pool().threads());
+        let mut kv = claim(&mut self.kv, &places, &tables);
         for layer in 0..2 {
             let mut qkv = qkv.clone();
             let rotation = Rotation {
@@ -135,13 +136,13 @@ impl Machine {
                 &rotation,
                 &places,
                 layer,
-                &mut self.kv,
+                &mut kv,
             );
             // The second layer must repeat the first: it has tiles of its own, and the plan is used again.
             let mut again = vec![f32::NAN; out.len()];
             plan.run(
                 &self.cpu,
-                &self.kv,
+                &kv,
                 layer,
                 self.window,
                 &tables,
@@ -177,6 +178,13 @@ impl Machine {
     }
 }
 
+/// The blocks of a step: those of `places` to be written, all of `tables` to be read.
+fn claim<'a>(kv: &'a mut KvPool, places: &[Place], tables: &[i32]) -> KvClaim<'a> {
+    let writes = places.iter().map(|p| p.block);
+    kv.claim(writes, tables.iter().map(|&b| b as usize))
+        .unwrap()
+}
+
 /// Stores a text's keys and values in both layers without attending.
 pub(crate) fn store_only(machine: &mut Machine, text: &Text, table: &[i32]) {
     let (d, block) = (machine.shape.head_dim, machine.kv.layout().block_size);
@@ -189,6 +197,7 @@ pub(crate) fn store_only(machine: &mut Machine, text: &Text, table: &[i32]) {
     let still: Vec<f32> = (0..places.len() * d)
         .map(|i| if i % d < d / 2 { 1.0 } else { 0.0 })
         .collect();
+    let mut kv = claim(&mut machine.kv, &places, &[]);
     for layer in 0..2 {
         let rotation = Rotation {
             cos_sin: &still,
@@ -200,7 +209,7 @@ pub(crate) fn store_only(machine: &mut Machine, text: &Text, table: &[i32]) {
             &rotation,
             &places,
             layer,
-            &mut machine.kv,
+            &mut kv,
         );
     }
 }
