@@ -82,11 +82,13 @@ class Worker:
 
     def close_tiers(self) -> None:
         """Stores under way end, or their time does."""
-        if self._flush_s is not None:
-            self._mover.close(self._flush_s)
+        assert self._flush_s is not None, "closed before it was opened"
+        self._mover.close(self._flush_s)
 
     def close(self) -> None:
-        self.close_tiers()
+        if self._flush_s is not None:
+            self.close_tiers()
+            del self._mover
         del self._decoder
 
 
