@@ -62,3 +62,8 @@ pub enum TierError {
     #[error("{0}")]
     Failed(String),
 }
+
+/// Why a tier cannot be used at all: what is wrong, where, and the remedy.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StartError(pub String);

@@ -1,0 +1,69 @@
+//! What parts are called in a store that many identities share, and the page in front of each.
+
+use std::fmt::Write;
+
+use crate::format::{Header, HeaderPage, VERSION, checksum};
+use crate::key::{Digest, PartKey, StoreIdentity};
+
+/// Names and headers of one identity's parts.
+pub(super) struct Names {
+    identity: Digest,
+    root: String,
+}
+
+impl Names {
+    pub(super) fn new(identity: &StoreIdentity) -> Self {
+        let identity = identity.digest();
+        let root = format!("penstock-kv-{VERSION}/{}", hex(&identity));
+        Self { identity, root }
+    }
+
+    /// What nobody stores a chunk under: written and deleted when a tier is opened.
+    pub(super) fn trial(&self) -> String {
+        format!("{}/trial", self.root)
+    }
+
+    /// The chunk that ends with `digest`.
+    pub(super) fn chunk(&self, digest: &Digest) -> String {
+        format!("{}/{}", self.root, hex(digest))
+    }
+
+    /// The part within its chunk.
+    pub(super) fn part(key: &PartKey) -> String {
+        let (first, end) = key.layers;
+        format!("{}.h{}.l{first}-{end}", key.blocks, key.head)
+    }
+
+    /// The page in front of the payload `from`.
+    pub(super) fn header(&self, key: &PartKey, from: &[&[u8]]) -> HeaderPage {
+        let header = Header {
+            identity: self.identity,
+            key: *key,
+            payload_bytes: from.iter().map(|slice| slice.len() as u64).sum(),
+            payload_crc: checksum(from.iter().copied()),
+        };
+        header.encode()
+    }
+
+    /// The payload's checksum by `page`, which must be the header of `key` with `payload_bytes` of payload.
+    pub(super) fn checksum_of(
+        &self,
+        page: &[u8],
+        key: &PartKey,
+        payload_bytes: usize,
+    ) -> Result<u64, String> {
+        let header = Header::parse(page)?;
+        header.check(&self.identity, key, payload_bytes)?;
+        Ok(header.payload_crc)
+    }
+}
+
+fn hex(digest: &Digest) -> String {
+    digest
+        .iter()
+        .fold(String::with_capacity(64), |mut text, byte| {
+            // writing to a String cannot fail
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}

@@ -1,0 +1,362 @@
+//! Parts as objects: S3 and what speaks like it, Google Cloud Storage, Azure, a directory.
+//!
+//! Nothing is evicted here: the bucket's own lifecycle rules bound it.
+
+mod http;
+mod place;
+
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{Error, GetResultPayload, ObjectStore, ObjectStoreExt, PutPayload};
+use tokio::runtime::{Builder, Runtime};
+
+use self::place::Place;
+use super::names::Names;
+use super::slices::Filling;
+use crate::format::{HEADER_BYTES, HeaderPage};
+use crate::key::{Digest, PartKey, StoreIdentity};
+use crate::tier::{StartError, Tier, TierError};
+
+/// Requests of one call that are under way at the same time.
+const AT_ONCE: usize = 32;
+/// Threads that carry the bytes of all calls; the callers' threads copy and check them.
+const THREADS: usize = 2;
+
+/// A tier in an object store.
+pub struct Objects {
+    name: String,
+    store: Arc<dyn ObjectStore>,
+    prefix: Path,
+    answer: Duration,
+    names: Names,
+    runtime: Threads,
+    damaged: AtomicU64,
+}
+
+impl Objects {
+    /// Opens the store at `url` and writes something small to see that it may.
+    ///
+    /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container@account/prefix`, `file:///directory`. Options:
+    /// `timeout_s` (10) for a call with its payload and what it repeats, `connect_timeout_s` (2), `ca_file` (PEM; else the
+    /// platform's authorities), and those that the `object_store` crate knows for the scheme, such as `endpoint`, `region`,
+    /// `access_key_id`, `secret_access_key`, `allow_http`, `unsigned_payload`.
+    ///
+    /// # Errors
+    /// The URL or an option is wrong, or the store is not there or does not let us write: which, and the remedy.
+    pub fn open(
+        url: &str,
+        options: &BTreeMap<String, String>,
+        identity: &StoreIdentity,
+    ) -> Result<Self, StartError> {
+        let place =
+            Place::new(url, options).map_err(|error| StartError(format!("KV tier: {error}")))?;
+        let hint = place.hint;
+        let tier = Self::with(place, identity)?;
+        let trial = tier.at(&tier.names.trial());
+        let tried = tier.call(async {
+            tier.store
+                .put(&trial, PutPayload::from_static(b"x"))
+                .await?;
+            tier.store.delete(&trial).await
+        });
+        tried.map_err(|error| match error {
+            TierError::Missing => {
+                StartError(format!("KV tier {}: there is no such bucket", tier.name))
+            }
+            error => StartError(format!("KV tier {error}{hint}")),
+        })?;
+        Ok(tier)
+    }
+
+    fn with(place: Place, identity: &StoreIdentity) -> Result<Self, StartError> {
+        let Place {
+            name,
+            store,
+            prefix,
+            answer,
+            ..
+        } = place;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("kv-objects")
+            .enable_all()
+            .build()
+            .map_err(|error| StartError(format!("KV tier {name}: no threads: {error}")))?;
+        let (names, runtime) = (Names::new(identity), Threads(Some(runtime)));
+        Ok(Self {
+            name,
+            store,
+            prefix,
+            answer,
+            names,
+            runtime,
+            damaged: AtomicU64::new(0),
+        })
+    }
+
+    fn at(&self, name: &str) -> Path {
+        self.prefix
+            .parts()
+            .chain(name.split('/').map(Into::into))
+            .collect()
+    }
+
+    fn part(&self, key: &PartKey) -> Path {
+        self.at(&format!(
+            "{}/{}",
+            self.names.chunk(&key.digest),
+            Names::part(key)
+        ))
+    }
+
+    /// Runs to its end on this thread, or to the limit.
+    fn call<T, E: Into<Trouble>>(
+        &self,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, TierError> {
+        let limited = async { tokio::time::timeout(self.answer, work).await };
+        match self.runtime.block_on(limited) {
+            Ok(done) => done.map_err(|error| error.into().at(&self.name)),
+            Err(_) => Err(TierError::Failed(format!(
+                "{} did not answer within {:?}",
+                self.name, self.answer
+            ))),
+        }
+    }
+
+    async fn fetch(
+        &self,
+        key: &PartKey,
+        path: &Path,
+        into: &mut [&mut [u8]],
+    ) -> Result<(), Trouble> {
+        let bytes: usize = into.iter().map(|slice| slice.len()).sum();
+        let found = self.store.get(path).await?;
+        let wanted = (HEADER_BYTES + bytes) as u64;
+        if found.meta.size != wanted {
+            return Err(Trouble::Damaged(format!(
+                "{} bytes instead of {wanted}",
+                found.meta.size
+            )));
+        }
+        let mut header = [0; HEADER_BYTES];
+        let mut filling = Filling::new(into);
+        match found.payload {
+            GetResultPayload::File(file, _) => from_file(file, &mut header, &mut filling)?,
+            GetResultPayload::Stream(stream) => {
+                from_stream(stream, &mut header, &mut filling).await?
+            }
+        }
+        let checksum = self
+            .names
+            .checksum_of(&header, key, bytes)
+            .map_err(Trouble::Damaged)?;
+        filling.verify(checksum).map_err(Trouble::Damaged)
+    }
+
+    async fn exists(&self, path: &Path) -> Result<bool, Error> {
+        match self.store.head(path).await {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// No error when it is not there.
+    async fn delete(&self, path: &Path) -> Result<(), Error> {
+        match self.store.delete(path).await {
+            Err(Error::NotFound { .. }) => Ok(()),
+            done => done,
+        }
+    }
+}
+
+fn from_file(
+    mut file: File,
+    header: &mut HeaderPage,
+    filling: &mut Filling<'_, '_>,
+) -> io::Result<()> {
+    file.read_exact(header)?;
+    loop {
+        let room = filling.room();
+        if room.is_empty() {
+            return Ok(());
+        }
+        // a piece that fits the CPU's cache is summed before it leaves it
+        let count = room.len().min(1 << 18);
+        file.read_exact(&mut room[..count])?;
+        filling.advance(count);
+    }
+}
+
+async fn from_stream(
+    mut stream: BoxStream<'static, Result<Bytes, Error>>,
+    header: &mut HeaderPage,
+    filling: &mut Filling<'_, '_>,
+) -> Result<(), Trouble> {
+    let mut before = 0;
+    while let Some(mut piece) = stream.try_next().await? {
+        let own = piece.split_to(piece.len().min(HEADER_BYTES - before));
+        header[before..before + own.len()].copy_from_slice(&own);
+        before += own.len();
+        if !filling.copy(&piece) {
+            return Err(Trouble::Damaged("more bytes than were announced".into()));
+        }
+    }
+    Ok(())
+}
+
+impl Tier for Objects {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError> {
+        let path = self.part(key);
+        let done = self.call(self.fetch(key, &path, into));
+        if matches!(done, Err(TierError::Damaged(_))) {
+            self.damaged.fetch_add(1, Ordering::Relaxed);
+            // if this fails the part stays, is found damaged again and deleted then
+            let _ = self.call(self.delete(&path));
+        }
+        done
+    }
+
+    fn store(&self, key: &PartKey, from: &[&[u8]]) -> Result<(), TierError> {
+        let path = self.part(key);
+        if self.call(self.exists(&path))? {
+            return Ok(());
+        }
+        let mut value =
+            Vec::with_capacity(HEADER_BYTES + from.iter().map(|slice| slice.len()).sum::<usize>());
+        value.extend_from_slice(&self.names.header(key, from));
+        from.iter().for_each(|slice| value.extend_from_slice(slice));
+        self.call(self.store.put(&path, value.into()))
+            .map(drop)
+            .map_err(|error| match error {
+                TierError::Missing => {
+                    TierError::Failed(format!("{}: the bucket is gone", self.name))
+                }
+                error => error,
+            })
+    }
+
+    fn probe(&self, keys: &[PartKey]) -> Result<Vec<bool>, TierError> {
+        let paths: Vec<Path> = keys.iter().map(|key| self.part(key)).collect();
+        let heads = stream::iter(paths.iter().map(|path| self.exists(path)));
+        self.call(heads.buffered(AT_ONCE).try_collect::<Vec<bool>>())
+    }
+
+    fn remove(&self, digest: &Digest) -> Result<(), TierError> {
+        let chunk = self.at(&self.names.chunk(digest));
+        let parts = self.store.list(Some(&chunk));
+        let deleting =
+            |part: object_store::ObjectMeta| async move { self.delete(&part.location).await };
+        self.call(parts.try_for_each_concurrent(AT_ONCE, deleting))
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![("damaged_parts", self.damaged.load(Ordering::Relaxed))]
+    }
+}
+
+/// Why a request did not succeed.
+enum Trouble {
+    Store(Error),
+    Damaged(String),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Of a file that was opened: its end came early, or the disk cannot read it.
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Damaged(error.to_string())
+    }
+}
+
+impl Trouble {
+    fn at(self, name: &str) -> TierError {
+        match self {
+            Self::Damaged(what) => TierError::Damaged(format!("{name}: {what}")),
+            Self::Store(Error::NotFound { .. }) => TierError::Missing,
+            Self::Store(error) => {
+                let text = format!("{name}: {}", told(&error));
+                match full(&error) {
+                    true => TierError::Full(text),
+                    false => TierError::Failed(text),
+                }
+            }
+        }
+    }
+}
+
+/// What happened, shortened, for servers answer errors with documents; and what was at the root of it, which clients leave out.
+fn told(error: &Error) -> String {
+    const ENOUGH: usize = 600;
+    let mut text = error.to_string();
+    if let Some((at, _)) = text.char_indices().nth(ENOUGH) {
+        text.truncate(at);
+        text.push_str("...");
+    }
+    match causes(error).last().map(ToString::to_string) {
+        Some(root) if root.len() < ENOUGH && !text.contains(&root) => format!("{text}: {root}"),
+        _ => text,
+    }
+}
+
+fn causes(error: &Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    std::iter::successors(error.source(), |&error| error.source())
+}
+
+fn full(error: &Error) -> bool {
+    let mut kinds = causes(error).filter_map(|error| error.downcast_ref().map(io::Error::kind));
+    if kinds.any(|kind| {
+        matches!(
+            kind,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        )
+    }) {
+        return true;
+    }
+    // of S3 servers that have disks of their own; S3 itself is never full
+    let text = error.to_string();
+    ["StorageFull", "507 Insufficient Storage", "QuotaExceeded"]
+        .iter()
+        .any(|words| text.contains(words))
+}
+
+/// A runtime that does not wait for what hangs when it goes.
+struct Threads(Option<Runtime>);
+
+impl Threads {
+    fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        #[expect(clippy::expect_used, reason = "taken in drop only")]
+        self.0
+            .as_ref()
+            .expect("the runtime is there until it is dropped")
+            .block_on(work)
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! From a URL and options to an object store.
+
+use std::collections::BTreeMap;
+use std::path::Path as FilePath;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::client::ClientConfigKey;
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{BackoffConfig, ObjectStore, ObjectStoreScheme, RetryConfig};
+use url::Url;
+
+use super::http::Connector;
+use crate::remote::tls;
+
+/// An object store and what was said about it.
+pub(super) struct Place {
+    /// The URL, for people.
+    pub(super) name: String,
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// In front of every name.
+    pub(super) prefix: Path,
+    /// How long a call may take, with what it repeats.
+    pub(super) answer: Duration,
+    /// What to say when the first request fails.
+    pub(super) hint: &'static str,
+}
+
+/// Options that are ours; the others are those of the `object_store` crate for the URL's scheme.
+struct Own {
+    connect: Duration,
+    answer: Duration,
+    authorities: Option<String>,
+    allow_http: bool,
+}
+
+impl Place {
+    /// An error says what is wrong and the remedy.
+    pub(super) fn new(url: &str, options: &BTreeMap<String, String>) -> Result<Self, String> {
+        let url = Url::parse(url).map_err(|error| format!("{url:?}: {error}"))?;
+        let (scheme, prefix) = ObjectStoreScheme::parse(&url).map_err(|error| error.to_string())?;
+        let mut options = options.clone();
+        let own = Own::take(&mut options)?;
+        let mut hint = "";
+        let mut prefix = prefix;
+        let store: Arc<dyn ObjectStore> = match scheme {
+            ObjectStoreScheme::Local => {
+                refuse_all(&options, "file")?;
+                prefix = Path::default();
+                Arc::new(directory(&url)?)
+            }
+            ObjectStoreScheme::Memory => {
+                refuse_all(&options, "memory")?;
+                Arc::new(InMemory::new())
+            }
+            ObjectStoreScheme::AmazonS3 => {
+                hint = s3_hint(&options);
+                s3(&url, &options, &own)?
+            }
+            ObjectStoreScheme::GoogleCloudStorage => google(&url, &options, &own)?,
+            ObjectStoreScheme::MicrosoftAzure => azure(&url, &options, &own)?,
+            _ => {
+                return Err(format!(
+                    "{:?} is none of s3, gs, az, abfs, file",
+                    url.scheme()
+                ));
+            }
+        };
+        Ok(Self {
+            name: shown(&url),
+            store,
+            prefix,
+            answer: own.answer,
+            hint,
+        })
+    }
+}
+
+impl Own {
+    fn take(options: &mut BTreeMap<String, String>) -> Result<Self, String> {
+        let mut seconds = |name: &str, default: f64| match options.remove(name) {
+            None => Ok(Duration::from_secs_f64(default)),
+            Some(text) => text
+                .parse()
+                .ok()
+                .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+                .filter(|duration| !duration.is_zero())
+                .ok_or_else(|| format!("option {name}: {text:?} is no number of seconds")),
+        };
+        let (connect, answer) = (
+            seconds("connect_timeout_s", 2.0)?,
+            seconds("timeout_s", 10.0)?,
+        );
+        let authorities = options.remove("ca_file");
+        let allow_http = [
+            "allow_http",
+            "aws_allow_http",
+            "google_allow_http",
+            "azure_allow_http",
+        ];
+        let allow_http = allow_http
+            .iter()
+            .filter_map(|name| options.get(*name))
+            .any(|value| value == "true");
+        Ok(Self {
+            connect,
+            answer,
+            authorities,
+            allow_http,
+        })
+    }
+
+    fn connector(&self) -> Result<Connector, String> {
+        let tls = match tls::client(self.authorities.as_deref().map(FilePath::new)) {
+            // a store inside the house needs no authorities
+            Err(_) if self.allow_http && self.authorities.is_none() => tls::unbelieving()?,
+            other => other?,
+        };
+        Ok(Connector {
+            tls,
+            connect: self.connect,
+        })
+    }
+
+    /// Few and quick: a store that does not answer must be seen to, not waited for.
+    fn retry(&self) -> RetryConfig {
+        RetryConfig {
+            backoff: BackoffConfig {
+                init_backoff: Duration::from_millis(50),
+                max_backoff: Duration::from_secs(1),
+                base: 3.0,
+            },
+            max_retries: 2,
+            retry_timeout: self.answer,
+        }
+    }
+}
+
+macro_rules! configured {
+    ($builder:ty, $key:ty, $client:path, $url:expr, $options:expr, $own:expr) => {{
+        let mut builder = <$builder>::new()
+            .with_url($url.as_str())
+            .with_retry($own.retry())
+            .with_http_connector($own.connector()?);
+        for (name, value) in $options {
+            let unknown = || format!("option {name:?} is not known for {}://", $url.scheme());
+            let key: $key = name.to_ascii_lowercase().parse().map_err(|_| unknown())?;
+            if let $client(client) = &key
+                && *client != ClientConfigKey::AllowHttp
+            {
+                return Err(unknown());
+            }
+            builder = builder.with_config(key, value);
+        }
+        Ok(Arc::new(
+            builder.build().map_err(|error| error.to_string())?,
+        ))
+    }};
+}
+
+type Options = BTreeMap<String, String>;
+
+fn s3(url: &Url, options: &Options, own: &Own) -> Result<Arc<dyn ObjectStore>, String> {
+    configured!(
+        AmazonS3Builder,
+        AmazonS3ConfigKey,
+        AmazonS3ConfigKey::Client,
+        url,
+        options,
+        own
+    )
+}
+
+fn google(url: &Url, options: &Options, own: &Own) -> Result<Arc<dyn ObjectStore>, String> {
+    configured!(
+        GoogleCloudStorageBuilder,
+        GoogleConfigKey,
+        GoogleConfigKey::Client,
+        url,
+        options,
+        own
+    )
+}
+
+fn azure(url: &Url, options: &Options, own: &Own) -> Result<Arc<dyn ObjectStore>, String> {
+    configured!(
+        MicrosoftAzureBuilder,
+        AzureConfigKey,
+        AzureConfigKey::Client,
+        url,
+        options,
+        own
+    )
+}
+
+fn s3_hint(options: &Options) -> &'static str {
+    let given = |part: &str| {
+        options
+            .keys()
+            .any(|name| name.to_ascii_lowercase().contains(part))
+    };
+    match given("access_key")
+        || given("skip_signature")
+        || given("token_file")
+        || given("container")
+    {
+        true => "",
+        false => {
+            ". No credentials were given, so the machine's own were asked for; give access_key_id and secret_access_key, or \
+             skip_signature for a bucket that is open to all"
+        }
+    }
+}
+
+fn directory(url: &Url) -> Result<LocalFileSystem, String> {
+    let path = url
+        .to_file_path()
+        .map_err(|()| format!("{url} is no path"))?;
+    let store = LocalFileSystem::new_with_prefix(&path)
+        .map_err(|error| format!("{}: {error}. The directory must exist", path.display()))?;
+    Ok(store.with_automatic_cleanup(true))
+}
+
+fn refuse_all(options: &Options, scheme: &str) -> Result<(), String> {
+    match options.keys().next() {
+        None => Ok(()),
+        Some(name) => Err(format!("option {name:?} is not known for {scheme}://")),
+    }
+}
+
+/// The URL without what may be secret.
+fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    // refused for URLs that have no host; those have no password
+    let _ = url.set_password(None);
+    url.to_string()
+}

@@ -1,0 +1,291 @@
+//! Parts in a Redis or Valkey server.
+//!
+//! A chunk is one hash, its parts are the fields: so the server's own eviction (`maxmemory-policy allkeys-lru`) takes
+//! chunks whole, a time to live is that of the chunk, and forgetting a chunk is one `UNLINK`. A cluster is not spoken to.
+
+mod address;
+mod connection;
+mod socket;
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio_rustls::rustls::ClientConfig;
+
+use self::address::{Address, Place};
+use self::connection::{Connection, Reply, Trouble};
+use super::names::Names;
+use super::slices::Filling;
+use super::tls;
+use crate::format::HeaderPage;
+use crate::key::{Digest, PartKey, StoreIdentity};
+use crate::tier::{StartError, Tier, TierError};
+
+/// Connections that are kept for the next call; more are opened when more threads call at once.
+const IDLE: usize = 16;
+
+/// How long a [`Redis`] is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct RedisLimits {
+    /// To connect, for each address of the name.
+    pub connect: Duration,
+    /// For a call with its whole payload, and for TLS and `AUTH` before the first.
+    pub answer: Duration,
+}
+
+impl Default for RedisLimits {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(2),
+            answer: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A tier in a Redis or Valkey server.
+pub struct Redis {
+    name: String,
+    address: Address,
+    tls: Option<Arc<ClientConfig>>,
+    limits: RedisLimits,
+    /// Seconds that a chunk is kept after its last part was stored.
+    ttl: Option<String>,
+    names: Names,
+    idle: Mutex<Vec<Connection>>,
+    connects: AtomicU64,
+    damaged: AtomicU64,
+}
+
+impl Redis {
+    /// Connects to `url` and stores something small to see that it may.
+    ///
+    /// `redis://[[user]:password@]host[:port][/database]`; `rediss://` is the same with TLS, its authorities those of the
+    /// platform or of `?ssl_ca_certs=FILE`; `unix://[[user]:password@]/path[?db=N]`. With `ttl` (whole seconds) a chunk
+    /// disappears that long after something was stored to it, and no sooner by itself without.
+    ///
+    /// # Errors
+    /// The URL is wrong, or the server is not there, does not let us in or does not let us write: which, and the remedy.
+    pub fn open(
+        url: &str,
+        ttl: Option<Duration>,
+        limits: RedisLimits,
+        identity: &StoreIdentity,
+    ) -> Result<Self, StartError> {
+        let address = Address::parse(url)
+            .map_err(|error| StartError(format!("KV tier: not the URL of a Redis: {error}")))?;
+        let name = address.to_string();
+        let start = |error: String| StartError(format!("KV tier {name}: {error}"));
+        let tls = match &address.place {
+            Place::Tls { authorities, .. } => Some(Arc::new(
+                tls::client(authorities.as_deref()).map_err(start)?,
+            )),
+            _ => None,
+        };
+        let tier = Self {
+            name: name.clone(),
+            address,
+            tls,
+            limits,
+            ttl: ttl.map(|ttl| ttl.as_secs().max(1).to_string()),
+            names: Names::new(identity),
+            idle: Mutex::default(),
+            connects: AtomicU64::new(0),
+            damaged: AtomicU64::new(0),
+        };
+        let trial = tier.names.trial();
+        let commands: [&[&[u8]]; 2] = [
+            &[b"HSET", trial.as_bytes(), b"part", b"x"],
+            &[b"UNLINK", trial.as_bytes()],
+        ];
+        tier.with(|connection| connection.ask(&commands))
+            .map_err(|error| StartError(format!("KV tier {error}")))?;
+        Ok(tier)
+    }
+
+    /// Calls with a connection. One that was idle may have been closed since: then once more with a new one.
+    fn with<T>(
+        &self,
+        mut call: impl FnMut(&mut Connection) -> Result<T, Trouble>,
+    ) -> Result<T, TierError> {
+        let idle = self.idle().pop();
+        if let Some(mut connection) = idle {
+            match call(&mut connection) {
+                // those beside it were closed with it
+                Err(Trouble::Io(error)) if closed(&error) => self.idle().clear(),
+                done => return self.done(connection, done),
+            }
+        }
+        self.connects.fetch_add(1, Ordering::Relaxed);
+        let opened = Connection::open(&self.address, self.tls.as_ref(), self.limits);
+        let mut connection = opened.map_err(|trouble| self.failed(trouble))?;
+        let done = call(&mut connection);
+        self.done(connection, done)
+    }
+
+    /// Keeps the connection if it can go on.
+    fn done<T>(&self, connection: Connection, done: Result<T, Trouble>) -> Result<T, TierError> {
+        if matches!(done, Ok(_) | Err(Trouble::Said(_))) {
+            let mut idle = self.idle();
+            if idle.len() < IDLE {
+                idle.push(connection);
+            }
+        }
+        done.map_err(|trouble| self.failed(trouble))
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failed(&self, trouble: Trouble) -> TierError {
+        let name = &self.name;
+        match trouble {
+            Trouble::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
+                let (connect, answer) = (self.limits.connect, self.limits.answer);
+                TierError::Failed(format!(
+                    "{name} did not answer within {connect:?} (to connect) and {answer:?}"
+                ))
+            }
+            Trouble::Io(error) => TierError::Failed(format!("{name}: {error}")),
+            Trouble::Damaged(what) => TierError::Damaged(format!("{name}: {what}")),
+            Trouble::Said(said) if full(&said) => TierError::Full(format!(
+                "{name}: {said} Give it more maxmemory, or let it evict: maxmemory-policy allkeys-lru"
+            )),
+            Trouble::Said(said) => TierError::Failed(format!("{name}: {said}{}", remedy(&said))),
+        }
+    }
+
+    /// Whether the part is there; then its chunk counts as just stored.
+    fn touch(&self, chunk: &str, part: &str) -> Result<bool, TierError> {
+        let (chunk, part) = (chunk.as_bytes(), part.as_bytes());
+        let exists: &[&[u8]] = &[b"HEXISTS", chunk, part];
+        let replies = match &self.ttl {
+            None => self.with(|connection| connection.ask(&[exists]))?,
+            Some(ttl) => {
+                let expire: &[&[u8]] = &[b"EXPIRE", chunk, ttl.as_bytes()];
+                self.with(|connection| connection.ask(&[exists, expire]))?
+            }
+        };
+        Ok(replies.first() == Some(&Reply::Number(1)))
+    }
+
+    /// A damaged part must not be found again.
+    fn drop_damaged(&self, chunk: &str, part: &str) {
+        self.damaged.fetch_add(1, Ordering::Relaxed);
+        let command: &[&[u8]] = &[b"HDEL", chunk.as_bytes(), part.as_bytes()];
+        // if this fails the part stays, is found damaged again and deleted then
+        let _ = self.with(|connection| connection.ask(&[command]));
+    }
+}
+
+impl Tier for Redis {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError> {
+        let (chunk, part) = (self.names.chunk(&key.digest), Names::part(key));
+        let bytes = into.iter().map(|slice| slice.len()).sum();
+        let words: &[&[u8]] = &[b"HGET", chunk.as_bytes(), part.as_bytes()];
+        let found = self.with(|connection| {
+            let checksum = |page: &HeaderPage| self.names.checksum_of(page, key, bytes);
+            connection.fetch(words, bytes, Filling::new(into), checksum)
+        });
+        match found {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(TierError::Missing),
+            Err(error) => {
+                if matches!(error, TierError::Damaged(_)) {
+                    self.drop_damaged(&chunk, &part);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn store(&self, key: &PartKey, from: &[&[u8]]) -> Result<(), TierError> {
+        let (chunk, part) = (self.names.chunk(&key.digest), Names::part(key));
+        if self.touch(&chunk, &part)? {
+            return Ok(());
+        }
+        let header = self.names.header(key, from);
+        let words: &[&[u8]] = &[b"HSETNX", chunk.as_bytes(), part.as_bytes()];
+        match &self.ttl {
+            None => self
+                .with(|connection| connection.ask_with_payload(&[], words, (&header, from), &[]))?,
+            // both or none: a chunk that expires must not stay because we died between
+            Some(ttl) => self.with(|connection| {
+                let after: [&[&[u8]]; 2] =
+                    [&[b"EXPIRE", chunk.as_bytes(), ttl.as_bytes()], &[b"EXEC"]];
+                connection.ask_with_payload(&[&[b"MULTI"]], words, (&header, from), &after)
+            })?,
+        };
+        Ok(())
+    }
+
+    fn probe(&self, keys: &[PartKey]) -> Result<Vec<bool>, TierError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names: Vec<(String, String)> = keys
+            .iter()
+            .map(|key| (self.names.chunk(&key.digest), Names::part(key)))
+            .collect();
+        let commands: Vec<[&[u8]; 3]> = names
+            .iter()
+            .map(|(chunk, part)| [&b"HEXISTS"[..], chunk.as_bytes(), part.as_bytes()])
+            .collect();
+        let commands: Vec<&[&[u8]]> = commands.iter().map(|words| &words[..]).collect();
+        let replies = self.with(|connection| connection.ask(&commands))?;
+        Ok(replies
+            .iter()
+            .map(|reply| *reply == Reply::Number(1))
+            .collect())
+    }
+
+    fn remove(&self, digest: &Digest) -> Result<(), TierError> {
+        let chunk = self.names.chunk(digest);
+        let command: &[&[u8]] = &[b"UNLINK", chunk.as_bytes()];
+        self.with(|connection| connection.ask(&[command])).map(drop)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("connects", self.connects.load(Ordering::Relaxed)),
+            ("damaged_parts", self.damaged.load(Ordering::Relaxed)),
+        ]
+    }
+}
+
+/// Whether the other end had gone, so that what was asked may be asked again.
+fn closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(
+        error.kind(),
+        BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof
+    )
+}
+
+fn full(said: &str) -> bool {
+    said.starts_with("OOM ") || (said.starts_with("EXECABORT") && said.contains("OOM"))
+}
+
+fn remedy(said: &str) -> &'static str {
+    match said.split(' ').next() {
+        Some("NOAUTH") => {
+            ". It wants a password: redis://:PASSWORD@host or redis://USER:PASSWORD@host"
+        }
+        Some("WRONGPASS") => {
+            ". User or password in the URL are wrong; what is special in a URL must be percent-encoded"
+        }
+        Some("NOPERM") => {
+            ". The user needs +hget +hset +hsetnx +hexists +hdel +unlink +expire +multi +exec +select on ~penstock-kv-*"
+        }
+        Some("MOVED") => {
+            ". It is part of a cluster, which Penstock does not speak to; give it a server or a proxy"
+        }
+        _ => "",
+    }
+}

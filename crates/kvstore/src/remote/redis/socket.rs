@@ -1,0 +1,128 @@
+//! The bytes under a connection: TCP, TLS or a Unix socket, none of which may be waited for too long.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
+
+use super::RedisLimits;
+use super::address::Place;
+
+/// A socket whose reads and writes fail with `TimedOut` once the deadline is past.
+pub(super) struct Socket {
+    stream: Stream,
+    deadline: Instant,
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// `tls` is there for a place that needs it.
+    pub(super) fn open(
+        place: &Place,
+        tls: Option<&Arc<ClientConfig>>,
+        limits: &RedisLimits,
+    ) -> io::Result<Self> {
+        let stream = match (place, tls) {
+            (Place::Unix(path), _) => Stream::Unix(unix(path, limits.answer)?),
+            (Place::Tls { host, port, .. }, Some(tls)) => {
+                let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
+                let session =
+                    ClientConnection::new(Arc::clone(tls), name).map_err(io::Error::other)?;
+                let stream = tcp(host, *port, limits)?;
+                Stream::Tls(Box::new(StreamOwned::new(session, stream)))
+            }
+            (Place::Tcp { host, port } | Place::Tls { host, port, .. }, _) => {
+                Stream::Tcp(tcp(host, *port, limits)?)
+            }
+        };
+        Ok(Self {
+            stream,
+            deadline: Instant::now() + limits.answer,
+        })
+    }
+
+    /// All that is read and written from now on has until then.
+    pub(super) fn until(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+    }
+
+    fn in_time(&self) -> io::Result<()> {
+        match Instant::now() < self.deadline {
+            true => Ok(()),
+            false => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+fn unix(path: &std::path::Path, answer: Duration) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(answer))?;
+    stream.set_write_timeout(Some(answer))?;
+    Ok(stream)
+}
+
+/// Tries the addresses of the name in order.
+fn tcp(host: &str, port: u16, limits: &RedisLimits) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, limits.connect) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(limits.answer))?;
+                stream.set_write_timeout(Some(limits.answer))?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// A socket's own timeout shows as `WouldBlock`.
+fn timed_out(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+        _ => error,
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.in_time()?;
+        let read = match &mut self.stream {
+            Stream::Tcp(stream) => stream.read(into),
+            Stream::Tls(stream) => stream.read(into),
+            Stream::Unix(stream) => stream.read(into),
+        };
+        read.map_err(timed_out)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.in_time()?;
+        let written = match &mut self.stream {
+            Stream::Tcp(stream) => stream.write(bytes),
+            Stream::Tls(stream) => stream.write(bytes),
+            Stream::Unix(stream) => stream.write(bytes),
+        };
+        written.map_err(timed_out)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.stream {
+            Stream::Tcp(stream) => stream.flush(),
+            Stream::Tls(stream) => stream.flush().map_err(timed_out),
+            Stream::Unix(stream) => stream.flush(),
+        }
+    }
+}
