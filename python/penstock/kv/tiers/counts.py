@@ -17,8 +17,6 @@ class Counts:
     tiers: Sequence[TierStats]
     decisions: Decisions = field(default_factory=Decisions)
     lookup_tokens: int = 0
-    stalled: int = 0
-    """Loads that were no longer waited for."""
 
     def decided(self, fetch: Fetch) -> None:
         if not fetch.pieces:
@@ -50,6 +48,10 @@ class Counts:
             stats.store.observe(moved.seconds)
         elif moved.error:
             stats.errors += 1
+
+    def stalled(self, tier: int) -> None:
+        """A load was no longer waited for."""
+        self.tiers[tier].errors += 1
 
     def dropped(self, tier: int, blocks: int = 1) -> None:
         self.tiers[tier].dropped_stores += blocks

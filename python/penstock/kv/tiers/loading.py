@@ -17,8 +17,9 @@ from penstock.kv.tiers.transfers import Transfers
 
 LOADS = 6
 """Under way in a tier at most."""
-STALLED, LEAST_STALL = 8.0, 0.25
-"""A load counts as stalled after so many times what it should take, and so many seconds."""
+STALLED, LEAST_STALL = 8.0, 0.5
+"""A load counts as stalled after so many times what it should take, so many seconds, and what computing it
+would have taken."""
 
 
 class Loader:
@@ -79,7 +80,9 @@ class Loader:
         self._loading[tier] += 1
         expected = self._rates.queue_seconds(tier, self.backlog[tier])
         piece.state = State.ISSUED
-        piece.overdue = self._clock() + max(STALLED * expected, LEAST_STALL)
+        size = fetch.block_size
+        computed = self._rates.compute_seconds(piece.first * size, piece.blocks * size)
+        piece.overdue = self._clock() + max(STALLED * expected, computed, LEAST_STALL)
         blocks = fetch.blocks[piece.first : piece.end]
         done = partial(self._loaded, fetch, piece)
         self._transfers.begin(TransferKind.LOAD, tier, done, blocks=blocks, slots=piece.slots, keys=piece.key)
@@ -108,7 +111,7 @@ class Loader:
                 if pool.available < piece.blocks:
                     return
                 fetch.pieces.remove(piece)
-                self._counts.stalled += 1
+                self._counts.stalled(piece.tier)
                 for at in range(piece.first, piece.end):
                     pool.release((fetch.blocks[at],))
                     fetch.blocks[at] = pool.take()
