@@ -25,9 +25,15 @@ def serve(model_file: Path) -> Iterator[Serve]:
     """`with serve(*flags, model=...)`: a server with the default model unless `model` names another."""
     servers: list[Server] = []
 
-    def made(*flags: str, model: Path | str = model_file, prefix: Sequence[str] = ()) -> Server:
+    def made(
+        *flags: str,
+        model: Path | str = model_file,
+        prefix: Sequence[str] = (),
+        module: str = "penstock",
+    ) -> Server:
         # Short: the path of a socket has at most 107 bytes.
-        servers.append(Server(model, Path(tempfile.mkdtemp(prefix="e2e-")), *flags, prefix=prefix))
+        runtime = Path(tempfile.mkdtemp(prefix="e2e-"))
+        servers.append(Server(model, runtime, *flags, prefix=prefix, module=module))
         return servers[-1]
 
     yield made

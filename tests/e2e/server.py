@@ -43,14 +43,22 @@ def is_alive(pid: int) -> bool:
 
 class Server:
     """`penstock serve MODEL --port 0 FLAGS`, in a process group and with a socket directory of its own.
+    `module` stands in for `penstock`.
 
     Leaving the block stops it as an operator would, and checks what it leaves behind: exit status 0, no
     process, no file.
     """
 
-    def __init__(self, model: Path | str, runtime: Path, *flags: str, prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        model: Path | str,
+        runtime: Path,
+        *flags: str,
+        prefix: Sequence[str] = (),
+        module: str = "penstock",
+    ) -> None:
         self.runtime = runtime
-        command = [*prefix, sys.executable, "-m", "penstock", "serve", str(model), "--port", "0", *flags]
+        command = [*prefix, sys.executable, "-m", module, "serve", str(model), "--port", "0", *flags]
         clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
         self.process = subprocess.Popen(
             command,

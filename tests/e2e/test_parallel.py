@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from penstock import LLM, SamplingParams
-from penstock.config import shared_memory_directory
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
-from tests.e2e.server import Server, eventually, is_alive, metric
+from tests.e2e.losses import LONG, lose, memory_files
+from tests.e2e.server import eventually, is_alive, metric
 from tests.e2e.test_reference import greedy_entries
 from tests.e2e.test_tiny import FAMILIES, write_tokenizer
 
 GRIDS = [(tp, pp) for tp in (1, 2, 3) for pp in (1, 2, 3)]
-LONG = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 6000, "ignore_eos": True}
 
 Open = Callable[..., LLM]
-
-
-def memory_files() -> set[str]:
-    return {path.name for path in shared_memory_directory().glob("penstock-*")}
 
 
 @pytest.fixture
@@ -92,76 +85,12 @@ def test_the_default_model_gives_the_tokens_of_transformers(
         assert [answer.outputs[0].token_ids for answer in answers] == [entry["out_ids"] for entry in entries]
 
 
-def traffic(seed: int) -> tuple[list[list[int]], list[SamplingParams]]:
-    """Prompts that share beginnings, some longer than a step, and answers that outgrow the memory.
-
-    A third end at a text, which cancels them.
-    """
-    draw = random.Random(seed)
-    stems = [[draw.randrange(256) for _ in range(48)] for _ in range(3)]
-    prompts, params = [], []
-    for number in range(24):
-        stem = draw.choice(stems)[: draw.choice([0, 0, 33, 48])]
-        prompts.append(stem + [draw.randrange(256) for _ in range(draw.randint(1, 20))])
-        params.append(
-            SamplingParams(
-                temperature=number % 2 * 0.9,
-                top_p=0.95,
-                seed=number,
-                max_tokens=draw.choice([3, 50, 58]),
-                ignore_eos=True,
-                stop=() if number % 3 else tuple("aeioustr"),
-            )
-        )
-    return prompts, params
-
-
-TRAFFIC = {
-    "quantization": "none",
-    "max_num_seqs": 8,
-    "max_num_batched_tokens": 24,
-    "block_size": 16,
-    "max_model_len": 128,
-}
-BLOCKS = 16
-"""Of 16 tokens, for eight sequences of up to 126: they cannot all grow."""
-
-
-@pytest.mark.parametrize(("tp", "pp"), [(1, 2), (2, 2), (1, 3)])
-def test_random_traffic_gives_the_tokens_of_one_rank(
-    opened: Open, repository: Path, tmp_path: Path, tp: int, pp: int
-) -> None:
-    model, _ = tiny(repository, tmp_path, "qwen2")
-    prompts, params = traffic(tp * 10 + pp)
-    alone = LLM(str(model), threads=1, **{**TRAFFIC, "max_num_seqs": 1, "enable_prefix_caching": False})
-    expected = [
-        alone.generate([p], [q])[0].outputs[0].token_ids for p, q in zip(prompts, params, strict=True)
-    ]
-    alone.close()
-    llm = opened(model, tp, pp, **TRAFFIC, kv_cache_memory_bytes=str(2**20))
-    shrink(llm, BLOCKS)
-    for _ in range(2):
-        answers = llm.generate(prompts, params)
-        assert [answer.outputs[0].token_ids for answer in answers] == expected
-    stats = llm._started.scheduler.stats()
-    assert stats.preemptions > 0
-    assert stats.prefix_hit_tokens > 0
-    assert stats.blocks_total - stats.blocks_used == BLOCKS
-
-
-def shrink(llm: LLM, blocks: int) -> None:
-    """Leave the scheduler fewer blocks than the ranks have: the least memory of a flag is too much here."""
-    pool = llm._started.scheduler._pool
-    taken = [pool.take() for _ in range(pool.available - blocks)]
-    assert len(taken) > 0
-
-
 def ranks_of(engine: int) -> list[int]:
     """Processes of the ranks, in their order."""
     tasks = Path(f"/proc/{engine}/task").glob("*/children")
     pids = [int(pid) for task in tasks for pid in task.read_text().split()]
     lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in pids}
-    workers = {pid: line for pid, line in lines.items() if b"penstock.worker" in line}
+    workers = {pid: line for pid, line in lines.items() if b"--rank" in line}
     return sorted(workers, key=lambda pid: int(workers[pid][workers[pid].index(b"--rank") + 1]))
 
 
@@ -179,47 +108,18 @@ def test_a_server_outlives_each_of_its_ranks(
         expected = sse.complete(client, "Once upon a time", 8)
         assert [line for line in server.log if "rank 3 loaded" in line and "head" in line]
         for rank in range(4):
-            lose(server, client, rank, capsys)
+            pids = ranks_of(server.engine())
+            assert len(pids) == 4
+            loss = lose(server, partial(os.kill, pids[rank], signal.SIGKILL), f"rank {rank} killed", capsys)
+            for message in loss.messages:
+                assert f"rank {rank} (process {pids[rank]}) was killed by signal 9 (SIGKILL)" in message
+            assert not [pid for pid in pids if is_alive(pid)]
             assert sse.complete(client, "Once upon a time", 8) == expected
             assert memory_files() <= before
         engine = server.engine()
         last = ranks_of(engine)
     assert not [pid for pid in last if is_alive(pid)]
     assert memory_files() <= before
-
-
-def lose(server: Server, client: httpx.Client, rank: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """Kill a rank under load: all streams end with the cause, and the service resumes with new ranks."""
-    engine = server.engine()
-    pids = ranks_of(engine)
-    assert len(pids) == 4
-    with ThreadPoolExecutor(4) as pool:
-        running: list[int] = []
-        streams = [pool.submit(follow, server, running) for _ in range(4)]
-        eventually(lambda: len(running) == 4, "four streams with a first token")
-        killed = time.monotonic()
-        os.kill(pids[rank], signal.SIGKILL)
-        ends = [stream.result() for stream in streams]
-        took = time.monotonic() - killed
-    for end in ends:
-        message = end["error"]["message"]
-        assert f"rank {rank} (process {pids[rank]}) was killed by signal 9 (SIGKILL)" in message
-    eventually(lambda: client.get("/health").status_code == 200, "a healthy server")
-    resumed = time.monotonic() - killed
-    with capsys.disabled():
-        print(
-            f"\nkilled rank {rank}: streams ended after {took:.3f} s, service resumed after {resumed:.3f} s"
-        )
-    assert server.engine() != engine
-    assert not [pid for pid in pids if is_alive(pid)]
-
-
-def follow(server: Server, running: list[int]) -> Any:
-    """The last event of a long stream; notes its first token in `running`."""
-    with server.client() as client, sse.stream(client, "/v1/completions", LONG) as events:
-        events.take(2)
-        running.append(1)
-        return list(events)[-1]
 
 
 def test_ranks_end_with_a_killed_server_and_with_a_killed_engine(serve: Serve) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from penstock import LLM, SamplingParams
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
-from tests.e2e.server import Server, eventually
-from tests.e2e.test_parallel import cpu_seconds, follow, tiny
+from tests.e2e.losses import lose, memory_files
+from tests.e2e.server import eventually
+from tests.e2e.test_parallel import cpu_seconds, tiny
 from tests.e2e.test_reference import greedy_entries
-from tests.executor.test_ray_ranks import memory_files
 from tests.ray_cluster import TOKEN, RayCluster, descendants, is_alive, needs_ray
 
 needs_ray()
@@ -90,27 +90,6 @@ def test_the_default_model_gives_the_tokens_of_transformers(
     assert [answer.outputs[0].token_ids for answer in answers] == [entry["out_ids"] for entry in entries]
 
 
-def lose(server: Server, pid: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Kill a process under load: streams end with the cause, and the service resumes with other ranks."""
-    engine = server.engine()
-    with ThreadPoolExecutor(4) as pool:
-        running: list[int] = []
-        streams = [pool.submit(follow, server, running) for _ in range(4)]
-        eventually(lambda: len(running) == 4, "four streams with a first token")
-        killed = time.monotonic()
-        os.kill(pid, signal.SIGKILL)
-        ends = [stream.result() for stream in streams]
-        took = time.monotonic() - killed
-    for end in ends:
-        assert said in end["error"]["message"]
-    with server.client() as client:
-        eventually(lambda: client.get("/health").status_code == 200, "a healthy server")
-    resumed = time.monotonic() - killed
-    with capsys.disabled():
-        print(f"\n{said!r}: streams ended after {took:.3f} s, service resumed after {resumed:.3f} s")
-    assert server.engine() != engine
-
-
 @pytest.mark.parametrize(
     "channel", [CHANNELS[0], *(pytest.param(c, marks=pytest.mark.slow) for c in CHANNELS[1:])]
 )
@@ -134,7 +113,9 @@ def test_a_server_outlives_its_ranks(
         for rank in range(2):
             pids = ranks_below(cluster.nodes[0].process.pid)
             assert len(pids) == 2
-            lose(server, pids[rank], f"process {pids[rank]}) was lost", capsys)
+            harm = partial(os.kill, pids[rank], signal.SIGKILL)
+            loss = lose(server, harm, f"{channel}, rank {rank} killed", capsys)
+            assert all(f"process {pids[rank]}) was lost" in message for message in loss.messages)
             assert not [pid for pid in pids if is_alive(pid)]
             assert sse.complete(client, "Once upon a time", 8) == expected
         pids = ranks_below(cluster.nodes[0].process.pid)

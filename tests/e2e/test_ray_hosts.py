@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
+from tests.e2e.losses import lose, memory_files
 from tests.e2e.server import Server, eventually
-from tests.e2e.test_parallel import follow
 from tests.e2e.test_ray import ranks_below
-from tests.executor.test_ray_ranks import memory_files
 from tests.namespaces import Hosts
 from tests.ray_cluster import TOKEN, RayCluster, is_alive, needs_ray
 
@@ -77,24 +75,6 @@ def test_stages_on_three_hosts_give_the_tokens_of_one(
     assert memory_files() <= files
 
 
-def lose(server: Server, end: Callable[[], None], what: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What streams are told when `end` was called while they run; returns when the service has resumed."""
-    with ThreadPoolExecutor(2) as pool:
-        running: list[int] = []
-        streams = [pool.submit(follow, server, running) for _ in range(2)]
-        eventually(lambda: len(running) == 2, "two streams with a first token")
-        began = time.monotonic()
-        end()
-        messages = [stream.result()["error"]["message"] for stream in streams]
-        took = time.monotonic() - began
-    with server.client() as client:
-        eventually(lambda: client.get("/health").status_code == 200, "a healthy server")
-    resumed = time.monotonic() - began
-    with capsys.disabled():
-        print(f"\n{what}: streams ended after {took:.3f} s, service resumed after {resumed:.3f} s")
-    return messages
-
-
 @pytest.mark.parametrize("channel", [CHANNELS[0], *(pytest.param(each, marks=SLOW) for each in CHANNELS[1:])])
 def test_a_host_that_is_lost_is_noticed_and_replaced(
     start: Callable[..., Server],
@@ -109,8 +89,8 @@ def test_a_host_that_is_lost_is_noticed_and_replaced(
         second = used(server, hosts)
         stranded = ranks_below(cluster.nodes[second].process.pid)
         assert len(stranded) == 1
-        messages = lose(server, lambda: hosts.cut(second), f"{channel}, a host cut off", capsys)
-        assert all(f"rank 1 (on {hosts.addresses[second]}" in message for message in messages)
+        loss = lose(server, partial(hosts.cut, second), f"{channel}, a host cut off", capsys)
+        assert all(f"rank 1 (on {hosts.addresses[second]}" in message for message in loss.messages)
         assert sse.complete(client, "Once upon a time", 8) == expected
         third = used(server, hosts)
         assert {second, third} == {1, 2}
@@ -121,10 +101,9 @@ def test_a_host_that_is_lost_is_noticed_and_replaced(
         cluster.nodes[second] = cluster.add(2, hosts.addresses[second], hosts.inside(second))
         cluster.nodes.pop()
         raylet = cluster.nodes[third].raylet()
-        messages = lose(
-            server, lambda: os.kill(raylet, signal.SIGKILL), f"{channel}, a raylet killed", capsys
-        )
-        assert all("rank 1" in message for message in messages)
+        harm = partial(os.kill, raylet, signal.SIGKILL)
+        loss = lose(server, harm, f"{channel}, a raylet killed", capsys)
+        assert all("rank 1" in message for message in loss.messages)
         assert sse.complete(client, "Once upon a time", 8) == expected
         assert used(server, hosts) == second
         cluster.nodes[third].stop()

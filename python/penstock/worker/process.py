@@ -7,6 +7,7 @@ which is the executor's end and so this process's too, however the executor died
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import logging
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 PATIENCE = 600.0
 """Seconds that the executor may take to read an answer."""
 STDIN = 0
+PR_SET_PDEATHSIG = 1
 
 log = logging.getLogger("penstock.worker")
 
@@ -48,7 +50,12 @@ T = TypeVar("T", bound=LoadedWorker)
 def main(arguments: Sequence[str] | None = None, load: Load | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m penstock.worker", description="one rank of an engine")
     parser.add_argument("--rank", type=int, required=True)
-    rank = parser.parse_args(arguments).rank
+    parser.add_argument("--end-with-starter", action="store_true", help="killed as that thread ends")
+    parsed = parser.parse_args(arguments)
+    rank: int = parsed.rank
+    if parsed.end_with_starter:
+        # A starter that is gone already shows at the end of standard input.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # Ctrl-C and the end of a service reach whole groups of processes; the executor decides when ranks end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,0 +1,183 @@
+"""Random traffic through an engine with real ranks in stages: everything that the scheduler does, at once.
+
+The engine's own loop is left out, so that a run depends on nothing but its requests: what arrives and what is
+cancelled is drawn for each step. The truth is each request alone on one rank.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import pytest
+from penstock.core import FinishReason, LogprobRow, Request, SamplingParams, StepOutput
+from penstock.engine import Flights
+from penstock.executor import Executor
+from penstock.scheduler import Scheduler
+
+from tests.real_ranks import FAMILIES, VOCAB, engine
+
+pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+
+REQUESTS = 40
+SIZES = {"block_size": 16, "max_model_len": 128, "max_num_batched_tokens": 24}
+SEQUENCES = 8
+BLOCKS = 16
+"""Of 16 tokens, for eight sequences of up to 128: they cannot all grow."""
+SLOW = pytest.mark.slow
+GRIDS = [(1, 2), (2, 2), pytest.param((1, 3), marks=SLOW), pytest.param((2, 3), marks=SLOW)]
+GRIDS += [pytest.param(grid, marks=SLOW) for grid in [(3, 2), (3, 3)]]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    step: int
+    request: Request
+
+
+@dataclass
+class Ending:
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[LogprobRow] = field(default_factory=list)
+    prompt_logprobs: list[LogprobRow] = field(default_factory=list)
+    finish: FinishReason = FinishReason.NONE
+
+
+@dataclass
+class Run:
+    endings: dict[int, Ending] = field(default_factory=dict)
+    rows: list[tuple[int, StepOutput]] = field(default_factory=list)
+    """With the step that gave them."""
+    cancelled_in_flight: int = 0
+
+
+def arrivals(seed: int) -> list[Arrival]:
+    """Prompts that share beginnings, many longer than a step, and answers that outgrow the memory."""
+    draw = random.Random(seed)
+    stems = [[draw.randrange(VOCAB) for _ in range(64)] for _ in range(3)]
+    found = []
+    for number in range(REQUESTS):
+        stem = draw.choice(stems)[: draw.choice([0, 0, 17, 48, 64])]
+        prompt = stem + [draw.randrange(VOCAB) for _ in range(draw.randint(1, 20))]
+        params = SamplingParams(
+            max_tokens=draw.choice([3, 30, 40]),
+            temperature=number % 2 * 0.9,
+            top_p=0.95,
+            seed=number,
+            logprobs=2,
+            prompt_logprobs=draw.choice([-1, -1, -1, 0]),
+            ignore_eos=draw.random() < 0.7,
+        )
+        found.append(Arrival(draw.randrange(60), Request(number, array("i", prompt), params)))
+    return found
+
+
+def play(
+    scheduler: Scheduler, executor: Executor, arrivals: Iterable[Arrival], cancel: Callable[[list[int]], int]
+) -> Run:
+    """All of it, with the audit of blocks, slots and claims after each step.
+
+    `cancel` may choose one of the requests that are under way, or -1.
+    """
+    run, flights = Run(), Flights(scheduler, executor)
+    due = sorted(arrivals, key=lambda arrival: arrival.step)
+    step = 0
+    while due or flights or scheduler.has_requests():
+        while due and due[0].step <= step:
+            request = due.pop(0).request
+            run.endings[request.id] = Ending()
+            scheduler.add(request)
+        flights.fill()
+        unwanted = cancel([number for number, ending in run.endings.items() if not ending.finish])
+        if unwanted >= 0:
+            run.cancelled_in_flight += scheduler._sequences[unwanted].busy
+            scheduler.cancel(unwanted)
+        if flights:
+            assert flights.land().error is None
+        collect(run, scheduler, step)
+        scheduler.check()
+        step += 1
+    return run
+
+
+def collect(run: Run, scheduler: Scheduler, step: int) -> None:
+    for row in scheduler.take_outputs().rows():
+        ending = run.endings[row.id]
+        assert not ending.finish, f"a row after the end of request {row.id}"
+        ending.tokens += row.tokens
+        ending.logprobs += row.logprobs
+        ending.prompt_logprobs += row.prompt_logprobs
+        ending.finish = row.finish
+        run.rows.append((step, row))
+
+
+def nobody(_live: list[int]) -> int:
+    return -1
+
+
+def some(seed: int) -> Callable[[list[int]], int]:
+    draw = random.Random(seed)
+    return lambda live: draw.choice(live) if live and draw.random() < 0.08 else -1
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[tuple[str, int], dict[int, Ending]]:
+    """What was computed before, by family and seed."""
+    return {}
+
+
+def truth(known: dict[tuple[str, int], dict[int, Ending]], family: str, seed: int) -> dict[int, Ending]:
+    if (family, seed) not in known:
+        found: dict[int, Ending] = {}
+        single = {**SIZES, "max_num_batched_tokens": 128, "max_num_seqs": 1, "enable_prefix_caching": False}
+        with engine(family, 8, **single) as (scheduler, executor):
+            for arrival in arrivals(seed):
+                found |= play(scheduler, executor, [Arrival(0, arrival.request)], nobody).endings
+        known[family, seed] = found
+    return known[family, seed]
+
+
+def run_on(family: str, grid: tuple[int, int], seed: int) -> Run:
+    tp, pp = grid
+    sizes = {"tensor_parallel_size": tp, "pipeline_parallel_size": pp, "max_num_seqs": SEQUENCES, **SIZES}
+    with engine(family, BLOCKS, **sizes, distributed_executor_backend="mp") as (scheduler, executor):
+        assert executor.depth == pp
+        run = play(scheduler, executor, arrivals(seed), some(seed))
+        stats = scheduler.stats()
+    assert stats.preemptions > 0
+    assert stats.prefix_hit_tokens > 0
+    assert run.cancelled_in_flight > 0
+    assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
+    return run
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=SLOW) for seed in range(2, 6))])
+@pytest.mark.parametrize(
+    "family", ["qwen2", *(pytest.param(f, marks=SLOW) for f in FAMILIES if f != "qwen2")]
+)
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: f"tp{grid[0]} pp{grid[1]}")
+def test_random_traffic_gives_what_each_request_gives_alone(
+    alone: dict[tuple[str, int], dict[int, Ending]], grid: tuple[int, int], family: str, seed: int
+) -> None:
+    expected = truth(alone, family, seed)
+    run = run_on(family, grid, seed)
+    finishes = {ending.finish for ending in run.endings.values()}
+    assert finishes >= {FinishReason.LENGTH, FinishReason.CANCELLED}
+    assert finishes <= {FinishReason.LENGTH, FinishReason.CANCELLED, FinishReason.STOP}
+    for number, ending in run.endings.items():
+        check(ending, expected[number], exact=grid[0] == 1)
+    again = run_on(family, grid, seed)
+    assert again.rows == run.rows
+
+
+def check(ending: Ending, expected: Ending, exact: bool) -> None:
+    """Stages change no bit; tensor parallelism changes the order of sums."""
+    if ending.finish is FinishReason.CANCELLED:
+        assert ending.tokens == expected.tokens[: len(ending.tokens)]
+    else:
+        assert (ending.tokens, ending.finish) == (expected.tokens, expected.finish)
+    if exact:
+        assert ending.logprobs == expected.logprobs[: len(ending.tokens)]
+        assert ending.prompt_logprobs in (expected.prompt_logprobs, [])
