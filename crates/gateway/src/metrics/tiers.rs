@@ -9,6 +9,7 @@ use super::histogram::write_lines;
 use super::render::{Page, escaped};
 
 type Number = fn(&TierStats) -> u64;
+type Times = fn(&TierStats) -> &Durations;
 
 const COUNTERS: [(&str, &str, Number); 9] = [
     ("hits", "Chunks that a tier was asked for and had.", |t| {
@@ -108,7 +109,7 @@ fn by_tier(page: &mut Page<'_>, tiers: &[TierStats]) {
             number,
         );
     }
-    let times: [(&str, &str, fn(&TierStats) -> &Durations); 2] = [
+    let times: [(&str, &str, Times); 2] = [
         ("penstock:kv_tier_load_seconds", "Loads from a tier.", |t| {
             &t.load
         }),
@@ -209,7 +210,7 @@ fn lmcache(page: &mut Page<'_>, tiers: &[TierStats], (asked, hits): (u64, u64)) 
     ] {
         page.gauge(&format!("lmcache:{name}"), help, value);
     }
-    let times: [(&str, &str, fn(&TierStats) -> &Durations); 2] = [
+    let times: [(&str, &str, Times); 2] = [
         (
             "lmcache:time_to_retrieve",
             "Loads from any tier, in seconds.",
