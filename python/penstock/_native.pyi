@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Sequence
 
 from penstock.core import StepPlan, StepResult
+from penstock.core.transfer import Moved, Transfer
 
 __version__: str
 
@@ -29,6 +30,34 @@ class Decoder:
     def put(self, carried: bytes) -> None: ...
     def fetch(self, timeout: float) -> bytes: ...
 
+class KvMover:
+    """Carries KV between the blocks of a decoder's pool and the tiers of its rank. May outlive the decoder.
+
+    The options are an object of `cache` (the cache identity, 64 hex digits), `ram_slots` (blocks of the RAM
+    tier, 0 without one), `tiers` (those that go by name, in the order of `Transfer.tier` from 1), and, if
+    wanted, `chunk_tokens`, `io_threads` (of each tier that goes by name) and `stall_s` (after which one that
+    does not answer is left alone). A tier is `{"kind": "disk", "path", "limit_bytes", "daily_write_bytes",
+    "direct"}`, `{"kind": "redis", "url", "ttl_s"}` or `{"kind": "object", "url", "options"}`.
+    """
+
+    def __init__(self, decoder: Decoder, options_json: str) -> None:
+        """Opens the tiers. ValueError: what cannot be opened, and what to do about it."""
+
+    def submit(self, transfer: Transfer) -> None:
+        """Never blocks. Blocks of the transfer are lent from now until it is answered."""
+
+    def take(self, timeout: float = 0.0) -> list[Moved]:
+        """Answers since the last call; waits at most `timeout` seconds for the first."""
+
+    def fileno(self) -> int:
+        """Readable while `take` has something."""
+
+    def report(self) -> str:
+        """What the tiers did since the start, as JSON."""
+
+    def close(self, seconds: float) -> None:
+        """Finishes the stores under way, for `seconds` at most; what is left is answered as not done."""
+
 def create_group(path: str, ranks: int, capacity: int) -> None: ...
 def create_ring(path: str, readers: int, slots: int, capacity: int) -> None: ...
 
@@ -49,6 +78,8 @@ class StreamListener:
     address: str
     def __init__(self, address: str, key: bytes) -> None: ...
     def accept(self, timeout: float) -> Stream: ...
+    def accept_within(self, wait: float, patience: float) -> Stream | None: ...
+    def turned_away(self) -> str | None: ...
 
 class Stream:
     @staticmethod
@@ -63,6 +94,50 @@ class Tokenizer:
     def encode(self, text: str, add_special: bool) -> list[int]: ...
     def decode(self, ids: Sequence[int], skip_special: bool) -> str: ...
     def apply_chat_template(self, messages_json: str, add_generation_prompt: bool) -> list[int]: ...
+
+class TierIndex:
+    """Who has which slot of the RAM tier; what is said of a call below is said of digests of 32 bytes, in the order of their prefix.
+
+    Wrong arguments and calls out of turn are ValueError.
+    """
+
+    def __init__(
+        self, slots: int, quota: float = 1.0, pin_share: float = 0.5, rule: str = "auto"
+    ) -> None: ...
+    def lookup(self, digests: Sequence[bytes], start: int = 0) -> list[int]:
+        """Slots of the longest run from `start` on that is here. Once for each request, with all of its digests.
+
+        The first `start` are those that the caller has elsewhere: used if they are here, not counted.
+        """
+
+    def peek(self, digests: Sequence[bytes]) -> int:
+        """How many leading ones are here; not a use."""
+
+    def admit(
+        self, digests: Sequence[bytes], costs_us: Sequence[float], group: bytes, parent: bytes | None = None
+    ) -> list[int]:
+        """A slot for each one to be stored; -1: not to be stored, -2: is here already.
+
+        `parent` is the block before the first. What continues a block that is not here is not stored.
+        """
+
+    def commit(self, digests: Sequence[bytes]) -> None: ...
+    def abandon(self, digests: Sequence[bytes]) -> None: ...
+    def hold(self, slots: Sequence[int]) -> None: ...
+    def release(self, slots: Sequence[int]) -> None: ...
+    def pin(self, digests: Sequence[bytes]) -> int: ...
+    def unpin(self, digests: Sequence[bytes]) -> None: ...
+    def remove(self, digests: Sequence[bytes]) -> int: ...
+    def clear(self, group: bytes | None = None) -> int: ...
+    def stats(self, top: int = 10) -> dict[str, object]: ...
+    def curve(self) -> list[tuple[float, float]]:
+        """Capacity in slots and the hit ratio that LRU would have had lately, ascending."""
+
+    def saved(self, extra_slots: int) -> float:
+        """Share of looked-up blocks that this many slots more would have found in addition."""
+
+    def check(self) -> None:
+        """AssertionError when the index contradicts itself. For tests."""
 
 class LoadRun:
     def __init__(self, target: str) -> None: ...

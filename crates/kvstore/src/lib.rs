@@ -6,9 +6,16 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod disk;
 mod format;
 mod key;
+mod mover;
+pub mod policy;
+mod remote;
 mod tier;
 
+pub use disk::{Direct, Disk, DiskOptions};
 pub use key::{Digest, PartKey, StoreIdentity};
-pub use tier::{Tier, TierError};
+pub use mover::{Kind, Moved, Mover, Options, Pool, TierSpec, Transfer};
+pub use remote::{Objects, Redis, RedisLimits};
+pub use tier::{StartError, Tier, TierError};

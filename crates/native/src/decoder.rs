@@ -32,7 +32,7 @@ fn error(e: DecoderError) -> PyErr {
 /// A loaded model.
 #[pyclass(frozen)]
 pub(crate) struct Decoder {
-    native: Native,
+    pub(crate) native: Native,
     /// The ends of pipes that the caller carries.
     carried: Mutex<Carried>,
 }

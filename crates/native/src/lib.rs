@@ -4,10 +4,12 @@ mod buffers;
 mod comm;
 mod decoder;
 mod formats;
+mod kv_mover;
 mod loadgen;
 mod prefix;
 mod simengine;
 mod text;
+mod tier_index;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -24,8 +26,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<decoder::Decoder>()?;
     module.add_class::<decoder::Ticket>()?;
+    module.add_class::<kv_mover::KvMover>()?;
     module.add_class::<loadgen::LoadRun>()?;
     module.add_class::<text::Tokenizer>()?;
+    module.add_class::<tier_index::TierIndex>()?;
     module.add_class::<comm::Fence>()?;
     module.add_class::<comm::RingReader>()?;
     module.add_class::<comm::RingWriter>()?;

@@ -1,0 +1,48 @@
+//! Sizes and times of a tier's machinery.
+
+use std::time::Duration;
+
+use super::breaker::Rule;
+use super::queue::Lane;
+
+/// See the module's text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Threads that load and store.
+    pub(crate) io_threads: usize,
+    /// Threads of a lane that may hang in calls before no more take their places.
+    pub(crate) written_off: usize,
+    /// How long a call may take.
+    pub(crate) stall: Duration,
+    /// When the breaker opens.
+    pub(crate) breaker: Rule,
+    /// Time between two rounds of upkeep.
+    pub(crate) tick: Duration,
+    /// Time between two looks for calls that take too long.
+    pub(crate) watch: Duration,
+}
+
+impl Limits {
+    pub(crate) fn new(io_threads: usize, stall: Duration) -> Self {
+        Self {
+            io_threads: io_threads.max(1),
+            written_off: 16,
+            stall,
+            breaker: Rule::default(),
+            tick: Duration::from_secs(1),
+            watch: (stall / 10).clamp(Duration::from_millis(10), Duration::from_millis(500)),
+        }
+    }
+
+    /// Stores that may run at once: a load that comes finds a thread.
+    pub(crate) fn stores(&self) -> usize {
+        (self.io_threads - 1).max(1)
+    }
+
+    pub(crate) fn threads(&self, lane: Lane) -> usize {
+        match lane {
+            Lane::Io => self.io_threads,
+            Lane::Probe => 1,
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! One rank's mover: carries bytes between blocks of the KV pool and the tiers, while others compute.
+//!
+//! `submit` borrows a transfer's blocks and puts it into its tier's queue; the tier's threads do it; `take` hands out the answers. A block is given
+//! back before the answer says so. No tier waits for another, and nobody who submits or takes waits for a tier.
+
+mod answers;
+mod breaker;
+mod call;
+mod clock;
+mod copying;
+mod counts;
+mod limits;
+mod memory;
+mod named;
+mod open;
+mod options;
+mod queue;
+mod ram;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use answers::{Answers, Removal, Reply};
+use call::Share;
+use clock::{Clock, Monotonic};
+use limits::Limits;
+use named::Named;
+pub use options::{Options, TierSpec};
+use queue::{Job, Work};
+use ram::{Borrowed, Ram};
+pub use transfer::{Kind, Moved, Pool, Transfer};
+
+use crate::key::Digest;
+use crate::tier::{StartError, Tier};
+
+/// Threads that copy large transfers of the RAM tier.
+const COPY_THREADS: usize = 2;
+
+/// Makes a tier from what the options say.
+pub(crate) type Open<'a> = &'a dyn Fn(&TierSpec, &Options) -> Result<Box<dyn Tier>, StartError>;
+
+/// See the module's text. Dropping it closes it without waiting for stores.
+pub struct Mover<P: Pool> {
+    pool: P,
+    clock: Arc<dyn Clock>,
+    answers: Arc<Answers>,
+    ram: Option<Arc<Ram<P>>>,
+    named: Vec<Arc<Named<P>>>,
+    /// Tells the watching thread to end.
+    over: Arc<(Mutex<bool>, Condvar)>,
+    closed: AtomicBool,
+}
+
+impl<P: Pool> Mover<P> {
+    /// Opens the tiers and starts the threads.
+    ///
+    /// # Errors
+    /// A tier that cannot be opened, memory that cannot be had, options that do not fit the pool.
+    pub fn start(options: &Options, pool: P) -> Result<Self, StartError> {
+        let limits = Limits::new(options.io_threads, options.stall());
+        let clock = Arc::new(Monotonic::start());
+        Self::start_with(options, pool, &open::open, limits, clock)
+    }
+
+    /// The same with tiers, times and a clock of one's own.
+    pub(crate) fn start_with(
+        options: &Options,
+        pool: P,
+        open: Open<'_>,
+        limits: Limits,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, StartError> {
+        let (told, has) = (options.block_bytes(), pool.block_bytes());
+        if told != has {
+            return Err(StartError(format!(
+                "the mover's options tell of blocks of {told} bytes, the KV pool has blocks of {has}"
+            )));
+        }
+        let refused = |e| StartError(format!("cannot start the KV mover: {e}"));
+        let mut mover = Self {
+            pool,
+            clock,
+            answers: Arc::new(Answers::new().map_err(refused)?),
+            ram: None,
+            named: Vec::new(),
+            over: Arc::default(),
+            closed: AtomicBool::new(false),
+        };
+        mover.start_ram(options)?;
+        for spec in &options.tiers {
+            let tier = open(spec, options)?;
+            let share = Share {
+                heads: options.heads.clone(),
+                layers: options.layers,
+                extent: options.extent_bytes(),
+            };
+            let clock = Arc::clone(&mover.clock);
+            let named = Named::start(tier, share, limits, clock).map_err(refused)?;
+            mover.named.push(named);
+        }
+        mover.start_watch(limits.watch).map_err(refused)?;
+        Ok(mover)
+    }
+
+    fn start_ram(&mut self, options: &Options) -> Result<(), StartError> {
+        let (slots, bytes) = (options.ram_slots, self.pool.block_bytes());
+        if slots == 0 {
+            return Ok(());
+        }
+        let (answers, clock) = (Arc::clone(&self.answers), Arc::clone(&self.clock));
+        let ram = Ram::start(slots, bytes, COPY_THREADS, answers, clock);
+        self.ram = Some(ram.map_err(|e| {
+            StartError(format!(
+                "cannot reserve {slots} blocks of {bytes} bytes for the RAM tier: {e}; make --kv-tier ram: smaller"
+            ))
+        })?);
+        Ok(())
+    }
+
+    /// Starts the thread that looks for calls that take too long.
+    fn start_watch(&self, every: Duration) -> std::io::Result<()> {
+        let (over, named) = (Arc::clone(&self.over), self.named.clone());
+        if named.is_empty() {
+            return Ok(());
+        }
+        let watch = move || {
+            loop {
+                let lock = over.0.lock().unwrap_or_else(PoisonError::into_inner);
+                let waited = over.1.wait_timeout_while(lock, every, |over| !*over);
+                if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+                    return;
+                }
+                named.iter().for_each(Named::watch);
+            }
+        };
+        let thread = std::thread::Builder::new().name("penstock-kv-eye".into());
+        thread.spawn(watch).map(drop)
+    }
+
+    /// Takes a transfer in and returns. What is wrong with it is said in its answer.
+    pub fn submit(&self, transfer: Transfer) {
+        let id = transfer.id;
+        let taken = match transfer.kind {
+            Kind::Cancel => {
+                self.cancel(&transfer.ids);
+                Ok(())
+            }
+            Kind::Remove => {
+                self.remove(transfer);
+                Ok(())
+            }
+            Kind::Probe => self.probe(&transfer),
+            Kind::Load | Kind::Store if transfer.tier == 0 => self.copy(&transfer),
+            Kind::Load | Kind::Store => self.movement(&transfer),
+        };
+        if let Err(why) = taken {
+            self.answers.put(Moved::refused(id, why));
+        }
+    }
+
+    fn cancel(&self, ids: &[u64]) {
+        self.ram.iter().for_each(|ram| ram.cancel(ids));
+        self.named.iter().for_each(|named| named.cancel(ids));
+    }
+
+    fn remove(&self, transfer: Transfer) {
+        let (id, digests) = (transfer.id, transfer.keys);
+        if self.named.is_empty() {
+            let done = true;
+            let nothing = Moved::default();
+            return self.answers.put(Moved {
+                id,
+                done,
+                ..nothing
+            });
+        }
+        let removal = Removal::new(id, self.named.len(), Arc::clone(&self.answers));
+        for named in &self.named {
+            let digests = digests.clone();
+            let reply = Reply::Part(Arc::clone(&removal));
+            named.submit(self.job(id, Work::Remove { digests }, reply));
+        }
+    }
+
+    fn probe(&self, transfer: &Transfer) -> Result<(), String> {
+        let named = self.tier(transfer.tier)?;
+        let (keys, counts) = (&transfer.keys, &transfer.counts);
+        if keys.len() != counts.len() {
+            let (keys, counts) = (keys.len(), counts.len());
+            return Err(format!("{keys} names and {counts} numbers of blocks"));
+        }
+        let chunks = keys.iter().zip(counts).map(|(&key, &count)| {
+            let blocks = u16::try_from(count).map_err(|_| format!("a chunk of {count} blocks"));
+            Ok((key, blocks?))
+        });
+        let chunks = chunks.collect::<Result<_, String>>()?;
+        named.submit(self.job(transfer.id, Work::Probe { chunks }, self.reply()));
+        Ok(())
+    }
+
+    /// A load or store of the RAM tier.
+    fn copy(&self, transfer: &Transfer) -> Result<(), String> {
+        let ram = self.ram.as_ref().ok_or("there is no RAM tier")?;
+        let (store, blocks) = (transfer.kind == Kind::Store, &transfer.blocks);
+        let slots = ram.slots(&transfer.slots, blocks.len(), store)?;
+        let blocks = if store {
+            Borrowed::Store(self.borrow(blocks, |block| self.pool.read(block))?)
+        } else {
+            Borrowed::Load(self.borrow(blocks, |block| self.pool.write(block))?)
+        };
+        ram.submit(transfer.id, slots, blocks);
+        Ok(())
+    }
+
+    /// A load or store of a tier that goes by name.
+    fn movement(&self, transfer: &Transfer) -> Result<(), String> {
+        let named = self.tier(transfer.tier)?;
+        let (keys, blocks) = (&transfer.keys, &transfer.blocks);
+        let digest: Digest = match keys[..] {
+            [key] if !blocks.is_empty() && blocks.len() <= usize::from(u16::MAX) => key,
+            _ => {
+                let (keys, blocks) = (keys.len(), blocks.len());
+                return Err(format!("{keys} names for one chunk of {blocks} blocks"));
+            }
+        };
+        let work = if transfer.kind == Kind::Store {
+            let blocks = self.borrow(blocks, |block| self.pool.read(block))?;
+            Work::Store { digest, blocks }
+        } else {
+            let blocks = self.borrow(blocks, |block| self.pool.write(block))?;
+            Work::Load { digest, blocks }
+        };
+        named.submit(self.job(transfer.id, work, self.reply()));
+        Ok(())
+    }
+
+    fn tier(&self, tier: usize) -> Result<&Named<P>, String> {
+        let named = tier.checked_sub(1).and_then(|at| self.named.get(at));
+        let known = self.named.len();
+        named
+            .map(|named| &**named)
+            .ok_or_else(|| format!("tier {tier} does not go by name: those are 1..={known}"))
+    }
+
+    fn borrow<G>(
+        &self,
+        blocks: &[i32],
+        lend: impl Fn(usize) -> Option<G>,
+    ) -> Result<Vec<G>, String> {
+        let one = |&block: &i32| {
+            let guard = usize::try_from(block).ok().and_then(&lend);
+            guard.ok_or_else(|| {
+                format!(
+                    "block {block} is not to be had: a step or another transfer has it, or there is no such block"
+                )
+            })
+        };
+        blocks.iter().map(one).collect()
+    }
+
+    fn job(&self, id: u64, work: Work<P>, reply: Reply) -> Job<P> {
+        let (asked, trial) = (self.clock.now(), false);
+        Job {
+            id,
+            asked,
+            trial,
+            work,
+            reply,
+        }
+    }
+
+    fn reply(&self) -> Reply {
+        Reply::Asked(Arc::clone(&self.answers))
+    }
+
+    /// All answers that were not taken yet; waits at most `timeout` for the first.
+    pub fn take(&self, timeout: Duration) -> Vec<Moved> {
+        self.answers.take(timeout)
+    }
+
+    /// Readable while `take` has something.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.answers.event()
+    }
+
+    /// What the tiers did since the start: `ram` (null without one) and `tiers`, in their order.
+    pub fn report(&self) -> serde_json::Value {
+        let named: Vec<_> = self.named.iter().map(|named| named.report()).collect();
+        serde_json::json!({"ram": self.ram.as_ref().map(|ram| ram.report()), "tiers": named})
+    }
+
+    /// Finishes stores and removals, within `limit`; all else is answered as not done. Only a call that hangs keeps its blocks.
+    pub fn close(&self, limit: Duration) {
+        if self.closed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let now = Instant::now();
+        let until = now
+            .checked_add(limit)
+            .unwrap_or(now + Duration::from_secs(1 << 30));
+        self.named.iter().for_each(|named| named.drain(until));
+        self.ram.iter().for_each(|ram| ram.close());
+        self.named.iter().for_each(|named| named.drained(until));
+        *self.over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.over.1.notify_all();
+        self.named.iter().for_each(|named| named.shut());
+    }
+}
+
+impl<P: Pool> Drop for Mover<P> {
+    fn drop(&mut self) {
+        self.close(Duration::ZERO);
+    }
+}

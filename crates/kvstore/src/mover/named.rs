@@ -1,0 +1,482 @@
+//! A tier that goes by name: its queue, its threads, its breaker.
+//!
+//! Calls of a tier block, and a tier that is ill may block for ever. A call that takes too long is written off: the breaker opens, another thread
+//! takes the place of the one that hangs, and the transfer keeps its blocks and is answered when the call returns.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::breaker::{Admit, Breaker};
+use super::call::{Brought, Share};
+use super::clock::Clock;
+use super::counts::Counts;
+use super::limits::Limits;
+use super::queue::{Busy, Job, Lane, Queue, WorkKind};
+use super::transfer::{Moved, Pool};
+use crate::tier::{Tier, TierError};
+
+/// See the module's text.
+pub(crate) struct Named<P: Pool> {
+    tier: Box<dyn Tier>,
+    share: Share,
+    limits: Limits,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State<P>>,
+    /// There is work, or the phase changed.
+    work: Condvar,
+    /// A job or a thread ended.
+    ended: Condvar,
+}
+
+struct State<P: Pool> {
+    queue: Queue<P>,
+    running: Vec<Running>,
+    tickets: u64,
+    breaker: Breaker,
+    counts: Counts,
+    io: Threads,
+    probe: Threads,
+    phase: Phase,
+    flushed: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Threads {
+    /// Those that take jobs.
+    live: usize,
+    /// Those that hang in a call and will not be waited for.
+    written_off: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// Stores are finished, until then at most.
+    Draining(Instant),
+    Closed,
+}
+
+/// A call under way.
+struct Running {
+    ticket: u64,
+    lane: Lane,
+    kind: WorkKind,
+    trial: bool,
+    since: Duration,
+    written_off: bool,
+}
+
+impl<P: Pool> State<P> {
+    fn threads(&mut self, lane: Lane) -> &mut Threads {
+        match lane {
+            Lane::Io => &mut self.io,
+            Lane::Probe => &mut self.probe,
+        }
+    }
+
+    fn busy(&self) -> Busy {
+        let of = |kind| self.running.iter().filter(|r| r.kind == kind).count();
+        Busy {
+            stores: of(WorkKind::Store),
+            removals: of(WorkKind::Remove),
+        }
+    }
+
+    fn idle(&self) -> bool {
+        self.queue.is_empty() && self.running.is_empty()
+    }
+
+    /// Jobs that will not be made leave the breaker as it was.
+    fn withdraw(&mut self, jobs: &[Job<P>], now: Duration) {
+        let trial = jobs.iter().any(|job| job.trial);
+        self.breaker.withdrawn(now, trial);
+    }
+
+    /// Counts a result and tells the breaker; `true` when that opened it.
+    fn judge(&mut self, run: &Running, result: &Result<Brought, TierError>, now: Duration) -> bool {
+        let error = match result {
+            Err(TierError::Failed(why)) => {
+                self.counts.failed += 1;
+                self.counts.last_error.clone_from(why);
+                return self.breaker.bad(now, run.trial, why);
+            }
+            Err(TierError::Missing) => &mut self.counts.missing,
+            Err(TierError::Damaged(_)) => &mut self.counts.damaged,
+            Err(TierError::Full(_)) => &mut self.counts.full,
+            Ok(_) => &mut 0,
+        };
+        *error += 1;
+        // Probes are answered from an index and say nothing about the bytes behind it; nor does a store for which there is no room.
+        let moves = matches!(run.kind, WorkKind::Load | WorkKind::Store);
+        if moves && !matches!(result, Err(TierError::Full(_))) {
+            self.breaker.good(run.trial);
+        } else {
+            self.breaker.withdrawn(now, run.trial);
+        }
+        false
+    }
+}
+
+impl<P: Pool> Named<P> {
+    /// Starts the tier's threads.
+    ///
+    /// # Errors
+    /// The operating system refused one.
+    pub(crate) fn start(
+        tier: Box<dyn Tier>,
+        share: Share,
+        limits: Limits,
+        clock: Arc<dyn Clock>,
+    ) -> std::io::Result<Arc<Self>> {
+        let threads = |live| Threads {
+            live,
+            written_off: 0,
+        };
+        let state = State {
+            queue: Queue::new(),
+            running: Vec::new(),
+            tickets: 0,
+            breaker: Breaker::new(limits.breaker),
+            counts: Counts::default(),
+            io: threads(limits.io_threads),
+            probe: threads(1),
+            phase: Phase::Open,
+            flushed: false,
+        };
+        let named = Arc::new(Self {
+            tier,
+            share,
+            limits,
+            clock,
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            ended: Condvar::new(),
+        });
+        let started = named.start_threads();
+        if started.is_err() {
+            named.shut();
+        }
+        started.map(|()| named)
+    }
+
+    fn start_threads(self: &Arc<Self>) -> std::io::Result<()> {
+        for _ in 0..self.limits.io_threads {
+            self.spawn(Lane::Io)?;
+        }
+        self.spawn(Lane::Probe)?;
+        let named = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("penstock-kv-up".into());
+        thread.spawn(move || named.upkeep()).map(drop)
+    }
+
+    fn spawn(self: &Arc<Self>, lane: Lane) -> std::io::Result<()> {
+        let named = Arc::clone(self);
+        let name = match lane {
+            Lane::Io => "penstock-kv-io",
+            Lane::Probe => "penstock-kv-ask",
+        };
+        let thread = std::thread::Builder::new().name(name.into());
+        thread.spawn(move || named.serve(lane)).map(drop)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<P>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a job in, or answers it at once.
+    pub(crate) fn submit(&self, mut job: Job<P>) {
+        let lane = match job.work.kind() {
+            WorkKind::Probe => Lane::Probe,
+            _ => Lane::Io,
+        };
+        let mut state = self.lock();
+        let refused = if state.phase != Phase::Open {
+            Some("closed".to_owned())
+        } else if state.threads(lane).live == 0 {
+            Some("skipped: every thread that may use it hangs in a call".to_owned())
+        } else {
+            match state.breaker.admit(self.clock.now()) {
+                Admit::Refuse(why) => Some(why),
+                admitted => {
+                    job.trial = admitted == Admit::Trial;
+                    None
+                }
+            }
+        };
+        let Some(why) = refused else {
+            state.queue.push(job);
+            self.work.notify_all();
+            return;
+        };
+        state.counts.skipped += 1;
+        drop(state);
+        self.refuse(vec![job], &why);
+    }
+
+    /// Answers jobs that were taken out of the queue.
+    fn refuse(&self, jobs: Vec<Job<P>>, why: &str) {
+        let name = self.tier.name();
+        let error = match why {
+            "" => String::new(),
+            why => format!("{name} is {why}"),
+        };
+        for job in jobs {
+            // Blocks are given back before the answer says so.
+            drop(job.work);
+            job.reply.send(Moved::refused(job.id, error.as_str()));
+        }
+    }
+
+    /// Answers those of the transfers that were not begun.
+    pub(crate) fn cancel(&self, ids: &[u64]) {
+        let mut state = self.lock();
+        let jobs = state.queue.cancel(ids);
+        state.withdraw(&jobs, self.clock.now());
+        state.counts.cancelled += jobs.len() as u64;
+        self.ended.notify_all();
+        drop(state);
+        self.refuse(jobs, "");
+    }
+
+    fn serve(self: Arc<Self>, lane: Lane) {
+        while let Some((ticket, mut job)) = self.begin(lane) {
+            let result = self.share.call(&*self.tier, &mut job.work);
+            if !self.end(ticket, job, result) {
+                return;
+            }
+        }
+    }
+
+    /// Waits for a job; `None` when the thread is to end.
+    fn begin(&self, lane: Lane) -> Option<(u64, Job<P>)> {
+        let mut state = self.lock();
+        loop {
+            let busy = state.busy();
+            if let Some(job) = state.queue.next(lane, busy, self.limits.stores()) {
+                state.tickets += 1;
+                let ticket = state.tickets;
+                state.running.push(Running {
+                    ticket,
+                    lane,
+                    kind: job.work.kind(),
+                    trial: job.trial,
+                    since: self.clock.now(),
+                    written_off: false,
+                });
+                return Some((ticket, job));
+            }
+            let over = match state.phase {
+                Phase::Open => false,
+                Phase::Draining(_) => state.queue.is_empty(),
+                Phase::Closed => true,
+            };
+            if over {
+                state.threads(lane).live -= 1;
+                self.ended.notify_all();
+                return None;
+            }
+            state = self
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Answers a job; `false` when the thread is to end, because another has its place.
+    fn end(&self, ticket: u64, job: Job<P>, result: Result<Brought, TierError>) -> bool {
+        let now = self.clock.now();
+        let kind = job.work.kind();
+        drop(job.work);
+        let mut state = self.lock();
+        let at = state.running.iter().position(|r| r.ticket == ticket);
+        let Some(run) = at.map(|at| state.running.swap_remove(at)) else {
+            unreachable!("only the thread that began a job ends it")
+        };
+        let opened = state.judge(&run, &result, now);
+        let took = now.saturating_sub(run.since);
+        let waited = run.since.saturating_sub(job.asked);
+        if let Ok(brought) = &result {
+            state.counts.done(kind).add(brought.bytes, took, waited);
+        }
+        let skipped = self.skip(&mut state, opened);
+        let stays = self.stays(&mut state, &run);
+        self.work.notify_all();
+        self.ended.notify_all();
+        drop(state);
+        let (done, error) = match &result {
+            Ok(_) => (true, String::new()),
+            Err(TierError::Missing) => (false, String::new()),
+            Err(error) => (false, format!("{}: {error}", self.tier.name())),
+        };
+        let brought = result.unwrap_or_default();
+        job.reply.send(Moved {
+            id: job.id,
+            done,
+            found: brought.found,
+            bytes: brought.bytes,
+            seconds: took.as_secs_f64(),
+            waited: waited.as_secs_f64(),
+            error,
+        });
+        self.refuse(skipped.0, &skipped.1);
+        stays
+    }
+
+    /// Whether a thread whose call returned takes further jobs.
+    fn stays(&self, state: &mut State<P>, run: &Running) -> bool {
+        let wanted = self.limits.threads(run.lane);
+        let threads = state.threads(run.lane);
+        if !run.written_off {
+            return true;
+        }
+        threads.written_off -= 1;
+        let stays = threads.live < wanted;
+        threads.live += usize::from(stays);
+        stays
+    }
+
+    /// When the breaker opened: all jobs that wait, and why they are not done.
+    fn skip(&self, state: &mut State<P>, opened: bool) -> (Vec<Job<P>>, String) {
+        if !opened {
+            return (Vec::new(), String::new());
+        }
+        let jobs = state.queue.clear(false);
+        let now = self.clock.now();
+        state.withdraw(&jobs, now);
+        state.counts.skipped += jobs.len() as u64;
+        (jobs, state.breaker.refusal(now))
+    }
+
+    /// Writes off the calls that take too long.
+    pub(crate) fn watch(self: &Arc<Self>) {
+        let (now, stall) = (self.clock.now(), self.limits.stall);
+        let (mut opened, mut places) = (false, Vec::new());
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let late: Vec<_> = state
+            .running
+            .iter_mut()
+            .filter(|r| !r.written_off && now.saturating_sub(r.since) > stall)
+            .map(|run| {
+                run.written_off = true;
+                (run.lane, std::mem::take(&mut run.trial))
+            })
+            .collect();
+        for (lane, trial) in late {
+            state.counts.stalled += 1;
+            opened |= state.breaker.stalled(now, trial, stall);
+            let threads = state.threads(lane);
+            threads.live -= 1;
+            threads.written_off += 1;
+            if threads.written_off <= self.limits.written_off {
+                threads.live += 1;
+                places.push(lane);
+            }
+            opened |= threads.live == 0;
+        }
+        let skipped = self.skip(state, opened);
+        drop(guard);
+        for lane in places {
+            if self.spawn(lane).is_err() {
+                self.lock().threads(lane).live -= 1;
+            }
+        }
+        self.refuse(skipped.0, &skipped.1);
+    }
+
+    /// The tier's own upkeep, then its flush when the mover closes.
+    fn upkeep(&self) {
+        let mut state = self.lock();
+        while state.phase == Phase::Open {
+            let (next, waited) = self
+                .ended
+                .wait_timeout_while(state, self.limits.tick, |s| s.phase == Phase::Open)
+                .unwrap_or_else(PoisonError::into_inner);
+            drop(next);
+            if waited.timed_out() && catch_unwind(AssertUnwindSafe(|| self.tier.tick())).is_err() {
+                self.lock().counts.last_error = "a bug of the tier: its upkeep panicked".into();
+            }
+            state = self.lock();
+        }
+        let state = self
+            .ended
+            .wait_while(state, |s| s.phase != Phase::Closed && !s.idle())
+            .unwrap_or_else(PoisonError::into_inner);
+        let phase = state.phase;
+        drop(state);
+        if let Phase::Draining(until) = phase {
+            let limit = until.saturating_duration_since(Instant::now());
+            let _ = catch_unwind(AssertUnwindSafe(|| self.tier.flush(limit)));
+        }
+        self.lock().flushed = true;
+        self.ended.notify_all();
+    }
+
+    /// Begins the end: what is not a store or a removal is answered, new work is refused.
+    pub(crate) fn drain(&self, until: Instant) {
+        let mut state = self.lock();
+        if state.phase != Phase::Open {
+            return;
+        }
+        state.phase = Phase::Draining(until);
+        let jobs = state.queue.clear(true);
+        state.withdraw(&jobs, self.clock.now());
+        state.counts.cancelled += jobs.len() as u64;
+        self.work.notify_all();
+        self.ended.notify_all();
+        drop(state);
+        self.refuse(jobs, "");
+    }
+
+    /// Waits until all is stored and flushed, or until `until`.
+    pub(crate) fn drained(&self, until: Instant) {
+        let limit = until.saturating_duration_since(Instant::now());
+        let busy = |s: &mut State<P>| !(s.idle() && s.flushed);
+        let waited = self.ended.wait_timeout_while(self.lock(), limit, busy);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The end: answers what still waits. Threads that hang in a call end when it returns, the others at once.
+    pub(crate) fn shut(&self) {
+        let mut state = self.lock();
+        state.phase = Phase::Closed;
+        let jobs = state.queue.clear(false);
+        self.work.notify_all();
+        self.ended.notify_all();
+        let idle = |s: &mut State<P>| {
+            let calling = s.running.iter().filter(|r| !r.written_off).count();
+            s.io.live + s.probe.live > calling
+        };
+        let patience = Duration::from_secs(1);
+        let waited = self.ended.wait_timeout_while(state, patience, idle);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        self.refuse(jobs, "closed before this was done");
+    }
+
+    /// Everything about the tier, for the report.
+    pub(crate) fn report(&self) -> serde_json::Value {
+        let state = self.lock();
+        let (loads, stores, probes) = state.queue.lengths();
+        let mut report = serde_json::json!({
+            "name": self.tier.name(),
+            "breaker": state.breaker.state(self.clock.now()),
+            "opened": state.breaker.opened(),
+            "waiting": {"loads": loads, "stores": stores, "probes": probes},
+            "running": state.running.len(),
+            "hanging": state.io.written_off + state.probe.written_off,
+        });
+        let counts = serde_json::to_value(&state.counts).unwrap_or_default();
+        drop(state);
+        let counters = self.tier.counters().into_iter();
+        let counters: serde_json::Map<_, _> = counters
+            .map(|(name, count)| (name.to_owned(), count.into()))
+            .collect();
+        if let (Some(report), serde_json::Value::Object(counts)) = (report.as_object_mut(), counts)
+        {
+            report.extend(counts);
+            report.insert("counters".to_owned(), counters.into());
+        }
+        report
+    }
+}

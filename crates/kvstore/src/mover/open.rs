@@ -1,0 +1,37 @@
+//! The tiers that options name.
+
+use std::time::Duration;
+
+use super::options::{Options, TierSpec};
+use crate::disk::{Disk, DiskOptions, least_recently_used};
+use crate::remote::{Objects, Redis, RedisLimits};
+use crate::tier::{StartError, Tier};
+
+/// Opens one.
+pub(super) fn open(spec: &TierSpec, options: &Options) -> Result<Box<dyn Tier>, StartError> {
+    let identity = &options.identity;
+    match spec {
+        TierSpec::Disk {
+            path,
+            limit_bytes,
+            daily_write_bytes,
+            direct,
+        } => {
+            let disk = DiskOptions {
+                path: path.into(),
+                limit_bytes: *limit_bytes,
+                daily_write_bytes: *daily_write_bytes,
+                direct: *direct,
+                chunk_blocks: options.chunk_blocks(),
+            };
+            let disk = Disk::open(disk, identity.clone(), least_recently_used())?;
+            Ok(Box::new(disk))
+        }
+        TierSpec::Redis { url, ttl_s } => {
+            let ttl = ttl_s.map(Duration::from_secs);
+            let redis = Redis::open(url, ttl, RedisLimits::default(), identity)?;
+            Ok(Box::new(redis))
+        }
+        TierSpec::Object { url, options } => Ok(Box::new(Objects::open(url, options, identity)?)),
+    }
+}

@@ -1,0 +1,143 @@
+//! What waits for a tier that goes by name.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::answers::Reply;
+use super::transfer::Pool;
+use crate::key::Digest;
+
+/// Threads of a tier do one or the other, so that a question never waits for a movement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Loads, stores, removals.
+    Io,
+    /// Probes.
+    Probe,
+}
+
+/// A piece of work for one tier, with the blocks it has borrowed.
+pub(crate) enum Work<P: Pool> {
+    Load {
+        digest: Digest,
+        blocks: Vec<P::Write>,
+    },
+    Store {
+        digest: Digest,
+        blocks: Vec<P::Read>,
+    },
+    /// Names and numbers of blocks of chunks.
+    Probe {
+        chunks: Vec<(Digest, u16)>,
+    },
+    Remove {
+        digests: Vec<Digest>,
+    },
+}
+
+/// The kinds of work, for rules and counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WorkKind {
+    Load,
+    Store,
+    Probe,
+    Remove,
+}
+
+impl<P: Pool> Work<P> {
+    pub(crate) fn kind(&self) -> WorkKind {
+        match self {
+            Self::Load { .. } => WorkKind::Load,
+            Self::Store { .. } => WorkKind::Store,
+            Self::Probe { .. } => WorkKind::Probe,
+            Self::Remove { .. } => WorkKind::Remove,
+        }
+    }
+}
+
+/// Work with its transfer.
+pub(crate) struct Job<P: Pool> {
+    pub(crate) id: u64,
+    /// When it was asked for.
+    pub(crate) asked: Duration,
+    /// Whether the breaker let it through as a trial.
+    pub(crate) trial: bool,
+    pub(crate) work: Work<P>,
+    pub(crate) reply: Reply,
+}
+
+/// Jobs in the order in which they are begun: probes on a lane of their own; loads before stores and removals, which keep their order.
+pub(crate) struct Queue<P: Pool> {
+    probes: VecDeque<Job<P>>,
+    loads: VecDeque<Job<P>>,
+    stores: VecDeque<Job<P>>,
+}
+
+/// Stores and removals that were begun and have not ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Busy {
+    pub(crate) stores: usize,
+    pub(crate) removals: usize,
+}
+
+impl<P: Pool> Queue<P> {
+    pub(crate) fn new() -> Self {
+        Self {
+            probes: VecDeque::new(),
+            loads: VecDeque::new(),
+            stores: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn push(&mut self, job: Job<P>) {
+        match job.work.kind() {
+            WorkKind::Load => self.loads.push_back(job),
+            WorkKind::Probe => self.probes.push_back(job),
+            WorkKind::Store | WorkKind::Remove => self.stores.push_back(job),
+        }
+    }
+
+    /// The next job of a lane. At most `stores` stores run at once, so that a load finds a thread; a removal runs beside no store, so that nothing
+    /// it forgets is stored by one that was asked for before.
+    pub(crate) fn next(&mut self, lane: Lane, busy: Busy, stores: usize) -> Option<Job<P>> {
+        if lane == Lane::Probe {
+            return self.probes.pop_front();
+        }
+        self.loads.pop_front().or_else(|| {
+            let free = match self.stores.front()?.work.kind() {
+                WorkKind::Remove => busy.stores + busy.removals == 0,
+                _ => busy.stores < stores && busy.removals == 0,
+            };
+            free.then(|| self.stores.pop_front())?
+        })
+    }
+
+    /// Takes the jobs of these transfers out.
+    pub(crate) fn cancel(&mut self, ids: &[u64]) -> Vec<Job<P>> {
+        let mut taken = Vec::new();
+        for queue in [&mut self.probes, &mut self.loads, &mut self.stores] {
+            let (out, stay): (VecDeque<_>, _) = queue.drain(..).partition(|j| ids.contains(&j.id));
+            taken.extend(out);
+            *queue = stay;
+        }
+        taken
+    }
+
+    /// Takes everything out; with `keep_stores`, stores and removals stay.
+    pub(crate) fn clear(&mut self, keep_stores: bool) -> Vec<Job<P>> {
+        let mut taken: Vec<_> = self.probes.drain(..).chain(self.loads.drain(..)).collect();
+        if !keep_stores {
+            taken.extend(self.stores.drain(..));
+        }
+        taken
+    }
+
+    /// Loads, stores (with removals) and probes that wait.
+    pub(crate) fn lengths(&self) -> (usize, usize, usize) {
+        (self.loads.len(), self.stores.len(), self.probes.len())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lengths() == (0, 0, 0)
+    }
+}

@@ -1,0 +1,264 @@
+//! Tiers that fail, stall, lie and end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::fakes::*;
+use crate::mover::Limits;
+use crate::mover::clock::Monotonic;
+use crate::mover::transfer::{Kind, Pool};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_tier_that_fails_is_skipped_and_healed() {
+    let clock = Arc::new(Stopped::default());
+    let rig = Rig::with(1, limits(), clock.clone());
+    let shelf = &rig.shelves[0];
+    shelf.set(Mood::Failing);
+    for id in 1..=5 {
+        let moved = rig.run(chunk(id, Kind::Store, 1, id as u8, &[0]));
+        assert_eq!(moved.error, "disk:0: no route to host");
+    }
+    assert_eq!(rig.tier_report(1)["breaker"], "open");
+    let calls = shelf.calls.lock().unwrap().len();
+    for (id, transfer) in [
+        (10, chunk(10, Kind::Load, 1, 1, &[0])),
+        (11, probe(11, 1, &[(1, 1)])),
+    ] {
+        let moved = rig.run(transfer);
+        assert!(!moved.done && moved.id == id);
+        assert_eq!(
+            moved.error,
+            "disk:0 is skipped for 1.0 s more after 5 failures, the last: no route to host"
+        );
+    }
+    assert_eq!(shelf.calls.lock().unwrap().len(), calls);
+    // A trial fails: the next one is due after twice the wait.
+    clock.pass(SECOND);
+    assert!(!rig.run(chunk(12, Kind::Store, 1, 1, &[0])).done);
+    clock.pass(SECOND);
+    assert!(
+        rig.run(chunk(13, Kind::Store, 1, 1, &[0]))
+            .error
+            .contains("skipped for 1.0 s")
+    );
+    shelf.set(Mood::Well);
+    clock.pass(SECOND);
+    // A probe passes but heals nothing; what moves bytes does.
+    assert_eq!(rig.run(probe(14, 1, &[(1, 1)])).found, [0]);
+    assert_eq!(rig.tier_report(1)["breaker"], "trying");
+    assert!(rig.run(chunk(15, Kind::Store, 1, 1, &[0])).done);
+    assert_eq!(rig.tier_report(1)["breaker"], "closed");
+    assert!(rig.run(chunk(16, Kind::Load, 1, 1, &[0])).done);
+    let report = rig.tier_report(1);
+    assert_eq!(
+        (&report["opened"], &report["failed"]),
+        (&2.into(), &6.into())
+    );
+    assert!(rig.pool.all_free());
+}
+
+#[test]
+fn a_stalled_tier_is_in_nobodys_way() {
+    let clock = Arc::new(Stopped::default());
+    let rig = Rig::with(2, limits(), clock.clone());
+    for tier in [1, 2] {
+        assert!(
+            rig.run(chunk(tier, Kind::Store, tier as usize, 1, &[0, 1]))
+                .done
+        );
+    }
+    let shelf = &rig.shelves[0];
+    shelf.set(Mood::Stuck);
+    rig.mover.submit(chunk(10, Kind::Load, 1, 1, &[2, 3]));
+    rig.mover.submit(chunk(11, Kind::Load, 1, 1, &[4, 5]));
+    rig.mover.submit(chunk(12, Kind::Load, 1, 1, &[6]));
+    shelf.wait_calls(4);
+    // RAM and the other tier serve meanwhile.
+    assert!(rig.run(copy(20, Kind::Store, &[0, 1], &[3, 4])).done);
+    assert!(rig.run(copy(21, Kind::Load, &[7], &[3])).done);
+    assert!(rig.run(chunk(22, Kind::Load, 2, 1, &[0, 1])).done);
+    clock.pass(6 * SECOND);
+    // The breaker opens: what waits is answered, with its block; what hangs keeps its blocks.
+    let moved = rig.answer(12);
+    assert!(moved.error.contains("longer than 5 s"), "{}", moved.error);
+    assert!(
+        rig.pool.write(6).is_some() && rig.pool.read(2).is_none() && rig.pool.read(5).is_none()
+    );
+    assert!(rig.answered(10).is_none());
+    assert_eq!(rig.tier_report(1)["hanging"], 2);
+    // A trial on a thread that took the place of one that hangs.
+    clock.pass(SECOND);
+    rig.mover.submit(chunk(13, Kind::Load, 1, 1, &[6, 7]));
+    shelf.wait_calls(5);
+    shelf.set(Mood::Well);
+    for id in [10, 11, 13] {
+        assert!(rig.answer(id).done);
+    }
+    assert_eq!(rig.tier_report(1)["breaker"], "closed");
+    eventually(|| rig.tier_report(1)["hanging"] == 0);
+    assert!(rig.run(chunk(14, Kind::Load, 1, 1, &[0, 1])).done && rig.pool.all_free());
+}
+
+/// When every thread hangs and no more may be started, transfers are answered all the same.
+#[test]
+fn the_number_of_hanging_threads_is_bounded() {
+    let clock = Arc::new(Stopped::default());
+    let limits = Limits {
+        written_off: 1,
+        ..limits()
+    };
+    let rig = Rig::with(1, limits, clock.clone());
+    let shelf = &rig.shelves[0];
+    shelf.set(Mood::Stuck);
+    for id in 0..3 {
+        rig.mover
+            .submit(chunk(10 + id, Kind::Load, 1, 1, &[id as i32]));
+        shelf.wait_calls(1 + id as usize);
+        // Time for the next trial to be due.
+        clock.pass(100 * SECOND);
+        eventually(|| rig.tier_report(1)["hanging"] == id + 1);
+        clock.pass(100 * SECOND);
+    }
+    for id in 20..30 {
+        let moved = rig.run(chunk(id, Kind::Load, 1, 1, &[7]));
+        assert!(moved.error.contains("every thread"), "{}", moved.error);
+    }
+    shelf.set(Mood::Well);
+    (10..13).for_each(|id| assert!(!rig.answer(id).done));
+    eventually(|| rig.run(chunk(99, Kind::Store, 1, 1, &[7])).done);
+    assert!(rig.pool.all_free());
+}
+
+#[test]
+fn what_a_tier_says_of_one_part_does_not_open_the_breaker() {
+    let rig = Rig::new(1);
+    assert!(rig.run(chunk(1, Kind::Store, 1, 1, &[0])).done);
+    for (mood, kind, error, counter) in [
+        (
+            Mood::Full,
+            Kind::Store,
+            "disk:0: full: no space left",
+            "full",
+        ),
+        (
+            Mood::Damaged,
+            Kind::Load,
+            "disk:0: damaged: a flipped bit",
+            "damaged",
+        ),
+        (Mood::Well, Kind::Load, "", "missing"),
+    ] {
+        rig.shelves[0].set(mood);
+        for id in 10..30 {
+            let moved = rig.run(chunk(id, kind, 1, 2, &[0]));
+            assert_eq!((moved.done, moved.error.as_str()), (false, error));
+        }
+        assert_eq!(rig.tier_report(1)[counter], 20);
+        assert_eq!(rig.tier_report(1)["opened"], 0);
+    }
+}
+
+#[test]
+fn a_tier_with_a_bug_is_a_tier_that_fails() {
+    let rig = Rig::new(1);
+    for (mood, says) in [
+        (Mood::Panicking, "a bug of the tier: index out of bounds"),
+        (Mood::Lying, "asked for 2 parts, it answered for 1"),
+    ] {
+        rig.shelves[0].set(mood);
+        let moved = rig.run(probe(1, 1, &[(1, 1)]));
+        assert!(!moved.done && moved.error.contains(says), "{}", moved.error);
+    }
+    rig.shelves[0].set(Mood::Panicking);
+    let moved = rig.run(chunk(2, Kind::Load, 1, 1, &[3]));
+    assert!(moved.error.contains("index out of bounds"));
+    assert!(rig.pool.all_free());
+}
+
+#[test]
+fn upkeep_goes_on() {
+    let rig = Rig::new(1);
+    let ticks = || rig.shelves[0].ticks.load(Ordering::Relaxed);
+    eventually(|| ticks() > 2);
+    assert_eq!(rig.tier_report(1)["counters"]["parts"], 0);
+}
+
+/// Closing stores what waits to be stored, and answers the rest.
+#[test]
+fn closing_flushes_stores() {
+    let rig = Rig::new(1);
+    let shelf = Arc::clone(&rig.shelves[0]);
+    shelf.set(Mood::Stuck);
+    for id in 1..=4 {
+        let block = id as i32 - 1;
+        rig.mover
+            .submit(chunk(id, Kind::Store, 1, id as u8, &[block]));
+    }
+    rig.mover.submit(probe(5, 1, &[(1, 1)]));
+    rig.mover.submit(probe(6, 1, &[(1, 1)]));
+    shelf.wait_calls(2);
+    let closing = std::thread::scope(|scope| {
+        let close = scope.spawn(|| rig.mover.close(PATIENCE));
+        // The second probe was not begun; what comes now is too late.
+        assert!(!rig.answer(6).done);
+        rig.mover.submit(chunk(7, Kind::Load, 1, 1, &[6]));
+        assert!(!rig.answer(7).done);
+        shelf.set(Mood::Well);
+        close.join()
+    });
+    closing.unwrap();
+    (1..=4).for_each(|id| assert!(rig.answer(id).done));
+    assert_eq!(shelf.parts.lock().unwrap().len(), 8);
+    assert_eq!(shelf.flushes.load(Ordering::Relaxed), 1);
+    assert!(rig.pool.all_free());
+    let late = rig.run(copy(8, Kind::Store, &[0], &[0]));
+    assert_eq!((late.done, late.error.as_str()), (false, "ram is closed"));
+}
+
+#[test]
+fn closing_does_not_wait_for_a_tier_that_hangs() {
+    let rig = Rig::new(2);
+    rig.shelves[0].set(Mood::Stuck);
+    for id in 1..=4 {
+        let (tier, block) = (1 + (id as usize) % 2, id as i32);
+        rig.mover
+            .submit(chunk(id, Kind::Store, tier, id as u8, &[block]));
+    }
+    rig.mover.submit(chunk(6, Kind::Store, 1, 6, &[6]));
+    rig.shelves[0].wait_calls(1);
+    let began = Instant::now();
+    rig.mover.close(Duration::from_millis(50));
+    assert!(began.elapsed() < PATIENCE);
+    assert!(rig.answer(1).done && rig.answer(3).done);
+    for id in [4, 6] {
+        assert_eq!(
+            rig.answer(id).error,
+            "disk:0 is closed before this was done"
+        );
+    }
+    assert!(rig.pool.write(6).is_some() && rig.pool.write(2).is_none());
+    // The call returns at last: answered, given back.
+    rig.shelves[0].set(Mood::Well);
+    assert!(rig.answer(2).done && rig.pool.all_free());
+}
+
+#[test]
+fn a_dropped_mover_gives_everything_back() {
+    let rig = Rig::with(1, limits(), Arc::new(Monotonic::start()));
+    for id in 0..200 {
+        rig.mover
+            .submit(chunk(id, Kind::Store, 1, id as u8, &[(id % 8) as i32]));
+        rig.mover.submit(copy(
+            1000 + id,
+            Kind::Store,
+            &[(id % 8) as i32],
+            &[(id % 6) as i32],
+        ));
+    }
+    let Rig { pool, mover, .. } = rig;
+    drop(mover);
+    eventually(|| pool.all_free());
+}

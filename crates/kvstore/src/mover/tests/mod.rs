@@ -1,0 +1,6 @@
+//! The mover between a fake pool and fake tiers.
+
+mod fakes;
+mod health;
+mod model;
+mod order;

@@ -1,0 +1,86 @@
+//! What a mover is asked, and what it answers (`python/penstock/core/transfer.py` in Rust).
+
+use std::ops::{Deref, DerefMut};
+
+use crate::key::Digest;
+
+/// The KV pool as a mover sees it: blocks that are lent one by one.
+pub trait Pool: Send + Sync + 'static {
+    /// A block lent for reading; given back when it is dropped.
+    type Read: Deref<Target = [u8]> + Send + Sync + 'static;
+    /// A block lent for writing; given back when it is dropped.
+    type Write: DerefMut<Target = [u8]> + Send + Sync + 'static;
+
+    /// `None` when somebody writes the block, or it does not exist.
+    fn read(&self, block: usize) -> Option<Self::Read>;
+    /// `None` when somebody else has the block, or it does not exist.
+    fn write(&self, block: usize) -> Option<Self::Write>;
+    /// Bytes of a block: the extents of the rank's heads one after another.
+    fn block_bytes(&self) -> usize;
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Tier -> pool.
+    Load,
+    /// Pool -> tier.
+    Store,
+    /// Which of several chunks a tier has.
+    Probe,
+    /// Forget chunks, in all tiers that go by name.
+    Remove,
+    /// Some transfers are not wanted any more. Not answered.
+    Cancel,
+}
+
+/// See the columns of the same names in Python.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Names the transfer in its answer.
+    pub id: u64,
+    /// What is to be done.
+    pub kind: Kind,
+    /// 0 = RAM, then the tiers that go by name.
+    pub tier: usize,
+    /// Blocks of the pool; of a tier that goes by name, those of one chunk.
+    pub blocks: Vec<i32>,
+    /// RAM: the slot of each block.
+    pub slots: Vec<i32>,
+    /// The chunks' names.
+    pub keys: Vec<Digest>,
+    /// Probe: blocks of each chunk.
+    pub counts: Vec<i32>,
+    /// Cancel: transfers.
+    pub ids: Vec<u64>,
+}
+
+/// The answer to a transfer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Moved {
+    /// The transfer.
+    pub id: u64,
+    /// Whether all of it was done.
+    pub done: bool,
+    /// Probe: 1 for each chunk of which the tier has all of this rank's parts.
+    pub found: Vec<u8>,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Seconds of the movement alone.
+    pub seconds: f64,
+    /// Seconds in the queue.
+    pub waited: f64,
+    /// Why not, when not done; empty for what was only not there, or was cancelled.
+    pub error: String,
+}
+
+impl Moved {
+    /// Not done, and nothing moved.
+    pub(crate) fn refused(id: u64, error: impl Into<String>) -> Self {
+        Self {
+            id,
+            error: error.into(),
+            ..Self::default()
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The KV mover of one rank: transfers in, answers out, the GIL released while it waits.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use penstock_decoder::Decoder as NativeDecoder;
+use penstock_kernels::{BlockRead, BlockWrite, KvType, PoolHandle};
+use penstock_kvstore::{Digest, Kind, Moved, Mover, Options, Pool, Transfer};
+use pyo3::exceptions::PyValueError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyType};
+use serde_json::{Map, Value, json};
+
+use crate::buffers::{ints, items};
+use crate::decoder::Decoder;
+
+/// How often a wait looks for Python signals.
+const SIGNAL_CHECK: Duration = Duration::from_millis(100);
+
+/// The decoder's pool as the mover sees it.
+struct Blocks(PoolHandle);
+
+impl Pool for Blocks {
+    type Read = BlockRead;
+    type Write = BlockWrite;
+
+    fn read(&self, block: usize) -> Option<BlockRead> {
+        self.0.read(block)
+    }
+
+    fn write(&self, block: usize) -> Option<BlockWrite> {
+        self.0.write(block)
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.0.layout().block_bytes()
+    }
+}
+
+fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+/// Carries KV between a decoder's pool and the tiers of its rank.
+#[pyclass(frozen)]
+pub(crate) struct KvMover {
+    native: Mover<Blocks>,
+}
+
+#[pymethods]
+impl KvMover {
+    /// Opens the tiers; ValueError says which cannot be opened, and what to do about it.
+    #[new]
+    fn new(py: Python<'_>, decoder: &Bound<'_, Decoder>, options_json: &str) -> PyResult<Self> {
+        let decoder = &decoder.get().native;
+        let options = options(decoder, options_json)
+            .map_err(|e| PyValueError::new_err(format!("KV mover options: {e}")))?;
+        let native = py
+            .detach(|| Mover::start(&options, Blocks(decoder.pool())))
+            .map_err(|e| PyValueError::new_err(e.to_string()))?;
+        Ok(Self { native })
+    }
+
+    /// Takes a transfer in; returns at once.
+    fn submit(&self, py: Python<'_>, transfer: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.native.submit(read_transfer(py, transfer)?);
+        Ok(())
+    }
+
+    /// Answers that were not taken yet; waits at most `timeout` seconds for the first.
+    #[pyo3(signature = (timeout=0.0))]
+    fn take<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (began, limit) = (Instant::now(), duration(timeout));
+        loop {
+            let left = limit.saturating_sub(began.elapsed()).min(SIGNAL_CHECK);
+            let moved = py.detach(|| self.native.take(left));
+            if !moved.is_empty() || began.elapsed() >= limit {
+                return moved.into_iter().map(|m| write_moved(py, m)).collect();
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// A descriptor that is readable while `take` has something.
+    fn fileno(&self) -> RawFd {
+        self.native.event_fd().as_raw_fd()
+    }
+
+    /// What the tiers did since the start, as JSON.
+    fn report(&self) -> String {
+        self.native.report().to_string()
+    }
+
+    /// Finishes the stores under way, for `seconds` at most.
+    fn close(&self, py: Python<'_>, seconds: f64) {
+        py.detach(|| self.native.close(duration(seconds)));
+    }
+}
+
+/// Python's options with what the decoder knows: which part of which model its pool holds.
+fn options(decoder: &NativeDecoder, text: &str) -> serde_json::Result<Options> {
+    let mut options: Map<String, Value> = serde_json::from_str(text)?;
+    let (kv, pool) = (&decoder.info().kv, decoder.pool());
+    let layout = pool.layout();
+    let dtype = match layout.dtype {
+        KvType::Bf16 => "bf16",
+        KvType::F32 => "f32",
+    };
+    let identity = json!({
+        "cache": options.remove("cache"),
+        "layers": kv.all_layers,
+        "kv_heads": kv.all_heads,
+        "block_tokens": layout.block_size,
+        "tile_bytes": layout.tile_bytes(),
+        "dtype": dtype,
+    });
+    options.insert("identity".into(), identity);
+    options.insert("heads".into(), kv.heads.clone().collect());
+    options.insert("layers".into(), json!([kv.layers.start, kv.layers.end]));
+    serde_json::from_value(options.into())
+}
+
+fn read_transfer(py: Python<'_>, transfer: &Bound<'_, PyAny>) -> PyResult<Transfer> {
+    let kind = match transfer.getattr(intern!(py, "kind"))?.extract()? {
+        1u8 => Kind::Load,
+        2 => Kind::Store,
+        3 => Kind::Probe,
+        4 => Kind::Remove,
+        5 => Kind::Cancel,
+        other => {
+            let message = format!("{other} is no kind of transfer");
+            return Err(PyValueError::new_err(message));
+        }
+    };
+    let column = |name| transfer.getattr(name);
+    let keys = column(intern!(py, "keys"))?;
+    let ids: Vec<i64> = items(py, &column(intern!(py, "ids"))?)?;
+    Ok(Transfer {
+        id: column(intern!(py, "id"))?.extract()?,
+        kind,
+        tier: column(intern!(py, "tier"))?.extract()?,
+        blocks: ints(py, &column(intern!(py, "blocks"))?)?,
+        slots: ints(py, &column(intern!(py, "slots"))?)?,
+        keys: digests(keys.extract()?)?,
+        counts: ints(py, &column(intern!(py, "counts"))?)?,
+        ids: ids.into_iter().map(i64::cast_unsigned).collect(),
+    })
+}
+
+fn digests(keys: &[u8]) -> PyResult<Vec<Digest>> {
+    match keys.as_chunks::<32>() {
+        (keys, []) => Ok(keys.to_vec()),
+        _ => {
+            let message = format!("{} bytes are not names of 32 bytes", keys.len());
+            Err(PyValueError::new_err(message))
+        }
+    }
+}
+
+fn write_moved<'py>(py: Python<'py>, moved: Moved) -> PyResult<Bound<'py, PyAny>> {
+    static MOVED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let Moved {
+        id,
+        done,
+        found,
+        bytes,
+        seconds,
+        waited,
+        error,
+    } = moved;
+    let found = PyBytes::new(py, &found);
+    MOVED
+        .import(py, "penstock.core.transfer", "Moved")?
+        .call1((id, done, found, bytes, seconds, waited, error))
+}
