@@ -317,3 +317,35 @@ impl Publisher for WirePublisher {
         eprintln!("penstock-sim: the host is {by:?} behind the model; the timeline was moved");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use penstock_protocol::frames::{KvCommand, KvOrder};
+
+    use super::*;
+
+    #[test]
+    fn orders_about_the_cache_are_refused_and_no_work_for_the_driver() {
+        let (commands, _inbox) = unbounded_channel();
+        let (say, mut said) = unbounded_channel();
+        let ears = Ears {
+            commands,
+            say,
+            clock: Clock::new(),
+            faults: Faults::default(),
+            socket: PathBuf::new(),
+        };
+        let frame = FrontFrame::Kv(KvCommand {
+            id: 7,
+            order: KvOrder::ClearAll,
+        });
+        assert!(ears.order(frame, &mut 0).is_none());
+        let mut frames = FrameReader::new();
+        frames.spare().extend(said.try_recv().unwrap());
+        let Some(EngineFrame::KvReply(reply)) = frames.next_frame().unwrap() else {
+            panic!("not a reply")
+        };
+        assert_eq!((reply.id, reply.outcome), (7, KvOutcome::Refused));
+    }
+}

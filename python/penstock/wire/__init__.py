@@ -15,7 +15,7 @@ from penstock.wire.frames import (
     Stage,
     Step,
 )
-from penstock.wire.report import report_json
+from penstock.wire.report import report_fields
 
 __all__ = [
     "MAX_FRAME_BYTES",
@@ -36,5 +36,5 @@ __all__ = [
     "decode_engine_frame",
     "decode_front_frame",
     "encode",
-    "report_json",
+    "report_fields",
 ]

@@ -1,39 +1,23 @@
-"""The text of a KV_REPLY to a report: what `GET /v1/kv` answers."""
+"""What a KV_REPLY to a report, and so `GET /v1/kv`, says of the tiers."""
 
 from __future__ import annotations
 
-import json
-
-from penstock.core import Durations, EngineStats, TierReport, TierStats
+from penstock.core import Durations, TierReport, TierStats
 
 
-def report_json(report: TierReport, stats: EngineStats) -> str:
-    """The cache as JSON: the pool, the tiers behind it, the curve. A ratio of nothing is null."""
+def report_fields(report: TierReport) -> dict[str, object]:
+    """The tiers as members of a JSON object. A ratio of nothing is None."""
     hits = sum(tier.hit_tokens for tier in report.tiers)
     decisions = report.decisions
-    return json.dumps(
-        {
-            "object": "kv.report",
-            "pool": {
-                "blocks_used": stats.blocks_used,
-                "blocks_total": stats.blocks_total,
-                "query_tokens": stats.prefix_query_tokens,
-                "hit_tokens": stats.prefix_hit_tokens,
-                "hit_ratio": _ratio(stats.prefix_hit_tokens, stats.prefix_query_tokens),
-            },
-            "query_tokens": report.lookup_tokens,
-            "hit_tokens": hits,
-            "hit_ratio": _ratio(hits, report.lookup_tokens),
-            "decisions": {
-                "load": decisions.load,
-                "compute": decisions.compute,
-                "both": decisions.both,
-            },
-            "pinned_blocks": report.pinned_blocks,
-            "tiers": [_tier(tier) for tier in report.tiers],
-            "miss_curve": [{"bytes": size, "miss_ratio": ratio} for size, ratio in report.miss_curve],
-        }
-    )
+    return {
+        "lookup_tokens": report.lookup_tokens,
+        "hit_tokens": hits,
+        "hit_ratio": _ratio(hits, report.lookup_tokens),
+        "decisions": {"load": decisions.load, "compute": decisions.compute, "both": decisions.both},
+        "pinned_blocks": report.pinned_blocks,
+        "tiers": [_tier(tier) for tier in report.tiers],
+        "miss_curve": [{"bytes": size, "miss_ratio": ratio} for size, ratio in report.miss_curve],
+    }
 
 
 def _tier(tier: TierStats) -> dict[str, object]:

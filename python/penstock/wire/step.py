@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from struct import Struct
 
 from penstock.core import EngineStats, FinishReason, LogprobRow, StepOutputs, TierTokens
@@ -70,7 +71,12 @@ def _decode_columns(fields: FieldReader, n: int) -> StepOutputs:
 
 
 def _encode_extras(outputs: StepOutputs) -> bytes:
-    kinds = (outputs.logprobs, outputs.prompt_logprobs, outputs.errors, outputs.tier_tokens)
+    kinds: tuple[Mapping[int, object], ...] = (
+        outputs.logprobs,
+        outputs.prompt_logprobs,
+        outputs.errors,
+        outputs.tier_tokens,
+    )
     count = sum(map(len, kinds))
     if not count:
         return U32.pack(0)

@@ -77,8 +77,10 @@ def _decode_tier(fields: FieldReader) -> TierStats:
     if state > _LAST_STATE:
         problem = f"{state} is not allowed, only 0 to {_LAST_STATE}"
         raise fields.error("tier state", problem, back=_TIER.size - 1)
-    load, store = _decode_durations(fields, "load seconds"), _decode_durations(fields, "store seconds")
-    return TierStats(name, TierKind(kind), TierState(state), *numbers, load, store)
+    tier = TierStats(name, TierKind(kind), TierState(state), *numbers)
+    tier.load = _decode_durations(fields, "load seconds")
+    tier.store = _decode_durations(fields, "store seconds")
+    return tier
 
 
 def _encode_durations(durations: Durations) -> bytes:
