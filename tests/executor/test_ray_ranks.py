@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from penstock.config import EngineConfig, Raw, resolve, shared_memory_directory
-from penstock.core import PenstockError, Ranks, SlotParams, StepPlan
+from penstock.core import InvalidValueError, PenstockError, Ranks, SlotParams, StepPlan
+from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
 from penstock.executor import WorkersLostError
 from penstock.executor.ray import RayExecutor
 
@@ -44,8 +45,8 @@ def memory_files() -> set[str]:
     return {path.name for name in names for path in shared_memory_directory().glob(name)}
 
 
-def config(cluster: RayCluster, channel: str, placement: str = "pack") -> EngineConfig:
-    texts = {"block_size": "16", "distributed_executor_backend": "ray", "ray_channel": channel}
+def config(cluster: RayCluster, channel: str, placement: str = "pack", **more: str) -> EngineConfig:
+    texts = {"block_size": "16", "distributed_executor_backend": "ray", "ray_channel": channel, **more}
     texts |= {"ray_address": cluster.address, "placement": placement}
     return resolve({name: Raw("", (text,)) for name, text in texts.items()}, "m", "m").engine
 
@@ -153,6 +154,30 @@ def test_a_rank_that_raises_is_named_with_its_traceback(
     with pytest.raises(WorkersLostError):
         executor.submit(plan(4, 1))
     gone(executor.pids)
+
+
+def test_transfers_go_to_all_ranks_and_are_answered_by_all(start: Start) -> None:
+    executor = start("ring", 2, 2)
+    executor.open_tiers(OpenTiers("c0ffee", 4, 1.0))
+    for step in range(2, 18):
+        executor.submit(plan(step, step)).result()
+    block, key = array("i", [0]), bytes(32)
+    executor.transfer(Transfer(1, TransferKind.STORE, 1, block, keys=key))
+    executor.transfer(Transfer(2, TransferKind.PROBE, 1, keys=key, counts=array("i", [1])))
+    moved: list[Moved] = []
+    deadline = time.monotonic() + HANG
+    while len(moved) < 2:
+        assert time.monotonic() < deadline, moved
+        moved += executor.moved()
+        time.sleep(0.001)
+    assert [(each.id, each.done, each.found) for each in moved] == [(1, True, b""), (2, True, b"\1")]
+
+
+@pytest.mark.parametrize("channel", ["compiled-graph", "actor"])
+def test_tiers_need_rings(cluster: RayCluster, channel: str) -> None:
+    tiered = config(cluster, channel, kv_tier="ram:1GiB")
+    with pytest.raises(InvalidValueError, match=r"--ray-channel is .* expected ring, which --kv-tier needs"):
+        RayExecutor(FAKE, ranks(2, 1, {}), tiered, shared_memory_directory())
 
 
 def test_a_plan_that_one_rank_cannot_compute_is_the_end(start: Start) -> None:
