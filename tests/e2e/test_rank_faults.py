@@ -88,7 +88,7 @@ def test_a_rank_that_fails_in_a_step_is_named_and_replaced(
 def check_traceback(log: list[str], rank: int, error: str) -> None:
     """Of the rank that failed, and of no other."""
     heads = [at for at, line in enumerate(log) if re.search(r"rank \d+ failed in step \d+:$", line)]
-    assert [re.search(r"rank (\d+)", log[at])[1] for at in heads] == [str(rank)], "\n".join(log)
+    assert {re.search(r"rank (\d+)", log[at])[1] for at in heads} == {str(rank)}, "\n".join(log)
     trace = log[heads[0] + 1 :]
     assert trace[0] == "Traceback (most recent call last):"
     assert any(re.fullmatch(error, line) for line in trace)

@@ -112,6 +112,19 @@ def test_a_host_that_is_lost_is_noticed_and_replaced(
     assert memory_files() <= before
 
 
+@SLOW
+def test_a_rank_elsewhere_that_stands_still_is_taken_for_lost(
+    start: Callable[..., Server], hosts: Hosts, cluster: RayCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with start("-pp", "2") as server, server.client() as client:
+        expected = sse.complete(client, "Once upon a time", 8)
+        (rank,) = ranks_below(cluster.nodes[used(server, hosts)].process.pid)
+        loss = lose(server, partial(os.kill, rank, signal.SIGSTOP), "a rank elsewhere stopped", capsys)
+        assert all("nothing was heard for" in message for message in loss.messages)
+        assert sse.complete(client, "Once upon a time", 8) == expected
+        eventually(lambda: not is_alive(rank), "the end of the rank that stands still")
+
+
 def used(server: Server, hosts: Hosts) -> int:
     """The host that holds the last stage now."""
     line = [line for line in server.log if "rank 1 loaded" in line][-1]
