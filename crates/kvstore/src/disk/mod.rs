@@ -377,7 +377,7 @@ impl Tier for Disk {
             ("chunks", chunks),
             ("evicted_chunks", read(&counts.evicted_chunks)),
             ("evicted_bytes", read(&counts.evicted_bytes)),
-            ("quarantined_files", read(&counts.quarantined_files)),
+            ("quarantined_chunks", read(&counts.quarantined_files)),
             ("unremovable_files", read(&counts.unremovable_files)),
             ("abandoned_files", read(&counts.abandoned_files)),
             ("refused_by_budget", read(&self.refused_by_budget)),

@@ -1,0 +1,53 @@
+use std::path::Path;
+
+use penstock_kvstore::disk::{Disk, DiskOptions, least_recently_used};
+
+use crate::fixtures::{Place, identity, key, load, options, store};
+
+fn refused(options: DiskOptions) -> String {
+    match Disk::open(options, identity(), least_recently_used()) {
+        Ok(_) => panic!("opened"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn a_missing_directory_is_made() {
+    let place = Place::new();
+    let disk = Disk::open(options(&place.path().join("kv")), identity(), least_recently_used()).unwrap();
+    store(&disk, &key(1, 0)).unwrap();
+    load(&disk, &key(1, 0)).unwrap();
+    assert!(place.path().join("kv/penstock-kv-1").is_dir());
+}
+
+#[test]
+fn a_missing_parent_is_refused() {
+    let place = Place::new();
+    let text = refused(options(&place.path().join("no/kv")));
+    assert!(text.contains("no/kv is not there") && text.contains("mkdir -p"), "{text}");
+}
+
+#[test]
+fn a_file_is_refused() {
+    let place = Place::new();
+    let file = place.path().join("file");
+    std::fs::write(&file, b"").unwrap();
+    let text = refused(options(&file));
+    assert!(text.contains("not a directory"), "{text}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_refused() {
+    // Even root cannot make files there.
+    let text = refused(options(Path::new("/proc/self/task")));
+    assert!(text.contains("/proc/self/task cannot be written"), "{text}");
+    assert!(text.contains("; "), "a remedy: {text}");
+}
+
+#[test]
+fn less_than_a_chunk_is_refused() {
+    let place = Place::new();
+    let text = refused(DiskOptions { limit_bytes: 61439, ..options(place.path()) });
+    assert!(text.contains("61439 bytes, less than one chunk of 61440"), "{text}");
+    assert!(Disk::open(DiskOptions { limit_bytes: 61440, ..options(place.path()) }, identity(), least_recently_used()).is_ok());
+}
