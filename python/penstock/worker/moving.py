@@ -90,16 +90,21 @@ class MovingChannel:
             threading.Thread(target=self._run, args=(loop,), name="moving", daemon=True).start()
 
     def receive(self) -> bytes | None:
-        """The next message that is no transfer; the last one is done with."""
-        if self._computing:
-            with self._progress:
-                self._computed += 1
-                self._progress.notify()
+        """The next message that is no transfer."""
         message = self._rest.get()
         self._computing = message is not None and is_plan(message)
         return message
 
     def answer(self, message: bytes) -> None:
+        """To what was received last, which is done with."""
+        if self._computing:
+            self._computing = False
+            with self._progress:
+                self._computed += 1
+                self._progress.notify()
+        self._send(message)
+
+    def _send(self, message: bytes) -> None:
         with self._answering:
             self._channel.answer(message)
 
@@ -110,7 +115,7 @@ class MovingChannel:
             except ConnectionError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it was, the engine hears of it
-                self.answer(encode_answer(failure(self._rank, 0, error), self.capacity))
+                self._send(encode_answer(failure(self._rank, 0, error), self.capacity))
         self._rest.put(None)
 
     def _receive(self) -> None:
@@ -129,7 +134,7 @@ class MovingChannel:
         due = time.monotonic() + REPORT
         while True:
             for message in encode_movements(self._mover.moved(REPORT), self.capacity):
-                self.answer(message)
+                self._send(message)
             if time.monotonic() >= due:
                 self._report()
                 due = time.monotonic() + REPORT
@@ -137,5 +142,5 @@ class MovingChannel:
     def _report(self) -> None:
         report = self._mover.mover_report()
         if report != self._told:
-            self.answer(encode_answer(MoverReport(report)))
+            self._send(encode_answer(MoverReport(report)))
             self._told = report
