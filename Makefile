@@ -13,7 +13,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # The build tool first: `make demo` needs no other package.
 BUILD_TOOLS := maturin
-TEST_TOOLS := hypothesis httpx matplotlib mypy numpy openai pytest pytest-timeout ray ruff
+# flask and flask-cors make a server of moto: an S3 for the tests
+TEST_TOOLS := flask flask-cors hypothesis httpx matplotlib moto[s3] mypy numpy openai pytest pytest-timeout ray ruff
 
 # maturin sets these for its own cargo; setting them for every cargo keeps one set of compiled artefacts in target/
 # instead of rebuilding pyo3 each time the two take turns.
