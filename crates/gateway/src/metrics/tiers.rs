@@ -11,6 +11,9 @@ use super::render::{Page, escaped};
 type Number = fn(&TierStats) -> u64;
 type Times = fn(&TierStats) -> &Durations;
 
+/// Most points of the miss-ratio curve on a page.
+const CURVE_POINTS: usize = 16;
+
 const COUNTERS: [(&str, &str, Number); 9] = [
     ("hits", "Chunks that a tier was asked for and had.", |t| {
         t.hits
@@ -171,7 +174,9 @@ fn whole(page: &mut Page<'_>, report: &TierReport) {
     let name = "penstock:kv_miss_ratio";
     let help = "Part of the prompt tokens that would be computed with a cache of so many bytes.";
     page.head(name, "gauge", help);
-    for (bytes, ratio) in &report.miss_curve {
+    // An engine may send a finer curve than a database of time series should keep.
+    let step = report.miss_curve.len().div_ceil(CURVE_POINTS).max(1);
+    for (bytes, ratio) in report.miss_curve.iter().skip(step - 1).step_by(step) {
         page.sample(name, &format!(",capacity_bytes=\"{bytes}\""), ratio);
     }
 }

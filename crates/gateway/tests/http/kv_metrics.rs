@@ -266,6 +266,23 @@ async fn the_page_has_what_every_tier_did() {
 }
 
 #[tokio::test]
+async fn a_fine_curve_is_thinned() {
+    let mut script = Script::new(hits);
+    script.tiers = Some(TierReport {
+        miss_curve: (1..=256).map(|i| (i * 1024, 1.0 / i as f64)).collect(),
+        ..report()
+    });
+    let door = Door::open_with(json!({}), script).await;
+    let page = page(&door).await;
+    let points: Vec<_> = page
+        .lines()
+        .filter(|line| line.starts_with("penstock:kv_miss_ratio{"))
+        .collect();
+    assert_eq!(points.len(), 16);
+    assert!(points[15].ends_with(r#"capacity_bytes="262144"} 0.00390625"#));
+}
+
+#[tokio::test]
 async fn without_tiers_the_page_has_the_names_that_vllm_always_has_and_no_more() {
     let door = Door::saying("x").await;
     let page = door.get("/metrics").await.text().to_owned();
