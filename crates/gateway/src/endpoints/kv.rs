@@ -23,7 +23,7 @@ use crate::body;
 use crate::failure::{Failure, json};
 use crate::submit::check_prompt;
 
-/// Clearing waits for every tier, and one that has stalled is given up after less.
+/// Longer than any step that an order may have to wait for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
