@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.core import PenstockError, Ranks
 from penstock.executor.ray.cluster import Node
 from penstock.executor.ray.placement import place, seats
-from penstock.executor.ray.wiring import Part, parts, wire
+from penstock.executor.spread import Part, keyed, parts, wire
 
 HERE = Node("a", "10.0.0.1", 4.0)
 THERE = Node("b", "10.0.0.2", 2.0)
@@ -134,9 +134,9 @@ def made(part: Part) -> dict[str, Any]:
 def wirings(tp: int, pp: int, places: Sequence[str], carried: bool) -> list[dict[str, Any]]:
     shape = ranks(tp, pp)
     where = seats(shape, places, [HERE, THERE], HERE.id)
-    wanted = parts(shape, where, carried)
-    texts = wire(shape, wanted, [made(part) for part in wanted], bytes(range(32)), carried)
-    return [json.loads(text) for text in texts]
+    wanted = parts(shape, [seat.node for seat in where], carried)
+    found = wire(shape, wanted, [made(part) for part in wanted], carried)
+    return [json.loads(keyed(wiring, bytes(range(32)))) for wiring in found]
 
 
 def test_pipes_are_rings_on_a_node_and_streams_between_two() -> None:

@@ -6,6 +6,9 @@ pub enum Lost {
     /// Somebody ended the group, with a reason.
     #[error("the group of ranks was ended: {0}")]
     Ended(String),
+    /// A stream to another host is of no use any more.
+    #[error("{0}")]
+    Cut(String),
     /// A wait took too long.
     #[error("rank {rank} said nothing for {seconds} s")]
     Silent {

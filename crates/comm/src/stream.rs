@@ -12,6 +12,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::{CommError, Lost};
@@ -19,6 +20,10 @@ use crate::error::{CommError, Lost};
 const TAG: usize = 32;
 /// How often a wait comes up for air.
 const LOOK: Duration = Duration::from_millis(50);
+/// Between looks for callers.
+const PAUSE: Duration = Duration::from_millis(1);
+/// A caller's part of the handshake: until it is done, nobody else is heard.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// A secret that all ranks hold.
 pub type Key = [u8; 32];
@@ -27,6 +32,7 @@ pub type Key = [u8; 32];
 pub struct StreamListener {
     listener: TcpListener,
     key: Key,
+    turned_away: Mutex<Option<SocketAddr>>,
 }
 
 impl StreamListener {
@@ -38,7 +44,12 @@ impl StreamListener {
         let fail = |source| CommError::Address { address, source };
         let listener = TcpListener::bind(address).map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
-        Ok(Self { listener, key })
+        let turned_away = Mutex::new(None);
+        Ok(Self {
+            listener,
+            key,
+            turned_away,
+        })
     }
 
     /// Where it listens.
@@ -54,19 +65,37 @@ impl StreamListener {
     /// # Errors
     /// Nobody came.
     pub fn accept(&self, patience: Duration) -> Result<Stream, Lost> {
+        let seconds = patience.as_secs();
+        self.accept_within(patience, patience)
+            .ok_or_else(|| Lost::Cut(format!("nobody called within {seconds} s")))
+    }
+
+    /// The same, `None` when nobody who holds the key called within `wait`. `patience` is the stream's own.
+    pub fn accept_within(&self, wait: Duration, patience: Duration) -> Option<Stream> {
         let began = Instant::now();
-        while began.elapsed() < patience {
+        loop {
             match self.listener.accept() {
-                Ok((socket, _)) => {
-                    if let Ok(stream) = Stream::welcome(socket, &self.key, patience) {
-                        return Ok(stream);
-                    }
-                }
-                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                Ok((socket, caller)) => match Stream::welcome(socket, &self.key, patience) {
+                    Ok(stream) => return Some(stream),
+                    Err(_) => *self.last_turned_away() = Some(caller),
+                },
+                Err(_) => std::thread::sleep(PAUSE.min(wait)),
+            }
+            if began.elapsed() >= wait {
+                return None;
             }
         }
-        let seconds = patience.as_secs();
-        Err(Lost::Ended(format!("nobody called within {seconds} s")))
+    }
+
+    /// The last caller that was turned away since this was asked.
+    pub fn turned_away(&self) -> Option<SocketAddr> {
+        self.last_turned_away().take()
+    }
+
+    fn last_turned_away(&self) -> MutexGuard<'_, Option<SocketAddr>> {
+        self.turned_away
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,7 +158,7 @@ impl Stream {
     }
 
     fn welcome(socket: TcpStream, key: &Key, patience: Duration) -> Result<Self, Lost> {
-        let mut stream = Self::new(socket, false, patience.min(Duration::from_secs(10)))?;
+        let mut stream = Self::new(socket, false, patience.min(HANDSHAKE))?;
         let ours = nonce();
         stream.write_all(&ours)?;
         let mut theirs = [0; 32];
@@ -137,7 +166,12 @@ impl Stream {
         let mut proof = [0; TAG];
         stream.read_exact(&mut proof)?;
         let nonces = [ours, theirs].concat();
-        stream.check(proof, tag(key, "caller", &[&nonces]))?;
+        let expected = tag(key, "caller", &[&nonces]);
+        if !equal(proof, expected) {
+            // No proof at all, so that a caller with another key knows why it is turned away.
+            stream.write_all(&[0; TAG])?;
+        }
+        stream.check(proof, expected)?;
         stream.write_all(&tag(key, "listener", &[&nonces]))?;
         stream.key = tag(key, "stream", &[&nonces]);
         stream.patience = patience;
@@ -218,7 +252,7 @@ impl Stream {
         };
         let len = u64::from_le_bytes(*length);
         let Some(len) = usize::try_from(len).ok().filter(|&len| len <= limit) else {
-            return Err(Lost::Ended(format!(
+            return Err(Lost::Cut(format!(
                 "a message of {len} bytes, {limit} are allowed"
             )));
         };
@@ -243,7 +277,7 @@ impl Stream {
         let read = self.socket.read(&mut self.partial[before..]);
         self.partial.truncate(before + *read.as_ref().unwrap_or(&0));
         match read {
-            Ok(0) => Err(Lost::Ended("the other end closed the stream".into())),
+            Ok(0) => Err(Lost::Cut("the other end closed the stream".into())),
             Ok(_) => Ok(true),
             Err(e) if is_pause(&e) => Ok(false),
             Err(e) => Err(broken(&e)),
@@ -260,12 +294,11 @@ impl Stream {
     }
 
     fn check(&self, found: Key, expected: Key) -> Result<(), Lost> {
-        // `Hash` compares in constant time.
-        if blake3::Hash::from_bytes(found) == blake3::Hash::from_bytes(expected) {
+        if equal(found, expected) {
             Ok(())
         } else {
             let _ = self.socket.shutdown(std::net::Shutdown::Both);
-            Err(Lost::Ended(
+            Err(Lost::Cut(
                 "the other end does not hold the key, or a message was changed".into(),
             ))
         }
@@ -275,7 +308,7 @@ impl Stream {
         let (began, mut filled) = (Instant::now(), 0);
         while filled < out.len() {
             match self.socket.read(&mut out[filled..]) {
-                Ok(0) => return Err(Lost::Ended("the other end closed the stream".into())),
+                Ok(0) => return Err(Lost::Cut("the other end closed the stream".into())),
                 Ok(n) => filled += n,
                 Err(e) if is_pause(&e) && began.elapsed() < self.patience => {}
                 Err(e) => return Err(broken(&e)),
@@ -289,6 +322,11 @@ impl Stream {
     }
 }
 
+fn equal(one: Key, other: Key) -> bool {
+    // `Hash` compares in constant time.
+    blake3::Hash::from_bytes(one) == blake3::Hash::from_bytes(other)
+}
+
 fn is_pause(e: &std::io::Error) -> bool {
     matches!(
         e.kind(),
@@ -297,7 +335,7 @@ fn is_pause(e: &std::io::Error) -> bool {
 }
 
 fn broken(e: &std::io::Error) -> Lost {
-    Lost::Ended(format!("the stream to another rank broke: {e}"))
+    Lost::Cut(format!("the stream to another rank broke: {e}"))
 }
 
 fn tag(key: &Key, purpose: &str, parts: &[&[u8]]) -> Key {

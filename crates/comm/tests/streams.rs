@@ -70,10 +70,31 @@ fn whoever_lacks_the_key_is_turned_away() {
 }
 
 #[test]
+fn a_caller_with_another_key_is_told_so_and_the_listener_knows_where_it_was() {
+    let listener = StreamListener::bind("127.0.0.1:0".parse().unwrap(), KEY).unwrap();
+    let address = listener.address().unwrap();
+    assert_eq!(listener.turned_away(), None);
+    thread::scope(|scope| {
+        let stranger = scope.spawn(move || Stream::connect(address, &[8; 32], PATIENCE).err());
+        while !stranger.is_finished() {
+            assert!(
+                listener
+                    .accept_within(Duration::from_millis(20), PATIENCE)
+                    .is_none()
+            );
+        }
+        let told = stranger.join().unwrap().unwrap().to_string();
+        assert!(told.contains("does not hold the key"), "{told}");
+    });
+    assert!(listener.turned_away().unwrap().ip().is_loopback());
+    assert_eq!(listener.turned_away(), None);
+}
+
+#[test]
 fn the_end_of_one_side_ends_the_other() {
     let (mut a, b) = pair();
     drop(b);
-    assert!(matches!(a.receive(PATIENCE, LIMIT), Err(Lost::Ended(_))));
+    assert!(matches!(a.receive(PATIENCE, LIMIT), Err(Lost::Cut(_))));
     let (mut a, _b) = pair();
     let fence = a.fence().unwrap();
     let began = Instant::now();
@@ -81,7 +102,7 @@ fn the_end_of_one_side_ends_the_other() {
         let waiting = scope.spawn(move || a.receive(PATIENCE, LIMIT));
         thread::sleep(Duration::from_millis(50));
         fence.end();
-        assert!(matches!(waiting.join().unwrap(), Err(Lost::Ended(_))));
+        assert!(matches!(waiting.join().unwrap(), Err(Lost::Cut(_))));
     });
     assert!(began.elapsed() < Duration::from_secs(20));
     let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
@@ -89,7 +110,7 @@ fn the_end_of_one_side_ends_the_other() {
     let (mut a, mut b) = pair();
     a.send(&[0; 100]).unwrap();
     assert!(
-        matches!(b.receive(PATIENCE, 99), Err(Lost::Ended(_))),
+        matches!(b.receive(PATIENCE, 99), Err(Lost::Cut(_))),
         "over the limit"
     );
 }
@@ -139,7 +160,7 @@ proptest! {
     #[test]
     fn a_changed_message_is_never_taken(at in 8usize..45, bit in 0u8..8) {
         let got = relayed(move |bytes| bytes[at] ^= 1 << bit);
-        prop_assert!(matches!(got, Err(Lost::Ended(_))), "{got:?}");
+        prop_assert!(matches!(got, Err(Lost::Cut(_))), "{got:?}");
     }
 }
 

@@ -219,7 +219,7 @@ impl Before for StreamBefore {
             Some(stream) => stream,
             empty => {
                 let stream = Stream::connect(self.address, &self.key, self.patience);
-                empty.insert(stream.map_err(|e| Lost::Ended(e.to_string()))?)
+                empty.insert(stream.map_err(|e| Lost::Cut(e.to_string()))?)
             }
         };
         match stream.receive(self.patience, self.capacity)? {

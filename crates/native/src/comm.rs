@@ -185,6 +185,21 @@ impl StreamListener {
         Ok(self.native.address()?.to_string())
     }
 
+    /// The next caller that holds the key, None when none came within `wait` seconds; the stream itself has `patience` seconds.
+    fn accept_within(&self, py: Python<'_>, wait: f64, patience: f64) -> PyResult<Option<Stream>> {
+        let (wait, patience) = (duration(wait), duration(patience));
+        py.detach(|| self.native.accept_within(wait, patience))
+            .map(Stream::new)
+            .transpose()
+    }
+
+    /// Address of the last caller that did not prove to hold the key, since this was asked.
+    fn turned_away(&self) -> Option<String> {
+        self.native
+            .turned_away()
+            .map(|address| address.ip().to_string())
+    }
+
     /// The next caller that holds the key; ConnectionError when none came within `timeout` seconds.
     fn accept(&self, py: Python<'_>, timeout: f64) -> PyResult<Stream> {
         Stream::new(

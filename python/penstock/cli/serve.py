@@ -14,7 +14,7 @@ from pathlib import Path
 
 from penstock import __version__
 from penstock.cli.arguments import settings
-from penstock.config import Config, EngineConfig, gather, resolve, runtime_directory
+from penstock.config import Config, EngineConfig, cluster_key, gather, resolve, runtime_directory
 from penstock.core import PenstockError
 from penstock.engine.startup import read_model
 from penstock.model import ModelInfo
@@ -31,6 +31,12 @@ def serve(parsed: argparse.Namespace) -> int:
     located = locate(parsed.model)
     config = resolve(raw, str(located.path.resolve()), located.served_name)
     info = read_model(config.engine)
+    if config.engine.parallel.nnodes > 1:
+        cluster_key(config.engine.parallel.token_file)  # Refused here rather than by the engine.
+    if config.engine.parallel.node_rank:
+        from penstock.cli.node import serve_node
+
+        return serve_node(config.engine, info)
     warn(info, config)
     runtime = runtime_directory()
     if config.server.engine_process:

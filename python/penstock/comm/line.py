@@ -35,10 +35,12 @@ class Line:
         self._limit = limit
         self._silence = silence
         self._on_end = on_end
-        self._messages: deque[bytes] = deque()
+        self._messages: deque[tuple[float, bytes]] = deque()
         self._news = threading.Condition()
         self._reason: str | None = None
         self._ended = threading.Event()
+        self.arrived = 0.0
+        """When the message came that was received last: monotonic time of this host."""
         for loop in (self._listen, self._beat):
             threading.Thread(target=loop, name="line", daemon=True).start()
 
@@ -52,10 +54,16 @@ class Line:
         with self._news:
             self._news.wait_for(lambda: self._messages or self._reason is not None, timeout)
             if self._messages:
-                return self._messages.popleft()
+                self.arrived, message = self._messages.popleft()
+                return message
             if self._reason is not None:
                 raise ConnectionError(self._reason)
             return None
+
+    @property
+    def ended(self) -> str:
+        """Why it ended; empty while it has not."""
+        return self._reason or ""
 
     def ready(self) -> bool:
         return bool(self._messages)
@@ -91,5 +99,5 @@ class Line:
 
     def _arrive(self, message: bytes) -> None:
         with self._news:
-            self._messages.append(message)
+            self._messages.append((time.monotonic(), message))
             self._news.notify()

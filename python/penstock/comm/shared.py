@@ -22,6 +22,7 @@ class SharedFiles:
 
     def __init__(self, parent: Path, process: str = "self") -> None:
         self.descriptors: list[int] = []
+        self._sealed = False
         self._parent = parent
         self._process = process
         try:
@@ -48,7 +49,7 @@ class SharedFiles:
 
     def seal(self) -> None:
         """There will be no more files. PenstockError when the memory behind them is too small."""
-        os.rmdir(self._directory)
+        self._remove_directory()
         needed = sum(os.fstat(descriptor).st_size for descriptor in self.descriptors)
         room = os.statvfs(self._parent)
         free = room.f_bavail * room.f_frsize
@@ -60,9 +61,15 @@ class SharedFiles:
 
     def close(self) -> None:
         """Whoever has opened a file keeps it."""
+        self._remove_directory()
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors.clear()
+
+    def _remove_directory(self) -> None:
+        if not self._sealed:
+            os.rmdir(self._directory)
+            self._sealed = True
 
     def _nameless(self, file: Path) -> str:
         descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)

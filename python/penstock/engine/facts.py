@@ -13,7 +13,10 @@ def join_facts(ranks: Sequence[WorkerFacts]) -> WorkerFacts:
     fingerprints = [rank.fingerprint for rank in ranks]
     for number, fingerprint in enumerate(fingerprints):
         if fingerprint != fingerprints[0]:
-            raise PenstockError(f"rank {number} opened another checkpoint than rank 0: their files differ")
+            where = f" on {ranks[number].host}" if ranks[number].host else ""
+            raise PenstockError(
+                f"rank {number}{where} opened another checkpoint than rank 0: their files differ"
+            )
     return WorkerFacts(
         fingerprint=fingerprints[0],
         numerics=join_numerics(rank.numerics for rank in ranks),

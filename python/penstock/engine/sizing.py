@@ -19,7 +19,7 @@ from penstock.model.sharding import Grid
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 HEAD_DIM_UNIT = 16
 """Heads are padded to whole vectors in the KV pool."""
-TRANSFERS = 8
+TRANSFERS = 5
 """Transfers that may be on their way to the ranks before the engine waits for room."""
 HEAD_ROWS = 32
 """Rows for which the output head is computed at once (`crates/decoder/src/logits.rs`)."""
@@ -36,7 +36,9 @@ class KvSizes:
 def size_kv(config: EngineConfig, info: ModelInfo, grid: Grid) -> KvSizes:
     """PenstockError when the KV cache asked for does not hold what is asked of it."""
     each = [token_bytes(config, info, grid, rank) for rank in range(grid.size)]
-    available = (available_memory() - weight_bytes(info)) // grid.size
+    # Of this host: the ranks of others have what theirs have, which should be no less.
+    here = config.parallel.most_ranks_on_a_node
+    available = (available_memory() - weight_bytes(info) * here // grid.size) // here
     plan = plan_kv(kv_needs(config, info, available, max(each)))
     return KvSizes(plan, sum(each) * config.cache.block_size)
 

@@ -1,11 +1,12 @@
 """Where steps run. The engine asks an `Executor`; which kind it is was decided once, at start.
 
 inline  one rank in the engine's process (`inline.py`)
-mp      each rank a process of this host (`mp.py`), over shared memory
+mp      each rank a process of this host (`mp.py`), over shared memory; with --nnodes of several hosts
+        (`nodes/`), over streams between them
 ray     each rank an actor of a Ray cluster (`ray/`), over shared memory, streams, or Ray's own channels
 
-`ranks.py` is what the last two have in common. Only the kind that is used is imported, by the
-engine at its start.
+`ranks.py` is what all but the first have in common, `spread.py` and `rings.py` what those on several hosts
+have. Only the kind that is used is imported, by the engine at its start.
 """
 
 from penstock.executor.contract import Executor, Ticket, WorkersLostError

@@ -10,3 +10,6 @@ class Exit:
     rank: int
     how: str
     at: float
+    """Monotonic time of this host."""
+    killed: bool = False
+    """By a signal: a cause, not a consequence of another rank's end."""

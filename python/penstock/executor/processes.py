@@ -21,6 +21,8 @@ NOTICE = 5.0
 class Processes:
     """A Python module with a job for each rank. `on_exit` is called once, as the first ends (on a thread).
 
+    Ranks count from `first`; `host` is said with them where there are several hosts.
+
     Each gets its job as a line of text on its standard input, a pipe whose end it takes for the end of this
     process. Ranks that stand still see no end of anything: those of a main thread are ended by the kernel.
     """
@@ -31,13 +33,17 @@ class Processes:
         jobs: Sequence[str],
         descriptors: Sequence[int],
         on_exit: Callable[[Exit], None],
+        first: int = 0,
+        host: str = "",
     ) -> None:
         self._on_exit = on_exit
+        self._first = first
+        self._where = f" on {host}" if host else ""
         self._all: list[subprocess.Popen[bytes]] = []
         self._handles: list[int] = []
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
         try:
-            for rank, job in enumerate(jobs):
+            for rank, job in enumerate(jobs, first):
                 self._start(module, rank, job, descriptors)
         except BaseException:
             self.end(0.0)
@@ -92,16 +98,18 @@ class Processes:
             poll.register(handle, select.POLLIN)
         ready = poll.poll()
         at = time.monotonic()
-        rank = self._handles.index(ready[0][0])
-        self._on_exit(Exit(rank, _describe(rank, self._all[rank]), at))
+        place = self._handles.index(ready[0][0])
+        process, rank = self._all[place], self._first + place
+        status = process.wait()
+        name = f"rank {rank} (process {process.pid}{self._where})"
+        self._on_exit(Exit(rank, f"{name} {_describe(status)}", at, killed=status < 0))
 
 
-def _describe(rank: int, process: subprocess.Popen[bytes]) -> str:
-    status = process.wait()
+def _describe(status: int) -> str:
     if status >= 0:
-        return f"rank {rank} (process {process.pid}) exited with status {status}"
+        return f"exited with status {status}"
     name = signal.Signals(-status).name if -status in signal.valid_signals() else "unknown"
-    return f"rank {rank} (process {process.pid}) was killed by signal {-status} ({name})"
+    return f"was killed by signal {-status} ({name})"
 
 
 def _kill(handle: int) -> None:

@@ -6,26 +6,21 @@ Ray is not imported here: the `ray` executor makes an actor of the class.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from penstock.comm import Line, SharedFiles, forget_graph_semaphores
+from penstock.comm import Line, LocalParts, forget_graph_semaphores
 from penstock.config import shared_memory_directory
 from penstock.core import RankTask
 from penstock.core.answers import Failed, decode_answer, is_failed
 from penstock.worker.loop import MessageChannel, compute
-from penstock.worker.process import LoadedWorker, live, load_rank, open_rings, prepare
+from penstock.worker.process import LoadedWorker, live, load_rank, open_line, open_rings, prepare
 
 FETCH = 60.0
 """Seconds in which a computed step hands over its rows: they are there."""
-CONNECT = 30.0
-"""Seconds in which the executor answers a call to its line."""
-DRIVER_SILENCE = 10.0
-"""Seconds without a sign of life after which the executor is taken for gone. It may be slow: nobody waits."""
 CARRIED = b"X"
 """What comes before a residual stream, where an answer could come too."""
 
@@ -41,8 +36,7 @@ class Actor:
 
     def __init__(self) -> None:
         self._line: Line | None = None
-        self._files: SharedFiles | None = None
-        self._reserved: list[socket.socket] = []
+        self._parts: LocalParts | None = None
         self._task: RankTask
         self._capacity = 0
         self._last = True
@@ -62,24 +56,17 @@ class Actor:
 
     def call(self, address: str, key: bytes, rank: int, limit: int) -> None:
         """Open the line to the executor, which is on another host. Without it this process ends."""
-        from penstock._native import Stream
-
-        stream = Stream.connect(address, key, CONNECT)
-        stream.send(rank.to_bytes(4, "little"))
-        self._line = Line(stream, limit, DRIVER_SILENCE, lambda _: os._exit(0))
+        self._line = open_line(address, key.hex(), str(rank), limit)
 
     def make(self, wanted: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
-        """Shared memory and ports of this host, for this rank and others: ("group", ranks, capacity),
-        ("ring", slots, capacity) or ("port", host)."""
-        self._files = SharedFiles(shared_memory_directory(), str(os.getpid()))
-        made = [self._make(*each) for each in wanted]
-        self._files.seal()
-        return made
+        """Shared memory and ports of this host, for this rank and others."""
+        self._parts = LocalParts(shared_memory_directory(), str(os.getpid()))
+        return self._parts.make(wanted)
 
     def close_files(self) -> None:
         """Everybody has opened what was made."""
-        if self._files is not None:
-            self._files.close()
+        if self._parts is not None:
+            self._parts.close()
 
     # Plans over rings or a line -------------------------------------------------------------------
 
@@ -135,21 +122,3 @@ class Actor:
 
     def load_rank(self, task: RankTask) -> StageWorker:
         return load_rank(task)
-
-    def _make(self, kind: str, *sizes: Any) -> dict[str, Any]:
-        assert self._files is not None
-        if kind == "group":
-            return self._files.group(*sizes)
-        if kind == "ring":
-            return {"kind": "ring", **self._files.ring(1, *sizes)}
-        return {"kind": "stream", "address": self._reserve(*sizes)}
-
-    def _reserve(self, host: str) -> str:
-        """A port that nobody else is given while this socket is bound to it; a listener that asks for it by
-        number, and shares addresses, gets it."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        held = socket.socket(family)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((host, 0))
-        self._reserved.append(held)
-        return f"[{host}]:{held.getsockname()[1]}" if ":" in host else f"{host}:{held.getsockname()[1]}"

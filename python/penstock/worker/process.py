@@ -17,21 +17,24 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from penstock.comm import Line
 from penstock.config import EngineConfig
 from penstock.core import RankTask, WorkerFacts
 from penstock.core.answers import Ready, encode_answer
 from penstock.model import load_model
 from penstock.worker.decoder import Worker as DecoderWorker
 from penstock.worker.decoder import create
-from penstock.worker.loop import Channel, MessageChannel, Worker, failure, serve
-
-if TYPE_CHECKING:
-    pass
+from penstock.worker.failing import failure
+from penstock.worker.loop import Channel, MessageChannel, Worker, serve
 
 PATIENCE = 600.0
 """Seconds that the executor may take to read an answer."""
+CONNECT = 30.0
+"""Seconds in which an executor on another host answers a call."""
+EXECUTOR_SILENCE = 10.0
+"""Seconds without a sign of life after which it is taken for gone. It may be slow: nobody waits."""
 STDIN = 0
 PR_SET_PDEATHSIG = 1
 
@@ -76,7 +79,7 @@ def load_rank(task: RankTask) -> DecoderWorker:
 
 
 def _live(job: dict[str, Any], load: Load) -> int:
-    return live(RankTask(**job["task"]), open_rings(job["plans"], job["answers"]), load)
+    return live(RankTask(**job["task"]), open_channel(job), load)
 
 
 def live(task: RankTask, channel: Channel, load: Load) -> int:
@@ -97,6 +100,26 @@ def prepare(task: RankTask, load: Callable[[RankTask], T], capacity: int) -> tup
     gc.freeze()
     gc.disable()
     return worker, encode_answer(Ready(worker.facts))
+
+
+def open_channel(job: dict[str, Any]) -> MessageChannel:
+    """To the executor: rings on its own host, a line from another one."""
+    if "line" not in job:
+        return open_rings(job["plans"], job["answers"])
+    line = open_line(**job["line"])
+    return MessageChannel(line, line, job["capacity"])
+
+
+def open_line(address: str, key: str, greeting: str, limit: int) -> Line:
+    """Call the executor on another host and say who this is. This process ends with the line.
+
+    `key` is in hexadecimal, `limit` the bytes of a message at most.
+    """
+    from penstock._native import Stream
+
+    stream = Stream.connect(address, bytes.fromhex(key), CONNECT)
+    stream.send(greeting.encode())
+    return Line(stream, limit, EXECUTOR_SILENCE, lambda _: os._exit(0))
 
 
 def open_rings(plans: dict[str, Any], answers: dict[str, Any]) -> MessageChannel:

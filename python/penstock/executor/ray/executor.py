@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.comm import Line, forget_graph_semaphores
 from penstock.config import EngineConfig
-from penstock.core import PenstockError, Ranks, RankTask, SlotParams, StepPlan
+from penstock.core import InvalidValueError, PenstockError, Ranks, RankTask
+from penstock.executor.first import FIRST_STEP, first_step
 from penstock.executor.ranks import LEAST_ANSWER, Fence, RanksExecutor
 from penstock.executor.ray.actors import Actors
 from penstock.executor.ray.calls import Calls, Graph
 from penstock.executor.ray.cluster import Cluster
 from penstock.executor.ray.placement import Placement, place
-from penstock.executor.ray.rings import Rings, answer_bytes
-from penstock.executor.ray.wiring import Part, parts, wire
+from penstock.executor.rings import Rings, answer_bytes
+from penstock.executor.spread import Part, keyed, parts, wire
 
 if TYPE_CHECKING:
     from penstock._native import StreamListener
@@ -32,7 +33,8 @@ CALLED = 60.0
 """Seconds in which ranks on other nodes call the engine."""
 SILENCE = 1.25
 """Seconds without a sign of life after which a rank on another node counts as lost."""
-FIRST_STEP = 120.0
+NUMBER = 16
+"""Bytes of a rank's number at most, which it says first."""
 ENVELOPE = 4096
 """Bytes that Ray may put around a message."""
 
@@ -54,6 +56,10 @@ class RayExecutor(RanksExecutor):
         placement_timeout: float = PLACEMENT,
     ) -> None:
         super().__init__(ranks)
+        channel = config.parallel.ray_channel
+        if config.tiers.tiers and channel != "ring":
+            # Calls of actors would wait for steps, and a graph carries nothing but its plans.
+            raise InvalidValueError("--ray-channel", channel, "ring, which --kv-tier needs")
         self._config = config
         self._directory = directory
         self._key = secrets.token_bytes(32)
@@ -79,6 +85,7 @@ class RayExecutor(RanksExecutor):
         return self._actors.pids if self._actors else []
 
     def close(self) -> None:
+        self._close_tiers()
         if self._graph is not None:
             self._graph.close()
         if self._actors is not None:
@@ -140,11 +147,11 @@ class RayExecutor(RanksExecutor):
     def _accept(self, listener: StreamListener, actors: Actors) -> None:
         try:
             stream = listener.accept(CALLED)
-            name = stream.receive(CALLED, 4)
+            name = stream.receive(CALLED, NUMBER)
         except ConnectionError as error:
             reason = f"a rank on another node cannot reach {listener.address}: {error}"
             raise PenstockError(f"{reason}. Ranks and engine need TCP to each other, on any port") from error
-        rank = int.from_bytes(name or b"", "little")
+        rank = int(name or b"")
         self._lines[rank] = Line(stream, self._message_bytes, SILENCE, self._ender(actors, rank))
 
     def _ender(self, actors: Actors, rank: int) -> Callable[[str], None]:
@@ -152,7 +159,7 @@ class RayExecutor(RanksExecutor):
 
     def _tasks(self, actors: Actors, placement: Placement) -> list[RankTask]:
         ranks, carried = self._ranks, self._config.parallel.ray_channel == "compiled-graph"
-        wanted = parts(ranks, placement.seats, carried)
+        wanted = parts(ranks, [seat.node for seat in placement.seats], carried)
         makers = sorted({part.maker for part in wanted})
         of_maker = {maker: [part for part in wanted if part.maker == maker] for maker in makers}
         calls = {
@@ -162,7 +169,7 @@ class RayExecutor(RanksExecutor):
         made = dict(zip(makers, map(iter, actors.get(calls)), strict=True))
         things = [next(made[part.maker]) for part in wanted]
         self._fences = self._local_fences(placement, wanted, things)
-        wirings = wire(ranks, wanted, things, self._key, carried)
+        wirings = [keyed(wiring, self._key) for wiring in wire(ranks, wanted, things, carried)]
         config = self._config.to_json()
         return [
             RankTask(rank, rank == ranks.reader, config, ranks.num_blocks, shard, wiring)
@@ -184,7 +191,7 @@ class RayExecutor(RanksExecutor):
     # Channels ---------------------------------------------------------------------------------------
 
     def _serve(self, actors: Actors, tasks: Sequence[RankTask]) -> None:
-        rings = self._rings = Rings(self._ranks, self._lines, self._directory)
+        rings = self._rings = Rings(self._ranks, self._lines, self._directory, str(os.getpid()))
         self._plans, self._answers = rings.plans, rings.answers
         self._fences = [*self._fences, *rings.fences]
         for handle, task, job in zip(actors.handles, tasks, rings.jobs, strict=True):
@@ -219,18 +226,3 @@ class RayExecutor(RanksExecutor):
         self._graph = self._plans = graph
         self._answers = graph.answers
         self._fences = [*self._fences, graph]
-
-
-def first_step() -> StepPlan:
-    """One token of one sequence through all ranks: into slot 0 and the start of block 0, which nobody has."""
-    return StepPlan(
-        step=1,
-        registrations=[SlotParams(0, 0.0, 0, 1.0, 0, 0, -1, -1)],
-        slots=array("i", (0,)),
-        starts=array("i", (0,)),
-        lengths=array("i", (1,)),
-        tokens=array("i", (0,)),
-        sample=array("b", (1,)),
-        blocks=array("i", (0,)),
-        block_offsets=array("i", (0, 1)),
-    )

@@ -1,6 +1,6 @@
-"""What joins the ranks: a group for each stage, a pipe between neighbours.
+"""What joins ranks that are spread over hosts: a group for each stage, a pipe between neighbours.
 
-Shared memory and ports are made where they are used, by the first rank that uses them.
+Shared memory and ports are made where they are used, by the first rank that uses them (`comm.LocalParts`).
 """
 
 from __future__ import annotations
@@ -8,13 +8,23 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.core import Ranks
-from penstock.executor.ray.placement import Seat
 from penstock.executor.wiring import PATIENCE, PIPE_SLOTS
 
 CARRIED = {"kind": "carried"}
+
+
+class Host(Protocol):
+    """Where a rank is."""
+
+    @property
+    def id(self) -> object: ...
+
+    @property
+    def address(self) -> str:
+        """Under which the others reach it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +36,7 @@ class Part:
     users: tuple[tuple[int, str], ...]
 
 
-def parts(ranks: Ranks, seats: Sequence[Seat], carried: bool) -> list[Part]:
+def parts(ranks: Ranks, hosts: Sequence[Host], carried: bool = False) -> list[Part]:
     """What has to be made. Pipes need nothing when the caller carries (`carried`)."""
     found = []
     for stage in range(ranks.pp):
@@ -35,27 +45,36 @@ def parts(ranks: Ranks, seats: Sequence[Seat], carried: bool) -> list[Part]:
             wanted = ("group", ranks.tp, ranks.part_numbers)
             found.append(Part(members[0], wanted, tuple((rank, "group") for rank in members)))
         if stage + 1 < ranks.pp and not carried:
-            found += [_pipe(ranks, seats, rank, rank + ranks.tp) for rank in members]
+            found += [_pipe(ranks, hosts, rank, rank + ranks.tp) for rank in members]
     return found
 
 
-def _pipe(ranks: Ranks, seats: Sequence[Seat], before: int, after: int) -> Part:
-    here, there = seats[before].node, seats[after].node
+def _pipe(ranks: Ranks, hosts: Sequence[Host], before: int, after: int) -> Part:
+    here, there = hosts[before], hosts[after]
     wanted = ("ring", PIPE_SLOTS, ranks.rows_bytes) if here.id == there.id else ("port", here.address)
     return Part(before, wanted, ((before, "after"), (after, "before")))
 
 
 def wire(
-    ranks: Ranks, parts: Sequence[Part], made: Sequence[dict[str, Any]], key: bytes, carried: bool
-) -> list[str]:
-    """JSON of `penstock_decoder::Wiring` for each rank. `made` is what came of each part."""
+    ranks: Ranks, parts: Sequence[Part], made: Sequence[dict[str, Any]], carried: bool = False
+) -> list[dict[str, Any]]:
+    """`penstock_decoder::Wiring` for each rank, but for keys. `made` is what came of each part."""
     wirings = [_empty(ranks, rank // ranks.tp, carried) for rank in range(ranks.size)]
     for part, thing in zip(parts, made, strict=True):
         if thing.get("kind") == "stream":
-            thing = {**thing, "key": key.hex(), "capacity": ranks.rows_bytes}
+            thing = {**thing, "capacity": ranks.rows_bytes}
         for rank, name in part.users:
             wirings[rank][name] = {**thing, "rank": rank % ranks.tp} if name == "group" else thing
-    return [json.dumps(wiring) for wiring in wirings]
+    return wirings
+
+
+def keyed(wiring: dict[str, Any], key: bytes) -> str:
+    """JSON of a rank's wiring with the key of its streams, which never goes over a stream itself."""
+    whole = dict(wiring)
+    for name in ("before", "after"):
+        if whole[name] is not None and whole[name]["kind"] == "stream":
+            whole[name] = {**whole[name], "key": key.hex()}
+    return json.dumps(whole)
 
 
 def _empty(ranks: Ranks, stage: int, carried: bool) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +20,17 @@ PATIENCE = 600.0
 
 
 class Rings:
-    """`lines` are those of ranks elsewhere. `close` is due once the ranks have opened what `jobs` names."""
+    """`lines` are those of ranks elsewhere, `process` is as for `SharedFiles`. `close` is due once the ranks
+    have opened what `jobs` names."""
 
-    def __init__(self, ranks: Ranks, lines: Mapping[int, Line], directory: Path) -> None:
+    def __init__(
+        self, ranks: Ranks, lines: Mapping[int, Line], directory: Path, process: str = "self"
+    ) -> None:
         self.answers: list[Answers] = []
         self.fences: list[Fence] = []
         self.jobs: list[dict[str, Any]] = []
         """What each rank is told of it."""
-        self._files = SharedFiles(directory, str(os.getpid()))
+        self._files = SharedFiles(directory, process)
         try:
             here = [rank for rank in range(ranks.size) if rank not in lines]
             ring = self._plans(ranks, here)
@@ -38,13 +39,18 @@ class Rings:
                 if rank in lines:
                     self._add_line(lines[rank], room)
                 else:
-                    self._add_ring({**ring, "reader": here.index(rank)}, ranks.pp + 2, room)
+                    self._add_ring({**ring, "reader": here.index(rank)}, ranks.answer_slots, room)
             self._files.seal()
             self._fence()
         except BaseException:
             self.close()
             raise
         self.plans = SplitPlans(self._writer, list(lines.values()))
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Of the shared memory."""
+        return self._files.descriptors
 
     def close(self) -> None:
         self._files.close()
@@ -55,7 +61,7 @@ class Rings:
         self._writer: RingWriter | None = None
         if not here:
             return {}
-        ring = {**self._files.ring(len(here), ranks.pp + 1, ranks.plan_bytes), "readers": len(here)}
+        ring = {**self._files.ring(len(here), ranks.plan_slots, ranks.plan_bytes), "readers": len(here)}
         self._writer = RingWriter(**ring, patience=PATIENCE)
         return ring
 
@@ -113,5 +119,5 @@ class LineAnswers:
         failed = decode_answer(message) if message and is_failed(message) else None
         if isinstance(failed, Failed):
             # Clocks of two hosts cannot be compared.
-            return encode_answer(replace(failed, at=time.monotonic()))
+            return encode_answer(replace(failed, at=self._line.arrived))
         return message

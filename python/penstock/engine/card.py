@@ -1,0 +1,35 @@
+"""What must be the same on all nodes of an engine, in words that an error can show."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+
+from penstock.config import EngineConfig
+from penstock.model import ModelInfo
+
+OWN = {"model.path", "parallel.node_rank", "parallel.master", "parallel.token_file"}
+"""Settings that each node has for itself. Threads and instruction set are its own too."""
+
+
+def node_card(config: EngineConfig, info: ModelInfo) -> dict[str, str]:
+    """By name. Nothing in it is secret: it goes over the network as it is."""
+    from penstock._native import __version__
+
+    found = {"the version": __version__, "the model": describe(info)}
+    whole = asdict(config)
+    for section in ("model", "cache", "scheduler", "parallel"):
+        for name, value in whole[section].items():
+            if f"{section}.{name}" not in OWN:
+                found[f"{section}.{name}"] = str(value)
+    tiers = [f"{tier.name} {tier.size_bytes or ''}".strip() for tier in config.tiers.tiers]
+    found["tiers"] = ", ".join(tiers) or "none"
+    found["tiers.chunk_tokens"] = str(config.tiers.chunk_tokens)
+    return found
+
+
+def describe(info: ModelInfo) -> str:
+    """Everything but the weights, which the ranks compare when they have loaded them."""
+    spec = info.spec
+    digest = hashlib.blake2b((spec.to_json() + info.names.to_json()).encode(), digest_size=4).hexdigest()
+    return f"{info.architecture} with {spec.layers} layers of {spec.hidden} ({info.source}, {digest})"

@@ -1,0 +1,330 @@
+"""Ranks on several nodes, each an agent of this process that talks over the loopback, with ranks that have no
+model: who joins and who may not, what is computed, what fails and what is left."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from penstock.config import EngineConfig, Raw, resolve, shared_memory_directory
+from penstock.core import PenstockError, Ranks, SlotParams, StepPlan
+from penstock.executor import WorkersLostError
+
+from tests.fakes.executor import next_token
+
+pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+
+from penstock.executor.nodes import NodeAgent, NodesExecutor
+from penstock.executor.nodes.visit import RefusedError
+
+FAKE = "tests.fakes.worker"
+KEY = bytes(range(32))
+CARD = {"the version": "1", "model.quantization": "auto"}
+HANG = 10.0
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        return port
+
+
+def config(nnodes: int, node: int, pp: int, master: str) -> EngineConfig:
+    texts = {"block_size": "16", "pipeline_parallel_size": str(pp)}
+    texts |= {"nnodes": str(nnodes), "node_rank": str(node), "master_addr": master}
+    return resolve({key: Raw("", (text,)) for key, text in texts.items()}, "m", "m").engine
+
+
+def ranks(tp: int, pp: int, faults: dict[int, dict[str, object]]) -> Ranks:
+    shards = tuple(json.dumps(faults.get(rank, {})) for rank in range(tp * pp))
+    return Ranks(tp, pp, (pp - 1) * tp, shards, 8, 100, 4000, 10_000, 10_000)
+
+
+def memory_files() -> set[str]:
+    return {path.name for path in shared_memory_directory().glob("penstock-*")}
+
+
+class Agent:
+    """A node in a thread."""
+
+    def __init__(self, at: EngineConfig, key: bytes, card: dict[str, str]) -> None:
+        self.agent = NodeAgent(FAKE, at, shared_memory_directory(), key, card)
+        self.error: RefusedError | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.agent.run()
+        except RefusedError as error:
+            self.error = error
+
+    def stop(self) -> None:
+        self.agent.stop()
+        self.join()
+
+    def join(self) -> None:
+        self._thread.join(HANG)
+        assert not self._thread.is_alive()
+
+
+class Launch:
+    """Nodes of one launch."""
+
+    def __init__(self, nnodes: int, pp: int) -> None:
+        self.nnodes, self.pp = nnodes, pp
+        self.master = f"127.0.0.1:{free_port()}"
+        self.agents: list[Agent] = []
+        self.executors: list[NodesExecutor] = []
+
+    def add(self, node: int, key: bytes = KEY, **card: str) -> Agent:
+        at = config(self.nnodes, node, self.pp, self.master)
+        self.agents.append(Agent(at, key, {**CARD, **card}))
+        return self.agents[-1]
+
+    def start(self, tp: int = 1, wait: float = HANG, **faults: dict[str, object]) -> NodesExecutor:
+        by_rank = {int(name.removeprefix("rank")): fault for name, fault in faults.items()}
+        at = config(self.nnodes, 0, self.pp, self.master)
+        shape = ranks(tp, self.pp, by_rank)
+        self.executors.append(
+            NodesExecutor(FAKE, shape, at, shared_memory_directory(), KEY, CARD, join_timeout=wait)
+        )
+        return self.executors[-1]
+
+
+class Launches:
+    def __init__(self) -> None:
+        self.all: list[Launch] = []
+
+    def __call__(self, nnodes: int, pp: int, *, agents: bool = True) -> Launch:
+        self.all.append(Launch(nnodes, pp))
+        if agents:
+            for node in range(1, nnodes):
+                self.all[-1].add(node)
+        return self.all[-1]
+
+    def close(self) -> None:
+        for each in self.all:
+            for executor in each.executors:
+                executor.close()
+                gone(executor.pids)
+            for agent in each.agents:
+                agent.stop()
+        self.all.clear()
+
+
+@pytest.fixture
+def launch(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
+    """`launch(nnodes, pp).start(tp, rank0={...})`: nothing is left of it afterwards."""
+    monkeypatch.setenv("PYTHONPATH", f"{repository}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    before, descriptors = memory_files(), open_files()
+    made = Launches()
+    yield made
+    made.close()
+    assert memory_files() <= before
+    deadline = time.monotonic() + HANG
+    gc.collect()  # Lines and their owners know each other.
+    while open_files() > descriptors:
+        assert time.monotonic() < deadline, "descriptors are left open"
+        time.sleep(0.01)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + HANG
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, f"ranks are left: {pids}"
+        time.sleep(0.01)
+
+
+def plan(step: int, token: int) -> StepPlan:
+    """The next token of a sequence that grows by one each step, from step 2 on."""
+    new = StepPlan(step, [SlotParams(0, 0.0, 0, 1.0, 0, 0, -1, -1)] if step == 2 else [])
+    new.slots, new.starts = array("i", [0]), array("i", [step - 2])
+    new.lengths, new.tokens = array("i", [1]), array("i", [token])
+    new.sample, new.blocks, new.block_offsets = array("b", [1]), array("i", [0]), array("i", [0, 1])
+    return new
+
+
+def compute(executor: NodesExecutor, steps: int, pause: float = 0.0) -> list[int]:
+    context = [5]
+    for step in range(2, 2 + steps):
+        context += executor.submit(plan(step, context[-1])).result(HANG).tokens
+        time.sleep(pause)
+    return context
+
+
+def watch(executor: NodesExecutor) -> None:
+    deadline = time.monotonic() + HANG
+    while time.monotonic() < deadline:
+        executor.check()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("nnodes", "tp", "pp"), [(2, 1, 2), (2, 2, 2), (2, 2, 3), (3, 1, 3)])
+def test_plans_go_to_the_ranks_of_all_nodes_and_the_reading_one_answers(
+    launch: Launches, nnodes: int, tp: int, pp: int
+) -> None:
+    executor = launch(nnodes, pp).start(tp)
+    assert executor.depth == pp
+    assert [facts.isa for facts in executor.facts] == [f"rank {rank}" for rank in range(tp * pp)]
+    assert {facts.host for facts in executor.facts} == {"127.0.0.1"}
+    assert len(set(executor.pids)) == tp * pp
+    context = compute(executor, 9)
+    assert context[1:] == [next_token(context[:at], 97) for at in range(1, 10)]
+
+
+def test_nodes_stay_for_the_next_engine(launch: Launches) -> None:
+    nodes = launch(3, 3)
+    for _ in range(2):
+        executor = nodes.start()
+        compute(executor, 2)
+        pids = executor.pids
+        executor.close()
+        gone(pids)
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_killed_rank_is_named_with_its_node_and_all_end(launch: Launches, rank: int) -> None:
+    executor = launch(3, 3).start()
+    compute(executor, 2)
+    os.kill(executor.pids[rank], signal.SIGKILL)
+    place = rf"process {executor.pids[rank]} on 127\.0\.0\.1"
+    name = rf"rank {rank} \({place}\) was killed by signal 9 \(SIGKILL\)"
+    with pytest.raises(WorkersLostError, match=name):
+        watch(executor)
+    with pytest.raises(WorkersLostError, match=name):
+        executor.submit(plan(4, 1))
+    gone(executor.pids)
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_rank_that_raises_is_named_with_its_traceback(
+    launch: Launches, rank: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    executor = launch(2, 3).start(**{f"rank{rank}": {"how": "raise", "step": 3}})
+    with (
+        caplog.at_level(logging.ERROR),
+        pytest.raises(WorkersLostError, match=f"rank {rank} failed in step 3: RuntimeError: the fake"),
+    ):
+        compute(executor, 14, pause=0.05)  # One that is not waited for may fail a little later.
+    assert "in fail" in caplog.text
+    gone(executor.pids)
+
+
+def test_a_rank_that_cannot_load_its_part_says_why(launch: Launches) -> None:
+    with pytest.raises(PenstockError, match="rank 1 failed: tensor 'x' is damaged"):
+        launch(2, 2).start(rank1={"how": "refuse"})
+
+
+def test_a_rank_that_does_not_start_is_noticed(launch: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = launch(2, 2)
+    nodes.agents[0].agent._worker = "tests.fakes.nowhere"
+    with pytest.raises(
+        WorkersLostError, match=r"rank 1 \(process \d+ on 127\.0\.0\.1\) exited with status 1"
+    ):
+        nodes.start()
+
+
+def test_a_node_that_leaves_is_noticed_and_its_ranks_are_gone(launch: Launches) -> None:
+    nodes = launch(2, 2)
+    executor = nodes.start()
+    nodes.agents[0].stop()
+    with pytest.raises(WorkersLostError, match=r"node 1 \(127\.0\.0\.1\): this node was told to end"):
+        watch(executor)
+    gone(executor.pids)
+
+
+def test_a_plan_that_no_rank_can_compute_leaves_them_usable(launch: Launches) -> None:
+    fault: dict[str, object] = {"how": "wrong plan", "step": 2}
+    executor = launch(2, 2).start(rank0=fault, rank1=fault)
+    with pytest.raises(PenstockError, match="told not to like the plan") as caught:
+        executor.submit(plan(2, 1)).result(HANG)
+    assert not isinstance(caught.value, WorkersLostError)
+    assert list(executor.submit(plan(3, 2)).result(HANG).tokens) == [next_token([1, 2], 97)]
+
+
+# Who joins -----------------------------------------------------------------------------------------
+
+
+def test_nodes_may_come_before_node_0_and_after_it(
+    launch: Launches, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = launch(3, 3, agents=False)
+    with caplog.at_level(logging.WARNING):
+        nodes.add(2)
+        while "cannot be reached" not in caplog.text:
+            time.sleep(0.01)
+        late = threading.Timer(1.5, nodes.add, (1,))
+        late.start()
+        compute(nodes.start(), 2)
+        late.join()
+    assert f"node 0 at {nodes.master} cannot be reached" in caplog.text
+    assert f"waiting for node 1 of 3 at {nodes.master}" in caplog.text
+
+
+def test_nodes_that_do_not_come_are_named(launch: Launches) -> None:
+    nodes = launch(4, 4, agents=False)
+    nodes.add(2)
+    said = f"waiting for nodes 1, 3 of 4 at {nodes.master}: start there the same command.*waited 2 s"
+    with pytest.raises(PenstockError, match=said):
+        nodes.start(wait=2.0)
+
+
+def test_another_token_keeps_a_node_out_and_both_sides_say_so(
+    launch: Launches, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = launch(2, 2, agents=False)
+    with caplog.at_level(logging.WARNING):
+        nodes.add(1, bytes(32))
+        with pytest.raises(PenstockError, match=r"from 127\.0\.0\.1 was turned away: it has not the token"):
+            nodes.start(wait=2.0)
+    assert (
+        f"node 0 at {nodes.master} turned this node away: the other end does not hold the key" in caplog.text
+    )
+
+
+def test_another_version_or_setting_is_refused_and_both_sides_say_so(launch: Launches) -> None:
+    nodes = launch(2, 2, agents=False)
+    agent = nodes.add(1, **{"model.quantization": "int8", "tiers": "ram"})
+    said = (
+        r"node 1 \(127\.0\.0\.1\) cannot join node 0 \(127\.0\.0\.1\): model\.quantization is int8 there, "
+        r"auto on node 0; tiers is ram there, unknown on node 0\. Start all nodes with the same version"
+    )
+    with pytest.raises(PenstockError, match=said):
+        nodes.start()
+    agent.join()
+    assert agent.error is not None
+    assert agent.error.final
+    assert "model.quantization is int8 there, auto on node 0" in str(agent.error)
+
+
+def test_two_nodes_with_one_number_are_told_apart(launch: Launches, caplog: pytest.LogCaptureFixture) -> None:
+    nodes = launch(3, 3, agents=False)
+    with caplog.at_level(logging.WARNING):
+        nodes.add(1)
+        nodes.add(1)
+        with pytest.raises(PenstockError, match="waiting for node 2 of 3"):
+            nodes.start(wait=3.0)
+    assert "node 1 (127.0.0.1) is there already, as node 1 (127.0.0.1): each needs its own" in caplog.text
+
+
+def test_an_address_of_another_host_cannot_be_node_0(launch: Launches) -> None:
+    nodes = launch(2, 2, agents=False)
+    nodes.master = f"192.0.2.1:{free_port()}"
+    with pytest.raises(PenstockError, match=r"--master-addr 192\.0\.2\.1:\d+: .*an address of this host"):
+        nodes.start()

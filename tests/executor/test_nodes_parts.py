@@ -1,0 +1,101 @@
+"""What nodes say to each other, and which stages they hold: without any node."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.core import Ranks
+from penstock.executor.nodes.messages import (
+    TYPES,
+    End,
+    Hello,
+    Made,
+    MessageError,
+    decode,
+    encode,
+    expect,
+    session_key,
+)
+from penstock.executor.nodes.muster import compare, listening_address
+from penstock.executor.nodes.places import Node, hosts, ranks_of, stages
+
+
+@given(st.integers(1, 200), st.data())
+def test_stages_go_to_nodes_in_order_and_evenly(pp: int, data: st.DataObject) -> None:
+    nnodes = data.draw(st.integers(1, pp))
+    held = stages(pp, nnodes)
+    assert [stage for own in held for stage in own] == list(range(pp))
+    sizes = [len(own) for own in held]
+    assert min(sizes) >= 1
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] - sizes[-1] <= 1
+    assert sizes[0] == -(-pp // nnodes)
+
+
+def test_ranks_of_a_stage_are_on_one_node() -> None:
+    shape = Ranks(2, 3, 4, ("{}",) * 6, 8, 100, 4000, 1000, 1000)
+    nodes = [Node(0, "10.0.0.1"), Node(1, "10.0.0.2")]
+    assert ranks_of(shape, 2) == [range(4), range(4, 6)]
+    assert hosts(shape, nodes) == [nodes[0]] * 4 + [nodes[1]] * 2
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Hello(1, "10.0.0.2", "10.0.0.1", {"the version": "1"}),
+        Made([{"kind": "stream", "address": "10.0.0.2:4000"}]),
+        End(0.5),
+    ],
+)
+def test_messages_are_read_as_they_were_said(message: Hello | Made | End) -> None:
+    assert decode(encode(message)) == message
+    assert expect(decode(encode(message)), type(message)) == message
+
+
+@given(st.binary(max_size=200))
+def test_bytes_are_a_message_or_refused(data: bytes) -> None:
+    with pytest.raises(MessageError):
+        decode(data)
+
+
+@given(
+    st.sampled_from([*TYPES, "Other"]), st.dictionaries(st.sampled_from(["node", "reason", "x"]), st.none())
+)
+def test_messages_of_other_shapes_are_refused(kind: str, fields: dict[str, None]) -> None:
+    whole = {"type": kind, **fields}
+    with suppress(MessageError):
+        assert json.loads(encode(decode(json.dumps(whole).encode()))) == whole
+
+
+def test_a_message_that_is_not_due_is_refused() -> None:
+    with pytest.raises(MessageError, match="End came where Made was due"):
+        expect(End(0.0), Made)
+
+
+def test_each_session_has_a_key_of_its_own() -> None:
+    keys = [session_key(bytes(range(32)), session) for session in ("a", "b")] + [session_key(bytes(32), "a")]
+    assert all(one != other for one, other in pairwise(sorted(keys)))
+    assert all(len(key) == 32 for key in keys)
+
+
+def test_what_differs_is_said_with_both_sides() -> None:
+    assert compare({"a": "1", "b": "2"}, {"a": "1", "b": "2"}) == []
+    assert compare({"a": "1", "b": "2"}, {"a": "3", "c": "4"}) == [
+        "a is 3 there, 1 on node 0",
+        "b is unknown there, 2 on node 0",
+        "c is 4 there, unknown on node 0",
+    ]
+
+
+@pytest.mark.parametrize(("master", "at"), [("10.0.0.1:5", ["10.0.0.1:5"]), ("[fd00::1]:5", ["[fd00::1]:5"])])
+def test_node_0_listens_at_its_address(master: str, at: list[str]) -> None:
+    assert [listening_address(master)] == at
+
+
+def test_node_0_listens_everywhere_under_a_name() -> None:
+    assert listening_address("penstock-0.penstock:5") in ("[::]:5", "0.0.0.0:5")
