@@ -1,0 +1,43 @@
+"""Transfers of ranks on several nodes: over the lines that bring their plans."""
+
+from __future__ import annotations
+
+import json
+import time
+from array import array
+
+import pytest
+from penstock.core import PenstockError
+from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
+
+from tests.executor.test_nodes import HANG, Launches, compute
+from tests.executor.test_nodes import launch as launch
+
+KEY = bytes(32)
+
+
+def test_transfers_go_to_all_ranks_and_are_answered_by_all(
+    launch: Launches, capfd: pytest.CaptureFixture[str]
+) -> None:
+    executor = launch(2, 2).start(2)
+    executor.open_tiers(OpenTiers("c0ffee", 4, 1.0))
+    assert [json.loads(report)["rank"] for report in executor.mover_reports()] == [0, 1, 2, 3]
+    compute(executor, 16)
+    executor.transfer(Transfer(1, TransferKind.STORE, 1, array("i", [0]), keys=KEY))
+    executor.transfer(Transfer(2, TransferKind.PROBE, 1, keys=KEY, counts=array("i", [1])))
+    moved: list[Moved] = []
+    deadline = time.monotonic() + HANG
+    while len(moved) < 2:
+        assert time.monotonic() < deadline, moved
+        moved += executor.moved()
+        time.sleep(0.001)
+    assert [(each.id, each.done, each.found) for each in moved] == [(1, True, b""), (2, True, b"\1")]
+    executor.close()
+    said = capfd.readouterr().err
+    assert all(f"rank {rank} closed its tiers" in said for rank in range(4))
+
+
+def test_a_rank_elsewhere_that_cannot_open_a_tier_says_why(launch: Launches) -> None:
+    executor = launch(2, 2).start(1, rank1={"tiers": "refuse"})
+    with pytest.raises(PenstockError, match="rank 1 failed: disk:/kv is not writable"):
+        executor.open_tiers(OpenTiers("c0ffee", 4, 1.0))
