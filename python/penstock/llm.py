@@ -20,11 +20,14 @@ from penstock import core
 from penstock.config import FLAGS, EngineConfig, Raw, resolve
 from penstock.core import FinishReason, InvalidValueError, LogprobRow, PenstockError, StepOutput
 from penstock.engine import Flights, start
+from penstock.engine.tiers import TRANSFER_LOOK, flush
 from penstock.model.locate import locate
 
 if TYPE_CHECKING:
     from penstock._native import Tokenizer
 
+Option = str | float | bool | Sequence[str]
+"""A list for what may be given several times."""
 Prompt = str | Sequence[int]
 
 UNBOUNDED = 2**31
@@ -117,7 +120,7 @@ class _Pending:
 class LLM:
     """A model in this process. `options` are the server's flags, such as `max_num_seqs=8`."""
 
-    def __init__(self, model: str, **options: str | float | bool) -> None:
+    def __init__(self, model: str, **options: Option) -> None:
         located = locate(model)
         resolved = resolve(_raw(options), str(located.path), located.served_name)
         config = _unbounded(resolved.engine)
@@ -125,6 +128,7 @@ class LLM:
         self._started = start(config, _log_stage)
         self._flights = Flights(self._started.scheduler, self._started.executor)
         self._next_id = 0
+        self._closed = False
 
     def generate(
         self,
@@ -158,7 +162,11 @@ class LLM:
         return self.generate(prompts, sampling_params)
 
     def close(self) -> None:
-        """Let go of weights and KV blocks, end the ranks."""
+        """Store what waits for its tier, let go of weights and KV blocks, end the ranks. Once is enough."""
+        if self._closed:
+            return
+        self._closed = True
+        flush(self._started.scheduler.tiers)
         self._started.close()
 
     def _params(
@@ -223,8 +231,11 @@ class LLM:
 
     def _step(self) -> None:
         self._flights.fill()
-        if self._flights and (error := self._flights.land().error):
-            raise error
+        if self._flights:
+            if error := self._flights.land().error:
+                raise error
+        elif self._started.scheduler.tiers.busy:
+            time.sleep(TRANSFER_LOOK)
 
     def _take(self, row: StepOutput, pending: dict[int, _Pending]) -> None:
         held = pending[row.id]
@@ -275,12 +286,16 @@ def _log_stage(name: str, seconds: float, detail: str) -> None:
     log.info("%s %.2f s (%s)", name, seconds, detail)
 
 
-def _raw(options: Mapping[str, str | float | bool]) -> dict[str, Raw]:
+def _raw(options: Mapping[str, Option]) -> dict[str, Raw]:
     known = {flag.key for flag in FLAGS if flag.offline}
     unknown = sorted(options.keys() - known)
     if unknown:
         raise PenstockError(f"LLM has no option {', '.join(unknown)}; there is {', '.join(sorted(known))}")
-    return {name: Raw(name, (str(value),)) for name, value in options.items()}
+    return {name: Raw(name, _texts(value)) for name, value in options.items()}
+
+
+def _texts(value: Option) -> tuple[str, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (str(value),)
 
 
 def _unbounded(config: EngineConfig) -> EngineConfig:

@@ -57,6 +57,7 @@ class Flights:
             flight.error, result = error, None
         self._flying.popleft()
         if result is not None:
+            self._scheduler.tiers.observed(plan, self._clock() - flight.began)
             self._scheduler.apply(plan, result)
         else:
             self._scheduler.fail(plan, f"the engine failed in step {plan.step}: {flight.error}")

@@ -16,16 +16,13 @@ from typing import Protocol
 from penstock.core import KvCommand, PenstockError, Request
 from penstock.engine.admin import KvAdmin
 from penstock.engine.flights import Flights
+from penstock.engine.tiers import TRANSFER_LOOK, flush
 from penstock.executor import Executor
 from penstock.scheduler import Scheduler
 from penstock.wire import Cancel, EngineFrame, FrontFrame, Shutdown, Step
 
 HEARTBEAT = 1.0
 """Seconds between frames of an idle engine."""
-TRANSFER_LOOK = 0.0005
-"""Seconds between looks at transfers under way while there is nothing to compute."""
-FLUSH = 10.0
-"""Seconds at the end for what waits to be stored."""
 MOST_FAILURES = 3
 """Steps that fail one after another before the decoder counts as unusable."""
 GC_STEPS = 4096
@@ -80,7 +77,7 @@ class Engine:
                 self._rest()
         while self._flights:
             self._land()
-        self._flush()
+        flush(self._scheduler.tiers)
 
     def _take_in(self, timeout: float) -> None:
         for frame in self._channel.poll(timeout):
@@ -106,7 +103,6 @@ class Engine:
             self._failures += 1
             log.error("step %d failed", plan.step, exc_info=flight.error)
         seconds = self._clock() - flight.began
-        self._scheduler.tiers.observed(plan, seconds)
         self._publish(len(plan.tokens), seconds * 1e3)
         if self._failures >= MOST_FAILURES:
             raise UnusableError(f"{self._failures} steps failed one after another, see the engine's log")
@@ -126,14 +122,6 @@ class Engine:
             self._collect()
         else:
             self._take_in(wait)
-
-    def _flush(self) -> None:
-        """What waits to be stored in a tier is stored."""
-        tiers = self._scheduler.tiers
-        deadline = self._clock() + FLUSH
-        while tiers.busy and self._clock() < deadline:
-            tiers.turn()
-            time.sleep(TRANSFER_LOOK)
 
     def _collect(self) -> None:
         """The collector runs while nobody waits, and once after each stretch of work."""

@@ -24,7 +24,7 @@ def tier_report(tiers: Tiers, movers: Iterable[str]) -> TierReport:
             rank = said.get(each.name, {})
             counters = rank.get("counters", {})
             each.evicted_chunks += counters.get("evicted_chunks", 0)
-            each.quarantined_chunks += counters.get("quarantined_chunks", 0)
+            each.quarantined_chunks += rank.get("damaged", 0)
             each.used_bytes = max(each.used_bytes, counters.get("used_bytes", 0))
             each.state = max(each.state, STATES.get(rank.get("breaker", "closed"), TierState.SERVING))
     ram = tiers.ram()

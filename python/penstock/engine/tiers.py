@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from penstock.config import EngineConfig, TiersConfig
@@ -13,6 +14,8 @@ from penstock.kv import BlockPool
 from penstock.kv.tiers import NoTiers, Shape, TierCache, Tiers
 
 KINDS = {"disk": TierKind.DISK, "redis": TierKind.REMOTE, "object": TierKind.REMOTE}
+TRANSFER_LOOK = 0.0005
+"""Seconds between looks at transfers under way while there is nothing else to do."""
 FLUSH_S = 10.0
 """What stores under way get at the end."""
 
@@ -45,6 +48,14 @@ def open_tiers(
         TierStats(each.name, KINDS[each.kind], capacity_bytes=each.size_bytes or 0) for each in settings.named
     ]
     return TierCache(pool, executor, index, shape, stats, clock)
+
+
+def flush(tiers: Tiers) -> None:
+    """What waits to be stored is stored, as far as there is time for it."""
+    deadline = time.monotonic() + FLUSH_S
+    while tiers.busy and time.monotonic() < deadline:
+        tiers.turn()
+        time.sleep(TRANSFER_LOOK)
 
 
 def kinds(settings: TiersConfig) -> TierKinds:
