@@ -1,13 +1,13 @@
 //! Who is let in and who leaves: what a tier asks while it serves.
 
-use super::contest::{Contest, Step, per_size};
+use super::contest::{Contest, Step};
 use super::key::Key;
 use super::ranker::{Ranker, Rule};
 use super::shelf::{Facts, Id, Shelf};
 use super::sketch::Sketch;
 
 /// Entries that the contest keeps under each rule, at most: beyond, it sees a sample.
-const SAMPLE: usize = 1 << 14;
+const SAMPLE: usize = 1 << 12;
 
 /// Counts, contest and clock of one tier.
 pub(super) struct Chooser {
@@ -110,23 +110,32 @@ impl Chooser {
         !self.rule().gated || self.sketch.prefers(key.words()[0], victim.words()[0])
     }
 
-    /// Gives an entry that is used now its new rank.
+    /// An entry is used.
     pub(super) fn touch<K: Key>(&self, shelf: &mut Shelf<K>, id: Id) {
-        let Facts { size, cost, .. } = shelf.facts(id);
-        let count = self.sketch.count(shelf.key(id).words()[0]);
-        let rank = self
-            .ranker
-            .rank(self.rule(), self.now, count, per_size(cost, size));
-        shelf.touch(id, self.now, rank);
+        self.ranker
+            .touch(self.rule(), shelf, id, self.now, &self.sketch);
     }
 
-    /// An entry came.
-    pub(super) fn came(&mut self, cost: f32, size: u64) {
-        self.ranker.came(per_size(cost, size));
+    /// An entry comes, with a lock.
+    pub(super) fn insert_locked<K: Key>(
+        &mut self,
+        shelf: &mut Shelf<K>,
+        key: K,
+        mut facts: Facts,
+    ) -> Id {
+        facts.worth = self.ranker.worth(self.rule(), facts.cost, facts.size);
+        shelf.insert_locked(key, facts, self.now)
     }
 
-    /// An entry is given up for another.
-    pub(super) fn gives_up<K: Key>(&mut self, shelf: &Shelf<K>, victim: Id) {
-        self.ranker.left(self.now - shelf.used_at(victim));
+    /// An entry leaves to make room.
+    pub(super) fn evict<K: Key>(&mut self, shelf: &mut Shelf<K>, victim: Id) {
+        let rule = self.rule();
+        self.ranker
+            .evict(rule, shelf, victim, self.now, &self.sketch);
+    }
+
+    /// An entry is gone for another reason.
+    pub(super) fn remove<K: Key>(&self, shelf: &mut Shelf<K>, id: Id) {
+        self.ranker.remove(self.rule(), shelf, id, &self.sketch);
     }
 }

@@ -3,6 +3,7 @@
 //! Spatial sampling by key as in Waldspurger, Saemundsson, Ahmad, Park: "Cache Modeling and Optimization using Miniature Simulations", USENIX ATC
 //! 2017. A sampled prefix is still a prefix: its keys are found up to the first that is missing.
 
+use super::key::{Key, mix};
 use super::ranker::{Ranker, Rule};
 use super::shelf::{Facts, Id, Shelf};
 use super::sketch::Sketch;
@@ -16,6 +17,16 @@ pub(super) struct Step {
     pub(super) cost: f32,
 }
 
+/// The first word of a key, as a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Sampled(u64);
+
+impl Key for Sampled {
+    fn words(&self) -> [u64; 2] {
+        [self.0, mix(self.0)]
+    }
+}
+
 /// Share of the score that is left after a request.
 const DECAY: f64 = 0.998;
 /// How much better than the first rule another has to be.
@@ -24,7 +35,7 @@ const MARGIN: f64 = 1.1;
 /// The keys that a tier under one rule would hold.
 struct Ghost {
     rule: Rule,
-    shelf: Shelf<u64>,
+    shelf: Shelf<Sampled>,
     ranker: Ranker,
     capacity: f64,
     score: f64,
@@ -41,20 +52,11 @@ impl Ghost {
         }
     }
 
-    fn touch(&mut self, id: Id, now: f64, sketch: &Sketch) {
-        let facts = self.shelf.facts(id);
-        let count = sketch.count(self.shelf.key(id));
-        let rank = self
-            .ranker
-            .rank(self.rule, now, count, per_size(facts.cost, facts.size));
-        self.shelf.touch(id, now, rank);
-    }
-
     /// A prefix is asked for, of which the first `start` keys are known elsewhere; scores what is found of the others.
     fn look(&mut self, chain: &[Step], start: usize, now: f64, sketch: &Sketch) {
         self.score *= DECAY;
         for (at, step) in chain.iter().enumerate() {
-            let found = self.shelf.find(&step.word);
+            let found = self.shelf.find(&Sampled(step.word));
             let Some(id) = found else {
                 if at < start {
                     continue;
@@ -64,60 +66,55 @@ impl Ghost {
             if at >= start {
                 self.score += f64::from(self.shelf.facts(id).cost);
             }
-            self.touch(id, now, sketch);
+            self.ranker
+                .touch(self.rule, &mut self.shelf, id, now, sketch);
         }
     }
 
     /// A prefix was computed, or its end after `parent`; what is let in of it comes in.
     fn keep(&mut self, parent: Option<u64>, chain: &[Step], now: f64, sketch: &Sketch) {
-        let mut parent = parent.and_then(|word| self.shelf.find(&word));
-        if let Some(parent) = parent {
-            self.shelf.lock(parent);
-        }
+        // Each is locked while the next comes, so that no newcomer pushes out what it continues.
+        let mut last = parent.and_then(|word| self.shelf.find(&Sampled(word)));
+        last.iter().for_each(|&id| self.shelf.lock(id));
         for step in chain {
-            let id = match self.shelf.find(&step.word) {
-                Some(id) => id,
-                None => match self.admit(step, now, sketch) {
-                    Some(id) => id,
-                    None => break,
-                },
+            let Some(id) = self.find_or_admit(step, now, sketch) else {
+                break;
             };
-            self.touch(id, now, sketch);
-            if let Some(parent) = parent {
+            if let Some(parent) = last.replace(id) {
                 self.shelf.adopt(parent, id);
                 self.shelf.unlock(parent);
             }
-            // Locked, so that a newcomer does not push out what it continues.
-            self.shelf.lock(id);
-            parent = Some(id);
         }
-        if let Some(parent) = parent {
-            self.shelf.unlock(parent);
+        if let Some(id) = last {
+            self.ranker
+                .touch(self.rule, &mut self.shelf, id, now, sketch);
+            self.shelf.unlock(id);
         }
     }
 
-    fn admit(&mut self, step: &Step, now: f64, sketch: &Sketch) -> Option<Id> {
+    /// The entry, with a lock.
+    fn find_or_admit(&mut self, step: &Step, now: f64, sketch: &Sketch) -> Option<Id> {
+        if let Some(id) = self.shelf.find(&Sampled(step.word)) {
+            self.shelf.use_at(id, now);
+            self.shelf.lock(id);
+            return Some(id);
+        }
         while (self.shelf.size() + step.size) as f64 > self.capacity {
             let victim = self.shelf.first()?;
-            if self.rule.gated && !sketch.prefers(step.word, self.shelf.key(victim)) {
+            if self.rule.gated && !sketch.prefers(step.word, self.shelf.key(victim).0) {
                 return None;
             }
-            self.ranker.left(now - self.shelf.used_at(victim));
-            self.shelf.remove(victim);
+            self.ranker
+                .evict(self.rule, &mut self.shelf, victim, now, sketch);
         }
-        self.ranker.came(per_size(step.cost, step.size));
         let facts = Facts {
             size: step.size,
             cost: step.cost,
+            worth: self.ranker.worth(self.rule, step.cost, step.size),
             lane: 0,
         };
-        Some(self.shelf.insert(step.word, facts))
+        Some(self.shelf.insert_locked(Sampled(step.word), facts, now))
     }
-}
-
-/// Cost of room: microseconds for each unit of size.
-pub(super) fn per_size(cost: f32, size: u64) -> f64 {
-    f64::from(cost) / size.max(1) as f64
 }
 
 /// All rules side by side.

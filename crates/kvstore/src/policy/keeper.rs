@@ -88,21 +88,25 @@ impl<K: Key> Policy<K> {
             item.parent,
             [(item.key, item.size, item.cost_us)].into_iter(),
         );
-        let id = self.shelf.find(&item.key).unwrap_or_else(|| {
-            self.chooser.came(item.cost_us, item.size);
-            self.shelf.insert(
-                item.key,
-                Facts {
+        let id = match self.shelf.find(&item.key) {
+            Some(id) => {
+                self.shelf.lock(id);
+                id
+            }
+            None => {
+                let facts = Facts {
                     size: item.size,
                     cost: item.cost_us,
-                    lane: 0,
-                },
-            )
-        });
+                    ..Facts::default()
+                };
+                self.chooser.insert_locked(&mut self.shelf, item.key, facts)
+            }
+        };
         if let Some(parent) = item.parent.and_then(|parent| self.shelf.find(&parent)) {
             self.shelf.adopt(parent, id);
         }
         self.chooser.touch(&mut self.shelf, id);
+        self.shelf.unlock(id);
     }
 
     /// What to give up next while the store is over its capacity; `None` when it is not.
@@ -114,15 +118,15 @@ impl<K: Key> Policy<K> {
     /// Takes the next to leave, whether or not there is room.
     pub fn pop(&mut self) -> Option<K> {
         let id = self.shelf.first()?;
-        self.chooser.gives_up(&self.shelf, id);
         let key = self.shelf.key(id);
-        self.shelf.remove(id);
+        self.chooser.evict(&mut self.shelf, id);
         Some(key)
     }
 
     /// An item is gone. Returns whether it was there.
     pub fn remove(&mut self, key: &K) -> bool {
         let id = self.shelf.find(key);
-        id.map(|id| self.shelf.remove(id)).is_some()
+        id.map(|id| self.chooser.remove(&mut self.shelf, id))
+            .is_some()
     }
 }

@@ -6,6 +6,10 @@
 
 use serde::Deserialize;
 
+use super::key::Key;
+use super::shelf::{Id, Shelf};
+use super::sketch::Sketch;
+
 /// Which rules may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -73,29 +77,61 @@ pub(super) struct Ranker {
 }
 
 impl Ranker {
-    /// An entry of `size` that takes `cost` to recompute and was asked for `count` times, the last time at `now`.
-    pub(super) fn rank(&self, rule: Rule, now: f64, count: f64, cost: f64) -> f64 {
-        let mut value = 1.0;
-        if rule.cost_weight > 0.0 && self.mean_cost > 0.0 {
-            value *= (cost / self.mean_cost)
-                .clamp(COST_RANGE.0, COST_RANGE.1)
-                .powf(rule.cost_weight);
-        }
-        if rule.loyalty > 0.0 && count > 1.0 {
-            value *= 1.0 + rule.loyalty * count.log2();
-        }
-        now + (value - 1.0) * self.age
-    }
-
-    /// An entry came whose room costs this much to fill again.
-    pub(super) fn came(&mut self, cost: f64) {
+    /// An entry comes whose room costs so much to fill again; returns what that makes it worth.
+    pub(super) fn worth(&mut self, rule: Rule, cost: f32, size: u64) -> f32 {
+        let cost = f64::from(cost) / size.max(1) as f64;
         let news = if self.mean_cost == 0.0 { 1.0 } else { NEWS };
         self.mean_cost += (cost - self.mean_cost) * news;
+        if rule.cost_weight == 0.0 || self.mean_cost == 0.0 {
+            return 1.0;
+        }
+        let ratio = (cost / self.mean_cost).clamp(COST_RANGE.0, COST_RANGE.1);
+        ratio.powf(rule.cost_weight) as f32
     }
 
-    /// An entry left, so long after its last use.
-    pub(super) fn left(&mut self, age: f64) {
+    /// An entry is used.
+    pub(super) fn touch<K: Key>(
+        &self,
+        rule: Rule,
+        shelf: &mut Shelf<K>,
+        id: Id,
+        now: f64,
+        sketch: &Sketch,
+    ) {
+        shelf.use_at(id, now);
+        if shelf.is_leaf(id) {
+            self.rerank(rule, shelf, id, sketch);
+        }
+    }
+
+    /// An entry leaves to make room.
+    pub(super) fn evict<K: Key>(
+        &mut self,
+        rule: Rule,
+        shelf: &mut Shelf<K>,
+        id: Id,
+        now: f64,
+        sketch: &Sketch,
+    ) {
+        let age = now - shelf.used_at(id);
         let news = if self.age == 0.0 { 1.0 } else { NEWS };
         self.age += (age - self.age) * news;
+        self.remove(rule, shelf, id, sketch);
+    }
+
+    /// An entry is gone for another reason.
+    pub(super) fn remove<K: Key>(&self, rule: Rule, shelf: &mut Shelf<K>, id: Id, sketch: &Sketch) {
+        if let Some(parent) = shelf.remove(id) {
+            self.rerank(rule, shelf, parent, sketch);
+        }
+    }
+
+    fn rerank<K: Key>(&self, rule: Rule, shelf: &mut Shelf<K>, id: Id, sketch: &Sketch) {
+        let mut value = f64::from(shelf.facts(id).worth);
+        if rule.loyalty > 0.0 {
+            let count = sketch.count(shelf.key(id).words()[0]).max(1.0);
+            value *= 1.0 + rule.loyalty * count.log2();
+        }
+        shelf.set_rank(id, shelf.used_at(id) + (value - 1.0) * self.age);
     }
 }

@@ -1,7 +1,7 @@
 //! Entries with their order of leaving: only leaves of the tree of prefixes leave, the lowest rank first.
 //!
 //! A block is of no use without the blocks before it, so one that others continue is no candidate while they are there; an interior entry is in no
-//! heap at all, and a hit on a prefix of n blocks moves one leaf instead of n entries.
+//! heap at all, and a hit on a prefix of n blocks moves one leaf instead of n entries. Its rank is set anew when it becomes a leaf.
 
 use super::heap::{Heap, NOWHERE};
 use super::key::{Key, Named, Table};
@@ -16,6 +16,8 @@ pub(super) struct Facts {
     pub(super) size: u64,
     /// What recomputing it takes, in microseconds.
     pub(super) cost: f32,
+    /// What its cost makes it worth, beside the others that came lately.
+    pub(super) worth: f32,
     /// Whose it is: an order of its own within the whole, where the shelf has lanes.
     pub(super) lane: u32,
 }
@@ -104,29 +106,35 @@ impl<K: Key> Shelf<K> {
         self.lanes.get(lane as usize).and_then(Heap::first)
     }
 
-    /// A key that is not there yet. Ids count from 0 and are used again; there are never more than entries at one time.
-    pub(super) fn insert(&mut self, key: K, facts: Facts) -> Id {
+    /// A key that is not there yet, used at `now`; it has one lock. Ids count from 0 and are used again; there are never more than entries at one time.
+    pub(super) fn insert_locked(&mut self, key: K, facts: Facts, now: f64) -> Id {
         let id = self.free.pop().unwrap_or_else(|| self.grow(key));
         let entry = &mut self.entries[id as usize];
         entry.key = key;
         entry.facts = facts;
         entry.present = true;
+        entry.locks = 1;
+        entry.used_at = now;
         self.size += facts.size;
         self.by_key.insert(Named(key), id);
         if self.with_lanes && self.lanes.len() <= facts.lane as usize {
             self.lanes
                 .resize_with(facts.lane as usize + 1, Heap::default);
         }
-        self.settle(id);
         id
     }
 
-    /// Forgets an entry, whatever holds it. What continues it stays, as a root.
-    pub(super) fn remove(&mut self, id: Id) {
-        self.detach(id);
+    /// Forgets an entry, whatever holds it. What continues it stays, as a root. Returns what it continued, if that is a leaf now: its rank is old.
+    pub(super) fn remove(&mut self, id: Id) -> Option<Id> {
+        let parent = self.parent(id);
+        if let Some(parent) = parent {
+            self.entries[parent as usize].children -= 1;
+            self.settle(parent);
+        }
         let entry = &mut self.entries[id as usize];
         let facts = entry.facts;
         self.by_key.remove(&Named(entry.key));
+        entry.parent = None;
         entry.present = false;
         entry.generation = entry.generation.wrapping_add(1);
         entry.children = 0;
@@ -135,13 +143,22 @@ impl<K: Key> Shelf<K> {
         self.size -= facts.size;
         self.settle(id);
         self.free.push(id);
+        parent.filter(|&parent| self.is_leaf(parent))
     }
 
-    /// Used at `now`; leaves by `rank` from here on.
-    pub(super) fn touch(&mut self, id: Id, now: f64, rank: f64) {
-        let entry = &mut self.entries[id as usize];
-        entry.used_at = now;
-        entry.rank = rank;
+    /// Whether nothing here continues it.
+    pub(super) fn is_leaf(&self, id: Id) -> bool {
+        self.entries[id as usize].children == 0
+    }
+
+    /// Used at `now`.
+    pub(super) fn use_at(&mut self, id: Id, now: f64) {
+        self.entries[id as usize].used_at = now;
+    }
+
+    /// Leaves by `rank` from here on.
+    pub(super) fn set_rank(&mut self, id: Id, rank: f64) {
+        self.entries[id as usize].rank = rank;
         self.settle(id);
     }
 
@@ -182,14 +199,6 @@ impl<K: Key> Shelf<K> {
     pub(super) fn parent(&self, id: Id) -> Option<Id> {
         let (parent, generation) = self.entries[id as usize].parent?;
         (self.entries[parent as usize].generation == generation).then_some(parent)
-    }
-
-    fn detach(&mut self, id: Id) {
-        if let Some(parent) = self.parent(id) {
-            self.entries[parent as usize].children -= 1;
-            self.settle(parent);
-        }
-        self.entries[id as usize].parent = None;
     }
 
     fn grow(&mut self, key: K) -> Id {

@@ -36,7 +36,7 @@ impl TierIndex {
             self.slots.release(slot);
             self.shelf.unlock(slot);
             if self.slots.is_doomed(slot) && !self.slots.is_busy(slot) {
-                self.free(slot, false, None);
+                self.free(slot);
             }
         }
         Ok(())
@@ -120,7 +120,7 @@ impl TierIndex {
         if self.slots.is_busy(id) {
             self.slots.doom(id);
         } else {
-            self.free(id, false, None);
+            self.free(id);
         }
     }
 }

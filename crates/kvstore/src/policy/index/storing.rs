@@ -71,16 +71,15 @@ impl TierIndex {
         answers: &mut Vec<i64>,
     ) {
         // Each is locked while the next is placed, so that no block pushes out what it continues.
-        let mut before = parent;
-        before.into_iter().for_each(|id| self.shelf.lock(id));
+        let mut last = parent;
+        last.iter().for_each(|&id| self.shelf.lock(id));
         for (digest, &cost) in digests.iter().zip(costs) {
             match self.place(digest, cost, group) {
                 Ok((id, answer)) => {
                     self.shelf.lock(id);
-                    self.chooser.touch(&mut self.shelf, id);
-                    if let Some(before) = before.replace(id) {
-                        self.shelf.adopt(before, id);
-                        self.shelf.unlock(before);
+                    if let Some(parent) = last.replace(id) {
+                        self.shelf.adopt(parent, id);
+                        self.shelf.unlock(parent);
                     }
                     answers.push(answer);
                 }
@@ -94,30 +93,31 @@ impl TierIndex {
                 }
             }
         }
-        before.into_iter().for_each(|id| self.shelf.unlock(id));
+        if let Some(id) = last {
+            self.chooser.touch(&mut self.shelf, id);
+            self.shelf.unlock(id);
+        }
     }
 
     fn place(&mut self, digest: &Digest, cost: f32, group: u32) -> Result<(Id, i64), Refusal> {
         if let Some(id) = self.shelf.find(digest) {
-            return if self.slots.is_doomed(id) {
-                Err(Refusal::Crowd)
-            } else {
-                Ok((id, PRESENT))
-            };
+            if self.slots.is_doomed(id) {
+                return Err(Refusal::Crowd);
+            }
+            self.chooser.touch(&mut self.shelf, id);
+            return Ok((id, PRESENT));
         }
         self.make_room(digest, group)?;
-        let id = self.shelf.insert(
-            *digest,
-            Facts {
-                size: 1,
-                cost,
-                lane: group,
-            },
-        );
-        self.shelf.lock(id);
+        let facts = Facts {
+            size: 1,
+            cost,
+            lane: group,
+            ..Facts::default()
+        };
+        // Its lock is that of the store.
+        let id = self.chooser.insert_locked(&mut self.shelf, *digest, facts);
         self.slots.start(id);
         self.groups.add(group);
-        self.chooser.came(cost, 1);
         Ok((id, i64::from(id)))
     }
 
@@ -136,9 +136,9 @@ impl TierIndex {
         if !self.chooser.prefers(digest, &self.shelf.key(victim)) {
             return Err(Refusal::Worth);
         }
-        self.chooser.gives_up(&self.shelf, victim);
         self.counts.evictions += 1;
-        self.free(victim, true, Some(group));
+        self.chooser.evict(&mut self.shelf, victim);
+        self.vacate(victim, true, Some(group));
         Ok(())
     }
 
@@ -181,18 +181,24 @@ impl TierIndex {
             if done && !self.slots.is_doomed(id) {
                 self.counts.stored += 1;
             } else {
-                self.free(id, false, None);
+                self.free(id);
             }
         }
         Ok(())
     }
 
-    /// Empties a slot at which nothing is any more. The group `open` stays open, whatever it has.
-    pub(super) fn free(&mut self, id: Id, evicted: bool, open: Option<u32>) {
+    /// Forgets the entry of a slot at which nothing is any more.
+    pub(super) fn free(&mut self, id: Id) {
+        self.chooser.remove(&mut self.shelf, id);
+        self.vacate(id, false, None);
+    }
+
+    /// The entry of the slot is gone. The group `open` stays open, whatever it has.
+    fn vacate(&mut self, id: Id, evicted: bool, open: Option<u32>) {
+        // Facts of the entry that was there stay until another comes.
         let group = self.shelf.facts(id).lane;
         self.slots.pin(id, false);
         self.slots.clear(id);
-        self.shelf.remove(id);
         self.groups.drop_one(group, evicted);
         if open != Some(group) {
             self.groups.close(group);
