@@ -108,14 +108,16 @@ fn options(decoder: &NativeDecoder, text: &str) -> serde_json::Result<Options> {
         KvType::Bf16 => "bf16",
         KvType::F32 => "f32",
     };
-    let identity = json!({
-        "cache": options.remove("cache"),
+    let mut identity = json!({
         "layers": kv.all_layers,
         "kv_heads": kv.all_heads,
         "block_tokens": layout.block_size,
         "tile_bytes": layout.tile_bytes(),
         "dtype": dtype,
     });
+    if let Some(cache) = options.remove("cache") {
+        identity["cache"] = cache;
+    }
     options.insert("identity".into(), identity);
     options.insert("heads".into(), kv.heads.clone().collect());
     options.insert("layers".into(), json!([kv.layers.start, kv.layers.end]));
