@@ -2,6 +2,7 @@
 
 use super::{IndexError, TierIndex};
 use crate::key::Digest;
+use crate::policy::key::Named;
 use crate::policy::shelf::Id;
 
 impl TierIndex {
@@ -42,32 +43,35 @@ impl TierIndex {
         Ok(())
     }
 
-    /// Keeps those of `digests` that are here until they are unpinned. Give all blocks of a prefix: one that is pinned keeps those before it. Returns how
-    /// many of `digests` are pinned now.
+    /// Keeps `digests` from the moment they are here until they are unpinned. Give all blocks of a prefix: one that is here keeps those before it. Returns
+    /// how many of them are here.
     ///
     /// # Errors
-    /// `PinShare` when that would be more than may be; then nothing has changed.
+    /// `PinShare` when more blocks would be pinned, here or not, than may be; then nothing has changed.
     pub fn pin(&mut self, digests: &[Digest]) -> Result<usize, IndexError> {
-        let here: Vec<Id> = digests
+        let new = digests
             .iter()
-            .filter_map(|digest| self.present(digest))
-            .collect();
-        let new = here.iter().filter(|&&id| !self.slots.is_pinned(id)).count();
-        let (wanted, most) = (self.slots.pinned() + new, self.limits.pinned);
+            .filter(|digest| !self.pins.contains_key(&Named(**digest)))
+            .count();
+        let (wanted, most) = (self.pins.len() + new, self.limits.pinned);
         if wanted > most {
             return Err(IndexError::PinShare { wanted, most });
         }
-        for &id in &here {
-            if self.slots.pin(id, true) {
-                self.shelf.lock(id);
+        let mut here = 0;
+        for digest in digests {
+            self.pins.insert(Named(*digest), ());
+            if let Some(id) = self.present(digest) {
+                self.pin_one(id);
+                here += 1;
             }
         }
-        Ok(here.len())
+        Ok(here)
     }
 
     /// Lets them leave again. What is not pinned stays as it is.
     pub fn unpin(&mut self, digests: &[Digest]) {
         for digest in digests {
+            self.pins.remove(&Named(*digest));
             if let Some(id) = self.present(digest) {
                 self.unpin_one(id);
             }
@@ -79,6 +83,7 @@ impl TierIndex {
     pub fn remove(&mut self, digests: &[Digest]) -> usize {
         let mut count = 0;
         for digest in digests {
+            self.pins.remove(&Named(*digest));
             if let Some(id) = self.present(digest) {
                 self.forget(id);
                 count += 1;
@@ -87,12 +92,15 @@ impl TierIndex {
         count
     }
 
-    /// Forgets all that a group has, or everything. Returns how many blocks that were.
+    /// Forgets all that a group has with its pins, or everything. Returns how many blocks that were.
     pub fn clear(&mut self, group: Option<&[u8]>) -> usize {
         let group = match group.map(|name| self.groups.find(name)) {
             Some(None) => return 0,
             Some(found) => found,
-            None => None,
+            None => {
+                self.pins.clear();
+                None
+            }
         };
         let wanted = |id: &Id| {
             group.is_none_or(|group| self.shelf.facts(*id).lane == group)
@@ -109,6 +117,12 @@ impl TierIndex {
             .filter(|&id| !self.slots.is_doomed(id))
     }
 
+    pub(super) fn pin_one(&mut self, id: Id) {
+        if self.slots.pin(id, true) {
+            self.shelf.lock(id);
+        }
+    }
+
     fn unpin_one(&mut self, id: Id) {
         if self.slots.pin(id, false) {
             self.shelf.unlock(id);
@@ -116,6 +130,7 @@ impl TierIndex {
     }
 
     fn forget(&mut self, id: Id) {
+        self.pins.remove(&Named(self.shelf.key(id)));
         self.unpin_one(id);
         if self.slots.is_busy(id) {
             self.slots.doom(id);

@@ -2,6 +2,8 @@
 
 mod groups;
 mod holding;
+#[cfg(test)]
+mod model;
 mod slots;
 mod storing;
 #[cfg(test)]
@@ -14,6 +16,7 @@ use self::groups::Groups;
 use self::slots::Slots;
 use super::chooser::Chooser;
 use super::curve::{Curve, CurvePoint};
+use super::key::{Named, Table};
 use super::ranker::{Rule, RuleChoice};
 use super::shelf::{Id, Shelf};
 use crate::key::Digest;
@@ -103,6 +106,8 @@ pub struct TierIndex {
     chooser: Chooser,
     curve: Curve,
     limits: Limits,
+    /// Names that are to stay, whether they are here or not.
+    pins: Table<Digest, ()>,
     counts: IndexStats,
     /// Entries of the chain at hand.
     run: Vec<Id>,
@@ -154,6 +159,7 @@ impl TierIndex {
                 of_group: limit(options.quota).max(1),
                 pinned: limit(options.pin_share),
             },
+            pins: Table::default(),
             counts: IndexStats {
                 slots,
                 ..IndexStats::default()
@@ -260,11 +266,11 @@ impl TierIndex {
     /// A sentence about the first contradiction.
     pub fn check(&self) -> Result<(), String> {
         self.shelf.audit()?;
-        if self.shelf.len() > self.limits.slots || self.slots.pinned() > self.limits.pinned {
+        if self.shelf.len() > self.limits.slots || self.pins.len() > self.limits.pinned {
             return Err(format!(
                 "{} slots used, {} pinned, of {:?}",
                 self.shelf.len(),
-                self.slots.pinned(),
+                self.pins.len(),
                 self.limits
             ));
         }
@@ -272,6 +278,12 @@ impl TierIndex {
             let (locks, wanted) = (self.shelf.locks(id), self.slots.locks(id));
             if locks != wanted || id as usize >= self.limits.slots {
                 return Err(format!("slot {id} has {locks} locks, expected {wanted}"));
+            }
+            let pinned = self.pins.contains_key(&Named(self.shelf.key(id)));
+            if pinned != self.slots.is_pinned(id) && !self.slots.is_doomed(id) {
+                return Err(format!(
+                    "slot {id} is pinned by name: {pinned}, and not so itself"
+                ));
             }
         }
         self.slots.audit(|id| self.shelf.is_present(id))?;

@@ -2,6 +2,7 @@
 
 use super::{IndexError, PRESENT, REFUSED, TierIndex};
 use crate::key::Digest;
+use crate::policy::key::Named;
 use crate::policy::shelf::{Facts, Id};
 
 /// Why there is no slot for a block.
@@ -14,8 +15,8 @@ enum Refusal {
 
 impl TierIndex {
     /// Finds a slot for each of `digests`, consecutive blocks that continue `parent`, and puts into `answers` where to store it, [`PRESENT`] or
-    /// [`REFUSED`]. `costs_us` is what recomputing each took. Once a block is refused, so are those that continue it: they could never be found. That
-    /// holds for all of them when there is a parent and it is not here.
+    /// [`REFUSED`]. `costs_us` is what recomputing each took. Once a block is refused, so are those that continue it. A parent that is here stays as
+    /// long as they do; one that is not may be in the pool, and is no reason to refuse them.
     ///
     /// A group that has its quota gives up entries of its own.
     ///
@@ -45,16 +46,8 @@ impl TierIndex {
         );
         self.curve.keep(digests);
         let group = self.groups.open(group);
-        let known = parent.map(|digest| {
-            self.shelf
-                .find(digest)
-                .filter(|&id| !self.slots.is_doomed(id))
-        });
-        match known {
-            Some(None) => self.counts.refused += digests.len() as u64,
-            Some(Some(id)) => self.admit_chain(digests, costs_us, group, Some(id), answers),
-            None => self.admit_chain(digests, costs_us, group, None, answers),
-        }
+        let known = parent.and_then(|digest| self.shelf.find(digest));
+        self.admit_chain(digests, costs_us, group, known, answers);
         self.groups.refuse(group, digests.len() - answers.len());
         self.groups.close(group);
         answers.resize(digests.len(), REFUSED);
@@ -118,6 +111,9 @@ impl TierIndex {
         let id = self.chooser.insert_locked(&mut self.shelf, *digest, facts);
         self.slots.start(id);
         self.groups.add(group);
+        if self.pins.contains_key(&Named(*digest)) {
+            self.pin_one(id);
+        }
         Ok((id, i64::from(id)))
     }
 
@@ -133,7 +129,8 @@ impl TierIndex {
             self.shelf.first()
         };
         let victim = victim.ok_or(Refusal::Crowd)?;
-        if !self.chooser.prefers(digest, &self.shelf.key(victim)) {
+        let pinned = self.pins.contains_key(&Named(*digest));
+        if !pinned && !self.chooser.prefers(digest, &self.shelf.key(victim)) {
             return Err(Refusal::Worth);
         }
         self.counts.evictions += 1;

@@ -1,21 +1,17 @@
-//! The index against a plain dictionary, and the rules on patterns.
-
-use std::collections::{BTreeMap, BTreeSet};
-
-use proptest::prelude::*;
+//! The rules on patterns, and single calls.
 
 use super::*;
 
 /// Block `at` of document `document`.
-fn block(document: u64, at: u64) -> Digest {
+pub(super) fn block(document: u64, at: u64) -> Digest {
     *blake3::hash(format!("{document}/{at}").as_bytes()).as_bytes()
 }
 
-fn chain(document: u64, length: u64) -> Vec<Digest> {
+pub(super) fn chain(document: u64, length: u64) -> Vec<Digest> {
     (0..length).map(|at| block(document, at)).collect()
 }
 
-fn index(slots: usize, quota: f64, pin_share: f64, rule: RuleChoice) -> TierIndex {
+pub(super) fn index(slots: usize, quota: f64, pin_share: f64, rule: RuleChoice) -> TierIndex {
     TierIndex::new(&IndexOptions {
         slots,
         quota,
@@ -141,25 +137,53 @@ fn blocks_admitted_piece_by_piece_leave_from_the_end() {
 }
 
 #[test]
-fn what_continues_an_absent_block_is_refused() {
-    let mut index = index(8, 1.0, 0.5, RuleChoice::Auto);
-    let mut answers = Vec::new();
+fn what_continues_an_absent_block_is_a_root_until_that_comes() {
+    let mut index = index(4, 1.0, 0.5, RuleChoice::Lru);
+    let digests = chain(1, 4);
+    let (mut answers, mut found) = (Vec::new(), Vec::new());
     index
         .admit(
-            &chain(1, 2),
+            &digests[2..],
             &[1.0; 2],
             b"",
-            Some(&block(9, 9)),
+            Some(&digests[1]),
             &mut answers,
         )
         .unwrap();
-    assert_eq!(answers, [REFUSED, REFUSED]);
-    assert_eq!((index.stats(1).used, index.stats(1).refused), (0, 2));
+    index.commit(&digests[2..]).unwrap();
+    index.lookup(&digests, 2, &mut found);
+    assert_eq!(found.len(), 2);
+    index
+        .admit(&digests, &[1.0; 4], b"", None, &mut answers)
+        .unwrap();
+    assert_eq!(answers[2..], [PRESENT, PRESENT]);
+    index.commit(&digests[..2]).unwrap();
+    serve(&mut index, &chain(2, 1));
+    assert_eq!(index.peek(&digests), 3);
     assert!(
         index
-            .admit(&chain(1, 2), &[1.0], b"", None, &mut answers)
+            .admit(&digests, &[1.0], b"", None, &mut answers)
             .is_err()
     );
+}
+
+#[test]
+fn what_is_pinned_before_it_comes_stays_when_it_came() {
+    let mut index = index(6, 1.0, 0.5, RuleChoice::Auto);
+    assert_eq!(index.pin(&chain(1, 3)), Ok(0));
+    let (wanted, most) = (4, 3);
+    assert_eq!(
+        index.pin(&chain(2, 1)),
+        Err(IndexError::PinShare { wanted, most })
+    );
+    serve(&mut index, &chain(1, 5));
+    for document in 2..40 {
+        serve(&mut index, &chain(document, 3));
+    }
+    assert_eq!((index.peek(&chain(1, 5)), index.stats(0).pinned), (3, 3));
+    assert_eq!(index.clear(None), 6);
+    index.check().unwrap();
+    assert_eq!(index.pin(&chain(2, 3)), Ok(0));
 }
 
 #[test]
@@ -233,283 +257,4 @@ fn the_curve_says_what_more_room_would_save() {
     let curve = index.curve();
     assert!(curve.is_sorted_by(|a, b| a.slots < b.slots && a.hit_ratio <= b.hit_ratio));
     assert_eq!(curve.last().unwrap().slots, 800.0);
-}
-
-/// What a test does next.
-#[derive(Clone, Debug)]
-enum Act {
-    Lookup(u64, u64, usize),
-    Admit(u64, u64, u64, u8),
-    End(usize, bool),
-    Hold(u64, u64),
-    Release(usize),
-    Pin(u64, u64),
-    Unpin(u64, u64),
-    Remove(u64, u64),
-    Clear(Option<u8>),
-}
-
-fn acts() -> impl Strategy<Value = Act> {
-    let (document, length) = (0_u64..7, 1_u64..9);
-    prop_oneof![
-        6 => (document.clone(), length.clone(), 0_usize..3).prop_map(|(d, n, start)| Act::Lookup(d, n, start)),
-        8 => (document.clone(), 0_u64..4, length.clone(), 0_u8..3).prop_map(|(d, from, n, group)| Act::Admit(d, from, n, group)),
-        8 => (0_usize..8, any::<bool>()).prop_map(|(at, done)| Act::End(at, done)),
-        2 => (document.clone(), length.clone()).prop_map(|(d, n)| Act::Hold(d, n)),
-        2 => (0_usize..4).prop_map(Act::Release),
-        1 => (document.clone(), length.clone()).prop_map(|(d, n)| Act::Pin(d, n)),
-        2 => (document.clone(), length.clone()).prop_map(|(d, n)| Act::Unpin(d, n)),
-        1 => (document, length).prop_map(|(d, n)| Act::Remove(d, n)),
-        1 => proptest::option::of(0_u8..3).prop_map(Act::Clear),
-    ]
-}
-
-/// The same as plain data: which digest has which slot, and what protects it.
-#[derive(Default)]
-struct Model {
-    /// Slot, group, stored.
-    kept: BTreeMap<Digest, (u32, u8, bool)>,
-    storing: Vec<Vec<Digest>>,
-    holds: Vec<Vec<u32>>,
-    pinned: BTreeSet<Digest>,
-    /// Slots that were forgotten with a store or load at them.
-    doomed: BTreeMap<Digest, u32>,
-}
-
-impl Model {
-    fn run(&self, digests: &[Digest], start: usize) -> Vec<u32> {
-        let stored = |digest: &Digest| {
-            self.kept
-                .get(digest)
-                .filter(|kept| kept.2)
-                .map(|kept| kept.0)
-        };
-        digests.iter().skip(start).map_while(stored).collect()
-    }
-
-    fn is_busy(&self, slot: u32, digest: &Digest) -> bool {
-        self.holds.iter().flatten().any(|&held| held == slot)
-            || self.storing.iter().flatten().any(|other| other == digest)
-    }
-
-    fn forget(&mut self, digest: &Digest) {
-        self.pinned.remove(digest);
-        if let Some((slot, ..)) = self.kept.remove(digest)
-            && self.is_busy(slot, digest)
-        {
-            self.doomed.insert(*digest, slot);
-        }
-    }
-
-    fn settle(&mut self) {
-        let free: Vec<_> = self
-            .doomed
-            .iter()
-            .filter(|&(digest, &slot)| !self.is_busy(slot, digest))
-            .map(|(d, _)| *d)
-            .collect();
-        free.iter().for_each(|digest| {
-            self.doomed.remove(digest);
-        });
-    }
-
-    /// What may have been evicted is gone from the model if it is gone from the index; nothing else may be.
-    fn follow_evictions(&mut self, index: &TierIndex) -> Result<(), TestCaseError> {
-        let gone: Vec<_> = self
-            .kept
-            .iter()
-            .filter(|(digest, _)| index.shelf.find(digest).is_none())
-            .collect();
-        for &(digest, &(slot, _, stored)) in &gone {
-            prop_assert!(
-                stored && !self.is_busy(slot, digest) && !self.pinned.contains(digest),
-                "slot {slot} was evicted"
-            );
-        }
-        let gone: Vec<Digest> = gone.into_iter().map(|(digest, _)| *digest).collect();
-        gone.iter().for_each(|digest| {
-            self.kept.remove(digest);
-        });
-        Ok(())
-    }
-
-    fn apply(&mut self, index: &mut TierIndex, act: Act) -> Result<(), TestCaseError> {
-        let mut found = Vec::new();
-        match act {
-            Act::Lookup(document, length, start) => {
-                let digests = chain(document, length);
-                index.lookup(&digests, start, &mut found);
-                prop_assert_eq!(found, self.run(&digests, start));
-            }
-            Act::Admit(document, from, length, group) => {
-                self.admit(index, document, from, length, group)?
-            }
-            Act::End(at, done) if at < self.storing.len() => {
-                let digests = self.storing.remove(at);
-                if done {
-                    index.commit(&digests).unwrap()
-                } else {
-                    index.abandon(&digests).unwrap()
-                }
-                prop_assert!(digests.is_empty() || index.commit(&digests).is_err());
-                for digest in &digests {
-                    if done {
-                        self.kept.entry(*digest).and_modify(|kept| kept.2 = true);
-                    } else if self.kept.remove(digest).is_some() {
-                        self.pinned.remove(digest);
-                    }
-                }
-            }
-            Act::Hold(document, length) => {
-                let digests = chain(document, length);
-                index.lookup(&digests, 0, &mut found);
-                index.hold(&found).unwrap();
-                self.holds.push(found);
-            }
-            Act::Release(at) if at < self.holds.len() => {
-                index.release(&self.holds.remove(at)).unwrap()
-            }
-            Act::Pin(document, length) => self.pin(index, &chain(document, length))?,
-            Act::Unpin(document, length) => {
-                index.unpin(&chain(document, length));
-                chain(document, length).iter().for_each(|digest| {
-                    self.pinned.remove(digest);
-                });
-            }
-            Act::Remove(document, length) => {
-                index.remove(&chain(document, length));
-                chain(document, length)
-                    .iter()
-                    .for_each(|digest| self.forget(digest));
-            }
-            Act::Clear(group) => {
-                index.clear(group.as_ref().map(std::slice::from_ref));
-                let wanted = |kept: &(u32, u8, bool)| group.is_none_or(|group| kept.1 == group);
-                let digests: Vec<_> = self
-                    .kept
-                    .iter()
-                    .filter(|(_, kept)| wanted(kept))
-                    .map(|(d, _)| *d)
-                    .collect();
-                digests.iter().for_each(|digest| self.forget(digest));
-            }
-            Act::End(..) | Act::Release(_) => {}
-        }
-        self.settle();
-        Ok(())
-    }
-
-    fn admit(
-        &mut self,
-        index: &mut TierIndex,
-        document: u64,
-        from: u64,
-        length: u64,
-        group: u8,
-    ) -> Result<(), TestCaseError> {
-        let digests: Vec<_> = chain(document, from + length).split_off(from as usize);
-        let parent = from.checked_sub(1).map(|before| block(document, before));
-        let mut answers = Vec::new();
-        index
-            .admit(
-                &digests,
-                &vec![1.0; digests.len()],
-                &[group],
-                parent.as_ref(),
-                &mut answers,
-            )
-            .unwrap();
-        self.follow_evictions(index)?;
-        prop_assert!(
-            answers
-                .iter()
-                .skip_while(|answer| **answer != REFUSED)
-                .all(|answer| *answer == REFUSED)
-        );
-        for (digest, &answer) in digests.iter().zip(&answers) {
-            match answer {
-                PRESENT => prop_assert!(self.kept.contains_key(digest)),
-                REFUSED => {}
-                _ => {
-                    let slot = answer as u32;
-                    prop_assert!(
-                        !self.kept.values().any(|kept| kept.0 == slot),
-                        "slot {slot} is taken"
-                    );
-                    prop_assert!(
-                        !self.doomed.values().any(|&other| other == slot),
-                        "slot {slot} is busy"
-                    );
-                    prop_assert!(self.kept.insert(*digest, (slot, group, false)).is_none());
-                }
-            }
-        }
-        let stores = digests
-            .iter()
-            .zip(&answers)
-            .filter(|(_, answer)| **answer >= 0);
-        self.storing
-            .push(stores.map(|(digest, _)| *digest).collect());
-        Ok(())
-    }
-
-    fn pin(&mut self, index: &mut TierIndex, digests: &[Digest]) -> Result<(), TestCaseError> {
-        let here: Vec<_> = digests
-            .iter()
-            .filter(|digest| self.kept.contains_key(*digest))
-            .collect();
-        let wanted = self
-            .pinned
-            .iter()
-            .chain(here.iter().copied())
-            .collect::<BTreeSet<_>>()
-            .len();
-        match index.pin(digests) {
-            Ok(count) => {
-                prop_assert_eq!(count, here.len());
-                self.pinned.extend(here.into_iter().copied());
-                prop_assert_eq!(self.pinned.len(), wanted);
-            }
-            Err(error) => prop_assert_eq!(
-                error,
-                IndexError::PinShare {
-                    wanted,
-                    most: index.limits.pinned
-                }
-            ),
-        }
-        Ok(())
-    }
-
-    fn compare(&self, index: &TierIndex) -> Result<(), TestCaseError> {
-        prop_assert_eq!(index.check(), Ok(()));
-        prop_assert_eq!(index.shelf.len(), self.kept.len() + self.doomed.len());
-        for (digest, kept) in &self.kept {
-            prop_assert_eq!(index.shelf.find(digest), Some(kept.0));
-        }
-        let stats = index.stats(9);
-        prop_assert_eq!(stats.pinned, self.pinned.len());
-        for group in stats.groups {
-            prop_assert!(group.used <= index.limits.of_group);
-        }
-        Ok(())
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-    #[test]
-    fn an_index_is_a_dictionary_that_forgets(
-        acts in proptest::collection::vec(acts(), 1..120),
-        slots in 1_usize..24,
-        quota in prop_oneof![Just(1.0), 0.2_f64..0.9],
-        rule in prop_oneof![Just(RuleChoice::Auto), Just(RuleChoice::Lru)],
-    ) {
-        let mut index = index(slots, quota, 0.4, rule);
-        let mut model = Model::default();
-        for act in acts {
-            model.apply(&mut index, act)?;
-            model.compare(&index)?;
-        }
-    }
 }

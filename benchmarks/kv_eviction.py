@@ -1,0 +1,306 @@
+"""What the RAM tier finds again, by capacity: LRU, the rule that ships, and a tier without end.
+
+    python benchmarks/kv_eviction.py --trace mooncake_conversation.jsonl [--trace ...]
+
+Drives `penstock._native.TierIndex`, the index that the engine uses, with the block names of a trace: each
+request looks its prefix up, and what is not found is computed and kept at once. There is no time in it, so
+this is about what is kept and not about how fast; a block is that of the trace (512 tokens in Mooncake's).
+Beside the traces: documents read in a loop that is larger than the tier.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock._native import TierIndex
+from penstock.bench.report import png
+from penstock.bench.report.charts import Axis, Extent, Plot, Point, Series
+from penstock.bench.traces import read
+from support import facts
+
+CAPACITIES = (1_500_000, 3_000_000, 5_000_000, 15_000_000)
+"""Tokens: 3 million are about 1 TB for a 70B model (Mooncake, FAST 2025, section 5)."""
+CURVE_AT = 3_000_000
+"""Tokens of the tier whose live curve is compared with tiers of the other sizes."""
+US_PER_TOKEN, US_PER_CONTEXT_KTOKEN = 242.9, 97.461
+"""Prefill of SmolLM2-135M on two cores (benchmarks/profiles/smollm2-2-cores.json): what a block saves."""
+DOCUMENTS, DOCUMENT_BLOCKS, ROUNDS, LOOP_BLOCK = 100, 20, 20, 32
+LOOPS = (0.5, 0.75, 0.95)
+"""Capacity as a share of the loop."""
+RULES = {"LRU": "lru", "Penstock": "auto"}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    name: str
+    block_tokens: int
+    requests: tuple[tuple[bytes, ...], ...]
+    """Names of the blocks of each prompt."""
+    tokens: tuple[int, ...]
+    """Of each prompt; its last block may be partial."""
+
+    @property
+    def blocks(self) -> int:
+        return sum(map(len, self.requests))
+
+
+@dataclass(slots=True)
+class Saved:
+    """What was found of one workload."""
+
+    workload: str
+    rule: str
+    slots: int
+    """0: no end."""
+    tokens_of_tier: int
+    blocks: int = 0
+    tokens: int = 0
+    prefill_us: float = 0.0
+    lookup_ns: float = 0.0
+    """Of one block, with the call from Python."""
+    admit_ns: float = 0.0
+    evictions: int = 0
+    refused: int = 0
+    shares: dict[str, float] = field(default_factory=dict)
+    """Of all blocks, tokens and prefill time of the workload."""
+
+
+def name(block: object) -> bytes:
+    return hashlib.blake2b(str(block).encode()).digest()[:32]
+
+
+def cost_us(at: int, block_tokens: int) -> float:
+    """Computing block `at` of a prompt: attention to what is before it grows."""
+    context = (at + 0.5) * block_tokens / 1000
+    return block_tokens * (US_PER_TOKEN + US_PER_CONTEXT_KTOKEN * context)
+
+
+def from_trace(path: Path) -> Workload:
+    arrivals = [arrival for arrival in read(path).arrivals if arrival.hash_ids]
+    names = {block: name(block) for arrival in arrivals for block in arrival.hash_ids}
+    requests = tuple(tuple(names[block] for block in arrival.hash_ids) for arrival in arrivals)
+    tokens = tuple(arrival.input_tokens for arrival in arrivals)
+    return Workload(path.stem, arrivals[0].block_tokens, requests, tokens)
+
+
+def loop() -> Workload:
+    documents = [
+        tuple(name(f"{document}/{at}") for at in range(DOCUMENT_BLOCKS)) for document in range(DOCUMENTS)
+    ]
+    requests = tuple(documents * ROUNDS)
+    return Workload("loop", LOOP_BLOCK, requests, (DOCUMENT_BLOCKS * LOOP_BLOCK,) * len(requests))
+
+
+def serve(index: TierIndex, request: Sequence[bytes], costs: Sequence[float]) -> tuple[int, int, int]:
+    """Blocks found, and nanoseconds of the lookup and of keeping the rest."""
+    began = time.perf_counter_ns()
+    found = len(index.lookup(request))
+    looked = time.perf_counter_ns()
+    rest = request[found:]
+    answers = index.admit(rest, costs[found : len(request)], b"", request[found - 1] if found else None)
+    index.commit([digest for digest, slot in zip(rest, answers, strict=True) if slot >= 0])
+    return found, looked - began, time.perf_counter_ns() - looked
+
+
+def add(saved: Saved, workload: Workload, request: int, found: int, costs: Sequence[float]) -> None:
+    saved.blocks += found
+    saved.tokens += min(found * workload.block_tokens, workload.tokens[request])
+    saved.prefill_us += sum(costs[:found])
+
+
+def replay(workload: Workload, rule: str, slots: int) -> tuple[Saved, TierIndex]:
+    index = TierIndex(slots, rule=RULES[rule])
+    costs = all_costs(workload)
+    saved = Saved(workload.name, rule, slots, slots * workload.block_tokens)
+    looking = keeping = 0
+    for at, request in enumerate(workload.requests):
+        found, look_ns, keep_ns = serve(index, request, costs)
+        looking, keeping = looking + look_ns, keeping + keep_ns
+        add(saved, workload, at, found, costs)
+    stats = index.stats()
+    saved.evictions, saved.refused = int(str(stats["evictions"])), int(str(stats["refused"]))
+    saved.lookup_ns = looking / workload.blocks
+    saved.admit_ns = keeping / max(1, workload.blocks - saved.blocks)
+    index.check()
+    return saved, index
+
+
+def endless(workload: Workload) -> Saved:
+    """Everything is kept: plain Python, no index."""
+    seen: set[bytes] = set()
+    costs = all_costs(workload)
+    saved = Saved(workload.name, "infinite", 0, 0)
+    for at, request in enumerate(workload.requests):
+        found = next((at for at, digest in enumerate(request) if digest not in seen), len(request))
+        add(saved, workload, at, found, costs)
+        seen.update(request)
+    return saved
+
+
+def all_costs(workload: Workload) -> list[float]:
+    longest = max(map(len, workload.requests))
+    return [cost_us(at, workload.block_tokens) for at in range(longest)]
+
+
+def shares(workload: Workload, saved: Iterable[Saved]) -> Iterator[Saved]:
+    costs = all_costs(workload)
+    whole_us = sum(sum(costs[: len(request)]) for request in workload.requests)
+    for one in saved:
+        one.shares = {
+            "blocks": one.blocks / workload.blocks,
+            "tokens": one.tokens / sum(workload.tokens),
+            "prefill": one.prefill_us / whole_us,
+        }
+        yield one
+
+
+def measure_trace(workload: Workload) -> tuple[list[Saved], list[dict[str, float]]]:
+    """What was saved by capacity and rule; the live curve of one tier beside LRU tiers of other sizes."""
+    found, curves = [endless(workload)], {}
+    for capacity in CAPACITIES:
+        for rule in RULES:
+            saved, index = replay(workload, rule, capacity // workload.block_tokens)
+            curves[rule, capacity] = index
+            found.append(saved)
+            print(workload.name, rule, f"{capacity:,}", f"{saved.blocks / workload.blocks:.4f}", flush=True)
+    found = list(shares(workload, found))
+    live = curves["Penstock", CURVE_AT]
+    slots = CURVE_AT // workload.block_tokens
+    predicted = []
+    for saved in found:
+        if saved.rule == "LRU":
+            # No slots at all find nothing.
+            share = live.saved(saved.slots - slots) - live.saved(-slots)
+            exact = saved.shares["blocks"]
+            predicted.append({"tokens": saved.tokens_of_tier, "predicted": share, "replayed": exact})
+    return found, predicted
+
+
+def measure_loop(workload: Workload) -> list[Saved]:
+    size = DOCUMENTS * DOCUMENT_BLOCKS
+    found = [replay(workload, rule, round(share * size))[0] for share in LOOPS for rule in RULES]
+    return list(shares(workload, [endless(workload), *found]))
+
+
+COLUMNS = ("tier", "rule", "blocks found", "tokens saved", "prefill time saved", "of infinite", "against LRU")
+
+
+def rows(found: Sequence[Saved]) -> list[list[str]]:
+    lru = {one.slots: one.shares["blocks"] for one in found if one.rule == "LRU"}
+    most = next(one.shares["blocks"] for one in found if one.rule == "infinite")
+    ordered = sorted(found, key=lambda one: (one.slots or sys.maxsize, one.rule))
+    return [
+        [
+            f"{one.tokens_of_tier:,} tokens" if one.slots else "infinite",
+            one.rule if one.slots else "",
+            *(f"{one.shares[what]:.3f}" for what in ("blocks", "tokens", "prefill")),
+            f"{one.shares['blocks'] / most:.0%}",
+            ratio(one.shares["blocks"], lru.get(one.slots)),
+        ]
+        for one in ordered
+    ]
+
+
+def ratio(ours: float, lru: float | None) -> str:
+    if lru is None:
+        return ""
+    return f"{ours / lru:.3f}" if lru else "LRU has none"
+
+
+PROSE = (
+    "Each request looks its prefix up; what is not found is computed and kept at once. A block is found when",
+    "all before it are. Prefill time is that of the modelled SmolLM2 profile, in which a token costs more,",
+    "the more is before it. `Penstock` is `TierIndex` as the engine uses it, `LRU` the same index with that",
+    "rule alone, `infinite` a set in plain Python.",
+)
+CURVE_PROSE = (
+    f"The curve that a tier of {CURVE_AT:,} tokens draws while it runs, from a sample of the blocks, beside",
+    "LRU tiers of the other sizes: share of the blocks found.",
+)
+
+
+def lines(about: dict[str, Any], results: dict[str, list[Saved]], curves: dict[str, Any]) -> list[str]:
+    said = ["# What is kept when the tier is full", "", *facts.said(about), "", *PROSE]
+    for workload, found in results.items():
+        said += ["", f"## {workload}", "", *facts.table(COLUMNS, rows(found))]
+        if workload in curves:
+            columns = ("LRU tier", "predicted", "replayed")
+            cells = [
+                (f"{point['tokens']:,} tokens", f"{point['predicted']:.3f}", f"{point['replayed']:.3f}")
+                for point in curves[workload]
+            ]
+            said += ["", *CURVE_PROSE, "", *facts.table(columns, cells)]
+    return [*said, "", *costs_said([one for found in results.values() for one in found])]
+
+
+def costs_said(found: Sequence[Saved]) -> list[str]:
+    cells = [
+        (
+            f"{one.workload}, {one.slots:,} slots",
+            one.rule,
+            f"{one.lookup_ns:,.0f}",
+            f"{one.admit_ns:,.0f}",
+            f"{one.evictions:,}",
+            f"{one.refused:,}",
+        )
+        for one in found
+        if one.slots
+    ]
+    columns = ("index", "rule", "lookup ns", "admit and commit ns", "evictions", "refused")
+    return [
+        "## What the index costs",
+        "",
+        "For one block, the call from Python included.",
+        "",
+        *facts.table(columns, cells),
+    ]
+
+
+def charts(results: dict[str, list[Saved]]) -> list[Plot]:
+    plots = []
+    for workload, found in results.items():
+        most = next(one.shares["blocks"] for one in found if one.rule == "infinite")
+        sizes = sorted({one.tokens_of_tier for one in found if one.slots})
+        kept = {
+            rule: [Point(one.tokens_of_tier / 1e6, one.shares["blocks"]) for one in found if one.rule == rule]
+            for rule in RULES
+        }
+        kept["infinite"] = [Point(size / 1e6, most) for size in (sizes[0], sizes[-1])]
+        series = tuple(Series(rule, style, tuple(kept[rule])) for style, rule in enumerate(kept))
+        title = f"Blocks found again, {workload}"
+        tier = Axis("Tier", "million tokens", Extent.LOG, ticks=tuple(size / 1e6 for size in sizes))
+        share = Axis("Blocks found", "", Extent.LINEAR, zero=True)
+        plots.append(Plot(workload, title, title, title, tier, share, series))
+    return plots
+
+
+def main() -> None:
+    parser = facts.parser(__doc__)
+    parser.add_argument("--trace", type=Path, action="append", default=[], help="with hash_ids; repeatable")
+    parsed: argparse.Namespace = parser.parse_args()
+    results: dict[str, list[Saved]] = {}
+    curves = {}
+    for path in parsed.trace:
+        workload = from_trace(path)
+        results[workload.name], curves[workload.name] = measure_trace(workload)
+    results["loop"] = measure_loop(loop())
+    about = facts.gather(parsed.peers, [], sys.argv)
+    stem = facts.stem("kv-eviction", parsed.results)
+    data = {
+        **about,
+        "curves": curves,
+        "results": {key: list(map(asdict, own)) for key, own in results.items()},
+    }
+    facts.write(stem, lines(about, results, curves), data)
+    print("wrote", *png.write(charts(results), stem).values())
+
+
+if __name__ == "__main__":
+    main()
