@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 
 from penstock.core import KvAction, KvCommand, KvOutcome, KvReply, TierReport
 from penstock.kv import BlockPool, PrefixCache
 from penstock.kv.tiers import Tiers
+from penstock.wire.report import report_fields
 
 REPORT_S = 1.0
 """Seconds between reports that nobody asked for."""
@@ -54,7 +54,8 @@ class KvAdmin:
         return {"pool_blocks": self._pool.forget_all(), "ram_blocks": self._tiers.clear()}
 
     def _clear_salt(self, command: KvCommand) -> dict[str, object]:
-        return {"ram_blocks": self._tiers.clear_group(command.cache_salt)}
+        ram = self._tiers.clear_group(command.cache_salt)
+        return {"pool_blocks": self._pool.forget_salt(command.cache_salt), "ram_blocks": ram}
 
     def _clear_prefix(self, command: KvCommand) -> dict[str, object]:
         digests = self._digests(command)
@@ -71,14 +72,12 @@ class KvAdmin:
         return {"blocks": len(digests)}
 
     def _report(self, _: KvCommand) -> dict[str, object]:
-        report = asdict(self.report())
-        for tier in report["tiers"]:
-            tier["kind"], tier["state"] = tier["kind"].name.lower(), tier["state"].name.lower()
-            for name in ("load", "store"):
-                tier[name] = {"seconds": tier[name]["seconds"], "count": sum(tier[name]["counts"])}
         pool = self._pool
         used = pool.num_blocks - pool.available
-        return {"pool": {"blocks": pool.num_blocks, "used": used, "named": pool.named}, **report}
+        return {
+            "pool": {"blocks": pool.num_blocks, "used": used, "named": pool.named},
+            **report_fields(self.report()),
+        }
 
     def _digests(self, command: KvCommand) -> list[bytes]:
         assert self._prefix is not None

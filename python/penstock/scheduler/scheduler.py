@@ -396,7 +396,7 @@ class Scheduler:
             seq.digests.extend(self._prefix.digests(seq.tokens, seq.digests, seq.request.cache_salt))
         for at in range(seq.num_published, full):
             digest = seq.digests[at]
-            self._pool.publish(seq.blocks[at], digest)
+            self._pool.publish(seq.blocks[at], digest, seq.request.cache_salt)
             if self._claimed.get(digest) is seq:
                 del self._claimed[digest]
         first, prompt_blocks = seq.num_published, seq.prompt_len // self._block_size
