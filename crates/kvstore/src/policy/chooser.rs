@@ -116,6 +116,11 @@ impl Chooser {
             .touch(self.rule(), shelf, id, self.now, &self.sketch);
     }
 
+    /// When an entry leaves: the lowest first.
+    pub(super) fn rank<K: Key>(&self, shelf: &Shelf<K>, id: Id) -> f64 {
+        self.ranker.rank(self.rule(), shelf, id, &self.sketch)
+    }
+
     /// An entry comes, with a lock.
     pub(super) fn insert_locked<K: Key>(
         &mut self,

@@ -115,6 +115,12 @@ impl<K: Key> Policy<K> {
         first.map(|id| self.shelf.key(id))
     }
 
+    /// What an item is worth beside the others, for a store that orders them itself: the lowest leaves first. `None` when it is not there.
+    pub fn worth(&self, key: &K) -> Option<f64> {
+        let id = self.shelf.find(key)?;
+        Some(self.chooser.rank(&self.shelf, id))
+    }
+
     /// Takes the next to leave, whether or not there is room.
     pub fn pop(&mut self) -> Option<K> {
         let id = self.shelf.first()?;
@@ -128,5 +134,86 @@ impl<K: Key> Policy<K> {
         let id = self.shelf.find(key);
         id.map(|id| self.chooser.remove(&mut self.shelf, id))
             .is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(key: u64, size: u64, cost_us: f32) -> Item<u64> {
+        Item {
+            key,
+            parent: None,
+            size,
+            cost_us,
+        }
+    }
+
+    /// Share of the accesses found in a store of 1000; what is not found is stored if it is accepted. Key k has the size 1 + k % 5.
+    fn hit_ratio(choice: RuleChoice, keys: impl Iterator<Item = u64>) -> f64 {
+        let mut policy = Policy::new(choice, 1000, 333);
+        let (mut hits, mut all) = (0, 0);
+        for key in keys {
+            let item = item(key, 1 + key % 5, 1.0);
+            all += 1;
+            if policy.touch(key) {
+                hits += 1;
+            } else if policy.accepts(&item) {
+                policy.insert(item);
+                while policy.excess().is_some() {
+                    policy.pop();
+                }
+            }
+            assert!(policy.used() <= 1000);
+        }
+        assert_eq!(policy.shelf.audit(), Ok(()));
+        f64::from(hits) / f64::from(all)
+    }
+
+    #[test]
+    fn a_loop_and_popular_keys_are_found_where_lru_fails() {
+        let keys = || (0..14_000_u64).map(|turn| turn % 700);
+        assert_eq!(hit_ratio(RuleChoice::Lru, keys()), 0.0);
+        assert!(hit_ratio(RuleChoice::Auto, keys()) > 0.4);
+        let popular = || {
+            let draw = |turn| (crate::policy::key::mix(turn) >> 11) as f64 / (1_u64 << 53) as f64;
+            (0..20_000).map(move |turn| 3000_f64.powf(draw(turn)) as u64)
+        };
+        let (auto, lru) = (
+            hit_ratio(RuleChoice::Auto, popular()),
+            hit_ratio(RuleChoice::Lru, popular()),
+        );
+        assert!(auto > lru, "{auto} is not above {lru}");
+    }
+
+    #[test]
+    fn what_is_cheap_for_its_size_is_worth_less() {
+        let mut policy = Policy::new(RuleChoice::Auto, 100, 10);
+        // Something has to have left before there is an age to compare with.
+        (0..40).for_each(|key| policy.insert(item(key, 10, 500.0)));
+        while policy.excess().is_some() {
+            policy.pop();
+        }
+        policy.insert(item(100, 10, 5000.0));
+        policy.insert(item(101, 40, 50.0));
+        assert!(policy.worth(&100) > policy.worth(&101));
+        assert_eq!(policy.worth(&0), None);
+        assert!(!policy.accepts(&item(102, 101, 1.0)));
+    }
+
+    #[test]
+    fn a_parent_leaves_after_what_continues_it() {
+        let mut policy = Policy::new(RuleChoice::Lru, 2, 2);
+        policy.insert(item(1, 1, 1.0));
+        policy.insert(Item {
+            parent: Some(1),
+            ..item(2, 1, 1.0)
+        });
+        assert_eq!((policy.len(), policy.excess()), (2, None));
+        policy.insert(item(3, 1, 1.0));
+        assert_eq!(policy.excess(), Some(2));
+        assert_eq!((policy.pop(), policy.pop()), (Some(2), Some(1)));
+        assert!(policy.remove(&3) && !policy.remove(&3) && policy.is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-use crate::key::{Digest, PartKey};
+use crate::key::Digest;
 
 /// A name that can be kept. Equal names have equal words.
 pub trait Key: Copy + Eq {
@@ -17,17 +17,6 @@ impl Key for Digest {
         words[0].copy_from_slice(&self[..8]);
         words[1].copy_from_slice(&self[8..16]);
         words.map(u64::from_le_bytes)
-    }
-}
-
-impl Key for PartKey {
-    fn words(&self) -> [u64; 2] {
-        let shape = [self.blocks, self.head, self.layers.0, self.layers.1];
-        let shape = shape
-            .iter()
-            .fold(0, |word, &part| word << 16 | u64::from(part));
-        let [first, second] = self.digest.words();
-        [mix(first ^ mix(shape)), mix(second ^ mix(!shape))]
     }
 }
 

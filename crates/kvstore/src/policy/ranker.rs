@@ -126,12 +126,24 @@ impl Ranker {
         }
     }
 
-    fn rerank<K: Key>(&self, rule: Rule, shelf: &mut Shelf<K>, id: Id, sketch: &Sketch) {
+    /// When an entry leaves, on the clock of its last use: the lowest first.
+    pub(super) fn rank<K: Key>(
+        &self,
+        rule: Rule,
+        shelf: &Shelf<K>,
+        id: Id,
+        sketch: &Sketch,
+    ) -> f64 {
         let mut value = f64::from(shelf.facts(id).worth);
         if rule.loyalty > 0.0 {
             let count = sketch.count(shelf.key(id).words()[0]).max(1.0);
             value *= 1.0 + rule.loyalty * count.log2();
         }
-        shelf.set_rank(id, shelf.used_at(id) + (value - 1.0) * self.age);
+        shelf.used_at(id) + (value - 1.0) * self.age
+    }
+
+    fn rerank<K: Key>(&self, rule: Rule, shelf: &mut Shelf<K>, id: Id, sketch: &Sketch) {
+        let rank = self.rank(rule, shelf, id, sketch);
+        shelf.set_rank(id, rank);
     }
 }
