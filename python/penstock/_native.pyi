@@ -1,7 +1,7 @@
 """What the Rust extension offers to Python (`crates/native`)."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.core import StepPlan, StepResult
 from penstock.core.transfer import Moved, Transfer
@@ -58,6 +58,22 @@ class KvMover:
     def close(self, seconds: float) -> None:
         """Finishes the stores under way, for `seconds` at most; what is left is answered as not done."""
 
+def kv_inventory(path: str, /) -> str:
+    """What is below the path of a disk tier, as JSON (crates/kvstore, `disk::admin`). ValueError: why not."""
+
+def kv_verify(path: str, put_aside: bool, watch: Callable[[int, int], None], /) -> str:
+    """Reads every file; the damaged ones as JSON (`Verified`). `watch` hears of bytes done and in all."""
+
+def kv_collect(
+    path: str,
+    limit_bytes: int | None,
+    older_than_s: int | None,
+    store: str | None,
+    watch: Callable[[int, int], None],
+    /,
+) -> str:
+    """Removes what may go; what went as JSON (`Collected`). `watch` hears of chunks done and in all."""
+
 def create_group(path: str, ranks: int, capacity: int) -> None: ...
 def create_ring(path: str, readers: int, slots: int, capacity: int) -> None: ...
 
@@ -96,16 +112,17 @@ class Tokenizer:
     def apply_chat_template(self, messages_json: str, add_generation_prompt: bool) -> list[int]: ...
 
 class TierIndex:
-    """Who has which slot of the RAM tier; what is said of a call below is said of digests of 32 bytes, in the order of their prefix.
+    """Who has which slot of the RAM tier, by digests of 32 bytes in the order of their prefix.
 
-    Wrong arguments and calls out of turn are ValueError.
+    `quota` and `pin_share` are shares of the slots: of one group at most, and of what is pinned. Rules:
+    `auto`, `lru`. Wrong arguments and calls out of turn are ValueError.
     """
 
     def __init__(
         self, slots: int, quota: float = 1.0, pin_share: float = 0.5, rule: str = "auto"
     ) -> None: ...
     def lookup(self, digests: Sequence[bytes], start: int = 0) -> list[int]:
-        """Slots of the longest run from `start` on that is here. Once for each request, with all of its digests.
+        """Slots of the longest run from `start` on that is here. Once for each request, with all its digests.
 
         The first `start` are those that the caller has elsewhere: used if they are here, not counted.
         """
@@ -118,14 +135,16 @@ class TierIndex:
     ) -> list[int]:
         """A slot for each one to be stored; -1: not to be stored, -2: is here already.
 
-        `parent` is the block before the first. What continues a block that is not here is not stored.
+        `parent` is the block before the first: it stays as long as they do, if it is here.
         """
 
     def commit(self, digests: Sequence[bytes]) -> None: ...
     def abandon(self, digests: Sequence[bytes]) -> None: ...
     def hold(self, slots: Sequence[int]) -> None: ...
     def release(self, slots: Sequence[int]) -> None: ...
-    def pin(self, digests: Sequence[bytes]) -> int: ...
+    def pin(self, digests: Sequence[bytes]) -> int:
+        """Keeps them, from now on or once they are here; how many are here. All blocks of a prefix."""
+
     def unpin(self, digests: Sequence[bytes]) -> None: ...
     def remove(self, digests: Sequence[bytes]) -> int: ...
     def clear(self, group: bytes | None = None) -> int: ...

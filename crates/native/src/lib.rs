@@ -4,6 +4,7 @@ mod buffers;
 mod comm;
 mod decoder;
 mod formats;
+mod kv_disk;
 mod kv_mover;
 mod loadgen;
 mod prefix;
@@ -40,6 +41,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prefix::hash_chain, module)?)?;
     module.add_function(wrap_pyfunction!(prefix::hash_root, module)?)?;
     module.add_function(wrap_pyfunction!(formats::read_gguf_metadata, module)?)?;
+    module.add_function(wrap_pyfunction!(kv_disk::kv_collect, module)?)?;
+    module.add_function(wrap_pyfunction!(kv_disk::kv_inventory, module)?)?;
+    module.add_function(wrap_pyfunction!(kv_disk::kv_verify, module)?)?;
     module.add_function(wrap_pyfunction!(simengine::sim_serve, module)?)?;
     module.add_function(wrap_pyfunction!(simengine::sim_wire, module)?)?;
     module.add_function(wrap_pyfunction!(front_door, module)?)

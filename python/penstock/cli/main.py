@@ -1,4 +1,4 @@
-"""`penstock COMMAND`: serve, pull, demo, bench."""
+"""`penstock COMMAND`: serve, pull, demo, sim, bench, kv."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _sim(commands.add_parser("sim", help="serve without a model: an engine with modelled timing"))
     _bench(commands.add_parser("bench", help="measure a server, or several, under load"))
+    _kv(commands.add_parser("kv", help="look after the directory of a disk tier: ls, verify, gc, stats"))
     return top
 
 
@@ -76,6 +77,12 @@ def _sim(parser: argparse.ArgumentParser) -> None:
 
     sim.add_arguments(parser)
     parser.set_defaults(command=sim.run)
+
+
+def _kv(parser: argparse.ArgumentParser) -> None:
+    from penstock.cli import kv
+
+    kv.add_arguments(parser)
 
 
 def _run_serve(parsed: argparse.Namespace) -> int:

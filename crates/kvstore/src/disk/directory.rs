@@ -84,7 +84,11 @@ impl Directory {
             root,
             limit,
             worth,
-            mine: format!("{}{:016x}-", layout::TEMPORARY, getrandom::u64().map_err(|e| io::Error::other(e.to_string()))?),
+            mine: format!(
+                "{}{:016x}-",
+                layout::TEMPORARY,
+                getrandom::u64().map_err(|e| io::Error::other(e.to_string()))?
+            ),
             state: Mutex::default(),
             upkeep: Mutex::new(Upkeep {
                 ended: Instant::now(),

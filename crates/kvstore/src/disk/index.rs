@@ -100,6 +100,12 @@ impl Index {
         self.used
     }
 
+    /// Chunks of all stores.
+    pub(crate) fn len(&self) -> usize {
+        let shards = self.stores.iter().flat_map(|store| &store.shards);
+        shards.map(|shard| shard.chunks.len()).sum()
+    }
+
     /// The stores, by the numbers that other methods take.
     pub(crate) fn stores(&self) -> &[Store] {
         &self.stores
@@ -131,12 +137,12 @@ impl Index {
     /// A part is there: stored or found by this process.
     pub(crate) fn insert(&mut self, store: usize, key: &PartKey, bytes: u64, now: u64) {
         let shard = self.shard_mut(store, &key.digest);
-        shard.changes += 1;
         let chunk = shard.chunks.entry(key.digest).or_default();
         chunk.last_use = Some(now);
         if !chunk.parts.contains(&Part::of(key)) {
             chunk.parts.push(Part::of(key));
             chunk.bytes += bytes;
+            shard.changes += 1;
             self.used += bytes;
         }
     }

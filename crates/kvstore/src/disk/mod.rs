@@ -369,7 +369,7 @@ impl Tier for Disk {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let counts = &self.directory.counts;
         let state = self.directory.state();
-        let (used, chunks) = (state.taken(), state.index.chunks().count() as u64);
+        let (used, chunks) = (state.taken(), state.index.len() as u64);
         drop(state);
         vec![
             ("used_bytes", used),

@@ -12,8 +12,12 @@ fn on(_: Progress) -> bool {
 }
 
 fn used_ago(place: &Place, number: u64, seconds: u64) {
-    let file = File::options().write(true).open(place.file(&identity(), &key(number, 0))).unwrap();
-    file.set_times(FileTimes::new().set_modified(SystemTime::now() - Duration::from_secs(seconds))).unwrap();
+    let file = File::options()
+        .write(true)
+        .open(place.file(&identity(), &key(number, 0)))
+        .unwrap();
+    file.set_times(FileTimes::new().set_modified(SystemTime::now() - Duration::from_secs(seconds)))
+        .unwrap();
 }
 
 #[test]
@@ -23,20 +27,50 @@ fn an_inventory_counts_what_is_there() {
     (0..3).for_each(|head| store(&disk, &key(1, head)).unwrap());
     store(&disk, &key(2, 0)).unwrap();
     used_ago(&place, 2, 100_000);
-    let other = StoreIdentity { cache: "cd".repeat(32), ..identity() };
-    let other_disk = Disk::open(options(place.path()), other.clone(), least_recently_used()).unwrap();
-    other_disk.store(&PartKey { blocks: 1, layers: (0, 2), ..key(1, 0) }, &[&[1; 4096]]).unwrap();
+    let other = StoreIdentity {
+        cache: "cd".repeat(32),
+        ..identity()
+    };
+    let other_disk =
+        Disk::open(options(place.path()), other.clone(), least_recently_used()).unwrap();
+    other_disk
+        .store(
+            &PartKey {
+                blocks: 1,
+                layers: (0, 2),
+                ..key(1, 0)
+            },
+            &[&[1; 4096]],
+        )
+        .unwrap();
     std::fs::write(place.root().join("README"), "not ours").unwrap();
     let found = inventory(place.path()).unwrap();
     assert_eq!(found.bytes, 4 * FILE_BYTES + 8192);
     assert_eq!((found.temporary_files, found.quarantined_files), (0, 0));
-    let of = |identity: &StoreIdentity| found.stores.iter().find(|facts| facts.identity.as_ref() == Some(identity)).unwrap();
+    let of = |identity: &StoreIdentity| {
+        found
+            .stores
+            .iter()
+            .find(|facts| facts.identity.as_ref() == Some(identity))
+            .unwrap()
+    };
     let facts = of(&identity());
-    assert_eq!((facts.chunks, facts.complete_chunks, facts.parts, facts.bytes), (2, 1, 4, 4 * FILE_BYTES));
+    assert_eq!(
+        (
+            facts.chunks,
+            facts.complete_chunks,
+            facts.parts,
+            facts.bytes
+        ),
+        (2, 1, 4, 4 * FILE_BYTES)
+    );
     assert_eq!(facts.tokens, Some(64));
     assert_eq!(facts.chunks_by_age, [1, 0, 1, 0, 0]);
     assert!(facts.newest_use.unwrap() - facts.oldest_use.unwrap() >= 99_990);
-    assert_eq!(of(&other).layer_ranges.iter().collect::<Vec<_>>(), [&(0, 2)]);
+    assert_eq!(
+        of(&other).layer_ranges.iter().collect::<Vec<_>>(),
+        [&(0, 2)]
+    );
     // Named from inside, too.
     assert_eq!(inventory(&place.root()).unwrap().bytes, found.bytes);
 }
@@ -45,10 +79,19 @@ fn an_inventory_counts_what_is_there() {
 fn a_store_without_its_identity_file_is_still_counted() {
     let place = Place::new();
     store(&open(&place), &key(1, 0)).unwrap();
-    let store = place.file(&identity(), &key(1, 0)).parent().unwrap().parent().unwrap().to_path_buf();
+    let store = place
+        .file(&identity(), &key(1, 0))
+        .parent()
+        .unwrap()
+        .parent()
+        .unwrap()
+        .to_path_buf();
     std::fs::remove_file(store.join("identity.json")).unwrap();
     let found = inventory(place.path()).unwrap();
-    assert_eq!((found.stores[0].bytes, found.stores[0].tokens), (FILE_BYTES, None));
+    assert_eq!(
+        (found.stores[0].bytes, found.stores[0].tokens),
+        (FILE_BYTES, None)
+    );
 }
 
 #[test]
@@ -92,23 +135,41 @@ fn verify_names_what_is_damaged() {
     wanted.sort();
     assert_eq!(named, wanted);
     assert!(damaged.iter().all(|path| path.exists()), "only looked at");
-    assert_eq!(verify(place.path(), true, &mut on).unwrap().damaged.len(), 4);
+    assert_eq!(
+        verify(place.path(), true, &mut on).unwrap().damaged.len(),
+        4
+    );
     assert!(!damaged.iter().any(|path| path.exists()));
-    assert!(verify(place.path(), false, &mut on).unwrap().damaged.is_empty());
+    assert!(
+        verify(place.path(), false, &mut on)
+            .unwrap()
+            .damaged
+            .is_empty()
+    );
     assert_eq!(inventory(place.path()).unwrap().quarantined_files, 4);
     // Ends when it is told to.
-    assert!(!verify(place.path(), false, &mut |_| false).unwrap().complete);
+    assert!(
+        !verify(place.path(), false, &mut |_| false)
+            .unwrap()
+            .complete
+    );
 }
 
 #[test]
 fn a_part_moved_to_another_store_is_damaged() {
     let place = Place::new();
     store(&open(&place), &key(1, 0)).unwrap();
-    let other = StoreIdentity { cache: "cd".repeat(32), ..identity() };
+    let other = StoreIdentity {
+        cache: "cd".repeat(32),
+        ..identity()
+    };
     let there = place.file(&other, &key(1, 0));
     std::fs::create_dir_all(there.parent().unwrap()).unwrap();
     std::fs::rename(place.file(&identity(), &key(1, 0)), &there).unwrap();
-    assert_eq!(verify(place.path(), false, &mut on).unwrap().damaged[0].path, there);
+    assert_eq!(
+        verify(place.path(), false, &mut on).unwrap().damaged[0].path,
+        there
+    );
 }
 
 #[test]
@@ -121,41 +182,81 @@ fn garbage_goes_by_the_rules() {
     }
     let by = |rules: Rules| collect(place.path(), &rules, &mut on).unwrap();
     assert_eq!(by(Rules::default()).chunks, 0);
-    let old = by(Rules { older_than: Some(Duration::from_secs(8500)), ..Rules::default() });
-    assert_eq!((old.chunks, old.bytes, old.bytes_left), (2, 2 * FILE_BYTES, 8 * FILE_BYTES));
-    let least = by(Rules { limit_bytes: Some(5 * FILE_BYTES), ..Rules::default() });
+    let old = by(Rules {
+        older_than: Some(Duration::from_secs(8500)),
+        ..Rules::default()
+    });
+    assert_eq!(
+        (old.chunks, old.bytes, old.bytes_left),
+        (2, 2 * FILE_BYTES, 8 * FILE_BYTES)
+    );
+    let least = by(Rules {
+        limit_bytes: Some(5 * FILE_BYTES),
+        ..Rules::default()
+    });
     assert_eq!((least.chunks, least.bytes_left), (3, 5 * FILE_BYTES));
     for number in 0..10 {
         assert_eq!(load(&disk, &key(number, 0)).is_ok(), number < 5);
     }
-    let name = place.file(&identity(), &key(0, 0)).parent().unwrap().parent().unwrap().to_path_buf();
+    let name = place
+        .file(&identity(), &key(0, 0))
+        .parent()
+        .unwrap()
+        .parent()
+        .unwrap()
+        .to_path_buf();
     let begin = name.file_name().unwrap().to_str().unwrap()[..8].to_owned();
-    let unknown = Rules { store: Some("zz".into()), ..Rules::default() };
-    assert!(collect(place.path(), &unknown, &mut on).unwrap_err().to_string().contains("no store's name"));
-    let all = by(Rules { store: Some(begin), ..Rules::default() });
+    let unknown = Rules {
+        store: Some("zz".into()),
+        ..Rules::default()
+    };
+    assert!(
+        collect(place.path(), &unknown, &mut on)
+            .unwrap_err()
+            .to_string()
+            .contains("no store's name")
+    );
+    let all = by(Rules {
+        store: Some(begin),
+        ..Rules::default()
+    });
     assert_eq!((all.chunks, all.bytes_left), (5, 0));
     assert!(!name.exists(), "nothing of it is left");
     // A live engine carries on.
     store(&disk, &key(3, 0)).unwrap();
     load(&disk, &key(3, 0)).unwrap();
-    assert_eq!(inventory(place.path()).unwrap().stores[0].identity, Some(identity()));
+    assert_eq!(
+        inventory(place.path()).unwrap().stores[0].identity,
+        Some(identity())
+    );
 }
 
 #[test]
 fn garbage_of_dead_writers_and_the_quarantine_go() {
     let place = Place::new();
     store(&open(&place), &key(1, 0)).unwrap();
-    let shard = place.file(&identity(), &key(1, 0)).parent().unwrap().to_path_buf();
-    for (name, age) in [(".tmp-00000000000000aa-1", 4000), (".tmp-00000000000000aa-2", 10)] {
+    let shard = place
+        .file(&identity(), &key(1, 0))
+        .parent()
+        .unwrap()
+        .to_path_buf();
+    for (name, age) in [
+        (".tmp-00000000000000aa-1", 4000),
+        (".tmp-00000000000000aa-2", 10),
+    ] {
         let path = shard.join(name);
         std::fs::write(&path, [0; 5000]).unwrap();
         let file = File::options().write(true).open(&path).unwrap();
-        file.set_times(FileTimes::new().set_modified(SystemTime::now() - Duration::from_secs(age))).unwrap();
+        file.set_times(FileTimes::new().set_modified(SystemTime::now() - Duration::from_secs(age)))
+            .unwrap();
     }
     std::fs::create_dir_all(place.root().join("quarantine")).unwrap();
     std::fs::write(place.root().join("quarantine/x"), [0; 100]).unwrap();
     assert_eq!(inventory(place.path()).unwrap().temporary_files, 2);
     let gone = collect(place.path(), &Rules::default(), &mut on).unwrap();
-    assert_eq!((gone.chunks, gone.other_files, gone.bytes), (0, 2, 8192 + 4096));
+    assert_eq!(
+        (gone.chunks, gone.other_files, gone.bytes),
+        (0, 2, 8192 + 4096)
+    );
     assert_eq!(inventory(place.path()).unwrap().temporary_files, 1);
 }

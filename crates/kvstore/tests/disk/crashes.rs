@@ -2,10 +2,12 @@ use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
 use penstock_kvstore::{Tier, TierError};
-use proptest::test_runner::{RngAlgorithm, TestRng};
 use proptest::prelude::Rng;
+use proptest::test_runner::{RngAlgorithm, TestRng};
 
-use crate::fixtures::{FILE_BYTES, Place, child, counter, disk_usage, identity, key, load, open, place_of_child, store};
+use crate::fixtures::{
+    FILE_BYTES, Place, child, counter, disk_usage, identity, key, load, open, place_of_child, store,
+};
 
 const KEYS: u64 = 400;
 
@@ -25,7 +27,10 @@ fn a_writer_that_dies_at_any_byte_leaves_a_miss() {
         assert_eq!(disk.probe(&[key]).unwrap(), [false]);
         assert!(matches!(load(&disk, &key), Err(TierError::Missing)));
         std::fs::rename(&temporary, &path).unwrap();
-        assert!(matches!(load(&open(&place), &key), Err(TierError::Damaged(_))));
+        assert!(matches!(
+            load(&open(&place), &key),
+            Err(TierError::Damaged(_))
+        ));
         // The tail that never reached the disk reads as zeros.
         let mut zeros = whole.clone();
         zeros[length..].fill(0);
@@ -47,7 +52,10 @@ fn kill_9_while_storing_two_hundred_times() {
         let mut output = BufReader::new(writer.stdout.take().unwrap());
         while !line.contains("storing") {
             line.clear();
-            assert!(output.read_line(&mut line).unwrap() > 0, "the writer never began");
+            assert!(
+                output.read_line(&mut line).unwrap() > 0,
+                "the writer never began"
+            );
         }
         std::thread::sleep(Duration::from_micros(random.next_u64() % 8000));
         writer.kill().unwrap();
@@ -67,10 +75,16 @@ fn kill_9_while_storing_two_hundred_times() {
             }
         }
     }
-    assert!(hits > 0 && misses > 0, "{hits} hits, {misses} misses: the kills did not come while it stored");
+    assert!(
+        hits > 0 && misses > 0,
+        "{hits} hits, {misses} misses: the kills did not come while it stored"
+    );
     // What was left behind is counted, and goes when it is old.
     let disk = open(&place);
-    assert_eq!(counter(&disk, "used_bytes") / 4096, disk_usage_without_identity(&place) / 4096);
+    assert_eq!(
+        counter(&disk, "used_bytes") / 4096,
+        disk_usage_without_identity(&place) / 4096
+    );
 }
 
 #[test]

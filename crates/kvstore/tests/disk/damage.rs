@@ -14,11 +14,16 @@ fn a_file_cut_anywhere_is_put_aside() {
     for length in 0..whole.len() {
         // In one go, so that the file's length is what was left of it.
         std::fs::write(&path, &whole[..length]).unwrap();
-        assert!(matches!(load(&disk, &key), Err(TierError::Damaged(_))), "cut to {length}");
+        assert!(
+            matches!(load(&disk, &key), Err(TierError::Damaged(_))),
+            "cut to {length}"
+        );
         assert!(!path.exists());
     }
     assert_eq!(counter(&disk, "quarantined_chunks"), whole.len() as u64);
-    let kept = std::fs::read_dir(place.root().join("quarantine")).unwrap().count();
+    let kept = std::fs::read_dir(place.root().join("quarantine"))
+        .unwrap()
+        .count();
     assert_eq!(kept, 1, "one name, one file");
     assert!(matches!(load(&disk, &key), Err(TierError::Missing)));
     store(&disk, &key).unwrap();
@@ -45,11 +50,15 @@ fn the_quarantine_keeps_a_few() {
     for number in 0..40 {
         store(&disk, &key(number, 0)).unwrap();
         std::fs::write(place.file(&identity(), &key(number, 0)), b"not a part").unwrap();
-        let Err(TierError::Damaged(what)) = load(&disk, &key(number, 0)) else { panic!("a hit") };
+        let Err(TierError::Damaged(what)) = load(&disk, &key(number, 0)) else {
+            panic!("a hit")
+        };
         assert!(what.contains("10 bytes instead of 20480"), "{what}");
         assert!(what.contains("put aside"), "{what}");
     }
-    let kept = std::fs::read_dir(place.root().join("quarantine")).unwrap().count();
+    let kept = std::fs::read_dir(place.root().join("quarantine"))
+        .unwrap()
+        .count();
     assert_eq!(kept, 16);
     assert_eq!(counter(&disk, "quarantined_chunks"), 40);
 }
@@ -59,9 +68,14 @@ fn a_part_under_another_name_is_no_hit() {
     let place = Place::new();
     let disk = open(&place);
     store(&disk, &key(1, 0)).unwrap();
-    let (from, to) = (place.file(&identity(), &key(1, 0)), place.file(&identity(), &key(1, 1)));
+    let (from, to) = (
+        place.file(&identity(), &key(1, 0)),
+        place.file(&identity(), &key(1, 1)),
+    );
     std::fs::rename(from, to).unwrap();
-    let Err(TierError::Damaged(what)) = load(&disk, &key(1, 1)) else { panic!("a hit") };
+    let Err(TierError::Damaged(what)) = load(&disk, &key(1, 1)) else {
+        panic!("a hit")
+    };
     assert!(what.contains("names another part"), "{what}");
 }
 

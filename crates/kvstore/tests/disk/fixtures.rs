@@ -14,7 +14,8 @@ impl Place {
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("penstock-disk-{}-{number}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("penstock-disk-{}-{number}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         Self(path)
     }
@@ -30,11 +31,24 @@ impl Place {
 
     /// The file of a part, by the documented names.
     pub(crate) fn file(&self, identity: &StoreIdentity, key: &PartKey) -> PathBuf {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let hex = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<String>()
+        };
         let (first, last) = key.layers;
-        let name = format!("{}-{}.h{}.l{first}-{last}", hex(&key.digest), key.blocks, key.head);
+        let name = format!(
+            "{}-{}.h{}.l{first}-{last}",
+            hex(&key.digest),
+            key.blocks,
+            key.head
+        );
         let store = hex(&identity.digest()[..16]);
-        self.root().join(store).join(hex(&key.digest[..1])).join(name)
+        self.root()
+            .join(store)
+            .join(hex(&key.digest[..1]))
+            .join(name)
     }
 }
 
@@ -70,14 +84,22 @@ pub(crate) fn open(place: &Place) -> Disk {
 }
 
 pub(crate) fn open_limited(path: &Path, limit_bytes: u64) -> Disk {
-    let options = DiskOptions { limit_bytes, ..options(path) };
+    let options = DiskOptions {
+        limit_bytes,
+        ..options(path)
+    };
     Disk::open(options, identity(), least_recently_used()).unwrap()
 }
 
 /// A part of chunk `number`: 16 KiB of payload in two blocks.
 pub(crate) fn key(number: u64, head: u16) -> PartKey {
     let digest = *blake3::hash(&number.to_le_bytes()).as_bytes();
-    PartKey { digest, blocks: 2, head, layers: (0, 4) }
+    PartKey {
+        digest,
+        blocks: 2,
+        head,
+        layers: (0, 4),
+    }
 }
 
 /// Bytes of the file of such a part.
@@ -94,7 +116,9 @@ pub(crate) fn payload(key: &PartKey, identity: &StoreIdentity) -> Vec<u8> {
 
 pub(crate) fn store(disk: &Disk, key: &PartKey) -> Result<(), TierError> {
     let bytes = payload(key, &identity());
-    let blocks: Vec<&[u8]> = bytes.chunks(bytes.len() / usize::from(key.blocks)).collect();
+    let blocks: Vec<&[u8]> = bytes
+        .chunks(bytes.len() / usize::from(key.blocks))
+        .collect();
     disk.store(key, &blocks)
 }
 
@@ -105,19 +129,28 @@ pub(crate) fn load(disk: &Disk, key: &PartKey) -> Result<(), TierError> {
     let block = key.extent_bytes(&identity);
     let answer = disk.load(key, &mut bytes.chunks_mut(block).collect::<Vec<_>>());
     if answer.is_ok() {
-        assert!(bytes == payload(key, &identity), "a hit with wrong bytes: {key:?}");
+        assert!(
+            bytes == payload(key, &identity),
+            "a hit with wrong bytes: {key:?}"
+        );
     }
     answer
 }
 
 pub(crate) fn counter(disk: &Disk, name: &str) -> u64 {
-    disk.counters().into_iter().find(|(known, _)| *known == name).unwrap().1
+    disk.counters()
+        .into_iter()
+        .find(|(known, _)| *known == name)
+        .unwrap()
+        .1
 }
 
 /// Bytes that regular files take, as `du` counts them.
 pub(crate) fn disk_usage(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
-    let Ok(entries) = std::fs::read_dir(path) else { return 0 };
+    let Ok(entries) = std::fs::read_dir(path) else {
+        return 0;
+    };
     entries
         .filter_map(Result::ok)
         .map(|entry| match entry.metadata() {
@@ -151,7 +184,11 @@ pub(crate) fn slow_crc(bytes: &[u8]) -> u64 {
     for &byte in bytes {
         crc ^= u64::from(byte);
         for _ in 0..8 {
-            crc = if crc & 1 == 1 { crc >> 1 ^ 0x9a6c_9329_ac4b_c9b5 } else { crc >> 1 };
+            crc = if crc & 1 == 1 {
+                crc >> 1 ^ 0x9a6c_9329_ac4b_c9b5
+            } else {
+                crc >> 1
+            };
         }
     }
     !crc

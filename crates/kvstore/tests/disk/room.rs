@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime};
 use penstock_kvstore::disk::{Disk, DiskOptions, least_recently_used};
 use penstock_kvstore::{Tier, TierError};
 
-use crate::fixtures::{FILE_BYTES, Place, counter, disk_usage, identity, key, load, open_limited, options, store};
+use crate::fixtures::{
+    FILE_BYTES, Place, counter, disk_usage, identity, key, load, open_limited, options, store,
+};
 
 /// A limit of so many files, and what eviction frees beyond.
 fn limit(files: u64) -> u64 {
@@ -14,13 +16,18 @@ fn limit(files: u64) -> u64 {
 }
 
 fn used_ago(place: &Place, number: u64, seconds: u64) {
-    let file = File::options().write(true).open(place.file(&identity(), &key(number, 0))).unwrap();
+    let file = File::options()
+        .write(true)
+        .open(place.file(&identity(), &key(number, 0)))
+        .unwrap();
     let time = SystemTime::now() - Duration::from_secs(seconds);
     file.set_times(FileTimes::new().set_modified(time)).unwrap();
 }
 
 fn there(disk: &Disk, numbers: std::ops::Range<u64>) -> Vec<u64> {
-    numbers.filter(|&number| load(disk, &key(number, 0)).is_ok()).collect()
+    numbers
+        .filter(|&number| load(disk, &key(number, 0)).is_ok())
+        .collect()
 }
 
 #[test]
@@ -29,14 +36,21 @@ fn what_was_not_used_for_longest_leaves_first() {
     let before = open_limited(place.path(), limit(8));
     for number in 0..8 {
         store(&before, &key(number, 0)).unwrap();
-        used_ago(&place, number, [500, 100, 900, 300, 800, 200, 700, 600][number as usize]);
+        used_ago(
+            &place,
+            number,
+            [500, 100, 900, 300, 800, 200, 700, 600][number as usize],
+        );
     }
     drop(before);
     // Another process, which learns the order from the files.
     let disk = open_limited(place.path(), limit(8));
     for (number, leaves) in [(8, 2), (9, 4), (10, 6)] {
         store(&disk, &key(number, 0)).unwrap();
-        assert!(!place.file(&identity(), &key(leaves, 0)).exists(), "{leaves} should have left");
+        assert!(
+            !place.file(&identity(), &key(leaves, 0)).exists(),
+            "{leaves} should have left"
+        );
         assert!(counter(&disk, "used_bytes") <= limit(8));
     }
     assert_eq!(counter(&disk, "evicted_chunks"), 3);
@@ -54,7 +68,10 @@ fn what_another_process_used_meanwhile_stays() {
         store(&disk, &key(number, 0)).unwrap();
         used_ago(&place, number, 1000 - number);
     }
-    let disk = { drop(disk); open_limited(place.path(), limit(3)) };
+    let disk = {
+        drop(disk);
+        open_limited(place.path(), limit(3))
+    };
     // Number 0 would be next.
     let other = open_limited(place.path(), limit(3));
     load(&other, &key(0, 0)).unwrap();
@@ -71,21 +88,35 @@ fn all_parts_of_a_chunk_leave_together() {
         std::thread::sleep(Duration::from_millis(1100));
     }
     store(&disk, &key(2, 0)).unwrap();
-    let keys: Vec<_> = (0..3).flat_map(|number| (0..3).map(move |head| key(number, head))).collect();
+    let keys: Vec<_> = (0..3)
+        .flat_map(|number| (0..3).map(move |head| key(number, head)))
+        .collect();
     let there = disk.probe(&keys).unwrap();
-    assert_eq!(there, [false, false, false, true, true, true, true, false, false]);
+    assert_eq!(
+        there,
+        [false, false, false, true, true, true, true, false, false]
+    );
 }
 
 #[test]
 fn what_is_worth_infinity_stays() {
     let place = Place::new();
-    let options = DiskOptions { limit_bytes: limit(3), ..options(place.path()) };
+    let options = DiskOptions {
+        limit_bytes: limit(3),
+        ..options(place.path())
+    };
     let kept = key(0, 0).digest;
     let worth = least_recently_used();
     let disk = Disk::open(
         options,
         identity(),
-        Box::new(move |chunk| if *chunk.digest == kept { f64::INFINITY } else { worth(chunk) }),
+        Box::new(move |chunk| {
+            if *chunk.digest == kept {
+                f64::INFINITY
+            } else {
+                worth(chunk)
+            }
+        }),
     )
     .unwrap();
     (0..20).for_each(|number| store(&disk, &key(number, 0)).unwrap());
@@ -98,12 +129,17 @@ fn what_is_worth_infinity_stays() {
 #[test]
 fn a_day_has_its_budget() {
     let place = Place::new();
-    let options = DiskOptions { daily_write_bytes: Some(2 * FILE_BYTES), ..options(place.path()) };
+    let options = DiskOptions {
+        daily_write_bytes: Some(2 * FILE_BYTES),
+        ..options(place.path())
+    };
     let disk = Disk::open(options, identity(), least_recently_used()).unwrap();
     store(&disk, &key(0, 0)).unwrap();
     store(&disk, &key(1, 0)).unwrap();
     store(&disk, &key(1, 0)).unwrap();
-    let Err(TierError::Full(what)) = store(&disk, &key(2, 0)) else { panic!("written") };
+    let Err(TierError::Full(what)) = store(&disk, &key(2, 0)) else {
+        panic!("written")
+    };
     assert!(what.contains("budget"), "{what}");
     assert_eq!(counter(&disk, "refused_by_budget"), 1);
     assert_eq!(disk.probe(&[key(2, 0)]).unwrap(), [false]);
@@ -113,7 +149,11 @@ fn a_day_has_its_budget() {
 fn files_left_behind_count_and_go() {
     let place = Place::new();
     drop(open_limited(place.path(), limit(4)));
-    let shard = place.file(&identity(), &key(0, 0)).parent().unwrap().to_path_buf();
+    let shard = place
+        .file(&identity(), &key(0, 0))
+        .parent()
+        .unwrap()
+        .to_path_buf();
     std::fs::create_dir_all(&shard).unwrap();
     let left = shard.join(".tmp-00000000000000aa-7");
     std::fs::write(&left, vec![0; FILE_BYTES as usize]).unwrap();
@@ -122,7 +162,8 @@ fn files_left_behind_count_and_go() {
     disk.tick();
     assert!(left.exists(), "somebody may still be writing it");
     let file = File::options().write(true).open(&left).unwrap();
-    file.set_times(FileTimes::new().set_modified(SystemTime::now() - Duration::from_secs(3700))).unwrap();
+    file.set_times(FileTimes::new().set_modified(SystemTime::now() - Duration::from_secs(3700)))
+        .unwrap();
     let disk = open_limited(place.path(), limit(4));
     disk.tick();
     assert!(!left.exists());
@@ -135,7 +176,10 @@ struct Small<'a>(&'a Path);
 impl<'a> Small<'a> {
     fn mount(path: &'a Path, bytes: u64) -> Option<Self> {
         let size = format!("size={bytes}");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(path).output();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
+            .arg(path)
+            .output();
         match mounted {
             Ok(output) if output.status.success() => Some(Self(path)),
             why => {
@@ -155,7 +199,9 @@ impl Drop for Small<'_> {
 #[test]
 fn a_full_file_system_evicts_once_and_then_says_full() {
     let place = Place::new();
-    let Some(_mounted) = Small::mount(place.path(), 10 * FILE_BYTES) else { return };
+    let Some(_mounted) = Small::mount(place.path(), 10 * FILE_BYTES) else {
+        return;
+    };
     let disk = open_limited(place.path(), 1 << 30);
     // More than fits: the limit is never reached, the file system's end is.
     for number in 0..40 {
@@ -187,8 +233,15 @@ fn open_after(path: &Path, hog: File) -> Disk {
 #[test]
 fn a_full_file_system_is_refused_at_start() {
     let place = Place::new();
-    let Some(_mounted) = Small::mount(place.path(), 2 * FILE_BYTES) else { return };
-    let Err(error) = Disk::open(options(place.path()), identity(), least_recently_used()) else { panic!("opened") };
+    let Some(_mounted) = Small::mount(place.path(), 2 * FILE_BYTES) else {
+        return;
+    };
+    let Err(error) = Disk::open(options(place.path()), identity(), least_recently_used()) else {
+        panic!("opened")
+    };
     let text = error.to_string();
-    assert!(text.contains("full") && text.contains("free some room"), "{text}");
+    assert!(
+        text.contains("full") && text.contains("free some room"),
+        "{text}"
+    );
 }

@@ -2,7 +2,9 @@ use penstock_kvstore::disk::{Direct, Disk, DiskOptions, least_recently_used};
 use penstock_kvstore::{PartKey, StoreIdentity, Tier, TierError};
 use proptest::prelude::*;
 
-use crate::fixtures::{Place, counter, identity, key, load, open, options, payload, slow_crc, store};
+use crate::fixtures::{
+    Place, counter, identity, key, load, open, options, payload, slow_crc, store,
+};
 
 /// Bytes at an address that is `shift` past a page.
 struct Memory {
@@ -82,7 +84,10 @@ fn parts_of_one_chunk_are_apart() {
     let place = Place::new();
     let disk = open(&place);
     store(&disk, &key(1, 0)).unwrap();
-    assert_eq!(disk.probe(&[key(1, 0), key(1, 1), key(2, 0)]).unwrap(), [true, false, false]);
+    assert_eq!(
+        disk.probe(&[key(1, 0), key(1, 1), key(2, 0)]).unwrap(),
+        [true, false, false]
+    );
     assert!(matches!(load(&disk, &key(1, 1)), Err(TierError::Missing)));
     store(&disk, &key(1, 1)).unwrap();
     disk.remove(&key(1, 0).digest).unwrap();
@@ -112,7 +117,10 @@ fn a_part_that_is_there_is_left_as_it_is() {
 fn another_identity_shares_nothing() {
     let place = Place::new();
     store(&open(&place), &key(1, 0)).unwrap();
-    let other = StoreIdentity { cache: "cd".repeat(32), ..identity() };
+    let other = StoreIdentity {
+        cache: "cd".repeat(32),
+        ..identity()
+    };
     let disk = Disk::open(options(place.path()), other, least_recently_used()).unwrap();
     assert_eq!(disk.probe(&[key(1, 0)]).unwrap(), [false]);
     assert!(matches!(load(&disk, &key(1, 0)), Err(TierError::Missing)));
@@ -124,26 +132,56 @@ fn another_identity_shares_nothing() {
 fn slices_that_are_not_the_part_are_refused() {
     let place = Place::new();
     let disk = open(&place);
-    assert!(matches!(disk.store(&key(1, 0), &[&[0; 100]]), Err(TierError::Failed(_))));
-    assert!(matches!(disk.load(&key(1, 0), &mut [&mut [0; 100]]), Err(TierError::Failed(_))));
-    let beyond = PartKey { head: 3, ..key(1, 0) };
-    assert!(matches!(disk.store(&beyond, &[&[0; 16384]]), Err(TierError::Failed(_))));
+    assert!(matches!(
+        disk.store(&key(1, 0), &[&[0; 100]]),
+        Err(TierError::Failed(_))
+    ));
+    assert!(matches!(
+        disk.load(&key(1, 0), &mut [&mut [0; 100]]),
+        Err(TierError::Failed(_))
+    ));
+    let beyond = PartKey {
+        head: 3,
+        ..key(1, 0)
+    };
+    assert!(matches!(
+        disk.store(&beyond, &[&[0; 16384]]),
+        Err(TierError::Failed(_))
+    ));
 }
 
 #[test]
 fn direct_reads_happen_when_the_file_system_has_them() {
     let place = Place::new();
-    let options = DiskOptions { direct: Direct::On, ..options(place.path()) };
+    let options = DiskOptions {
+        direct: Direct::On,
+        ..options(place.path())
+    };
     let disk = Disk::open(options, identity(), least_recently_used()).unwrap();
     store(&disk, &key(1, 0)).unwrap();
     let mut into = Memory::new(16384, 0);
-    disk.load(&key(1, 0), &mut into.get().chunks_mut(8192).collect::<Vec<_>>()).unwrap();
-    let (direct, buffered) = (counter(&disk, "direct_reads"), counter(&disk, "buffered_reads"));
+    disk.load(
+        &key(1, 0),
+        &mut into.get().chunks_mut(8192).collect::<Vec<_>>(),
+    )
+    .unwrap();
+    let (direct, buffered) = (
+        counter(&disk, "direct_reads"),
+        counter(&disk, "buffered_reads"),
+    );
     assert_eq!(direct + buffered, 1);
-    println!("{direct} direct, {buffered} buffered below {}", place.path().display());
+    println!(
+        "{direct} direct, {buffered} buffered below {}",
+        place.path().display()
+    );
     // In the page cache: not again from the disk.
     let cached = open(&place);
     store(&cached, &key(2, 0)).unwrap();
-    cached.load(&key(2, 0), &mut into.get().chunks_mut(8192).collect::<Vec<_>>()).unwrap();
+    cached
+        .load(
+            &key(2, 0),
+            &mut into.get().chunks_mut(8192).collect::<Vec<_>>(),
+        )
+        .unwrap();
     assert_eq!(counter(&cached, "buffered_reads"), 1);
 }

@@ -33,5 +33,8 @@ fn a_hundred_thousand_chunks_are_counted() {
     let begin = Instant::now();
     disk.tick();
     let scan = counter(&disk, "scan_microseconds") as f64 / 1e6;
-    println!("100000 chunks: open {opened:?}, scan {scan:.3} s, probe {probed:?} each, tick {:?}", begin.elapsed());
+    println!(
+        "100000 chunks: open {opened:?}, scan {scan:.3} s, probe {probed:?} each, tick {:?}",
+        begin.elapsed()
+    );
 }

@@ -2,7 +2,10 @@ use std::time::{Duration, Instant};
 
 use penstock_kvstore::{Tier, TierError};
 
-use crate::fixtures::{FILE_BYTES, Place, child, counter, disk_usage, identity, key, load, open, open_limited, place_of_child, store};
+use crate::fixtures::{
+    FILE_BYTES, Place, child, counter, disk_usage, identity, key, load, open, open_limited,
+    place_of_child, store,
+};
 
 const LIMIT: u64 = 200 * FILE_BYTES;
 const WRITERS: u64 = 4;
@@ -59,7 +62,10 @@ fn threads_of_one_process_share_the_bound() {
                 for number in 0..300 {
                     store(disk, &key(thread * 1000 + number, 0)).unwrap();
                     let answer = load(disk, &key(number, 0));
-                    assert!(matches!(answer, Ok(()) | Err(TierError::Missing)), "{answer:?}");
+                    assert!(
+                        matches!(answer, Ok(()) | Err(TierError::Missing)),
+                        "{answer:?}"
+                    );
                 }
             });
         }
@@ -67,17 +73,25 @@ fn threads_of_one_process_share_the_bound() {
     assert!(disk_usage(&place.root()) <= LIMIT + 4096);
     assert!(counter(&disk, "used_bytes") <= LIMIT);
     disk.tick();
-    assert_eq!(counter(&disk, "evicted_chunks") + counter(&disk, "chunks"), 1200);
+    assert_eq!(
+        counter(&disk, "evicted_chunks") + counter(&disk, "chunks"),
+        1200
+    );
 }
 
 #[test]
 fn four_processes_keep_one_limit() {
     let place = Place::new();
     drop(open_limited(place.path(), LIMIT));
-    let mut writers: Vec<_> = (0..WRITERS).map(|_| child("several::writes_into_a_small_directory", place.path())).collect();
+    let mut writers: Vec<_> = (0..WRITERS)
+        .map(|_| child("several::writes_into_a_small_directory", place.path()))
+        .collect();
     let (mut most, mut looks) = (0, 0);
     let deadline = Instant::now() + Duration::from_secs(120);
-    while writers.iter_mut().any(|writer| writer.try_wait().unwrap().is_none()) {
+    while writers
+        .iter_mut()
+        .any(|writer| writer.try_wait().unwrap().is_none())
+    {
         most = most.max(disk_usage(&place.root()));
         looks += 1;
         assert!(Instant::now() < deadline, "the writers do not end");
@@ -86,10 +100,15 @@ fn four_processes_keep_one_limit() {
         assert!(writer.wait().unwrap().success());
     }
     println!("at most {most} of {LIMIT} bytes in {looks} looks");
-    assert!(most > LIMIT / 2 && most <= LIMIT + WRITERS * CHUNK, "{most} of {LIMIT}");
+    assert!(
+        most > LIMIT / 2 && most <= LIMIT + WRITERS * CHUNK,
+        "{most} of {LIMIT}"
+    );
     // What is there is whole.
     let disk = open(&place);
-    let hits = (0..WRITERS * 5000).filter(|&number| (0..3).all(|head| load_if_there(&disk, number, head))).count();
+    let hits = (0..WRITERS * 5000)
+        .filter(|&number| (0..3).all(|head| load_if_there(&disk, number, head)))
+        .count();
     assert!(hits > 20, "{hits}");
     assert_eq!(counter(&disk, "quarantined_chunks"), 0);
 }
@@ -110,7 +129,11 @@ fn writes_into_a_small_directory() {
     // Some chunks are everybody's, others this writer's alone.
     let own = u64::from(std::process::id()) % WRITERS * 5000;
     for number in 0..600 {
-        let number = if number % 3 == 0 { number } else { own + number };
+        let number = if number % 3 == 0 {
+            number
+        } else {
+            own + number
+        };
         for head in 0..3 {
             match store(&disk, &key(number, head)) {
                 Ok(()) | Err(TierError::Full(_)) => {}

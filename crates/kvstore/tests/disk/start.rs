@@ -14,7 +14,12 @@ fn refused(options: DiskOptions) -> String {
 #[test]
 fn a_missing_directory_is_made() {
     let place = Place::new();
-    let disk = Disk::open(options(&place.path().join("kv")), identity(), least_recently_used()).unwrap();
+    let disk = Disk::open(
+        options(&place.path().join("kv")),
+        identity(),
+        least_recently_used(),
+    )
+    .unwrap();
     store(&disk, &key(1, 0)).unwrap();
     load(&disk, &key(1, 0)).unwrap();
     assert!(place.path().join("kv/penstock-kv-1").is_dir());
@@ -24,7 +29,10 @@ fn a_missing_directory_is_made() {
 fn a_missing_parent_is_refused() {
     let place = Place::new();
     let text = refused(options(&place.path().join("no/kv")));
-    assert!(text.contains("no/kv is not there") && text.contains("mkdir -p"), "{text}");
+    assert!(
+        text.contains("no/kv is not there") && text.contains("mkdir -p"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -47,7 +55,23 @@ fn a_directory_that_cannot_be_written_is_refused() {
 #[test]
 fn less_than_a_chunk_is_refused() {
     let place = Place::new();
-    let text = refused(DiskOptions { limit_bytes: 61439, ..options(place.path()) });
-    assert!(text.contains("61439 bytes, less than one chunk of 61440"), "{text}");
-    assert!(Disk::open(DiskOptions { limit_bytes: 61440, ..options(place.path()) }, identity(), least_recently_used()).is_ok());
+    let text = refused(DiskOptions {
+        limit_bytes: 61439,
+        ..options(place.path())
+    });
+    assert!(
+        text.contains("61439 bytes, less than one chunk of 61440"),
+        "{text}"
+    );
+    assert!(
+        Disk::open(
+            DiskOptions {
+                limit_bytes: 61440,
+                ..options(place.path())
+            },
+            identity(),
+            least_recently_used()
+        )
+        .is_ok()
+    );
 }
