@@ -84,3 +84,41 @@ fn copy(mut pairs: Vec<Pair<'_>>, threads: usize) {
         run();
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_copies_on_several_threads_are_copies() {
+        const BYTES: usize = 1 << 20;
+        let content = |mark: usize| -> Vec<u8> {
+            (0..BYTES)
+                .map(|i| (i / 3 + mark * 7 + (i >> 12)) as u8)
+                .collect()
+        };
+        for threads in [1, 2, 5] {
+            let mut slots = Slots::new(11, BYTES, threads).unwrap();
+            let blocks: Vec<_> = (0..9).map(content).collect();
+            let places = [10, 2, 0, 7, 3, 9, 1, 5, 8];
+            slots.store(&places, &blocks);
+            let mut back = vec![vec![0; BYTES]; 9];
+            slots.load(&places, &mut back);
+            assert!(back == blocks);
+            // Slots between them are as they were; a slot may be read twice.
+            let mut other = vec![vec![1; BYTES]; 3];
+            slots.load(&[4, 7, 7], &mut other);
+            assert!(
+                other[0].iter().all(|&b| b == 0) && other[1] == blocks[3] && other[2] == other[1]
+            );
+        }
+    }
+
+    #[test]
+    fn a_rank_without_layers_has_slots_of_nothing() {
+        let mut slots = Slots::new(4, 0, 2).unwrap();
+        slots.store(&[3, 1], &[vec![], vec![]]);
+        slots.load(&[3, 1], &mut [vec![], vec![]]);
+        slots.store(&[], &[] as &[Vec<u8>]);
+    }
+}

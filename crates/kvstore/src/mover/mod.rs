@@ -38,9 +38,6 @@ pub use transfer::{Kind, Moved, Pool, Transfer};
 use crate::key::Digest;
 use crate::tier::{StartError, Tier};
 
-/// Threads that copy large transfers of the RAM tier.
-const COPY_THREADS: usize = 2;
-
 /// Makes a tier from what the options say.
 pub(crate) type Open<'a> = &'a dyn Fn(&TierSpec, &Options) -> Result<Box<dyn Tier>, StartError>;
 
@@ -91,7 +88,7 @@ impl<P: Pool> Mover<P> {
             over: Arc::default(),
             closed: AtomicBool::new(false),
         };
-        mover.start_ram(options)?;
+        mover.start_ram(options, limits)?;
         for spec in &options.tiers {
             let tier = open(spec, options)?;
             let share = Share {
@@ -107,13 +104,13 @@ impl<P: Pool> Mover<P> {
         Ok(mover)
     }
 
-    fn start_ram(&mut self, options: &Options) -> Result<(), StartError> {
+    fn start_ram(&mut self, options: &Options, limits: Limits) -> Result<(), StartError> {
         let (slots, bytes) = (options.ram_slots, self.pool.block_bytes());
         if slots == 0 {
             return Ok(());
         }
         let (answers, clock) = (Arc::clone(&self.answers), Arc::clone(&self.clock));
-        let ram = Ram::start(slots, bytes, COPY_THREADS, answers, clock);
+        let ram = Ram::start(slots, bytes, limits, answers, clock);
         self.ram = Some(ram.map_err(|e| {
             StartError(format!(
                 "cannot reserve {slots} blocks of {bytes} bytes for the RAM tier: {e}; make --kv-tier ram: smaller"

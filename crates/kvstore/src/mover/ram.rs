@@ -11,11 +11,9 @@ use super::answers::Answers;
 use super::clock::Clock;
 use super::copying::Slots;
 use super::counts::Counts;
+use super::limits::Limits;
 use super::queue::WorkKind;
 use super::transfer::{Moved, Pool};
-
-/// Bytes of a store after which loads have their turn.
-const PIECE: usize = 16 << 20;
 
 /// The blocks that a copy has borrowed.
 pub(crate) enum Borrowed<P: Pool> {
@@ -72,6 +70,8 @@ impl<P: Pool> State<P> {
 pub(crate) struct Ram<P: Pool> {
     slots: usize,
     slot_bytes: usize,
+    /// Slots of a store after which loads have their turn.
+    piece: usize,
     answers: Arc<Answers>,
     clock: Arc<dyn Clock>,
     state: Mutex<State<P>>,
@@ -86,11 +86,11 @@ impl<P: Pool> Ram<P> {
     pub(crate) fn start(
         slots: usize,
         slot_bytes: usize,
-        threads: usize,
+        limits: Limits,
         answers: Arc<Answers>,
         clock: Arc<dyn Clock>,
     ) -> std::io::Result<Arc<Self>> {
-        let memory = Slots::new(slots, slot_bytes, threads)?;
+        let memory = Slots::new(slots, slot_bytes, limits.copy_threads)?;
         let state = State {
             loads: VecDeque::new(),
             ordered: VecDeque::new(),
@@ -102,6 +102,7 @@ impl<P: Pool> Ram<P> {
         let ram = Arc::new(Self {
             slots,
             slot_bytes,
+            piece: (limits.piece / slot_bytes.max(1)).max(1),
             answers,
             clock,
             state: Mutex::new(state),
@@ -242,14 +243,13 @@ impl<P: Pool> Ram<P> {
     /// Copies all of a load, or a piece of a store.
     fn advance(&self, memory: &mut Slots, copy: &mut Copy<P>) {
         let from = copy.copied;
-        let piece = (PIECE / self.slot_bytes.max(1)).max(1);
         match &mut copy.blocks {
             Borrowed::Load(blocks) => {
                 memory.load(&copy.slots, blocks);
                 copy.copied = blocks.len();
             }
             Borrowed::Store(blocks) => {
-                let to = (from + piece).min(blocks.len());
+                let to = (from + self.piece).min(blocks.len());
                 memory.store(&copy.slots[from..to], &blocks[from..to]);
                 copy.copied = to;
             }

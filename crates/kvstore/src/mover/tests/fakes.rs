@@ -262,6 +262,7 @@ pub(super) fn limits() -> Limits {
     Limits {
         watch: Duration::from_millis(5),
         tick: Duration::from_millis(20),
+        piece: 2 * 2 * EXTENT,
         ..Limits::new(2, Duration::from_secs(5))
     }
 }

@@ -49,11 +49,14 @@ fn ask() -> impl Strategy<Value = Ask> {
     ]
 }
 
+/// Bytes of the blocks of each chunk, by name and number of blocks.
+type Chunks = HashMap<(u8, usize), Vec<Vec<u8>>>;
+
 /// What everything holds, and what a transfer should answer.
 struct Model {
     pool: Vec<Vec<u8>>,
     ram: Vec<Vec<u8>>,
-    tiers: [HashMap<(u8, usize), Vec<Vec<u8>>>; 2],
+    tiers: [Chunks; 2],
 }
 
 impl Model {
