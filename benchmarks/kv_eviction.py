@@ -267,18 +267,24 @@ def charts(results: dict[str, list[Saved]]) -> list[Plot]:
     plots = []
     for workload, found in results.items():
         most = next(one.shares["blocks"] for one in found if one.rule == "infinite")
-        sizes = sorted({one.tokens_of_tier for one in found if one.slots})
+        sizes = sorted({millions(one.tokens_of_tier) for one in found if one.slots})
         kept = {
-            rule: [Point(one.tokens_of_tier / 1e6, one.shares["blocks"]) for one in found if one.rule == rule]
+            rule: [
+                Point(millions(one.tokens_of_tier), one.shares["blocks"]) for one in found if one.rule == rule
+            ]
             for rule in RULES
         }
-        kept["infinite"] = [Point(size / 1e6, most) for size in (sizes[0], sizes[-1])]
+        kept["infinite"] = [Point(size, most) for size in (sizes[0], sizes[-1])]
         series = tuple(Series(rule, style, tuple(kept[rule])) for style, rule in enumerate(kept))
         title = f"Blocks found again, {workload}"
-        tier = Axis("Tier", "million tokens", Extent.LOG, ticks=tuple(size / 1e6 for size in sizes))
+        tier = Axis("Tier", "million tokens", Extent.LOG, ticks=tuple(sizes))
         share = Axis("Blocks found", "", Extent.LINEAR, zero=True)
         plots.append(Plot(workload, title, title, title, tier, share, series))
     return plots
+
+
+def millions(tokens: int) -> float:
+    return round(tokens / 1e6, 3)
 
 
 def main() -> None:

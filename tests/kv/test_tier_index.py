@@ -107,7 +107,7 @@ def test_what_is_held_or_pinned_stays() -> None:
     assert index.pin(chain(2, 2)) == 2
     assert index.admit(chain(3, 2), [1.0, 1.0], b"") == [-1, -1]
     assert index.stats()["crowded"] == 2
-    with pytest.raises(ValueError, match="4 pinned slots, 2 are allowed"):
+    with pytest.raises(ValueError, match="4 pinned blocks, 2 are allowed"):
         index.pin(chain(1, 2))
     # Forgotten while a load reads it: not found any more, and nobody else's until the load has ended.
     assert index.remove(chain(1, 2)) == 2
@@ -122,6 +122,23 @@ def test_what_is_held_or_pinned_stays() -> None:
     with pytest.raises(ValueError, match="holds nothing"):
         index.hold([3, 77])
     index.check()
+
+
+def test_a_pin_waits_for_its_blocks() -> None:
+    index = TierIndex(4)
+    assert index.pin(chain(1, 2)) == 0
+    for document in range(1, 9):
+        serve(index, chain(document, 3))
+    assert index.peek(chain(1, 3)) == 2
+
+
+def test_blocks_may_continue_what_is_elsewhere() -> None:
+    index = TierIndex(4)
+    digests = chain(1, 4)
+    slots = index.admit(digests[2:], [1.0, 1.0], b"", digests[1])
+    index.commit(digests[2:])
+    assert index.lookup(digests) == []
+    assert index.lookup(digests, 2) == slots
 
 
 def test_a_group_with_its_quota_gives_up_its_own() -> None:

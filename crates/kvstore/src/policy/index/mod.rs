@@ -65,7 +65,7 @@ pub enum IndexError {
     NotStoring(String),
     /// Pins are bounded.
     #[error(
-        "{wanted} pinned slots, {most} are allowed; unpin something or allow pins a larger share of the tier"
+        "{wanted} pinned blocks, {most} are allowed; unpin something or allow pins a larger share of the tier"
     )]
     PinShare { wanted: usize, most: usize },
 }
