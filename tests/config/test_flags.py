@@ -18,6 +18,8 @@ OUT_OF_RANGE = {
     "--kv-cache-memory-bytes": "12 parsecs",
     "--block-size": "48",
     "--kv-cache-dtype": "int8",
+    "--kv-tier": "tape:1GiB",
+    "--kv-chunk-tokens": "8",
     "--enable-prefix-caching": "perhaps",
     "--max-num-seqs": "0",
     "--max-num-batched-tokens": "many",
