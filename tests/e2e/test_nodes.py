@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -69,6 +70,14 @@ def others(node: Nodes, nnodes: int, *flags: str, **model: Path) -> list[Server]
 
 def says(server: Server, text: str) -> None:
     eventually(lambda: text in server.text(), f"{text!r} in the log")
+
+
+def status(server: Server) -> int:
+    """With which it ends by itself."""
+    try:
+        return server.wait()
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError(server.text()) from error
 
 
 # The same tokens ------------------------------------------------------------------------------------
@@ -227,7 +236,7 @@ def test_other_flags_end_both_nodes_with_the_difference(
     server = node(0, 2, "-pp", "2")
     agent = node(1, 2, "-pp", "2", *flags)
     for each in (server, agent):
-        assert each.wait() == 1, each.text()
+        assert status(each) == 1, each.text()
         assert (
             f"node 1 ({hosts.addresses[1]}) cannot join node 0 ({hosts.addresses[0]}): {said}" in each.text()
         )
@@ -237,7 +246,7 @@ def test_another_model_ends_both_nodes(node: Nodes, repository: Path, tmp_path: 
     server = node(0, 2, "-pp", "2", model=tiny(repository, tmp_path, "llama")[0])
     agent = node(1, 2, "-pp", "2", model=tiny(repository, tmp_path, "qwen3")[0])
     for each in (server, agent):
-        assert each.wait() == 1, each.text()
+        assert status(each) == 1, each.text()
         assert "the model is " in each.text()
 
 

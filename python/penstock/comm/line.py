@@ -41,8 +41,10 @@ class Line:
         self._ended = threading.Event()
         self.arrived = 0.0
         """When the message came that was received last: monotonic time of this host."""
-        for loop in (self._listen, self._beat):
-            threading.Thread(target=loop, name="line", daemon=True).start()
+        loops = (self._listen, self._beat)
+        self._threads = [threading.Thread(target=loop, name="line", daemon=True) for loop in loops]
+        for thread in self._threads:
+            thread.start()
 
     def send(self, message: bytes) -> None:
         if self._reason is not None:
@@ -78,6 +80,12 @@ class Line:
         self._ended.set()
         self._stream.end()
         self._on_end(reason)
+
+    def close(self, reason: str) -> None:
+        """`end`, and wait for its threads: a process must not exit while they wait for the stream."""
+        self.end(reason)
+        for thread in self._threads:
+            thread.join()
 
     def _listen(self) -> None:
         heard = time.monotonic()

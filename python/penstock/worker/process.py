@@ -79,7 +79,11 @@ def load_rank(task: RankTask) -> DecoderWorker:
 
 
 def _live(job: dict[str, Any], load: Load) -> int:
-    return live(RankTask(**job["task"]), open_channel(job), load)
+    status = live(RankTask(**job["task"]), open_channel(job), load)
+    if "line" in job:
+        # Its threads wait for the stream, which an exit of the interpreter cannot end.
+        os._exit(status)
+    return status
 
 
 def live(task: RankTask, channel: Channel, load: Load) -> int:

@@ -91,9 +91,8 @@ class NodeAgent:
         engine = join_address(called, int(target[1]))
         stream = Stream.connect(engine, self._key, CONNECT)
         host = own_address(family, target)
-        line = Line(stream, LIMIT, SILENCE, lambda _: None)
-        line.send(encode(Hello(parallel.node_rank, host, called, self._card)))
-        return engine, line, host
+        stream.send(encode(Hello(parallel.node_rank, host, called, self._card)))
+        return engine, Line(stream, LIMIT, SILENCE, lambda _: None), host
 
     def _complain(self, trouble: str) -> None:
         """Once, and again from time to time while it stays."""

@@ -150,7 +150,7 @@ class Muster:
 
     def close(self) -> None:
         for line in [*self._callers.ranks.values(), *(m.line for m in self._callers.members.values())]:
-            line.end("the engine ended")
+            line.close("the engine ended")
         self._listener = None
 
     # Callers ----------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ class Visit:
             return str(error)
         finally:
             self._close(0.0)
-            self._line.end("the node ended")
+            self._line.close("the node ended")
 
     def _obey(self, data: bytes) -> None:
         message = decode(data)

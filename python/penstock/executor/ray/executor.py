@@ -91,7 +91,7 @@ class RayExecutor(RanksExecutor):
         if self._actors is not None:
             self._actors.end()
         for line in self._lines.values():
-            line.end("the engine ended")
+            line.close("the engine ended")
         if self._placement is not None:
             self._cluster.release(self._placement.group)
             self._placement = None
