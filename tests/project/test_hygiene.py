@@ -11,6 +11,7 @@ UNSAFE = {
     "kernels": "SIMD intrinsics, aligned buffers and the thread pool",
     "comm": "shared memory and futexes",
     "formats": "memory-mapping checkpoints",
+    "kvstore": "memory of the RAM tier, reads and writes of scattered blocks",
     "fleet": "calls of libc: signals and the death of the parent",
 }
 # Temporary directories count too: they are somebody's machine as well.
