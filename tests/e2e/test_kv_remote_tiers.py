@@ -1,0 +1,176 @@
+"""KV in Redis and in S3, by real servers: found again, shared, and missed when they are gone. Whatever happens
+to the store, the answers are those of an engine without one.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e import test_kv_tiers as kv
+from tests.e2e.conftest import Serve
+from tests.e2e.server import HANG, Server, eventually
+from tests.e2e.stores import CREDENTIALS, KINDS, Store
+from tests.e2e.test_kv_tiers import PROMPTS, Answers, Open, answers, cached, complete, flags, prompt
+
+model, opened, expected = kv.model, kv.opened, kv.expected
+
+SEEDS = range(6)
+IN_TIME = 30.0
+"""Seconds for an answer of a few tokens, whatever the store does: loose, the machine may be busy."""
+
+
+@pytest.fixture(params=list(KINDS))
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    made = KINDS[request.param](tmp_path)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+def test_hits_after_the_pool_forgot(opened: Open, store: Store, expected: Answers) -> None:
+    llm = opened(store.place())
+    assert answers(llm, PROMPTS) == expected
+    kv.settle(llm)
+    assert store.names() > 0
+    for _ in range(2):
+        kv.forget(llm)
+        kv.assert_cached(llm)
+        kv.forget(llm)
+        assert answers(llm, PROMPTS) == expected
+    assert kv.stats(llm, 0).hit_tokens > 0
+    assert not kv.stats(llm, 0).errors
+
+
+def test_behind_ram_and_disk(opened: Open, store: Store, tmp_path: Path, expected: Answers) -> None:
+    llm = opened("ram:1MiB", f"disk:{tmp_path / 'kv'},64MiB", store.place())
+    for _ in range(2):
+        assert answers(llm, PROMPTS) == expected
+        kv.forget(llm)
+    llm.close()
+    other = opened("ram:1MiB", f"disk:{tmp_path / 'elsewhere'},64MiB", store.place())
+    kv.assert_cached(other)
+    assert answers(other, PROMPTS) == expected
+    assert kv.stats(other, 2).hit_tokens > 0
+
+
+def test_two_engines_share(opened: Open, store: Store, expected: Answers) -> None:
+    one, other = opened(store.place()), opened(store.place())
+    assert answers(one, PROMPTS) == expected
+    kv.settle(one)
+    kv.assert_cached(other)
+    assert answers(other, PROMPTS) == expected
+    assert kv.stats(other, 0).hit_tokens > 0
+    stranger = opened(store.place(), kv_cache_dtype="bfloat16")
+    assert cached(stranger, PROMPTS[:1]) == [0], "other numerics share nothing"
+
+
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_store_that_goes_and_comes_back(
+    serve: Serve, model: Path, store: Store, death: signal.Signals
+) -> None:
+    """Answers stay right and in time, the tier is skipped and says so, and heals by itself."""
+    words = [*flags(model, store.place()), "--no-enable-prefix-caching"]
+    with serve(*words, model=model) as server:
+        wanted = {seed: text(server.url, seed) for seed in SEEDS}
+        eventually(lambda: hits(server.url, 0), "a hit")
+        with traffic(server.url, wanted):
+            lose(store, death)
+            eventually(lambda: sample(server, "skipped", store) == 1, "a tier that is skipped")
+            revive(store, death)
+            eventually(lambda: sample(server, "skipped", store) == 0, "a tier that has healed")
+        eventually(lambda: hits(server.url, 0), "a hit again")
+        eventually(lambda: sample(server, "errors_total", store) > 0, "a count of errors")
+
+
+def test_an_engine_begins_with_whatever_the_store_still_holds(
+    serve: Serve, model: Path, store: Store
+) -> None:
+    with serve(*flags(model, store.place()), model=model) as server:
+        wanted = text(server.url, 0)
+        assert server.stop() == 0
+    assert store.names() > 0, "stores were flushed"
+    with serve(*flags(model, store.place()), model=model) as server:
+        eventually(lambda: hits(server.url, 0), "a hit")
+        assert text(server.url, 0) == wanted
+    log = server.text()
+    assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in log
+
+
+def test_no_store_is_refused_at_the_start(serve: Serve, model: Path, store: Store) -> None:
+    store.kill()
+    server = serve(*flags(model, store.place()), model=model)
+    assert server.wait() == 1
+    assert f"127.0.0.1:{store.port}" in server.text(), server.text()
+
+
+def text(url: str, seed: int) -> str:
+    said: str = complete(url, prompt(110, seed))["choices"][0]["text"]
+    return said
+
+
+def hits(url: str, seed: int) -> int:
+    return kv.hit_tokens(complete(url, prompt(110, seed)))["remote"]
+
+
+def lose(store: Store, death: signal.Signals) -> None:
+    if death is signal.SIGKILL:
+        store.kill()
+    else:
+        store.signal(death)
+
+
+def revive(store: Store, death: signal.Signals) -> None:
+    if death is signal.SIGKILL:
+        store.start()
+    else:
+        store.signal(signal.SIGCONT)
+
+
+@contextmanager
+def traffic(url: str, wanted: dict[int, str]) -> Iterator[None]:
+    """The same prompts again and again, and new ones; each answer must be right and in time."""
+    over, wrong, count = threading.Event(), list[str](), 0
+
+    def ask() -> None:
+        nonlocal count
+        while not over.is_set():
+            seed, began = count % len(wanted), time.monotonic()
+            count += 1
+            said = text(url, seed)
+            took = time.monotonic() - began
+            if said != wanted[seed] or took > IN_TIME:
+                wrong.append(f"seed {seed}: {said!r} after {took:.1f} s")
+            complete(url, prompt(110, 1000 + count))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(HANG)
+    assert not wrong
+    assert count > 0
+
+
+def sample(server: Server, name: str, store: Store) -> float:
+    """Of penstock:kv_tier_NAME, for the store's tier."""
+    page = httpx.get(f"{server.url}/metrics", timeout=HANG).text
+    found = re.findall(rf'^penstock:kv_tier_{name}{{.*tier="([^"]*)".*}} (\S+)$', page, re.MULTILINE)
+    tier = store.place().split(",")[0]
+    values = [float(value) for label, value in found if label == tier]
+    assert values, found
+    return values[0]
