@@ -35,6 +35,8 @@ class TierConfig:
     """`ram`, `disk`, `redis` or `object`."""
     size_bytes: int | None = None
     """Of RAM and disk: the most it may hold, of all ranks together."""
+    quota: float = 1.0
+    """Of RAM: the share that requests of one cache salt may hold."""
     path: str | None = None
     """Of a disk."""
     url: str | None = None

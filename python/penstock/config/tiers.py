@@ -33,7 +33,7 @@ class Tier:
         kind, _, rest = text.partition(":")
         head, *words = (rest if kind in ("ram", "disk") else text).split(",")
         if kind == "ram":
-            return _with(TierConfig("ram", SIZE.parse(head)), words, {})
+            return _with(TierConfig("ram", SIZE.parse(head)), words, _RAM)
         if kind == "disk":
             if not head or not words:
                 raise ValueError
@@ -49,10 +49,16 @@ class Tier:
 
     def expected(self) -> str:
         return (
-            "ram:SIZE, disk:PATH,SIZE[,daily-writes=SIZE][,direct=auto|on|off], "
+            "ram:SIZE[,quota=SHARE], disk:PATH,SIZE[,daily-writes=SIZE][,direct=auto|on|off], "
             "redis://HOST:PORT/DB[,ttl=SECONDS] or the URL of an object store such as s3://BUCKET/PREFIX"
             "[,KEY=VALUE], with sizes like 4GiB"
         )
+
+
+def _quota(tier: TierConfig, text: str) -> TierConfig:
+    if not 0.0 < float(text) <= 1.0:
+        raise ValueError
+    return replace(tier, quota=float(text))
 
 
 def _daily_writes(tier: TierConfig, text: str) -> TierConfig:
@@ -72,6 +78,7 @@ def _ttl(tier: TierConfig, text: str) -> TierConfig:
 
 
 Setter = Callable[[TierConfig, str], TierConfig]
+_RAM: Mapping[str, Setter] = {"quota": _quota}
 _DISK: Mapping[str, Setter] = {"daily-writes": _daily_writes, "direct": _direct}
 _REDIS: Mapping[str, Setter] = {"ttl": _ttl}
 

@@ -42,7 +42,8 @@ def open_tiers(
         per_chunk=settings.chunk_tokens // config.cache.block_size,
         step_tokens=config.scheduler.max_num_batched_tokens,
     )
-    index = TierIndex(slots) if slots else None
+    quota = settings.ram.quota if settings.ram else 1.0
+    index = TierIndex(slots, quota) if slots else None
     stats = [TierStats("ram", TierKind.RAM, capacity_bytes=slots * kv.block_bytes)]
     stats += [
         TierStats(each.name, KINDS[each.kind], capacity_bytes=each.size_bytes or 0) for each in settings.named
