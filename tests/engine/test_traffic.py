@@ -21,7 +21,7 @@ from tests.real_ranks import FAMILIES, VOCAB, engine
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
-REQUESTS = 40
+REQUESTS = 60
 SIZES = {"block_size": 16, "max_model_len": 128, "max_num_batched_tokens": 24}
 SEQUENCES = 8
 BLOCKS = 16
@@ -62,7 +62,7 @@ def arrivals(seed: int) -> list[Arrival]:
         stem = draw.choice(stems)[: draw.choice([0, 0, 17, 48, 64])]
         prompt = stem + [draw.randrange(VOCAB) for _ in range(draw.randint(1, 20))]
         params = SamplingParams(
-            max_tokens=draw.choice([3, 30, 40]),
+            max_tokens=draw.choice([3, 40, 60]),
             temperature=number % 2 * 0.9,
             top_p=0.95,
             seed=number,
@@ -70,7 +70,7 @@ def arrivals(seed: int) -> list[Arrival]:
             prompt_logprobs=draw.choice([-1, -1, -1, 0]),
             ignore_eos=draw.random() < 0.7,
         )
-        found.append(Arrival(draw.randrange(60), Request(number, array("i", prompt), params)))
+        found.append(Arrival(draw.randrange(20), Request(number, array("i", prompt), params)))
     return found
 
 
@@ -119,7 +119,7 @@ def nobody(_live: list[int]) -> int:
 
 def some(seed: int) -> Callable[[list[int]], int]:
     draw = random.Random(seed)
-    return lambda live: draw.choice(live) if live and draw.random() < 0.08 else -1
+    return lambda live: draw.choice(live) if live and draw.random() < 0.02 else -1
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def run_on(family: str, grid: tuple[int, int], seed: int) -> Run:
     return run
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=SLOW) for seed in range(2, 6))])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=SLOW)])
 @pytest.mark.parametrize(
     "family", ["qwen2", *(pytest.param(f, marks=SLOW) for f in FAMILIES if f != "qwen2")]
 )
@@ -166,18 +166,36 @@ def test_random_traffic_gives_what_each_request_gives_alone(
     finishes = {ending.finish for ending in run.endings.values()}
     assert finishes >= {FinishReason.LENGTH, FinishReason.CANCELLED}
     assert finishes <= {FinishReason.LENGTH, FinishReason.CANCELLED, FinishReason.STOP}
-    for number, ending in run.endings.items():
-        check(ending, expected[number], exact=grid[0] == 1)
+    parted = [number for number, ending in run.endings.items() if parts(ending, expected[number])]
+    assert len(parted) <= (grid[0] > 1), parted
+    assert all(number % 2 for number in parted), "greedy texts are equal"
+    if grid[0] == 1:
+        check_bits(run, expected)
     again = run_on(family, grid, seed)
     assert again.rows == run.rows
 
 
-def check(ending: Ending, expected: Ending, exact: bool) -> None:
-    """Stages change no bit; tensor parallelism changes the order of sums."""
-    if ending.finish is FinishReason.CANCELLED:
-        assert ending.tokens == expected.tokens[: len(ending.tokens)]
-    else:
-        assert (ending.tokens, ending.finish) == (expected.tokens, expected.finish)
-    if exact:
-        assert ending.logprobs == expected.logprobs[: len(ending.tokens)]
-        assert ending.prompt_logprobs in (expected.prompt_logprobs, [])
+def parts(ending: Ending, expected: Ending) -> bool:
+    """Whether a sampled text goes on with a neighbour in the order of probabilities where it may.
+
+    Tensor parallelism changes the order of sums, so the edge between two tokens is elsewhere by 1e-7 or so.
+    """
+    pairs = enumerate(zip(ending.tokens, expected.tokens, strict=False))
+    at = next((at for at, (token, other) in pairs if token != other), -1)
+    if at < 0 and ending.finish is FinishReason.CANCELLED:
+        return False
+    if at < 0:
+        assert (len(ending.tokens), ending.finish) == (len(expected.tokens), expected.finish)
+        return False
+    (_, rank, _), (_, other, _) = ending.logprobs[at], expected.logprobs[at]
+    assert abs(rank - other) <= 1, f"after {at} tokens: rank {rank}, alone {other}"
+    return True
+
+
+def check_bits(run: Run, expected: dict[int, Ending]) -> None:
+    """Stages change none."""
+    for number, ending in run.endings.items():
+        alone = expected[number]
+        assert ending.logprobs == alone.logprobs[: len(ending.tokens)]
+        # Of a request that is cancelled within its prompt there are fewer.
+        assert ending.prompt_logprobs == alone.prompt_logprobs[: len(ending.prompt_logprobs)]

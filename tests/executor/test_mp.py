@@ -11,6 +11,7 @@ import sys
 import time
 from array import array
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -197,7 +198,14 @@ time.sleep(60)
 """
 
 
-def test_ranks_end_with_a_killed_owner_and_leave_nothing(repository: Path) -> None:
+def test_ranks_outlive_the_thread_that_started_them(start: Start) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        executor = thread.submit(start, 2, 1).result()
+    assert list(executor.submit(plan(1, 1)).result(10).tokens) == [next_token([1], 97)]
+
+
+@pytest.mark.parametrize("stands_still", [False, True])
+def test_ranks_end_with_a_killed_owner_and_leave_nothing(repository: Path, stands_still: bool) -> None:
     before = memory_files()
     paths = [str(repository), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     owner = subprocess.Popen(
@@ -210,6 +218,8 @@ def test_ranks_end_with_a_killed_owner_and_leave_nothing(repository: Path) -> No
     pids = owner.stdout.readline().split()
     assert len(pids) == 4
     assert memory_files() <= before
+    if stands_still:
+        os.kill(int(pids[1]), signal.SIGSTOP)
     owner.kill()
     owner.communicate(timeout=10)
     deadline = time.monotonic() + 10
