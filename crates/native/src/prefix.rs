@@ -7,7 +7,7 @@ use pyo3::types::PyBytes;
 
 use crate::buffers::ints;
 
-fn digest(bytes: &[u8], name: &str) -> PyResult<Digest> {
+pub(crate) fn digest(bytes: &[u8], name: &str) -> PyResult<Digest> {
     bytes.try_into().map_err(|_| {
         PyValueError::new_err(format!("{name} has {} bytes; a digest has 32", bytes.len()))
     })
