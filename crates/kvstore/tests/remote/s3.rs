@@ -103,6 +103,7 @@ fn requests_are_signed() {
     store(&tier, &key(1, 0), &parts).unwrap();
     assert_eq!(load(&tier, &key(1, 0), &parts).unwrap(), parts);
     assert_eq!(tier.probe(&[key(1, 0), key(2, 0)]).unwrap(), [true, false]);
+    tier.remove(&[1; 32]).unwrap();
     let error = refused(URL, &server.options(&id, "guess"));
     assert!(
         error.contains("Signature") && !error.contains("guess"),

@@ -131,10 +131,10 @@ impl Server {
     }
 }
 
-/// From the search path, else where `make test-tools` puts it.
+/// Where `make test-tools` puts it, in the version that is known to check signatures of listings; else from the search path.
 fn program() -> Option<String> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/moto_server");
-    ["moto_server".into(), here.display().to_string()]
+    [here.display().to_string(), "moto_server".into()]
         .into_iter()
         .find(|program: &String| {
             Command::new(program)
