@@ -124,15 +124,24 @@ def test_a_shorter_end_of_a_chunk_is_found_behind_full_ones() -> None:
     assert world.computed(before) == 204 - 96, "a chunk and two blocks of the next were kept"
 
 
+def test_a_shorter_end_is_found_behind_what_the_pool_has() -> None:
+    world = TierWorld()
+    shared = prompt(128 + 40)
+    world.finish(make_request(1, shared, max_tokens=1))
+    world.settle()
+    for digest in list(world.pool._by_digest)[4:]:
+        world.pool.forget(digest)
+    before = world.executor.computed
+    world.finish(make_request(2, shared + prompt(60, seed=2), max_tokens=1))
+    assert world.computed(before) == 228 - 160, "a chunk of the pool, a chunk and two blocks of the tier"
+
+
 def test_a_chunk_is_asked_for_where_the_pool_has_only_its_beginning() -> None:
     world = TierWorld()
     world.finish(make_request(1, prompt(128), max_tokens=1))
     world.settle()
-    for digest, block in list(world.pool._by_digest.items())[3:]:
-        del world.pool._by_digest[digest]
-        world.pool._digests[block] = None
-        del world.pool._cached[block]
-        world.pool._blank.append(block)
+    for digest in list(world.pool._by_digest)[3:]:
+        world.pool.forget(digest)
     before = world.executor.computed
     world.finish(make_request(2, prompt(129), max_tokens=1))
     assert world.computed(before) == 1

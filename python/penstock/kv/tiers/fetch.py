@@ -26,6 +26,8 @@ class Fetch:
     """Of each tier that goes by name."""
     probes: int = 0
     """Not answered yet."""
+    first_asked: int = 0
+    """The first chunk that tiers were asked for."""
     deepened: bool = False
     """Whether shorter chunks were asked for after the full ones."""
     ram_first: int = 0

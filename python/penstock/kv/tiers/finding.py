@@ -29,6 +29,7 @@ class Finder:
         """Which chunks behind the `hits` blocks of the pool, and behind those in RAM, do the others have?"""
         self._counts.lookup_tokens += (len(fetch.digests) - hits) * fetch.block_size
         at = hits + (self._index.peek(fetch.digests[hits:]) if self._index is not None else 0)
+        fetch.first_asked = at // self._per_chunk
         if at < len(fetch.digests):
             self._probe(fetch, chunks_to_ask(fetch.digests, at, self._per_chunk))
 
@@ -83,8 +84,7 @@ class Finder:
         fetch.deepened = True
         size, digests = self._per_chunk, fetch.digests
         found = set().union(*fetch.found)
-        for chunk in range(len(digests) // size):
-            key = digests[(chunk + 1) * size - 1]
-            if (key, size) not in found and not (self._index is not None and self._index.peek([key])):
+        for chunk in range(fetch.first_asked, len(digests) // size):
+            if (digests[(chunk + 1) * size - 1], size) not in found:
                 self._probe(fetch, parts_to_ask(digests, chunk, size))
                 return
