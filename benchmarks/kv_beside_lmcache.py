@@ -244,7 +244,7 @@ def lines(
         "",
         *facts.said(about),
         f"* {parsed.repeats} repeat(s), by turns; medians (and all) of milliseconds to the first token",
-        f"* fio, 2 MiB by two jobs: {_gbps(disk['direct'])} past the page cache, {_gbps(disk['cached'])} in it",
+        f"* fio, 2 MiB, two jobs: {_gbps(disk['direct'])} past the page cache, {_gbps(disk['cached'])} in it",
         "",
         "Penstock computes with 4-bit weights, vLLM in bf16; KV is bf16 in both. What is compared is a",
         "prompt that is loaded; `cold` is one that is computed and stored.",

@@ -24,7 +24,7 @@ class TransferKind(IntEnum):
     PROBE = 3
     """Which of several chunks a tier has."""
     REMOVE = 4
-    """Forget chunks, in all tiers that go by name."""
+    """Forget chunks, in all tiers that go by name; without keys, everything of this identity."""
     CANCEL = 5
     """Transfers `ids` are not wanted any more; those not begun are answered as not done. Not answered itself.
     """
