@@ -32,7 +32,7 @@ class Index(Protocol):
         self, digests: list[bytes], costs_us: list[float], group: bytes, parent: bytes | None, /
     ) -> list[int]:
         """A slot for each block to store; -1 where it is not worth one, -2 where it has one already. `parent`
-        is the block before the first: what continues one that is not here is not stored.
+        is the block before the first.
         """
 
     def commit(self, digests: list[bytes], /) -> None:
