@@ -118,14 +118,20 @@ impl Index {
         identity: impl FnOnce() -> Option<StoreIdentity>,
     ) -> usize {
         let known = self.stores.iter().position(|store| store.name == name);
-        known.unwrap_or_else(|| {
+        let number = known.unwrap_or_else(|| {
             self.stores.push(Store {
                 name: name.to_owned(),
-                identity: identity(),
+                identity: None,
                 shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             });
             self.stores.len() - 1
-        })
+        });
+        let store = &mut self.stores[number];
+        // Its first writer makes the directory before the file in it that says so.
+        if store.identity.is_none() {
+            store.identity = identity();
+        }
+        number
     }
 
     /// Whether a part is known to be there.

@@ -272,16 +272,18 @@ fn write_all(file: &File, mut slices: &mut [IoSlice<'_>], mut at: u64) -> io::Re
     Ok(())
 }
 
-/// Whether nearly all of a file is in the page cache (what little is not, readahead fetches).
+/// Whether a file is in the page cache, by some of its pages from the first to the last (what is not there after all, readahead fetches).
 ///
 /// `mincore` and not `preadv2(RWF_NOWAIT)`: that one starts readahead where it finds nothing, so a file that was asked about looks cached to the
-/// next who asks.
+/// next who asks. Of some pages and not of all, because it looks each of them up: 0.1 ms for a file of 2 MB.
 fn is_cached(file: &File, payload: usize) -> bool {
+    const SAMPLES: usize = 8;
     let bytes = HEADER_BYTES + payload;
-    let mut pages = vec![0_u8; bytes.div_ceil(4096)];
-    // SAFETY: a new mapping at an address of the kernel's choice; nothing reads it, so a file that shrinks meanwhile cannot fault us. `pages` has a
-    // byte for each page of it (of 4096 bytes; where pages are larger, the kernel fills fewer). It is unmapped before anything else happens.
-    let asked = unsafe {
+    let page = rustix::param::page_size();
+    let last = bytes.div_ceil(page) - 1;
+    // SAFETY: a new mapping at an address of the kernel's choice; nothing reads it, so a file that shrinks meanwhile cannot fault us. Every page
+    // asked about lies in it, and one page takes one byte of answer. It is unmapped before anything else happens.
+    unsafe {
         let map = libc::mmap(
             std::ptr::null_mut(),
             bytes,
@@ -293,11 +295,12 @@ fn is_cached(file: &File, payload: usize) -> bool {
         if map == libc::MAP_FAILED {
             return true;
         }
-        let answer = libc::mincore(map, bytes, pages.as_mut_ptr());
+        let resident = (0..SAMPLES).all(|sample| {
+            let mut answer = 0_u8;
+            let at = map.cast::<u8>().add(last * sample / (SAMPLES - 1) * page);
+            libc::mincore(at.cast(), page, &raw mut answer) != 0 || answer & 1 == 1
+        });
         libc::munmap(map, bytes);
-        answer
-    };
-    let pages = &pages[..bytes.div_ceil(rustix::param::page_size().max(4096))];
-    let resident = pages.iter().filter(|&&page| page & 1 == 1).count();
-    asked != 0 || resident * 16 >= pages.len() * 15
+        resident
+    }
 }
