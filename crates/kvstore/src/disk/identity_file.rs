@@ -17,20 +17,18 @@ struct IdentityFile {
     identity: StoreIdentity,
 }
 
-/// Makes the store's directory with its identity file, if it is not there or says something else.
-pub(crate) fn ensure(store: &Path, temporary: &str, identity: &StoreIdentity) -> io::Result<()> {
+/// Writes the identity file of `store` if it is not there or says something else; `temporary` is a name for it until it is whole.
+pub(crate) fn ensure(store: &Path, temporary: &Path, identity: &StoreIdentity) -> io::Result<()> {
     if read(store).as_ref() == Some(identity) {
         return Ok(());
     }
-    fs::create_dir_all(store)?;
     let file = IdentityFile {
         format: VERSION,
         about: about(identity),
         identity: identity.clone(),
     };
-    let beside = store.join(temporary);
-    fs::write(&beside, serde_json::to_string_pretty(&file)? + "\n")?;
-    fs::rename(&beside, store.join(IDENTITY_FILE))
+    fs::write(temporary, serde_json::to_string_pretty(&file)? + "\n")?;
+    fs::rename(temporary, store.join(IDENTITY_FILE))
 }
 
 /// What the file in `store` says; None when it is missing, or not that of this directory.

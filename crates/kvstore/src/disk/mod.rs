@@ -255,13 +255,10 @@ impl Disk {
     }
 
     fn make_shard(&self, shard: &Path) -> Result<(), Error> {
+        std::fs::create_dir_all(shard)?;
         let store = self.directory.root.join(&self.store.0);
-        identity_file::ensure(
-            &store,
-            &format!("{}identity", self.directory.mine),
-            &self.identity,
-        )?;
-        std::fs::create_dir_all(shard)
+        let temporary = shard.join(format!("{}identity", self.directory.mine));
+        identity_file::ensure(&store, &temporary, &self.identity)
     }
 
     fn spend(&self, bytes: u64) -> Result<(), TierError> {
