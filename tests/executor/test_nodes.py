@@ -231,6 +231,13 @@ def test_a_rank_that_cannot_load_its_part_says_why(launch: Launches) -> None:
         launch(2, 2).start(rank1={"how": "refuse"})
 
 
+def test_a_node_without_shared_memory_says_so(launch: Launches, tmp_path: Path) -> None:
+    nodes = launch(2, 2)
+    nodes.agents[0].agent._directory = tmp_path / "nowhere"
+    with pytest.raises(PenstockError, match=r"node 1 \(127\.0\.0\.1\): shared memory in .*: No such file"):
+        nodes.start()
+
+
 def test_a_rank_that_does_not_start_is_noticed(launch: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = launch(2, 2)
     nodes.agents[0].agent._worker = "tests.fakes.nowhere"
@@ -275,6 +282,13 @@ def test_nodes_may_come_before_node_0_and_after_it(
         late.join()
     assert f"node 0 at {nodes.master} cannot be reached" in caplog.text
     assert f"waiting for node 1 of 3 at {nodes.master}" in caplog.text
+
+
+def test_node_0_may_be_named(launch: Launches) -> None:
+    nodes = launch(2, 2, agents=False)
+    nodes.master = nodes.master.replace("127.0.0.1", "localhost")
+    nodes.add(1)
+    compute(nodes.start(), 2)
 
 
 def test_nodes_that_do_not_come_are_named(launch: Launches) -> None:

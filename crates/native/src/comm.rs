@@ -197,7 +197,7 @@ impl StreamListener {
     fn turned_away(&self) -> Option<String> {
         self.native
             .turned_away()
-            .map(|address| address.ip().to_string())
+            .map(|address| address.ip().to_canonical().to_string())
     }
 
     /// The next caller that holds the key; ConnectionError when none came within `timeout` seconds.

@@ -77,7 +77,10 @@ class NodeAgent:
         except MessageError as error:
             reason = str(error)
         self._trouble = ""
-        log.info("node 0 has gone: %s; the ranks of this node have ended", reason)
+        if self._stopping.is_set():
+            log.info("this node was told to end; its ranks have ended")
+        else:
+            log.info("node 0 has gone: %s; the ranks of this node have ended", reason)
         return True
 
     def _call(self) -> tuple[str, Line, str]:
