@@ -198,6 +198,30 @@ def test_a_tier_that_stalls_is_not_waited_for() -> None:
     world.scheduler.check()
 
 
+def test_a_tier_that_was_slow_is_loaded_from_again_once_it_is_fast() -> None:
+    """While it seems slow everything is computed, and nobody waits for what is tried."""
+    world = TierWorld()
+    world.finish(make_request(1, prompt(140)))
+    world.settle()
+    world.tiers.rates.loaded(1, 1, 1e9)
+    tried = 0
+    for number in range(2, 100):
+        world.forget_pool()
+        before, loads = world.executor.computed, len(world.asked(TransferKind.LOAD))
+        world.finish(make_request(number, prompt(140), max_tokens=1))
+        loads = len(world.asked(TransferKind.LOAD)) - loads
+        if world.computed(before) == 140 - 128:
+            break
+        assert loads <= 1
+        tried += loads
+        world.settle()
+        world.now += 100
+    else:
+        raise AssertionError("never again")
+    assert tried > 1
+    assert world.pool.available == world.pool.num_blocks
+
+
 def test_a_load_that_stalls_is_left_to_itself() -> None:
     world = TierWorld(auto=False)
     world.add(make_request(1, prompt(140)))

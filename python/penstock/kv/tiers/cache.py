@@ -32,6 +32,7 @@ from penstock.kv.tiers.rates import Rates
 from penstock.kv.tiers.stores import Stores
 from penstock.kv.tiers.storing import Storer
 from penstock.kv.tiers.transfers import Transfers
+from penstock.kv.tiers.trials import Trials
 
 PROBE_PATIENCE = 0.1
 """Seconds that a request waits for what tiers say of its prompt."""
@@ -71,6 +72,7 @@ class TierCache:
         self._stores = stores = Stores(stats, shape.per_chunk)
         self._finder = Finder(transfers, index, stores, counts, shape.per_chunk)
         self._loader = Loader(pool, transfers, index, stores, rates, counts, shape.block_bytes, clock)
+        self._trials = Trials(pool, transfers, rates, counts, clock)
         self._storer = Storer(pool, transfers, index, stores, rates, counts, shape.block_size)
 
     @property
@@ -109,7 +111,7 @@ class TierCache:
         choice = choose(
             pieces, first, shape.block_size, shape.block_bytes, backlog, self.rates, shape.step_tokens
         )
-        fetch.there = len(pieces)
+        fetch.there = pieces
         fetch.pieces, fetch.patient = choice.pieces, choice.patient
         return min(hits, fetch.pieces[0].first) if fetch.pieces else hits
 
@@ -120,6 +122,8 @@ class TierCache:
         if fetch.pieces:
             fetch.blocks = blocks
             self._loader.begin(fetch)
+        elif fetch.there:
+            self._trials.consider(fetch.there[-1])
 
     def computing(self, fetch: Fetch, end: int) -> None:
         """Tokens up to `end` of the sequence are in a plan."""

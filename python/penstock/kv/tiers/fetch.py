@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.kv.tiers.pieces import Chunk, Piece, State
@@ -35,7 +36,7 @@ class Fetch:
     """Where RAM has the blocks from `ram_first` on; held until they are loaded or not wanted."""
     looked: bool = False
     """Whether RAM was asked."""
-    there: int = 0
+    there: Sequence[Piece] = ()
     """Pieces that could have been chosen."""
     pieces: list[Piece] = field(default_factory=list)
     """In the order of their blocks; those that failed or were passed are gone."""

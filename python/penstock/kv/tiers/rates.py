@@ -11,6 +11,8 @@ LANES_NAMED = 2.0
 """Loads of a named tier that help each other."""
 MEMORY = 0.9
 """Share of the past in a running mean."""
+MEMORY_TRIAL = 0.5
+"""The same for trials, which are rare."""
 LEAST_TOKENS = 48
 """Steps with fewer say little about prompts."""
 
@@ -47,10 +49,17 @@ class Rates:
     # Loading --------------------------------------------------------------------------------------
 
     def loaded(self, tier: int, size: int, seconds: float) -> None:
+        self._learn(tier, size, seconds, MEMORY)
+
+    def tried(self, tier: int, size: int, seconds: float) -> None:
+        """A load that was made to learn what it takes."""
+        self._learn(tier, size, seconds, MEMORY_TRIAL)
+
+    def _learn(self, tier: int, size: int, seconds: float, memory: float) -> None:
         if size and seconds > 0:
             rate = size / seconds
             # The mean of times and not of rates: one slow load weighs as much as it took.
-            self._bandwidth[tier] = 1 / (MEMORY / self._bandwidth[tier] + (1 - MEMORY) / rate)
+            self._bandwidth[tier] = 1 / (memory / self._bandwidth[tier] + (1 - memory) / rate)
 
     def load_seconds(self, tier: int, size: int) -> float:
         """Of one transfer by itself."""
