@@ -1,5 +1,6 @@
-"""KV in Redis and in S3, by real servers: found again, shared, and missed when they are gone. Whatever happens
-to the store, the answers are those of an engine without one.
+"""KV in Redis and in S3, by real servers: found again, shared, and missed when they are gone.
+
+Whatever happens to the store, the answers are those of an engine without one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -19,13 +21,25 @@ from tests.e2e import test_kv_tiers as kv
 from tests.e2e.conftest import Serve
 from tests.e2e.server import HANG, Server, eventually
 from tests.e2e.stores import CREDENTIALS, KINDS, Store
-from tests.e2e.test_kv_tiers import PROMPTS, Answers, Open, answers, cached, complete, flags, prompt
+from tests.e2e.test_kv_tiers import FAMILY, PROMPTS, Answers, Open, answers, cached, complete, prompt
 
-model, opened, expected = kv.model, kv.opened, kv.expected
+model, expected = kv.model, kv.expected
+all_opened = kv.opened
 
 SEEDS = range(6)
+SLOW_PREFILL = ["--max-num-batched-tokens", "32", "--max-num-seqs", "8"]
+"""Steps that are too short to learn from, so that a token is taken to cost a millisecond. In truth computing
+these prompts is sooner done than loading them, and would be preferred.
+"""
+ONE_CHUNK = ["--block-size", "16", "--kv-chunk-tokens", "96", "--dtype", "float32"]
+"""A prompt of 110 tokens has one chunk, which is asked for at once."""
 IN_TIME = 30.0
 """Seconds for an answer of a few tokens, whatever the store does: loose, the machine may be busy."""
+
+
+@pytest.fixture
+def opened(all_opened: Open) -> Open:
+    return partial(all_opened, max_num_batched_tokens=32, max_num_seqs=8)
 
 
 @pytest.fixture(params=list(KINDS))
@@ -82,7 +96,7 @@ def test_a_store_that_goes_and_comes_back(
     serve: Serve, model: Path, store: Store, death: signal.Signals
 ) -> None:
     """Answers stay right and in time, the tier is skipped and says so, and heals by itself."""
-    words = [*flags(model, store.place()), "--no-enable-prefix-caching"]
+    words = [*flags(store.place()), "--no-enable-prefix-caching"]
     with serve(*words, model=model) as server:
         wanted = {seed: text(server.url, seed) for seed in SEEDS}
         eventually(lambda: hits(server.url, 0), "a hit")
@@ -98,11 +112,11 @@ def test_a_store_that_goes_and_comes_back(
 def test_an_engine_begins_with_whatever_the_store_still_holds(
     serve: Serve, model: Path, store: Store
 ) -> None:
-    with serve(*flags(model, store.place()), model=model) as server:
+    with serve(*flags(store.place()), model=model) as server:
         wanted = text(server.url, 0)
         assert server.stop() == 0
     assert store.names() > 0, "stores were flushed"
-    with serve(*flags(model, store.place()), model=model) as server:
+    with serve(*flags(store.place()), model=model) as server:
         eventually(lambda: hits(server.url, 0), "a hit")
         assert text(server.url, 0) == wanted
     log = server.text()
@@ -111,9 +125,14 @@ def test_an_engine_begins_with_whatever_the_store_still_holds(
 
 def test_no_store_is_refused_at_the_start(serve: Serve, model: Path, store: Store) -> None:
     store.kill()
-    server = serve(*flags(model, store.place()), model=model)
+    server = serve(*flags(store.place()), model=model)
     assert server.wait() == 1
     assert f"127.0.0.1:{store.port}" in server.text(), server.text()
+
+
+def flags(*tiers: str) -> list[str]:
+    named = ["--served-model-name", FAMILY]
+    return [*ONE_CHUNK, *SLOW_PREFILL, *named, *(word for tier in tiers for word in ("--kv-tier", tier))]
 
 
 def text(url: str, seed: int) -> str:
