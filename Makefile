@@ -15,6 +15,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 BUILD_TOOLS := maturin
 # flask and flask-cors make a server of moto: an S3 for the tests
 TEST_TOOLS := flask flask-cors hypothesis httpx matplotlib moto[s3] mypy numpy openai pytest pytest-timeout ray ruff
+# kvikio in POSIX compatibility mode: 15 MB without what it depends on, most of CUDA with it
+GPU_TEST_TOOLS := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathfinder
 
 # maturin sets these for its own cargo; setting them for every cargo keeps one set of compiled artefacts in target/
 # instead of rebuilding pyo3 each time the two take turns.
@@ -44,6 +46,7 @@ $(VENV)/.build-tools: constraints.txt
 $(VENV)/.test-tools: constraints.txt $(VENV)/.build-tools
 	@echo "installing the tools for tests and lints into $(VENV)"
 	@$(PIP) install -c constraints.txt $(TEST_TOOLS)
+	@$(PIP) install -c constraints.txt --no-deps $(GPU_TEST_TOOLS)
 	@touch $@
 
 # Rewritten only when a source file appears or goes away, which no file time shows.

@@ -58,6 +58,47 @@ class KvMover:
     def close(self, seconds: float) -> None:
         """Finishes the stores under way, for `seconds` at most; what is left is answered as not done."""
 
+class KvChecksum:
+    """CRC-64/NVME of what it was updated with."""
+
+    def __init__(self) -> None: ...
+    def update(self, memory: memoryview) -> None: ...
+    def value(self) -> int: ...
+
+class KvParts:
+    """A disk tier that leaves payloads to its caller. A part is its digest, blocks, head and layers.
+
+    The options are an object of `path`, `limit_bytes`, `daily_write_bytes` (or none), `chunk_blocks` and
+    `identity` (that of identity.json). What goes wrong in `load` and `store` is a `PartsError` of
+    `penstock.direct`, with what the callback raised as its cause.
+    """
+
+    PAYLOAD_AT: int
+    """Where the payload begins in a file."""
+
+    def __init__(self, options_json: str) -> None:
+        """ValueError: why the directory cannot be used, and what to do about it."""
+
+    def load(
+        self,
+        part: tuple[bytes, int, int, tuple[int, int]],
+        size: int,
+        take: Callable[[int], int],
+        /,
+    ) -> None:
+        """`take(descriptor)` reads a payload of `size` bytes and returns the checksum of what arrived."""
+
+    def store(
+        self,
+        part: tuple[bytes, int, int, tuple[int, int]],
+        size: int,
+        give: Callable[[int], int],
+        /,
+    ) -> None:
+        """`give(descriptor)` writes a payload of `size` bytes and returns its checksum. Not called for a part
+        that is there; called again when the file system was full and room was made.
+        """
+
 def kv_inventory(path: str, /) -> str:
     """What is below the path of a disk tier, as JSON (crates/kvstore, `disk::admin`). ValueError: why not."""
 

@@ -46,6 +46,7 @@ PYTHON: dict[str, set[str]] = {
     "scheduler": {"kv"},
     "comm": set(),
     "executor": {"comm"},
+    "direct": set(),
     "worker": {"comm", "model"},
     "model": set(),
     "engine": ROOMS_BELOW_ENGINE,
@@ -57,11 +58,12 @@ PYTHON: dict[str, set[str]] = {
 }
 
 # Rooms that call the compiled extension. The scheduler gets what it needs handed in and runs without it.
-NATIVE = {"bench", "cli", "comm", "engine", "executor", "kv", "llm", "model", "worker"}
+NATIVE = {"bench", "cli", "comm", "direct", "engine", "executor", "kv", "llm", "model", "worker"}
 
 # Third-party packages and the rooms that may import them, inside a function: the base install has none.
 EXTRAS: dict[str, set[str]] = {
     "huggingface_hub": {"cli", "model"},
+    "kvikio": {"direct"},
     "matplotlib": {"bench"},
     "ray": {"executor"},
 }

@@ -139,21 +139,27 @@ pub(crate) fn checksum<'a>(slices: impl IntoIterator<Item = &'a [u8]>) -> u64 {
 }
 
 /// A CRC-64/NVME under way: payloads are summed in pieces, while the piece is in the CPU's cache.
-pub(crate) struct Checksum(crc_fast::Digest);
+pub struct Checksum(crc_fast::Digest);
+
+impl Default for Checksum {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Checksum {
     /// The checksum of nothing yet.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self(crc_fast::Digest::new(CrcAlgorithm::Crc64Nvme))
     }
 
     /// The next bytes.
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
+    pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
     /// The checksum of all bytes so far.
-    pub(crate) fn value(&self) -> u64 {
+    pub fn value(&self) -> u64 {
         self.0.finalize()
     }
 }

@@ -15,6 +15,7 @@ mod remote;
 mod tier;
 
 pub use disk::{Direct, Disk, DiskOptions};
+pub use format::Checksum;
 pub use key::{Digest, PartKey, StoreIdentity};
 pub use mover::{Kind, Moved, Mover, Options, Pool, TierSpec, Transfer};
 pub use remote::{Objects, Redis, RedisLimits};

@@ -6,6 +6,7 @@ mod decoder;
 mod formats;
 mod kv_disk;
 mod kv_mover;
+mod kv_parts;
 mod loadgen;
 mod prefix;
 mod simengine;
@@ -28,6 +29,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<decoder::Decoder>()?;
     module.add_class::<decoder::Ticket>()?;
     module.add_class::<kv_mover::KvMover>()?;
+    module.add_class::<kv_parts::KvChecksum>()?;
+    module.add_class::<kv_parts::KvParts>()?;
     module.add_class::<loadgen::LoadRun>()?;
     module.add_class::<text::Tokenizer>()?;
     module.add_class::<tier_index::TierIndex>()?;

@@ -11,6 +11,7 @@ mod index;
 mod io;
 mod layout;
 mod listing;
+mod outside;
 mod quarantine;
 mod room;
 mod start;
@@ -28,7 +29,8 @@ use self::budget::Budget;
 use self::directory::{Directory, failed, is_gone, lock, unix_now};
 pub use self::io::Direct;
 use self::io::Io;
-use crate::format::Header;
+pub use self::outside::PAYLOAD_AT;
+use crate::format::{Header, HeaderPage};
 use crate::key::{Digest, PartKey, StoreIdentity};
 use crate::tier::{StartError, Tier, TierError};
 
@@ -70,6 +72,9 @@ pub type Worth = Box<dyn Fn(&Resident<'_>) -> f64 + Send + Sync>;
 pub fn least_recently_used() -> Worth {
     Box::new(|chunk| chunk.last_use as f64)
 }
+
+/// Writes a whole new file; the page of its header is made of the payload's CRC-64.
+type Fill<'a> = &'a dyn Fn(&File, &dyn Fn(u64) -> HeaderPage) -> Result<(), Error>;
 
 /// The tier.
 pub struct Disk {
@@ -139,13 +144,8 @@ impl Disk {
         self.directory.part_path(&self.store.0, key)
     }
 
-    /// Bytes of the file of `key`; an error when `slices` together are not its payload.
-    fn file_bytes<'a>(
-        &self,
-        key: &PartKey,
-        slices: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<u64, TierError> {
-        let given: usize = slices.map(<[u8]>::len).sum();
+    /// Bytes of the file of `key`; an error when `given` bytes are not its payload.
+    fn file_bytes(&self, key: &PartKey, given: usize) -> Result<u64, TierError> {
         let payload = key.payload_bytes(&self.identity);
         layout::part_file_bytes(key, &self.identity)
             .filter(|_| given == payload)
@@ -169,12 +169,13 @@ impl Disk {
         Ok(whole)
     }
 
+    /// Opens the file of `bytes` bytes and verifies what `take` read of it: the page of its header, and the CRC-64 of its payload.
     fn read(
         &self,
         key: &PartKey,
         path: &Path,
         bytes: u64,
-        into: &mut [&mut [u8]],
+        take: impl FnOnce(&File) -> Result<(HeaderPage, u64), Error>,
     ) -> Result<(), TierError> {
         let read = |error: Error| match error.kind() {
             ErrorKind::UnexpectedEof => TierError::Damaged("the file ends early".into()),
@@ -189,7 +190,7 @@ impl Disk {
                 facts.len()
             )));
         }
-        let (page, sum) = self.io.read(&file, into).map_err(read)?;
+        let (page, sum) = take(&file).map_err(read)?;
         let payload = key.payload_bytes(&self.identity);
         let header = Header::parse(&page).map_err(TierError::Damaged)?;
         header
@@ -221,8 +222,8 @@ impl Disk {
         }
     }
 
-    /// Writes the file beside its place and moves it there.
-    fn write(&self, key: &PartKey, from: &[&[u8]]) -> Result<(), Error> {
+    /// Makes the file beside its place, has it filled, and moves it there.
+    fn write(&self, key: &PartKey, fill: Fill<'_>) -> Result<(), Error> {
         let path = self.path(key);
         let shard = path.parent().unwrap_or(&path);
         let number = self.made.fetch_add(1, Ordering::Relaxed);
@@ -234,16 +235,7 @@ impl Disk {
             }
             made => made?,
         };
-        let header = |payload_crc| {
-            Header {
-                identity: self.digest,
-                key: *key,
-                payload_bytes: key.payload_bytes(&self.identity) as u64,
-                payload_crc,
-            }
-            .encode()
-        };
-        let written = self.io.write(&file, from, header);
+        let written = fill(&file, &|payload_crc| self.header(key, payload_crc));
         let committed = written
             .and(io::close(file))
             .and_then(|()| std::fs::rename(&temporary, &path));
@@ -252,6 +244,16 @@ impl Disk {
             let _ = std::fs::remove_file(&temporary);
         }
         committed
+    }
+
+    fn header(&self, key: &PartKey, payload_crc: u64) -> HeaderPage {
+        Header {
+            identity: self.digest,
+            key: *key,
+            payload_bytes: key.payload_bytes(&self.identity) as u64,
+            payload_crc,
+        }
+        .encode()
     }
 
     fn make_shard(&self, shard: &Path) -> Result<(), Error> {
@@ -278,11 +280,11 @@ impl Disk {
     }
 
     /// Writes into room that was reserved; when the file system itself has none, makes it and tries once more.
-    fn write_with_room(&self, key: &PartKey, bytes: u64, from: &[&[u8]]) -> Result<(), TierError> {
-        let answer = match self.write(key, from) {
+    fn write_with_room(&self, key: &PartKey, bytes: u64, fill: Fill<'_>) -> Result<(), TierError> {
+        let answer = match self.write(key, fill) {
             Err(error) if is_full(&error) => {
                 self.directory.give_way(bytes);
-                self.write(key, from)
+                self.write(key, fill)
             }
             answer => answer,
         };
@@ -294,17 +296,17 @@ impl Disk {
             false => failed("writing", &self.path(key), &error),
         })
     }
-}
 
-impl Tier for Disk {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError> {
-        let bytes = self.file_bytes(key, into.iter().map(|slice| &**slice))?;
+    /// `Tier::load` of `given` bytes, which `take` reads.
+    fn load_with(
+        &self,
+        key: &PartKey,
+        given: usize,
+        take: impl FnOnce(&File) -> Result<(HeaderPage, u64), Error>,
+    ) -> Result<(), TierError> {
+        let bytes = self.file_bytes(key, given)?;
         let path = self.path(key);
-        let answer = self.read(key, &path, bytes, into);
+        let answer = self.read(key, &path, bytes, take);
         let mut state = self.directory.state();
         match answer {
             Ok(()) => state.index.insert(self.store.1, key, bytes, unix_now()),
@@ -320,14 +322,15 @@ impl Tier for Disk {
         })
     }
 
-    fn store(&self, key: &PartKey, from: &[&[u8]]) -> Result<(), TierError> {
-        let bytes = self.file_bytes(key, from.iter().copied())?;
+    /// `Tier::store` of `given` bytes, which `fill` writes.
+    fn store_with(&self, key: &PartKey, given: usize, fill: Fill<'_>) -> Result<(), TierError> {
+        let bytes = self.file_bytes(key, given)?;
         if self.finds(key, bytes)? {
             return Ok(());
         }
         self.spend(bytes)?;
         let stored = self.directory.reserve(bytes).and_then(|reservation| {
-            self.write_with_room(key, bytes, from)?;
+            self.write_with_room(key, bytes, fill)?;
             reservation.commit(self.store.1, key, unix_now());
             Ok(())
         });
@@ -335,6 +338,24 @@ impl Tier for Disk {
             lock(budget).give_back(bytes);
         }
         stored
+    }
+}
+
+impl Tier for Disk {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError> {
+        let given = into.iter().map(|slice| slice.len()).sum();
+        self.load_with(key, given, |file| self.io.read(file, into))
+    }
+
+    fn store(&self, key: &PartKey, from: &[&[u8]]) -> Result<(), TierError> {
+        let given = from.iter().map(|slice| slice.len()).sum();
+        self.store_with(key, given, &|file, header| {
+            self.io.write(file, from, header)
+        })
     }
 
     fn probe(&self, keys: &[PartKey]) -> Result<Vec<bool>, TierError> {
@@ -356,6 +377,11 @@ impl Tier for Disk {
     fn remove(&self, digest: &Digest) -> Result<(), TierError> {
         let removed = self.directory.remove_unseen(self.store.1, digest);
         removed.map_err(|error| failed("removing from", &self.directory.root, &error))
+    }
+
+    fn clear(&self) -> Result<(), TierError> {
+        let cleared = self.directory.remove_store(self.store.1);
+        cleared.map_err(|error| failed("clearing", &self.directory.root, &error))
     }
 
     fn tick(&self) {

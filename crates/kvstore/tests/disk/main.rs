@@ -5,6 +5,7 @@ mod admin;
 mod crashes;
 mod damage;
 mod fixtures;
+mod outside;
 mod room;
 mod round_trip;
 mod scale;
