@@ -195,7 +195,8 @@ impl std::error::Error for Lent {}
 
 /// The blocks of one step, until it is dropped. See [`KvPool::claim`].
 pub struct KvClaim<'a> {
-    pool: &'a mut KvPool,
+    memory: &'a BlockPool,
+    blocks: &'a mut Vec<usize>,
 }
 
 impl<'a> KvClaim<'a> {
@@ -204,7 +205,11 @@ impl<'a> KvClaim<'a> {
         writes: impl IntoIterator<Item = usize>,
         reads: impl IntoIterator<Item = usize>,
     ) -> Result<Self, Lent> {
-        let mut claim = Self { pool };
+        let KvPool { memory, claimed } = pool;
+        let mut claim = Self {
+            memory,
+            blocks: claimed,
+        };
         for block in writes {
             claim.enter(block, STEP_WRITES, LENT | READERS)?;
         }
@@ -215,7 +220,7 @@ impl<'a> KvClaim<'a> {
     }
 
     fn enter(&mut self, block: usize, mark: u32, against: u32) -> Result<(), Lent> {
-        let memory = &self.pool.memory;
+        let memory = self.memory;
         let blocks = memory.blocks();
         assert!(
             block < blocks,
@@ -230,22 +235,22 @@ impl<'a> KvClaim<'a> {
             writing: state & LENT != 0,
         })?;
         if state & (STEP_READS | STEP_WRITES) == 0 {
-            self.pool.claimed.push(block);
+            self.blocks.push(block);
         }
         Ok(())
     }
 
     /// The pool's shape.
     pub fn layout(&self) -> &KvLayout {
-        self.pool.layout()
+        self.memory.layout()
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
-        self.pool.memory.data.base()
+        self.memory.data.base()
     }
 
     fn has(&self, block: usize, marks: u32) -> bool {
-        let state = self.pool.memory.states.get(block);
+        let state = self.memory.states.get(block);
         // Relaxed: the marks are this claim's own, set before it was built.
         state.is_some_and(|s| s.load(Ordering::Relaxed) & marks != 0)
     }
@@ -269,9 +274,8 @@ impl<'a> KvClaim<'a> {
 
 impl Drop for KvClaim<'_> {
     fn drop(&mut self) {
-        let memory = &self.pool.memory;
-        for block in self.pool.claimed.drain(..) {
-            memory.leave(block, STEP_READS | STEP_WRITES);
+        for block in self.blocks.drain(..) {
+            self.memory.leave(block, STEP_READS | STEP_WRITES);
         }
     }
 }
