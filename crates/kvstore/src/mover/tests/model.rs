@@ -45,7 +45,7 @@ fn ask() -> impl Strategy<Value = Ask> {
             .prop_map(|(kind, tier, key, blocks)| Ask::Chunk { kind, tier, key, blocks }),
         2 => (1usize..3, proptest::collection::vec((key.clone(), 1i32..4), 0..4))
             .prop_map(|(tier, chunks)| Ask::Probe { tier, chunks }),
-        1 => proptest::collection::vec(key, 0..3).prop_map(|keys| Ask::Remove { keys }),
+        1 => proptest::collection::vec(key, 1..3).prop_map(|keys| Ask::Remove { keys }),
     ]
 }
 
