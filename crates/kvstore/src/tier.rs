@@ -34,6 +34,12 @@ pub trait Tier: Send + Sync {
     /// `Failed`. What is not there is no error.
     fn remove(&self, digest: &Digest) -> Result<(), TierError>;
 
+    /// Forgets everything of this identity.
+    ///
+    /// # Errors
+    /// As `remove`.
+    fn clear(&self) -> Result<(), TierError>;
+
     /// Upkeep between requests (eviction, scanning what other processes wrote); called about every second from one thread.
     fn tick(&self) {}
 

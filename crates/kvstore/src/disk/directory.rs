@@ -221,6 +221,21 @@ impl Directory {
         self.remove_chunk(store, digest).map(drop)
     }
 
+    /// Removes all chunks of a store, those that others wrote lately too.
+    pub(crate) fn remove_store(&self, store: usize) -> io::Result<()> {
+        for shard in 0..layout::SHARDS {
+            self.look_at_shard(store, shard, Some(unix_now()))?;
+        }
+        let digests: Vec<Digest> = {
+            let state = self.state();
+            let own = state.index.chunks().filter(|(of, ..)| *of == store);
+            own.map(|(_, digest, _)| *digest).collect()
+        };
+        digests
+            .iter()
+            .try_for_each(|digest| self.remove_chunk(store, digest).map(drop))
+    }
+
     /// Removes files that nobody committed within `age`; how many.
     pub(crate) fn remove_abandoned(&self, age: Duration) -> usize {
         let before = unix_now().saturating_sub(age.as_secs());

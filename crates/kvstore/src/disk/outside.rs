@@ -6,6 +6,9 @@ use std::fs::File;
 use std::io::Error;
 use std::os::unix::fs::FileExt;
 
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
 use super::{Disk, layout};
 use crate::format::HEADER_BYTES;
 use crate::key::PartKey;
@@ -45,9 +48,17 @@ impl Disk {
         give: impl Fn(&File) -> Result<u64, Error>,
     ) -> Result<(), TierError> {
         self.store_with(key, bytes, &|file, header| {
-            file.set_len(layout::file_bytes(bytes as u64))?;
+            allot(file, layout::file_bytes(bytes as u64))?;
             let page = header(give(file)?);
             file.write_all_at(&page, 0)
         })
+    }
+}
+
+/// Gives the file its length, and room for it: that the file system is full must be known here, because those who write do not say it in numbers.
+fn allot(file: &File, bytes: u64) -> Result<(), Error> {
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP) => file.set_len(bytes),
+        allotted => Ok(allotted?),
     }
 }

@@ -103,6 +103,10 @@ impl Share {
                 let found = self.probe(tier, chunks)?;
                 Ok(Brought { bytes: 0, found })
             }
+            Work::Remove { digests } if digests.is_empty() => {
+                tier.clear()?;
+                Ok(moved(0))
+            }
             Work::Remove { digests } => {
                 digests.iter().try_for_each(|digest| tier.remove(digest))?;
                 Ok(moved(0))

@@ -28,6 +28,16 @@ impl Names {
         format!("{}/{}", self.root, hex(digest))
     }
 
+    /// A pattern for all chunks, in the manner of Redis.
+    pub(super) fn all(&self) -> String {
+        format!("{}/*", self.root)
+    }
+
+    /// Where all chunks are.
+    pub(super) fn root(&self) -> &str {
+        &self.root
+    }
+
     /// The part within its chunk.
     pub(super) fn part(key: &PartKey) -> String {
         let (first, end) = key.layers;

@@ -5,7 +5,10 @@ use std::os::unix::fs::FileExt;
 use penstock_kvstore::disk::PAYLOAD_AT;
 use penstock_kvstore::{Checksum, Disk, PartKey, Tier, TierError};
 
-use crate::fixtures::{Place, counter, identity, key, load, open, payload, slow_crc, store};
+use crate::fixtures::{
+    FILE_BYTES, Place, counter, identity, key, load, open, open_limited, payload, slow_crc, store,
+};
+use crate::room::Small;
 
 const AT: u64 = PAYLOAD_AT as u64;
 
@@ -86,4 +89,25 @@ fn another_checksum_is_damage() {
     assert!(matches!(load(&disk, &key(1, 0)), Err(TierError::Missing)));
     assert_eq!(disk.probe(&[key(1, 0)]).unwrap(), [false]);
     assert_eq!(counter(&disk, "quarantined_chunks"), 1);
+}
+
+#[test]
+fn a_full_file_system_is_known_before_anything_is_written() {
+    let place = Place::new();
+    let Some(_mounted) = Small::mount(place.path(), 10 * FILE_BYTES) else {
+        return;
+    };
+    let disk = open_limited(place.path(), 1 << 30);
+    for number in 0..40 {
+        let bytes = payload(&key(number, 0), &identity());
+        let stored = disk.store_by(&key(number, 0), bytes.len(), |file| {
+            // Of whatever kind: the writer's own errors have no number.
+            file.write_all_at(&bytes, AT)
+                .map_err(|error| Error::other(error.to_string()))?;
+            Ok(slow_crc(&bytes))
+        });
+        stored.unwrap();
+    }
+    assert!(counter(&disk, "evicted_chunks") >= 30);
+    load_by(&disk, &key(39, 0)).unwrap();
 }

@@ -1,15 +1,37 @@
 use std::time::{Duration, Instant};
 
-use penstock_kvstore::{Tier, TierError};
+use penstock_kvstore::disk::{Disk, least_recently_used};
+use penstock_kvstore::{PartKey, StoreIdentity, Tier, TierError};
 
 use crate::fixtures::{
     FILE_BYTES, Place, child, counter, disk_usage, identity, key, load, open, open_limited,
-    place_of_child, store,
+    options, place_of_child, store,
 };
 
 const LIMIT: u64 = 200 * FILE_BYTES;
 const WRITERS: u64 = 4;
 const CHUNK: u64 = 3 * FILE_BYTES;
+
+#[test]
+fn clearing_forgets_what_others_wrote_and_leaves_other_identities() {
+    let place = Place::new();
+    let (one, two) = (open(&place), open(&place));
+    let other = StoreIdentity {
+        cache: "0".repeat(64),
+        ..identity()
+    };
+    let stranger = Disk::open(options(place.path()), other, least_recently_used()).unwrap();
+    (0..5).for_each(|number| store(&one, &key(number, 0)).unwrap());
+    (5..9).for_each(|number| store(&two, &key(number, 0)).unwrap());
+    store(&stranger, &key(0, 0)).unwrap();
+    one.clear().unwrap();
+    let keys: Vec<PartKey> = (0..9).map(|number| key(number, 0)).collect();
+    assert_eq!(one.probe(&keys).unwrap(), [false; 9]);
+    assert_eq!(stranger.probe(&keys[..1]).unwrap(), [true]);
+    assert!(matches!(load(&two, &keys[5]), Err(TierError::Missing)));
+    store(&one, &keys[0]).unwrap();
+    load(&one, &keys[0]).unwrap();
+}
 
 #[test]
 fn what_another_wrote_is_found() {

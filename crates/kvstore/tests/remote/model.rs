@@ -14,6 +14,7 @@ enum Action {
     Store(PartKey, u64),
     Load(PartKey),
     Remove(u8),
+    Clear,
     Probe,
 }
 
@@ -48,6 +49,7 @@ fn action() -> impl Strategy<Value = Action> {
         4 => (key(), 1..1000_u64).prop_map(|(key, seed)| Action::Store(key, seed)),
         4 => key().prop_map(Action::Load),
         1 => (0..3_u8).prop_map(Action::Remove),
+        1 => Just(Action::Clear),
         2 => Just(Action::Probe),
     ]
 }
@@ -92,6 +94,10 @@ fn act(tier: &dyn Tier, model: &mut HashMap<PartKey, u64>, action: Action) {
         Action::Remove(chunk) => {
             tier.remove(&[chunk; 32]).unwrap();
             model.retain(|key, _| key.digest != [chunk; 32]);
+        }
+        Action::Clear => {
+            tier.clear().unwrap();
+            model.clear();
         }
         Action::Probe => {
             let there: Vec<bool> = keys().iter().map(|key| model.contains_key(key)).collect();

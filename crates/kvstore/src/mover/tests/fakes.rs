@@ -229,6 +229,12 @@ impl Tier for Shared {
         Ok(())
     }
 
+    fn clear(&self) -> Result<(), TierError> {
+        self.1.call("clear".into())?;
+        self.1.parts.lock().unwrap().clear();
+        Ok(())
+    }
+
     fn tick(&self) {
         self.1.ticks.fetch_add(1, Ordering::Relaxed);
     }

@@ -164,6 +164,13 @@ impl Objects {
         filling.verify(checksum).map_err(Trouble::Damaged)
     }
 
+    fn remove_below(&self, prefix: &Path) -> Result<(), TierError> {
+        let parts = self.store.list(Some(prefix));
+        let deleting =
+            |part: object_store::ObjectMeta| async move { self.delete(&part.location).await };
+        self.call(parts.try_for_each_concurrent(AT_ONCE, deleting))
+    }
+
     async fn exists(&self, path: &Path) -> Result<bool, Error> {
         match self.store.head(path).await {
             Ok(_) => Ok(true),
@@ -258,11 +265,11 @@ impl Tier for Objects {
     }
 
     fn remove(&self, digest: &Digest) -> Result<(), TierError> {
-        let chunk = self.at(&self.names.chunk(digest));
-        let parts = self.store.list(Some(&chunk));
-        let deleting =
-            |part: object_store::ObjectMeta| async move { self.delete(&part.location).await };
-        self.call(parts.try_for_each_concurrent(AT_ONCE, deleting))
+        self.remove_below(&self.at(&self.names.chunk(digest)))
+    }
+
+    fn clear(&self) -> Result<(), TierError> {
+        self.remove_below(&self.at(self.names.root()))
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -17,6 +17,11 @@ use crate::remote::slices::Filling;
 
 /// The longest line of a reply that is believed.
 const LINE_BYTES: u64 = 16 << 10;
+/// The longest name that a listing brings.
+const KEY_BYTES: i64 = 16 << 10;
+/// Replies within a reply, at most.
+const MOST: i64 = 1 << 16;
+const DEPTH: usize = 2;
 
 /// Why a command did not succeed.
 #[derive(Debug)]
@@ -172,30 +177,55 @@ impl Connection {
     }
 
     fn reply(&mut self) -> Result<Reply, Trouble> {
+        self.reply_within(DEPTH)
+    }
+
+    /// A transaction answers with replies within a reply, SCAN with replies within these. More do not come.
+    fn reply_within(&mut self, depth: usize) -> Result<Reply, Trouble> {
         let (kind, line) = self.line()?;
         if kind != b'*' {
-            return single(kind, line);
+            return self.single(kind, line);
         }
         match number(&line)? {
             -1 => Ok(Reply::Nothing),
-            count @ 0..=64 => self.singles(count as usize),
+            count @ 0..=MOST if depth > 0 => self.many(count as usize, depth - 1),
             _ => Err(strange(kind, &line).into()),
         }
     }
 
-    /// What a transaction answers. Replies within replies within replies do not come.
-    fn singles(&mut self, count: usize) -> Result<Reply, Trouble> {
-        let mut replies = Vec::with_capacity(count);
+    fn many(&mut self, count: usize, depth: usize) -> Result<Reply, Trouble> {
+        let mut replies = Vec::new();
         let mut said = None;
         for _ in 0..count {
-            let (kind, line) = self.line()?;
-            match single(kind, line) {
+            match self.reply_within(depth) {
                 Ok(reply) => replies.push(reply),
                 Err(Trouble::Said(error)) => said = said.or(Some(error)),
                 Err(error) => return Err(error),
             }
         }
         said.map_or(Ok(Reply::Many(replies)), |error| Err(Trouble::Said(error)))
+    }
+
+    fn single(&mut self, kind: u8, line: String) -> Result<Reply, Trouble> {
+        match kind {
+            b'+' => Ok(Reply::Text(line)),
+            b'-' => Err(Trouble::Said(line)),
+            b':' => Ok(Reply::Number(number(&line)?)),
+            b'$' => match number(&line)? {
+                -1 => Ok(Reply::Nothing),
+                bytes @ 0..=KEY_BYTES => self.text(bytes as usize),
+                _ => Err(strange(kind, &line).into()),
+            },
+            _ => Err(strange(kind, &line).into()),
+        }
+    }
+
+    fn text(&mut self, bytes: usize) -> Result<Reply, Trouble> {
+        let mut text = vec![0; bytes + 2];
+        self.stream.read_exact(&mut text)?;
+        text.truncate(bytes);
+        let text = String::from_utf8(text).map_err(|_| strange(b'$', "a name that is no text"))?;
+        Ok(Reply::Text(text))
     }
 
     /// The start of a reply that is a payload: its length, or that there is none.
@@ -255,15 +285,6 @@ fn bulk(request: &mut Vec<u8>, word: &[u8]) {
     request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
     request.extend_from_slice(word);
     request.extend_from_slice(b"\r\n");
-}
-
-fn single(kind: u8, line: String) -> Result<Reply, Trouble> {
-    match kind {
-        b'+' => Ok(Reply::Text(line)),
-        b'-' => Err(Trouble::Said(line)),
-        b':' => Ok(Reply::Number(number(&line)?)),
-        _ => Err(strange(kind, &line).into()),
-    }
 }
 
 fn number(line: &str) -> io::Result<i64> {

@@ -251,12 +251,57 @@ impl Tier for Redis {
         self.with(|connection| connection.ask(&[command])).map(drop)
     }
 
+    fn clear(&self) -> Result<(), TierError> {
+        let pattern = self.names.all();
+        self.with(|connection| {
+            let mut cursor = "0".to_owned();
+            loop {
+                let words: &[&[u8]] = &[
+                    b"SCAN",
+                    cursor.as_bytes(),
+                    b"MATCH",
+                    pattern.as_bytes(),
+                    b"COUNT",
+                    b"1000",
+                ];
+                let replies = connection.ask(&[words])?;
+                let Some((next, keys)) = scanned(&replies) else {
+                    return Err(Trouble::Said("SCAN was not answered with keys".into()));
+                };
+                if !keys.is_empty() {
+                    let mut words: Vec<&[u8]> = vec![b"UNLINK"];
+                    words.extend(keys.iter().map(|key| key.as_bytes()));
+                    connection.ask(&[&words])?;
+                }
+                if next == "0" {
+                    return Ok(());
+                }
+                cursor = next.to_owned();
+            }
+        })
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("connects", self.connects.load(Ordering::Relaxed)),
             ("damaged_parts", self.damaged.load(Ordering::Relaxed)),
         ]
     }
+}
+
+/// The next cursor and the keys of a SCAN.
+fn scanned(replies: &[Reply]) -> Option<(&str, Vec<&str>)> {
+    let [Reply::Many(parts)] = replies else {
+        return None;
+    };
+    let [Reply::Text(cursor), Reply::Many(keys)] = parts.as_slice() else {
+        return None;
+    };
+    let keys = keys.iter().map(|key| match key {
+        Reply::Text(key) => Some(key.as_str()),
+        _ => None,
+    });
+    Some((cursor, keys.collect::<Option<_>>()?))
 }
 
 /// Whether the other end had gone, so that what was asked may be asked again.
