@@ -85,7 +85,7 @@ class TierStats:
     quarantined_chunks: int = 0
     """Found to be other than what was written, and put aside."""
     dropped_stores: int = 0
-    """Not written, because the tier was behind or its daily budget was spent."""
+    """Not written, because the tier was behind or full, or its daily budget was spent."""
     load: Durations = field(default_factory=Durations)
     store: Durations = field(default_factory=Durations)
 

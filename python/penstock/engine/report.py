@@ -9,7 +9,7 @@ from copy import deepcopy
 from penstock.core import TierReport, TierState
 from penstock.kv.tiers import TierCache, Tiers
 
-STATES = {"closed": TierState.SERVING, "open": TierState.SKIPPED, "half_open": TierState.TRYING}
+STATES = {"closed": TierState.SERVING, "open": TierState.SKIPPED, "trying": TierState.TRYING}
 
 
 def tier_report(tiers: Tiers, movers: Iterable[str]) -> TierReport:

@@ -9,6 +9,9 @@ from penstock.core import Decisions, TierStats
 from penstock.core.transfer import Moved
 from penstock.kv.tiers.fetch import Fetch
 
+NO_ROOM = ": full: "
+"""In the error of a store for which a tier had no room, or nothing left of its daily budget."""
+
 
 @dataclass(slots=True)
 class Counts:
@@ -46,11 +49,13 @@ class Counts:
         if moved.done:
             stats.stored_bytes += moved.bytes
             stats.store.observe(moved.seconds)
+        elif NO_ROOM in moved.error:
+            stats.dropped_stores += 1
         elif moved.error:
             stats.errors += 1
 
-    def stalled(self, tier: int) -> None:
-        """A load was no longer waited for."""
+    def failed(self, tier: int) -> None:
+        """A probe was not answered, or a load no longer waited for."""
         self.tiers[tier].errors += 1
 
     def dropped(self, tier: int, blocks: int = 1) -> None:

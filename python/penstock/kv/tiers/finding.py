@@ -70,6 +70,8 @@ class Finder:
         fetch.probes -= 1
         hits = sum(moved.found)
         self._counts.probed(tier, hits, len(moved.found) - hits)
+        if moved.error:
+            self._counts.failed(tier)
         for chunk, found in zip(chunks, moved.found, strict=False):
             if found:
                 fetch.found[tier - 1].add(chunk)

@@ -111,7 +111,7 @@ class Loader:
                 if pool.available < piece.blocks:
                     return
                 fetch.pieces.remove(piece)
-                self._counts.stalled(piece.tier)
+                self._counts.failed(piece.tier)
                 for at in range(piece.first, piece.end):
                     pool.release((fetch.blocks[at],))
                     fetch.blocks[at] = pool.take()
