@@ -28,7 +28,7 @@ MOST_ERROR = 1 << 10
 
 def encode_transfer(transfer: Transfer, after: int) -> bytes:
     """`after` counts the plans, from the opening of the tiers on, that a rank has to have computed before:
-    those whose results the engine knew. Other ranks than the one that gave the results may be a little behind.
+    those whose results the engine knew. Other ranks than the one that gave them may be a little behind.
     """
     head = _TRANSFER.pack(
         TRANSFER_MAGIC,

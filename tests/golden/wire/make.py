@@ -59,8 +59,8 @@ FATAL: list[Field] = [
     ("str", "message", "tensor blk.3.attn_q.weight ends at byte 77, the file has 64 — truncated")
 ]
 
-# Three outputs: a first token with log-probabilities of itself and of the prompt and with hits in tiers, a stop,
-# a rejection.
+# Three outputs: a first token with log-probabilities of itself and of the prompt and with hits in tiers, a
+# stop, a rejection.
 STEP: list[Field] = [
     ("u64", "step", 4_294_967_301),
     ("u32", "running", 2),
