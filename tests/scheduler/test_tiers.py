@@ -258,13 +258,16 @@ def test_a_cancelled_request_leaves_its_loads_behind() -> None:
     world.mover.settle()
     world.step()
     assert any(each.kind is TransferKind.LOAD for each in world.mover.waiting)
+    misses = world.tiers.counts.tiers[1].misses
     world.scheduler.cancel(2)
     world.collect()
     assert world.endings[2].finish is FinishReason.CANCELLED
     world.scheduler.check()
+    assert not world.mover.waiting, "what had not begun is cancelled"
     assert world.pool.available < world.pool.num_blocks
     world.settle()
     assert world.pool.available == world.pool.num_blocks
+    assert world.tiers.counts.tiers[1].misses == misses, "what was cancelled was not missing"
 
 
 def test_slow_loads_come_from_the_end_while_the_beginning_is_computed() -> None:

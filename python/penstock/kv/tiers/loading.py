@@ -55,6 +55,7 @@ class Loader:
         if fetch in self._fetches:
             self._fetches.remove(fetch)
         self.drop(piece for piece in fetch.pieces if piece.state is State.WAITING)
+        self._transfers.cancel([piece.id for piece in fetch.pieces if piece.state is State.ISSUED])
         fetch.pieces = []
 
     def drop(self, pieces: Iterable[Piece]) -> None:
@@ -85,7 +86,9 @@ class Loader:
         piece.overdue = self._clock() + max(STALLED * expected, computed, LEAST_STALL)
         blocks = fetch.blocks[piece.first : piece.end]
         done = partial(self._loaded, fetch, piece)
-        self._transfers.begin(TransferKind.LOAD, tier, done, blocks=blocks, slots=piece.slots, keys=piece.key)
+        piece.id = self._transfers.begin(
+            TransferKind.LOAD, tier, done, blocks=blocks, slots=piece.slots, keys=piece.key
+        )
 
     def _loaded(self, fetch: Fetch, piece: Piece, moved: Moved) -> None:
         tier = piece.tier
@@ -93,14 +96,15 @@ class Loader:
         self.backlog[tier] -= piece.blocks * self._block_bytes
         if self._index is not None:
             self._index.release(piece.slots)
-        self._counts.loaded(tier, moved)
+        wanted = piece in fetch.pieces
+        if wanted or moved.done or moved.error:
+            self._counts.loaded(tier, moved)
         if moved.done:
             self._rates.loaded(tier, moved.bytes, moved.seconds)
             piece.state = State.LOADED
-            return
-        if piece in fetch.pieces:
+        elif wanted:
             fetch.pieces.remove(piece)
-        if piece.key:
+        if not moved.done and piece.key and (wanted or moved.error):
             self._stores.forget(tier, piece.key)
 
     def _give_up_stalled(self) -> None:

@@ -33,6 +33,8 @@ class Piece:
     key: bytes = b""
     """Tiers that go by name."""
     state: State = State.WAITING
+    id: int = 0
+    """Of its transfer, once issued."""
     overdue: float = 0.0
     """When it counts as stalled, once issued."""
 

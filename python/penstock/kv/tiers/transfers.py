@@ -39,8 +39,10 @@ class Transfers:
         slots: Sequence[int] = (),
         keys: bytes = b"",
         counts: Sequence[int] = (),
-    ) -> None:
-        """Each block gets a reference until the transfer is answered; `done` is called by `take_in` then."""
+    ) -> int:
+        """Each block gets a reference until the transfer is answered; `done` is called by `take_in` then. The
+        transfer's id.
+        """
         self._last_id += 1
         transfer = Transfer(
             self._last_id, kind, tier, array("i", blocks), array("i", slots), keys, array("i", counts)
@@ -49,6 +51,12 @@ class Transfers:
             self._pool.share(block)
         self._open[transfer.id] = Open(transfer.blocks, done)
         self._carrier.transfer(transfer)
+        return transfer.id
+
+    def cancel(self, ids: Sequence[int]) -> None:
+        """Those that have not begun are answered as not done."""
+        if ids:
+            self._carrier.transfer(Transfer(0, TransferKind.CANCEL, ids=array("q", ids)))
 
     def take_in(self) -> None:
         """Hear of what has ended."""
