@@ -10,7 +10,8 @@ pp2, tp2  two stages, or two tensor-parallel ranks: as Ray actors that are calle
 threads   two tensor-parallel processes with a thread each beside one process with two, by turns.
 
 Loads: random prompts in a closed loop, which shows throughput, and some seconds of the Azure conversation
-trace as it came, which shows latencies. `--short` is for a try.
+trace as it came, which shows latencies. `--loads light` is two requests at a time, one for each stage: there a
+step is short, and what brings it weighs most. `--short` is for a try.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ TITLES = {
 }
 COMMON = "--max-model-len 2048 --threads 2"
 WARM_UP = "serve --random-input-len 256 --random-output-len 16 --max-concurrency 8 --num-prompts 16"
+LOADS = ("random", "azure", "light")
 BAR = 0.9
 """Of the tokens/s of one process with two threads."""
 
@@ -93,23 +95,26 @@ PROSE = (
 )
 
 
-def loads(trace: Path, short: bool) -> dict[str, str]:
+def loads(trace: Path, short: bool, names: Sequence[str]) -> dict[str, str]:
     """What follows `penstock bench`, by name."""
     prompts, seconds = (16, 4) if short else (48, 12)
     common = "--temperature 0"
-    return {
+    known = {
         "random": f"serve --random-input-len 256 --random-output-len 128 --max-concurrency 8 "
         f"--num-prompts {prompts} {common}",
         "azure": f"trace '{trace}' --start 120 --duration {seconds} --time-scale 1.2 --length-scale 0.25 "
         f"--max-model-len 2048 {common}",
+        "light": f"serve --random-input-len 32 --random-output-len 256 --max-concurrency 2 "
+        f"--num-prompts {prompts // 4} {common}",
     }
+    return {name: known[name] for name in names}
 
 
 def command(contest: Contest, parsed: argparse.Namespace, directory: Path) -> list[str]:
     words = [*HERE, "bench", "compare", "--order", contest.order, "--baseline", contest.baseline]
     for name, added in contest.servers.items():
         words += ["--server", f"{name}={BUILT_IN / 'penstock.toml'}", "--args", f"{name}={COMMON} {added}"]
-    for name, load in loads(parsed.trace.resolve(), parsed.short).items():
+    for name, load in loads(parsed.trace.resolve(), parsed.short, parsed.loads).items():
         words += ["--workload", f"{name}: {load}"]
     words += ["--tokenizer", parsed.model, "--model", parsed.model, "--repeats", str(parsed.repeats)]
     words += ["--warm-up", WARM_UP]
@@ -158,12 +163,14 @@ def main() -> None:
     parser = facts.parser(__doc__)
     parser.add_argument("--trace", type=Path, required=True, metavar="CSV")
     parser.add_argument("--only", nargs="+", choices=tuple(CONTESTS), default=list(CONTESTS))
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS[:2]))
+    parser.add_argument("--label", default="", help="added to the names of the results")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--attempts", type=int, default=2, help="of disturbed runs; default: %(default)s")
     parser.add_argument("--quiet-wait", type=float, default=60.0, metavar="S")
     parser.add_argument("--short", action="store_true", help="a quarter of each load")
     parsed = parser.parse_args()
-    stem = facts.stem("tp-pp", parsed.results)
+    stem = facts.stem("-".join(["tp-pp", *parsed.label.split()]), parsed.results)
     summaries: dict[str, Summary] = {}
     for name in parsed.only:
         directory = stem / name
@@ -186,7 +193,10 @@ def lines(
         "",
         *facts.said(about),
         f"* medians of {parsed.repeats} repeat(s); added to all servers: `{COMMON}`",
-        *(f"* {name}: `{facts.shown([load])}`" for name, load in loads(parsed.trace, parsed.short).items()),
+        *(
+            f"* {name}: `{facts.shown([load])}`"
+            for name, load in loads(parsed.trace, parsed.short, parsed.loads).items()
+        ),
         *(line for name, summary in summaries.items() if name == "threads" for line in verdict(summary)),
         "",
         *PROSE,
