@@ -57,6 +57,8 @@ class HostCopy(Protocol):
 
 
 class DirectParts(Protocol):
+    """Knows no streams: what computes or reads the memory has ended before it is handed over."""
+
     def load(self, part: Part, into: Sequence[Memory]) -> Future[None]:
         """Fills the extents of a part, one for each block in order, and verifies what arrived.
 

@@ -78,7 +78,7 @@ class KvikioParts:
             moving = []
             try:
                 for extent in extents:
-                    # One task each: a call of several may answer with an error while some of them still move.
+                    # One task each: a call of several may end with an error while others of them still move.
                     moving.append(begin(extent.memory, extent.bytes, offset, max(extent.bytes, 1)))
                     offset += extent.bytes
             finally:
