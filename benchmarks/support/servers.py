@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -21,13 +22,13 @@ _SAMPLE = re.compile(r"^([\w:]+)\{[^}]*\} ([-+.\deE]+)$", re.MULTILINE)
 
 
 class Server:
-    """`penstock WORDS --port FREE` from the start of the block to its end."""
+    """`penstock WORDS --port FREE` from the start of the block to its end; no `cpus` are all that we have."""
 
     def __init__(self, words: Sequence[str], cpus: Collection[int], log: Path) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.words = [*words, "--port", str(self.port)]
-        self._cpus = cpus
+        self._cpus = cpus or os.sched_getaffinity(0)
         self._log = log
 
     def __enter__(self) -> Server:
