@@ -10,8 +10,8 @@ pp2, tp2  two stages, or two tensor-parallel ranks: as Ray actors that are calle
 threads   two tensor-parallel processes with a thread each beside one process with two, by turns.
 
 Loads: random prompts in a closed loop, which shows throughput, and some seconds of the Azure conversation
-trace as it came, which shows latencies. `--loads light` is two requests at a time, one for each stage: there a
-step is short, and what brings it weighs most. `--short` is for a try.
+trace as it came, which shows latencies. `--loads light` is two requests at a time, one for each stage: there
+a step is short, and what brings it weighs most. `--short` is for a try.
 """
 
 from __future__ import annotations
@@ -187,6 +187,7 @@ def main() -> None:
 def lines(
     summaries: Mapping[str, Summary], about: Mapping[str, Any], parsed: argparse.Namespace
 ) -> Sequence[str]:
+    chosen = loads(parsed.trace, parsed.short, parsed.loads)
     table = [row for name, summary in summaries.items() for row in rows(name, summary)]
     return [
         "# Two ranks, by executor",
