@@ -194,10 +194,7 @@ def lines(
         "",
         *facts.said(about),
         f"* medians of {parsed.repeats} repeat(s); added to all servers: `{COMMON}`",
-        *(
-            f"* {name}: `{facts.shown([load])}`"
-            for name, load in loads(parsed.trace, parsed.short, parsed.loads).items()
-        ),
+        *(f"* {name}: `{facts.shown([load])}`" for name, load in chosen.items()),
         *(line for name, summary in summaries.items() if name == "threads" for line in verdict(summary)),
         "",
         *PROSE,
