@@ -16,8 +16,8 @@ from penstock.kv.tiers import NoTiers, Shape, TierCache, Tiers
 KINDS = {"disk": TierKind.DISK, "redis": TierKind.REMOTE, "object": TierKind.REMOTE}
 TRANSFER_LOOK = 0.0005
 """Seconds between looks at transfers under way while there is nothing else to do."""
-FLUSH_S = 10.0
-"""What stores under way get at the end."""
+FLUSH_S, CLOSE_S = 8.0, 4.0
+"""What waits to be stored gets at the end, and then what ranks have begun. The front door waits 15 s."""
 
 
 def open_tiers(
@@ -33,7 +33,7 @@ def open_tiers(
     if not settings.tiers:
         return NoTiers()
     slots = _ram_slots(config, kv.block_bytes)
-    executor.open_tiers(OpenTiers(identity.hex(), slots, FLUSH_S))
+    executor.open_tiers(OpenTiers(identity.hex(), slots, CLOSE_S))
     from penstock._native import TierIndex
 
     shape = Shape(
