@@ -34,7 +34,7 @@ from penstock.model.locate import locate
 from support import facts
 from support.servers import HERE, Server
 
-SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+SHARES = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """RAM tiers, as shares of all the blocks that the requests leave."""
 BEHIND = 1 / 8
 """The same of the RAM tier that has a disk behind it, which has room for all."""
