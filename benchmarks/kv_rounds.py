@@ -65,7 +65,7 @@ def main() -> None:
     )
     parser.add_argument("--quiet-wait", type=float, default=QUIET_WAIT_S, metavar="S")
     parsed = parser.parse_args()
-    stem = facts.stem("kv-rounds", parsed.results)
+    stem = facts.stem("-".join(["kv-rounds", *parsed.label.split()]), parsed.results)
     measured: dict[str, dict[str, dict[str, Any]]] = {}
     for name in parsed.only:
         for tier in parsed.tiers:
@@ -176,6 +176,7 @@ def lines(rows: Sequence[Sequence[str]], about: Mapping[str, Any]) -> list[str]:
     cases = (
         f"* {name}: {case.prompts} prompts, concurrency {case.concurrency}, {case.rounds} rounds"
         for name, case in CASES.items()
+        if any(row[0].startswith(f"{name} ") for row in rows)
     )
     columns = (
         *(
