@@ -67,7 +67,12 @@ pub(crate) fn check_room(path: &Path, limit: u64, chunk: u64, used: u64) -> Resu
 }
 
 fn make(path: &Path) -> Result<(), StartError> {
-    fs::create_dir(path).map_err(|error| {
+    let made = match fs::create_dir(path) {
+        // Another rank or replica was first.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    };
+    made.map_err(|error| {
         let (shown, parent) = (path.display(), path.parent().unwrap_or(path).display());
         let remedy = match error.kind() {
             io::ErrorKind::NotFound => {

@@ -26,6 +26,23 @@ fn a_missing_directory_is_made() {
 }
 
 #[test]
+fn several_ranks_make_a_missing_directory_at_once() {
+    for _ in 0..50 {
+        let place = Place::new();
+        let path = place.path().join("kv");
+        let gate = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    gate.wait();
+                    Disk::open(options(&path), identity(), least_recently_used()).unwrap();
+                });
+            }
+        });
+    }
+}
+
+#[test]
 fn a_missing_parent_is_refused() {
     let place = Place::new();
     let text = refused(options(&place.path().join("no/kv")));
