@@ -60,6 +60,7 @@ def main() -> None:
     parser = facts.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=tuple(CASES), default=list(CASES))
     parser.add_argument("--tiers", nargs="+", choices=TIERS, default=list(TIERS))
+    parser.add_argument("--label", default="", help="added to the names of the results")
     parser.add_argument(
         "--directory", type=Path, default=Path(tempfile.gettempdir()), help="of the disk tier"
     )
