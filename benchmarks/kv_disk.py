@@ -3,8 +3,8 @@
     python benchmarks/kv_disk.py --program target/release/examples/disk_reads [--directory DIR] [--repeats 3]
 
 Build the program with `cargo build --release -p penstock-kvstore --example disk_reads`; fio is a Debian
-package. Parts are those of SmolLM2-135M (1.97 MB). Cold: the page cache was told to forget the files. Each repeat
-runs fio, then the program, whose three rounds also read the same files without header and checksum.
+package. Parts are those of SmolLM2-135M (1.97 MB). Cold: the page cache was told to forget the files. Each
+repeat runs fio, then the program, whose three rounds also read the same files without header and checksum.
 """
 
 from __future__ import annotations
