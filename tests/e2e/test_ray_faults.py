@@ -36,10 +36,12 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(orders: Path) -> Iterator[RayCluster]:
+def cluster(orders: Path, repository: Path) -> Iterator[RayCluster]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", TOKEN)
+        paths = [str(repository), *filter(None, [os.environ.get("PYTHONPATH")])]
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
         # Actors see the environment of their node.
         patch.setenv(faulty.VARIABLE, str(orders))
         with RayCluster(4) as made:

@@ -12,8 +12,10 @@ use super::index::Candidate;
 use crate::key::PartKey;
 use crate::tier::TierError;
 
-/// Eviction frees this share of the limit more than is needed, so that it does not run for every part.
+/// Eviction frees this share of the limit more than is needed, or room for so many files, so that it does not run for every part and other
+/// writers have what they begin meanwhile.
 const SLACK: u64 = 64;
+const LEAST_SLACK_FILES: u64 = 8;
 /// Share of the free room that one writer uses before it looks at what others did.
 const SHARE: u64 = 8;
 /// How long a store waits for the first look at a large directory.
@@ -66,7 +68,8 @@ impl Directory {
         if let Some(reservation) = self.take(bytes, false) {
             return Ok(reservation);
         }
-        self.evict_to(self.limit.saturating_sub(bytes + self.limit / SLACK));
+        let slack = (self.limit / SLACK).max(LEAST_SLACK_FILES * bytes);
+        self.evict_to(self.limit.saturating_sub(bytes + slack.min(self.limit / 4)));
         self.state().note_free(self.limit);
         self.take(bytes, false).ok_or_else(|| {
             let (limit, root) = (self.limit, self.root.display());

@@ -122,8 +122,10 @@ fn four_processes_keep_one_limit() {
         assert!(writer.wait().unwrap().success());
     }
     println!("at most {most} of {LIMIT} bytes in {looks} looks");
+    // Each may have begun a chunk that the others do not see yet; on a machine so busy that a writer stands still between its look and its
+    // store, another one.
     assert!(
-        most > LIMIT / 2 && most <= LIMIT + WRITERS * CHUNK,
+        most > LIMIT / 2 && most <= LIMIT + 2 * WRITERS * CHUNK,
         "{most} of {LIMIT}"
     );
     // What is there is whole.
