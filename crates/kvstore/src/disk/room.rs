@@ -12,10 +12,11 @@ use super::index::Candidate;
 use crate::key::PartKey;
 use crate::tier::TierError;
 
-/// Eviction frees this share of the limit more than is needed, or room for so many files, so that it does not run for every part and other
-/// writers have what they begin meanwhile.
+/// Eviction frees this share of the limit more than is needed, so that it does not run for every part.
 const SLACK: u64 = 64;
-const LEAST_SLACK_FILES: u64 = 8;
+/// And room for so many files, which other writers may have begun meanwhile, where the limit is that of many more.
+const SLACK_FILES: u64 = 8;
+const MANY: u64 = 16 * SLACK_FILES;
 /// Share of the free room that one writer uses before it looks at what others did.
 const SHARE: u64 = 8;
 /// How long a store waits for the first look at a large directory.
@@ -68,13 +69,20 @@ impl Directory {
         if let Some(reservation) = self.take(bytes, false) {
             return Ok(reservation);
         }
-        let slack = (self.limit / SLACK).max(LEAST_SLACK_FILES * bytes);
-        self.evict_to(self.limit.saturating_sub(bytes + slack.min(self.limit / 4)));
+        self.evict_to(self.limit.saturating_sub(bytes + self.slack(bytes)));
         self.state().note_free(self.limit);
         self.take(bytes, false).ok_or_else(|| {
             let (limit, root) = (self.limit, self.root.display());
             TierError::Full(format!("no room for {bytes} of {limit} bytes in {root}"))
         })
+    }
+
+    fn slack(&self, bytes: u64) -> u64 {
+        let share = self.limit / SLACK;
+        if self.limit < MANY * bytes {
+            return share;
+        }
+        share.max(SLACK_FILES * bytes)
     }
 
     /// Makes the file system's room: it is full though the limit is not reached.
