@@ -154,7 +154,7 @@ def ttft(server: Endpoint, prompt: Sequence[int]) -> float:
 def penstock(tier: str, scratch: Path, parsed: argparse.Namespace, peers: Path) -> Iterator[Endpoint]:
     place = "ram:4GiB" if tier == "ram" else f"disk:{scratch / 'kv'},8GiB"
     words = ["serve", parsed.model, "--served-model-name", "smol", "--no-enable-prefix-caching"]
-    words += ["--kv-cache-memory-bytes", "1GiB", "--kv-tier", place]
+    words += ["--kv-cache-memory-bytes", "1GiB", "--block-size", "16", "--kv-tier", place]
     with Server(words, (), scratch / "server.log") as server:
         yield Endpoint(server.port, "smol")
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
+from penstock.core import TierKind
 from penstock.core.transfer import RAM
 from penstock.kv.tiers.choose import choose
 from penstock.kv.tiers.pieces import Piece, chunks_to_ask, parts_to_ask, reach
@@ -56,7 +57,7 @@ def test_what_is_asked() -> None:
 
 
 def rates(per_token: float, bandwidth: float) -> Rates:
-    made = Rates(2, per_token)
+    made = Rates([TierKind.RAM, TierKind.DISK], per_token)
     made.loaded(1, 1, 1.0)
     for _ in range(500):
         made.loaded(1, 1000, 1000 / bandwidth)
@@ -68,7 +69,7 @@ def test_bandwidth_is_learned() -> None:
 
 
 def test_compute_time_is_learned_with_its_growth() -> None:
-    learned = Rates(1)
+    learned = Rates([TierKind.RAM])
     rng = Random(1)
     for _ in range(300):
         tokens, start = rng.randrange(64, 512), rng.randrange(0, 20_000)

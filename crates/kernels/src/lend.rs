@@ -85,6 +85,26 @@ impl PoolHandle {
         self.pool.blocks()
     }
 
+    /// Has the system give the pool its memory, on a thread of its own that gives way to all others: a block that is first used by a load would
+    /// wait for it. Contents stay as they are. Ends early when nobody else holds the pool.
+    pub fn populate(&self) {
+        let pool = Arc::clone(&self.pool);
+        let name = "penstock-kv-touch".to_owned();
+        let started = std::thread::Builder::new().name(name).spawn(move || {
+            crate::region::give_way();
+            for block in 0..pool.blocks() {
+                let bytes = pool.layout().block_bytes();
+                // SAFETY: the block's memory is the pool's, which is held here.
+                let done = unsafe { crate::region::populate(pool.block(block), bytes) };
+                if !done || Arc::strong_count(&pool) == 1 {
+                    return;
+                }
+            }
+        });
+        // Without that thread, blocks get their memory as they are used.
+        drop(started);
+    }
+
     /// Borrows a block to read it; `None` when somebody writes it, or the pool has no such block.
     pub fn read(&self, block: usize) -> Option<BlockRead> {
         let state = self.pool.states.get(block)?;

@@ -53,6 +53,35 @@ impl Region {
     }
 }
 
+/// Has the system back a range with memory, as if each page had been written to; its contents stay. False where it cannot.
+///
+/// # Safety
+/// The range is mapped.
+#[cfg(target_os = "linux")]
+pub(crate) unsafe fn populate(start: *mut u8, len: usize) -> bool {
+    const PAGE: usize = 4096;
+    let before = start.addr() % PAGE;
+    let len = (before + len).next_multiple_of(PAGE);
+    // SAFETY: pages of a mapped range; the kernel changes no contents.
+    unsafe { libc::madvise(start.sub(before).cast(), len, libc::MADV_POPULATE_WRITE) == 0 }
+}
+
+/// See above.
+///
+/// # Safety
+/// None.
+#[cfg(not(target_os = "linux"))]
+pub(crate) unsafe fn populate(_: *mut u8, _: usize) -> bool {
+    false
+}
+
+/// This thread runs when no other wants to.
+pub(crate) fn give_way() {
+    const LAST: i32 = 19;
+    // SAFETY: no memory is involved; on Linux this is the calling thread's priority alone.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LAST) };
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: mapped in `map`; nobody holds a part any more, or an owner would hold the region.

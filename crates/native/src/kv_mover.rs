@@ -60,6 +60,7 @@ impl KvMover {
         let native = py
             .detach(|| Mover::start(&options, Blocks(decoder.pool())))
             .map_err(|e| PyValueError::new_err(e.to_string()))?;
+        decoder.pool().populate();
         Ok(Self { native })
     }
 

@@ -63,7 +63,7 @@ class TierCache:
         stats: Sequence[TierStats],
         clock: Callable[[], float],
     ) -> None:
-        self.rates = rates = Rates(len(stats))
+        self.rates = rates = Rates(each.kind for each in stats)
         self.counts = counts = Counts(stats)
         self._shape = shape
         self._index = index

@@ -31,16 +31,17 @@ def choose(
 ) -> Choice:
     """Of `pieces`, which begin at block `first` without a gap, those that are there sooner than computed.
 
-    `backlog` is the bytes under way in each tier. Nothing is computed meanwhile where loading takes less than
-    a step of `step_tokens`, which could not be interrupted.
+    `backlog` is the bytes under way in each tier. Nothing is computed meanwhile where that would save less
+    than half a step of `step_tokens`: a step cannot be interrupted when the load is done.
     """
     if not pieces:
         return Choice([], True)
     start, end = first * block_size, pieces[-1].end * block_size
     queued = _queues(pieces, block_bytes, backlog, rates)
     step = rates.compute_seconds(start, min(step_tokens, end - start))
-    whole = max(queued)
-    if whole <= min(step, rates.compute_seconds(start, end - start)):
+    load, compute = max(queued), rates.compute_seconds(start, end - start)
+    # Both together take load x compute / (load + compute), so this is what they save.
+    if load * load / (load + compute) <= step / 2:
         return Choice(list(pieces), True)
     return Choice(_from_the_end(pieces, start, block_size, block_bytes, backlog, rates), False)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from penstock.core import TierKind
 from penstock.core.transfer import RAM
 
-GUESSED = {RAM: 4e9}
+GUESSED = {TierKind.RAM: 4e9, TierKind.DISK: 2e9, TierKind.REMOTE: 5e8}
 """Bytes per second of a tier that has not loaded anything yet."""
-GUESSED_NAMED = 5e8
 LANES_NAMED = 2.0
 """Loads of a named tier that help each other."""
 MEMORY = 0.9
@@ -22,8 +24,8 @@ class Rates:
     depend on the position, attention grows with it. Both are fitted by least squares over decaying sums.
     """
 
-    def __init__(self, tiers: int, seconds_per_token: float = 1e-3) -> None:
-        self._bandwidth = [GUESSED.get(tier, GUESSED_NAMED) for tier in range(tiers)]
+    def __init__(self, tiers: Iterable[TierKind], seconds_per_token: float = 1e-3) -> None:
+        self._bandwidth = [GUESSED[kind] for kind in tiers]
         self._a, self._b = seconds_per_token, 0.0
         self._sums = [0.0] * 5
 
