@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +60,15 @@ def main() -> None:
     parser = facts.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=tuple(CASES), default=list(CASES))
     parser.add_argument("--tiers", nargs="+", choices=TIERS, default=list(TIERS))
+    parser.add_argument("--prompts", type=int, help="of a round; default: by case")
+    parser.add_argument("--rounds", type=int, help="default: by case")
     parser.add_argument("--label", default="", help="added to the names of the results")
     parser.add_argument(
         "--directory", type=Path, default=Path(tempfile.gettempdir()), help="of the disk tier"
     )
     parser.add_argument("--quiet-wait", type=float, default=QUIET_WAIT_S, metavar="S")
     parsed = parser.parse_args()
+    cases = {name: case_of(name, parsed) for name in parsed.only}
     stem = facts.stem("-".join(["kv-rounds", *parsed.label.split()]), parsed.results)
     measured: dict[str, dict[str, dict[str, Any]]] = {}
     for name in parsed.only:
@@ -73,17 +76,21 @@ def main() -> None:
             if tier == "redis" and shutil.which(REDIS) is None:
                 print(f"{name} {tier}: skipped, {REDIS} is not installed: apt-get install redis-server")
                 continue
-            measured.setdefault(name, {})[tier] = measure(name, tier, parsed)
+            measured.setdefault(name, {})[tier] = measure(name, cases[name], tier, parsed)
     about = facts.gather(parsed.peers.expanduser(), (), sys.argv)
     if shutil.which(REDIS):
         about["versions"]["redis"] = first_line_with_digit([REDIS, "--version"]) or "unknown"
     rows = list(table(measured))
-    facts.write(stem, lines(rows, about), {**about, "measured": measured})
+    facts.write(stem, lines(rows, about, cases), {**about, "measured": measured})
     plot(measured, stem.with_name(stem.name + ".png"))
 
 
-def measure(name: str, tier: str, parsed: argparse.Namespace) -> dict[str, Any]:
-    case = CASES[name]
+def case_of(name: str, parsed: argparse.Namespace) -> Case:
+    asked = {key: getattr(parsed, key) for key in ("prompts", "rounds") if getattr(parsed, key)}
+    return replace(CASES[name], **asked)
+
+
+def measure(name: str, case: Case, tier: str, parsed: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=parsed.directory) as scratch, redis(tier) as url:
         words = serve_words(case, tier, Path(scratch), url, parsed)
         wait_until_quiet(parsed.quiet_wait, MAX_FOREIGN)
@@ -173,11 +180,10 @@ def _cells(found: Mapping[str, Any], plain: Mapping[str, float] | None) -> list[
     ]
 
 
-def lines(rows: Sequence[Sequence[str]], about: Mapping[str, Any]) -> list[str]:
+def lines(rows: Sequence[Sequence[str]], about: Mapping[str, Any], chosen: Mapping[str, Case]) -> list[str]:
     cases = (
         f"* {name}: {case.prompts} prompts, concurrency {case.concurrency}, {case.rounds} rounds"
-        for name, case in CASES.items()
-        if any(row[0].startswith(f"{name} ") for row in rows)
+        for name, case in chosen.items()
     )
     columns = (
         *(
