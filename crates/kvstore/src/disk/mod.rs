@@ -259,7 +259,9 @@ impl Disk {
     fn make_shard(&self, shard: &Path) -> Result<(), Error> {
         std::fs::create_dir_all(shard)?;
         let store = self.directory.root.join(&self.store.0);
-        let temporary = shard.join(format!("{}identity", self.directory.mine));
+        // Several threads may be the first at once.
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let temporary = shard.join(format!("{}{number}", self.directory.mine));
         identity_file::ensure(&store, &temporary, &self.identity)
     }
 
