@@ -20,7 +20,7 @@ from penstock import core
 from penstock.config import FLAGS, EngineConfig, Raw, resolve
 from penstock.core import FinishReason, InvalidValueError, LogprobRow, PenstockError, StepOutput
 from penstock.engine import Flights, start
-from penstock.engine.tiers import TRANSFER_LOOK, flush
+from penstock.engine.tiers import flush
 from penstock.model.locate import locate
 
 if TYPE_CHECKING:
@@ -234,8 +234,8 @@ class LLM:
         if self._flights:
             if error := self._flights.land().error:
                 raise error
-        elif self._started.scheduler.tiers.busy:
-            time.sleep(TRANSFER_LOOK)
+        elif (tiers := self._started.scheduler.tiers).busy:
+            time.sleep(tiers.look)
 
     def _take(self, row: StepOutput, pending: dict[int, _Pending]) -> None:
         held = pending[row.id]

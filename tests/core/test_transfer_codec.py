@@ -49,7 +49,15 @@ TRANSFERS = st.builds(
     columns("q"),
 )
 MOVED = st.builds(
-    Moved, U64, st.booleans(), st.binary(max_size=40), U64, SECONDS, SECONDS, st.text(max_size=100)
+    Moved,
+    U64,
+    st.booleans(),
+    st.binary(max_size=40),
+    U64,
+    SECONDS,
+    SECONDS,
+    st.text(max_size=100),
+    st.booleans(),
 )
 OPENED = st.builds(OpenTiers, st.text(), st.integers(0, 2**40), SECONDS)
 

@@ -47,7 +47,7 @@ def test_a_tier_is_as_well_as_on_its_worst_rank(breakers: list[str], state: Tier
 def test_a_store_without_room_is_no_error() -> None:
     tiers = cache()
     tiers.counts.stored(
-        1, Moved(1, False, error="disk:/kv: full: 12 bytes are left of the daily write budget")
+        1, Moved(1, False, error="disk:/kv: full: 12 bytes are left of the daily write budget", full=True)
     )
     tiers.counts.stored(1, Moved(2, False, error="disk:/kv: no such device"))
     disk = tiers.counts.tiers[1]

@@ -172,9 +172,10 @@ fn write_moved<'py>(py: Python<'py>, moved: Moved) -> PyResult<Bound<'py, PyAny>
         seconds,
         waited,
         error,
+        full,
     } = moved;
     let found = PyBytes::new(py, &found);
     MOVED
         .import(py, "penstock.core.transfer", "Moved")?
-        .call1((id, done, found, bytes, seconds, waited, error))
+        .call1((id, done, found, bytes, seconds, waited, error, full))
 }

@@ -83,3 +83,5 @@ class Moved:
     """In the queue."""
     error: str = ""
     """Why not, when not done; empty for what was only not there, or was cancelled."""
+    full: bool = False
+    """STORE: whether that was for want of room, or of what the day may write."""

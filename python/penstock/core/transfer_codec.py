@@ -18,7 +18,7 @@ from penstock.core.transfer import KEY_BYTES, Moved, OpenTiers, Transfer, Transf
 _TRANSFER = struct.Struct("<4s2Q2B5I")
 """Magic, plans before it, id, kind, tier, then how many blocks, slots, keys, counts and ids follow."""
 _MOVED = struct.Struct("<QBQ2d2I")
-"""The fields of Moved in their order; of `found` and `error` the bytes that follow."""
+"""The fields of Moved, `done` and `full` as bits of one; of `found` and `error` the bytes that follow."""
 TRANSFER_MAGIC = b"TRN1"
 OPEN = b"O"
 END = b"E"
@@ -81,7 +81,8 @@ def encode_moved(batch: Iterable[Moved], capacity: int) -> Iterator[bytes]:
     size = 0
     for moved in batch:
         error = moved.error.encode(errors="replace")[:MOST_ERROR]
-        head = (moved.id, moved.done, moved.bytes, moved.seconds, moved.waited, len(moved.found), len(error))
+        marks = moved.done | moved.full << 1
+        head = (moved.id, marks, moved.bytes, moved.seconds, moved.waited, len(moved.found), len(error))
         part = _MOVED.pack(*head) + moved.found + error
         if parts and size + len(part) > capacity:
             yield b"".join(parts)
@@ -97,8 +98,10 @@ def decode_moved(data: bytes) -> tuple[Moved, ...]:
     reader = Reader(data)
     found = []
     while reader.left():
-        number, done, size, seconds, waited, chunks, error = reader.take(_MOVED)
-        moved = Moved(number, bool(done), reader.raw(chunks), size, seconds, waited)
+        number, marks, size, seconds, waited, chunks, error = reader.take(_MOVED)
+        moved = Moved(
+            number, bool(marks & 1), reader.raw(chunks), size, seconds, waited, full=bool(marks & 2)
+        )
         moved.error = reader.raw(error).decode(errors="replace")
         found.append(moved)
     return tuple(found)

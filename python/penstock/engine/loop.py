@@ -16,7 +16,7 @@ from typing import Protocol
 from penstock.core import KvCommand, PenstockError, Request
 from penstock.engine.admin import KvAdmin
 from penstock.engine.flights import Flights
-from penstock.engine.tiers import TRANSFER_LOOK, flush
+from penstock.engine.tiers import flush
 from penstock.executor import Executor
 from penstock.scheduler import Scheduler
 from penstock.wire import Cancel, EngineFrame, FrontFrame, Shutdown, Step
@@ -115,13 +115,11 @@ class Engine:
         self._executor.check()
         outputs_due = self._scheduler.has_outputs()
         wait = self._last_sent + HEARTBEAT - self._clock()
-        if self._scheduler.tiers.busy:
-            wait = min(max(wait, 0.0), TRANSFER_LOOK)
-        if outputs_due or self._clock() >= self._last_sent + HEARTBEAT:
+        if outputs_due or wait <= 0:
             self._publish(0, 0.0)
             self._collect()
         else:
-            self._take_in(wait)
+            self._take_in(min(wait, self._scheduler.tiers.look))
 
     def _collect(self) -> None:
         """The collector runs while nobody waits, and once after each stretch of work."""

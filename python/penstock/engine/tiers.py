@@ -14,8 +14,6 @@ from penstock.kv import BlockPool
 from penstock.kv.tiers import NoTiers, Shape, TierCache, Tiers
 
 KINDS = {"disk": TierKind.DISK, "redis": TierKind.REMOTE, "object": TierKind.REMOTE}
-TRANSFER_LOOK = 0.0005
-"""Seconds between looks at transfers under way while there is nothing else to do."""
 FLUSH_S, CLOSE_S = 8.0, 4.0
 """What waits to be stored gets at the end, and then what ranks have begun. The front door waits 15 s."""
 
@@ -56,7 +54,7 @@ def flush(tiers: Tiers) -> None:
     deadline = time.monotonic() + FLUSH_S
     while tiers.busy and time.monotonic() < deadline:
         tiers.turn()
-        time.sleep(TRANSFER_LOOK)
+        time.sleep(tiers.look)
 
 
 def kinds(settings: TiersConfig) -> TierKinds:

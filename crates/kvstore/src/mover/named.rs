@@ -309,6 +309,7 @@ impl<P: Pool> Named<P> {
             Err(TierError::Missing) => (false, String::new()),
             Err(error) => (false, format!("{}: {error}", self.tier.name())),
         };
+        let full = matches!(result, Err(TierError::Full(_)));
         let brought = result.unwrap_or_default();
         job.reply.send(Moved {
             id: job.id,
@@ -318,6 +319,7 @@ impl<P: Pool> Named<P> {
             seconds: took.as_secs_f64(),
             waited: waited.as_secs_f64(),
             error,
+            full,
         });
         self.refuse(skipped.0, &skipped.1);
         stays

@@ -72,6 +72,8 @@ pub struct Moved {
     pub waited: f64,
     /// Why not, when not done; empty for what was only not there, or was cancelled.
     pub error: String,
+    /// Store: whether that was for want of room, or of what the day may write.
+    pub full: bool,
 }
 
 impl Moved {

@@ -11,6 +11,7 @@ turn                     once for each round of the engine: what has ended, what
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -79,6 +80,11 @@ class TierCache:
     def busy(self) -> bool:
         """Whether something is under way, or waits for its turn."""
         return bool(self._transfers) or bool(self._stores)
+
+    @property
+    def look(self) -> float:
+        """Seconds until the next turn, while there is nothing else to do."""
+        return self._transfers.look if self.busy else math.inf
 
     def turn(self) -> None:
         self._transfers.take_in()

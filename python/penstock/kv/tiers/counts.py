@@ -9,9 +9,6 @@ from penstock.core import Decisions, TierStats
 from penstock.core.transfer import Moved
 from penstock.kv.tiers.fetch import Fetch
 
-NO_ROOM = ": full: "
-"""In the error of a store for which a tier had no room, or nothing left of its daily budget."""
-
 
 @dataclass(slots=True)
 class Counts:
@@ -49,7 +46,7 @@ class Counts:
         if moved.done:
             stats.stored_bytes += moved.bytes
             stats.store.observe(moved.seconds)
-        elif NO_ROOM in moved.error:
+        elif moved.full:
             stats.dropped_stores += 1
         elif moved.error:
             stats.errors += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 
 from penstock.core import StepPlan, TierTokens
@@ -19,6 +20,7 @@ class NoTiers:
 
     present = False
     busy = False
+    look = math.inf
 
     def tables(self) -> tuple[array[int], ...]:
         return ()

@@ -52,9 +52,9 @@ class Stores:
 
     def add(self, digests: Sequence[bytes]) -> None:
         for tier, (queue, known) in enumerate(zip(self.queues, self._known, strict=True), start=1):
-            store = ChunkStore(tier, tuple(digests))
-            if store.key in known:
+            if digests[-1] in known:
                 continue
+            store = ChunkStore(tier, tuple(digests))
             self.know(tier, store.key)
             if len(queue) >= MOST_QUEUED:
                 self.forget(tier, queue.popleft().key)

@@ -10,6 +10,9 @@ from penstock.core.transfer import Moved, Transfer, TransferKind
 from penstock.kv.pool import BlockPool
 from penstock.kv.tiers.contract import Carrier
 
+LOOK, LOOK_LATER, OFTEN = 0.0005, 0.01, 400
+"""Seconds between looks, and what they become after so many in vain: a tier that stands still is cheap."""
+
 Done = Callable[[Moved], None]
 
 
@@ -25,6 +28,7 @@ class Transfers:
         self._carrier = carrier
         self._open: dict[int, Open] = {}
         self._last_id = 0
+        self._in_vain = 0
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -44,6 +48,7 @@ class Transfers:
         transfer's id.
         """
         self._last_id += 1
+        self._in_vain = 0
         transfer = Transfer(
             self._last_id, kind, tier, array("i", blocks), array("i", slots), keys, array("i", counts)
         )
@@ -58,9 +63,16 @@ class Transfers:
         if ids:
             self._carrier.transfer(Transfer(0, TransferKind.CANCEL, ids=array("q", ids)))
 
+    @property
+    def look(self) -> float:
+        """Seconds until something may have ended; more when nothing has for long."""
+        return LOOK if self._in_vain < OFTEN else LOOK_LATER
+
     def take_in(self) -> None:
         """Hear of what has ended."""
-        for moved in self._carrier.moved():
+        ended = self._carrier.moved()
+        self._in_vain = 0 if ended else self._in_vain + 1
+        for moved in ended:
             each = self._open.pop(moved.id)
             self._pool.release(each.blocks)
             each.done(moved)

@@ -155,6 +155,7 @@ fn what_a_tier_says_of_one_part_does_not_open_the_breaker() {
         for id in 10..30 {
             let moved = rig.run(chunk(id, kind, 1, 2, &[0]));
             assert_eq!((moved.done, moved.error.as_str()), (false, error));
+            assert_eq!(moved.full, counter == "full");
         }
         assert_eq!(rig.tier_report(1)[counter], 20);
         assert_eq!(rig.tier_report(1)["opened"], 0);
