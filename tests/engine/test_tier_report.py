@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from penstock.core import TierKind, TierState, TierStats
+from penstock.core import TierKind, TierReport, TierState, TierStats
 from penstock.core.transfer import Moved
 from penstock.engine.report import tier_report
 from penstock.kv.pool import BlockPool
-from penstock.kv.tiers import Shape, TierCache
+from penstock.kv.tiers import NoTiers, Shape, TierCache
 
 from tests.fakes.executor import FakeExecutor
 
@@ -42,6 +42,10 @@ def test_a_tier_is_as_well_as_on_its_worst_rank(breakers: list[str], state: Tier
     (disk,) = tier_report(cache(), [mover(breaker) for breaker in breakers]).tiers
     assert disk.state is state
     assert (disk.evicted_chunks, disk.quarantined_chunks, disk.used_bytes) == (6, 4, 5)
+
+
+def test_without_tiers_there_is_nothing_to_report() -> None:
+    assert tier_report(NoTiers(), []) == TierReport()
 
 
 def test_a_store_without_room_is_no_error() -> None:

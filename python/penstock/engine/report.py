@@ -7,16 +7,14 @@ from collections.abc import Iterable
 from copy import deepcopy
 
 from penstock.core import TierReport, TierState
-from penstock.kv.tiers import TierCache, Tiers
+from penstock.kv.tiers import Tiers
 
 STATES = {"closed": TierState.SERVING, "open": TierState.SKIPPED, "trying": TierState.TRYING}
 
 
 def tier_report(tiers: Tiers, movers: Iterable[str]) -> TierReport:
     """Counters of several ranks are added; a tier is skipped when it is by one of them."""
-    if not isinstance(tiers, TierCache):
-        return TierReport()
-    counts = tiers.counts
+    counts, ram = tiers.counts, tiers.ram()
     stats = deepcopy(list(counts.tiers))
     for text in movers:
         said = {each["name"]: each for each in json.loads(text).get("tiers", [])}
@@ -27,7 +25,6 @@ def tier_report(tiers: Tiers, movers: Iterable[str]) -> TierReport:
             each.quarantined_chunks += rank.get("damaged", 0)
             each.used_bytes = max(each.used_bytes, counters.get("used_bytes", 0))
             each.state = max(each.state, STATES.get(rank.get("breaker", "closed"), TierState.SERVING))
-    ram = tiers.ram()
     stats[0].used_bytes, stats[0].evicted_chunks = ram.used_bytes, ram.evicted
     return TierReport(
         tiers=stats if ram.slots else stats[1:],

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from array import array
 
-from penstock.core import StepPlan, TierTokens
+from penstock.core import StepPlan, TierKind, TierStats, TierTokens
+from penstock.kv.tiers.counts import Counts
 from penstock.kv.tiers.fetch import Fetch
+from penstock.kv.tiers.ram import RamReport
 
 NOTHING = Fetch([], 1, 0.0)
 """Of a sequence that has not asked yet, or has nobody to ask."""
@@ -21,6 +23,9 @@ class NoTiers:
     present = False
     busy = False
     look = math.inf
+
+    def __init__(self) -> None:
+        self.counts = Counts([TierStats("ram", TierKind.RAM)])
 
     def tables(self) -> tuple[array[int], ...]:
         return ()
@@ -53,6 +58,9 @@ class NoTiers:
     def ended(self, digests: list[bytes], end: int) -> None: ...
 
     def turn(self) -> None: ...
+
+    def ram(self) -> RamReport:
+        return RamReport()
 
     def remove(self, digests: list[bytes]) -> int:
         return 0
