@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use penstock_kvstore::disk::{Direct, Disk, DiskOptions, least_recently_used};
-use penstock_kvstore::{PartKey, StoreIdentity, Tier};
+use penstock_kvstore::{About, PartKey, StoreIdentity, Tier};
 use rustix::fs::{Advice, Mode, OFlags};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -175,6 +175,7 @@ fn main() -> Outcome<()> {
         Ok(disk.store(
             &bench.keys[at],
             &slices.iter().map(|slice| &**slice).collect::<Vec<_>>(),
+            &About::default(),
         )?)
     })?;
     println!(

@@ -5,6 +5,18 @@ use serde::{Deserialize, Serialize};
 /// Name of a prefix (`crates/prefix`).
 pub type Digest = [u8; 32];
 
+/// Bytes of a digest that say whose it is.
+pub const GROUP_BYTES: usize = 4;
+
+/// Whose a prefix is: the first bytes of all its digests. Zero: of requests without an adapter and a salt.
+pub type Group = [u8; GROUP_BYTES];
+
+/// The group of what `digest` names.
+pub fn group(digest: &Digest) -> Group {
+    let [a, b, c, d, ..] = *digest;
+    [a, b, c, d]
+}
+
 /// Everything beside the tokens that decides the bytes of a part; two engines share exactly when these are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreIdentity {

@@ -2,7 +2,16 @@
 
 use std::time::Duration;
 
-use crate::key::{Digest, PartKey};
+use crate::key::{Digest, Group, PartKey};
+
+/// What is known of a chunk beside its bytes: what it continues, and what computing it took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct About {
+    /// Name of the prefix that ends where the chunk begins; None: there is none, or it is not known.
+    pub parent: Option<Digest>,
+    /// Microseconds that computing the whole chunk takes, on all ranks together; 0: not known.
+    pub cost_us: f32,
+}
 
 /// A store of parts. Methods block; the mover calls them from its own threads, several at once.
 pub trait Tier: Send + Sync {
@@ -16,11 +25,11 @@ pub trait Tier: Send + Sync {
     /// contents of `into` are then unspecified. `Failed` when the tier cannot say.
     fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError>;
 
-    /// Keeps a part; returns when others can load it. A part that is there already is left as it is.
+    /// Keeps a part; returns when others can load it. A part that is there already is left as it is. `about` helps to decide how long it stays.
     ///
     /// # Errors
     /// `Full` when there is no room for it and none can be made, `Failed` otherwise. Nothing half-written is ever found.
-    fn store(&self, key: &PartKey, from: &[&[u8]]) -> Result<(), TierError>;
+    fn store(&self, key: &PartKey, from: &[&[u8]], about: &About) -> Result<(), TierError>;
 
     /// Whether each of `keys` is there. Must be cheap: the mover asks before every load of a prompt.
     ///
@@ -34,11 +43,11 @@ pub trait Tier: Send + Sync {
     /// `Failed`. What is not there is no error.
     fn remove(&self, digest: &Digest) -> Result<(), TierError>;
 
-    /// Forgets everything of this identity.
+    /// Forgets everything of this identity, or what one group left.
     ///
     /// # Errors
     /// As `remove`.
-    fn clear(&self) -> Result<(), TierError>;
+    fn clear(&self, group: Option<Group>) -> Result<(), TierError>;
 
     /// Upkeep between requests (eviction, scanning what other processes wrote); called about every second from one thread.
     fn tick(&self) {}

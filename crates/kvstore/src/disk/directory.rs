@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::index::{Candidate, Index, Store};
 use super::{Worth, identity_file, layout, listing};
-use crate::key::{Digest, PartKey};
+use crate::key::{self, Digest, Group, PartKey};
 use crate::tier::TierError;
 
 /// A file that nobody committed in this time never will be.
@@ -221,14 +221,16 @@ impl Directory {
         self.remove_chunk(store, digest).map(drop)
     }
 
-    /// Removes all chunks of a store, those that others wrote lately too.
-    pub(crate) fn remove_store(&self, store: usize) -> io::Result<()> {
+    /// Removes all chunks of a store, or those of one group; those that others wrote lately too.
+    pub(crate) fn remove_store(&self, store: usize, group: Option<Group>) -> io::Result<()> {
         for shard in 0..layout::SHARDS {
             self.look_at_shard(store, shard, Some(unix_now()))?;
         }
         let digests: Vec<Digest> = {
             let state = self.state();
-            let own = state.index.chunks().filter(|(of, ..)| *of == store);
+            let own = state.index.chunks().filter(|(of, digest, _)| {
+                *of == store && group.is_none_or(|group| key::group(digest) == group)
+            });
             own.map(|(_, digest, _)| *digest).collect()
         };
         digests

@@ -31,8 +31,8 @@ pub use self::io::Direct;
 use self::io::Io;
 pub use self::outside::PAYLOAD_AT;
 use crate::format::{Header, HeaderPage};
-use crate::key::{Digest, PartKey, StoreIdentity};
-use crate::tier::{StartError, Tier, TierError};
+use crate::key::{Digest, Group, PartKey, StoreIdentity};
+use crate::tier::{About, StartError, Tier, TierError};
 
 /// The time of a file is renewed on use when it is older: the order of use is known to the minute, and reading seldom writes.
 const RENEWED: Duration = Duration::from_secs(60);
@@ -353,7 +353,7 @@ impl Tier for Disk {
         self.load_with(key, given, |file| self.io.read(file, into))
     }
 
-    fn store(&self, key: &PartKey, from: &[&[u8]]) -> Result<(), TierError> {
+    fn store(&self, key: &PartKey, from: &[&[u8]], _about: &About) -> Result<(), TierError> {
         let given = from.iter().map(|slice| slice.len()).sum();
         self.store_with(key, given, &|file, header| {
             self.io.write(file, from, header)
@@ -381,8 +381,8 @@ impl Tier for Disk {
         removed.map_err(|error| failed("removing from", &self.directory.root, &error))
     }
 
-    fn clear(&self) -> Result<(), TierError> {
-        let cleared = self.directory.remove_store(self.store.1);
+    fn clear(&self, group: Option<Group>) -> Result<(), TierError> {
+        let cleared = self.directory.remove_store(self.store.1, group);
         cleared.map_err(|error| failed("clearing", &self.directory.root, &error))
     }
 

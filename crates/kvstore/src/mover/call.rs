@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::queue::Work;
 use super::transfer::Pool;
 use crate::key::{Digest, PartKey};
-use crate::tier::{Tier, TierError};
+use crate::tier::{About, Tier, TierError};
 
 /// The part of every block that one rank has.
 #[derive(Clone, Debug)]
@@ -59,10 +59,11 @@ impl Share {
         tier: &dyn Tier,
         digest: Digest,
         blocks: &[impl Deref<Target = [u8]>],
+        about: &About,
     ) -> Result<u64, TierError> {
         for (head, key) in self.keys(digest, blocks.len() as u16).enumerate() {
             let extents = blocks.iter().map(|b| &b[self.extent(head)]);
-            tier.store(&key, &extents.collect::<Vec<_>>())?;
+            tier.store(&key, &extents.collect::<Vec<_>>(), about)?;
         }
         Ok(self.bytes(blocks.len()))
     }
@@ -98,13 +99,17 @@ impl Share {
         };
         let call = || match work {
             Work::Load { digest, blocks } => self.load(tier, *digest, blocks).map(moved),
-            Work::Store { digest, blocks } => self.store(tier, *digest, blocks).map(moved),
+            Work::Store {
+                digest,
+                blocks,
+                about,
+            } => self.store(tier, *digest, blocks, about).map(moved),
             Work::Probe { chunks } => {
                 let found = self.probe(tier, chunks)?;
                 Ok(Brought { bytes: 0, found })
             }
             Work::Remove { digests } if digests.is_empty() => {
-                tier.clear()?;
+                tier.clear(None)?;
                 Ok(moved(0))
             }
             Work::Remove { digests } => {

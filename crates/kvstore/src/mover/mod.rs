@@ -36,7 +36,7 @@ use ram::{Borrowed, Ram};
 pub use transfer::{Kind, Moved, Pool, Transfer};
 
 use crate::key::Digest;
-use crate::tier::{StartError, Tier};
+use crate::tier::{About, StartError, Tier};
 
 /// Makes a tier from what the options say.
 pub(crate) type Open<'a> = &'a dyn Fn(&TierSpec, &Options) -> Result<Box<dyn Tier>, StartError>;
@@ -227,7 +227,12 @@ impl<P: Pool> Mover<P> {
         };
         let work = if transfer.kind == Kind::Store {
             let blocks = self.borrow(blocks, |block| self.pool.read(block))?;
-            Work::Store { digest, blocks }
+            let about = About::default();
+            Work::Store {
+                digest,
+                blocks,
+                about,
+            }
         } else {
             let blocks = self.borrow(blocks, |block| self.pool.write(block))?;
             Work::Load { digest, blocks }

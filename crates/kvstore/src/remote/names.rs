@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use crate::format::{Header, HeaderPage, VERSION, checksum};
-use crate::key::{Digest, PartKey, StoreIdentity};
+use crate::key::{Digest, Group, PartKey, StoreIdentity};
+use crate::tier::About;
 
 /// Names and headers of one identity's parts.
 pub(super) struct Names {
@@ -28,9 +29,14 @@ impl Names {
         format!("{}/{}", self.root, hex(digest))
     }
 
-    /// A pattern for all chunks, in the manner of Redis.
-    pub(super) fn all(&self) -> String {
-        format!("{}/*", self.root)
+    /// A pattern for all chunks, or those of one group, in the manner of Redis.
+    pub(super) fn pattern(&self, group: Option<Group>) -> String {
+        format!("{}/{}*", self.root, Self::start(group))
+    }
+
+    /// What the names of a group's chunks begin with, below the root.
+    pub(super) fn start(group: Option<Group>) -> String {
+        group.map_or_else(String::new, |group| hex(&group))
     }
 
     /// Where all chunks are.
@@ -45,7 +51,7 @@ impl Names {
     }
 
     /// The page in front of the payload `from`.
-    pub(super) fn header(&self, key: &PartKey, from: &[&[u8]]) -> HeaderPage {
+    pub(super) fn header(&self, key: &PartKey, from: &[&[u8]], _about: &About) -> HeaderPage {
         let header = Header {
             identity: self.identity,
             key: *key,
@@ -68,10 +74,10 @@ impl Names {
     }
 }
 
-fn hex(digest: &Digest) -> String {
-    digest
+fn hex(bytes: &[u8]) -> String {
+    bytes
         .iter()
-        .fold(String::with_capacity(64), |mut text, byte| {
+        .fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
             // writing to a String cannot fail
             let _ = write!(text, "{byte:02x}");
             text

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use penstock_kvstore::disk::{Direct, Disk, DiskOptions, least_recently_used};
-use penstock_kvstore::{PartKey, StoreIdentity, Tier, TierError};
+use penstock_kvstore::{About, PartKey, StoreIdentity, Tier, TierError};
 
 /// A directory that goes with the test.
 pub(crate) struct Place(PathBuf);
@@ -119,7 +119,7 @@ pub(crate) fn store(disk: &Disk, key: &PartKey) -> Result<(), TierError> {
     let blocks: Vec<&[u8]> = bytes
         .chunks(bytes.len() / usize::from(key.blocks))
         .collect();
-    disk.store(key, &blocks)
+    disk.store(key, &blocks, &About::default())
 }
 
 /// Loads a part and checks that a hit has the right bytes.

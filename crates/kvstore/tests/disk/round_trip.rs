@@ -1,5 +1,5 @@
 use penstock_kvstore::disk::{Direct, Disk, DiskOptions, least_recently_used};
-use penstock_kvstore::{PartKey, StoreIdentity, Tier, TierError};
+use penstock_kvstore::{About, PartKey, StoreIdentity, Tier, TierError};
 use proptest::prelude::*;
 
 use crate::fixtures::{
@@ -49,7 +49,7 @@ proptest! {
         let mut from = Memory::new(key.payload_bytes(&identity), shift);
         let wanted = payload(&key, &identity);
         from.get().copy_from_slice(&wanted);
-        disk.store(&key, &from.get().chunks(extent).collect::<Vec<_>>()).unwrap();
+        disk.store(&key, &from.get().chunks(extent).collect::<Vec<_>>(), &About::default()).unwrap();
         // The writer, and another that opens the directory later.
         for disk in [disk, Disk::open(options, identity.clone(), least_recently_used()).unwrap()] {
             let mut into = Memory::new(wanted.len(), shift);
@@ -133,7 +133,7 @@ fn slices_that_are_not_the_part_are_refused() {
     let place = Place::new();
     let disk = open(&place);
     assert!(matches!(
-        disk.store(&key(1, 0), &[&[0; 100]]),
+        disk.store(&key(1, 0), &[&[0; 100]], &About::default()),
         Err(TierError::Failed(_))
     ));
     assert!(matches!(
@@ -145,7 +145,7 @@ fn slices_that_are_not_the_part_are_refused() {
         ..key(1, 0)
     };
     assert!(matches!(
-        disk.store(&beyond, &[&[0; 16384]]),
+        disk.store(&beyond, &[&[0; 16384]], &About::default()),
         Err(TierError::Failed(_))
     ));
 }

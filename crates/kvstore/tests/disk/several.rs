@@ -24,7 +24,7 @@ fn clearing_forgets_what_others_wrote_and_leaves_other_identities() {
     (0..5).for_each(|number| store(&one, &key(number, 0)).unwrap());
     (5..9).for_each(|number| store(&two, &key(number, 0)).unwrap());
     store(&stranger, &key(0, 0)).unwrap();
-    one.clear().unwrap();
+    one.clear(None).unwrap();
     let keys: Vec<PartKey> = (0..9).map(|number| key(number, 0)).collect();
     assert_eq!(one.probe(&keys).unwrap(), [false; 9]);
     assert_eq!(stranger.probe(&keys[..1]).unwrap(), [true]);

@@ -96,7 +96,7 @@ fn act(tier: &dyn Tier, model: &mut HashMap<PartKey, u64>, action: Action) {
             model.retain(|key, _| key.digest != [chunk; 32]);
         }
         Action::Clear => {
-            tier.clear().unwrap();
+            tier.clear(None).unwrap();
             model.clear();
         }
         Action::Probe => {

@@ -7,12 +7,12 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use crate::disk::Direct;
-use crate::key::{Digest, PartKey, StoreIdentity};
+use crate::key::{Digest, Group, PartKey, StoreIdentity};
 use crate::mover::clock::{Clock, Monotonic};
 use crate::mover::limits::Limits;
 use crate::mover::transfer::{Kind, Moved, Pool, Transfer};
 use crate::mover::{Mover, Options, TierSpec};
-use crate::tier::{Tier, TierError};
+use crate::tier::{About, Tier, TierError};
 
 /// Bytes of one layer of a head of a block; two layers.
 pub(super) const TILE: usize = 12;
@@ -205,7 +205,7 @@ impl Tier for Shared {
         Ok(())
     }
 
-    fn store(&self, key: &PartKey, from: &[&[u8]]) -> Result<(), TierError> {
+    fn store(&self, key: &PartKey, from: &[&[u8]], _: &About) -> Result<(), TierError> {
         self.1
             .call(format!("store {}.{}", key.digest[0], key.head))?;
         assert_eq!(from.len(), usize::from(key.blocks));
@@ -229,9 +229,10 @@ impl Tier for Shared {
         Ok(())
     }
 
-    fn clear(&self) -> Result<(), TierError> {
-        self.1.call("clear".into())?;
-        self.1.parts.lock().unwrap().clear();
+    fn clear(&self, group: Option<Group>) -> Result<(), TierError> {
+        self.1.call(format!("clear {group:?}"))?;
+        let mut parts = self.1.parts.lock().unwrap();
+        parts.retain(|key, _| group.is_some_and(|group| crate::key::group(&key.digest) != group));
         Ok(())
     }
 

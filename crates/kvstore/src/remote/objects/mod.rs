@@ -8,6 +8,7 @@ mod place;
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::fs::File;
+use std::future::ready;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,8 +25,8 @@ use self::place::Place;
 use super::names::Names;
 use super::slices::Filling;
 use crate::format::{HEADER_BYTES, HeaderPage};
-use crate::key::{Digest, PartKey, StoreIdentity};
-use crate::tier::{StartError, Tier, TierError};
+use crate::key::{Digest, Group, PartKey, StoreIdentity};
+use crate::tier::{About, StartError, Tier, TierError};
 
 /// Requests of one call that are under way at the same time.
 const AT_ONCE: usize = 32;
@@ -164,11 +165,14 @@ impl Objects {
         filling.verify(checksum).map_err(Trouble::Damaged)
     }
 
-    fn remove_below(&self, prefix: &Path) -> Result<(), TierError> {
-        let parts = self.store.list(Some(prefix));
+    /// Deletes what is under `root` and has a name there that begins with `start`.
+    fn remove_below(&self, root: &Path, start: &str) -> Result<(), TierError> {
+        let start = format!("{root}/{start}");
+        let parts = self.store.list(Some(root));
+        let wanted = parts.try_filter(|part| ready(part.location.as_ref().starts_with(&start)));
         let deleting =
             |part: object_store::ObjectMeta| async move { self.delete(&part.location).await };
-        self.call(parts.try_for_each_concurrent(AT_ONCE, deleting))
+        self.call(wanted.try_for_each_concurrent(AT_ONCE, deleting))
     }
 
     async fn exists(&self, path: &Path) -> Result<bool, Error> {
@@ -239,14 +243,14 @@ impl Tier for Objects {
         done
     }
 
-    fn store(&self, key: &PartKey, from: &[&[u8]]) -> Result<(), TierError> {
+    fn store(&self, key: &PartKey, from: &[&[u8]], about: &About) -> Result<(), TierError> {
         let path = self.part(key);
         if self.call(self.exists(&path))? {
             return Ok(());
         }
         let mut value =
             Vec::with_capacity(HEADER_BYTES + from.iter().map(|slice| slice.len()).sum::<usize>());
-        value.extend_from_slice(&self.names.header(key, from));
+        value.extend_from_slice(&self.names.header(key, from, about));
         from.iter().for_each(|slice| value.extend_from_slice(slice));
         self.call(self.store.put(&path, value.into()))
             .map(drop)
@@ -265,11 +269,12 @@ impl Tier for Objects {
     }
 
     fn remove(&self, digest: &Digest) -> Result<(), TierError> {
-        self.remove_below(&self.at(&self.names.chunk(digest)))
+        self.remove_below(&self.at(&self.names.chunk(digest)), "")
     }
 
-    fn clear(&self) -> Result<(), TierError> {
-        self.remove_below(&self.at(self.names.root()))
+    fn clear(&self, group: Option<Group>) -> Result<(), TierError> {
+        let start = Names::start(group);
+        self.remove_below(&self.at(self.names.root()), &start)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -20,8 +20,8 @@ use super::names::Names;
 use super::slices::Filling;
 use super::tls;
 use crate::format::HeaderPage;
-use crate::key::{Digest, PartKey, StoreIdentity};
-use crate::tier::{StartError, Tier, TierError};
+use crate::key::{Digest, Group, PartKey, StoreIdentity};
+use crate::tier::{About, StartError, Tier, TierError};
 
 /// Connections that are kept for the next call; more are opened when more threads call at once.
 const IDLE: usize = 16;
@@ -205,12 +205,12 @@ impl Tier for Redis {
         }
     }
 
-    fn store(&self, key: &PartKey, from: &[&[u8]]) -> Result<(), TierError> {
+    fn store(&self, key: &PartKey, from: &[&[u8]], about: &About) -> Result<(), TierError> {
         let (chunk, part) = (self.names.chunk(&key.digest), Names::part(key));
         if self.touch(&chunk, &part)? {
             return Ok(());
         }
-        let header = self.names.header(key, from);
+        let header = self.names.header(key, from, about);
         let words: &[&[u8]] = &[b"HSETNX", chunk.as_bytes(), part.as_bytes()];
         match &self.ttl {
             None => self
@@ -251,8 +251,8 @@ impl Tier for Redis {
         self.with(|connection| connection.ask(&[command])).map(drop)
     }
 
-    fn clear(&self) -> Result<(), TierError> {
-        let pattern = self.names.all();
+    fn clear(&self, group: Option<Group>) -> Result<(), TierError> {
+        let pattern = self.names.pattern(group);
         self.with(|connection| {
             let mut cursor = "0".to_owned();
             loop {
