@@ -27,7 +27,8 @@ BUDGET_AT = 32
 def hash_chain(identity: bytes, parent: bytes | None, tokens: array[int]) -> list[bytes]:
     link, digests = parent or bytes(32), []
     for at in range(0, len(tokens), 16):
-        link = hashlib.blake2b(link + tokens[at : at + 16].tobytes(), key=identity, digest_size=32).digest()
+        unit = hashlib.blake2b(link + tokens[at : at + 16].tobytes(), key=identity, digest_size=32).digest()
+        link = link[:4] + unit[4:]
         digests.append(link)
     return digests
 

@@ -1,4 +1,4 @@
-"""The extension against the golden vectors of the block-hash rule, which an independent program made."""
+"""The extension and the reference against the golden vectors of the block-hash rule."""
 
 import json
 from array import array
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.prefix import reference
 
 _native = pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
@@ -29,3 +31,13 @@ def test_roots(golden: dict[str, Any]) -> None:
     for case in golden["roots"]:
         arguments = [bytes.fromhex(case[name]) for name in ("identity", "adapter", "salt")]
         assert _native.hash_root(*arguments).hex() == case["root"], case["name"]
+
+
+def test_the_vectors_are_those_of_the_reference(golden: dict[str, Any]) -> None:
+    for case in golden["chains"]:
+        parent = case["parent"] and bytes.fromhex(case["parent"])
+        found = reference.chain(bytes.fromhex(case["identity"]), parent, case["tokens"])
+        assert [digest.hex() for digest in found] == case["digests"], case["name"]
+    for case in golden["roots"]:
+        arguments = [bytes.fromhex(case[name]) for name in ("identity", "adapter", "salt")]
+        assert reference.root(*arguments).hex() == case["root"], case["name"]

@@ -8,21 +8,32 @@
 //! * Tokens are hashed in **units** of [`UNIT`] = 16, whatever the block size of a pool or the chunk size of a tier.
 //!   A block of `16 * n` tokens is named by the digest of its last unit, so sizes do not fork the rule. A trailing
 //!   part of fewer than 16 tokens has no digest.
-//! * Digests form a chain: `digest[i] = BLAKE3_keyed(K, digest[i - 1] || tokens[16 i .. 16 i + 16])`, tokens as `u32`
-//!   little-endian: 32 + 64 bytes. Equal digests therefore mean equal tokens from the first one on.
+//! * Digests form a chain: `digest[i] = digest[i - 1][..4] || BLAKE3_keyed(K, digest[i - 1] || tokens[16 i .. 16 i +
+//!   16])[4..]`, tokens as `u32` little-endian: 32 + 64 bytes. Equal digests therefore mean equal tokens from the first
+//!   one on.
 //! * `K = BLAKE3_derive_key("penstock prefix unit v1", identity)`. The 32-byte **identity** stands for everything that
 //!   changes the bytes of a KV block: weights fingerprint, numerics, rope and windows. Caches of two identities never
 //!   meet.
 //! * The parent of the first unit is the **root**: 32 zero bytes, or, for a request with a cache salt or an adapter,
 //!   [`root`] of them. Requests with different salts share nothing.
+//! * The first [`GROUP_BYTES`] of a digest are its [`Group`]: those of the chain's root, carried through every link. So a
+//!   store can tell whose a digest is without being told a salt: it can bound what one has, and forget it. Two salts in
+//!   one group (one in 2^32) would be bounded and forgotten together and still share nothing, for the other 28 bytes
+//!   depend on the whole root. Those 28 bytes look random; the group does not, so it is no hash.
 //!
 //! `tests/golden/prefix/*.json` pins the rule for this crate and for Python.
 
 /// Tokens that one digest covers.
 pub const UNIT: usize = 16;
 
-/// Name of a prefix: 32 bytes of keyed BLAKE3.
+/// Bytes of a digest that say whose it is.
+pub const GROUP_BYTES: usize = 4;
+
+/// Name of a prefix: its group, then 28 bytes of keyed BLAKE3.
 pub type Digest = [u8; 32];
+
+/// Whose a prefix is: the requests with one adapter and one cache salt. Zero: those with neither.
+pub type Group = [u8; GROUP_BYTES];
 
 const UNIT_CONTEXT: &str = "penstock prefix unit v1";
 const ROOT_CONTEXT: &str = "penstock prefix root v1";
@@ -44,6 +55,12 @@ pub fn root(identity: &Digest, adapter: &[u8], salt: &[u8]) -> Digest {
     hasher.update(adapter);
     hasher.update(salt);
     *hasher.finalize().as_bytes()
+}
+
+/// The group of everything in the chain that `digest` is in.
+pub fn group(digest: &Digest) -> Group {
+    let [a, b, c, d, ..] = *digest;
+    [a, b, c, d]
 }
 
 /// Digests of the full units of `tokens`, in order; a trailing partial unit gives none.
@@ -68,5 +85,7 @@ fn unit_digest(key: &Digest, parent: &Digest, unit: &[u32]) -> Digest {
     for (bytes, token) in message[32..].chunks_exact_mut(4).zip(unit) {
         bytes.copy_from_slice(&token.to_le_bytes());
     }
-    *blake3::keyed_hash(key, &message).as_bytes()
+    let mut digest = *blake3::keyed_hash(key, &message).as_bytes();
+    digest[..GROUP_BYTES].copy_from_slice(&parent[..GROUP_BYTES]);
+    digest
 }

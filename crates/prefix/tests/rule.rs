@@ -1,7 +1,7 @@
 //! The rule against golden vectors made by an independent program, and its algebra on random input.
 #![allow(clippy::unwrap_used)]
 
-use penstock_prefix::{Digest, UNIT, chain, root};
+use penstock_prefix::{Digest, GROUP_BYTES, UNIT, chain, group, root};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -91,6 +91,21 @@ proptest! {
         for (unit, (a, b)) in before.iter().zip(&after).enumerate() {
             prop_assert_eq!(a == b, unit < at / UNIT);
         }
+    }
+
+    #[test]
+    fn every_digest_of_a_chain_is_in_the_group_of_its_root(
+        tokens in prop::collection::vec(any::<u32>(), 16..100), salt in "[a-z]{0,8}", other in "[A-Z]{1,8}"
+    ) {
+        let identity = [5; 32];
+        let first = root(&identity, b"", salt.as_bytes());
+        let digests = chain(&identity, Some(&first), &tokens);
+        prop_assert!(digests.iter().all(|digest| group(digest) == group(&first)));
+        // Another root in the same group shares nothing with it.
+        let mut second = root(&identity, b"", other.as_bytes());
+        second[..GROUP_BYTES].copy_from_slice(&group(&first));
+        let others = chain(&identity, Some(&second), &tokens);
+        prop_assert!(digests.iter().zip(&others).all(|(a, b)| group(a) == group(b) && a != b));
     }
 
     #[test]

@@ -13,9 +13,10 @@ pub trait Key: Copy + Eq {
 
 impl Key for Digest {
     fn words(&self) -> [u64; 2] {
+        // The bytes before are not random: the group is in them.
         let mut words = [[0; 8]; 2];
-        words[0].copy_from_slice(&self[..8]);
-        words[1].copy_from_slice(&self[8..16]);
+        words[0].copy_from_slice(&self[8..16]);
+        words[1].copy_from_slice(&self[16..24]);
         words.map(u64::from_le_bytes)
     }
 }
