@@ -8,6 +8,7 @@ import pytest
 from penstock.core import TierKind, TierReport, TierState, TierStats
 from penstock.core.transfer import Moved
 from penstock.engine.report import tier_report
+from penstock.engine.tiers import flush
 from penstock.kv.pool import BlockPool
 from penstock.kv.tiers import NoTiers, Shape, TierCache
 
@@ -56,3 +57,11 @@ def test_a_store_without_room_is_no_error() -> None:
     tiers.counts.stored(1, Moved(2, False, error="disk:/kv: no such device"))
     disk = tiers.counts.tiers[1]
     assert (disk.dropped_stores, disk.errors) == (1, 1)
+
+
+def test_a_flush_is_over_with_the_last_transfer() -> None:
+    tiers = cache()
+    tiers.clear()
+    assert tiers.busy
+    flush(tiers)
+    assert not tiers.busy

@@ -52,9 +52,10 @@ def open_tiers(
 def flush(tiers: Tiers) -> None:
     """What waits to be stored is stored, as far as there is time for it."""
     deadline = time.monotonic() + FLUSH_S
+    tiers.turn()
     while tiers.busy and time.monotonic() < deadline:
-        tiers.turn()
         time.sleep(tiers.look)
+        tiers.turn()
 
 
 def kinds(settings: TiersConfig) -> TierKinds:
