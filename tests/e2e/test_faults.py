@@ -6,52 +6,25 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
+from tests.e2e.losses import LONG, check_standing_still, follow, health, stopped
 from tests.e2e.server import Server, eventually, is_alive, metric
 
 COMPLETIONS = "/v1/completions"
-LONG = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 6000, "ignore_eos": True}
 SHORT = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 8}
 KILLED = "killed by signal 9 (SIGKILL)"
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """The process stands still inside the block."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def health(client: httpx.Client) -> int:
-    return client.get("/health").status_code
 
 
 def idle(client: httpx.Client) -> bool:
     names = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"]
     return all(metric(client, f"vllm:{name}") == 0 for name in names)
-
-
-def follow(server: Server, running: list[int]) -> list[Any]:
-    """All events of a long stream; notes its first token in `running`."""
-    with server.client() as client, sse.stream(client, COMPLETIONS, LONG) as events:
-        found = events.take(2)
-        running.append(1)
-        found += list(events)
-        assert events.done
-    return found
 
 
 def turned_away(server: Server) -> httpx.Response:
@@ -101,19 +74,9 @@ def test_a_killed_engine_ends_every_request_with_the_cause(
 
 
 def test_an_engine_that_stands_still_is_not_healthy_and_goes_on_afterwards(serve: Serve) -> None:
-    with (
-        serve("--engine-stall-timeout", "1") as server,
-        server.client() as client,
-        ThreadPoolExecutor() as pool,
-    ):
+    with serve("--engine-stall-timeout", "1") as server, server.client() as client:
         assert health(client) == 200
-        with stopped(server.engine()):
-            waiting = pool.submit(sse.complete, client, "Once upon a time", 8)
-            eventually(lambda: health(client) == 503, "an unhealthy server")
-            assert "stuck" in client.get("/health").text
-            assert not waiting.done()
-        assert len(waiting.result()["text"]) > 0
-        eventually(lambda: health(client) == 200, "a healthy server")
+        check_standing_still(client, [server.engine()])
 
 
 def test_the_first_chunk_leaves_with_the_first_token(server: Server) -> None:

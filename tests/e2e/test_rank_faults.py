@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,33 +13,29 @@ import pytest
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
-from tests.e2e.losses import LONG, lose, memory_files
+from tests.e2e.losses import (
+    LONG,
+    SHORT,
+    check_failure,
+    check_standing_still,
+    health,
+    lose,
+    nothing_left,
+    stopped,
+    take_orders,
+)
 from tests.e2e.server import Server, eventually, is_alive
-from tests.e2e.test_faults import stopped
 from tests.e2e.test_parallel import ranks_of
 from tests.fakes import faulty
 
 SLOW = pytest.mark.slow
-SHORT = ("Once upon a time", 8)
 
 
 @pytest.fixture
 def orders(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file through which ranks of `faulty` servers are told to fail."""
-    paths = [str(repository), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    monkeypatch.setenv(faulty.VARIABLE, str(tmp_path / "orders"))
+    take_orders(monkeypatch, repository, tmp_path / "orders")
     return tmp_path / "orders"
-
-
-@contextmanager
-def nothing_left() -> Iterator[list[int]]:
-    """Of the processes that are put into the list, and of shared memory."""
-    before = memory_files()
-    pids: list[int] = []
-    yield pids
-    eventually(lambda: not any(map(is_alive, pids)), "the end of all processes")
-    assert memory_files() <= before
 
 
 @pytest.mark.parametrize(
@@ -77,44 +70,18 @@ def test_a_rank_that_fails_in_a_step_is_named_and_replaced(
             what = f"{grid[0]}x{grid[1]}, rank {rank} told to {how}"
             loss = lose(server, partial(faulty.order, orders, rank, how), what, capsys)
             error = rf"RuntimeError: {faulty.MESSAGE}" if how == "raise" else "ValueError: .*"
-            for message in loss.messages:
-                assert re.search(rf"rank {rank} failed in step \d+: {error}", message), message
-            check_traceback(server.log[said:], rank, error)
+            check_failure(loss, server.log[said:], rank, error)
             assert not [pid for pid in ranks if is_alive(pid)]
             assert sse.complete(client, *SHORT) == expected
         pids += ranks_of(server.engine())
 
 
-def check_traceback(log: list[str], rank: int, error: str) -> None:
-    """Of the rank that failed, and of no other."""
-    heads = [at for at, line in enumerate(log) if re.search(r"rank \d+ failed in step \d+:$", line)]
-    assert {re.search(r"rank (\d+)", log[at])[1] for at in heads} == {str(rank)}, "\n".join(log)
-    trace = log[heads[0] + 1 :]
-    assert trace[0] == "Traceback (most recent call last):"
-    assert any(re.fullmatch(error, line) for line in trace)
-    # The frames lead from the loop of the rank to where it failed.
-    assert any(re.search(r"worker/loop\.py.* in compute", line) for line in trace)
-
-
 def test_a_rank_that_stands_still_shows_in_health_and_goes_on_afterwards(serve: Serve) -> None:
     flags = ["-tp", "2", "-pp", "2", "--engine-stall-timeout", "1"]
-    with (
-        nothing_left() as pids,
-        serve(*flags) as server,
-        server.client() as client,
-        ThreadPoolExecutor() as pool,
-    ):
-        expected = sse.complete(client, *SHORT)
+    with nothing_left() as pids, serve(*flags) as server, server.client() as client:
         engine = server.engine()
         pids += ranks_of(engine)
-        for pid in pids:
-            with stopped(pid):
-                waiting = pool.submit(sse.complete, client, *SHORT)
-                eventually(lambda: client.get("/health").status_code == 503, "an unhealthy server")
-                assert "stuck" in client.get("/health").text
-                assert not waiting.done()
-            assert waiting.result() == expected
-            eventually(lambda: client.get("/health").status_code == 200, "a healthy server")
+        check_standing_still(client, pids)
         assert server.engine() == engine
         assert ranks_of(engine) == pids
 
@@ -138,7 +105,7 @@ def test_a_rank_that_stands_still_does_not_outlive_its_engine(serve: Serve, end:
         eventually(lambda: not any(map(is_alive, pids)), "the end of all ranks")
         if server.process.poll() is None:
             with server.client() as client:
-                eventually(lambda: client.get("/health").status_code == 200, "a healthy server")
+                eventually(lambda: health(client) == 200, "a healthy server")
                 pids += ranks_of(server.engine())
             assert server.stop() == 0
 
