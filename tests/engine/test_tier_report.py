@@ -18,7 +18,14 @@ from tests.fakes.executor import FakeExecutor
 def cache() -> TierCache:
     pool = BlockPool(4)
     executor = FakeExecutor(
-        num_blocks=4, block_size=16, max_num_seqs=1, max_batched_tokens=16, vocab=10, named=1, ram_slots=0
+        num_blocks=4,
+        block_size=16,
+        max_num_seqs=1,
+        max_batched_tokens=16,
+        vocab=10,
+        named=1,
+        ram_slots=0,
+        auto=True,
     )
     stats = [TierStats("ram", TierKind.RAM), TierStats("disk:/kv", TierKind.DISK)]
     return TierCache(pool, executor, None, Shape(16, 64, 4, 16), stats, lambda: 0.0)
