@@ -11,10 +11,10 @@ BIN := $(VENV)/bin
 LOGS := build/logs
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-# The build tool first: `make demo` needs no other package.
+# The build tool first: `make demo` needs no other package but what the wheel itself asks for.
 BUILD_TOOLS := maturin
 # flask and flask-cors make a server of moto: an S3 for the tests
-TEST_TOOLS := flask flask-cors hypothesis httpx matplotlib moto[s3] mypy numpy openai pytest pytest-timeout ray ruff
+TEST_TOOLS := flask flask-cors hypothesis httpx matplotlib moto[s3] mypy numpy openai pytest pytest-timeout ray ruff types-PyYAML
 # kvikio in POSIX compatibility mode: 15 MB without what it depends on, most of CUDA with it
 GPU_TEST_TOOLS := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathfinder
 
@@ -60,6 +60,7 @@ $(VENV)/.installed: $(SOURCES) $(VENV)/.build-tools $(VENV)/.sources
 	@rm -rf build/wheels
 	@$(BIN)/maturin build --release --locked --quiet --interpreter $(PYO3_PYTHON) --out build/wheels
 	@$(PIP) install --no-index --no-deps --force-reinstall build/wheels/penstock-*.whl
+	@$(PIP) install -c constraints.txt build/wheels/penstock-*.whl # what it depends on, where that is missing
 	@mv $(VENV)/.started $@
 
 install: $(VENV)/.installed ## build the wheel and install it into .venv

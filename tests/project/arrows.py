@@ -60,7 +60,9 @@ PYTHON: dict[str, set[str]] = {
 # Rooms that call the compiled extension. The scheduler gets what it needs handed in and runs without it.
 NATIVE = {"bench", "cli", "comm", "direct", "engine", "executor", "kv", "llm", "model", "worker"}
 
-# Third-party packages and the rooms that may import them, inside a function: the base install has none.
+# Third-party packages of the base install and the rooms that may import them.
+BASE: dict[str, set[str]] = {"yaml": {"config"}}
+# Those of extras and the rooms that may import them, inside a function: all else works without them.
 EXTRAS: dict[str, set[str]] = {
     "huggingface_hub": {"cli", "model"},
     "kvikio": {"direct"},

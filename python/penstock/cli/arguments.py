@@ -14,7 +14,7 @@ KEY = "setting_"
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Give `parser` every flag, in its group, and `--config`."""
-    parser.add_argument("--config", metavar="FILE.toml", help="settings by flag name [PENSTOCK_CONFIG]")
+    parser.add_argument("--config", metavar="FILE.yaml", help="settings by flag name [PENSTOCK_CONFIG]")
     for group, title in GROUPS.items():
         section = parser.add_argument_group(title)
         for flag in FLAGS:

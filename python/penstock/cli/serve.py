@@ -14,7 +14,7 @@ from pathlib import Path
 
 from penstock import __version__
 from penstock.cli.arguments import settings
-from penstock.config import Config, EngineConfig, cluster_key, gather, resolve, runtime_directory
+from penstock.config import Config, EngineConfig, cluster_key, gather, model_named, resolve, runtime_directory
 from penstock.core import PenstockError
 from penstock.engine.startup import read_model
 from penstock.model import ModelInfo
@@ -28,7 +28,7 @@ SOCKET_WAIT = 30.0
 def serve(parsed: argparse.Namespace) -> int:
     raw = gather(settings(parsed), parsed.config)
     resolve(raw, "", "")  # A wrong value is refused before a model is looked for.
-    located = locate(parsed.model)
+    located = locate(model_named(raw, parsed.model))
     config = resolve(raw, str(located.path.resolve()), located.served_name)
     info = read_model(config.engine)
     if config.engine.parallel.nnodes > 1:

@@ -12,9 +12,38 @@ _UNITS |= {f"{unit}I": 1024**power for power, unit in enumerate("KMGT", start=1)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", re.IGNORECASE)
 
 
+class PartError(ValueError):
+    """One part of a value is wrong. The message continues the place where the value stands."""
+
+    def __init__(self, said: str, name: str = "") -> None:
+        super().__init__(said)
+        self.name = name
+        """Of the part, where one is to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What a configuration file may have in place of a text: a mapping, such as a KV tier."""
+
+    setting: str
+    """The name above it."""
+    place: str
+    """File and line."""
+    words: tuple[tuple[str, str], ...]
+    """Names, with `-` for `_`, and their texts."""
+    places: tuple[str, ...]
+    """Of the words."""
+
+    def place_of(self, name: str) -> str:
+        """Of the word with this name, else of the section; to be followed by what is wrong there."""
+        named = zip(self.words, self.places, strict=True)
+        place = next((place for (word, _), place in named if word == name), self.place)
+        return f"{place}: {self.setting}"
+
+
 class Kind(Protocol):
     def parse(self, text: str) -> object:
-        """The value, or ValueError when the text is outside the range."""
+        """The value, or ValueError when the text is outside the range, PartError when a part of it is."""
 
     def expected(self) -> str:
         """The range, to follow "expected"."""
@@ -89,6 +118,32 @@ class Seconds:
 
 
 @dataclass(frozen=True)
+class Share:
+    def parse(self, text: str) -> float:
+        value = float(text)
+        if not 0.0 < value <= 1.0:
+            raise ValueError
+        return value
+
+    def expected(self) -> str:
+        return "a share above 0 and at most 1"
+
+
+@dataclass(frozen=True)
+class Url:
+    schemes: tuple[str, ...]
+
+    def parse(self, text: str) -> str:
+        scheme, separator, _ = text.partition("://")
+        if not separator or scheme not in self.schemes:
+            raise ValueError
+        return text
+
+    def expected(self) -> str:
+        return "a URL with " + ", ".join(f"{scheme}://" for scheme in self.schemes)
+
+
+@dataclass(frozen=True)
 class Bytes:
     """A size in bytes. `512M` is decimal, `512MiB` binary; a lone `B` or none at all is bytes."""
 
@@ -99,10 +154,10 @@ class Bytes:
         match = _SIZE.fullmatch(text.strip())
         if match is None:
             raise ValueError
-        value = int(float(match[1]) * _UNITS[match[2].upper()])
+        value = float(match[1]) * _UNITS[match[2].upper()]
         if not self.low <= value <= self.high:
             raise ValueError
-        return value
+        return int(value)
 
     def expected(self) -> str:
         return f"bytes in {self.low}..{self.high}, also as 512M or 1GiB"

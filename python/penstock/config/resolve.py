@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.config.flags import FLAGS, Flag
+from penstock.config.kinds import Kind, PartError, Section
 from penstock.config.machine import cpu_count
 from penstock.config.nodes import resolve_nodes
 from penstock.config.sections import (
@@ -19,7 +20,7 @@ from penstock.config.sections import (
     ServerConfig,
 )
 from penstock.config.sources import Raw
-from penstock.config.tiers import resolve_tiers
+from penstock.config.tiers import read_tier, resolve_tiers
 from penstock.core import InvalidValueError, PenstockError
 
 DEFAULT_SEQS = 64
@@ -34,13 +35,30 @@ def parse(raw: Mapping[str, Raw]) -> dict[str, Any]:
 def _value(flag: Flag, raw: Raw | None) -> object:
     if raw is None:
         return flag.default
-    values = []
-    for text in raw.texts:
-        try:
-            values.append(flag.kind.parse(text))
-        except ValueError as error:
-            raise InvalidValueError(raw.place, text, flag.kind.expected()) from error
+    values = [_parsed(flag.kind, raw.place, written) for written in raw.texts]
     return tuple(values) if flag.repeatable else values[-1]
+
+
+def _parsed(kind: Kind, place: str, written: str | Section) -> object:
+    if isinstance(written, Section):
+        try:
+            return read_tier(written.words)
+        except PartError as error:
+            raise WrongPartError(written.place_of(error.name), error) from error
+    try:
+        return kind.parse(written)
+    except PartError as error:
+        raise WrongPartError(place, error) from error
+    except ValueError as error:
+        raise InvalidValueError(place, written, kind.expected()) from error
+
+
+class WrongPartError(InvalidValueError):
+    """A part of a value is outside its range."""
+
+    def __init__(self, place: str, error: PartError) -> None:
+        PenstockError.__init__(self, f"{place} {error}")
+        self.field = place
 
 
 def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config:

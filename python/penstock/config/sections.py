@@ -36,7 +36,7 @@ class TierConfig:
     size_bytes: int | None = None
     """Of RAM and disk: the most it may hold, of all ranks together."""
     quota: float = 1.0
-    """Of RAM: the share that requests of one cache salt may hold."""
+    """Of RAM and disk: the share that requests of one cache salt may hold."""
     path: str | None = None
     """Of a disk."""
     url: str | None = None

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.config.flags import BY_KEY, FLAGS, Flag
-from penstock.config.tiers import lmcache_tiers, notice_lmcache
+from penstock.config.kinds import Section, Text
+from penstock.config.tiers import Tier, lmcache_tiers, notice_lmcache
 from penstock.core import InvalidValueError, PenstockError
+
+MODEL = "model"
+IN_FILES = {MODEL: Flag("MODEL", "model", Text(), None, "what to serve"), **BY_KEY}
+"""The command line gives the model by its position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,8 @@ class Raw:
     """One setting as written. `place` is how the user would find it: a flag, a variable, or a file's key."""
 
     place: str
-    texts: tuple[str, ...]
+    texts: tuple[str | Section, ...]
+    """Sections come from files, and only for what has parts."""
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
@@ -74,24 +79,28 @@ def _from_lmcache(environ: Mapping[str, str], said: Mapping[str, Raw]) -> dict[s
 
 
 def from_file(path: Path) -> dict[str, Raw]:
-    try:
-        with path.open("rb") as file:
-            document = tomllib.load(file)
-    except OSError as error:
-        raise PenstockError(f"--config {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise PenstockError(f"--config {path}: {error}") from error
+    # Deferred: most servers have no such file, and a YAML parser takes its time to load.
+    from penstock.config.files import read_settings
+
     found = {}
-    for name, value in document.items():
-        key = name.replace("-", "_")
-        if key not in BY_KEY:
-            raise PenstockError(f"{path}: unknown setting {name!r}; the names are those of the flags")
-        found[key] = Raw(f"{path}: {name}", _texts(BY_KEY[key], name, value))
+    for setting in read_settings(path):
+        flag = IN_FILES.get(setting.key)
+        if flag is None:
+            fault = f"unknown setting {setting.name!r}; the names are {MODEL} and those of the flags"
+            raise PenstockError(f"{setting.place}: {fault}")
+        place = f"{setting.place}: {setting.name}"
+        sections = any(isinstance(item, Section) for item in setting.items)
+        if (setting.listed and not flag.repeatable) or (sections and not isinstance(flag.kind, Tier)):
+            raise InvalidValueError(place, setting.source, flag.kind.expected())
+        found[setting.key] = Raw(place, setting.items)
     return found
 
 
-def _texts(flag: Flag, name: str, value: object) -> tuple[str, ...]:
-    items = value if isinstance(value, list) and flag.repeatable else [value]
-    if not all(isinstance(item, str | int | float) for item in items):
-        raise InvalidValueError(name, value, flag.kind.expected())
-    return tuple(str(item) for item in items)
+def model_named(raw: Mapping[str, Raw], argument: str | None) -> str:
+    """The model of the command line, else that of the file."""
+    said = Raw("MODEL", (argument,)) if argument is not None else raw.get(MODEL, Raw("MODEL", ("",)))
+    name = said.texts[0]
+    if not isinstance(name, str) or not name:
+        expected = f"a model, on the command line or as `{MODEL}` in the file of --config"
+        raise InvalidValueError(said.place, name, expected)
+    return name

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import starmap
+from typing import Any
 
-from penstock.config.kinds import Bytes
+from penstock.config.kinds import Bytes, Choice, Integer, Kind, PartError, Share, Text, Url
 from penstock.config.sections import TierConfig, TiersConfig, without_password
 from penstock.core import InvalidValueError, PenstockError
 
@@ -25,6 +27,22 @@ _GIB = 2**30
 log = logging.getLogger("penstock.config")
 
 
+OPTIONS: Mapping[str, Mapping[str, tuple[str, Kind]]] = {
+    "ram": {"ram": ("size_bytes", SIZE), "quota": ("quota", Share())},
+    "disk": {
+        "disk": ("path", Text()),
+        "size": ("size_bytes", SIZE),
+        "daily-writes": ("daily_write_bytes", SIZE),
+        "direct": ("direct", Choice(DIRECT)),
+        "quota": ("quota", Share()),
+    },
+    "redis": {"redis": ("url", Url(REDIS)), "ttl": ("ttl_seconds", Integer(1, 2**31 - 1))},
+    "object": {"object": ("url", Url(OBJECT))},
+}
+"""Of each kind of tier: what may be said of it, and the field of TierConfig that holds it."""
+REQUIRED = {"disk": ("size",)}
+
+
 @dataclass(frozen=True)
 class Tier:
     """Kind of the values of --kv-tier."""
@@ -32,64 +50,72 @@ class Tier:
     def parse(self, text: str) -> TierConfig:
         kind, _, rest = text.partition(":")
         head, *words = (rest if kind in ("ram", "disk") else text).split(",")
-        if kind == "ram":
-            return _with(TierConfig("ram", SIZE.parse(head)), words, _RAM)
-        if kind == "disk":
-            if not head or not words:
-                raise ValueError
-            return _with(TierConfig("disk", SIZE.parse(words[0]), path=head), words[1:], _DISK)
+        options = [(name, value) for name, _, value in (word.partition("=") for word in words)]
+        if kind == "disk" and words and "=" not in words[0]:
+            options[0] = ("size", words[0])
         if kind in REDIS:
-            return _with(TierConfig("redis", url=head), words, _REDIS)
-        if kind in OBJECT and rest.startswith("//"):
-            options = tuple((key, value) for key, _, value in (word.partition("=") for word in words))
-            if not all(key and value for key, value in options):
-                raise ValueError
-            return TierConfig("object", url=head, options=options)
-        raise ValueError
+            kind = "redis"
+        elif kind in OBJECT:
+            kind = "object"
+        elif kind not in ("ram", "disk"):
+            raise ValueError
+        return read_tier([(kind, head), *options])
 
     def expected(self) -> str:
         return (
-            "ram:SIZE[,quota=SHARE], disk:PATH,SIZE[,daily-writes=SIZE][,direct=auto|on|off], "
+            "ram:SIZE[,quota=SHARE], disk:PATH,SIZE[,daily-writes=SIZE][,direct=auto|on|off][,quota=SHARE], "
             "redis://HOST:PORT/DB[,ttl=SECONDS] or the URL of an object store such as s3://BUCKET/PREFIX"
             "[,KEY=VALUE], with sizes like 4GiB"
         )
 
 
-def _quota(tier: TierConfig, text: str) -> TierConfig:
-    if not 0.0 < float(text) <= 1.0:
-        raise ValueError
-    return replace(tier, quota=float(text))
+def read_tier(options: Iterable[tuple[str, str]]) -> TierConfig:
+    """The tier that names and texts make in any order, one of them a kind; PartError for what is wrong."""
+    said: dict[str, str] = {}
+    for name, text in options:
+        key = name.replace("_", "-")
+        if key in said:
+            raise PartError(f"has {key} twice", key)
+        said[key] = text
+    kind = _kind(said)
+    known = OPTIONS[kind]
+    others = {name: text for name, text in said.items() if name not in known}
+    if others and kind != "object":
+        unknown = next(iter(others))
+        raise PartError(f"{kind}: unknown option {unknown!r}; there is {', '.join(known)}", unknown)
+    for name in REQUIRED.get(kind, ()):
+        if name not in said:
+            raise PartError(f"{kind}: {name} is missing, expected {known[name][1].expected()}")
+    fields: dict[str, Any] = {
+        known[name][0]: _value(kind, name, said[name]) for name in known if name in said
+    }
+    return TierConfig(kind, **fields, options=tuple(starmap(_object_option, others.items())))
 
 
-def _daily_writes(tier: TierConfig, text: str) -> TierConfig:
-    return replace(tier, daily_write_bytes=SIZE.parse(text))
+def _kind(said: Mapping[str, str]) -> str:
+    named = [kind for kind in OPTIONS if kind in said]
+    if not named:
+        raise PartError(f"says of no tier what it is, expected one of {', '.join(OPTIONS)}")
+    if len(named) > 1:
+        raise PartError(f"is {' and '.join(named)} at once; each tier is an item of its own", named[1])
+    return named[0]
 
 
-def _direct(tier: TierConfig, text: str) -> TierConfig:
-    if text not in DIRECT:
-        raise ValueError
-    return replace(tier, direct=text)
+def _value(kind: str, name: str, text: str) -> object:
+    expects = OPTIONS[kind][name][1]
+    try:
+        return expects.parse(text)
+    except ValueError as error:
+        part = kind if name == kind else f"{kind}: {name}"
+        fault = f"{part} is {without_password(text)!r}, expected {expects.expected()}"
+        raise PartError(fault, name) from error
 
 
-def _ttl(tier: TierConfig, text: str) -> TierConfig:
-    if int(text) < 1:
-        raise ValueError
-    return replace(tier, ttl_seconds=int(text))
-
-
-Setter = Callable[[TierConfig, str], TierConfig]
-_RAM: Mapping[str, Setter] = {"quota": _quota}
-_DISK: Mapping[str, Setter] = {"daily-writes": _daily_writes, "direct": _direct}
-_REDIS: Mapping[str, Setter] = {"ttl": _ttl}
-
-
-def _with(tier: TierConfig, words: list[str], setters: Mapping[str, Setter]) -> TierConfig:
-    for word in words:
-        key, _, value = word.partition("=")
-        if key not in setters:
-            raise ValueError
-        tier = setters[key](tier, value)
-    return tier
+def _object_option(name: str, text: str) -> tuple[str, str]:
+    """What it means, the store knows; its names have underscores."""
+    if not name or not text:
+        raise PartError(f"object: option {name!r} is {text!r}, expected a name with a value", name)
+    return name.replace("-", "_"), text
 
 
 def resolve_tiers(tiers: tuple[TierConfig, ...], chunk_tokens: int, block_size: int) -> TiersConfig:
