@@ -46,14 +46,38 @@ class TierWorld(World):
         self.tiers.rates._a = per_token
         self.scheduler.tiers = self.tiers
 
-    def finish(self, request: Request) -> list[int]:
-        """The output of a request that is alone in this world: that of one alone in another."""
+    def finish(self, request: Request) -> int:
+        """Tokens computed for a request that is alone in this world; it gets what it would get in another."""
+        before = self.executor.computed
         self.add(request)
         self.run()
-        expected, finish = reference(request, self.limits.vocab_size, self.limits.max_model_len)
+        self.check_output(request)
+        return self.executor.computed - before
+
+    def check_output(self, request: Request) -> None:
+        """It is that of a request that is alone in a world without tiers."""
         ending = self.endings[request.id]
-        assert (ending.tokens, ending.finish) == (expected, finish)
-        return ending.tokens
+        expected = reference(request, self.limits.vocab_size, self.limits.max_model_len)
+        assert (ending.tokens, ending.finish) == expected, f"request {request.id}"
+
+    def keep(self, tokens: list[int], **options: object) -> None:
+        """A request of before, the first: the tiers have what was computed for it, the pool has not."""
+        request = make_request(1, tokens, **options)  # type: ignore[arg-type]
+        self.add(request)
+        while self.scheduler.has_requests():
+            self.mover.settle()
+            self.step()
+        self.settle()
+        self.check_output(request)
+        self.forget_pool()
+
+    def begin_loads(self, request: Request) -> None:
+        """Of a request whose probes have been answered."""
+        self.add(request)
+        self.step()
+        self.mover.settle()
+        self.step()
+        assert any(each.kind is TransferKind.LOAD for each in self.mover.waiting)
 
     def settle(self) -> None:
         """Stores end."""
@@ -72,8 +96,10 @@ class TierWorld(World):
                 self.executor.cells[cell] = None
         self.pool.release(taken)
 
-    def computed(self, since: int) -> int:
-        return self.executor.computed - since
+    def forget_names(self, first: int) -> None:
+        """Of the pool, from the block `first` of the only prompt on."""
+        for digest in list(self.pool._by_digest)[first:]:
+            self.pool.forget(digest)
 
     def asked(self, kind: TransferKind) -> list[Transfer]:
         return [each for each in self.mover.asked if each.kind is kind]
@@ -88,40 +114,31 @@ def prompt(tokens: int, seed: int = 0) -> list[int]:
 @pytest.mark.parametrize("length", [15, 16, 17, 63, 64, 65, 100, 128, 130])
 def test_a_prompt_that_was_computed_once_is_loaded(named: int, ram_slots: int, length: int) -> None:
     world = TierWorld(named=named, ram_slots=ram_slots)
-    world.finish(make_request(1, prompt(length), ignore_eos=True))
-    world.settle()
-    world.forget_pool()
-    before = world.executor.computed
-    world.finish(make_request(2, prompt(length), ignore_eos=True))
+    world.keep(prompt(length), ignore_eos=True)
+    computed = world.finish(make_request(2, prompt(length), ignore_eos=True))
     blocks = length // BLOCK
     kept = min(blocks * BLOCK, length - 1)
     row = world.endings[2].rows[0]
     if named or ram_slots >= 64:
         assert row.cached_tokens == kept
-        assert world.computed(before) == length - kept + 3, "the rest of the prompt and three tokens more"
+        assert computed == length - kept + 3, "the rest of the prompt and three tokens more"
     assert world.tiers.counts.decisions.load + world.tiers.counts.decisions.both == (blocks > 0)
 
 
 def test_only_what_no_tier_has_is_computed() -> None:
     world = TierWorld()
     shared = prompt(130)
-    world.finish(make_request(1, shared))
-    world.settle()
-    world.forget_pool()
-    before = world.executor.computed
-    world.finish(make_request(2, shared[:100] + prompt(60, seed=1), max_tokens=1))
-    assert world.computed(before) == 160 - 64, "the first chunk was shared, the next in part only"
+    world.keep(shared)
+    computed = world.finish(make_request(2, shared[:100] + prompt(60, seed=1), max_tokens=1))
+    assert computed == 160 - 64, "the first chunk was shared, the next in part only"
 
 
 def test_a_shorter_end_of_a_chunk_is_found_behind_full_ones() -> None:
     world = TierWorld()
     shared = prompt(64 + 40)
-    world.finish(make_request(1, shared, max_tokens=1))
-    world.settle()
-    world.forget_pool()
-    before = world.executor.computed
-    world.finish(make_request(2, shared + prompt(100, seed=2), max_tokens=1))
-    assert world.computed(before) == 204 - 96, "a chunk and two blocks of the next were kept"
+    world.keep(shared, max_tokens=1)
+    computed = world.finish(make_request(2, shared + prompt(100, seed=2), max_tokens=1))
+    assert computed == 204 - 96, "a chunk and two blocks of the next were kept"
 
 
 def test_a_shorter_end_is_found_behind_what_the_pool_has() -> None:
@@ -129,43 +146,31 @@ def test_a_shorter_end_is_found_behind_what_the_pool_has() -> None:
     shared = prompt(128 + 40)
     world.finish(make_request(1, shared, max_tokens=1))
     world.settle()
-    for digest in list(world.pool._by_digest)[4:]:
-        world.pool.forget(digest)
-    before = world.executor.computed
-    world.finish(make_request(2, shared + prompt(60, seed=2), max_tokens=1))
-    assert world.computed(before) == 228 - 160, "a chunk of the pool, a chunk and two blocks of the tier"
+    world.forget_names(4)
+    computed = world.finish(make_request(2, shared + prompt(60, seed=2), max_tokens=1))
+    assert computed == 228 - 160, "a chunk of the pool, a chunk and two blocks of the tier"
 
 
 def test_a_chunk_is_asked_for_where_the_pool_has_only_its_beginning() -> None:
     world = TierWorld()
     world.finish(make_request(1, prompt(128), max_tokens=1))
     world.settle()
-    for digest in list(world.pool._by_digest)[3:]:
-        world.pool.forget(digest)
-    before = world.executor.computed
-    world.finish(make_request(2, prompt(129), max_tokens=1))
-    assert world.computed(before) == 1
+    world.forget_names(3)
+    assert world.finish(make_request(2, prompt(129), max_tokens=1)) == 1
 
 
 def test_salts_share_nothing() -> None:
     world = TierWorld(ram_slots=64)
-    world.finish(make_request(1, prompt(100), cache_salt=b"one"))
-    world.settle()
-    world.forget_pool()
-    before = world.executor.computed
-    world.finish(make_request(2, prompt(100), max_tokens=1, cache_salt=b"two"))
-    assert world.computed(before) == 100
+    world.keep(prompt(100), cache_salt=b"one")
+    assert world.finish(make_request(2, prompt(100), max_tokens=1, cache_salt=b"two")) == 100
 
 
 @pytest.mark.parametrize("how", ["lost", "error"])
 def test_what_cannot_be_loaded_is_computed(how: str) -> None:
     world = TierWorld(auto=False)
-    world.add(make_request(1, prompt(140)))
-    while world.scheduler.has_requests() or world.tiers.busy:
-        world.mover.settle()
-        world.step()
-    world.forget_pool()
-    world.add(make_request(2, prompt(140), max_tokens=5))
+    world.keep(prompt(140))
+    request = make_request(2, prompt(140), max_tokens=5)
+    world.add(request)
     while world.scheduler.has_requests():
         world.step()
         for each in world.mover.waiting:
@@ -177,8 +182,7 @@ def test_what_cannot_be_loaded_is_computed(how: str) -> None:
             else:
                 world.mover.tiers[0].clear()
                 world.mover.complete(each.id)
-    expected, _ = reference(make_request(2, prompt(140), max_tokens=5), 97, 256)
-    assert world.endings[2].tokens == expected
+    world.check_output(request)
     stats = world.tiers.counts.tiers[1]
     assert (stats.errors if how == "error" else stats.misses) >= 1
     world.settle()
@@ -187,9 +191,7 @@ def test_what_cannot_be_loaded_is_computed(how: str) -> None:
 
 def test_a_tier_that_stalls_is_not_waited_for() -> None:
     world = TierWorld()
-    world.finish(make_request(1, prompt(140)))
-    world.settle()
-    world.forget_pool()
+    world.keep(prompt(140))
     world.mover.stall(1)
     world.finish(make_request(2, prompt(140)))
     assert world.tiers.busy, "the probe is still open"
@@ -207,10 +209,10 @@ def test_a_tier_that_was_slow_is_loaded_from_again_once_it_is_fast() -> None:
     tried = 0
     for number in range(2, 100):
         world.forget_pool()
-        before, loads = world.executor.computed, len(world.asked(TransferKind.LOAD))
-        world.finish(make_request(number, prompt(140), max_tokens=1))
-        loads = len(world.asked(TransferKind.LOAD)) - loads
-        if world.computed(before) == 140 - 128:
+        before = len(world.asked(TransferKind.LOAD))
+        computed = world.finish(make_request(number, prompt(140), max_tokens=1))
+        loads = len(world.asked(TransferKind.LOAD)) - before
+        if computed == 140 - 128:
             break
         assert loads <= 1
         tried += loads
@@ -224,20 +226,12 @@ def test_a_tier_that_was_slow_is_loaded_from_again_once_it_is_fast() -> None:
 
 def test_a_load_that_stalls_is_left_to_itself() -> None:
     world = TierWorld(auto=False)
-    world.add(make_request(1, prompt(140)))
-    while world.scheduler.has_requests() or world.tiers.busy:
-        world.mover.settle()
-        world.step()
-    world.forget_pool()
-    world.add(make_request(2, prompt(140)))
-    world.step()
-    world.mover.settle()
-    world.step()
-    assert world.asked(TransferKind.LOAD)
+    world.keep(prompt(140))
+    request = make_request(2, prompt(140))
+    world.begin_loads(request)
     world.mover.stall(1)
     world.run()
-    expected, _ = reference(make_request(2, prompt(140)), 97, 256)
-    assert world.endings[2].tokens == expected
+    world.check_output(request)
     assert world.tiers.counts.tiers[1].errors
     held = {block for table in world.tiers.tables() for block in table}
     assert held, "the blocks of the stalled load are nobody else's"
@@ -248,16 +242,8 @@ def test_a_load_that_stalls_is_left_to_itself() -> None:
 
 def test_a_cancelled_request_leaves_its_loads_behind() -> None:
     world = TierWorld(auto=False)
-    world.add(make_request(1, prompt(140)))
-    while world.scheduler.has_requests() or world.tiers.busy:
-        world.mover.settle()
-        world.step()
-    world.forget_pool()
-    world.add(make_request(2, prompt(140)))
-    world.step()
-    world.mover.settle()
-    world.step()
-    assert any(each.kind is TransferKind.LOAD for each in world.mover.waiting)
+    world.keep(prompt(140))
+    world.begin_loads(make_request(2, prompt(140)))
     misses = world.tiers.counts.tiers[1].misses
     world.scheduler.cancel(2)
     world.collect()
@@ -272,49 +258,35 @@ def test_a_cancelled_request_leaves_its_loads_behind() -> None:
 
 def test_slow_loads_come_from_the_end_while_the_beginning_is_computed() -> None:
     world = TierWorld(auto=False, per_token=1.0, budget=16, max_num_seqs=4)
-    world.add(make_request(1, prompt(256 - 8), max_tokens=1))
-    while world.scheduler.has_requests() or world.tiers.busy:
-        world.mover.settle()
-        world.step()
-    world.forget_pool()
+    world.keep(prompt(256 - 8), max_tokens=1)
     world.tiers.rates._bandwidth[1] = 2.0  # A chunk takes about twice as long as its computation.
     before = world.executor.computed
-    world.add(make_request(2, prompt(256 - 8), max_tokens=1))
-    world.step()
-    world.mover.settle()
-    world.step()
-    loads = world.asked(TransferKind.LOAD)
-    assert loads, "something is loaded"
-    assert world.computed(before) == 16, "and computed meanwhile"
+    world.begin_loads(make_request(2, prompt(256 - 8), max_tokens=1))
+    assert world.executor.computed == before + 16, "and something is computed meanwhile"
     world.mover.settle()
     world.run()
     assert world.tiers.counts.decisions.both == 1
-    assert 64 <= world.computed(before) < 256 - 8
+    assert 64 <= world.executor.computed - before < 256 - 8
 
 
 def test_nothing_is_loaded_that_is_computed_sooner() -> None:
     world = TierWorld()
-    world.finish(make_request(1, prompt(140), max_tokens=1))
-    world.settle()
-    world.forget_pool()
+    world.keep(prompt(140), max_tokens=1)
     world.tiers.rates._bandwidth[1] = 1e-3
-    before = world.executor.computed
-    world.finish(make_request(2, prompt(140), max_tokens=1))
-    assert world.computed(before) == 140
+    assert world.finish(make_request(2, prompt(140), max_tokens=1)) == 140
     assert world.tiers.counts.decisions.compute == 1
 
 
 def test_preemption_parks_in_ram() -> None:
     world = TierWorld(named=0, ram_slots=64, num_blocks=10, max_num_seqs=2)
-    one, two = prompt(60, seed=1), prompt(60, seed=2)
-    world.add(make_request(1, one, max_tokens=60, ignore_eos=True))
-    world.add(make_request(2, two, max_tokens=60, ignore_eos=True))
+    requests = [make_request(at, prompt(60, seed=at), max_tokens=60, ignore_eos=True) for at in (1, 2)]
+    for request in requests:
+        world.add(request)
     world.run()
     stats = world.scheduler.stats()
     assert stats.preemptions >= 1
-    for request_id, tokens in ((1, one), (2, two)):
-        expected, _ = reference(make_request(0, tokens, max_tokens=60, ignore_eos=True), 97, 256)
-        assert world.endings[request_id].tokens == expected
+    for request in requests:
+        world.check_output(request)
     assert world.tiers.counts.tiers[RAM].loaded_bytes > 0
     assert world.executor.computed < 240 + BLOCK * 2 * stats.preemptions, "at most a block is computed again"
 
@@ -354,10 +326,8 @@ def test_random_traffic(seed: int) -> None:
     else:
         raise AssertionError("it does not end")
     for request_id, request in requests.items():
-        ending = world.endings[request_id]
-        if ending.finish is not FinishReason.CANCELLED:
-            expected = reference(request, 97, 256)
-            assert (ending.tokens, ending.finish) == expected, f"request {request_id}"
+        if world.endings[request_id].finish is not FinishReason.CANCELLED:
+            world.check_output(request)
     assert world.pool.available == world.pool.num_blocks
     if world.index is not None:
         assert not +world.index.held
