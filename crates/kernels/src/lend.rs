@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -45,11 +46,13 @@ impl BlockPool {
         self.states.len()
     }
 
-    /// Start of a block's memory.
-    fn block(&self, block: usize) -> *mut u8 {
+    /// A block's memory, all of it initialised. Whoever makes a reference of it knows that the block's state lets it.
+    fn bytes(&self, block: usize) -> *mut [u8] {
         assert!(block < self.blocks(), "block outside the KV pool");
+        let len = self.layout.block_bytes();
         // SAFETY: the memory holds all blocks.
-        unsafe { self.data.base().add(block * self.layout.block_bytes()) }
+        let start = unsafe { self.data.base().add(block * len) };
+        ptr::slice_from_raw_parts_mut(start, len)
     }
 
     /// Sets `mark` in a state that has none of `against`; otherwise the state.
@@ -93,9 +96,9 @@ impl PoolHandle {
         let started = std::thread::Builder::new().name(name).spawn(move || {
             crate::region::give_way();
             for block in 0..pool.blocks() {
-                let bytes = pool.layout().block_bytes();
+                let bytes = pool.bytes(block);
                 // SAFETY: the block's memory is the pool's, which is held here.
-                let done = unsafe { crate::region::populate(pool.block(block), bytes) };
+                let done = unsafe { crate::region::populate(bytes.cast(), bytes.len()) };
                 if !done || Arc::strong_count(&pool) == 1 {
                     return;
                 }
@@ -130,7 +133,7 @@ impl PoolHandle {
     }
 }
 
-/// A block that is lent for reading: its bytes: the tiles of all layers of one KV head after another, in the order of the heads.
+/// The bytes of a block that is lent for reading: the tiles of all layers of one KV head after another, in the order of the heads.
 pub struct BlockRead {
     pool: Arc<BlockPool>,
     block: usize,
@@ -140,12 +143,8 @@ impl Deref for BlockRead {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let (start, len) = (
-            self.pool.block(self.block),
-            self.pool.layout().block_bytes(),
-        );
-        // SAFETY: the block's memory, all of it initialised; this reader's count keeps writers out while the guard lives.
-        unsafe { std::slice::from_raw_parts(start, len) }
+        // SAFETY: whole and initialised (`bytes`); this reader's count keeps writers out while the guard lives.
+        unsafe { &*self.pool.bytes(self.block) }
     }
 }
 
@@ -155,7 +154,7 @@ impl Drop for BlockRead {
     }
 }
 
-/// A block that is lent for writing: its bytes: the tiles of all layers of one KV head after another, in the order of the heads.
+/// The bytes of a block that is lent for writing, in the order of [`BlockRead`].
 pub struct BlockWrite {
     pool: Arc<BlockPool>,
     block: usize,
@@ -165,23 +164,15 @@ impl Deref for BlockWrite {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let (start, len) = (
-            self.pool.block(self.block),
-            self.pool.layout().block_bytes(),
-        );
-        // SAFETY: the block's memory, all of it initialised; `LENT` keeps everybody else out while the guard lives.
-        unsafe { std::slice::from_raw_parts(start, len) }
+        // SAFETY: whole and initialised (`bytes`); `LENT` keeps everybody else out while the guard lives.
+        unsafe { &*self.pool.bytes(self.block) }
     }
 }
 
 impl DerefMut for BlockWrite {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let (start, len) = (
-            self.pool.block(self.block),
-            self.pool.layout().block_bytes(),
-        );
         // SAFETY: as in `deref`, and the guard is borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(start, len) }
+        unsafe { &mut *self.pool.bytes(self.block) }
     }
 }
 
