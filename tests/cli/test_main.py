@@ -41,6 +41,20 @@ def test_a_wrong_value_is_refused_before_the_model_is_looked_for(capsys: pytest.
     assert capsys.readouterr().err == "penstock: error: --port is '99999', expected an integer in 0..65535\n"
 
 
+def test_a_model_is_named_on_the_command_line_or_in_the_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["serve"]) == 2
+    assert (
+        "MODEL is '', expected a model, on the command line or as `model` in the file"
+        in capsys.readouterr().err
+    )
+    file = tmp_path / "penstock.yaml"
+    file.write_text("model: smollm3\n")
+    assert main(["serve", "--config", str(file)]) == 1
+    assert "smollm3" in capsys.readouterr().err
+
+
 def test_the_negative_of_a_switch_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "smollm2", "--no-enable-prefix-caching", "--no-engine-process"]) == 1
     assert "run `penstock pull smollm2`" in capsys.readouterr().err

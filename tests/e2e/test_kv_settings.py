@@ -1,4 +1,4 @@
-"""Tiers by the names of LMCache's environment, understood by a server as it is started."""
+"""Tiers from a configuration file, and by the names of LMCache's environment, as servers start with them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,37 @@ def lmcache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     return directory
+
+
+def test_a_file_says_it_all(serve: Serve, model: Path, tmp_path: Path) -> None:
+    directory, file = tmp_path / "kv, of all", tmp_path / "penstock.yaml"
+    file.write_text(
+        f"""\
+model: {model}
+block-size: 16
+dtype: float32
+served-model-name: {FAMILY}
+kv-chunk-tokens: 32
+kv-tier:
+  - ram: 1MiB
+    quota: 0.5
+  - disk: {directory}
+    size: 64MiB
+    direct: off
+"""
+    )
+    with serve(model=f"--config={file}") as server:
+        complete(server.url, prompt(100))
+        assert set(hit_tokens(complete(server.url, prompt(100)))) == {"pool", "ram", "disk"}
+        eventually(lambda: any(directory.rglob("*.h*")), "chunks on disk")
+
+
+def test_a_wrong_option_in_a_file_is_refused_at_its_line(serve: Serve, tmp_path: Path) -> None:
+    file = tmp_path / "penstock.yaml"
+    file.write_text("kv-tier:\n  - disk: /var/kv\n    sise: 1GiB\n")
+    server = serve("--config", str(file))
+    assert server.wait() == 2
+    assert f"{file}:3: kv-tier disk: unknown option 'sise'" in server.text()
 
 
 def test_lmcaches_environment_is_understood_and_told(serve: Serve, model: Path, lmcache: Path) -> None:

@@ -54,7 +54,7 @@ class _File:
 
     def settings(self) -> Iterator[Setting]:
         root = self._document()
-        if root is None:
+        if root is None or root.value == "":
             return
         if not isinstance(root, yaml.MappingNode):
             raise self._fault(root, "settings are written as `name: value`, each on a line of its own")

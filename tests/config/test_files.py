@@ -1,0 +1,145 @@
+"""Configuration files: every scalar as written, every fault with its place and its remedy."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.config import gather, model_named, resolve
+from penstock.config.sources import from_file
+from penstock.core import InvalidValueError, PenstockError
+
+FILE = "penstock.yaml"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("config")
+
+
+def write(directory: Path, text: str) -> Path:
+    file = directory / FILE
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(
+    "text", ["off", "0123", "1e3", "~", "null", "12:30:00", "2026-11-20", "0x1F", "1_000", "=", "<<", "Yes"]
+)
+def test_a_scalar_is_the_text_that_was_written(text: str, tmp_path: Path) -> None:
+    file = write(tmp_path, f"host: {text}\napi-key: [{text}]\nserved_model_name:\n  - {text}\n  - '{text}'\n")
+    server = resolve(gather({}, str(file), {}), "m", "n").server
+    assert (server.host, server.api_keys) == (text, (text,))
+    assert server.served_model_names == (text, text)
+
+
+def test_switches_and_numbers_mean_what_flags_mean(tmp_path: Path) -> None:
+    file = write(
+        tmp_path, "enable-prefix-caching: off\nengine_process: No\nport: 08000\nshutdown-timeout: 1.5\n"
+    )
+    config = resolve(gather({}, str(file), {}), "m", "n")
+    assert config.engine.cache.prefix_caching is False
+    assert config.server.engine_process is False
+    assert (config.server.port, config.server.shutdown_timeout) == (8000, 1.5)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# nothing\n", "---\n", "\ufeff# with a mark\n"])
+def test_a_file_may_say_nothing(text: str, tmp_path: Path) -> None:
+    assert from_file(write(tmp_path, text)) == {}
+
+
+def test_an_anchor_is_as_good_as_what_it_stands_for(tmp_path: Path) -> None:
+    file = write(tmp_path, "max-num-seqs: &n 32\nmax-num-batched-tokens: *n\n")
+    assert resolve(gather({}, str(file), {}), "m", "n").engine.scheduler.max_num_batched_tokens == 32
+
+
+def test_the_model_may_stand_in_the_file(tmp_path: Path) -> None:
+    raw = gather({}, str(write(tmp_path, "port: 1\nmodel: smollm2\n")), {})
+    assert model_named(raw, None) == "smollm2"
+    assert model_named(raw, "other") == "other", "the command line comes first"
+    for said, place in [("model:\n", rf"{FILE}:1: model"), ("port: 1\n", "MODEL")]:
+        nothing = gather({}, str(write(tmp_path, said)), {})
+        with pytest.raises(
+            InvalidValueError, match=rf"{place} is '', expected a model, on the command line or"
+        ):
+            model_named(nothing, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "fault"),
+    [
+        ("port: 1\nprot: 1", 2, "unknown setting 'prot'; the names are model and those of the flags"),
+        ("port: 1\n\nport: 2", 3, "port stands on line 1 already; leave one of them out"),
+        ("max-num-seqs: 1\nmax_num_seqs: 1", 2, "max_num_seqs stands on line 1 already"),
+        ("port = 7\nblock-size = 16", 1, "settings are written as `name: value`, each on a line of its own"),
+        ("- port: 7", 1, "settings are written as `name: value`"),
+        ("port: 1\nhost: [", 2, "not YAML: while parsing a flow node: expected the node content"),
+        (
+            "host: [a,\n  b\nport: 1",
+            3,
+            "not YAML: while parsing a flow sequence from line 1: expected ',' or ']'",
+        ),
+        (
+            "port: 1\n\thost: a",
+            2,
+            "not YAML: while scanning .*found character '.t' that cannot start any token",
+        ),
+        ("host: a: b", 1, "not YAML: mapping values are not allowed here"),
+        ("port: *a", 1, "not YAML: found undefined alias 'a'"),
+        ("port: 1\n---\nport: 1", 2, "not YAML: expected a single document"),
+        ("port: 1\nhost: \a", 2, "not YAML: special characters are not allowed"),
+        ("port: 1\nhost: !env HOST", 2, "the tag !env is not understood; write the value alone"),
+        ("port: !!int 1", 1, "the tag !!int is not understood"),
+        ("port: 1\nport: {a: 1}", 2, "port stands on line 1 already"),
+        ("? [a]\n: 1", 1, "a list, where one value is expected"),
+        ("? {a: 1}\n: 1", 1, "a mapping, where one value is expected"),
+        ("api-key:\n  - a\n  - [b]", 3, "a list, where one value is expected"),
+        ("kv-tier:\n  - ram: [1]", 2, "a list, where one value is expected"),
+        ("kv-tier: &a [*a]", 1, "a list, where one value is expected"),
+        ("[" * 5000, 1, "not YAML: nested too deeply"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_line_and_remedy(
+    text: str, line: int, fault: str, tmp_path: Path
+) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(PenstockError, match=rf"^{file}:{line}: {fault}"):
+        from_file(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("\nport: {a: 1}", r":2: port is '{a: 1}', expected an integer in 0\.\.65535"),
+        ("port: [1, 2]", r":1: port is '\[1, 2\]', expected an integer"),
+        ("api-key: {a: 1}", ":1: api-key is '{a: 1}', expected a text that is not empty"),
+        ("model: [a, b]", r":1: model is '\[a, b\]', expected a text"),
+        ("port: 1\nblock_size:", ":2: block_size is '', expected one of 16, 32, 64, 128"),
+        ("port:\n  99999", r":1: port is '99999', expected an integer in 0\.\.65535"),
+    ],
+)
+def test_a_wrong_value_is_shown_as_written(text: str, fault: str, tmp_path: Path) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(InvalidValueError, match=f"^{file}{fault}"):
+        resolve(from_file(file), "m", "n")
+
+
+def test_other_encodings_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / FILE
+    file.write_bytes("host: h\u00f4te".encode("latin-1"))
+    with pytest.raises(PenstockError, match=f"--config {file}: not UTF-8 at byte 7"):
+        from_file(file)
+
+
+PIECES = ["port", "kv-tier", "ram", "disk", "1GiB", ": ", ":", "\n", "\n  ", "- ", "[", "]", "{", "}", ", "]
+PIECES += ["'", '"', "&a ", "*a", "!t ", "|\n", "#", "? ", "---\n", "%", "\t", "\0", "\u0085", "\ud7ff"]
+
+
+@given(st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=30).map("".join)))
+def test_whatever_a_file_holds_it_is_understood_or_refused(directory: Path, text: str) -> None:
+    file = directory / "any.yaml"
+    file.write_text(text, encoding="utf-8", errors="replace")
+    try:
+        resolve(gather({}, str(file), {}), "m", "n")
+    except PenstockError as error:
+        assert str(error).startswith((str(file), "--"))  # noqa: PT017 - one that is understood is as good
