@@ -1,5 +1,6 @@
 """KV tiers: texts of the flag, mappings of a file, LMCache's environment."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -65,6 +66,13 @@ def test_the_environment_separates_tiers_by_spaces() -> None:
     raw = gather({}, None, {"PENSTOCK_KV_TIER": "ram:1GiB disk:/kv,2GiB,quota=0.5"})
     tiers = resolve(raw, "m", "n").engine.tiers.tiers
     assert tiers == (TierConfig("ram", GIB), TierConfig("disk", 2 * GIB, path="/kv", quota=0.5))
+
+
+def test_the_example_of_the_documentation_is_one(repository: Path, tmp_path: Path) -> None:
+    text = (repository / "docs/configuration.md").read_text()
+    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    tiers = from_text(example, tmp_path).tiers
+    assert [tier.kind for tier in tiers] == ["ram", "disk", "redis", "object"]
 
 
 @pytest.mark.parametrize("text", ["kv-tier: {ram: 1GiB}", "kv_tier: 'ram:1GiB'", "kv-tier: [ram: 1GiB]"])
