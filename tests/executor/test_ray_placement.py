@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.core import PenstockError, Ranks
 from penstock.executor.ray.cluster import Node
 from penstock.executor.ray.placement import place, seats
-from penstock.executor.spread import Part, keyed, parts, wire
+from penstock.executor.wiring import Part, keyed, parts, wire
 
 HERE = Node("a", "10.0.0.1", 4.0)
 THERE = Node("b", "10.0.0.2", 2.0)

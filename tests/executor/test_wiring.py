@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,41 +9,32 @@ from typing import Any
 import pytest
 from penstock.comm import SharedFiles
 from penstock.core import PenstockError, Ranks
-from penstock.executor.wiring import wire
+from penstock.executor.wiring import PIPE_SLOTS, parts, wire
 
 
 def ranks(tp: int, pp: int) -> Ranks:
     return Ranks(tp, pp, (pp - 1) * tp, ("{}",) * (tp * pp), 8, 100, 4000, 1000, 1000)
 
 
-class Numbered:
-    """Files are numbers in the order in which they are made."""
-
-    def __init__(self) -> None:
-        self.made = 0
-
-    def ring(self, readers: int, slots: int, capacity: int) -> dict[str, Any]:
-        assert (readers, capacity) == (1, 4000)
-        return self.file()
-
-    def group(self, ranks: int, capacity: int) -> dict[str, Any]:
-        return {**self.file(), "ranks": ranks}
-
-    def file(self) -> dict[str, Any]:
-        self.made += 1
-        return {"path": self.made}
+def wirings(tp: int, pp: int) -> list[dict[str, Any]]:
+    """On one host, where what is made is a number, counted in the order of making."""
+    shape = ranks(tp, pp)
+    wanted = parts(shape)
+    made = [{"kind": part.wanted[0], "path": at} for at, part in enumerate(wanted)]
+    return wire(shape, wanted, made)
 
 
 def paths(tp: int, pp: int, key: str) -> list[int | None]:
-    wirings = [json.loads(text) for text in wire(ranks(tp, pp), Numbered())]
-    return [wiring[key] and wiring[key]["path"] for wiring in wirings]
+    return [wiring[key] and wiring[key]["path"] for wiring in wirings(tp, pp)]
 
 
 def test_ranks_of_a_stage_share_a_group() -> None:
-    assert paths(3, 2, "group") == [1, 1, 1, 2, 2, 2]
+    first, other = paths(3, 2, "group")[::3]
+    assert first != other
+    assert paths(3, 2, "group") == [first] * 3 + [other] * 3
     assert paths(1, 3, "group") == [None] * 3
-    wirings = [json.loads(text) for text in wire(ranks(3, 2), Numbered())]
-    assert [wiring["group"]["rank"] for wiring in wirings] == [0, 1, 2, 0, 1, 2]
+    assert [wiring["group"]["rank"] for wiring in wirings(3, 2)] == [0, 1, 2, 0, 1, 2]
+    assert [part.wanted for part in parts(ranks(3, 1))] == [("group", 3, 100)]
 
 
 def test_each_rank_hands_to_its_peer_in_the_next_stage() -> None:
@@ -53,6 +43,7 @@ def test_each_rank_hands_to_its_peer_in_the_next_stage() -> None:
         assert before[:tp] == after[-tp:] == [None] * tp
         assert before[tp:] == after[:-tp]
         assert len(set(before)) == 2 * tp + 1
+    assert {part.wanted for part in parts(ranks(1, 3))} == {("ring", PIPE_SLOTS, 4000)}
 
 
 def test_files_have_no_name_and_descriptors_lead_to_them(tmp_path: Path) -> None:

@@ -15,13 +15,9 @@ class LocalParts:
     """`process` as for `SharedFiles`. `close` is due once the ranks have opened what was made."""
 
     def __init__(self, directory: Path, process: str = "self") -> None:
-        self._files = SharedFiles(directory, process)
+        self.files = SharedFiles(directory, process)
+        """More than parts may be on them, if it is there before `make`."""
         self._ports: list[socket.socket] = []
-
-    @property
-    def descriptors(self) -> list[int]:
-        """Of the shared memory."""
-        return self._files.descriptors
 
     def make(self, wanted: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
         """Once: ("group", ranks, capacity), ("ring", slots, capacity) or ("port", host) each.
@@ -30,20 +26,20 @@ class LocalParts:
         there is too little memory, or the host has no such address.
         """
         made = [self._make(*each) for each in wanted]
-        self._files.seal()
+        self.files.seal()
         return made
 
     def close(self) -> None:
-        self._files.close()
+        self.files.close()
         for held in self._ports:
             held.close()
         self._ports.clear()
 
     def _make(self, kind: str, *sizes: Any) -> dict[str, Any]:
         if kind == "group":
-            return self._files.group(*sizes)
+            return self.files.group(*sizes)
         if kind == "ring":
-            return {"kind": "ring", **self._files.ring(1, *sizes)}
+            return {"kind": "ring", **self.files.ring(1, *sizes)}
         return {"kind": "stream", "address": self._reserve(*sizes)}
 
     def _reserve(self, host: str) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.core import PenstockError
+
+if TYPE_CHECKING:
+    from penstock._native import Fence
 
 MIB = 2**20
 
@@ -46,6 +49,12 @@ class SharedFiles:
         file = self._directory / "group"
         create_group(str(file), ranks, capacity)
         return {"path": self._nameless(file), "ranks": ranks, "capacity": capacity}
+
+    def fences(self) -> list[Fence]:
+        """Through which all waits end, for each file one."""
+        from penstock._native import Fence
+
+        return [Fence(f"/proc/self/fd/{descriptor}") for descriptor in self.descriptors]
 
     def seal(self) -> None:
         """There will be no more files. PenstockError when the memory behind them is too small."""

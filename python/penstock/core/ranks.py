@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -40,6 +41,13 @@ class Ranks:
     def answer_slots(self) -> int:
         """Messages from a rank that may be under way."""
         return self.pp + 2 + self.spare_messages
+
+    def tasks(self, config: str, wirings: Iterable[str]) -> list[RankTask]:
+        """Of each rank, from the JSON of the `EngineConfig` and that of each one's wiring."""
+        return [
+            RankTask(rank, rank == self.reader, config, self.num_blocks, shard, wiring)
+            for rank, (shard, wiring) in enumerate(zip(self.shards, wirings, strict=True))
+        ]
 
 
 @dataclass(frozen=True, slots=True)

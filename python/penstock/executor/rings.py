@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.comm import Line, SharedFiles
@@ -20,40 +19,25 @@ PATIENCE = 600.0
 
 
 class Rings:
-    """`lines` are those of ranks elsewhere, `process` is as for `SharedFiles`. `close` is due once the ranks
-    have opened what `jobs` names."""
+    """`lines` are those of ranks elsewhere. For the others there are rings on `files`, which stay open until
+    the ranks have opened what `jobs` names."""
 
-    def __init__(
-        self, ranks: Ranks, lines: Mapping[int, Line], directory: Path, process: str = "self"
-    ) -> None:
+    def __init__(self, ranks: Ranks, lines: Mapping[int, Line], files: SharedFiles) -> None:
         self.answers: list[Answers] = []
         self.fences: list[Fence] = []
+        """Of the lines."""
         self.jobs: list[dict[str, Any]] = []
         """What each rank is told of it."""
-        self._files = SharedFiles(directory, process)
-        try:
-            here = [rank for rank in range(ranks.size) if rank not in lines]
-            ring = self._plans(ranks, here)
-            for rank in range(ranks.size):
-                room = answer_bytes(ranks, rank)
-                if rank in lines:
-                    self._add_line(lines[rank], room)
-                else:
-                    self._add_ring({**ring, "reader": here.index(rank)}, ranks.answer_slots, room)
-            self._files.seal()
-            self._fence()
-        except BaseException:
-            self.close()
-            raise
+        self._files = files
+        here = [rank for rank in range(ranks.size) if rank not in lines]
+        ring = self._plans(ranks, here)
+        for rank in range(ranks.size):
+            room = answer_bytes(ranks, rank)
+            if rank in lines:
+                self._add_line(lines[rank], room)
+            else:
+                self._add_ring({**ring, "reader": here.index(rank)}, ranks.answer_slots, room)
         self.plans = SplitPlans(self._writer, list(lines.values()))
-
-    @property
-    def descriptors(self) -> list[int]:
-        """Of the shared memory."""
-        return self._files.descriptors
-
-    def close(self) -> None:
-        self._files.close()
 
     def _plans(self, ranks: Ranks, here: Sequence[int]) -> dict[str, Any]:
         from penstock._native import RingWriter
@@ -77,11 +61,6 @@ class Rings:
         self.answers.append(answers)
         self.fences.append(answers)
         self.jobs.append({"capacity": room})
-
-    def _fence(self) -> None:
-        from penstock._native import Fence as NativeFence
-
-        self.fences += [NativeFence(f"/proc/self/fd/{descriptor}") for descriptor in self._files.descriptors]
 
 
 def answer_bytes(ranks: Ranks, rank: int) -> int:

@@ -9,9 +9,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.comm import Line, LocalParts
+from penstock.comm import Line, LocalParts, SharedFiles
 from penstock.config import EngineConfig
-from penstock.core import Ranks, RankTask
+from penstock.core import Ranks
 from penstock.executor.first import FIRST_STEP, first_step
 from penstock.executor.nodes.crew import Crew
 from penstock.executor.nodes.messages import Job, Made, Make, Opened, Start, encode, session_key
@@ -20,7 +20,7 @@ from penstock.executor.nodes.places import Node, hosts, ranks_of
 from penstock.executor.processes import Processes
 from penstock.executor.ranks import LEAST_ANSWER, RanksExecutor
 from penstock.executor.rings import Rings, answer_bytes
-from penstock.executor.spread import Part, keyed, parts, wire
+from penstock.executor.wiring import Part, keyed, parts, wire
 
 JOIN = 300.0
 """Seconds that the other nodes get to call; their hosts may still be fetching an image."""
@@ -81,12 +81,15 @@ class NodesExecutor(RanksExecutor):
         try:
             wirings = self._join(local, members, where)
             crew = self._members = self._crew = Crew(members, where, self.on_exit)
-            rings = Rings(self._ranks, self._start_elsewhere(crew, members, wirings), self._directory)
+            lines = self._start_elsewhere(crew, members, wirings)
+            files = SharedFiles(self._directory)
             try:
-                self._start_here(worker, crew, local, rings, wirings)
+                rings = Rings(self._ranks, lines, files)
+                files.seal()
+                self._start_here(worker, crew, rings, wirings, (local.files, files))
                 facts = self._await_ready()
             finally:
-                rings.close()
+                files.close()
         finally:
             local.close()
         for member in members:
@@ -141,23 +144,16 @@ class NodesExecutor(RanksExecutor):
         self,
         worker: str,
         crew: Crew,
-        local: LocalParts,
         rings: Rings,
         wirings: Sequence[dict[str, Any]],
+        memory: Sequence[SharedFiles],
     ) -> None:
-        from penstock._native import Fence
-
-        ranks, key = self._ranks, session_key(self._key, self._session)
-        config = self._config.to_json()
-        jobs = []
-        for rank in self._own:
-            wiring = keyed(wirings[rank], key)
-            task = RankTask(rank, rank == ranks.reader, config, ranks.num_blocks, ranks.shards[rank], wiring)
-            jobs.append(json.dumps({"task": asdict(task), **rings.jobs[rank]}))
+        key = session_key(self._key, self._session)
+        tasks = self._ranks.tasks(self._config.to_json(), [keyed(wiring, key) for wiring in wirings])
+        jobs = [json.dumps({"task": asdict(tasks[rank]), **rings.jobs[rank]}) for rank in self._own]
         self._plans, self._answers = rings.plans, rings.answers
-        joints = [Fence(f"/proc/self/fd/{descriptor}") for descriptor in local.descriptors]
-        self._fences = [*joints, *rings.fences]
-        descriptors = [*local.descriptors, *rings.descriptors]
+        self._fences = [*rings.fences, *(fence for files in memory for fence in files.fences())]
+        descriptors = [descriptor for files in memory for descriptor in files.descriptors]
         host = crew.host(0)
         crew.add_processes(Processes(worker, jobs, descriptors, crew.on_local_exit, host=host))
         self.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from penstock.executor.nodes.messages import (
     Made,
     Make,
     Message,
+    MessageError,
     Opened,
     Refused,
     Start,
@@ -32,7 +33,7 @@ from penstock.executor.nodes.messages import (
 )
 from penstock.executor.processes import Processes
 from penstock.executor.ranks import Fence
-from penstock.executor.spread import keyed
+from penstock.executor.wiring import keyed
 
 LOOK = 0.25
 """Seconds between looks whether this node is to end."""
@@ -70,7 +71,7 @@ class Visit:
         self._session = ""
         self._parts: LocalParts | None = None
         self._processes: Processes | None = None
-        self._fences: list[Fence] = []
+        self._fences: Sequence[Fence] = ()
         self._over = False
 
     def serve(self, stopping: Callable[[], bool]) -> str:
@@ -117,16 +118,16 @@ class Visit:
         return None
 
     def _start(self, jobs: list[Job]) -> Started:
-        from penstock._native import Fence as NativeFence
-
-        descriptors = self._parts.descriptors if self._parts is not None else []
-        self._fences = [NativeFence(f"/proc/self/fd/{descriptor}") for descriptor in descriptors]
+        if self._parts is None:
+            raise MessageError("Start came where Make was due")
+        files = self._parts.files
+        self._fences = files.fences()
         place = self._place
         threads = max(place.config.compute.threads // len(jobs), 1)
         config = replace(place.config, compute=replace(place.config.compute, threads=threads)).to_json()
         texts = [self._job(job, config) for job in jobs]
         self._processes = Processes(
-            place.worker, texts, descriptors, self._on_exit, first=jobs[0].rank, host=place.host
+            place.worker, texts, files.descriptors, self._on_exit, first=jobs[0].rank, host=place.host
         )
         return Started(self._processes.pids)
 
@@ -158,4 +159,4 @@ class Visit:
         if self._parts is not None:
             self._parts.close()
             self._parts = None
-        self._fences = []
+        self._fences = ()

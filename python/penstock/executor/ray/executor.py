@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.comm import Line, forget_graph_semaphores
+from penstock.comm import Line, SharedFiles, forget_graph_semaphores
 from penstock.config import EngineConfig
 from penstock.core import InvalidValueError, PenstockError, Ranks, RankTask
 from penstock.executor.first import FIRST_STEP, first_step
@@ -22,7 +22,7 @@ from penstock.executor.ray.calls import Calls, Graph
 from penstock.executor.ray.cluster import Cluster
 from penstock.executor.ray.placement import Placement, place
 from penstock.executor.rings import Rings, answer_bytes
-from penstock.executor.spread import Part, keyed, parts, wire
+from penstock.executor.wiring import Part, keyed, parts, wire
 
 if TYPE_CHECKING:
     from penstock._native import StreamListener
@@ -64,7 +64,7 @@ class RayExecutor(RanksExecutor):
         self._directory = directory
         self._key = secrets.token_bytes(32)
         self._lines: dict[int, Line] = {}
-        self._rings: Rings | None = None
+        self._files: SharedFiles | None = None
         self._graph: Graph | None = None
         self._placement: Placement | None = None
         self._actors: Actors | None = None
@@ -95,6 +95,7 @@ class RayExecutor(RanksExecutor):
         if self._placement is not None:
             self._cluster.release(self._placement.group)
             self._placement = None
+        self._close_files()
         self._cluster.close()
 
     def _start(self, kind: type, placement_timeout: float) -> None:
@@ -112,8 +113,7 @@ class RayExecutor(RanksExecutor):
             replace(facts, host=seat.node.address)
             for facts, seat in zip(self._await_ready(), placement.seats, strict=True)
         )
-        if self._rings is not None:
-            self._rings.close()
+        self._close_files()
         actors.everywhere("close_files")
         began = time.time_ns()
         if parallel.ray_channel == "compiled-graph":
@@ -124,6 +124,10 @@ class RayExecutor(RanksExecutor):
         if self._graph is not None:
             actors.everywhere("forget_graph_semaphores")
             forget_graph_semaphores(began)
+
+    def _close_files(self) -> None:
+        if self._files is not None:
+            self._files.close()
 
     # What joins the ranks ---------------------------------------------------------------------------
 
@@ -170,11 +174,7 @@ class RayExecutor(RanksExecutor):
         things = [next(made[part.maker]) for part in wanted]
         self._fences = self._local_fences(placement, wanted, things)
         wirings = [keyed(wiring, self._key) for wiring in wire(ranks, wanted, things, carried)]
-        config = self._config.to_json()
-        return [
-            RankTask(rank, rank == ranks.reader, config, ranks.num_blocks, shard, wiring)
-            for rank, (shard, wiring) in enumerate(zip(ranks.shards, wirings, strict=True))
-        ]
+        return ranks.tasks(self._config.to_json(), wirings)
 
     def _local_fences(
         self, placement: Placement, wanted: Sequence[Part], things: Sequence[dict[str, Any]]
@@ -191,9 +191,11 @@ class RayExecutor(RanksExecutor):
     # Channels ---------------------------------------------------------------------------------------
 
     def _serve(self, actors: Actors, tasks: Sequence[RankTask]) -> None:
-        rings = self._rings = Rings(self._ranks, self._lines, self._directory, str(os.getpid()))
+        files = self._files = SharedFiles(self._directory, str(os.getpid()))
+        rings = Rings(self._ranks, self._lines, files)
+        files.seal()
         self._plans, self._answers = rings.plans, rings.answers
-        self._fences = [*self._fences, *rings.fences]
+        self._fences = [*self._fences, *rings.fences, *files.fences()]
         for handle, task, job in zip(actors.handles, tasks, rings.jobs, strict=True):
             handle.serve.remote({"task": asdict(task), **job})
 
