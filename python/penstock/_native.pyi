@@ -172,7 +172,7 @@ class TierIndex:
         """How many leading ones are here; not a use."""
 
     def admit(
-        self, digests: Sequence[bytes], costs_us: Sequence[float], group: bytes, parent: bytes | None = None
+        self, digests: Sequence[bytes], costs_us: Sequence[float], parent: bytes | None = None
     ) -> list[int]:
         """A slot for each one to be stored; -1: not to be stored, -2: is here already.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from penstock.core.answers import Movements, MoverClosed, MoverReport, decode_an
 from penstock.core.answers import encode_answer as encode
 from penstock.core.codec import CodecError, decode_plan, encode_plan
 from penstock.core.plan import StepPlan
-from penstock.core.transfer import KEY_BYTES, Moved, OpenTiers, Transfer, TransferKind
+from penstock.core.transfer import GROUP_BYTES, KEY_BYTES, Moved, OpenTiers, Transfer, TransferKind
 from penstock.core.transfer_codec import (
     END,
     MOST_ERROR,
@@ -36,18 +37,30 @@ def columns(typecode: str = "i") -> st.SearchStrategy[array[int]]:
     return st.lists(st.integers(-most, most - 1), max_size=9).map(lambda items: array(typecode, items))
 
 
-KEYS = st.lists(st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES), max_size=4).map(b"".join)
-TRANSFERS = st.builds(
-    Transfer,
-    U64,
-    st.sampled_from(TransferKind),
-    st.integers(0, 255),
-    columns(),
-    columns(),
-    KEYS,
-    columns(),
-    columns("q"),
-)
+DIGESTS = st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES)
+GROUPS = st.binary(min_size=GROUP_BYTES, max_size=GROUP_BYTES)
+
+
+def transfers(kinds: st.SearchStrategy[TransferKind], keys: st.SearchStrategy[bytes]) -> Any:
+    return st.builds(
+        Transfer,
+        U64,
+        kinds,
+        st.integers(0, 255),
+        columns(),
+        columns(),
+        keys,
+        columns(),
+        columns("q"),
+        st.just(b"") | DIGESTS,
+        SECONDS,
+    )
+
+
+TRANSFERS = transfers(
+    st.sampled_from(sorted(set(TransferKind) - {TransferKind.CLEAR})),
+    st.lists(DIGESTS, max_size=4).map(b"".join),
+) | transfers(st.just(TransferKind.CLEAR), st.just(b"") | GROUPS)
 MOVED = st.builds(
     Moved,
     U64,
@@ -67,6 +80,20 @@ def test_a_transfer_comes_back(transfer: Transfer, after: int) -> None:
     encoded = encode_transfer(transfer, after)
     assert is_transfer(encoded)
     assert decode_transfer(encoded) == (transfer, after)
+
+
+@pytest.mark.parametrize(
+    "transfer",
+    [
+        Transfer(1, TransferKind.REMOVE, keys=bytes(GROUP_BYTES)),
+        Transfer(1, TransferKind.CLEAR, keys=bytes(GROUP_BYTES + 1)),
+        Transfer(1, TransferKind.CLEAR, keys=bytes(2 * GROUP_BYTES)),
+        Transfer(1, TransferKind.STORE, 1, parent=bytes(KEY_BYTES - 1)),
+    ],
+)
+def test_names_have_their_lengths(transfer: Transfer) -> None:
+    with pytest.raises(CodecError):
+        decode_transfer(encode_transfer(transfer, 0))
 
 
 @given(OPENED)

@@ -29,9 +29,7 @@ class FakeIndex:
         missing = (at for at, digest in enumerate(digests) if digest not in self.committed)
         return next(missing, len(digests))
 
-    def admit(
-        self, digests: list[bytes], costs_us: list[float], group: bytes, parent: bytes | None
-    ) -> list[int]:
+    def admit(self, digests: list[bytes], costs_us: list[float], parent: bytes | None) -> list[int]:
         require(len(costs_us) == len(digests), "a cost for each block")
         return [self._admit(digest) for digest in digests]
 
@@ -73,7 +71,7 @@ class FakeIndex:
         return len(gone)
 
     def clear(self, group: bytes | None = None) -> int:
-        return self.remove(list(self.entries))
+        return self.remove([digest for digest in self.entries if digest.startswith(group or b"")])
 
     def pin(self, digests: list[bytes]) -> int:
         return self.peek(digests)

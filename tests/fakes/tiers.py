@@ -15,7 +15,7 @@ from penstock.core.transfer import RAM, Moved, Transfer, TransferKind
 
 from tests.fakes.contract import require
 
-DIGEST = 32
+DIGEST, GROUP = 32, 4
 
 Cells = tuple[int | None, ...]
 """Of one block."""
@@ -139,9 +139,9 @@ class FakeMover:
             tier = self.tiers[transfer.tier - 1]
             chunks = zip(keys(transfer), transfer.counts, strict=True)
             return Moved(transfer.id, True, bytes(chunk in tier for chunk in chunks))
-        if transfer.kind == TransferKind.REMOVE:
+        if transfer.kind in (TransferKind.REMOVE, TransferKind.CLEAR):
             for tier in self.tiers:
-                for name in [name for name in tier if not transfer.keys or name[0] in keys(transfer)]:
+                for name in [name for name in tier if forgets(transfer, name[0])]:
                     del tier[name]
             return Moved(transfer.id, True)
         move = self._move_ram if transfer.tier == RAM else self._move_chunk
@@ -186,8 +186,14 @@ class FakeMover:
         require(transfer.id == self._last + 1, f"transfer {transfer.id} follows {self._last}")
         self._last = transfer.id
         require(not transfer.ids, "only CANCEL has ids")
+        stored = transfer.kind == TransferKind.STORE and transfer.tier != RAM
+        require(stored or not (transfer.parent or transfer.cost_us), "only stores by name have a cost")
         if transfer.kind == TransferKind.REMOVE:
+            require(len(transfer.keys) >= DIGEST, "names to remove")
             require(len(transfer.keys) % DIGEST == 0, "keys are digests")
+            return
+        if transfer.kind == TransferKind.CLEAR:
+            require(len(transfer.keys) in (0, GROUP), "a group or none")
             return
         require(0 <= transfer.tier <= len(self.tiers), f"there is no tier {transfer.tier}")
         require(transfer.tier != RAM or bool(self.slots), "there is no RAM tier")
@@ -205,6 +211,7 @@ class FakeMover:
         require(all(0 <= block < most for block in blocks), "a block out of range")
         if transfer.tier != RAM:
             require(len(transfer.keys) == DIGEST and not slots, "a named tier's chunk has one digest")
+            require(len(transfer.parent) in (0, DIGEST), "a parent is a digest")
             return
         require(len(slots) == len(blocks) and not transfer.keys, "a slot for each block of RAM")
         require(len(set(slots)) == len(slots), "a slot is twice in one transfer")
@@ -239,3 +246,9 @@ class FakeMover:
 
 def keys(transfer: Transfer) -> list[bytes]:
     return [transfer.keys[at : at + DIGEST] for at in range(0, len(transfer.keys), DIGEST)]
+
+
+def forgets(transfer: Transfer, digest: bytes) -> bool:
+    if transfer.kind == TransferKind.CLEAR:
+        return digest.startswith(transfer.keys)
+    return digest in keys(transfer)

@@ -82,6 +82,21 @@ def test_the_first_block_of_a_digest_keeps_the_name() -> None:
     assert take(pool, 2) == [second, first]
 
 
+def test_a_group_is_forgotten_and_the_others_are_not() -> None:
+    pool = BlockPool(3)
+    blocks = take(pool, 3)
+    names = [b"aaaa1", b"bbbb1", b"aaaa2"]
+    for block, digest in zip(blocks, names, strict=True):
+        pool.publish(block, digest)
+    pool.release(blocks[:1])
+    assert pool.forget_all(b"aaaa") == 2
+    assert [pool.find(digest) for digest in names] == [-1, blocks[1], -1]
+    pool.check([blocks[1:]])
+    assert pool.forget_all() == 1
+    pool.release(blocks[1:])
+    pool.check([])
+
+
 def test_an_exhausted_pool_says_how_large_it_is() -> None:
     pool = BlockPool(2)
     take(pool, 2)

@@ -33,6 +33,13 @@ def test_a_salt_changes_every_digest() -> None:
     assert not set(plain) & set(salted)
 
 
+def test_names_begin_with_the_group_of_their_salt() -> None:
+    for salt in (b"", b"tenant"):
+        digests = cache().digests(TOKENS, [], salt)
+        assert {digest[:4] for digest in digests} == {cache().group(salt)}
+    assert cache().group(b"") == bytes(4) != cache().group(b"tenant")
+
+
 def test_lookup_stops_at_the_first_gap_and_at_the_limit() -> None:
     pool = BlockPool(8)
     prefix = cache(pool=pool)

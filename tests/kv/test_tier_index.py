@@ -18,15 +18,15 @@ def block(document: int, at: int) -> bytes:
     return hashlib.blake2b(f"{document}/{at}".encode(), digest_size=32).digest()
 
 
-def chain(document: int, length: int) -> list[bytes]:
-    return [block(document, at) for at in range(length)]
+def chain(document: int, length: int, group: bytes = bytes(4)) -> list[bytes]:
+    return [group + block(document, at)[4:] for at in range(length)]
 
 
 def serve(index: TierIndex, digests: Sequence[bytes]) -> int:
     """One request: what is not found is computed and kept. Returns the blocks found."""
     found = len(index.lookup(digests))
     rest = digests[found:]
-    slots = index.admit(rest, [1.0] * len(rest), b"", digests[found - 1] if found else None)
+    slots = index.admit(rest, [1.0] * len(rest), digests[found - 1] if found else None)
     index.commit([digest for digest, slot in zip(rest, slots, strict=True) if slot >= 0])
     return found
 
@@ -83,10 +83,10 @@ def test_a_loop_over_twice_the_tier_is_not_all_misses() -> None:
 def test_a_store_is_found_when_it_is_done() -> None:
     index = TierIndex(8)
     digests = chain(1, 3)
-    slots = index.admit(digests, [1.0] * 3, b"")
+    slots = index.admit(digests, [1.0] * 3)
     assert sorted(slots) == [0, 1, 2]
     assert index.lookup(digests) == []
-    assert index.admit(digests, [1.0] * 3, b"") == [-2, -2, -2]
+    assert index.admit(digests, [1.0] * 3) == [-2, -2, -2]
     index.commit(digests[:2])
     index.abandon(digests[2:])
     assert index.lookup(digests) == slots[:2]
@@ -105,16 +105,16 @@ def test_what_is_held_or_pinned_stays() -> None:
     held = index.lookup(chain(1, 2))
     index.hold(held)
     assert index.pin(chain(2, 2)) == 2
-    assert index.admit(chain(3, 2), [1.0, 1.0], b"") == [-1, -1]
+    assert index.admit(chain(3, 2), [1.0, 1.0]) == [-1, -1]
     assert index.stats()["crowded"] == 2
     with pytest.raises(ValueError, match="4 pinned blocks, 2 are allowed"):
         index.pin(chain(1, 2))
     # Forgotten while a load reads it: not found any more, and nobody else's until the load has ended.
     assert index.remove(chain(1, 2)) == 2
     assert index.lookup(chain(1, 2)) == []
-    assert index.admit(chain(1, 1), [1.0], b"") == [-1]
+    assert index.admit(chain(1, 1), [1.0]) == [-1]
     index.release(held)
-    assert sorted(index.admit(chain(1, 2), [1.0, 1.0], b"")) == sorted(held)
+    assert sorted(index.admit(chain(1, 2), [1.0, 1.0])) == sorted(held)
     index.unpin(chain(2, 2))
     assert index.stats()["pinned"] == 0
     with pytest.raises(ValueError, match="not held"):
@@ -135,7 +135,7 @@ def test_a_pin_waits_for_its_blocks() -> None:
 def test_blocks_may_continue_what_is_elsewhere() -> None:
     index = TierIndex(4)
     digests = chain(1, 4)
-    slots = index.admit(digests[2:], [1.0, 1.0], b"", digests[1])
+    slots = index.admit(digests[2:], [1.0, 1.0], digests[1])
     index.commit(digests[2:])
     assert index.lookup(digests) == []
     assert index.lookup(digests, 2) == slots
@@ -143,20 +143,23 @@ def test_blocks_may_continue_what_is_elsewhere() -> None:
 
 def test_a_group_with_its_quota_gives_up_its_own() -> None:
     index = TierIndex(10, quota=0.3, rule="lru")
-    for group, document in ((b"a", 1), (b"", 2), (b"a", 3)):
-        digests = chain(document, 3)
-        index.admit(digests, [1.0] * 3, group)
-        index.commit(digests)
-    assert [index.peek(chain(document, 3)) for document in (1, 2, 3)] == [0, 3, 3]
+    salted, unsalted = b"salt", bytes(4)
+    of = {1: salted, 2: unsalted, 3: salted, 4: unsalted}
+    for document, group in of.items():
+        index.admit(chain(document, 3, group), [1.0] * 3)
+        index.commit(chain(document, 3, group))
+    assert [index.peek(chain(document, 3, group)) for document, group in of.items()] == [0, 3, 3, 3]
     groups = index.stats()["groups"]
     assert isinstance(groups, list)
     assert [(group["name"], group["used"], group["evictions"]) for group in groups] == [
-        (b"", 3, 0),
-        (b"a", 3, 3),
+        (unsalted, 6, 0),
+        (salted, 3, 3),
     ]
-    assert index.clear(b"a") == 3
-    assert index.clear(b"nobody") == 0
-    assert index.clear() == 3
+    assert index.clear(salted) == 3
+    assert index.clear(b"none") == 0
+    with pytest.raises(ValueError, match="a group has 4 bytes"):
+        index.clear(b"salty")
+    assert index.clear() == 6
     assert index.stats()["used"] == 0
 
 
@@ -188,6 +191,6 @@ def test_options_out_of_range_are_refused(options: dict[str, object], said: str)
 def test_arguments_that_do_not_fit_are_refused() -> None:
     index = TierIndex(4)
     with pytest.raises(ValueError, match="2 digests, but 1 costs"):
-        index.admit(chain(1, 2), [1.0], b"")
+        index.admit(chain(1, 2), [1.0])
     with pytest.raises(ValueError, match="a digest has 32"):
         index.lookup([b"short"])

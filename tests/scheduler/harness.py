@@ -12,6 +12,7 @@ from penstock.scheduler import Limits, Scheduler
 from tests.fakes.executor import FakeExecutor, FakeTicket, hash_chain, hash_root, next_token
 
 EOS = 0
+IDENTITY = b"i" * 32
 
 
 def make_request(request_id: int, prompt: list[int], max_tokens: int = 4, **options: object) -> Request:
@@ -67,7 +68,7 @@ class World:
             max_num_seqs, budget, max_model_len, max_queue, vocab, frozenset({EOS}), stages or in_flight
         )
         self.pool = BlockPool(num_blocks)
-        cache = PrefixCache(self.pool, block_size, b"i" * 32, hash_chain, hash_root) if prefix else None
+        cache = PrefixCache(self.pool, block_size, IDENTITY, hash_chain, hash_root) if prefix else None
         self.scheduler = Scheduler(self.limits, self.pool, cache, block_size, lambda: self.now)
         self.executor = FakeExecutor(
             num_blocks=num_blocks,

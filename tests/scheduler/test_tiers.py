@@ -11,9 +11,9 @@ from penstock.core import FinishReason, Request, TierKind, TierStats
 from penstock.core.transfer import RAM, Transfer, TransferKind
 from penstock.kv.tiers import Shape, TierCache
 
-from tests.fakes.executor import FakeExecutor
+from tests.fakes.executor import FakeExecutor, hash_root
 from tests.fakes.index import FakeIndex
-from tests.scheduler.harness import World, make_request, reference
+from tests.scheduler.harness import IDENTITY, World, make_request, reference
 
 BLOCK, CHUNK = 16, 4
 """Tokens of a block, blocks of a chunk."""
@@ -163,6 +163,27 @@ def test_salts_share_nothing() -> None:
     world = TierWorld(ram_slots=64)
     world.keep(prompt(100), cache_salt=b"one")
     assert world.finish(make_request(2, prompt(100), max_tokens=1, cache_salt=b"two")) == 100
+
+
+def test_a_salt_is_forgotten_in_all_tiers_and_the_others_are_not() -> None:
+    world = TierWorld(named=2, ram_slots=64)
+    for salt in (b"one", b"two"):
+        world.keep(prompt(100), cache_salt=salt)
+    group = hash_root(IDENTITY, b"", b"one")[:4]
+    assert world.tiers.clear(group) == 6, "blocks in RAM"
+    world.settle()
+    assert all(tier and not any(name[0].startswith(group) for name in tier) for tier in world.mover.tiers)
+    assert world.finish(make_request(2, prompt(100), max_tokens=1, cache_salt=b"one")) == 100
+    assert world.finish(make_request(3, prompt(100), max_tokens=1, cache_salt=b"two")) == 4
+
+
+def test_a_store_by_name_says_what_it_continues_and_what_it_cost() -> None:
+    world = TierWorld(per_token=0.25)
+    world.keep(prompt(64 + 64 + 16), max_tokens=1)
+    first, second, tail = world.asked(TransferKind.STORE)
+    assert [each.parent for each in (first, second, tail)] == [b"", first.keys, second.keys]
+    assert first.cost_us == second.cost_us == 0.25e6 * 64
+    assert tail.cost_us == 0.25e6 * 16
 
 
 @pytest.mark.parametrize("how", ["lost", "error"])

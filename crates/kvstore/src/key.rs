@@ -8,8 +8,11 @@ pub type Digest = [u8; 32];
 /// Bytes of a digest that say whose it is.
 pub const GROUP_BYTES: usize = 4;
 
-/// Whose a prefix is: the first bytes of all its digests. Zero: of requests without an adapter and a salt.
+/// Whose a prefix is: the first bytes of all its digests.
 pub type Group = [u8; GROUP_BYTES];
+
+/// The group of requests without an adapter and a salt.
+pub const UNSALTED: Group = [0; GROUP_BYTES];
 
 /// The group of what `digest` names.
 pub fn group(digest: &Digest) -> Group {

@@ -16,7 +16,7 @@ mod tier;
 
 pub use disk::{Direct, Disk, DiskOptions};
 pub use format::Checksum;
-pub use key::{Digest, GROUP_BYTES, Group, PartKey, StoreIdentity, group};
+pub use key::{Digest, GROUP_BYTES, Group, PartKey, StoreIdentity, UNSALTED, group};
 pub use mover::{Kind, Moved, Mover, Options, Pool, TierSpec, Transfer};
 pub use remote::{Objects, Redis, RedisLimits};
 pub use tier::{About, StartError, Tier, TierError};

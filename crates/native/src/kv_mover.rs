@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use penstock_decoder::Decoder as NativeDecoder;
 use penstock_kernels::{BlockRead, BlockWrite, KvType, PoolHandle};
-use penstock_kvstore::{Digest, Kind, Moved, Mover, Options, Pool, Transfer};
+use penstock_kvstore::{About, Digest, Group, Kind, Moved, Mover, Options, Pool, Transfer};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::buffers::{ints, items};
 use crate::decoder::Decoder;
+use crate::prefix::{digest, of_group};
 
 /// How often a wait looks for Python signals.
 const SIGNAL_CHECK: Duration = Duration::from_millis(100);
@@ -132,6 +133,7 @@ fn read_transfer(py: Python<'_>, transfer: &Bound<'_, PyAny>) -> PyResult<Transf
         3 => Kind::Probe,
         4 => Kind::Remove,
         5 => Kind::Cancel,
+        6 => Kind::Clear,
         other => {
             let message = format!("{other} is no kind of transfer");
             return Err(PyValueError::new_err(message));
@@ -139,6 +141,7 @@ fn read_transfer(py: Python<'_>, transfer: &Bound<'_, PyAny>) -> PyResult<Transf
     };
     let column = |name| transfer.getattr(name);
     let keys = column(intern!(py, "keys"))?;
+    let (keys, group) = names(kind, keys.extract()?)?;
     let ids: Vec<i64> = items(py, &column(intern!(py, "ids"))?)?;
     Ok(Transfer {
         id: column(intern!(py, "id"))?.extract()?,
@@ -146,10 +149,30 @@ fn read_transfer(py: Python<'_>, transfer: &Bound<'_, PyAny>) -> PyResult<Transf
         tier: column(intern!(py, "tier"))?.extract()?,
         blocks: ints(py, &column(intern!(py, "blocks"))?)?,
         slots: ints(py, &column(intern!(py, "slots"))?)?,
-        keys: digests(keys.extract()?)?,
+        keys,
         counts: ints(py, &column(intern!(py, "counts"))?)?,
         ids: ids.into_iter().map(i64::cast_unsigned).collect(),
+        about: About {
+            parent: given(column(intern!(py, "parent"))?.extract()?)
+                .map(|parent| digest(parent, "parent"))
+                .transpose()?,
+            cost_us: column(intern!(py, "cost_us"))?.extract()?,
+        },
+        group,
     })
+}
+
+/// The chunks or the group that `keys` name.
+fn names(kind: Kind, keys: &[u8]) -> PyResult<(Vec<Digest>, Option<Group>)> {
+    if kind == Kind::Clear {
+        return Ok((Vec::new(), given(keys).map(of_group).transpose()?));
+    }
+    Ok((digests(keys)?, None))
+}
+
+/// Python says nothing with no bytes.
+fn given(bytes: &[u8]) -> Option<&[u8]> {
+    (!bytes.is_empty()).then_some(bytes)
 }
 
 fn digests(keys: &[u8]) -> PyResult<Vec<Digest>> {

@@ -1,6 +1,6 @@
 //! The block-hash rule.
 
-use penstock_prefix::Digest;
+use penstock_prefix::{Digest, GROUP_BYTES, Group};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -10,6 +10,15 @@ use crate::buffers::ints;
 pub(crate) fn digest(bytes: &[u8], name: &str) -> PyResult<Digest> {
     bytes.try_into().map_err(|_| {
         PyValueError::new_err(format!("{name} has {} bytes; a digest has 32", bytes.len()))
+    })
+}
+
+pub(crate) fn of_group(bytes: &[u8]) -> PyResult<Group> {
+    bytes.try_into().map_err(|_| {
+        PyValueError::new_err(format!(
+            "a group has {GROUP_BYTES} bytes, not {}",
+            bytes.len()
+        ))
     })
 }
 

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyAssertionError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::prefix::digest;
+use crate::prefix::{digest, of_group};
 
 /// Names as Python gives them: any iterable of 32 bytes each.
 fn names(digests: &Bound<'_, PyAny>) -> PyResult<Vec<Digest>> {
@@ -65,19 +65,18 @@ impl TierIndex {
     }
 
     /// A slot for each digest; -1: not to be stored, -2: is here.
-    #[pyo3(signature = (digests, costs_us, group, parent = None))]
+    #[pyo3(signature = (digests, costs_us, parent = None))]
     fn admit(
         &mut self,
         digests: &Bound<'_, PyAny>,
         costs_us: Vec<f32>,
-        group: &[u8],
         parent: Option<&[u8]>,
     ) -> PyResult<Vec<i64>> {
         let parent = parent.map(|parent| digest(parent, "parent")).transpose()?;
         let mut answers = Vec::new();
         let digests = names(digests)?;
         self.index
-            .admit(&digests, &costs_us, group, parent.as_ref(), &mut answers)
+            .admit(&digests, &costs_us, parent.as_ref(), &mut answers)
             .map_err(refused)?;
         Ok(answers)
     }
@@ -112,8 +111,9 @@ impl TierIndex {
     }
 
     #[pyo3(signature = (group = None))]
-    fn clear(&mut self, group: Option<&[u8]>) -> usize {
-        self.index.clear(group)
+    fn clear(&mut self, group: Option<&[u8]>) -> PyResult<usize> {
+        let group = group.map(of_group).transpose()?;
+        Ok(self.index.clear(group))
     }
 
     #[pyo3(signature = (top = 10))]

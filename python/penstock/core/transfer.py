@@ -14,6 +14,8 @@ from enum import IntEnum
 RAM = 0
 """`Transfer.tier` of the RAM tier; the others count from 1 in the order of their flags."""
 KEY_BYTES = 32
+GROUP_BYTES = 4
+"""First bytes of a digest: whose it is (`crates/prefix`)."""
 
 
 class TransferKind(IntEnum):
@@ -24,10 +26,12 @@ class TransferKind(IntEnum):
     PROBE = 3
     """Which of several chunks a tier has."""
     REMOVE = 4
-    """Forget chunks, in all tiers that go by name; without keys, everything of this identity."""
+    """Forget chunks, in all tiers that go by name."""
     CANCEL = 5
     """Transfers `ids` are not wanted any more; those not begun are answered as not done. Not answered itself.
     """
+    CLEAR = 6
+    """Forget what one group left, in all tiers that go by name; without keys, everything of this identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,17 @@ class Transfer:
     slots: array[int] = field(default_factory=lambda: array("i"))
     """RAM: the slot that each block is loaded from or stored to."""
     keys: bytes = b""
-    """Tiers that go by name: 32 bytes for each chunk, the digest of its last block. LOAD and STORE have one.
+    """Tiers that go by name: 32 bytes for each chunk, the digest of its last block. LOAD and STORE have one,
+    REMOVE at least one; CLEAR has a group of 4 bytes, or none.
     """
     counts: array[int] = field(default_factory=lambda: array("i"))
     """PROBE: blocks of each chunk."""
     ids: array[int] = field(default_factory=lambda: array("q"))
     """CANCEL only."""
+    parent: bytes = b""
+    """STORE to tiers that go by name: digest of the block before the chunk, if there is one."""
+    cost_us: float = 0.0
+    """STORE to tiers that go by name: what computing the chunk takes; 0 where that is not known."""
 
 
 @dataclass(slots=True)
@@ -73,7 +82,7 @@ class Moved:
 
     id: int
     done: bool
-    """LOAD, STORE, REMOVE: whether all of it was."""
+    """LOAD, STORE, REMOVE, CLEAR: whether all of it was."""
     found: bytes = b""
     """PROBE: a byte for each chunk, 1 where the tier has all parts of it."""
     bytes: int = 0

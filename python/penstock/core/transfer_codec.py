@@ -13,10 +13,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
 from penstock.core.codec import CodecError, Reader
-from penstock.core.transfer import KEY_BYTES, Moved, OpenTiers, Transfer, TransferKind
+from penstock.core.transfer import GROUP_BYTES, KEY_BYTES, Moved, OpenTiers, Transfer, TransferKind
 
-_TRANSFER = struct.Struct("<4s2Q2B5I")
-"""Magic, plans before it, id, kind, tier, then how many blocks, slots, keys, counts and ids follow."""
+_TRANSFER = struct.Struct("<4s2Q3B5Id")
+"""Magic, plans before it, id, kind, tier, bytes of the parent, then how many blocks, slots, bytes of keys,
+counts and ids follow; the cost.
+"""
 _MOVED = struct.Struct("<QBQ2d2I")
 """The fields of Moved, `done` and `full` as bits of one; of `found` and `error` the bytes that follow."""
 TRANSFER_MAGIC = b"TRN1"
@@ -36,13 +38,22 @@ def encode_transfer(transfer: Transfer, after: int) -> bytes:
         transfer.id,
         transfer.kind,
         transfer.tier,
+        len(transfer.parent),
         len(transfer.blocks),
         len(transfer.slots),
-        len(transfer.keys) // KEY_BYTES,
+        len(transfer.keys),
         len(transfer.counts),
         len(transfer.ids),
+        transfer.cost_us,
     )
-    columns = (transfer.blocks, transfer.slots, transfer.keys, transfer.counts, transfer.ids)
+    columns = (
+        transfer.blocks,
+        transfer.slots,
+        transfer.keys,
+        transfer.counts,
+        transfer.ids,
+        transfer.parent,
+    )
     return b"".join([head, *map(bytes, columns)])
 
 
@@ -54,25 +65,35 @@ def is_transfer(message: bytes) -> bool:
 def decode_transfer(data: bytes) -> tuple[Transfer, int]:
     """With the plans before it; CodecError unless `data` is one transfer, whole and with nothing after it."""
     reader = Reader(data)
-    magic, after, number, kind, tier, blocks, slots, keys, counts, ids = reader.take(_TRANSFER)
+    magic, after, number, kind, tier, parent, blocks, slots, keys, counts, ids, cost = reader.take(_TRANSFER)
     if magic != TRANSFER_MAGIC:
         raise CodecError(f"a transfer begins with {TRANSFER_MAGIC!r}, not {magic!r}")
     try:
-        transfer = Transfer(number, TransferKind(kind), tier)
+        transfer = Transfer(number, TransferKind(kind), tier, cost_us=cost)
     except ValueError as error:
         raise CodecError(f"a transfer of unknown kind {kind}") from error
     transfer.blocks = reader.column("i", blocks)
     transfer.slots = reader.column("i", slots)
-    transfer.keys = reader.raw(keys * KEY_BYTES)
+    transfer.keys = reader.raw(keys)
     transfer.counts = reader.column("i", counts)
     transfer.ids = reader.column("q", ids)
+    transfer.parent = reader.raw(parent)
     reader.end()
+    _check_names(transfer)
     return transfer, after
+
+
+def _check_names(transfer: Transfer) -> None:
+    size = len(transfer.keys)
+    if size not in (0, GROUP_BYTES) if transfer.kind is TransferKind.CLEAR else size % KEY_BYTES:
+        raise CodecError(f"{transfer.kind.name} with {size} bytes of names")
+    if len(transfer.parent) not in (0, KEY_BYTES):
+        raise CodecError(f"a parent of {len(transfer.parent)} bytes")
 
 
 def transfer_bytes(blocks: int) -> int:
     """The largest transfer where the pool has so many blocks: a chunk has at least one."""
-    return _TRANSFER.size + blocks * (KEY_BYTES + array("i").itemsize)
+    return _TRANSFER.size + KEY_BYTES + blocks * (KEY_BYTES + array("i").itemsize)
 
 
 def encode_moved(batch: Iterable[Moved], capacity: int) -> Iterator[bytes]:

@@ -54,8 +54,9 @@ class KvAdmin:
         return {"pool_blocks": self._pool.forget_all(), "ram_blocks": self._tiers.clear()}
 
     def _clear_salt(self, command: KvCommand) -> dict[str, object]:
-        ram = self._tiers.clear_group(command.cache_salt)
-        return {"pool_blocks": self._pool.forget_salt(command.cache_salt), "ram_blocks": ram}
+        assert self._prefix is not None
+        group = self._prefix.group(command.cache_salt)
+        return {"pool_blocks": self._pool.forget_all(group), "ram_blocks": self._tiers.clear(group)}
 
     def _clear_prefix(self, command: KvCommand) -> dict[str, object]:
         digests = self._digests(command)

@@ -34,7 +34,6 @@ class BlockPool:
         self._references = array("i", bytes(4 * num_blocks))
         self._digests: list[bytes | None] = [None] * num_blocks
         self._by_digest: dict[bytes, int] = {}
-        self._salts: dict[bytes, bytes] = {}
         self._blank: list[int] = []
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._untouched = 0
@@ -74,12 +73,10 @@ class BlockPool:
             else:
                 self._cached[block] = None
 
-    def publish(self, block: int, digest: bytes, salt: bytes = b"") -> None:
+    def publish(self, block: int, digest: bytes) -> None:
         """Name an owned block whose contents are computed. The first block of a digest keeps the name."""
         if self._digests[block] is None and self._by_digest.setdefault(digest, block) == block:
             self._digests[block] = digest
-            if salt:
-                self._salts[digest] = salt
 
     def find(self, digest: bytes) -> int:
         """The block of this name, or -1."""
@@ -96,18 +93,14 @@ class BlockPool:
         if block < 0:
             return False
         self._digests[block] = None
-        self._salts.pop(digest, None)
         if self._references[block] == 0:
             del self._cached[block]
             self._blank.append(block)
         return True
 
-    def forget_salt(self, salt: bytes) -> int:
-        """Forget what requests with this salt left."""
-        return sum([self.forget(digest) for digest, own in list(self._salts.items()) if own == salt])
-
-    def forget_all(self) -> int:
-        return sum([self.forget(digest) for digest in list(self._by_digest)])
+    def forget_all(self, group: bytes = b"") -> int:
+        """Forget every name, or those of one group, which they begin with; how many there were."""
+        return sum([self.forget(digest) for digest in list(self._by_digest) if digest.startswith(group)])
 
     def is_free(self, block: int) -> bool:
         return self._references[block] == 0
@@ -118,7 +111,6 @@ class BlockPool:
         if digest is not None:
             del self._by_digest[digest]
             self._digests[block] = None
-            self._salts.pop(digest, None)
         return block
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:

@@ -6,6 +6,7 @@ from array import array
 from typing import Protocol
 
 from penstock.core import InvalidValueError
+from penstock.core.transfer import GROUP_BYTES
 from penstock.kv.pool import BlockPool
 
 UNIT = 16
@@ -56,6 +57,10 @@ class PrefixCache:
         units = self._hash_chain(self._identity, parent, tokens[start:end])
         per_block = size // UNIT
         return units[per_block - 1 :: per_block]
+
+    def group(self, salt: bytes) -> bytes:
+        """What all names under this salt begin with."""
+        return (self._root(salt) or bytes(GROUP_BYTES))[:GROUP_BYTES]
 
     def lookup(self, digests: list[bytes], limit: int) -> list[int]:
         """Blocks of the longest run of leading names that are here, at most `limit`. Takes no reference."""

@@ -396,13 +396,11 @@ class Scheduler:
             seq.digests.extend(self._prefix.digests(seq.tokens, seq.digests, seq.request.cache_salt))
         for at in range(seq.num_published, full):
             digest = seq.digests[at]
-            self._pool.publish(seq.blocks[at], digest, seq.request.cache_salt)
+            self._pool.publish(seq.blocks[at], digest)
             if self._claimed.get(digest) is seq:
                 del self._claimed[digest]
         first, prompt_blocks = seq.num_published, seq.prompt_len // self._block_size
-        self.tiers.published(
-            seq.digests, first, seq.blocks[first:full], prompt_blocks, seq.request.cache_salt
-        )
+        self.tiers.published(seq.digests, first, seq.blocks[first:full], prompt_blocks)
         seq.num_published = full
         seq.publish_at = (full + 1) * self._block_size
 

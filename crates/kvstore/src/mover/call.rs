@@ -108,14 +108,11 @@ impl Share {
                 let found = self.probe(tier, chunks)?;
                 Ok(Brought { bytes: 0, found })
             }
-            Work::Remove { digests } if digests.is_empty() => {
-                tier.clear(None)?;
-                Ok(moved(0))
-            }
             Work::Remove { digests } => {
                 digests.iter().try_for_each(|digest| tier.remove(digest))?;
                 Ok(moved(0))
             }
+            Work::Clear { group } => tier.clear(*group).map(|()| moved(0)),
         };
         catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);

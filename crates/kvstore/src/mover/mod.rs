@@ -36,7 +36,7 @@ use ram::{Borrowed, Ram};
 pub use transfer::{Kind, Moved, Pool, Transfer};
 
 use crate::key::Digest;
-use crate::tier::{About, StartError, Tier};
+use crate::tier::{StartError, Tier};
 
 /// Makes a tier from what the options say.
 pub(crate) type Open<'a> = &'a dyn Fn(&TierSpec, &Options) -> Result<Box<dyn Tier>, StartError>;
@@ -147,8 +147,17 @@ impl<P: Pool> Mover<P> {
                 self.cancel(&transfer.ids);
                 Ok(())
             }
+            Kind::Remove if transfer.keys.is_empty() => Err("no names to forget".into()),
             Kind::Remove => {
-                self.remove(transfer);
+                let digests = &transfer.keys;
+                self.forget(id, || Work::Remove {
+                    digests: digests.clone(),
+                });
+                Ok(())
+            }
+            Kind::Clear => {
+                let group = transfer.group;
+                self.forget(id, || Work::Clear { group });
                 Ok(())
             }
             Kind::Probe => self.probe(&transfer),
@@ -165,8 +174,8 @@ impl<P: Pool> Mover<P> {
         self.named.iter().for_each(|named| named.cancel(ids));
     }
 
-    fn remove(&self, transfer: Transfer) {
-        let (id, digests) = (transfer.id, transfer.keys);
+    /// `work` in all tiers that go by name.
+    fn forget(&self, id: u64, work: impl Fn() -> Work<P>) {
         if self.named.is_empty() {
             let done = true;
             let nothing = Moved::default();
@@ -178,9 +187,8 @@ impl<P: Pool> Mover<P> {
         }
         let removal = Removal::new(id, self.named.len(), Arc::clone(&self.answers));
         for named in &self.named {
-            let digests = digests.clone();
             let reply = Reply::Part(Arc::clone(&removal));
-            named.submit(self.job(id, Work::Remove { digests }, reply));
+            named.submit(self.job(id, work(), reply));
         }
     }
 
@@ -227,7 +235,7 @@ impl<P: Pool> Mover<P> {
         };
         let work = if transfer.kind == Kind::Store {
             let blocks = self.borrow(blocks, |block| self.pool.read(block))?;
-            let about = About::default();
+            let about = transfer.about;
             Work::Store {
                 digest,
                 blocks,

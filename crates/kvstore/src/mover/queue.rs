@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::answers::Reply;
 use super::transfer::Pool;
-use crate::key::Digest;
+use crate::key::{Digest, Group};
 use crate::tier::About;
 
 /// Threads of a tier do one or the other, so that a question never waits for a movement.
@@ -35,6 +35,9 @@ pub(crate) enum Work<P: Pool> {
     Remove {
         digests: Vec<Digest>,
     },
+    Clear {
+        group: Option<Group>,
+    },
 }
 
 /// The kinds of work, for rules and counters.
@@ -52,7 +55,7 @@ impl<P: Pool> Work<P> {
             Self::Load { .. } => WorkKind::Load,
             Self::Store { .. } => WorkKind::Store,
             Self::Probe { .. } => WorkKind::Probe,
-            Self::Remove { .. } => WorkKind::Remove,
+            Self::Remove { .. } | Self::Clear { .. } => WorkKind::Remove,
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-use crate::key::Digest;
+use crate::key::{Digest, Group};
+use crate::tier::About;
 
 /// The KV pool as a mover sees it: blocks that are lent one by one.
 pub trait Pool: Send + Sync + 'static {
@@ -32,10 +33,12 @@ pub enum Kind {
     Remove,
     /// Some transfers are not wanted any more. Not answered.
     Cancel,
+    /// Forget what a group left, or everything, in all tiers that go by name.
+    Clear,
 }
 
 /// See the columns of the same names in Python.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Transfer {
     /// Names the transfer in its answer.
     pub id: u64,
@@ -53,6 +56,10 @@ pub struct Transfer {
     pub counts: Vec<i32>,
     /// Cancel: transfers.
     pub ids: Vec<u64>,
+    /// Store to a tier that goes by name.
+    pub about: About,
+    /// Clear: whose; None: everybody's.
+    pub group: Option<Group>,
 }
 
 /// The answer to a transfer.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use penstock_kvstore::{PartKey, StoreIdentity, Tier, TierError};
+use penstock_kvstore::{Digest, Group, PartKey, StoreIdentity, Tier, TierError};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -14,8 +14,15 @@ enum Action {
     Store(PartKey, u64),
     Load(PartKey),
     Remove(u8),
-    Clear,
+    Clear(Option<Group>),
     Probe,
+}
+
+/// The first two chunks are of one group, the third is of another.
+fn digest(chunk: u8) -> Digest {
+    let mut digest = [chunk; 32];
+    digest[..4].copy_from_slice(&[chunk / 2; 4]);
+    digest
 }
 
 fn keys() -> Vec<PartKey> {
@@ -28,7 +35,7 @@ fn keys() -> Vec<PartKey> {
             (0, 1, (0, 4)),
         ] {
             keys.push(PartKey {
-                digest: [chunk; 32],
+                digest: digest(chunk),
                 blocks,
                 head,
                 layers,
@@ -49,7 +56,7 @@ fn action() -> impl Strategy<Value = Action> {
         4 => (key(), 1..1000_u64).prop_map(|(key, seed)| Action::Store(key, seed)),
         4 => key().prop_map(Action::Load),
         1 => (0..3_u8).prop_map(Action::Remove),
-        1 => Just(Action::Clear),
+        1 => proptest::option::of((0..2_u8).prop_map(|group| [group; 4])).prop_map(Action::Clear),
         2 => Just(Action::Probe),
     ]
 }
@@ -92,12 +99,12 @@ fn act(tier: &dyn Tier, model: &mut HashMap<PartKey, u64>, action: Action) {
             )),
         },
         Action::Remove(chunk) => {
-            tier.remove(&[chunk; 32]).unwrap();
-            model.retain(|key, _| key.digest != [chunk; 32]);
+            tier.remove(&digest(chunk)).unwrap();
+            model.retain(|key, _| key.digest != digest(chunk));
         }
-        Action::Clear => {
-            tier.clear(None).unwrap();
-            model.clear();
+        Action::Clear(group) => {
+            tier.clear(group).unwrap();
+            model.retain(|key, _| group.is_some_and(|group| !key.digest.starts_with(&group)));
         }
         Action::Probe => {
             let there: Vec<bool> = keys().iter().map(|key| model.contains_key(key)).collect();

@@ -159,12 +159,10 @@ class TierCache:
 
     # Storing --------------------------------------------------------------------------------------
 
-    def published(
-        self, digests: list[bytes], first: int, blocks: array[int], prompt_blocks: int, group: bytes
-    ) -> None:
+    def published(self, digests: list[bytes], first: int, blocks: array[int], prompt_blocks: int) -> None:
         """Blocks of a sequence from `first` on are computed and named."""
         end = first + len(blocks)
-        self._storer.to_ram(digests, first, blocks, group)
+        self._storer.to_ram(digests, first, blocks)
         self._stores.published(digests, first, end)
         if end == prompt_blocks:
             self._stores.tail(digests, end)
@@ -189,23 +187,14 @@ class TierCache:
     def remove(self, digests: list[bytes]) -> int:
         """Forget these blocks and the chunks that they end, everywhere; how many RAM had."""
         self._stores.forget_all(digests)
-        self._remove_named(b"".join(digests))
+        self._forget_named(TransferKind.REMOVE, b"".join(digests))
         return self._index.remove(digests) if self._index is not None else 0
 
-    def clear(self) -> int:
-        """Forget everything; how many blocks RAM had."""
-        self._stores.clear()
-        self._remove_named(b"")
-        return self._index.clear() if self._index is not None else 0
-
-    def clear_group(self, salt: bytes) -> int:
-        """Forget what requests with this salt left in RAM. ValueError where tiers cannot tell whose it is."""
-        if self._stores.queues:
-            raise ValueError(
-                "disks and remote stores know no salts, only names computed with them: clear a prefix or "
-                "everything, or let it age"
-            )
-        return self._index.clear(salt) if self._index is not None else 0
+    def clear(self, group: bytes = b"") -> int:
+        """Forget everything, or what one group left, everywhere; how many blocks RAM had."""
+        self._stores.clear(group)
+        self._forget_named(TransferKind.CLEAR, group)
+        return self._index.clear(group or None) if self._index is not None else 0
 
     def pin(self, digests: list[bytes]) -> int:
         """Keep these blocks in RAM, now or once they are computed. ValueError says why not."""
@@ -217,9 +206,9 @@ class TierCache:
         if self._index is not None:
             self._index.unpin(digests)
 
-    def _remove_named(self, keys: bytes) -> None:
+    def _forget_named(self, kind: TransferKind, keys: bytes) -> None:
         if self._stores.queues:
-            self._transfers.begin(TransferKind.REMOVE, RAM, _ignore, keys=keys)
+            self._transfers.begin(kind, RAM, _ignore, keys=keys)
 
 
 def _ignore(moved: Moved) -> None:

@@ -28,9 +28,7 @@ class Index(Protocol):
     def peek(self, digests: list[bytes], /) -> int:
         """How many leading ones are here. Not a use."""
 
-    def admit(
-        self, digests: list[bytes], costs_us: list[float], group: bytes, parent: bytes | None, /
-    ) -> list[int]:
+    def admit(self, digests: list[bytes], costs_us: list[float], parent: bytes | None, /) -> list[int]:
         """A slot for each block to store; -1 where it is not worth one, -2 where it has one already. `parent`
         is the block before the first.
         """

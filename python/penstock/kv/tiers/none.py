@@ -51,9 +51,7 @@ class NoTiers:
 
     def leave(self, fetch: Fetch) -> None: ...
 
-    def published(
-        self, digests: list[bytes], first: int, blocks: array[int], prompt_blocks: int, group: bytes
-    ) -> None: ...
+    def published(self, digests: list[bytes], first: int, blocks: array[int], prompt_blocks: int) -> None: ...
 
     def ended(self, digests: list[bytes], end: int) -> None: ...
 
@@ -65,10 +63,7 @@ class NoTiers:
     def remove(self, digests: list[bytes]) -> int:
         return 0
 
-    def clear(self) -> int:
-        return 0
-
-    def clear_group(self, salt: bytes) -> int:
+    def clear(self, group: bytes = b"") -> int:
         return 0
 
     def pin(self, digests: list[bytes]) -> int:

@@ -20,6 +20,10 @@ class ChunkStore:
 
     tier: int
     digests: tuple[bytes, ...]
+    first: int
+    """Block of the sequence that the chunk begins with."""
+    parent: bytes
+    """Name of the block before; empty: there is none."""
 
     @property
     def key(self) -> bytes:
@@ -42,19 +46,20 @@ class Stores:
         """Blocks first .. end - 1 of a sequence are computed and named: chunks that this completes."""
         size = self._per_chunk
         for chunk in range(first // size, end // size):
-            self.add(digests[chunk * size : (chunk + 1) * size])
+            self._add(digests, chunk * size, (chunk + 1) * size)
 
     def tail(self, digests: Sequence[bytes], end: int) -> None:
         """A sequence ends after `end` blocks, or its prompt does: what is left beyond full chunks."""
         start = end // self._per_chunk * self._per_chunk
         if start < end:
-            self.add(digests[start:end])
+            self._add(digests, start, end)
 
-    def add(self, digests: Sequence[bytes]) -> None:
+    def _add(self, digests: Sequence[bytes], first: int, end: int) -> None:
+        parent = digests[first - 1] if first else b""
         for tier, (queue, known) in enumerate(zip(self.queues, self._known, strict=True), start=1):
-            if digests[-1] in known:
+            if digests[end - 1] in known:
                 continue
-            store = ChunkStore(tier, tuple(digests))
+            store = ChunkStore(tier, tuple(digests[first:end]), first, parent)
             self.know(tier, store.key)
             if len(queue) >= MOST_QUEUED:
                 self.forget(tier, queue.popleft().key)
@@ -77,7 +82,11 @@ class Stores:
             for key in keys:
                 known.pop(key, None)
 
-    def clear(self) -> None:
+    def clear(self, group: bytes = b"") -> None:
+        """Everything, or what one group has: its names begin with that."""
         for queue, known in zip(self.queues, self._known, strict=True):
+            waiting = [store for store in queue if not store.key.startswith(group)]
             queue.clear()
-            known.clear()
+            queue.extend(waiting)
+            for key in [key for key in known if key.startswith(group)]:
+                del known[key]

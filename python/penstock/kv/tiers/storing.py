@@ -41,14 +41,14 @@ class Storer:
         self._storing = [0] * len(counts.tiers)
         self._held = 0
 
-    def to_ram(self, digests: Sequence[bytes], first: int, blocks: array[int], group: bytes) -> None:
+    def to_ram(self, digests: Sequence[bytes], first: int, blocks: array[int]) -> None:
         """The blocks of a sequence from `first` on, as far as they are worth it."""
         if self._index is None:
             return
-        size, parent = self._block_size, digests[first - 1] if first else None
+        parent = digests[first - 1] if first else None
         names = list(digests[first : first + len(blocks)])
-        costs = [1e6 * self._rates.compute_seconds((first + at) * size, size) for at in range(len(names))]
-        slots = self._index.admit(names, costs, group, parent)
+        costs = [self._cost_us(first + at, 1) for at in range(len(names))]
+        slots = self._index.admit(names, costs, parent)
         self._counts.dropped(RAM, sum(slot == -1 for slot in slots))
         chosen = [at for at, slot in enumerate(slots) if slot >= 0]
         if chosen:
@@ -69,7 +69,14 @@ class Storer:
             self._stores.forget(store.tier, store.key)
             self._counts.dropped(store.tier)
             return
-        self._begin(store.tier, partial(self._stored, store), blocks, keys=store.key)
+        done = partial(self._stored, store)
+        cost = self._cost_us(store.first, len(blocks))
+        self._begin(store.tier, done, blocks, keys=store.key, parent=store.parent, cost_us=cost)
+
+    def _cost_us(self, first: int, blocks: int) -> float:
+        """Of computing so many blocks from the `first` of a sequence on."""
+        size = self._block_size
+        return 1e6 * self._rates.compute_seconds(first * size, blocks * size)
 
     def _begin(
         self,
@@ -78,11 +85,22 @@ class Storer:
         blocks: Sequence[int],
         slots: Sequence[int] = (),
         keys: bytes = b"",
+        parent: bytes = b"",
+        cost_us: float = 0.0,
     ) -> None:
         self._storing[tier] += 1
         self._held += len(blocks)
         ended = partial(self._ended, tier, len(blocks), done)
-        self._transfers.begin(TransferKind.STORE, tier, ended, blocks=blocks, slots=slots, keys=keys)
+        self._transfers.begin(
+            TransferKind.STORE,
+            tier,
+            ended,
+            blocks=blocks,
+            slots=slots,
+            keys=keys,
+            parent=parent,
+            cost_us=cost_us,
+        )
 
     def _ended(self, tier: int, blocks: int, done: partial[None], moved: Moved) -> None:
         self._storing[tier] -= 1

@@ -43,6 +43,8 @@ class Transfers:
         slots: Sequence[int] = (),
         keys: bytes = b"",
         counts: Sequence[int] = (),
+        parent: bytes = b"",
+        cost_us: float = 0.0,
     ) -> int:
         """Each block gets a reference until the transfer is answered; `done` is called by `take_in` then. The
         transfer's id.
@@ -50,7 +52,15 @@ class Transfers:
         self._last_id += 1
         self._in_vain = 0
         transfer = Transfer(
-            self._last_id, kind, tier, array("i", blocks), array("i", slots), keys, array("i", counts)
+            self._last_id,
+            kind,
+            tier,
+            array("i", blocks),
+            array("i", slots),
+            keys,
+            array("i", counts),
+            parent=parent,
+            cost_us=cost_us,
         )
         for block in transfer.blocks:
             self._pool.share(block)

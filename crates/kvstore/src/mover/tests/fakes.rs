@@ -151,6 +151,8 @@ pub(super) enum Mood {
 #[derive(Default)]
 pub(super) struct Shelf {
     pub(super) parts: Mutex<HashMap<PartKey, Vec<u8>>>,
+    /// What was last said of each part that was stored.
+    pub(super) abouts: Mutex<HashMap<PartKey, About>>,
     mood: Mutex<Option<Mood>>,
     changed: Condvar,
     /// Calls in the order in which they began.
@@ -205,10 +207,11 @@ impl Tier for Shared {
         Ok(())
     }
 
-    fn store(&self, key: &PartKey, from: &[&[u8]], _: &About) -> Result<(), TierError> {
+    fn store(&self, key: &PartKey, from: &[&[u8]], about: &About) -> Result<(), TierError> {
         self.1
             .call(format!("store {}.{}", key.digest[0], key.head))?;
         assert_eq!(from.len(), usize::from(key.blocks));
+        self.1.abouts.lock().unwrap().insert(*key, *about);
         let mut parts = self.1.parts.lock().unwrap();
         parts.entry(*key).or_insert_with(|| from.concat());
         Ok(())
@@ -362,6 +365,7 @@ pub(super) fn options(heads: Vec<u16>, tiers: usize) -> Options {
         limit_bytes: 0,
         daily_write_bytes: None,
         direct: Direct::Auto,
+        quota: None,
     };
     Options {
         ram_slots: 6,
@@ -394,6 +398,8 @@ pub(super) fn transfer(id: u64, kind: Kind, tier: usize) -> Transfer {
         keys: Vec::new(),
         counts: Vec::new(),
         ids: Vec::new(),
+        about: About::default(),
+        group: None,
     }
 }
 
@@ -427,6 +433,13 @@ pub(super) fn remove(id: u64, keys: &[u8]) -> Transfer {
     Transfer {
         keys: keys.iter().map(|&key| [key; 32]).collect(),
         ..transfer(id, Kind::Remove, 0)
+    }
+}
+
+pub(super) fn clear(id: u64, group: Option<Group>) -> Transfer {
+    Transfer {
+        group,
+        ..transfer(id, Kind::Clear, 0)
     }
 }
 

@@ -9,6 +9,7 @@ use crate::mover::transfer::{Kind, Moved, Pool, Transfer};
 
 const BLOCKS: usize = 8;
 const SLOTS: usize = 6;
+const KEYS: u8 = 4;
 
 /// One transfer of a round. Blocks are taken from those that the round has left.
 #[derive(Clone, Debug)]
@@ -30,6 +31,10 @@ enum Ask {
     Remove {
         keys: Vec<u8>,
     },
+    /// Each of the keys is a group of its own.
+    Clear {
+        of: Option<u8>,
+    },
 }
 
 fn kind() -> impl Strategy<Value = Kind> {
@@ -37,7 +42,7 @@ fn kind() -> impl Strategy<Value = Kind> {
 }
 
 fn ask() -> impl Strategy<Value = Ask> {
-    let key = 0u8..4;
+    let key = 0..KEYS;
     let slots = proptest::sample::subsequence((0..SLOTS).collect::<Vec<_>>(), 1..4).prop_shuffle();
     prop_oneof![
         3 => (kind(), slots).prop_map(|(kind, slots)| Ask::Copy { kind, slots }),
@@ -45,7 +50,8 @@ fn ask() -> impl Strategy<Value = Ask> {
             .prop_map(|(kind, tier, key, blocks)| Ask::Chunk { kind, tier, key, blocks }),
         2 => (1usize..3, proptest::collection::vec((key.clone(), 1i32..4), 0..4))
             .prop_map(|(tier, chunks)| Ask::Probe { tier, chunks }),
-        1 => proptest::collection::vec(key, 1..3).prop_map(|keys| Ask::Remove { keys }),
+        1 => proptest::collection::vec(key.clone(), 1..3).prop_map(|keys| Ask::Remove { keys }),
+        1 => proptest::option::of(key).prop_map(|of| Ask::Clear { of }),
     ]
 }
 
@@ -159,20 +165,31 @@ impl Round<'_> {
                 (probe(id, *tier, chunks), true, found)
             }
             Ask::Remove { keys } => {
-                let both = |key: &u8| [(1, *key), (2, *key)];
-                if keys
-                    .iter()
-                    .flat_map(both)
-                    .any(|name| self.names.contains(&name))
-                {
+                if !self.forget(keys) {
                     return;
                 }
-                self.names.extend(keys.iter().flat_map(both));
-                self.model.remove(keys);
                 (remove(id, keys), true, vec![])
+            }
+            Ask::Clear { of } => {
+                if !self.forget(&of.map_or((0..KEYS).collect(), |key| vec![key])) {
+                    return;
+                }
+                (clear(id, of.map(|key| [key; 4])), true, vec![])
             }
         };
         self.expected.push((transfer, done, found));
+    }
+
+    /// Forgets `keys` in both tiers, unless a transfer of this round has one of them.
+    fn forget(&mut self, keys: &[u8]) -> bool {
+        let both = |key: &u8| [(1, *key), (2, *key)];
+        let mut names = keys.iter().flat_map(both);
+        if names.any(|name| self.names.contains(&name)) {
+            return false;
+        }
+        self.names.extend(keys.iter().flat_map(both));
+        self.model.remove(keys);
+        true
     }
 
     /// Blocks that no transfer of this round has.

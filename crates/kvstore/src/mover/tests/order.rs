@@ -8,7 +8,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::fakes::*;
 use crate::mover::Limits;
 use crate::mover::clock::Monotonic;
-use crate::mover::transfer::{Kind, Pool};
+use crate::mover::transfer::{Kind, Pool, Transfer};
+use crate::tier::About;
 
 fn one_thread() -> Rig {
     let limits = Limits {
@@ -212,6 +213,38 @@ fn a_removal_is_of_all_tiers() {
         (moved.done, moved.error.as_str()),
         (false, "disk:1: no route to host")
     );
+}
+
+#[test]
+fn a_clearing_is_of_one_group_or_of_all_and_waits_for_stores_before_it() {
+    let rig = Rig::new(2);
+    for (id, key) in [(1, 7), (2, 8)] {
+        rig.mover
+            .submit(chunk(id, Kind::Store, 1, key, &[id as i32]));
+    }
+    rig.mover.submit(clear(3, Some([7; 4])));
+    assert!((1..4).all(|id| rig.answer(id).done));
+    assert_eq!(rig.run(probe(4, 1, &[(7, 1), (8, 1)])).found, [0, 1]);
+    assert!(rig.run(clear(5, None)).done);
+    assert_eq!(rig.run(probe(6, 1, &[(7, 1), (8, 1)])).found, [0, 0]);
+    let nothing = rig.run(remove(7, &[]));
+    assert!(!nothing.done && nothing.error.contains("no names"));
+}
+
+#[test]
+fn a_tier_is_told_what_is_known_of_a_chunk() {
+    let rig = Rig::new(1);
+    let about = About {
+        parent: Some([6; 32]),
+        cost_us: 1500.0,
+    };
+    let store = Transfer {
+        about,
+        ..chunk(1, Kind::Store, 1, 7, &[0])
+    };
+    assert!(rig.run(store).done);
+    let abouts = rig.shelves[0].abouts.lock().unwrap();
+    assert!(!abouts.is_empty() && abouts.values().all(|told| *told == about));
 }
 
 /// Another cut between ranks finds the same parts, and a probe wants all of a rank's.

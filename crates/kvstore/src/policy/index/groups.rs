@@ -1,12 +1,14 @@
-//! Owners of slots: one for each cache salt.
+//! Owners of slots: those whose digests begin alike.
 
 use std::collections::HashMap;
+
+use crate::key::{Group, UNSALTED};
 
 /// What one group has and did since it last had nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupStats {
-    /// The cache salt; empty: requests without one.
-    pub name: Vec<u8>,
+    /// What the group's digests begin with; zero: of requests without a salt.
+    pub name: Group,
     pub used: usize,
     /// Blocks found.
     pub hits: u64,
@@ -19,18 +21,18 @@ pub struct GroupStats {
 /// Groups that have something, by number. Numbers are used again.
 #[derive(Default)]
 pub(super) struct Groups {
-    by_name: HashMap<Vec<u8>, u32>,
+    by_name: HashMap<Group, u32>,
     all: Vec<GroupStats>,
     free: Vec<u32>,
 }
 
 impl Groups {
-    pub(super) fn find(&self, name: &[u8]) -> Option<u32> {
-        self.by_name.get(name).copied()
+    pub(super) fn find(&self, name: Group) -> Option<u32> {
+        self.by_name.get(&name).copied()
     }
 
     /// The group's number; [`close`](Self::close) it when it may have nothing.
-    pub(super) fn open(&mut self, name: &[u8]) -> u32 {
+    pub(super) fn open(&mut self, name: Group) -> u32 {
         if let Some(group) = self.find(name) {
             return group;
         }
@@ -38,9 +40,9 @@ impl Groups {
             self.all.push(GroupStats::default());
             self.all.len() as u32 - 1
         });
-        self.by_name.insert(name.to_vec(), group);
+        self.by_name.insert(name, group);
         self.all[group as usize] = GroupStats {
-            name: name.to_vec(),
+            name,
             ..GroupStats::default()
         };
         group
@@ -48,13 +50,9 @@ impl Groups {
 
     /// Forgets the group if it has nothing: salts come and go.
     pub(super) fn close(&mut self, group: u32) {
-        let known = &mut self.all[group as usize];
-        if known.used == 0
-            && self
-                .by_name
-                .remove(&std::mem::take(&mut known.name))
-                .is_some()
-        {
+        let GroupStats { name, used, .. } = self.all[group as usize];
+        if used == 0 && self.find(name) == Some(group) {
+            self.by_name.remove(&name);
             self.free.push(group);
         }
     }
@@ -101,7 +99,8 @@ impl Groups {
         let mut counted = vec![0; self.all.len()];
         lanes.for_each(|lane| counted[lane as usize] += 1);
         for (group, &count) in self.all.iter().zip(&counted) {
-            if group.used != count || count > most {
+            let bounded = group.name != UNSALTED;
+            if group.used != count || (bounded && count > most) {
                 return Err(format!(
                     "group {:?} has {count} slots, says {}, may have {most}",
                     group.name, group.used

@@ -1,7 +1,7 @@
 //! Slots that may not be emptied, and slots that have to be.
 
 use super::{IndexError, TierIndex};
-use crate::key::Digest;
+use crate::key::{self, Digest, Group};
 use crate::policy::key::Named;
 use crate::policy::shelf::Id;
 
@@ -92,20 +92,11 @@ impl TierIndex {
         count
     }
 
-    /// Forgets all that a group has with its pins, or everything. Returns how many blocks that were.
-    pub fn clear(&mut self, group: Option<&[u8]>) -> usize {
-        let group = match group.map(|name| self.groups.find(name)) {
-            Some(None) => return 0,
-            Some(found) => found,
-            None => {
-                self.pins.clear();
-                None
-            }
-        };
-        let wanted = |id: &Id| {
-            group.is_none_or(|group| self.shelf.facts(*id).lane == group)
-                && !self.slots.is_doomed(*id)
-        };
+    /// Forgets all that a group has with its pins, those of absent blocks too; or everything. Returns how many blocks that were.
+    pub fn clear(&mut self, group: Option<Group>) -> usize {
+        let named = |digest: &Digest| group.is_none_or(|group| key::group(digest) == group);
+        self.pins.retain(|pin, ()| !named(&pin.0));
+        let wanted = |id: &Id| named(&self.shelf.key(*id)) && !self.slots.is_doomed(*id);
         let ids: Vec<Id> = self.shelf.ids().filter(wanted).collect();
         ids.iter().for_each(|&id| self.forget(id));
         ids.len()

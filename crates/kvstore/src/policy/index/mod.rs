@@ -32,7 +32,7 @@ pub const PRESENT: i64 = -2;
 pub struct IndexOptions {
     /// Slots, at least 1.
     pub slots: usize,
-    /// Share of the slots that one group may have, above 0; 1: no bound.
+    /// Share of the slots that one salted group may have, above 0; 1: no bound.
     pub quota: f64,
     /// Share of the slots that may be pinned.
     pub pin_share: f64,

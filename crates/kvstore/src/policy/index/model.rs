@@ -4,43 +4,44 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::tests::{block, chain, index};
+use super::tests::{block, chain, index, owner};
 use super::*;
+use crate::key::{Group, UNSALTED};
 
 /// What a test does next.
 #[derive(Clone, Debug)]
 enum Act {
     Lookup(u64, u64, usize),
-    Admit(u64, u64, u64, u8),
+    Admit(u64, u64, u64),
     End(usize, bool),
     Hold(u64, u64),
     Release(usize),
     Pin(u64, u64),
     Unpin(u64, u64),
     Remove(u64, u64),
-    Clear(Option<u8>),
+    Clear(Option<Group>),
 }
 
 fn acts() -> impl Strategy<Value = Act> {
     let (document, length) = (0_u64..7, 1_u64..9);
     prop_oneof![
         6 => (document.clone(), length.clone(), 0_usize..3).prop_map(|(d, n, start)| Act::Lookup(d, n, start)),
-        8 => (document.clone(), 0_u64..4, length.clone(), 0_u8..3).prop_map(|(d, from, n, group)| Act::Admit(d, from, n, group)),
+        8 => (document.clone(), 0_u64..4, length.clone()).prop_map(|(d, from, n)| Act::Admit(d, from, n)),
         8 => (0_usize..8, any::<bool>()).prop_map(|(at, done)| Act::End(at, done)),
         2 => (document.clone(), length.clone()).prop_map(|(d, n)| Act::Hold(d, n)),
         2 => (0_usize..4).prop_map(Act::Release),
         1 => (document.clone(), length.clone()).prop_map(|(d, n)| Act::Pin(d, n)),
         2 => (document.clone(), length.clone()).prop_map(|(d, n)| Act::Unpin(d, n)),
-        1 => (document, length).prop_map(|(d, n)| Act::Remove(d, n)),
-        1 => proptest::option::of(0_u8..3).prop_map(Act::Clear),
+        1 => (document.clone(), length).prop_map(|(d, n)| Act::Remove(d, n)),
+        1 => proptest::option::of(document.prop_map(owner)).prop_map(Act::Clear),
     ]
 }
 
 /// The same as plain data: which digest has which slot, and what protects it.
 #[derive(Default)]
 struct Model {
-    /// Slot, group, stored.
-    kept: BTreeMap<Digest, (u32, u8, bool)>,
+    /// Slot, stored.
+    kept: BTreeMap<Digest, (u32, bool)>,
     storing: Vec<Vec<Digest>>,
     holds: Vec<Vec<u32>>,
     pinned: BTreeSet<Digest>,
@@ -53,7 +54,7 @@ impl Model {
         let stored = |digest: &Digest| {
             self.kept
                 .get(digest)
-                .filter(|kept| kept.2)
+                .filter(|kept| kept.1)
                 .map(|kept| kept.0)
         };
         digests.iter().skip(start).map_while(stored).collect()
@@ -92,7 +93,7 @@ impl Model {
             .iter()
             .filter(|(digest, kept)| index.shelf.find(digest) != Some(kept.0))
             .collect();
-        for &(digest, &(slot, _, stored)) in &gone {
+        for &(digest, &(slot, stored)) in &gone {
             prop_assert!(
                 stored && !self.is_busy(slot, digest) && !self.pinned.contains(digest),
                 "slot {slot} was evicted"
@@ -113,9 +114,7 @@ impl Model {
                 index.lookup(&digests, start, &mut found);
                 prop_assert_eq!(found, self.run(&digests, start));
             }
-            Act::Admit(document, from, length, group) => {
-                self.admit(index, document, from, length, group)?
-            }
+            Act::Admit(document, from, length) => self.admit(index, document, from, length)?,
             Act::End(at, done) if at < self.storing.len() => {
                 let digests = self.storing.remove(at);
                 if done {
@@ -126,7 +125,7 @@ impl Model {
                 prop_assert!(digests.is_empty() || index.commit(&digests).is_err());
                 for digest in &digests {
                     if done {
-                        self.kept.entry(*digest).and_modify(|kept| kept.2 = true);
+                        self.kept.entry(*digest).and_modify(|kept| kept.1 = true);
                     } else {
                         self.kept.remove(digest);
                     }
@@ -155,17 +154,11 @@ impl Model {
                     .for_each(|digest| self.forget(digest));
             }
             Act::Clear(group) => {
-                index.clear(group.as_ref().map(std::slice::from_ref));
-                if group.is_none() {
-                    self.pinned.clear();
-                }
-                let wanted = |kept: &(u32, u8, bool)| group.is_none_or(|group| kept.1 == group);
-                let digests: Vec<_> = self
-                    .kept
-                    .iter()
-                    .filter(|(_, kept)| wanted(kept))
-                    .map(|(d, _)| *d)
-                    .collect();
+                index.clear(group);
+                let wanted = |digest: &Digest| group.is_none_or(|group| digest.starts_with(&group));
+                self.pinned.retain(|digest| !wanted(digest));
+                let digests = self.kept.keys().filter(|digest| wanted(digest));
+                let digests: Vec<Digest> = digests.copied().collect();
                 digests.iter().for_each(|digest| self.forget(digest));
             }
             Act::End(..) | Act::Release(_) => {}
@@ -180,7 +173,6 @@ impl Model {
         document: u64,
         from: u64,
         length: u64,
-        group: u8,
     ) -> Result<(), TestCaseError> {
         let digests: Vec<_> = chain(document, from + length).split_off(from as usize);
         let parent = from.checked_sub(1).map(|before| block(document, before));
@@ -189,7 +181,6 @@ impl Model {
             .admit(
                 &digests,
                 &vec![1.0; digests.len()],
-                &[group],
                 parent.as_ref(),
                 &mut answers,
             )
@@ -215,7 +206,7 @@ impl Model {
                         !self.doomed.values().any(|&other| other == slot),
                         "slot {slot} is busy"
                     );
-                    prop_assert!(self.kept.insert(*digest, (slot, group, false)).is_none());
+                    prop_assert!(self.kept.insert(*digest, (slot, false)).is_none());
                 }
             }
         }
@@ -266,7 +257,7 @@ impl Model {
             .filter(|digest| self.kept.contains_key(*digest));
         prop_assert_eq!(stats.pinned, pinned.count());
         for group in stats.groups {
-            prop_assert!(group.used <= index.limits.of_group);
+            prop_assert!(group.name == UNSALTED || group.used <= index.limits.of_group);
         }
         Ok(())
     }

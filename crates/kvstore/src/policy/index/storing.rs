@@ -1,7 +1,7 @@
 //! Slots for what is to be stored.
 
 use super::{IndexError, PRESENT, REFUSED, TierIndex};
-use crate::key::Digest;
+use crate::key::{self, Digest, UNSALTED};
 use crate::policy::key::Named;
 use crate::policy::shelf::{Facts, Id};
 
@@ -18,7 +18,7 @@ impl TierIndex {
     /// [`REFUSED`]. `costs_us` is what recomputing each took. Once a block is refused, so are those that continue it. A parent that is here stays as
     /// long as they do; one that is not may be in the pool, and is no reason to refuse them.
     ///
-    /// A group that has its quota gives up entries of its own.
+    /// A group that has its quota gives up entries of its own; what has no salt has no quota. All of `digests` are of one group, as a chain is.
     ///
     /// # Errors
     /// `Lengths`.
@@ -26,7 +26,6 @@ impl TierIndex {
         &mut self,
         digests: &[Digest],
         costs_us: &[f32],
-        group: &[u8],
         parent: Option<&Digest>,
         answers: &mut Vec<i64>,
     ) -> Result<(), IndexError> {
@@ -37,6 +36,9 @@ impl TierIndex {
                 costs: costs_us.len(),
             });
         }
+        let Some(group) = digests.first().map(key::group) else {
+            return Ok(());
+        };
         self.chooser.tick();
         self.chooser.computed(digests);
         let steps = digests.iter().zip(costs_us);
@@ -118,7 +120,7 @@ impl TierIndex {
     }
 
     fn make_room(&mut self, digest: &Digest, group: u32) -> Result<(), Refusal> {
-        let bounded = self.limits.of_group < self.limits.slots;
+        let bounded = self.limits.of_group < self.limits.slots && key::group(digest) != UNSALTED;
         let own = bounded && self.groups.used(group) >= self.limits.of_group;
         if !own && self.shelf.len() < self.limits.slots {
             return Ok(());
