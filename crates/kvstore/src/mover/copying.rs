@@ -21,8 +21,10 @@ impl Slots {
     /// # Errors
     /// The system has no such range of addresses.
     pub(crate) fn new(slots: usize, slot_bytes: usize, threads: usize) -> std::io::Result<Self> {
+        let memory = Reserved::new(slots.saturating_mul(slot_bytes))?;
+        memory.touch_ahead();
         Ok(Self {
-            memory: Reserved::new(slots.saturating_mul(slot_bytes))?,
+            memory,
             slot_bytes,
             threads,
         })
