@@ -1,45 +1,41 @@
 //! How fast the disk tier reads: `disk_reads DIRECTORY [THREADS [PARTS]]`, in GB/s.
 //!
-//! Parts are those of SmolLM2-135M (8 blocks of 245760 bytes). Cold: the page cache is told to forget the files first. Beside each figure stands
-//! that of a loop that reads the same files in the same way with one call for each, without a checksum and without a header.
+//! Parts are those of SmolLM2-135M (8 blocks of 245760 bytes), each with a place of its own in memory, as in a pool. Cold: the page cache is told
+//! to forget the files first. Cached: all files were read twice before, because the kernel moves pages to its list of active ones at the second
+//! time. Beside each figure stands that of a loop that reads the same files in the same way with one call for each, without a checksum and without
+//! a header; cached reads take turns with it. `checksum` is the summing of what is in memory by itself.
 
 use std::error::Error;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use penstock_kvstore::disk::{Direct, Disk, DiskOptions, least_recently_used};
+use penstock_kvstore::disk::{Direct, Disk, DiskOptions};
 use penstock_kvstore::{About, PartKey, StoreIdentity, Tier};
 use rustix::fs::{Advice, Mode, OFlags};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Memory as a pool has it: blocks one after another, from a page's begin.
-struct Memory {
-    bytes: Vec<u8>,
-    begin: usize,
-}
-
-impl Memory {
-    fn new(len: usize) -> Self {
-        let bytes = vec![1; len + 4096];
-        let begin = bytes.as_ptr().align_offset(4096);
-        Self { bytes, begin }
-    }
-
-    fn blocks(&mut self, len: usize, block: usize) -> Vec<&mut [u8]> {
-        self.bytes[self.begin..self.begin + len]
-            .chunks_mut(block)
-            .collect()
-    }
-}
+const PAGE: usize = 4096;
+/// How often cached reads and plain ones take turns in a round.
+const TURNS: usize = 3;
 
 struct Bench {
     path: PathBuf,
     identity: StoreIdentity,
     keys: Vec<PartKey>,
     threads: usize,
+    /// For each key, room for a file, from a page's begin; touched.
+    places: Vec<Mutex<&'static mut [u8]>>,
+}
+
+fn places(count: usize, bytes: usize) -> Vec<Mutex<&'static mut [u8]>> {
+    let memory = vec![1; count * bytes + PAGE].leak();
+    let begin = memory.as_ptr().align_offset(PAGE);
+    let places = memory[begin..begin + count * bytes].chunks_mut(bytes);
+    places.map(Mutex::new).collect()
 }
 
 impl Bench {
@@ -50,12 +46,9 @@ impl Bench {
             daily_write_bytes: None,
             direct,
             chunk_blocks: 8,
+            quota: None,
         };
-        Ok(Disk::open(
-            options,
-            self.identity.clone(),
-            least_recently_used(),
-        )?)
+        Ok(Disk::open(options, self.identity.clone())?)
     }
 
     fn payload(&self) -> usize {
@@ -87,28 +80,25 @@ impl Bench {
         Ok(())
     }
 
-    /// GB/s of `each` for every number below that of the keys, over all threads.
-    fn rate(&self, each: impl Fn(usize, &mut Memory) -> Outcome<()> + Sync) -> Outcome<f64> {
+    /// GB/s of `each` for every key and its place, over all threads.
+    fn rate(&self, each: impl Fn(usize, &mut [u8]) -> Outcome<()> + Sync) -> Outcome<f64> {
         let next = AtomicUsize::new(0);
-        let mut memories: Vec<_> = (0..self.threads)
-            .map(|_| Memory::new(self.payload() + 4096))
-            .collect();
-        let work = |memory: &mut Memory| -> Outcome<()> {
+        let work = || -> Outcome<()> {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
-                if at >= self.keys.len() {
+                let Some(place) = self.places.get(at) else {
                     return Ok(());
-                }
-                each(at, memory)?;
+                };
+                each(
+                    at,
+                    &mut place.lock().unwrap_or_else(PoisonError::into_inner),
+                )?;
             }
         };
         let work = &work;
         let begin = Instant::now();
         std::thread::scope(|scope| -> Outcome<()> {
-            let threads: Vec<_> = memories
-                .iter_mut()
-                .map(|memory| scope.spawn(move || work(memory)))
-                .collect();
+            let threads: Vec<_> = (0..self.threads).map(|_| scope.spawn(work)).collect();
             threads.into_iter().try_for_each(|thread| {
                 thread
                     .join()
@@ -121,21 +111,55 @@ impl Bench {
     fn load(&self, direct: Direct) -> Outcome<f64> {
         let disk = self.disk(direct)?;
         let block = self.keys[0].extent_bytes(&self.identity);
-        self.rate(|at, memory| {
-            Ok(disk.load(&self.keys[at], &mut memory.blocks(self.payload(), block))?)
+        self.rate(|at, place| {
+            let mut blocks: Vec<_> = place[..self.payload()].chunks_mut(block).collect();
+            Ok(disk.load(&self.keys[at], &mut blocks)?)
         })
     }
 
     fn plain(&self, flags: OFlags) -> Outcome<f64> {
         let files = self.files()?;
-        self.rate(|at, memory| {
+        self.rate(|at, place| {
             let file = rustix::fs::open(&files[at], OFlags::RDONLY | flags, Mode::empty())?;
-            let whole = self.payload() + 4096;
-            let read = rustix::io::pread(&file, &mut *memory.blocks(whole, whole)[0], 0)?;
-            (read == whole)
+            let read = rustix::io::pread(&file, &mut *place, 0)?;
+            (read == place.len())
                 .then_some(())
                 .ok_or_else(|| "a short read".into())
         })
+    }
+
+    fn checksum(&self) -> Outcome<f64> {
+        self.rate(|_, place| {
+            let mut sum = Checksum::new();
+            sum.update(&place[..self.payload()]);
+            std::hint::black_box(sum.value());
+            Ok(())
+        })
+    }
+
+    fn store(&self) -> Outcome<f64> {
+        let disk = self.disk(Direct::Auto)?;
+        let block = self.keys[0].extent_bytes(&self.identity);
+        self.rate(|at, place| {
+            let blocks: Vec<_> = place[..self.payload()].chunks(block).collect();
+            Ok(disk.store(&self.keys[at], &blocks, &About::default())?)
+        })
+    }
+
+    fn round(&self) -> Outcome<()> {
+        self.forget()?;
+        println!("cold   auto           {:.2}", self.load(Direct::Auto)?);
+        self.forget()?;
+        println!("cold   plain direct   {:.2}", self.plain(OFlags::DIRECT)?);
+        self.forget()?;
+        println!("cold   off            {:.2}", self.load(Direct::Off)?);
+        self.plain(OFlags::empty())?;
+        for _ in 0..TURNS {
+            println!("cached auto           {:.2}", self.load(Direct::Auto)?);
+            println!("cached plain buffered {:.2}", self.plain(OFlags::empty())?);
+            println!("cached checksum       {:.2}", self.checksum()?);
+        }
+        Ok(())
     }
 }
 
@@ -162,37 +186,20 @@ fn main() -> Outcome<()> {
         head: 0,
         layers: (0, 30),
     });
+    let keys: Vec<_> = keys.collect();
+    let payload = keys[0].payload_bytes(&identity);
     let bench = Bench {
         path,
         identity,
-        keys: keys.collect(),
+        places: places(keys.len(), payload + PAGE),
+        keys,
         threads,
     };
-    let block = bench.keys[0].extent_bytes(&bench.identity);
-    let disk = bench.disk(Direct::Auto)?;
-    let stored = bench.rate(|at, memory| {
-        let slices = memory.blocks(bench.payload(), block);
-        Ok(disk.store(
-            &bench.keys[at],
-            &slices.iter().map(|slice| &**slice).collect::<Vec<_>>(),
-            &About::default(),
-        )?)
-    })?;
-    println!(
-        "{threads} threads, {parts} parts of {} bytes",
-        bench.payload()
-    );
-    println!("store                 {stored:.2}");
+    println!("{threads} threads, {parts} parts of {payload} bytes");
+    println!("store                 {:.2}", bench.store()?);
     for round in 0..3 {
         println!("round {round}");
-        bench.forget()?;
-        println!("cold   auto           {:.2}", bench.load(Direct::Auto)?);
-        bench.forget()?;
-        println!("cold   plain direct   {:.2}", bench.plain(OFlags::DIRECT)?);
-        bench.forget()?;
-        println!("cold   off            {:.2}", bench.load(Direct::Off)?);
-        println!("cached auto           {:.2}", bench.load(Direct::Auto)?);
-        println!("cached plain buffered {:.2}", bench.plain(OFlags::empty())?);
+        bench.round()?;
     }
     Ok(())
 }
