@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use penstock_kvstore::disk::{Direct, Disk, DiskOptions};
-use penstock_kvstore::{About, PartKey, StoreIdentity, Tier};
+use penstock_kvstore::{About, Checksum, PartKey, StoreIdentity, Tier};
 use rustix::fs::{Advice, Mode, OFlags};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;

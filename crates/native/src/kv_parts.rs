@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use penstock_kvstore::disk::{PAYLOAD_AT, least_recently_used};
+use penstock_kvstore::disk::PAYLOAD_AT;
 use penstock_kvstore::{
     Checksum, Direct, Disk, DiskOptions, PartKey, StoreIdentity, Tier, TierError,
 };
@@ -88,8 +88,9 @@ impl KvParts {
             daily_write_bytes: options.daily_write_bytes,
             direct: Direct::Off,
             chunk_blocks: options.chunk_blocks,
+            quota: None,
         };
-        let opened = py.detach(|| Disk::open(disk, options.identity, least_recently_used()));
+        let opened = py.detach(|| Disk::open(disk, options.identity));
         opened
             .map(Self)
             .map_err(|e| PyValueError::new_err(e.to_string()))

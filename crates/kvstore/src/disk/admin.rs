@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::directory::{ABANDONED, Directory, State, is_gone, unix_now};
+use super::directory::{ABANDONED, Directory, is_gone, unix_now};
 use super::index::{Candidate, Chunk, Index};
 use super::io::{Direct, Io};
 use super::layout::{self, IDENTITY_FILE, SHARDS};
-use super::{identity_file, least_recently_used, quarantine};
+use super::ranking::Ranking;
+use super::state::State;
+use super::{identity_file, quarantine};
 use crate::format::{HEADER_BYTES, Header};
 use crate::key::{Digest, PartKey, StoreIdentity};
 use crate::tier::StartError;
@@ -285,7 +287,8 @@ fn open(path: &Path) -> Result<Directory, StartError> {
             "{shown} has no {expected}: name the directory that was given to --kv-tier disk:"
         )));
     }
-    let directory = Directory::new(root, u64::MAX, least_recently_used());
+    // Nothing is evicted here: what leaves is what rules name.
+    let directory = Directory::new(root, u64::MAX, Ranking::new(0, 1, None));
     let directory = directory.map_err(|error| cannot("read", path, &error))?;
     look(&directory)?;
     Ok(directory)

@@ -7,20 +7,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::index::{Candidate, Index, Store};
-use super::{Worth, identity_file, layout, listing};
+use super::index::{Candidate, Store};
+use super::ranking::Ranking;
+use super::state::State;
+use super::{identity_file, layout, listing};
 use crate::key::{self, Digest, Group, PartKey};
-use crate::tier::TierError;
+use crate::tier::{About, TierError};
 
 /// A file that nobody committed in this time never will be.
 pub(crate) const ABANDONED: Duration = Duration::from_secs(3600);
+
+/// Chunks that are ranked without letting others at the state between.
+const RANKED_AT_ONCE: usize = 1000;
 
 /// What this process knows and does about all stores of one directory.
 pub(crate) struct Directory {
     pub(crate) root: PathBuf,
     /// Bytes that all files may take.
     pub(crate) limit: u64,
-    pub(crate) worth: Worth,
     /// How names of this process's own uncommitted files begin.
     pub(crate) mine: String,
     pub(crate) state: Mutex<State>,
@@ -29,22 +33,6 @@ pub(crate) struct Directory {
     pub(crate) counts: Counts,
     scanned: Condvar,
     closed: AtomicBool,
-}
-
-/// What changes with every store and load.
-#[derive(Default)]
-pub(crate) struct State {
-    pub(crate) index: Index,
-    /// Bytes of files that this process is writing.
-    pub(crate) reserved: u64,
-    /// Bytes reserved since the last look at what others did.
-    pub(crate) since_look: u64,
-    /// Bytes that were free then.
-    pub(crate) free_at_look: u64,
-    /// Bytes of damaged files that are kept.
-    pub(crate) quarantined: u64,
-    /// Whether everything has been looked at once.
-    pub(crate) complete: bool,
 }
 
 /// When the directory was looked at, and how long that took.
@@ -58,38 +46,26 @@ pub(crate) struct Upkeep {
 pub(crate) struct Counts {
     pub(crate) evicted_chunks: AtomicU64,
     pub(crate) evicted_bytes: AtomicU64,
+    pub(crate) refused_by_worth: AtomicU64,
+    pub(crate) refused_by_quota: AtomicU64,
     pub(crate) unremovable_files: AtomicU64,
     pub(crate) abandoned_files: AtomicU64,
     pub(crate) quarantined_files: AtomicU64,
     pub(crate) scan_microseconds: AtomicU64,
 }
 
-impl State {
-    /// Bytes taken, those being written included.
-    pub(crate) fn taken(&self) -> u64 {
-        self.index.used() + self.reserved + self.quarantined
-    }
-
-    /// What others did is known as of now.
-    pub(crate) fn note_free(&mut self, limit: u64) {
-        self.since_look = 0;
-        self.free_at_look = limit.saturating_sub(self.taken());
-    }
-}
-
 impl Directory {
     /// Knows nothing yet.
-    pub(crate) fn new(root: PathBuf, limit: u64, worth: Worth) -> io::Result<Self> {
+    pub(crate) fn new(root: PathBuf, limit: u64, ranking: Ranking) -> io::Result<Self> {
         Ok(Self {
             root,
             limit,
-            worth,
             mine: format!(
                 "{}{:016x}-",
                 layout::TEMPORARY,
                 getrandom::u64().map_err(|e| io::Error::other(e.to_string()))?
             ),
-            state: Mutex::default(),
+            state: Mutex::new(State::new(ranking)),
             upkeep: Mutex::new(Upkeep {
                 ended: Instant::now(),
                 took: Duration::ZERO,
@@ -105,7 +81,7 @@ impl Directory {
         lock(&self.state)
     }
 
-    /// Looks at everything for the first time, on a thread of its own, and then at the times of files.
+    /// Looks at everything for the first time, on a thread of its own, and then at the times of files, by which it ranks them.
     pub(crate) fn scan_in_background(self: &Arc<Self>) -> io::Result<()> {
         let directory = Arc::clone(self);
         std::thread::Builder::new()
@@ -122,7 +98,7 @@ impl Directory {
                 directory.state().complete = looked.is_ok();
                 directory.scanned.notify_all();
                 drop(upkeep);
-                directory.learn_times();
+                directory.rank_all();
             })
             .map(drop)
     }
@@ -184,7 +160,7 @@ impl Directory {
 
     /// The file of a part.
     pub(crate) fn part_path(&self, store: &str, key: &PartKey) -> PathBuf {
-        let shard = self.shard_path(store, usize::from(key.digest[0]));
+        let shard = self.shard_path(store, layout::shard_of(&key.digest));
         shard.join(layout::file_name(key))
     }
 
@@ -192,7 +168,7 @@ impl Directory {
     pub(crate) fn remove_chunk(&self, store: usize, digest: &Digest) -> io::Result<u64> {
         let (chunk, name) = {
             let mut state = self.state();
-            let Some(chunk) = state.index.remove(store, digest) else {
+            let Some(chunk) = state.remove(store, digest) else {
                 return Ok(0);
             };
             (chunk, state.index.stores()[store].name.clone())
@@ -204,7 +180,9 @@ impl Directory {
             let key = part.key(*digest);
             if let Err(error) = absent(fs::remove_file(self.part_path(&name, &key))) {
                 let used = chunk.last_use.unwrap_or(0);
-                self.state().index.insert(store, &key, each, used);
+                let mut state = self.state();
+                state.insert(store, &key, each, used, &About::default());
+                drop(state);
                 self.counts
                     .unremovable_files
                     .fetch_add(1, Ordering::Relaxed);
@@ -217,7 +195,7 @@ impl Directory {
 
     /// Removes all parts of a chunk, those that others wrote lately too.
     pub(crate) fn remove_unseen(&self, store: usize, digest: &Digest) -> io::Result<()> {
-        self.look_at_shard(store, usize::from(digest[0]), Some(unix_now()))?;
+        self.look_at_shard(store, layout::shard_of(digest), Some(unix_now()))?;
         self.remove_chunk(store, digest).map(drop)
     }
 
@@ -279,6 +257,20 @@ impl Directory {
         }
     }
 
+    /// Ranks what is not ranked yet, by the times of its files. Others are not kept from the state for long.
+    pub(crate) fn rank_all(&self) {
+        if self.state().is_ranked() {
+            return;
+        }
+        self.learn_times();
+        let names = self.state().unranked();
+        let mut later = names.len();
+        for names in names.chunks(RANKED_AT_ONCE) {
+            later -= names.len();
+            self.state().rank(names, later);
+        }
+    }
+
     /// When a chunk was used last, by any process; None when it is gone.
     pub(crate) fn last_use(&self, candidate: &Candidate) -> Option<u64> {
         let path = {
@@ -308,7 +300,13 @@ impl Directory {
         Ok(())
     }
 
-    fn look_at_shard(&self, store: usize, shard: usize, found: Option<u64>) -> io::Result<()> {
+    /// Reads a shard directory if it changed.
+    pub(crate) fn look_at_shard(
+        &self,
+        store: usize,
+        shard: usize,
+        found: Option<u64>,
+    ) -> io::Result<()> {
         let (before, path, identity) = {
             let state = self.state();
             let Store { name, identity, .. } = &state.index.stores()[store];
@@ -322,9 +320,7 @@ impl Directory {
         listing
             .temporaries
             .retain(|file| !file.name.starts_with(&self.mine));
-        self.state()
-            .index
-            .apply((store, shard), before, listing, found);
+        self.state().apply((store, shard), before, listing, found);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use super::layout::SHARDS;
+use super::layout::{SHARDS, shard_of};
 use super::listing::{Listing, Stamp, Temporary};
 use crate::key::{Digest, PartKey, StoreIdentity};
 
@@ -16,7 +16,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    fn of(key: &PartKey) -> Self {
+    pub(crate) fn of(key: &PartKey) -> Self {
         Self {
             blocks: key.blocks,
             head: key.head,
@@ -87,6 +87,18 @@ pub(crate) struct Candidate {
     pub(crate) part: Part,
 }
 
+impl Candidate {
+    fn of(store: usize, digest: &Digest, chunk: &Chunk) -> Option<Self> {
+        Some(Self {
+            store,
+            digest: *digest,
+            bytes: chunk.bytes,
+            last_use: chunk.last_use,
+            part: *chunk.parts.first()?,
+        })
+    }
+}
+
 /// Chunks by store and shard, and the bytes they take.
 #[derive(Default)]
 pub(crate) struct Index {
@@ -136,8 +148,18 @@ impl Index {
 
     /// Whether a part is known to be there.
     pub(crate) fn has(&self, store: usize, key: &PartKey) -> bool {
-        let chunk = self.shard(store, &key.digest).chunks.get(&key.digest);
+        let chunk = self.chunk(store, &key.digest);
         chunk.is_some_and(|chunk| chunk.parts.contains(&Part::of(key)))
+    }
+
+    /// What is known of a chunk.
+    pub(crate) fn chunk(&self, store: usize, digest: &Digest) -> Option<&Chunk> {
+        self.shard(store, digest).chunks.get(digest)
+    }
+
+    /// A chunk, as one of those that may leave.
+    pub(crate) fn candidate(&self, store: usize, digest: &Digest) -> Option<Candidate> {
+        Candidate::of(store, digest, self.chunk(store, digest)?)
     }
 
     /// A part is there: stored or found by this process.
@@ -199,14 +221,15 @@ impl Index {
         }
     }
 
-    /// Takes over what a shard directory held. `found` is the last use of chunks that were not known.
+    /// Takes over what a shard directory held. `found` is the last use of chunks that were not known. Returns the chunks that came and those that
+    /// are gone.
     pub(crate) fn apply(
         &mut self,
         at: (usize, usize),
         before: Before,
         listing: Listing,
         found: Option<u64>,
-    ) {
+    ) -> (Vec<Digest>, Vec<Digest>) {
         let shard = &mut self.stores[at.0].shards[at.1];
         let bytes_before = shard.bytes();
         let mut chunks = group(&listing.parts);
@@ -214,7 +237,10 @@ impl Index {
             let known = shard.chunks.get(digest).map(|known| known.last_use);
             chunk.last_use = known.unwrap_or(found);
         }
+        let came = missing(&chunks, &shard.chunks);
+        let mut gone = Vec::new();
         if shard.changes == before.changes {
+            gone = missing(&shard.chunks, &chunks);
             shard.stamp = listing.stamp;
             shard.chunks = chunks;
         } else {
@@ -226,20 +252,13 @@ impl Index {
         }
         shard.temporaries = listing.temporaries;
         self.used = self.used + shard.bytes() - bytes_before;
+        (came, gone)
     }
 
     /// Every chunk, in no order.
     pub(crate) fn candidates(&self) -> Vec<Candidate> {
         self.chunks()
-            .filter_map(|(store, digest, chunk)| {
-                Some(Candidate {
-                    store,
-                    digest: *digest,
-                    bytes: chunk.bytes,
-                    last_use: chunk.last_use,
-                    part: *chunk.parts.first()?,
-                })
-            })
+            .filter_map(|(store, digest, chunk)| Candidate::of(store, digest, chunk))
             .collect()
     }
 
@@ -265,11 +284,11 @@ impl Index {
     }
 
     fn shard(&self, store: usize, digest: &Digest) -> &Shard {
-        &self.stores[store].shards[usize::from(digest[0])]
+        &self.stores[store].shards[shard_of(digest)]
     }
 
     fn shard_mut(&mut self, store: usize, digest: &Digest) -> &mut Shard {
-        &mut self.stores[store].shards[usize::from(digest[0])]
+        &mut self.stores[store].shards[shard_of(digest)]
     }
 }
 
@@ -288,6 +307,15 @@ impl Shard {
         let chunks: u64 = self.chunks.values().map(|chunk| chunk.bytes).sum();
         chunks + self.temporaries.iter().map(|file| file.bytes).sum::<u64>()
     }
+}
+
+/// Those of `these` that are not among `those`.
+fn missing(these: &HashMap<Digest, Chunk>, those: &HashMap<Digest, Chunk>) -> Vec<Digest> {
+    let missing = these.keys().filter(|digest| !those.contains_key(*digest));
+    let mut missing: Vec<Digest> = missing.copied().collect();
+    // All processes hear of them in the same order.
+    missing.sort_unstable();
+    missing
 }
 
 fn group(parts: &[(PartKey, u64)]) -> HashMap<Digest, Chunk> {

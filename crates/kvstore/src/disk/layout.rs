@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! PATH/penstock-kv-1/<store, 32 hex digits>/identity.json
-//! PATH/penstock-kv-1/<store>/<first byte of the digest, 2 hex digits>/<digest>-<blocks>.h<head>.l<first>-<last>
+//! PATH/penstock-kv-1/<store>/<fifth byte of the digest, 2 hex digits>/<digest>-<blocks>.h<head>.l<first>-<last>
 //! PATH/penstock-kv-1/<store>/<2 hex digits>/.tmp-<random>
 //! PATH/penstock-kv-1/quarantine/<store>-<name of the part>
 //! ```
@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::format::{HEADER_BYTES, VERSION};
-use crate::key::{Digest, PartKey, StoreIdentity};
+use crate::key::{Digest, GROUP_BYTES, PartKey, StoreIdentity};
 
 /// Shard directories of a store.
 pub(crate) const SHARDS: usize = 256;
@@ -40,6 +40,11 @@ pub(crate) fn store_name(identity: &Digest) -> String {
 /// Whether a directory below the root is a store.
 pub(crate) fn is_store_name(name: &str) -> bool {
     name.len() == 32 && name.bytes().all(|c| nibble(c).is_some())
+}
+
+/// The shard of a digest: by its first byte behind those that say whose it is.
+pub(crate) fn shard_of(digest: &Digest) -> usize {
+    usize::from(digest[GROUP_BYTES])
 }
 
 /// The name of shard `index`.
@@ -79,6 +84,12 @@ pub(crate) fn parse_name(name: &[u8]) -> Option<PartKey> {
 /// Bytes of the file of a part with this much payload.
 pub(crate) fn file_bytes(payload: u64) -> u64 {
     HEADER_BYTES as u64 + payload.next_multiple_of(PAGE)
+}
+
+/// Bytes of the files of all parts of a chunk, as one stage of all layers writes them.
+pub(crate) fn chunk_bytes(identity: &StoreIdentity, blocks: u16) -> u64 {
+    let part = usize::from(blocks) * identity.layers * identity.tile_bytes;
+    file_bytes(part as u64) * identity.kv_heads as u64
 }
 
 /// Bytes of the file of `key` in the store of `identity`; None when the name cannot belong to it (another store's geometry, or no part at all).

@@ -6,6 +6,7 @@
 pub mod admin;
 mod budget;
 mod directory;
+mod files;
 mod identity_file;
 mod index;
 mod io;
@@ -13,29 +14,30 @@ mod layout;
 mod listing;
 mod outside;
 mod quarantine;
+mod ranking;
 mod room;
 mod start;
+mod state;
 
 use std::fs::File;
 use std::io::{Error, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
-
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use std::time::{Duration, Instant};
 
 use self::budget::Budget;
-use self::directory::{Directory, failed, is_gone, lock, unix_now};
+use self::directory::{Directory, failed, lock, unix_now};
+use self::files::Fill;
+use self::index::Part;
 pub use self::io::Direct;
 use self::io::Io;
 pub use self::outside::PAYLOAD_AT;
-use crate::format::{Header, HeaderPage};
+use self::ranking::{Name, Newcomer, Ranking};
+use crate::format::HeaderPage;
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
 use crate::tier::{About, StartError, Tier, TierError};
 
-/// The time of a file is renewed on use when it is older: the order of use is known to the minute, and reading seldom writes.
-const RENEWED: Duration = Duration::from_secs(60);
 /// How long opening waits for the names of what is there.
 const OPENING: Duration = Duration::from_secs(1);
 
@@ -52,29 +54,9 @@ pub struct DiskOptions {
     pub direct: Direct,
     /// Blocks of a full chunk: the limit must hold one at least.
     pub chunk_blocks: u16,
+    /// Share of the limit that may be of requests with one salt; None: all of it.
+    pub quota: Option<f64>,
 }
-
-/// A chunk that may have to leave.
-#[derive(Clone, Copy, Debug)]
-pub struct Resident<'a> {
-    /// Its name.
-    pub digest: &'a Digest,
-    /// Bytes of its files.
-    pub bytes: u64,
-    /// When it was used last, by any process: seconds since 1970, right to the minute.
-    pub last_use: u64,
-}
-
-/// What a chunk is worth: those worth least leave first, those worth infinity never.
-pub type Worth = Box<dyn Fn(&Resident<'_>) -> f64 + Send + Sync>;
-
-/// What was not used for longest leaves first.
-pub fn least_recently_used() -> Worth {
-    Box::new(|chunk| chunk.last_use as f64)
-}
-
-/// Writes a whole new file; the page of its header is made of the payload's CRC-64.
-type Fill<'a> = &'a dyn Fn(&File, &dyn Fn(u64) -> HeaderPage) -> Result<(), Error>;
 
 /// The tier.
 pub struct Disk {
@@ -84,6 +66,8 @@ pub struct Disk {
     /// Name of this identity's directory, and its number in the index.
     store: (String, usize),
     directory: Arc<Directory>,
+    /// Of a full chunk.
+    chunk_blocks: u16,
     io: Io,
     budget: Option<Mutex<Budget>>,
     started: Instant,
@@ -96,11 +80,7 @@ impl Disk {
     ///
     /// # Errors
     /// The path is missing and cannot be made, no directory, not writable, or full; the limit is less than a chunk. With the remedy.
-    pub fn open(
-        options: DiskOptions,
-        identity: StoreIdentity,
-        worth: Worth,
-    ) -> Result<Self, StartError> {
+    pub fn open(options: DiskOptions, identity: StoreIdentity) -> Result<Self, StartError> {
         let DiskOptions {
             path, limit_bytes, ..
         } = &options;
@@ -110,8 +90,13 @@ impl Disk {
                 path.display()
             ))
         };
+        let chunk = layout::chunk_bytes(&identity, options.chunk_blocks);
+        let quota = options
+            .quota
+            .map(|share| (share * *limit_bytes as f64) as u64);
+        let ranking = Ranking::new(*limit_bytes, chunk, quota);
         let directory =
-            Directory::new(layout::root(path), *limit_bytes, worth).map_err(unusable)?;
+            Directory::new(layout::root(path), *limit_bytes, ranking).map_err(unusable)?;
         start::prepare(path, &format!("{}start", directory.mine))?;
         let digest = identity.digest();
         let name = layout::store_name(&digest);
@@ -122,7 +107,6 @@ impl Disk {
         let directory = Arc::new(directory);
         directory.scan_in_background().map_err(unusable)?;
         directory.wait_for_scan(OPENING);
-        let chunk = chunk_bytes(&identity, options.chunk_blocks);
         start::check_room(path, *limit_bytes, chunk, directory.state().taken())?;
         Ok(Self {
             name: format!("disk:{}", path.display()),
@@ -130,6 +114,7 @@ impl Disk {
             digest,
             store: (name, number),
             directory,
+            chunk_blocks: options.chunk_blocks,
             io: Io::new(options.direct),
             budget: options
                 .daily_write_bytes
@@ -161,108 +146,10 @@ impl Disk {
             listing::length_and_time(&path).map_err(|error| failed("looking at", &path, &error))?;
         let whole = found.is_some_and(|(length, _)| length == bytes);
         if whole {
-            self.directory
-                .state()
-                .index
-                .insert(self.store.1, key, bytes, unix_now());
+            let mut state = self.directory.state();
+            state.insert(self.store.1, key, bytes, unix_now(), &About::default());
         }
         Ok(whole)
-    }
-
-    /// Opens the file of `bytes` bytes and verifies what `take` read of it: the page of its header, and the CRC-64 of its payload.
-    fn read(
-        &self,
-        key: &PartKey,
-        path: &Path,
-        bytes: u64,
-        take: impl FnOnce(&File) -> Result<(HeaderPage, u64), Error>,
-    ) -> Result<(), TierError> {
-        let read = |error: Error| match error.kind() {
-            ErrorKind::UnexpectedEof => TierError::Damaged("the file ends early".into()),
-            _ if is_gone(&error) => TierError::Missing,
-            _ => failed("reading", path, &error),
-        };
-        let file = File::open(path).map_err(read)?;
-        let facts = file.metadata().map_err(read)?;
-        if facts.len() != bytes {
-            return Err(TierError::Damaged(format!(
-                "{} bytes instead of {bytes}",
-                facts.len()
-            )));
-        }
-        let (page, sum) = take(&file).map_err(read)?;
-        let payload = key.payload_bytes(&self.identity);
-        let header = Header::parse(&page).map_err(TierError::Damaged)?;
-        header
-            .check(&self.digest, key, payload)
-            .map_err(TierError::Damaged)?;
-        if header.payload_crc != sum {
-            return Err(TierError::Damaged("the payload's checksum is wrong".into()));
-        }
-        let unused = facts
-            .modified()
-            .ok()
-            .and_then(|time| SystemTime::now().duration_since(time).ok());
-        if unused.is_some_and(|unused| unused > RENEWED) {
-            renew(&file);
-        }
-        Ok(())
-    }
-
-    /// Moves a damaged file out of the way; what is wrong, and where it is now.
-    fn put_aside(&self, path: &Path, what: String) -> String {
-        self.directory
-            .counts
-            .quarantined_files
-            .fetch_add(1, Ordering::Relaxed);
-        let shown = path.display();
-        match quarantine::put(&self.directory.root, &self.store.0, path) {
-            Ok(()) => format!("{shown}: {what}; put aside"),
-            Err(error) => format!("{shown}: {what}; it cannot be put aside: {error}"),
-        }
-    }
-
-    /// Makes the file beside its place, has it filled, and moves it there.
-    fn write(&self, key: &PartKey, fill: Fill<'_>) -> Result<(), Error> {
-        let path = self.path(key);
-        let shard = path.parent().unwrap_or(&path);
-        let number = self.made.fetch_add(1, Ordering::Relaxed);
-        let temporary = shard.join(format!("{}{number}", self.directory.mine));
-        let file = match io::create(&temporary) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.make_shard(shard)?;
-                io::create(&temporary)?
-            }
-            made => made?,
-        };
-        let written = fill(&file, &|payload_crc| self.header(key, payload_crc));
-        let committed = written
-            .and(io::close(file))
-            .and_then(|()| std::fs::rename(&temporary, &path));
-        if committed.is_err() {
-            // It would go after an hour anyway; the error that matters is the first.
-            let _ = std::fs::remove_file(&temporary);
-        }
-        committed
-    }
-
-    fn header(&self, key: &PartKey, payload_crc: u64) -> HeaderPage {
-        Header {
-            identity: self.digest,
-            key: *key,
-            payload_bytes: key.payload_bytes(&self.identity) as u64,
-            payload_crc,
-        }
-        .encode()
-    }
-
-    fn make_shard(&self, shard: &Path) -> Result<(), Error> {
-        std::fs::create_dir_all(shard)?;
-        let store = self.directory.root.join(&self.store.0);
-        // Several threads may be the first at once.
-        let number = self.made.fetch_add(1, Ordering::Relaxed);
-        let temporary = shard.join(format!("{}{number}", self.directory.mine));
-        identity_file::ensure(&store, &temporary, &self.identity)
     }
 
     fn spend(&self, bytes: u64) -> Result<(), TierError> {
@@ -282,11 +169,17 @@ impl Disk {
     }
 
     /// Writes into room that was reserved; when the file system itself has none, makes it and tries once more.
-    fn write_with_room(&self, key: &PartKey, bytes: u64, fill: Fill<'_>) -> Result<(), TierError> {
-        let answer = match self.write(key, fill) {
+    fn write_with_room(
+        &self,
+        key: &PartKey,
+        bytes: u64,
+        newcomer: &Newcomer,
+        fill: Fill<'_>,
+    ) -> Result<(), TierError> {
+        let answer = match self.write(key, &newcomer.about, fill) {
             Err(error) if is_full(&error) => {
-                self.directory.give_way(bytes);
-                self.write(key, fill)
+                self.directory.give_way(bytes, newcomer);
+                self.write(key, &newcomer.about, fill)
             }
             answer => answer,
         };
@@ -297,6 +190,27 @@ impl Disk {
             )),
             false => failed("writing", &self.path(key), &error),
         })
+    }
+
+    /// The chunks that somebody wants who asks for these parts of a prompt: the full ones, and one of the shorter ones at its end, the longest that is
+    /// there. If none is, it will be the longest.
+    fn wanted(&self, keys: &[PartKey], found: &[bool]) -> Vec<Digest> {
+        let mut wanted = Vec::new();
+        let mut end: Option<(Digest, bool)> = None;
+        let mut rest = found;
+        for parts in keys.chunk_by(|a, b| a.digest == b.digest) {
+            let (found, others) = rest.split_at(parts.len());
+            rest = others;
+            let there = found.iter().all(|found| *found);
+            let digest = parts[0].digest;
+            if parts[0].blocks >= self.chunk_blocks {
+                wanted.push(digest);
+            } else if end.is_none_or(|(_, known)| there && !known) {
+                end = Some((digest, there));
+            }
+        }
+        wanted.extend(end.map(|(digest, _)| digest));
+        wanted
     }
 
     /// `Tier::load` of `given` bytes, which `take` reads.
@@ -310,30 +224,43 @@ impl Disk {
         let path = self.path(key);
         let answer = self.read(key, &path, bytes, take);
         let mut state = self.directory.state();
-        match answer {
-            Ok(()) => state.index.insert(self.store.1, key, bytes, unix_now()),
+        match &answer {
+            Ok(about) => state.insert(self.store.1, key, bytes, unix_now(), about),
             Err(TierError::Missing | TierError::Damaged(_)) => {
-                state.index.remove_part(self.store.1, key, bytes)
+                state.remove_part(self.store.1, key, bytes)
             }
             Err(_) => {}
         }
         drop(state);
-        answer.map_err(|error| match error {
+        answer.map(drop).map_err(|error| match error {
             TierError::Damaged(what) => TierError::Damaged(self.put_aside(&path, what)),
             other => other,
         })
     }
 
     /// `Tier::store` of `given` bytes, which `fill` writes.
-    fn store_with(&self, key: &PartKey, given: usize, fill: Fill<'_>) -> Result<(), TierError> {
+    fn store_with(
+        &self,
+        key: &PartKey,
+        given: usize,
+        about: &About,
+        fill: Fill<'_>,
+    ) -> Result<(), TierError> {
         let bytes = self.file_bytes(key, given)?;
         if self.finds(key, bytes)? {
             return Ok(());
         }
         self.spend(bytes)?;
-        let stored = self.directory.reserve(bytes).and_then(|reservation| {
-            self.write_with_room(key, bytes, fill)?;
-            reservation.commit(self.store.1, key, unix_now());
+        let newcomer = Newcomer {
+            name: Name::new(self.store.1, &key.digest),
+            part: Part::of(key),
+            bytes: layout::chunk_bytes(&self.identity, key.blocks),
+            about: *about,
+        };
+        let room = self.directory.reserve(bytes, &newcomer);
+        let stored = room.and_then(|reservation| {
+            self.write_with_room(key, bytes, &newcomer, fill)?;
+            reservation.commit(self.store.1, key, about);
             Ok(())
         });
         if let (Err(_), Some(budget)) = (&stored, &self.budget) {
@@ -353,9 +280,9 @@ impl Tier for Disk {
         self.load_with(key, given, |file| self.io.read(file, into))
     }
 
-    fn store(&self, key: &PartKey, from: &[&[u8]], _about: &About) -> Result<(), TierError> {
+    fn store(&self, key: &PartKey, from: &[&[u8]], about: &About) -> Result<(), TierError> {
         let given = from.iter().map(|slice| slice.len()).sum();
-        self.store_with(key, given, &|file, header| {
+        self.store_with(key, given, about, &|file, header| {
             self.io.write(file, from, header)
         })
     }
@@ -373,6 +300,8 @@ impl Tier for Disk {
                 *found = self.finds(key, bytes)?;
             }
         }
+        let wanted = self.wanted(keys, &found);
+        self.directory.state().ask(self.store.1, &wanted);
         Ok(found)
     }
 
@@ -405,6 +334,8 @@ impl Tier for Disk {
             ("quarantined_chunks", read(&counts.quarantined_files)),
             ("unremovable_files", read(&counts.unremovable_files)),
             ("abandoned_files", read(&counts.abandoned_files)),
+            ("refused_by_worth", read(&counts.refused_by_worth)),
+            ("refused_by_quota", read(&counts.refused_by_quota)),
             ("refused_by_budget", read(&self.refused_by_budget)),
             ("direct_reads", read(&self.io.direct_reads)),
             ("buffered_reads", read(&self.io.buffered_reads)),
@@ -419,28 +350,9 @@ impl Drop for Disk {
     }
 }
 
-/// Bytes of the files of a full chunk of all heads and layers.
-fn chunk_bytes(identity: &StoreIdentity, blocks: u16) -> u64 {
-    let part = usize::from(blocks) * identity.layers * identity.tile_bytes;
-    layout::file_bytes(part as u64) * identity.kv_heads as u64
-}
-
 fn is_full(error: &Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded
     )
-}
-
-/// Marks a file as used now. Whoever may not (another user's file) leaves it as it is: then it only looks older than it is.
-fn renew(file: &File) {
-    let at = |nanoseconds| Timespec {
-        tv_sec: 0,
-        tv_nsec: nanoseconds,
-    };
-    let times = Timestamps {
-        last_access: at(UTIME_OMIT),
-        last_modification: at(UTIME_NOW),
-    };
-    let _ = rustix::fs::futimens(file, &times);
 }

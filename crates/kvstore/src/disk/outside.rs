@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::{Disk, layout};
 use crate::format::HEADER_BYTES;
 use crate::key::PartKey;
-use crate::tier::TierError;
+use crate::tier::{About, TierError};
 
 /// Where the payload begins in the file of a part.
 pub const PAYLOAD_AT: usize = HEADER_BYTES;
@@ -47,7 +47,7 @@ impl Disk {
         bytes: usize,
         give: impl Fn(&File) -> Result<u64, Error>,
     ) -> Result<(), TierError> {
-        self.store_with(key, bytes, &|file, header| {
+        self.store_with(key, bytes, &About::default(), &|file, header| {
             allot(file, layout::file_bytes(bytes as u64))?;
             let page = header(give(file)?);
             file.write_all_at(&page, 0)

@@ -2,15 +2,20 @@
 //!
 //! Each writer counts what it knows and looks at the directory again before it stores more than an eighth of what was free when it looked last. So
 //! the bound holds for up to eight writers at once, but for what each has just begun to write.
+//!
+//! Who comes and who leaves is the ranking's decision, made once for all parts of a chunk. Each writer has a ranking of its own; of those who store
+//! parts of the same chunks it has heard the same questions and so mostly the same answer. Where one let a chunk in, the others follow.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::Resident;
-use super::directory::{Directory, failed, lock};
+use super::directory::{Directory, failed, lock, unix_now};
 use super::index::Candidate;
+use super::layout;
+use super::ranking::{Name, Newcomer};
+use super::state::State;
 use crate::key::PartKey;
-use crate::tier::TierError;
+use crate::tier::{About, TierError};
 
 /// Eviction frees this share of the limit more than is needed, so that it does not run for every part.
 const SLACK: u64 = 64;
@@ -32,9 +37,9 @@ pub(crate) struct Reservation<'a> {
 
 impl Reservation<'_> {
     /// The part was committed.
-    pub(crate) fn commit(self, store: usize, key: &PartKey, now: u64) {
+    pub(crate) fn commit(self, store: usize, key: &PartKey, about: &About) {
         let mut state = self.directory.state();
-        state.index.insert(store, key, self.bytes, now);
+        state.insert(store, key, self.bytes, unix_now(), about);
         // Dropping the reservation takes its bytes out of `reserved`; the lock must not be held then.
         drop(state);
     }
@@ -47,15 +52,20 @@ impl Drop for Reservation<'_> {
 }
 
 impl Directory {
-    /// Takes room for a file, evicting what is worth least.
+    /// Takes room for a file of the newcomer, evicting what is worth least.
     ///
     /// # Errors
-    /// `Full` when no room can be made, `Failed` when the directory cannot be read.
-    pub(crate) fn reserve(&self, bytes: u64) -> Result<Reservation<'_>, TierError> {
+    /// `Full` when no room can be made, or the newcomer is worth less than what would have to leave; `Failed` when the directory cannot be read.
+    pub(crate) fn reserve(
+        &self,
+        bytes: u64,
+        newcomer: &Newcomer,
+    ) -> Result<Reservation<'_>, TierError> {
         if !self.wait_for_scan(PATIENCE) {
             let root = self.root.display();
             return Err(TierError::Full(format!("{root} is still being counted")));
         }
+        self.let_in(newcomer)?;
         if let Some(reservation) = self.take(bytes, true) {
             return Ok(reservation);
         }
@@ -64,17 +74,72 @@ impl Directory {
         if let Some(reservation) = self.take(bytes, true) {
             return Ok(reservation);
         }
-        self.look(&mut upkeep, Some(super::directory::unix_now()))
+        self.look(&mut upkeep, Some(unix_now()))
             .map_err(|error| failed("reading", &self.root, &error))?;
         if let Some(reservation) = self.take(bytes, false) {
             return Ok(reservation);
         }
-        self.evict_to(self.limit.saturating_sub(bytes + self.slack(bytes)));
+        let goal = self.limit.saturating_sub(bytes + self.slack(bytes));
+        self.evict(newcomer, None, |state| state.taken() <= goal);
         self.state().note_free(self.limit);
         self.take(bytes, false).ok_or_else(|| {
             let (limit, root) = (self.limit, self.root.display());
             TierError::Full(format!("no room for {bytes} of {limit} bytes in {root}"))
         })
+    }
+
+    /// Whether a chunk is stored at all is decided when the first of its parts comes, and its group makes room for all of it.
+    fn let_in(&self, newcomer: &Newcomer) -> Result<(), TierError> {
+        let decided = self.state().decided(newcomer);
+        let admitted = decided.unwrap_or_else(|| self.decide(newcomer));
+        let root = self.root.display();
+        if !admitted {
+            self.counts.refused_by_worth.fetch_add(1, Ordering::Relaxed);
+            return Err(TierError::Full(format!(
+                "what would have to leave {root} is worth more"
+            )));
+        }
+        let over_quota = |state: &State| state.ranking.over_quota(newcomer);
+        if over_quota(&self.state()).is_some() {
+            let _turn = lock(&self.upkeep);
+            self.evict(newcomer, Some(newcomer), |state| {
+                over_quota(state).is_none()
+            });
+        }
+        let quota = over_quota(&self.state());
+        match quota {
+            None => Ok(()),
+            Some(quota) => {
+                self.counts.refused_by_quota.fetch_add(1, Ordering::Relaxed);
+                Err(TierError::Full(format!(
+                    "a salt's quota of {quota} bytes in {root} is taken"
+                )))
+            }
+        }
+    }
+
+    fn decide(&self, newcomer: &Newcomer) -> bool {
+        let bound = self.limit.saturating_sub(self.slack(newcomer.bytes));
+        let has_room = |state: &State| {
+            state.taken() + newcomer.bytes <= bound && state.ranking.over_quota(newcomer).is_none()
+        };
+        let mut admitted = has_room(&self.state());
+        if !admitted {
+            self.rank_all();
+            admitted = self.state().ranking.outweighs(newcomer);
+        }
+        if !admitted {
+            admitted = self.others_have(newcomer);
+        }
+        self.state().ranking.decide(newcomer, admitted);
+        admitted
+    }
+
+    /// Whether somebody else, with other heads, has let the chunk in: half of it would be of no use.
+    fn others_have(&self, newcomer: &Newcomer) -> bool {
+        let (store, digest) = (newcomer.name.store as usize, &newcomer.name.digest);
+        let looked = self.look_at_shard(store, layout::shard_of(digest), Some(unix_now()));
+        looked.is_ok() && self.state().index.chunk(store, digest).is_some()
     }
 
     fn slack(&self, bytes: u64) -> u64 {
@@ -86,26 +151,32 @@ impl Directory {
     }
 
     /// Makes the file system's room: it is full though the limit is not reached.
-    pub(crate) fn give_way(&self, bytes: u64) {
+    pub(crate) fn give_way(&self, bytes: u64, newcomer: &Newcomer) {
         let _turn = lock(&self.upkeep);
-        let taken = self.state().taken();
-        self.evict_to(taken.saturating_sub(2 * bytes));
+        let goal = self.state().taken().saturating_sub(2 * bytes);
+        self.evict(newcomer, None, |state| state.taken() <= goal);
     }
 
-    /// Evicts until at most `goal` bytes are taken, or nothing is left that may leave.
-    pub(crate) fn evict_to(&self, goal: u64) {
-        self.learn_times();
-        for round in 1..=ROUNDS {
-            for candidate in self.ranked() {
-                if self.state().taken() <= goal {
-                    return;
-                }
-                if round < ROUNDS && self.was_used_meanwhile(&candidate) {
-                    continue;
-                }
-                self.evict(&candidate);
+    /// Evicts, of the newcomer's group or of all, until there is enough room or nothing is left that may leave.
+    fn evict(
+        &self,
+        newcomer: &Newcomer,
+        of: Option<&Newcomer>,
+        is_enough: impl Fn(&State) -> bool,
+    ) {
+        self.rank_all();
+        self.state().ranking.hold(newcomer);
+        let chunks = self.state().index.len();
+        for turn in 0..ROUNDS * chunks {
+            let state = self.state();
+            let victim = state.victim(of).filter(|_| !is_enough(&state));
+            drop(state);
+            let Some(victim) = victim else { break };
+            if turn >= (ROUNDS - 1) * chunks || !self.was_used_meanwhile(&victim) {
+                self.give_up(&victim);
             }
         }
+        self.state().ranking.release(newcomer);
     }
 
     fn take(&self, bytes: u64, careful: bool) -> Option<Reservation<'_>> {
@@ -124,26 +195,6 @@ impl Directory {
         })
     }
 
-    /// All chunks that may leave, those worth least first.
-    fn ranked(&self) -> Vec<Candidate> {
-        let candidates = self.state().index.candidates();
-        let mut ranked: Vec<_> = candidates
-            .into_iter()
-            .map(|candidate| (self.worth_of(&candidate), candidate))
-            .filter(|(worth, _)| *worth < f64::INFINITY)
-            .collect();
-        ranked.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        ranked.into_iter().map(|(_, candidate)| candidate).collect()
-    }
-
-    fn worth_of(&self, candidate: &Candidate) -> f64 {
-        (self.worth)(&Resident {
-            digest: &candidate.digest,
-            bytes: candidate.bytes,
-            last_use: candidate.last_use.unwrap_or(0),
-        })
-    }
-
     /// Whether another process used a chunk after this one last knew; then that is known now.
     fn was_used_meanwhile(&self, candidate: &Candidate) -> bool {
         let Some(used) = self.last_use(candidate) else {
@@ -151,15 +202,15 @@ impl Directory {
         };
         let news = used > candidate.last_use.unwrap_or(0);
         if news {
-            self.state()
-                .index
-                .touch(candidate.store, &candidate.digest, used);
+            self.state().used_by_others(candidate, used);
         }
         news
     }
 
-    fn evict(&self, candidate: &Candidate) {
-        if let Ok(bytes) = self.remove_chunk(candidate.store, &candidate.digest) {
+    fn give_up(&self, victim: &Candidate) {
+        let name = Name::new(victim.store, &victim.digest);
+        self.state().ranking.give_up(&name);
+        if let Ok(bytes) = self.remove_chunk(victim.store, &victim.digest) {
             self.counts.evicted_chunks.fetch_add(1, Ordering::Relaxed);
             self.counts
                 .evicted_bytes

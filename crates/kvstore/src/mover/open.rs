@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::options::{Options, TierSpec};
-use crate::disk::{Disk, DiskOptions, least_recently_used};
+use crate::disk::{Disk, DiskOptions};
 use crate::remote::{Objects, Redis, RedisLimits};
 use crate::tier::{StartError, Tier};
 
@@ -16,6 +16,7 @@ pub(super) fn open(spec: &TierSpec, options: &Options) -> Result<Box<dyn Tier>, 
             limit_bytes,
             daily_write_bytes,
             direct,
+            quota,
         } => {
             let disk = DiskOptions {
                 path: path.into(),
@@ -23,8 +24,9 @@ pub(super) fn open(spec: &TierSpec, options: &Options) -> Result<Box<dyn Tier>, 
                 daily_write_bytes: *daily_write_bytes,
                 direct: *direct,
                 chunk_blocks: options.chunk_blocks(),
+                quota: *quota,
             };
-            let disk = Disk::open(disk, identity.clone(), least_recently_used())?;
+            let disk = Disk::open(disk, identity.clone())?;
             Ok(Box::new(disk))
         }
         TierSpec::Redis { url, ttl_s } => {

@@ -47,7 +47,7 @@ fn stall_s() -> f64 {
 }
 
 /// A tier that goes by name.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum TierSpec {
     /// A directory, of this machine or mounted by several.
@@ -62,6 +62,9 @@ pub enum TierSpec {
         /// Whether the page cache is passed by.
         #[serde(default)]
         direct: Direct,
+        /// Share of the limit that may be of requests with one salt.
+        #[serde(default)]
+        quota: Option<f64>,
     },
     /// A Redis server.
     Redis {

@@ -112,13 +112,7 @@ impl Chooser {
 
     /// An entry is used.
     pub(super) fn touch<K: Key>(&self, shelf: &mut Shelf<K>, id: Id) {
-        self.ranker
-            .touch(self.rule(), shelf, id, self.now, &self.sketch);
-    }
-
-    /// When an entry leaves: the lowest first.
-    pub(super) fn rank<K: Key>(&self, shelf: &Shelf<K>, id: Id) -> f64 {
-        self.ranker.rank(self.rule(), shelf, id, &self.sketch)
+        self.touch_at(shelf, id, self.now);
     }
 
     /// An entry comes, with a lock.
@@ -128,8 +122,19 @@ impl Chooser {
         key: K,
         mut facts: Facts,
     ) -> Id {
-        facts.worth = self.ranker.worth(self.rule(), facts.cost, facts.size);
+        self.value(&mut facts);
         shelf.insert_locked(key, facts, self.now)
+    }
+
+    /// What an entry's cost makes it worth.
+    pub(super) fn value(&mut self, facts: &mut Facts) {
+        facts.worth = self.ranker.worth(self.rule(), facts.cost, facts.size);
+    }
+
+    /// An entry was used at another time than now.
+    pub(super) fn touch_at<K: Key>(&self, shelf: &mut Shelf<K>, id: Id, moment: f64) {
+        self.ranker
+            .touch(self.rule(), shelf, id, moment, &self.sketch);
     }
 
     /// An entry leaves to make room.

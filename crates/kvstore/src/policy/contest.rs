@@ -14,6 +14,7 @@ pub(super) struct Step {
     /// The key's first word.
     pub(super) word: u64,
     pub(super) size: u64,
+    /// 0: not known.
     pub(super) cost: f32,
 }
 
@@ -109,7 +110,7 @@ impl Ghost {
         }
         let facts = Facts {
             size: step.size,
-            cost: step.cost,
+            cost: self.ranker.price(step.cost, step.size),
             worth: self.ranker.worth(self.rule, step.cost, step.size),
             lane: 0,
         };

@@ -77,12 +77,28 @@ pub(super) struct Ranker {
 }
 
 impl Ranker {
-    /// An entry comes whose room costs so much to fill again; returns what that makes it worth.
+    /// What recomputing an entry takes: `cost` unless that is 0, not known; then what others of the size take.
+    pub(super) fn price(&self, cost: f32, size: u64) -> f32 {
+        if cost > 0.0 {
+            return cost;
+        }
+        let mean = if self.mean_cost > 0.0 {
+            self.mean_cost
+        } else {
+            1.0
+        };
+        (mean * size as f64) as f32
+    }
+
+    /// An entry comes whose room costs so much to fill again (0: not known); returns what that makes it worth.
     pub(super) fn worth(&mut self, rule: Rule, cost: f32, size: u64) -> f32 {
+        if cost <= 0.0 {
+            return 1.0;
+        }
         let cost = f64::from(cost) / size.max(1) as f64;
         let news = if self.mean_cost == 0.0 { 1.0 } else { NEWS };
         self.mean_cost += (cost - self.mean_cost) * news;
-        if rule.cost_weight == 0.0 || self.mean_cost == 0.0 {
+        if rule.cost_weight == 0.0 {
             return 1.0;
         }
         let ratio = (cost / self.mean_cost).clamp(COST_RANGE.0, COST_RANGE.1);

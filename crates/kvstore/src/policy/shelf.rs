@@ -14,7 +14,7 @@ pub(super) type Id = u32;
 pub(super) struct Facts {
     /// In units of the capacity: bytes, or 1 for each slot.
     pub(super) size: u64,
-    /// What recomputing it takes, in microseconds.
+    /// What recomputing it takes, in microseconds; 0: not known.
     pub(super) cost: f32,
     /// What its cost makes it worth, beside the others that came lately.
     pub(super) worth: f32,
@@ -45,6 +45,7 @@ pub(super) struct Shelf<K> {
     /// One for each lane, where lanes are asked for.
     lanes: Vec<Heap>,
     lane_places: Vec<u32>,
+    lane_sizes: Vec<u64>,
     with_lanes: bool,
     size: u64,
 }
@@ -59,6 +60,7 @@ impl<K: Key> Shelf<K> {
             places: Vec::new(),
             lanes: Vec::new(),
             lane_places: Vec::new(),
+            lane_sizes: Vec::new(),
             with_lanes,
             size: 0,
         }
@@ -75,6 +77,11 @@ impl<K: Key> Shelf<K> {
     /// Sum of all sizes.
     pub(super) fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Sum of the sizes of a lane; 0 where there are no lanes.
+    pub(super) fn size_of(&self, lane: u32) -> u64 {
+        self.lane_sizes.get(lane as usize).copied().unwrap_or(0)
     }
 
     pub(super) fn key(&self, id: Id) -> K {
@@ -117,9 +124,13 @@ impl<K: Key> Shelf<K> {
         entry.used_at = now;
         self.size += facts.size;
         self.by_key.insert(Named(key), id);
-        if self.with_lanes && self.lanes.len() <= facts.lane as usize {
-            self.lanes
-                .resize_with(facts.lane as usize + 1, Heap::default);
+        if self.with_lanes {
+            let lane = facts.lane as usize;
+            if self.lanes.len() <= lane {
+                self.lanes.resize_with(lane + 1, Heap::default);
+                self.lane_sizes.resize(lane + 1, 0);
+            }
+            self.lane_sizes[lane] += facts.size;
         }
         id
     }
@@ -141,6 +152,9 @@ impl<K: Key> Shelf<K> {
         entry.locks = 0;
         entry.rank = 0.0;
         self.size -= facts.size;
+        if self.with_lanes {
+            self.lane_sizes[facts.lane as usize] -= facts.size;
+        }
         self.settle(id);
         self.free.push(id);
         parent.filter(|&parent| self.is_leaf(parent))
@@ -154,6 +168,12 @@ impl<K: Key> Shelf<K> {
     /// Used at `now`.
     pub(super) fn use_at(&mut self, id: Id, now: f64) {
         self.entries[id as usize].used_at = now;
+    }
+
+    /// What an entry costs is known better; its rank is old.
+    pub(super) fn price(&mut self, id: Id, cost: f32, worth: f32) {
+        let facts = &mut self.entries[id as usize].facts;
+        (facts.cost, facts.worth) = (cost, worth);
     }
 
     /// Leaves by `rank` from here on.
@@ -267,6 +287,10 @@ impl<K: Key> Shelf<K> {
                 self.len(),
                 self.size
             ));
+        }
+        let sizes: u64 = self.lane_sizes.iter().sum();
+        if self.with_lanes && sizes != self.size {
+            return Err(format!("lanes of {sizes}, all of {}", self.size));
         }
         let in_lanes: usize = self.lanes.iter().map(Heap::len).sum();
         if self.with_lanes && in_lanes != self.order.len() {

@@ -51,12 +51,13 @@ impl Names {
     }
 
     /// The page in front of the payload `from`.
-    pub(super) fn header(&self, key: &PartKey, from: &[&[u8]], _about: &About) -> HeaderPage {
+    pub(super) fn header(&self, key: &PartKey, from: &[&[u8]], about: &About) -> HeaderPage {
         let header = Header {
             identity: self.identity,
             key: *key,
             payload_bytes: from.iter().map(|slice| slice.len() as u64).sum(),
             payload_crc: checksum(from.iter().copied()),
+            about: *about,
         };
         header.encode()
     }

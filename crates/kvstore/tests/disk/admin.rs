@@ -1,8 +1,8 @@
 use std::fs::{File, FileTimes};
 use std::time::{Duration, SystemTime};
 
+use penstock_kvstore::disk::Disk;
 use penstock_kvstore::disk::admin::{Progress, Rules, collect, inventory, verify};
-use penstock_kvstore::disk::{Disk, least_recently_used};
 use penstock_kvstore::{About, PartKey, StoreIdentity, Tier};
 
 use crate::fixtures::{FILE_BYTES, Place, identity, key, load, open, options, store};
@@ -31,8 +31,7 @@ fn an_inventory_counts_what_is_there() {
         cache: "cd".repeat(32),
         ..identity()
     };
-    let other_disk =
-        Disk::open(options(place.path()), other.clone(), least_recently_used()).unwrap();
+    let other_disk = Disk::open(options(place.path()), other.clone()).unwrap();
     other_disk
         .store(
             &PartKey {

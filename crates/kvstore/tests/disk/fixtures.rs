@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use penstock_kvstore::disk::{Direct, Disk, DiskOptions, least_recently_used};
+use penstock_kvstore::disk::{Direct, Disk, DiskOptions};
 use penstock_kvstore::{About, PartKey, StoreIdentity, Tier, TierError};
 
 /// A directory that goes with the test.
@@ -47,7 +47,7 @@ impl Place {
         let store = hex(&identity.digest()[..16]);
         self.root()
             .join(store)
-            .join(hex(&key.digest[..1]))
+            .join(hex(&key.digest[4..5]))
             .join(name)
     }
 }
@@ -76,11 +76,12 @@ pub(crate) fn options(place: &Path) -> DiskOptions {
         daily_write_bytes: None,
         direct: Direct::Auto,
         chunk_blocks: 2,
+        quota: None,
     }
 }
 
 pub(crate) fn open(place: &Place) -> Disk {
-    Disk::open(options(place.path()), identity(), least_recently_used()).unwrap()
+    Disk::open(options(place.path()), identity()).unwrap()
 }
 
 pub(crate) fn open_limited(path: &Path, limit_bytes: u64) -> Disk {
@@ -88,7 +89,7 @@ pub(crate) fn open_limited(path: &Path, limit_bytes: u64) -> Disk {
         limit_bytes,
         ..options(path)
     };
-    Disk::open(options, identity(), least_recently_used()).unwrap()
+    Disk::open(options, identity()).unwrap()
 }
 
 /// A part of chunk `number`: 16 KiB of payload in two blocks.
@@ -115,11 +116,15 @@ pub(crate) fn payload(key: &PartKey, identity: &StoreIdentity) -> Vec<u8> {
 }
 
 pub(crate) fn store(disk: &Disk, key: &PartKey) -> Result<(), TierError> {
+    store_about(disk, key, &About::default())
+}
+
+pub(crate) fn store_about(disk: &Disk, key: &PartKey, about: &About) -> Result<(), TierError> {
     let bytes = payload(key, &identity());
     let blocks: Vec<&[u8]> = bytes
         .chunks(bytes.len() / usize::from(key.blocks))
         .collect();
-    disk.store(key, &blocks, &About::default())
+    disk.store(key, &blocks, about)
 }
 
 /// Loads a part and checks that a hit has the right bytes.

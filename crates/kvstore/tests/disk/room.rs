@@ -3,11 +3,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-use penstock_kvstore::disk::{Disk, DiskOptions, least_recently_used};
-use penstock_kvstore::{Tier, TierError};
+use penstock_kvstore::disk::{Disk, DiskOptions};
+use penstock_kvstore::{About, PartKey, Tier, TierError};
 
 use crate::fixtures::{
     FILE_BYTES, Place, counter, disk_usage, identity, key, load, open_limited, options, store,
+    store_about,
 };
 
 /// A limit of so many files, and what eviction frees beyond.
@@ -99,31 +100,31 @@ fn all_parts_of_a_chunk_leave_together() {
 }
 
 #[test]
-fn what_is_worth_infinity_stays() {
+fn a_chunk_and_what_it_continues_stay_while_its_parts_come() {
     let place = Place::new();
-    let options = DiskOptions {
-        limit_bytes: limit(3),
-        ..options(place.path())
-    };
-    let kept = key(0, 0).digest;
-    let worth = least_recently_used();
-    let disk = Disk::open(
-        options,
-        identity(),
-        Box::new(move |chunk| {
-            if *chunk.digest == kept {
-                f64::INFINITY
-            } else {
-                worth(chunk)
-            }
-        }),
-    )
-    .unwrap();
+    let disk = open_limited(place.path(), limit(3));
     (0..20).for_each(|number| store(&disk, &key(number, 0)).unwrap());
-    load(&disk, &key(0, 0)).unwrap();
-    (1..3).for_each(|head| store(&disk, &key(0, head)).unwrap());
+    load(&disk, &key(17, 0)).unwrap();
+    (1..3).for_each(|head| store(&disk, &key(17, head)).unwrap());
     // Nothing else is left that could leave.
-    assert!(matches!(store(&disk, &key(21, 0)), Err(TierError::Full(_))));
+    let more = PartKey {
+        layers: (0, 3),
+        ..key(17, 0)
+    };
+    assert!(matches!(store(&disk, &more), Err(TierError::Full(_))));
+    // Nor may the chunk before leave for the one that continues it.
+    let about = About {
+        parent: Some(key(17, 0).digest),
+        cost_us: 1.0,
+    };
+    assert!(matches!(
+        store_about(&disk, &key(18, 0), &about),
+        Err(TierError::Full(_))
+    ));
+    assert_eq!(
+        disk.probe(&[0, 1, 2].map(|head| key(17, head))).unwrap(),
+        [true; 3]
+    );
 }
 
 #[test]
@@ -133,7 +134,7 @@ fn a_day_has_its_budget() {
         daily_write_bytes: Some(2 * FILE_BYTES),
         ..options(place.path())
     };
-    let disk = Disk::open(options, identity(), least_recently_used()).unwrap();
+    let disk = Disk::open(options, identity()).unwrap();
     store(&disk, &key(0, 0)).unwrap();
     store(&disk, &key(1, 0)).unwrap();
     store(&disk, &key(1, 0)).unwrap();
@@ -240,7 +241,7 @@ fn a_full_file_system_is_refused_at_start() {
     let Some(_mounted) = Small::mount(place.path(), 2 * FILE_BYTES) else {
         return;
     };
-    let Err(error) = Disk::open(options(place.path()), identity(), least_recently_used()) else {
+    let Err(error) = Disk::open(options(place.path()), identity()) else {
         panic!("opened")
     };
     let text = error.to_string();

@@ -1,4 +1,4 @@
-use penstock_kvstore::disk::{Direct, Disk, DiskOptions, least_recently_used};
+use penstock_kvstore::disk::{Direct, Disk, DiskOptions};
 use penstock_kvstore::{About, PartKey, StoreIdentity, Tier, TierError};
 use proptest::prelude::*;
 
@@ -42,7 +42,7 @@ proptest! {
         let place = Place::new();
         let identity = StoreIdentity { layers, kv_heads, tile_bytes, ..identity() };
         let options = DiskOptions { direct, ..options(place.path()) };
-        let disk = Disk::open(options.clone(), identity.clone(), least_recently_used()).unwrap();
+        let disk = Disk::open(options.clone(), identity.clone()).unwrap();
         let head = kv_heads as u16 - 1;
         let key = PartKey { digest, blocks, head, layers: (first as u16, layers as u16) };
         let extent = key.extent_bytes(&identity);
@@ -51,7 +51,7 @@ proptest! {
         from.get().copy_from_slice(&wanted);
         disk.store(&key, &from.get().chunks(extent).collect::<Vec<_>>(), &About::default()).unwrap();
         // The writer, and another that opens the directory later.
-        for disk in [disk, Disk::open(options, identity.clone(), least_recently_used()).unwrap()] {
+        for disk in [disk, Disk::open(options, identity.clone()).unwrap()] {
             let mut into = Memory::new(wanted.len(), shift);
             disk.load(&key, &mut into.get().chunks_mut(extent).collect::<Vec<_>>()).unwrap();
             prop_assert!(into.get() == wanted.as_slice());
@@ -121,7 +121,7 @@ fn another_identity_shares_nothing() {
         cache: "cd".repeat(32),
         ..identity()
     };
-    let disk = Disk::open(options(place.path()), other, least_recently_used()).unwrap();
+    let disk = Disk::open(options(place.path()), other).unwrap();
     assert_eq!(disk.probe(&[key(1, 0)]).unwrap(), [false]);
     assert!(matches!(load(&disk, &key(1, 0)), Err(TierError::Missing)));
     // But its bytes count.
@@ -157,7 +157,7 @@ fn direct_reads_happen_when_the_file_system_has_them() {
         direct: Direct::On,
         ..options(place.path())
     };
-    let disk = Disk::open(options, identity(), least_recently_used()).unwrap();
+    let disk = Disk::open(options, identity()).unwrap();
     store(&disk, &key(1, 0)).unwrap();
     let mut into = Memory::new(16384, 0);
     disk.load(

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use penstock_kvstore::disk::{Disk, least_recently_used};
+use penstock_kvstore::disk::Disk;
 use penstock_kvstore::{PartKey, StoreIdentity, Tier, TierError};
 
 use crate::fixtures::{
@@ -20,7 +20,7 @@ fn clearing_forgets_what_others_wrote_and_leaves_other_identities() {
         cache: "0".repeat(64),
         ..identity()
     };
-    let stranger = Disk::open(options(place.path()), other, least_recently_used()).unwrap();
+    let stranger = Disk::open(options(place.path()), other).unwrap();
     (0..5).for_each(|number| store(&one, &key(number, 0)).unwrap());
     (5..9).for_each(|number| store(&two, &key(number, 0)).unwrap());
     store(&stranger, &key(0, 0)).unwrap();

@@ -1,11 +1,11 @@
 use std::path::Path;
 
-use penstock_kvstore::disk::{Disk, DiskOptions, least_recently_used};
+use penstock_kvstore::disk::{Disk, DiskOptions};
 
 use crate::fixtures::{Place, identity, key, load, options, store};
 
 fn refused(options: DiskOptions) -> String {
-    match Disk::open(options, identity(), least_recently_used()) {
+    match Disk::open(options, identity()) {
         Ok(_) => panic!("opened"),
         Err(error) => error.to_string(),
     }
@@ -14,12 +14,7 @@ fn refused(options: DiskOptions) -> String {
 #[test]
 fn a_missing_directory_is_made() {
     let place = Place::new();
-    let disk = Disk::open(
-        options(&place.path().join("kv")),
-        identity(),
-        least_recently_used(),
-    )
-    .unwrap();
+    let disk = Disk::open(options(&place.path().join("kv")), identity()).unwrap();
     store(&disk, &key(1, 0)).unwrap();
     load(&disk, &key(1, 0)).unwrap();
     assert!(place.path().join("kv/penstock-kv-1").is_dir());
@@ -35,7 +30,7 @@ fn several_ranks_make_a_missing_directory_at_once() {
             for _ in 0..4 {
                 scope.spawn(|| {
                     gate.wait();
-                    Disk::open(options(&path), identity(), least_recently_used()).unwrap();
+                    Disk::open(options(&path), identity()).unwrap();
                 });
             }
         });
@@ -86,8 +81,7 @@ fn less_than_a_chunk_is_refused() {
                 limit_bytes: 61440,
                 ..options(place.path())
             },
-            identity(),
-            least_recently_used()
+            identity()
         )
         .is_ok()
     );

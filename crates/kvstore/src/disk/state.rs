@@ -1,0 +1,171 @@
+//! What one process knows of a directory: which files there are, and what they are worth beside each other.
+
+use super::index::{Before, Candidate, Chunk, Index};
+use super::layout;
+use super::listing::Listing;
+use super::ranking::{Name, Newcomer, Ranking};
+use crate::key::{Digest, PartKey};
+use crate::tier::About;
+
+/// What changes with every store and load.
+pub(crate) struct State {
+    pub(crate) index: Index,
+    pub(crate) ranking: Ranking,
+    /// Bytes of files that this process is writing.
+    pub(crate) reserved: u64,
+    /// Bytes reserved since the last look at what others did.
+    pub(crate) since_look: u64,
+    /// Bytes that were free then.
+    pub(crate) free_at_look: u64,
+    /// Bytes of damaged files that are kept.
+    pub(crate) quarantined: u64,
+    /// Whether everything has been looked at once.
+    pub(crate) complete: bool,
+}
+
+impl State {
+    /// Knows nothing yet.
+    pub(crate) fn new(ranking: Ranking) -> Self {
+        Self {
+            index: Index::default(),
+            ranking,
+            reserved: 0,
+            since_look: 0,
+            free_at_look: 0,
+            quarantined: 0,
+            complete: false,
+        }
+    }
+
+    /// Bytes taken, those being written included.
+    pub(crate) fn taken(&self) -> u64 {
+        self.index.used() + self.reserved + self.quarantined
+    }
+
+    /// What others did is known as of now.
+    pub(crate) fn note_free(&mut self, limit: u64) {
+        self.since_look = 0;
+        self.free_at_look = limit.saturating_sub(self.taken());
+    }
+
+    /// A part is there, stored or loaded or found by this process at `now`.
+    pub(crate) fn insert(
+        &mut self,
+        store: usize,
+        key: &PartKey,
+        bytes: u64,
+        now: u64,
+        about: &About,
+    ) {
+        self.index.insert(store, key, bytes, now);
+        self.enter(store, &key.digest, about);
+    }
+
+    /// A part is not there any more.
+    pub(crate) fn remove_part(&mut self, store: usize, key: &PartKey, bytes: u64) {
+        self.index.remove_part(store, key, bytes);
+        if self.index.chunk(store, &key.digest).is_none() {
+            self.ranking.gone(&Name::new(store, &key.digest));
+        }
+    }
+
+    /// A chunk is forgotten; its parts, to be removed from the directory.
+    pub(crate) fn remove(&mut self, store: usize, digest: &Digest) -> Option<Chunk> {
+        self.ranking.gone(&Name::new(store, digest));
+        self.index.remove(store, digest)
+    }
+
+    /// Chunks of one prefix were asked for, in its order.
+    pub(crate) fn ask(&mut self, store: usize, digests: &[Digest]) {
+        for digest in digests {
+            let name = Name::new(store, digest);
+            if self.index.chunk(store, digest).is_some() && !self.ranking.has(&name) {
+                self.enter(store, digest, &About::default());
+            }
+        }
+        let names: Vec<Name> = digests.iter().map(|d| Name::new(store, d)).collect();
+        self.ranking.ask(&names);
+    }
+
+    /// Somebody else used a chunk at `used`.
+    pub(crate) fn used_by_others(&mut self, candidate: &Candidate, used: u64) {
+        let Candidate { store, digest, .. } = candidate;
+        self.index.touch(*store, digest, used);
+        self.ask(*store, std::slice::from_ref(digest));
+    }
+
+    /// Takes over what a shard directory held. `found` is the last use of chunks that were not known; None where their files are still to be asked.
+    pub(crate) fn apply(
+        &mut self,
+        at: (usize, usize),
+        before: Before,
+        listing: Listing,
+        found: Option<u64>,
+    ) {
+        let (came, gone) = self.index.apply(at, before, listing, found);
+        for digest in gone {
+            self.ranking.gone(&Name::new(at.0, &digest));
+        }
+        for digest in came.iter().filter(|_| found.is_some()) {
+            self.enter(at.0, digest, &About::default());
+        }
+    }
+
+    /// Whether the worth of all chunks is known.
+    pub(crate) fn is_ranked(&self) -> bool {
+        self.ranking.len() == self.index.len()
+    }
+
+    /// Chunks that are not ranked, the one first that was not used for longest. All processes see the same order.
+    pub(crate) fn unranked(&self) -> Vec<Name> {
+        let chunks = self.index.chunks();
+        let mut waiting: Vec<(u64, Name)> = chunks
+            .map(|(store, digest, chunk)| (chunk.last_use.unwrap_or(0), Name::new(store, digest)))
+            .filter(|(_, name)| !self.ranking.has(name))
+            .collect();
+        waiting.sort_unstable_by_key(|(used, name)| (*used, name.digest));
+        waiting.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Ranks some of those, before which `later` others follow after the last.
+    pub(crate) fn rank(&mut self, names: &[Name], later: usize) {
+        for (at, name) in names.iter().enumerate() {
+            if let Some(bytes) = self.chunk_bytes(name.store as usize, &name.digest) {
+                self.ranking
+                    .found(*name, bytes, later + names.len() - 1 - at);
+            }
+        }
+    }
+
+    /// Whether a chunk is let in, if that was decided when another of its parts came.
+    pub(crate) fn decided(&self, newcomer: &Newcomer) -> Option<bool> {
+        let Name { store, digest } = &newcomer.name;
+        let known = self.index.chunk(*store as usize, digest);
+        known
+            .map(|_| true)
+            .or_else(|| self.ranking.decided(newcomer))
+    }
+
+    /// The next chunk to leave: of the newcomer's group, or of all.
+    pub(crate) fn victim(&self, of: Option<&Newcomer>) -> Option<Candidate> {
+        let name = self.ranking.first(of.map(|newcomer| &newcomer.name))?;
+        self.index.candidate(name.store as usize, &name.digest)
+    }
+
+    fn enter(&mut self, store: usize, digest: &Digest, about: &About) {
+        if let Some(bytes) = self.chunk_bytes(store, digest) {
+            self.ranking.enter(Name::new(store, digest), bytes, about);
+        }
+    }
+
+    /// Bytes of a known chunk with all its parts, there or not; of those that are there where its store's geometry is not known.
+    fn chunk_bytes(&self, store: usize, digest: &Digest) -> Option<u64> {
+        let chunk = self.index.chunk(store, digest)?;
+        let identity = self.index.stores()[store].identity.as_ref();
+        let blocks = chunk.parts.first().map(|part| part.blocks);
+        Some(match (identity, blocks) {
+            (Some(identity), Some(blocks)) => layout::chunk_bytes(identity, blocks),
+            _ => chunk.bytes,
+        })
+    }
+}
