@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import pytest
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
-from tests.e2e.server import eventually
+from tests.e2e.server import HANG, eventually
+from tests.e2e.stores import Redis
 
 COMPLETIONS = "/v1/completions"
 PROMPT = " ".join(f"Item {n} costs {n * 7 % 100} coins." for n in range(40))
+BLOCK = 32
 ADMIN = {"Authorization": "Bearer root-key"}
 
 
@@ -67,6 +71,69 @@ def test_clearing_a_salt_leaves_the_others(door: httpx.Client) -> None:
     kv(door, "DELETE", "?salt=one")
     assert usage(door, PROMPT, cache_salt="two")["cached_tokens"] > 0
     assert usage(door, PROMPT, cache_salt="one")["cached_tokens"] == 0
+
+
+def finds_all(client: httpx.Client, salt: str) -> bool:
+    """Whether all blocks of the prompt that may be found are."""
+    body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 2, "cache_salt": salt}
+    used = sse.post(client, COMPLETIONS, body)["usage"]
+    found: int = used["prompt_tokens_details"]["cached_tokens"]
+    return found == (used["prompt_tokens"] - 1) // BLOCK * BLOCK
+
+
+class Disk:
+    def __init__(self, at: Path) -> None:
+        self._at = at / "kv"
+        self.place = f"disk:{self._at},1GiB"
+
+    def names(self) -> set[str]:
+        return {str(path) for path in self._at.glob("*/*/*/*") if path.is_file()}
+
+
+class InRedis:
+    def __init__(self, at: Path) -> None:
+        self.server = Redis(at)
+        self.server.start()
+        self.place = self.server.place()
+
+    def names(self) -> set[str]:
+        words = ["redis-cli", "-p", str(self.server.port), "--raw", "KEYS", "*"]
+        listed = subprocess.run(words, check=True, capture_output=True, text=True, timeout=HANG)
+        return set(listed.stdout.split())
+
+
+@pytest.fixture(params=["disk", "redis"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk | InRedis]:
+    if request.param == "disk":
+        yield Disk(tmp_path)
+        return
+    redis = InRedis(tmp_path)
+    yield redis
+    redis.server.kill()
+
+
+def test_a_salt_is_cleared_in_tiers_that_outlive_the_engine(serve: Serve, kept: Disk | InRedis) -> None:
+    words = ("--kv-tier", kept.place, "--no-enable-prefix-caching", "--admin-api-key", "root-key")
+    words += ("--block-size", str(BLOCK))
+
+    def found(client: httpx.Client, salt: str) -> int:
+        return int(usage(client, PROMPT, cache_salt=salt)["cached_tokens"])
+
+    of: dict[str, set[str]] = {}
+    with serve(*words) as server, server.client() as client:
+        for salt in ("one", "two"):
+            assert found(client, salt) == 0
+            eventually(partial(finds_all, client, salt), "a hit of all blocks")
+            of[salt] = kept.names().difference(*of.values())
+        kv(client, "DELETE", "?salt=one")
+        eventually(lambda: not kept.names() & of["one"], "nothing of the first")
+        assert kept.names() == of["two"]
+        assert found(client, "two") > 0
+    with serve(*words) as server, server.client() as client:
+        assert found(client, "two") > 0
+        assert found(client, "one") == 0
+        kv(client, "DELETE", "?salt=two")
+        eventually(lambda: not kept.names() & of["two"], "nothing of the second")
 
 
 def test_clearing_a_prefix_leaves_the_others(door: httpx.Client) -> None:

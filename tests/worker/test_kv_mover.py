@@ -143,6 +143,13 @@ def test_what_a_disk_kept_computes_the_same_in_another_engine(repository: Path, 
         assert (missing.done, missing.error) == (False, "")
         assert move(mover, Transfer(4, TransferKind.REMOVE, keys=bytes([1]) * 32)).done
         assert not move(mover, chunk(TransferKind.LOAD, 1, [8, 2])).done
+        assert move(mover, Transfer(5, TransferKind.CLEAR, keys=bytes([1]) * 4)).done
+        assert move(mover, chunk(TransferKind.LOAD, 2, [5])).done
+        told = Transfer(6, TransferKind.STORE, 1, array("i", [5]), keys=bytes([7]) * 32)
+        told.parent, told.cost_us = bytes([2]) * 32, 1500.0
+        assert move(mover, told).done
+        assert move(mover, Transfer(7, TransferKind.CLEAR, keys=bytes([7]) * 4)).done
+        assert not move(mover, chunk(TransferKind.LOAD, 7, [5])).done
     with moving(second, disk(tmp_path), slots=0, cache="cd") as mover:
         assert not move(mover, chunk(TransferKind.LOAD, 2, [5])).done
 
@@ -213,6 +220,11 @@ def test_a_transfer_that_makes_no_sense_is_an_error(decoder: Decoder) -> None:
     with moving(decoder) as mover:
         with pytest.raises(ValueError, match="33 bytes are not names"):
             mover.submit(Transfer(1, TransferKind.REMOVE, keys=bytes(33)))
+        with pytest.raises(ValueError, match="a group has 4 bytes"):
+            mover.submit(Transfer(1, TransferKind.CLEAR, keys=bytes(5)))
+        with pytest.raises(ValueError, match="parent has 31 bytes"):
+            mover.submit(Transfer(1, TransferKind.STORE, 1, parent=bytes(31)))
+        assert "no names" in move(mover, Transfer(1, TransferKind.REMOVE)).error
         with pytest.raises(ValueError, match="9 is no kind"):
             mover.submit(Transfer(1, 9))  # type: ignore[arg-type]
         assert "tier 1" in move(mover, chunk(TransferKind.LOAD, 1, [1])).error
