@@ -47,6 +47,7 @@ kv-tier:
   - disk: {directory}
     size: 64MiB
     direct: off
+    quota: 0.5
 """
     )
     with serve(model=f"--config={file}") as server:

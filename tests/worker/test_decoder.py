@@ -42,7 +42,8 @@ def test_the_mover_is_told_of_the_tiers_that_go_by_name(monkeypatch: pytest.Monk
     tiers = TiersConfig(
         (
             TierConfig("ram", size_bytes=1 << 30),
-            TierConfig("disk", size_bytes=1 << 40, path="kv", daily_write_bytes=7, direct="off"),
+            TierConfig("disk", size_bytes=1 << 40, path="kv", daily_write_bytes=7, direct="off", quota=0.5),
+            TierConfig("disk", size_bytes=1 << 30, path="kv2"),
             TierConfig("redis", url="redis://h:6379/0", ttl_seconds=60),
             TierConfig("object", url="s3://bucket/prefix", options=(("region", "eu"),)),
         ),
@@ -51,12 +52,20 @@ def test_the_mover_is_told_of_the_tiers_that_go_by_name(monkeypatch: pytest.Monk
     told = mover_options(replace(config(), tiers=tiers), OpenTiers("c0ffee", 12, 1.0))
     options = {"region": "eu", "aws_secret_access_key": "not in any file or command line"}
     disk = {"kind": "disk", "path": "kv", "limit_bytes": 1 << 40, "daily_write_bytes": 7, "direct": "off"}
+    other = {
+        "kind": "disk",
+        "path": "kv2",
+        "limit_bytes": 1 << 30,
+        "daily_write_bytes": None,
+        "direct": "auto",
+    }
     assert told == {
         "cache": "c0ffee",
         "ram_slots": 12,
         "chunk_tokens": 128,
         "tiers": [
-            disk,
+            {**disk, "quota": 0.5},
+            {**other, "quota": None},
             {"kind": "redis", "url": "redis://h:6379/0", "ttl_s": 60},
             {"kind": "object", "url": "s3://bucket/prefix", "options": options},
         ],

@@ -26,6 +26,7 @@ def _named(tier: TierConfig) -> dict[str, object]:
             "limit_bytes": tier.size_bytes,
             "daily_write_bytes": tier.daily_write_bytes,
             "direct": tier.direct,
+            "quota": tier.quota if tier.quota < 1.0 else None,
         }
     if tier.kind == "redis":
         return {"kind": "redis", "url": tier.url, "ttl_s": tier.ttl_seconds}
