@@ -257,7 +257,8 @@ class RanksExecutor:
         causes = [failed for failed in failures if not failed.derived]
         first = min(causes, key=lambda failed: failed.at, default=None)
         gone = self._exit
-        if first is not None and (gone is None or first.at < gone.at):
+        # Whatever the clocks say, a rank that is gone said its last words before.
+        if first is not None and (gone is None or first.rank == gone.rank or first.at < gone.at):
             where = f" in step {first.step}" if first.step else ""
             if first.trace:
                 log.error("rank %d failed%s:\n%s", first.rank, where, first.trace)

@@ -19,7 +19,7 @@ from penstock.executor.nodes.muster import Member, Muster
 from penstock.executor.nodes.places import Node, hosts, ranks_of
 from penstock.executor.processes import Processes
 from penstock.executor.ranks import LEAST_ANSWER, RanksExecutor
-from penstock.executor.rings import Rings, answer_bytes
+from penstock.executor.rings import LineAnswers, Rings, answer_bytes
 from penstock.executor.wiring import Part, keyed, parts, wire
 
 JOIN = 300.0
@@ -138,7 +138,13 @@ class NodesExecutor(RanksExecutor):
             ]
             member.line.send(encode(Start([asdict(job) for job in jobs])))
         away = range(self._own.stop, ranks.size)
-        return self._muster.take_ranks(away, self._session, limit, CALL, self.check, crew.on_line_end)
+        check = self._check_called
+        return self._muster.take_ranks(away, self._session, limit, CALL, check, crew.on_line_end)
+
+    def _check_called(self) -> None:
+        """While ranks are still calling: those that have may have said why they are gone."""
+        self._answers = [LineAnswers(line) for line in self._muster.ranks.values()]
+        self.check()
 
     def _start_here(
         self,

@@ -100,6 +100,11 @@ class Muster:
                 "that is free; 0.0.0.0 stands for all addresses, but only here"
             ) from error
 
+    @property
+    def ranks(self) -> Mapping[int, Line]:
+        """Those that have called so far."""
+        return self._callers.ranks
+
     def gather(self, patience: float) -> list[Member]:
         """All nodes but this one, in their order. PenstockError names those that are missing after `patience`
         seconds, or the first that does not fit."""
