@@ -28,7 +28,7 @@ from typing import Any
 
 from penstock.bench.compare.contender import answers, first_line_with_digit, free_port
 from penstock.bench.compare.processes import ProcessTree, wait_until_quiet
-from support import facts
+from support import facts, stores
 from support.servers import Server
 
 VOCAB = 49000
@@ -117,7 +117,7 @@ def rounds(each: Contender, server: Endpoint, scratch: Path, tokens: int) -> dic
     found["after others"] = [settled(server, prompts[0]) for _ in range(2)]
     if each.system == "penstock" and each.tier == "disk":
         for _ in range(3):
-            forget_pages(scratch)
+            stores.forget_pages(scratch)
             found["cold page cache"].append(settled(server, prompts[0]))
     return found
 
@@ -194,16 +194,6 @@ def lmcache(tier: str, scratch: Path, parsed: argparse.Namespace, peers: Path) -
                 raise RuntimeError(f"vLLM is not ready:\n{(scratch / 'vllm.log').read_text()[-4000:]}")
             time.sleep(0.5)
         yield Endpoint(port, "smol")
-
-
-def forget_pages(scratch: Path) -> None:
-    """What the tier's files have in the page cache is dropped, once it is on the disk."""
-    os.sync()
-    for path in scratch.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
 
 
 def fio(directory: Path) -> dict[str, float]:

@@ -11,27 +11,26 @@ long prompts are for a random checkpoint in SmolLM2's shape, whose context is lo
 from __future__ import annotations
 
 import argparse
-import shutil
+import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.compare.contender import first_line_with_digit, free_port
+from penstock.bench.compare.contender import first_line_with_digit
 from penstock.bench.compare.processes import wait_until_quiet
 from penstock.bench.rounds import Figures, read_results, summarise
 from penstock.core import PenstockError
-from support import facts
+from support import facts, stores
 from support.checkpoints import long_context
 from support.servers import HERE, Server
 
 TIERS = ("none", "ram", "disk", "both", "redis")
 QUIET_WAIT_S, MAX_FOREIGN = 60.0, 0.05
-REDIS = "redis-server"
 PUBLISHED = {"ram": 24.0, "disk": 10.0}
 """Times the throughput without tiers at 10k tokens."""
 
@@ -54,6 +53,8 @@ CASES = {
     "50k": Case((50_000,), 2, 2, 2, "--kv-cache-memory-bytes 3GiB --max-model-len 52000", "4GiB", long=True),
 }
 POSITIONS = 65536
+Measured = dict[str, dict[str, dict[str, Any]]]
+"""By case, tier and workload."""
 
 
 def main() -> None:
@@ -66,22 +67,32 @@ def main() -> None:
     parser.add_argument(
         "--directory", type=Path, default=Path(tempfile.gettempdir()), help="of the disk tier"
     )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="keep what today's results with this label have already; --prompts and --rounds as then",
+    )
     parser.add_argument("--quiet-wait", type=float, default=QUIET_WAIT_S, metavar="S")
     parsed = parser.parse_args()
     cases = {name: case_of(name, parsed) for name in parsed.only}
     stem = facts.stem("-".join(["kv-rounds", *parsed.label.split()]), parsed.results)
-    measured: dict[str, dict[str, dict[str, Any]]] = {}
+    kept = stem.with_name(stem.name + ".json")
+    measured: Measured = {}
+    if parsed.resume and kept.is_file():
+        measured = json.loads(kept.read_text())["measured"]
+        cases = {name: case_of(name, parsed) for name in measured} | cases
+    about = facts.gather(parsed.peers.expanduser(), (), sys.argv)
+    about["versions"]["redis"] = first_line_with_digit([stores.REDIS, "--version"]) or "none"
     for name in parsed.only:
         for tier in parsed.tiers:
-            if tier == "redis" and shutil.which(REDIS) is None:
-                print(f"{name} {tier}: skipped, {REDIS} is not installed: apt-get install redis-server")
+            if tier in measured.get(name, {}):
+                print(f"{name} {tier}: measured before, in {kept.name}")
+                continue
+            if reason := stores.missing(tier):
+                print(f"{name} {tier}: skipped, {reason}")
                 continue
             measured.setdefault(name, {})[tier] = measure(name, cases[name], tier, parsed)
-    about = facts.gather(parsed.peers.expanduser(), (), sys.argv)
-    if shutil.which(REDIS):
-        about["versions"]["redis"] = first_line_with_digit([REDIS, "--version"]) or "unknown"
-    rows = list(table(measured))
-    facts.write(stem, lines(rows, about, cases), {**about, "measured": measured})
+            facts.write(stem, lines(table(measured), about, cases), {**about, "measured": measured})
     plot(measured, stem.with_name(stem.name + ".png"))
 
 
@@ -135,14 +146,8 @@ def redis(tier: str) -> Iterator[str]:
     if tier != "redis":
         yield ""
         return
-    port = free_port()
-    words = [REDIS, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-    try:
+    with stores.redis() as port:
         yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def shown(figures: Figures | None) -> str:
@@ -180,7 +185,7 @@ def _cells(found: Mapping[str, Any], plain: Mapping[str, float] | None) -> list[
     ]
 
 
-def lines(rows: Sequence[Sequence[str]], about: Mapping[str, Any], chosen: Mapping[str, Case]) -> list[str]:
+def lines(rows: Iterable[Sequence[str]], about: Mapping[str, Any], chosen: Mapping[str, Case]) -> list[str]:
     cases = (
         f"* {name}: {case.prompts} prompts, concurrency {case.concurrency}, {case.rounds} rounds"
         for name, case in chosen.items()
