@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from penstock.bench.compare.contender import free_port
-from penstock.bench.compare.summary import Workload, load_comparison, load_results, summarise
+from penstock.bench.compare.summary import Workload, summarise
 
+from tests.bench.results import load_comparison, load_results
 from tests.e2e.server import HANG, eventually
 
 FAKE = Path(__file__).parents[1] / "bench/compare/fake_server.py"

@@ -19,10 +19,12 @@ from penstock.bench.compare.contender import Contender, free_port
 from penstock.bench.compare.journal import Journal
 from penstock.bench.compare.lineup import Entry
 from penstock.bench.compare.recipe import Recipe, Values
-from penstock.bench.compare.summary import Workload, load_comparison, load_results, summarise
+from penstock.bench.compare.summary import Workload, summarise
 from penstock.bench.compare.workloads import Planned
 from penstock.bench.target import Address
 from penstock.core import InvalidValueError, PenstockError
+
+from tests.bench.results import load_comparison, load_results
 
 if not sys.platform.startswith("linux"):
     pytest.skip("process trees are read from /proc", allow_module_level=True)

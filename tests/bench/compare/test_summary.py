@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.bench.compare.summary import Workload, load_comparison, load_results, summarise
+from penstock.bench.compare.summary import Workload, summarise
 from penstock.bench.compare.table import lines, number
 from penstock.core import PenstockError
+
+from tests.bench.results import load_results
 
 
 def result(
@@ -143,23 +145,6 @@ def test_cells_agree_with_numpy(mine: list[float], theirs: list[float]) -> None:
     assert (a.minimum, a.maximum) == (np.min(mine), np.max(mine))
     assert a.median == pytest.approx(np.median(mine))
     assert b.ratio == pytest.approx(np.median(theirs) / np.median(mine))
-
-
-def test_a_directory_is_read_in_the_order_of_time(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps(result("late", 1, repeat=2)))
-    (tmp_path / "b.json").write_text(json.dumps(result("early", 1, repeat=1)))
-    (tmp_path / "comparison.json").write_text('{"title": "T"}')
-    (tmp_path / "other.json").write_text("[1, 2]")
-    appended = [json.dumps(result("later", 1, repeat=n)) for n in (3, 4)]
-    (tmp_path / "c.json").write_text("\n".join(appended))
-    servers = [run["penstock"]["server"] for run in load_results(tmp_path)]
-    assert servers == ["early", "late", "later", "later"]
-    assert load_comparison(tmp_path) == {"title": "T"}
-    (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(PenstockError, match=r"broken\.json"):
-        load_results(tmp_path)
-    with pytest.raises(PenstockError, match="no directory"):
-        load_results(tmp_path / "none")
 
 
 def test_files_of_vllm_are_read(tmp_path: Path) -> None:

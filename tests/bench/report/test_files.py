@@ -37,6 +37,20 @@ def test_what_is_no_result_is_named_and_left_out(tmp_path: Path, content: bytes,
     assert reason in skipped.reason
 
 
+def test_results_come_in_the_order_of_time(tmp_path: Path) -> None:
+    def run(name: str, date: int) -> str:
+        return json.dumps({"duration": 1.0, "completed": 1, "label": name, "date": f"2026010{date}"})
+
+    (tmp_path / "a.json").write_text(run("late", 2))
+    (tmp_path / "b.json").write_text(run("early", 1))
+    (tmp_path / "c.json").write_text(f"{run('later', 3)}\n{run('latest', 4)}\n")
+    (tmp_path / "comparison.json").write_text('{"title": "T"}')
+    found = read(tmp_path)
+    assert [result["label"] for _, result in found.results] == ["early", "late", "later", "latest"]
+    assert found.comparison == {"title": "T"}
+    assert not found.skipped
+
+
 def test_other_files_are_no_matter(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not ours")
     assert read(tmp_path).skipped == ()

@@ -5,13 +5,11 @@ Reads nothing but the files' own keys, so it works on any directory of result fi
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
@@ -109,29 +107,6 @@ class Summary:
         return [self.cells.get((workload, server, key)) for server in self.servers]
 
 
-def load_results(directory: Path) -> list[Result]:
-    """The result files of a directory in the order in which they were written (name decides a tie).
-
-    Files of other programs and `comparison.json` are left out.
-
-    Raises:
-        PenstockError: a file is no JSON, or there is no directory.
-    """
-    if not directory.is_dir():
-        raise PenstockError(f"{directory} is no directory: name one that holds result files")
-    paths = sorted(path for path in directory.glob("*.json") if path.name != COMPARISON_FILE)
-    results = [found for path in paths for found in _read(path) if _is_result(found)]
-    # Stable, so that the names decide a tie.
-    return sorted(results, key=lambda result: str(result.get("date", "")))
-
-
-def load_comparison(directory: Path) -> Result:
-    """`comparison.json` of a directory; empty when there is none."""
-    path = directory / COMPARISON_FILE
-    found = _read(path) if path.is_file() else []
-    return found[0] if found and isinstance(found[0], dict) else {}
-
-
 def summarise(results: Iterable[Result], baseline: str | None = None, order: Sequence[str] = ()) -> Summary:
     """Group the runs by server and workload. Partial runs are counted and do not enter the statistics.
 
@@ -178,22 +153,6 @@ def value_of(result: Mapping[str, Any], key: str) -> float | None:
     if found == 0 and _LATENCY.fullmatch(key):
         return None  # vLLM's zero for a latency that no request has, such as TPOT with one output token
     return found if found is not None else _number((_own(result).get("process") or {}).get(key))
-
-
-def _read(path: Path) -> list[Any]:
-    """The document of a file, or those of its lines: --append-result adds a line for each run."""
-    try:
-        text = path.read_text()
-        try:
-            return [json.loads(text)]
-        except ValueError:
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
-        raise PenstockError(f"{path}: not readable as JSON ({error}); remove it or repair it") from error
-
-
-def _is_result(found: object) -> bool:
-    return isinstance(found, dict) and "duration" in found and "completed" in found
 
 
 def _own(result: Mapping[str, Any]) -> Mapping[str, Any]:
