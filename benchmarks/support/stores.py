@@ -21,7 +21,7 @@ from penstock.bench.compare.contender import free_port
 REDIS = "redis-server"
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0
-BUCKET = "kv"
+BUCKET = "kv-tiers"
 S3_CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "benchmark",
     "AWS_SECRET_ACCESS_KEY": "benchmark",
