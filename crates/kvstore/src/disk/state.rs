@@ -169,3 +169,114 @@ impl State {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::ranking::Ranking;
+    use super::*;
+
+    /// What happens to one of few chunks.
+    #[derive(Clone, Debug)]
+    enum Act {
+        Insert(u8, u16),
+        RemovePart(u8, u16),
+        Remove(u8),
+        GiveUp,
+        Ask(Vec<u8>),
+        /// A listing of shard 0, some of it this process's news.
+        Apply(Vec<(u8, u16)>, Option<u64>, bool),
+        Rank,
+    }
+
+    fn acts() -> impl Strategy<Value = Act> {
+        let (chunk, head) = (0_u8..9, 0_u16..3);
+        let parts = proptest::collection::vec((chunk.clone(), head.clone()), 0..12);
+        prop_oneof![
+            4 => (chunk.clone(), head.clone()).prop_map(|(chunk, head)| Act::Insert(chunk, head)),
+            3 => (chunk.clone(), head).prop_map(|(chunk, head)| Act::RemovePart(chunk, head)),
+            1 => chunk.clone().prop_map(Act::Remove),
+            1 => Just(Act::GiveUp),
+            2 => proptest::collection::vec(chunk, 0..5).prop_map(Act::Ask),
+            2 => (parts, proptest::option::of(Just(9)), any::<bool>())
+                .prop_map(|(parts, found, stale)| Act::Apply(parts, found, stale)),
+            1 => Just(Act::Rank),
+        ]
+    }
+
+    fn key(chunk: u8, head: u16) -> PartKey {
+        let mut digest = [0; 32];
+        // A salt for some; one shard.
+        (digest[0], digest[31]) = (chunk % 3, chunk);
+        PartKey {
+            digest,
+            blocks: 2,
+            head,
+            layers: (0, 4),
+        }
+    }
+
+    fn apply(state: &mut State, act: Act) {
+        match act {
+            Act::Insert(chunk, head) => {
+                let about = About {
+                    parent: chunk.checked_sub(1).map(|before| key(before, 0).digest),
+                    cost_us: f32::from(head),
+                };
+                state.insert(0, &key(chunk, head), 4096, 7, &about);
+            }
+            Act::RemovePart(chunk, head) => state.remove_part(0, &key(chunk, head), 4096),
+            Act::Remove(chunk) => drop(state.remove(0, &key(chunk, 0).digest)),
+            Act::GiveUp => {
+                if let Some(victim) = state.victim(None) {
+                    let name = Name::new(victim.store, &victim.digest);
+                    state.ranking.give_up(&name);
+                    state.remove(victim.store, &victim.digest);
+                }
+            }
+            Act::Ask(chunks) => {
+                let digests: Vec<Digest> = chunks.iter().map(|&c| key(c, 0).digest).collect();
+                state.ask(0, &digests);
+            }
+            Act::Apply(parts, found, stale) => {
+                let before = state.index.before(0, 0);
+                if stale {
+                    state.insert(0, &key(8, 2), 4096, 7, &About::default());
+                    state.remove_part(0, &key(8, 2), 4096);
+                }
+                let mut listing = Listing::default();
+                let parts = parts
+                    .into_iter()
+                    .map(|(chunk, head)| (key(chunk, head), 4096));
+                listing.parts.extend(parts);
+                state.apply((0, 0), before, listing, found);
+            }
+            Act::Rank => {
+                let names = state.unranked();
+                state.rank(&names, 0);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_there_is_what_is_ranked(
+            acts in proptest::collection::vec(acts(), 1..80), quota in proptest::option::of(1_u64..40_000),
+        ) {
+            let mut state = State::new(Ranking::new(100_000, 4096, quota));
+            state.index.store("0", || None);
+            for act in acts {
+                let ranks = matches!(act, Act::Rank);
+                apply(&mut state, act);
+                let there: Vec<Name> =
+                    state.index.chunks().map(|(store, digest, _)| Name::new(store, digest)).collect();
+                let ranked = there.iter().filter(|name| state.ranking.has(name)).count();
+                prop_assert_eq!(ranked, state.ranking.len(), "something is ranked that is not there");
+                prop_assert_eq!(state.is_ranked(), ranked == there.len());
+                prop_assert!(!ranks || state.is_ranked());
+                prop_assert_eq!(state.unranked().len(), there.len() - ranked);
+            }
+        }
+    }
+}

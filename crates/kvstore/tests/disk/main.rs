@@ -11,3 +11,4 @@ mod round_trip;
 mod scale;
 mod several;
 mod start;
+mod worth;

@@ -3,7 +3,7 @@ use std::time::Instant;
 
 use penstock_kvstore::Tier;
 
-use crate::fixtures::{FILE_BYTES, Place, counter, identity, key, open};
+use crate::fixtures::{FILE_BYTES, Place, counter, identity, key, open, open_limited, store};
 
 /// Sizes follow from names, so empty files do.
 #[test]
@@ -37,4 +37,16 @@ fn a_hundred_thousand_chunks_are_counted() {
         "100000 chunks: open {opened:?}, scan {scan:.3} s, probe {probed:?} each, tick {:?}",
         begin.elapsed()
     );
+    drop(disk);
+    // All of them are ranked before the first leaves.
+    let disk = open_limited(place.path(), 100_000 * FILE_BYTES);
+    while counter(&disk, "scan_microseconds") == 0 {
+        std::thread::yield_now();
+    }
+    let begin = Instant::now();
+    store(&disk, &key(100_000, 0)).unwrap();
+    let first = begin.elapsed();
+    let evicted = counter(&disk, "evicted_chunks");
+    assert!((1..3000).contains(&evicted), "{evicted}");
+    println!("100000 chunks: a store that ranks them and evicts {evicted}: {first:?}");
 }
