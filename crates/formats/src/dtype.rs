@@ -58,11 +58,6 @@ impl DType {
         }
     }
 
-    /// Whether elements share a block scale, that is, whether the checkpoint was quantised before it came to us.
-    pub const fn is_quantized(self) -> bool {
-        self.block_len() > 1
-    }
-
     /// Bytes of `elements` consecutive elements; `None` when they do not fill whole blocks or the size overflows.
     pub const fn bytes_for(self, elements: usize) -> Option<usize> {
         if !elements.is_multiple_of(self.block_len()) {

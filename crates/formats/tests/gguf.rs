@@ -40,7 +40,7 @@ fn every_value_type_is_read() {
     assert_eq!(metadata["i16"], Value::Int(-2));
     assert_eq!(metadata["u32"].as_int(), Some(4_294_967_295));
     assert_eq!(metadata["i32"], Value::Int(-2_147_483_648));
-    assert_eq!(metadata["f32"].as_float(), Some(f64::from(0.1f32)));
+    assert_eq!(metadata["f32"], Value::Float(0.1f32.into()));
     assert_eq!(metadata["bool"].as_bool(), Some(true));
     assert_eq!(metadata["string"].as_str(), Some("d\u{e9}j\u{e0}"));
     assert_eq!(metadata["strings"].as_strings().unwrap(), ["a", ""]);

@@ -63,18 +63,6 @@ pub enum TextError {
 }
 
 impl TextError {
-    /// True when the request is at fault (its messages), false when the model's files or the template are.
-    pub fn is_request_error(&self) -> bool {
-        matches!(
-            self,
-            Self::NoChatTemplate
-                | Self::TemplateRaised { .. }
-                | Self::BadMessage { .. }
-                | Self::BadMessages { .. }
-                | Self::Encode { .. }
-        )
-    }
-
     pub(crate) fn bad_file(path: &Path, reason: impl std::fmt::Display) -> Self {
         Self::BadFile {
             path: path.to_owned(),

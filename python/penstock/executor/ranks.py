@@ -27,6 +27,7 @@ from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
 from penstock.core.transfer_codec import END, encode_open, encode_transfer
 from penstock.executor.contract import WorkersLostError
 from penstock.executor.exits import Exit
+from penstock.executor.first import FIRST_STEP, first_step
 from penstock.executor.moves import Moves
 
 LEAST_ANSWER = 1 << 16
@@ -161,6 +162,11 @@ class RanksExecutor:
                 answer = self._receive(rank, LOOK)
             facts.append(answer.facts)
         return tuple(facts)
+
+    def _compute_first_step(self) -> None:
+        """Shows that ranks on several hosts work together. Plans of requests count from the start again."""
+        self.submit(first_step()).result(FIRST_STEP)
+        self._answered = 0
 
     def await_result(self, step: int, timeout: float | None) -> StepResult:
         """The result of `step`; older ones are dropped: plans are awaited in their order or not at all."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.wire.errors import FrameError
 
-U8, U16, U32, U64, I16, I32, F32, F64 = map(Struct, ("<B", "<H", "<I", "<Q", "<h", "<i", "<f", "<d"))
+U8, U16, U32, U64, F64 = map(Struct, ("<B", "<H", "<I", "<Q", "<d"))
 
 
 def column_bytes(column: array[int]) -> bytes:

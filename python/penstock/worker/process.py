@@ -1,4 +1,4 @@
-"""One rank as a process: `python -P -m penstock.worker`, started by the `mp` executor.
+"""One rank as a process: `python -P -m penstock.worker`, started by the executors `mp` and `nodes`.
 
 Its standard input is a pipe that the executor holds open: first comes a line with its job, later its end,
 which is the executor's end and so this process's too, however the executor died.

@@ -71,14 +71,6 @@ impl Value {
         }
     }
 
-    pub fn as_float(&self) -> Option<f64> {
-        if let Self::Float(value) = self {
-            Some(*value)
-        } else {
-            None
-        }
-    }
-
     pub fn as_str(&self) -> Option<&str> {
         if let Self::String(value) = self {
             Some(value)

@@ -75,9 +75,10 @@ class Crew:
         own = self._processes.pids if self._processes else []
         return [*own, *(pid for node in sorted(self._remote_pids) for pid in self._remote_pids[node])]
 
-    def host(self, rank: int) -> str:
-        """Its address."""
-        return self._hosts[rank].address
+    @property
+    def host(self) -> str:
+        """Address of this node, which has the first ranks."""
+        return self._hosts[0].address
 
     # Losses -----------------------------------------------------------------------------------------
 

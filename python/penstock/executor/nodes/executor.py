@@ -12,7 +12,6 @@ from typing import Any
 from penstock.comm import Line, LocalParts, SharedFiles
 from penstock.config import EngineConfig
 from penstock.core import Ranks
-from penstock.executor.first import FIRST_STEP, first_step
 from penstock.executor.nodes.crew import Crew
 from penstock.executor.nodes.messages import Job, Made, Make, Opened, Start, encode, session_key
 from penstock.executor.nodes.muster import Member, Muster
@@ -95,9 +94,7 @@ class NodesExecutor(RanksExecutor):
         for member in members:
             member.line.send(encode(Opened()))
         self.facts = tuple(replace(own, host=node.address) for own, node in zip(facts, where, strict=True))
-        # The plans of requests write all of it again before they read it.
-        self.submit(first_step()).result(FIRST_STEP)
-        self._answered = 0
+        self._compute_first_step()
 
     def _join(
         self, local: LocalParts, members: Sequence[Member], where: Sequence[Node]
@@ -160,6 +157,5 @@ class NodesExecutor(RanksExecutor):
         self._plans, self._answers = rings.plans, rings.answers
         self._fences = [*rings.fences, *(fence for files in memory for fence in files.fences())]
         descriptors = [descriptor for files in memory for descriptor in files.descriptors]
-        host = crew.host(0)
-        crew.add_processes(Processes(worker, jobs, descriptors, crew.on_local_exit, host=host))
+        crew.add_processes(Processes(worker, jobs, descriptors, crew.on_local_exit, host=crew.host))
         self.check()

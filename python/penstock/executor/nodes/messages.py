@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from penstock.core import PenstockError
 
@@ -136,10 +136,7 @@ class Ended:
 
 Message = Hello | Refused | Make | Made | Start | Started | Called | Opened | Gone | Unable | End | Ended
 M = TypeVar("M", bound=Message)
-TYPES: dict[str, type[Message]] = {
-    kind.__name__: kind
-    for kind in (Hello, Refused, Make, Made, Start, Started, Called, Opened, Gone, Unable, End, Ended)
-}
+TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def encode(message: Message) -> bytes:

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.comm import Line, join_address
@@ -142,7 +143,7 @@ class Muster:
             if caller is not None:
                 stream, called = caller
                 if called.session == session and called.rank in ranks and called.rank not in lines:
-                    lines[called.rank] = _rank_line(stream, limit, called.rank, on_end)
+                    lines[called.rank] = Line(stream, limit, SILENCE, partial(on_end, called.rank))
                 else:  # Of an engine before this one.
                     stream.end()
             if time.monotonic() >= deadline:
@@ -234,7 +235,3 @@ def listening_address(master: str) -> str:
     except ValueError:
         host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
     return join_address(host, port)
-
-
-def _rank_line(stream: Stream, limit: int, rank: int, on_end: Callable[[int, str], None]) -> Line:
-    return Line(stream, limit, SILENCE, lambda reason: on_end(rank, reason))

@@ -6,16 +6,16 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.comm import Line, SharedFiles, forget_graph_semaphores
+from penstock.comm import Line, SharedFiles, forget_graph_semaphores, join_address
 from penstock.config import EngineConfig
 from penstock.core import InvalidValueError, PenstockError, Ranks, RankTask
-from penstock.executor.first import FIRST_STEP, first_step
 from penstock.executor.ranks import LEAST_ANSWER, Fence, RanksExecutor
 from penstock.executor.ray.actors import Actors
 from penstock.executor.ray.calls import Calls, Graph
@@ -118,9 +118,7 @@ class RayExecutor(RanksExecutor):
         began = time.time_ns()
         if parallel.ray_channel == "compiled-graph":
             self._compile(actors)
-        # The plans of requests write all of it again before they read it.
-        self.submit(first_step()).result(FIRST_STEP)
-        self._answered = 0
+        self._compute_first_step()
         if self._graph is not None:
             actors.everywhere("forget_graph_semaphores")
             forget_graph_semaphores(began)
@@ -139,7 +137,7 @@ class RayExecutor(RanksExecutor):
         if not away:
             return
         address = next(node.address for node in self._cluster.nodes() if node.id == self._cluster.here)
-        listener = StreamListener(f"[{address}]:0" if ":" in address else f"{address}:0", self._key)
+        listener = StreamListener(join_address(address, 0), self._key)
         limit = self._message_bytes
         calls = {
             rank: actors.handles[rank].call.remote(listener.address, self._key, rank, limit) for rank in away
@@ -156,10 +154,7 @@ class RayExecutor(RanksExecutor):
             reason = f"a rank on another node cannot reach {listener.address}: {error}"
             raise PenstockError(f"{reason}. Ranks and engine need TCP to each other, on any port") from error
         rank = int(name or b"")
-        self._lines[rank] = Line(stream, self._message_bytes, SILENCE, self._ender(actors, rank))
-
-    def _ender(self, actors: Actors, rank: int) -> Callable[[str], None]:
-        return lambda reason: actors.cut_off(rank, reason)
+        self._lines[rank] = Line(stream, self._message_bytes, SILENCE, partial(actors.cut_off, rank))
 
     def _tasks(self, actors: Actors, placement: Placement) -> list[RankTask]:
         ranks, carried = self._ranks, self._config.parallel.ray_channel == "compiled-graph"
