@@ -107,7 +107,7 @@ def serve(index: TierIndex, request: Sequence[bytes], costs: Sequence[float]) ->
     found = len(index.lookup(request))
     looked = time.perf_counter_ns()
     rest = request[found:]
-    answers = index.admit(rest, costs[found : len(request)], b"", request[found - 1] if found else None)
+    answers = index.admit(rest, costs[found : len(request)], request[found - 1] if found else None)
     index.commit([digest for digest, slot in zip(rest, answers, strict=True) if slot >= 0])
     return found, looked - began, time.perf_counter_ns() - looked
 
