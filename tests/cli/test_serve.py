@@ -12,7 +12,7 @@ from penstock.model.spec import Attention, Mlp, Rope
 def model_info(generation: GenerationDefaults) -> ModelInfo:
     spec = DecoderSpec("llama", 2, 64, 100, 128, 1e-5, Attention(4, 2, 16), Rope(1e4), Mlp(128), True)
     names = WeightNames("e", "n", None, None, {}, False)
-    tokens = TokenFacts(1, 2, (2,), False, True)
+    tokens = TokenFacts(1, 2, (2,), False)
     return ModelInfo("m", "gguf", "llama", ("m.gguf",), spec, names, generation, tokens)
 
 

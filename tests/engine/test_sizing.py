@@ -23,7 +23,7 @@ def config(**texts: str) -> EngineConfig:
 def model_info(*paths: str) -> ModelInfo:
     spec = DecoderSpec("llama", 30, 576, 49152, 8192, 1e-5, Attention(9, 3, 64), Rope(1e5), Mlp(1536), True)
     names = WeightNames("e", "n", None, None, {}, False)
-    tokens = TokenFacts(1, 2, (2,), False, True)
+    tokens = TokenFacts(1, 2, (2,), False)
     return ModelInfo("m", "gguf", "llama", paths, spec, names, GenerationDefaults(), tokens)
 
 

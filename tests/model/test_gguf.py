@@ -111,15 +111,12 @@ def test_refusals_name_file_key_value_and_remedy(
 def test_special_tokens(load_gguf: Any) -> None:
     tokens = load_gguf().tokens
     assert (tokens.bos, tokens.eos, tokens.stop, tokens.add_bos) == (1, 2, (2,), None)
-    assert not tokens.has_chat_template
     tokens = load_gguf(
         {
             "tokenizer.ggml.eot_token_id": 9,
             "tokenizer.ggml.eom_token_id": 5,
             "tokenizer.ggml.add_bos_token": True,
-            "tokenizer.chat_template": "{{ messages }}",
         }
     ).tokens
     assert tokens.stop == (2, 5, 9)
     assert tokens.add_bos is True
-    assert tokens.has_chat_template

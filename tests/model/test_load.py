@@ -62,13 +62,6 @@ def test_beginning_token(load_hf: Any) -> None:
     assert load_hf({"bos_token_id": None}).tokens.bos is None
 
 
-def test_chat_template_is_found_in_either_place(load_hf: Any, tmp_path: Path) -> None:
-    assert not load_hf().tokens.has_chat_template
-    assert load_hf(tokenizer_config={"chat_template": "x"}).tokens.has_chat_template
-    (tmp_path / "chat_template.jinja").write_text("x")
-    assert load_hf(tokenizer_config={}).tokens.has_chat_template
-
-
 def _refusal(path: Path) -> str:
     with pytest.raises(ModelError) as refusal:
         load_model(path)

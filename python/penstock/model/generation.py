@@ -43,7 +43,6 @@ class TokenFacts:
     """All tokens that end an answer, ascending; `eos` is among them."""
     add_bos: bool | None
     """Whether plain text starts with `bos`; None: as the post-processor in tokenizer.json does it."""
-    has_chat_template: bool
 
 
 def hf_defaults(directory: Path) -> GenerationDefaults:
@@ -77,7 +76,6 @@ def hf_tokens(directory: Path, config: Fields, vocab: int) -> TokenFacts:
         eos=eos,
         stop=_ascending([eos, *listed]),
         add_bos=_optional_flag(tokenizer, "add_bos_token"),
-        has_chat_template=_has_chat_template(directory, tokenizer),
     )
 
 
@@ -90,7 +88,6 @@ def gguf_tokens(header: GgufHeader, vocab: int) -> TokenFacts:
         eos=eos,
         stop=_ascending([eos, fields.token("eot_token_id", vocab), fields.token("eom_token_id", vocab)]),
         add_bos=_optional_flag(fields, "add_bos_token"),
-        has_chat_template=isinstance(header.metadata.get("tokenizer.chat_template"), str),
     )
 
 
@@ -142,8 +139,3 @@ def _token_text(token: object) -> str | None:
     """A special token is written as its text, or as an object with the text as `content`."""
     text = token.get("content") if isinstance(token, Mapping) else token
     return text if isinstance(text, str) else None
-
-
-def _has_chat_template(directory: Path, tokenizer: Fields) -> bool:
-    files = ("chat_template.jinja", "chat_template.json")
-    return tokenizer.get("chat_template") is not None or any((directory / file).exists() for file in files)

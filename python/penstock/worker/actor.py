@@ -74,7 +74,7 @@ class Actor:
         """Compute until there are no more plans."""
         task = RankTask(**job["task"])
         if self._line is not None:
-            channel: Any = MessageChannel(self._line, self._line, job["capacity"])
+            channel = MessageChannel(self._line, self._line, job["capacity"])
         else:
             channel = open_rings(job["plans"], job["answers"])
         with suppress(ConnectionError):  # The executor is gone, and knows.
