@@ -47,7 +47,7 @@ def write_part(root: Path, number: int, head: int = 0, age: int = 0) -> Path:
     body = b"PENSTKV\n" + struct.pack("<II", 1, 4096) + IDENTITY_BYTES + digest
     body += struct.pack("<HHHHQQ", 2, head, 0, 4, len(payload), crc64(payload))
     body = body.ljust(4088, b"\0")
-    path = root / "penstock-kv-1" / STORE / digest[:1].hex() / f"{digest.hex()}-2.h{head}.l0-4"
+    path = root / "penstock-kv-1" / STORE / digest[4:5].hex() / f"{digest.hex()}-2.h{head}.l0-4"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(body + struct.pack("<Q", crc64(body)) + payload)
     os.utime(path, times=(time.time() - age,) * 2)

@@ -30,6 +30,8 @@ pub(crate) struct Directory {
     pub(crate) state: Mutex<State>,
     /// Held by the one thread that looks what others did or makes room.
     pub(crate) upkeep: Mutex<Upkeep>,
+    /// Held by the one thread that ranks what was found; the others that need it wait.
+    ranks: Mutex<()>,
     pub(crate) counts: Counts,
     scanned: Condvar,
     closed: AtomicBool,
@@ -70,6 +72,7 @@ impl Directory {
                 ended: Instant::now(),
                 took: Duration::ZERO,
             }),
+            ranks: Mutex::default(),
             counts: Counts::default(),
             scanned: Condvar::new(),
             closed: AtomicBool::new(false),
@@ -262,6 +265,7 @@ impl Directory {
         if self.state().is_ranked() {
             return;
         }
+        let _turn = lock(&self.ranks);
         self.learn_times();
         let names = self.state().unranked();
         let mut later = names.len();
@@ -320,6 +324,10 @@ impl Directory {
         listing
             .temporaries
             .retain(|file| !file.name.starts_with(&self.mine));
+        // A part in another shard's directory is nowhere: nobody would find it there.
+        listing
+            .parts
+            .retain(|(key, _)| layout::shard_of(&key.digest) == shard);
         self.state().apply((store, shard), before, listing, found);
         Ok(())
     }

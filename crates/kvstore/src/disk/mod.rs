@@ -2,6 +2,9 @@
 //!
 //! A part is one file, named by what it holds, and committed by renaming it: no locks, and a crash at any byte leaves nothing that anybody finds.
 //! Nothing is synced on the way. After a power failure a file may be torn under its final name; its checksum says so when it is read.
+//!
+//! Downward: `Disk` is the tier; `files` reads and writes parts; `room` keeps the bound; `directory` looks what others did. All that is known is in
+//! `state`: which files there are (`index`) and what their chunks are worth beside each other (`ranking`, by `crate::policy`).
 
 pub mod admin;
 mod budget;

@@ -3,7 +3,7 @@ use penstock_kvstore::{About, PartKey, StoreIdentity, Tier, TierError};
 use proptest::prelude::*;
 
 use crate::fixtures::{
-    Place, counter, identity, key, load, open, options, payload, slow_crc, store,
+    Place, counter, identity, key, load, open, options, payload, slow_crc, store, store_about,
 };
 
 /// Bytes at an address that is `shift` past a page.
@@ -65,7 +65,11 @@ fn the_file_is_as_documented() {
     let place = Place::new();
     let disk = open(&place);
     let (key, identity) = (key(1, 2), identity());
-    store(&disk, &key).unwrap();
+    let about = About {
+        parent: Some([0x5a; 32]),
+        cost_us: 1536.0,
+    };
+    store_about(&disk, &key, &about).unwrap();
     let file = std::fs::read(place.file(&identity, &key)).unwrap();
     let payload = payload(&key, &identity);
     assert_eq!(file.len(), 4096 + payload.len().next_multiple_of(4096));
@@ -75,6 +79,9 @@ fn the_file_is_as_documented() {
     assert_eq!(file[80..88], [2, 0, 2, 0, 0, 0, 4, 0]);
     assert_eq!(file[88..96], (payload.len() as u64).to_le_bytes());
     assert_eq!(file[96..104], slow_crc(&payload).to_le_bytes());
+    assert_eq!(file[104..136], [0x5a; 32]);
+    assert_eq!(file[136..140], [0, 0, 0xc0, 0x44]);
+    assert!(file[140..4088].iter().all(|&byte| byte == 0));
     assert_eq!(file[4088..4096], slow_crc(&file[..4088]).to_le_bytes());
     assert_eq!(file[4096..4096 + payload.len()], payload);
 }
