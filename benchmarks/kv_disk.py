@@ -99,9 +99,8 @@ def lines(rates: dict[str, list[float]], about: dict[str, object], parsed: argpa
         *facts.said(about),
         f"* {PARTS} parts of {PART_BYTES:,} bytes, {THREADS} threads, {parsed.repeats} repeats",
         f"* cold reads are {ratio:.2f} of fio's (bar: {BAR}, {_kept(ratio >= BAR)})",
-        f"* bar of the checksum: {CHECKSUM_BAR:.0%}; it takes {cold:.1%} of a cold read "
-        + f"({_kept(cold < CHECKSUM_BAR)}), cached reads are {cached:.0%} slower than without it "
-        + f"({_kept(cached < CHECKSUM_BAR)})",
+        f"* the checksum takes {cold:.1%} of a cold read (bar: {CHECKSUM_BAR}, {_kept(cold < CHECKSUM_BAR)})",
+        f"* cached reads are {cached:.0%} slower than without it ({_kept(cached < CHECKSUM_BAR)})",
         "",
         *facts.table(("", "GB/s", "range"), rows),
     ]
