@@ -172,11 +172,16 @@ class TierIndex:
         """How many leading ones are here; not a use."""
 
     def admit(
-        self, digests: Sequence[bytes], costs_us: Sequence[float], parent: bytes | None = None
+        self,
+        digests: Sequence[bytes],
+        costs_us: Sequence[float],
+        parent: bytes | None = None,
+        awaited: bool = False,
     ) -> list[int]:
         """A slot for each one to be stored; -1: not to be stored, -2: is here already.
 
-        `parent` is the block before the first: it stays as long as they do, if it is here.
+        `parent` is the block before the first: it stays as long as they do, if it is here. What is `awaited`
+        will be asked for again, and need not be worth more than what leaves for it.
         """
 
     def commit(self, digests: Sequence[bytes]) -> None: ...

@@ -13,6 +13,8 @@ class FakeIndex:
         self.entries: OrderedDict[bytes, int] = OrderedDict()
         self.committed: set[bytes] = set()
         self.held: Counter[int] = Counter()
+        self.closed = False
+        """Whether only what is awaited comes in."""
 
     def lookup(self, digests: list[bytes], start: int) -> list[int]:
         digests = digests[start:]
@@ -29,9 +31,11 @@ class FakeIndex:
         missing = (at for at, digest in enumerate(digests) if digest not in self.committed)
         return next(missing, len(digests))
 
-    def admit(self, digests: list[bytes], costs_us: list[float], parent: bytes | None) -> list[int]:
+    def admit(
+        self, digests: list[bytes], costs_us: list[float], parent: bytes | None, awaited: bool
+    ) -> list[int]:
         require(len(costs_us) == len(digests), "a cost for each block")
-        return [self._admit(digest) for digest in digests]
+        return [-1 if self.closed and not awaited else self._admit(digest) for digest in digests]
 
     def _admit(self, digest: bytes) -> int:
         if digest in self.entries:

@@ -298,8 +298,12 @@ def test_nothing_is_loaded_that_is_computed_sooner() -> None:
     assert world.tiers.counts.decisions.compute == 1
 
 
-def test_preemption_parks_in_ram() -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_preemption_parks_in_ram(closed: bool) -> None:
+    """Also where RAM takes nothing else at present, because what it has is worth more."""
     world = TierWorld(named=0, ram_slots=64, num_blocks=10, max_num_seqs=2)
+    assert world.index is not None
+    world.index.closed = closed
     requests = [make_request(at, prompt(60, seed=at), max_tokens=60, ignore_eos=True) for at in (1, 2)]
     for request in requests:
         world.add(request)
@@ -328,6 +332,8 @@ def test_random_traffic(seed: int) -> None:
     if rng.random() < 0.5:
         world.tiers.rates._bandwidth = [rng.choice([1e2, 1e9])] * 3
     families = [prompt(rng.randrange(20, 200), seed=at) for at in range(3)]
+    if world.index is not None:
+        world.index.closed = rng.random() < 0.3
     requests: dict[int, Request] = {}
     for request_id in range(1, 25):
         family = rng.choice(families)

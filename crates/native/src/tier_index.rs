@@ -65,18 +65,19 @@ impl TierIndex {
     }
 
     /// A slot for each digest; -1: not to be stored, -2: is here.
-    #[pyo3(signature = (digests, costs_us, parent = None))]
+    #[pyo3(signature = (digests, costs_us, parent = None, awaited = false))]
     fn admit(
         &mut self,
         digests: &Bound<'_, PyAny>,
         costs_us: Vec<f32>,
         parent: Option<&[u8]>,
+        awaited: bool,
     ) -> PyResult<Vec<i64>> {
         let parent = parent.map(|parent| digest(parent, "parent")).transpose()?;
         let mut answers = Vec::new();
         let digests = names(digests)?;
         self.index
-            .admit(&digests, &costs_us, parent.as_ref(), &mut answers)
+            .admit(&digests, &costs_us, parent.as_ref(), awaited, &mut answers)
             .map_err(refused)?;
         Ok(answers)
     }

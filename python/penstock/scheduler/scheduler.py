@@ -205,9 +205,12 @@ class Scheduler:
     def _grow(self, seq: Sequence) -> bool:
         """Give a block to a sequence, taking from the latest arrivals; False when it stands still or ended.
 
-        A sequence that stands still keeps its blocks: an older one takes them when it needs them.
+        A sequence that stands still keeps its blocks: an older one takes them when it needs them. It stands
+        still too while blocks that were taken from others are copied to RAM.
         """
         while not self._pool.available:
+            if self.tiers.parking:
+                return False
             victim = next(
                 (other for other in reversed(self._running) if not other.busy and other.slot >= 0), seq
             )
@@ -409,6 +412,7 @@ class Scheduler:
     def _preempt(self, seq: Sequence) -> None:
         """Back to waiting with all its tokens; their KV is computed again, or found while it is cached."""
         self._preemptions += 1
+        self.tiers.park(seq.digests, seq.blocks[: seq.num_published])
         self._vacate(seq)
         seq.num_computed = 0
         seq.prompt_rows.clear()

@@ -5,7 +5,7 @@ settled                  whether waiting for these answers is over
 choose, begin            load what is there sooner than computed, into the blocks of the sequence
 advance                  pass what was loaded
 leave                    the sequence is gone; its loads end by themselves
-published, ended         write-behind
+published, ended, park   write-behind
 turn                     once for each round of the engine: what has ended, what can begin
 """
 
@@ -166,6 +166,17 @@ class TierCache:
         self._stores.published(digests, first, end)
         if end == prompt_blocks:
             self._stores.tail(digests, end)
+
+    def park(self, digests: list[bytes], blocks: Sequence[int]) -> None:
+        """A sequence is preempted and will be back: RAM takes its `blocks` whatever they are worth beside the
+        others. They are not free before they are there.
+        """
+        self._storer.to_ram(digests, 0, blocks, awaited=True)
+
+    @property
+    def parking(self) -> bool:
+        """Whether blocks of the pool become free as soon as RAM has what is in them."""
+        return self._storer.parking > 0
 
     def ended(self, digests: list[bytes], end: int) -> None:
         """A sequence ends with `end` blocks published."""

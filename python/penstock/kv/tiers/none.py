@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Sequence
 
 from penstock.core import StepPlan, TierKind, TierStats, TierTokens
 from penstock.kv.tiers.counts import Counts
@@ -22,6 +23,7 @@ class NoTiers:
 
     present = False
     busy = False
+    parking = False
     look = math.inf
 
     def __init__(self) -> None:
@@ -52,6 +54,8 @@ class NoTiers:
     def leave(self, fetch: Fetch) -> None: ...
 
     def published(self, digests: list[bytes], first: int, blocks: array[int], prompt_blocks: int) -> None: ...
+
+    def park(self, digests: list[bytes], blocks: Sequence[int]) -> None: ...
 
     def ended(self, digests: list[bytes], end: int) -> None: ...
 

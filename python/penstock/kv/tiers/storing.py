@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from functools import partial
 
@@ -40,19 +39,24 @@ class Storer:
         self._block_size = block_size
         self._storing = [0] * len(counts.tiers)
         self._held = 0
+        self.parking = 0
+        """Blocks that preempted sequences left and that are still on their way to RAM."""
 
-    def to_ram(self, digests: Sequence[bytes], first: int, blocks: array[int]) -> None:
-        """The blocks of a sequence from `first` on, as far as they are worth it."""
+    def to_ram(
+        self, digests: Sequence[bytes], first: int, blocks: Sequence[int], awaited: bool = False
+    ) -> None:
+        """The blocks of a sequence from `first` on, as far as they are worth it; all that are `awaited`."""
         if self._index is None:
             return
         parent = digests[first - 1] if first else None
         names = list(digests[first : first + len(blocks)])
         costs = [self._cost_us(first + at, 1) for at in range(len(names))]
-        slots = self._index.admit(names, costs, parent)
+        slots = self._index.admit(names, costs, parent, awaited)
         self._counts.dropped(RAM, sum(slot == -1 for slot in slots))
         chosen = [at for at, slot in enumerate(slots) if slot >= 0]
         if chosen:
-            done = partial(self._in_ram, [names[at] for at in chosen])
+            done = partial(self._in_ram, [names[at] for at in chosen], awaited)
+            self.parking += len(chosen) * awaited
             self._begin(RAM, done, [blocks[at] for at in chosen], slots=[slots[at] for at in chosen])
 
     def turn(self) -> None:
@@ -108,7 +112,8 @@ class Storer:
         self._counts.stored(tier, moved)
         done(moved)
 
-    def _in_ram(self, digests: list[bytes], moved: Moved) -> None:
+    def _in_ram(self, digests: list[bytes], awaited: bool, moved: Moved) -> None:
+        self.parking -= len(digests) * awaited
         if self._index is None:
             return
         if moved.done:

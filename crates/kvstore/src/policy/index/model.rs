@@ -182,6 +182,7 @@ impl Model {
                 &digests,
                 &vec![1.0; digests.len()],
                 parent.as_ref(),
+                document % 5 == 4,
                 &mut answers,
             )
             .unwrap();

@@ -13,10 +13,20 @@ enum Refusal {
     Crowd,
 }
 
+/// Who brings blocks.
+#[derive(Clone, Copy)]
+struct Bringer {
+    group: u32,
+    /// Whether they will be asked for again whatever else is.
+    awaited: bool,
+}
+
 impl TierIndex {
     /// Finds a slot for each of `digests`, consecutive blocks that continue `parent`, and puts into `answers` where to store it, [`PRESENT`] or
     /// [`REFUSED`]. `costs_us` is what recomputing each took. Once a block is refused, so are those that continue it. A parent that is here stays as
     /// long as they do; one that is not may be in the pool, and is no reason to refuse them.
+    ///
+    /// What is `awaited` will be asked for again whatever else is: it need not be worth more than what leaves for it.
     ///
     /// A group that has its quota gives up entries of its own; what has no salt has no quota. All of `digests` are of one group, as a chain is.
     ///
@@ -27,6 +37,7 @@ impl TierIndex {
         digests: &[Digest],
         costs_us: &[f32],
         parent: Option<&Digest>,
+        awaited: bool,
         answers: &mut Vec<i64>,
     ) -> Result<(), IndexError> {
         answers.clear();
@@ -49,7 +60,8 @@ impl TierIndex {
         self.curve.keep(digests);
         let group = self.groups.open(group);
         let known = parent.and_then(|digest| self.shelf.find(digest));
-        self.admit_chain(digests, costs_us, group, known, answers);
+        let bringer = Bringer { group, awaited };
+        self.admit_chain(digests, costs_us, bringer, known, answers);
         self.groups.refuse(group, digests.len() - answers.len());
         self.groups.close(group);
         answers.resize(digests.len(), REFUSED);
@@ -61,7 +73,7 @@ impl TierIndex {
         &mut self,
         digests: &[Digest],
         costs: &[f32],
-        group: u32,
+        bringer: Bringer,
         parent: Option<Id>,
         answers: &mut Vec<i64>,
     ) {
@@ -69,7 +81,7 @@ impl TierIndex {
         let mut last = parent;
         last.iter().for_each(|&id| self.shelf.lock(id));
         for (digest, &cost) in digests.iter().zip(costs) {
-            match self.place(digest, cost, group) {
+            match self.place(digest, cost, bringer) {
                 Ok((id, answer)) => {
                     self.shelf.lock(id);
                     if let Some(parent) = last.replace(id) {
@@ -94,7 +106,13 @@ impl TierIndex {
         }
     }
 
-    fn place(&mut self, digest: &Digest, cost: f32, group: u32) -> Result<(Id, i64), Refusal> {
+    fn place(
+        &mut self,
+        digest: &Digest,
+        cost: f32,
+        bringer: Bringer,
+    ) -> Result<(Id, i64), Refusal> {
+        let group = bringer.group;
         if let Some(id) = self.shelf.find(digest) {
             if self.slots.is_doomed(id) {
                 return Err(Refusal::Crowd);
@@ -102,7 +120,7 @@ impl TierIndex {
             self.chooser.touch(&mut self.shelf, id);
             return Ok((id, PRESENT));
         }
-        self.make_room(digest, group)?;
+        self.make_room(digest, bringer)?;
         let facts = Facts {
             size: 1,
             cost,
@@ -119,7 +137,8 @@ impl TierIndex {
         Ok((id, i64::from(id)))
     }
 
-    fn make_room(&mut self, digest: &Digest, group: u32) -> Result<(), Refusal> {
+    fn make_room(&mut self, digest: &Digest, bringer: Bringer) -> Result<(), Refusal> {
+        let Bringer { group, awaited } = bringer;
         let bounded = self.limits.of_group < self.limits.slots && key::group(digest) != UNSALTED;
         let own = bounded && self.groups.used(group) >= self.limits.of_group;
         if !own && self.shelf.len() < self.limits.slots {
@@ -131,8 +150,8 @@ impl TierIndex {
             self.shelf.first()
         };
         let victim = victim.ok_or(Refusal::Crowd)?;
-        let pinned = self.pins.contains_key(&Named(*digest));
-        if !pinned && !self.chooser.prefers(digest, &self.shelf.key(victim)) {
+        let wanted = awaited || self.pins.contains_key(&Named(*digest));
+        if !wanted && !self.chooser.prefers(digest, &self.shelf.key(victim)) {
             return Err(Refusal::Worth);
         }
         self.counts.evictions += 1;

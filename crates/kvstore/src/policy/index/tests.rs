@@ -37,7 +37,7 @@ fn serve(index: &mut TierIndex, digests: &[Digest]) -> usize {
     let parent = found.len().checked_sub(1).map(|last| digests[last]);
     let costs = vec![1.0; rest.len()];
     index
-        .admit(rest, &costs, parent.as_ref(), &mut answers)
+        .admit(rest, &costs, parent.as_ref(), false, &mut answers)
         .unwrap();
     let admitted = rest
         .iter()
@@ -129,7 +129,13 @@ fn blocks_admitted_piece_by_piece_leave_from_the_end() {
     for at in 0..6 {
         let parent = usize::checked_sub(at, 1).map(|before| digests[before]);
         index
-            .admit(&digests[at..=at], &[1.0], parent.as_ref(), &mut answers)
+            .admit(
+                &digests[at..=at],
+                &[1.0],
+                parent.as_ref(),
+                false,
+                &mut answers,
+            )
             .unwrap();
         index.commit(&digests[at..=at]).unwrap();
     }
@@ -144,19 +150,29 @@ fn what_continues_an_absent_block_is_a_root_until_that_comes() {
     let digests = chain(1, 4);
     let (mut answers, mut found) = (Vec::new(), Vec::new());
     index
-        .admit(&digests[2..], &[1.0; 2], Some(&digests[1]), &mut answers)
+        .admit(
+            &digests[2..],
+            &[1.0; 2],
+            Some(&digests[1]),
+            false,
+            &mut answers,
+        )
         .unwrap();
     index.commit(&digests[2..]).unwrap();
     index.lookup(&digests, 2, &mut found);
     assert_eq!(found.len(), 2);
     index
-        .admit(&digests, &[1.0; 4], None, &mut answers)
+        .admit(&digests, &[1.0; 4], None, false, &mut answers)
         .unwrap();
     assert_eq!(answers[2..], [PRESENT, PRESENT]);
     index.commit(&digests[..2]).unwrap();
     serve(&mut index, &chain(2, 1));
     assert_eq!(index.peek(&digests), 3);
-    assert!(index.admit(&digests, &[1.0], None, &mut answers).is_err());
+    assert!(
+        index
+            .admit(&digests, &[1.0], None, false, &mut answers)
+            .is_err()
+    );
 }
 
 #[test]
@@ -199,7 +215,9 @@ fn costly_blocks_stay_longer_than_cheap_ones() {
         saved[costly as usize] += found.len() as u32;
         if found.is_empty() {
             let cost = if costly == 1 { 8000.0 } else { 1000.0 };
-            index.admit(&digests, &[cost], None, &mut answers).unwrap();
+            index
+                .admit(&digests, &[cost], None, false, &mut answers)
+                .unwrap();
             index
                 .commit(if answers[0] >= 0 { &digests } else { &[] })
                 .unwrap();
@@ -207,6 +225,28 @@ fn costly_blocks_stay_longer_than_cheap_ones() {
     }
     // Odd documents are a little less popular than even ones (1 is odd, and left out of the comparison by its own weight).
     assert!(saved[1] > saved[0], "{saved:?}");
+}
+
+/// A loop over twice the tier makes the gate close; what a preempted sequence leaves comes in all the same.
+#[test]
+fn what_is_awaited_passes_the_gate() {
+    let mut index = index(64, 1.0, 0.5, RuleChoice::Auto);
+    for turn in 0..200_u64 {
+        serve(&mut index, &chain(turn % 16, 8));
+    }
+    let (digests, mut answers) = (chain(99, 8), Vec::new());
+    let admit = |index: &mut TierIndex, awaited, answers: &mut Vec<i64>| {
+        index
+            .admit(&digests, &[1.0; 8], None, awaited, answers)
+            .unwrap();
+    };
+    admit(&mut index, false, &mut answers);
+    assert_eq!(answers, [REFUSED; 8]);
+    admit(&mut index, true, &mut answers);
+    assert!(answers.iter().all(|answer| *answer >= 0), "{answers:?}");
+    index.commit(&digests).unwrap();
+    assert_eq!(index.peek(&digests), 8);
+    index.check().unwrap();
 }
 
 #[test]
