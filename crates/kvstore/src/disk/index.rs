@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::time::Instant;
 
 use super::layout::{SHARDS, shard_of};
 use super::listing::{Listing, Stamp, Temporary};
@@ -52,7 +53,10 @@ pub(crate) struct Chunk {
 
 #[derive(Default)]
 struct Shard {
+    /// The directory's time, when it vouches for `chunks`.
     stamp: Option<Stamp>,
+    /// Its time when it was listed last, and since when that has been its time.
+    seen: Option<(Stamp, Instant)>,
     /// Counts what this process changed itself, to tell whether a listing is older than that.
     changes: u64,
     chunks: HashMap<Digest, Chunk>,
@@ -241,7 +245,9 @@ impl Index {
         let mut gone = Vec::new();
         if shard.changes == before.changes {
             gone = missing(&shard.chunks, &chunks);
-            shard.stamp = listing.stamp;
+            shard.stamp = listing
+                .stamp
+                .and_then(|(stamp, asked)| shard.vouched(stamp, asked));
             shard.chunks = chunks;
         } else {
             // This process stored or removed something meanwhile: what was listed is only added, and listed again next time.
@@ -303,6 +309,20 @@ impl Before {
 }
 
 impl Shard {
+    /// The directory's time as of `asked`, if a later change would show in it. That is so when it has been the same for a tick, by our own clock: a
+    /// file server's may be ahead or behind.
+    fn vouched(&mut self, stamp: Stamp, asked: Instant) -> Option<Stamp> {
+        match self.seen {
+            Some((seen, since)) if seen == stamp => {
+                (asked >= since + stamp.tick()).then_some(stamp)
+            }
+            _ => {
+                self.seen = Some((stamp, asked));
+                None
+            }
+        }
+    }
+
     fn bytes(&self) -> u64 {
         let chunks: u64 = self.chunks.values().map(|chunk| chunk.bytes).sum();
         chunks + self.temporaries.iter().map(|file| file.bytes).sum::<u64>()

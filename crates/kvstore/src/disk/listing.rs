@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
@@ -14,8 +14,10 @@ use rustix::io::Errno;
 use super::layout::{self, PAGE, TEMPORARY};
 use crate::key::{PartKey, StoreIdentity};
 
-/// A directory that changed this short before it was listed may change again without its time showing it: clocks of file systems have ticks.
+/// Changes of a directory so close to each other may bear the same time: clocks of file systems have ticks.
 const TICK: Duration = Duration::from_millis(20);
+/// The same where times are whole seconds, of some network file systems.
+const COARSE_TICK: Duration = Duration::from_millis(2100);
 
 /// A time of a file system, comparable with others of the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,10 +41,12 @@ impl Stamp {
         u64::try_from(self.seconds).unwrap_or(0)
     }
 
-    fn is_older_than(self, age: Duration, now: SystemTime) -> bool {
-        let since = Duration::new(self.unix_seconds(), self.nanoseconds as u32);
-        now.duration_since(SystemTime::UNIX_EPOCH + since)
-            .is_ok_and(|past| past > age)
+    /// How long after it changes may bear the same time.
+    pub(crate) fn tick(self) -> Duration {
+        match self.nanoseconds {
+            0 => COARSE_TICK,
+            _ => TICK,
+        }
     }
 }
 
@@ -57,8 +61,8 @@ pub(crate) struct Temporary {
 /// The contents of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// The directory's time before it was read; None when it cannot vouch for the listing.
-    pub(crate) stamp: Option<Stamp>,
+    /// The directory's time before it was read, and when that was asked; None when there is no directory.
+    pub(crate) stamp: Option<(Stamp, Instant)>,
     /// Committed parts and the bytes of their files.
     pub(crate) parts: Vec<(PartKey, u64)>,
     /// Files being written, or left behind by a writer that died.
@@ -87,9 +91,8 @@ pub(crate) fn list(directory: &Path, identity: Option<&StoreIdentity>) -> io::Re
         Err(Errno::NOENT) => return Ok(Listing::default()),
         opened => opened?,
     };
-    let settled = before.is_older_than(TICK, SystemTime::now());
     let mut listing = Listing {
-        stamp: settled.then_some(before),
+        stamp: Some((before, Instant::now())),
         ..Listing::default()
     };
     let mut space = vec![MaybeUninit::uninit(); 128 << 10];
