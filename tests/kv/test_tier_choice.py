@@ -68,6 +68,40 @@ def test_bandwidth_is_learned() -> None:
     assert rates(1.0, 3e6).load_seconds(1, 3_000_000) == pytest.approx(1.0, rel=0.01)
 
 
+def test_the_first_load_replaces_the_guess() -> None:
+    learned = Rates([TierKind.RAM, TierKind.REMOTE])
+    learned.loaded(1, 1000, 1.0)
+    assert learned.load_seconds(1, 1000) == pytest.approx(1.0)
+    learned.loaded(1, 1000, 3.0)
+    assert learned.load_seconds(1, 1000) == pytest.approx(2.0), "the mean of both"
+
+
+def test_stores_tell_of_a_slow_link_until_something_is_loaded() -> None:
+    learned = Rates([TierKind.RAM, TierKind.REMOTE, TierKind.DISK])
+    for _ in range(20):
+        learned.stored(1, 1000, 1.0)
+        learned.stored(2, 1000, 1.0)
+    assert learned.load_seconds(1, 1000) == pytest.approx(1.0, rel=0.01)
+    assert learned.load_seconds(2, 1000) < 1e-5, "what a disk writes at says nothing of reading"
+    for _ in range(100):
+        learned.stored(1, 1 << 30, 1e-3)
+    assert learned.load_seconds(1, 1000) > 1e-6, "no link is faster than the guess"
+    learned.loaded(1, 1000, 0.5)
+    learned.stored(1, 1000, 9.0)
+    assert learned.load_seconds(1, 1000) == pytest.approx(0.5)
+
+
+def test_probe_times_follow_the_last_answers() -> None:
+    learned = Rates([TierKind.RAM, TierKind.REMOTE, TierKind.DISK])
+    assert learned.probe_seconds == 0.0
+    learned.probed(1, 0.2)
+    learned.probed(2, 0.001)
+    assert learned.probe_seconds == pytest.approx(0.1)
+    for _ in range(10):
+        learned.probed(1, 0.0)
+    assert learned.probe_seconds < 0.001
+
+
 def test_compute_time_is_learned_with_its_growth() -> None:
     learned = Rates([TierKind.RAM])
     rng = Random(1)

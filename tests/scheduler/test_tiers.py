@@ -10,6 +10,7 @@ import pytest
 from penstock.core import FinishReason, Request, TierKind, TierStats
 from penstock.core.transfer import RAM, Transfer, TransferKind
 from penstock.kv.tiers import Shape, TierCache
+from penstock.kv.tiers.loading import LOADS
 
 from tests.fakes.executor import FakeExecutor, hash_root
 from tests.fakes.index import FakeIndex
@@ -245,10 +246,12 @@ def test_a_tier_that_was_slow_is_loaded_from_again_once_it_is_fast() -> None:
     assert world.pool.available == world.pool.num_blocks
 
 
-def test_a_load_that_stalls_is_left_to_itself() -> None:
-    world = TierWorld(auto=False)
-    world.keep(prompt(140))
-    request = make_request(2, prompt(140))
+@pytest.mark.parametrize("chunks", [2, LOADS, LOADS + 3])
+def test_a_load_that_stalls_is_left_to_itself(chunks: int) -> None:
+    world = TierWorld(auto=False, num_blocks=128, max_model_len=1024)
+    tokens = prompt(chunks * CHUNK * BLOCK + 12)
+    world.keep(tokens)
+    request = make_request(2, tokens)
     world.begin_loads(request)
     world.mover.stall(1)
     world.run()
@@ -373,3 +376,20 @@ def _disturb(world: TierWorld, rng: Random, last: int) -> None:
     if rng.random() < 0.02:
         for tier in world.mover.tiers:
             tier.clear()
+
+
+def test_answers_of_a_slow_tier_are_waited_for_as_long_as_they_are_worth() -> None:
+    world = TierWorld(per_token=1e-3)
+    digests = [bytes([at]) * 32 for at in range(8)]
+
+    def patience(hits: int) -> float:
+        return world.tiers.ask(digests, hits).overdue - world.now / 100
+
+    assert patience(0) == pytest.approx(0.1), "it may be fast"
+    world.tiers.rates.probed(1, 1.0)
+    assert patience(0) == pytest.approx(0.05 * 8 * BLOCK * 1e-3)
+    world.tiers.rates.probed(1, 1.0)
+    assert patience(6) == pytest.approx(0.05 * 2 * BLOCK * 1e-3), "what the pool has is not computed"
+    for _ in range(20):
+        world.tiers.rates.probed(1, 0.0)
+    assert patience(0) == pytest.approx(0.1)

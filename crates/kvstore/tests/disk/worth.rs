@@ -53,7 +53,7 @@ fn keep(disk: &Disk, chunks: &[PartKey], from: usize, of: Range<u16>) -> usize {
         let parent = at.checked_sub(1).map(|before| chunks[before].digest);
         let about = About {
             parent,
-            cost_us: 1000.0,
+            cost_us: 500.0 * f32::from(chunks[at].blocks),
         };
         for part in heads(&chunks[at], of.clone()) {
             match store_about(disk, &part, &about) {
@@ -168,7 +168,7 @@ fn turns() -> Vec<(u64, u64)> {
     };
     let mut live: Vec<(u64, u64, u64)> = Vec::new();
     let mut born = 0;
-    while turns.len() < 800 {
+    while turns.len() < 500 {
         while live.len() < 40 {
             live.push((born, 1 + random(6), 1 + random(12)));
             born += 1;
@@ -187,7 +187,7 @@ fn turns() -> Vec<(u64, u64)> {
 
 #[test]
 fn conversations_are_found_as_often_as_by_lru() {
-    for capacity in [50, 120] {
+    for capacity in [50, 100] {
         let place = Place::new();
         let disk = open_limited(place.path(), limit(capacity));
         let mut lru = Lru::new(limit(capacity));

@@ -37,6 +37,8 @@ from penstock.kv.tiers.trials import Trials
 
 PROBE_PATIENCE = 0.1
 """Seconds that a request waits for what tiers say of its prompt."""
+PROBE_SHARE = 0.05
+"""Of what computing takes: how long it waits for tiers that usually take longer than that to say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class TierCache:
         self._clock = clock
         self._transfers = transfers = Transfers(pool, carrier)
         self._stores = stores = Stores(stats, shape.per_chunk)
-        self._finder = Finder(transfers, index, stores, counts, shape.per_chunk)
+        self._finder = Finder(transfers, index, stores, rates, counts, shape.per_chunk)
         self._loader = Loader(pool, transfers, index, stores, rates, counts, shape.block_bytes, clock)
         self._trials = Trials(pool, transfers, rates, counts, clock)
         self._storer = Storer(pool, transfers, index, stores, rates, counts, shape.block_size)
@@ -99,10 +101,16 @@ class TierCache:
 
     def ask(self, digests: list[bytes], hits: int) -> Fetch:
         """`digests` name the full blocks of a prompt, of which the pool has the first `hits`."""
-        fetch = Fetch(digests, self._shape.block_size, self._clock() + PROBE_PATIENCE)
+        fetch = Fetch(digests, self._shape.block_size, self._clock() + self._patience(hits, len(digests)))
         fetch.found = [set() for _ in self.counts.tiers[1:]]
         self._finder.ask(fetch, hits)
         return fetch
+
+    def _patience(self, first: int, end: int) -> float:
+        """Seconds that the answers to probes of these blocks are worth."""
+        size, rates = self._shape.block_size, self.rates
+        worth = PROBE_SHARE * rates.compute_seconds(first * size, (end - first) * size)
+        return PROBE_PATIENCE if rates.probe_seconds <= worth else min(PROBE_PATIENCE, worth)
 
     def settled(self, fetch: Fetch) -> bool:
         return not fetch.probes or self._clock() >= fetch.overdue

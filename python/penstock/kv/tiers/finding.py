@@ -10,17 +10,25 @@ from penstock.kv.tiers.contract import Index
 from penstock.kv.tiers.counts import Counts
 from penstock.kv.tiers.fetch import Fetch
 from penstock.kv.tiers.pieces import Chunk, chunks_to_ask, parts_to_ask
+from penstock.kv.tiers.rates import Rates
 from penstock.kv.tiers.stores import Stores
 from penstock.kv.tiers.transfers import Transfers
 
 
 class Finder:
     def __init__(
-        self, transfers: Transfers, index: Index | None, stores: Stores, counts: Counts, per_chunk: int
+        self,
+        transfers: Transfers,
+        index: Index | None,
+        stores: Stores,
+        rates: Rates,
+        counts: Counts,
+        per_chunk: int,
     ) -> None:
         self._transfers = transfers
         self._index = index
         self._stores = stores
+        self._rates = rates
         self._counts = counts
         self._per_chunk = per_chunk
         self._named = range(1, len(counts.tiers))
@@ -72,6 +80,8 @@ class Finder:
         self._counts.probed(tier, hits, len(moved.found) - hits)
         if moved.error:
             self._counts.failed(tier)
+        else:
+            self._rates.probed(tier, moved.waited + moved.seconds)
         for chunk, found in zip(chunks, moved.found, strict=False):
             if found:
                 fetch.found[tier - 1].add(chunk)

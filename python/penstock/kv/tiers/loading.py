@@ -115,6 +115,8 @@ class Loader:
                 if pool.available < piece.blocks:
                     return
                 fetch.pieces.remove(piece)
+                # Those that wait for their turn behind it are not waited for either.
+                fetch.patient = False
                 self._counts.failed(piece.tier)
                 for at in range(piece.first, piece.end):
                     pool.release((fetch.blocks[at],))

@@ -13,8 +13,8 @@ LANES_NAMED = 2.0
 """Loads of a named tier that help each other."""
 MEMORY = 0.9
 """Share of the past in a running mean."""
-MEMORY_TRIAL = 0.5
-"""The same for trials, which are rare."""
+MEMORY_RARE = 0.5
+"""The same for what is measured rarely: trials, and answers of tiers about what they have."""
 LEAST_TOKENS = 48
 """Steps with fewer say little about prompts."""
 
@@ -25,7 +25,12 @@ class Rates:
     """
 
     def __init__(self, tiers: Iterable[TierKind], seconds_per_token: float = 1e-3) -> None:
-        self._bandwidth = [GUESSED[kind] for kind in tiers]
+        kinds = list(tiers)
+        self._bandwidth = [GUESSED[kind] for kind in kinds]
+        self._learned = [0] * len(kinds)
+        """Loads that a bandwidth is the mean of; the guess is none."""
+        self._remote = [kind is TierKind.REMOTE for kind in kinds]
+        self._probe = [0.0] * len(kinds)
         self._a, self._b = seconds_per_token, 0.0
         self._sums = [0.0] * 5
 
@@ -51,17 +56,25 @@ class Rates:
     # Loading --------------------------------------------------------------------------------------
 
     def loaded(self, tier: int, size: int, seconds: float) -> None:
-        self._learn(tier, size, seconds, MEMORY)
+        past = self._learned[tier]
+        self._learn(tier, size, seconds, min(MEMORY, past / (past + 1)))
 
     def tried(self, tier: int, size: int, seconds: float) -> None:
         """A load that was made to learn what it takes."""
-        self._learn(tier, size, seconds, MEMORY_TRIAL)
+        self._learn(tier, size, seconds, MEMORY_RARE)
+
+    def stored(self, tier: int, size: int, seconds: float) -> None:
+        """Until something was loaded, stores say whether the way to a remote tier is slower than guessed."""
+        if self._remote[tier] and not self._learned[tier] and size:
+            per_byte = MEMORY_RARE / self._bandwidth[tier] + (1 - MEMORY_RARE) * seconds / size
+            self._bandwidth[tier] = min(1 / per_byte, GUESSED[TierKind.REMOTE])
 
     def _learn(self, tier: int, size: int, seconds: float, memory: float) -> None:
         if size and seconds > 0:
             rate = size / seconds
             # The mean of times and not of rates: one slow load weighs as much as it took.
             self._bandwidth[tier] = 1 / (memory / self._bandwidth[tier] + (1 - memory) / rate)
+            self._learned[tier] += 1
 
     def load_seconds(self, tier: int, size: int) -> float:
         """Of one transfer by itself."""
@@ -70,3 +83,14 @@ class Rates:
     def queue_seconds(self, tier: int, size: int) -> float:
         """Of many transfers one after another."""
         return size / (self._bandwidth[tier] * (LANES_NAMED if tier != RAM else 1.0))
+
+    # Asking ---------------------------------------------------------------------------------------
+
+    def probed(self, tier: int, seconds: float) -> None:
+        """A tier took so long to say what it has."""
+        self._probe[tier] += (1 - MEMORY_RARE) * (seconds - self._probe[tier])
+
+    @property
+    def probe_seconds(self) -> float:
+        """Of the slowest tier."""
+        return max(self._probe)

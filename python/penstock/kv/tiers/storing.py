@@ -122,5 +122,7 @@ class Storer:
             self._index.abandon(digests)
 
     def _stored(self, store: ChunkStore, moved: Moved) -> None:
-        if not moved.done:
+        if moved.done:
+            self._rates.stored(store.tier, moved.bytes, moved.seconds)
+        else:
             self._stores.forget(store.tier, store.key)
