@@ -18,10 +18,13 @@ use crate::key::PartKey;
 use crate::tier::{About, TierError};
 
 /// Eviction frees this share of the limit more than is needed, so that it does not run for every part.
-const SLACK: u64 = 64;
+const SLACK: u64 = 256;
 /// And room for so many files, which other writers may have begun meanwhile, where the limit is that of many more.
 const SLACK_FILES: u64 = 8;
 const MANY: u64 = 16 * SLACK_FILES;
+/// Chunks for which there is room beyond that where nobody is asked for its worth: more than evictions of two ranks leave by chance, of which one may
+/// know and the other not yet.
+const ROOMY: u64 = 3;
 /// Share of the free room that one writer uses before it looks at what others did.
 const SHARE: u64 = 8;
 /// How long a store waits for the first look at a large directory.
@@ -119,9 +122,9 @@ impl Directory {
     }
 
     fn decide(&self, newcomer: &Newcomer) -> bool {
-        let bound = self.limit.saturating_sub(self.slack(newcomer.bytes));
+        let kept_free = self.slack(newcomer.bytes) + ROOMY * newcomer.bytes;
         let has_room = |state: &State| {
-            state.taken() + newcomer.bytes <= bound && state.ranking.over_quota(newcomer).is_none()
+            state.taken() + kept_free <= self.limit && state.ranking.over_quota(newcomer).is_none()
         };
         let mut admitted = has_room(&self.state());
         if !admitted {
