@@ -366,6 +366,42 @@ fn what_another_process_wrote_keeps_what_it_knows() {
     assert_eq!(leading(&ask(&disk, &prompt, 0..HEADS)), 2);
 }
 
+#[test]
+fn what_other_models_left_makes_room() {
+    for described in [true, false] {
+        let place = Place::new();
+        let other = StoreIdentity {
+            cache: "0".repeat(64),
+            ..identity()
+        };
+        let limited = |limit_bytes| DiskOptions {
+            limit_bytes,
+            ..options(place.path())
+        };
+        let stranger = Disk::open(limited(limit(12)), other.clone()).unwrap();
+        let old: Vec<_> = (0..12).map(|number| key(number, 0)).collect();
+        // The same names in both stores are different chunks.
+        keep(&stranger, &old, 0, 0..HEADS);
+        drop(stranger);
+        let directory = place.file(&other, &old[0]);
+        let store = directory.parent().unwrap().parent().unwrap();
+        if !described {
+            std::fs::remove_file(store.join("identity.json")).unwrap();
+        }
+        let disk = Disk::open(limited(limit(12)), identity()).unwrap();
+        assert_eq!(counter(&disk, "chunks"), 12);
+        keep(&disk, &old[..8], 0, 0..HEADS);
+        assert_eq!(ask(&disk, &old[..8], 0..HEADS), [true; 8]);
+        assert!(counter(&disk, "used_bytes") <= limit(12));
+        let left = old
+            .iter()
+            .filter(|key| place.file(&other, key).exists())
+            .count();
+        assert!((2..=4).contains(&left), "{left}");
+        assert!(disk_usage(&place.root()) <= limit(12) + 2 * 4096);
+    }
+}
+
 /// A chunk of the group of requests with salt `salt`.
 fn of_group(salt: u8, number: u64) -> PartKey {
     let mut key = key(number, 0);
