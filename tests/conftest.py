@@ -1,6 +1,7 @@
 """Fixtures that every room's tests may use."""
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -12,6 +13,12 @@ MODEL_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # No deadline: the machines that run this are shared. No database: a failure prints how to repeat it.
 hypothesis.settings.register_profile("penstock", deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile("penstock")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """A shell has what it runs in the background ignore SIGINT, and so would all that the tests start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import httpx
 import pytest
+from penstock import LLM
 
 from tests.e2e import test_kv_tiers as kv
 from tests.e2e.conftest import Serve
@@ -39,7 +41,19 @@ IN_TIME = 30.0
 
 @pytest.fixture
 def opened(all_opened: Open) -> Open:
-    return partial(all_opened, max_num_batched_tokens=32, max_num_seqs=8)
+    return partial(all_opened, max_num_batched_tokens=32, max_num_seqs=8, kv_chunk_tokens=96)
+
+
+def load(llm: LLM, tier: int) -> None:
+    """Ask until a prompt comes from the tier: one that seems slow is tried once a second, and used again."""
+
+    def is_hit() -> bool:
+        kv.forget(llm)
+        before = kv.stats(llm, tier).hit_tokens
+        cached(llm, PROMPTS[:1])
+        return bool(kv.stats(llm, tier).hit_tokens > before)
+
+    eventually(is_hit, "a hit")
 
 
 @pytest.fixture(params=list(KINDS))
@@ -60,11 +74,9 @@ def test_hits_after_the_pool_forgot(opened: Open, store: Store, expected: Answer
     kv.settle(llm)
     assert store.names() > 0
     for _ in range(2):
-        kv.forget(llm)
-        kv.assert_cached(llm)
+        load(llm, 0)
         kv.forget(llm)
         assert answers(llm, PROMPTS) == expected
-    assert kv.stats(llm, 0).hit_tokens > 0
     assert not kv.stats(llm, 0).errors
 
 
@@ -74,19 +86,25 @@ def test_behind_ram_and_disk(opened: Open, store: Store, tmp_path: Path, expecte
         assert answers(llm, PROMPTS) == expected
         kv.forget(llm)
     llm.close()
-    other = opened("ram:1MiB", f"disk:{tmp_path / 'elsewhere'},64MiB", store.place())
-    kv.assert_cached(other)
-    assert answers(other, PROMPTS) == expected
-    assert kv.stats(other, 2).hit_tokens > 0
+    directories = (tmp_path / f"elsewhere{at}" for at in count())
+
+    def is_hit() -> bool:
+        """By an engine of another host: what it has computed itself it would find in its RAM."""
+        other = opened("ram:1MiB", f"disk:{next(directories)},64MiB", store.place())
+        assert answers(other, PROMPTS) == expected
+        hit_tokens = kv.stats(other, 2).hit_tokens
+        other.close()
+        return bool(hit_tokens)
+
+    eventually(is_hit, "a hit in the last tier")
 
 
 def test_two_engines_share(opened: Open, store: Store, expected: Answers) -> None:
     one, other = opened(store.place()), opened(store.place())
     assert answers(one, PROMPTS) == expected
     kv.settle(one)
-    kv.assert_cached(other)
+    load(other, 0)
     assert answers(other, PROMPTS) == expected
-    assert kv.stats(other, 0).hit_tokens > 0
     stranger = opened(store.place(), kv_cache_dtype="bfloat16")
     assert cached(stranger, PROMPTS[:1]) == [0], "other numerics share nothing"
 
