@@ -378,6 +378,22 @@ def _disturb(world: TierWorld, rng: Random, last: int) -> None:
             tier.clear()
 
 
+def test_a_tier_that_does_not_answer_is_waited_for_once() -> None:
+    """The second prompt waits as long as an answer is worth to it, which is less than the first waited."""
+    world = TierWorld(auto=False, per_token=1e-3)
+    world.mover.stall(1)
+    waited = []
+    for request_id in (1, 2):
+        request = make_request(request_id, prompt(40, seed=request_id), max_tokens=1)
+        before = world.now
+        world.add(request)
+        while world.scheduler.has_requests():
+            world.step()
+        waited.append((world.now - before) / 100)
+        world.check_output(request)
+    assert waited[0] > 0.1 > waited[1] * 2
+
+
 def test_answers_of_a_slow_tier_are_waited_for_as_long_as_they_are_worth() -> None:
     world = TierWorld(per_token=1e-3)
     digests = [bytes([at]) * 32 for at in range(8)]

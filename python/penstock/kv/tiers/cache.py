@@ -36,7 +36,8 @@ from penstock.kv.tiers.transfers import Transfers
 from penstock.kv.tiers.trials import Trials
 
 PROBE_PATIENCE = 0.1
-"""Seconds that a request waits for what tiers say of its prompt."""
+"""Seconds that a request waits for what tiers say of its prompt. No answer counts as one that took so long.
+"""
 PROBE_SHARE = 0.05
 """Of what computing takes: how long it waits for tiers that usually take longer than that to say it."""
 
@@ -131,6 +132,8 @@ class TierCache:
 
     def begin(self, fetch: Fetch, blocks: array[int]) -> None:
         """The sequence has its blocks; those of the chosen pieces are filled from the tiers."""
+        for tier in fetch.probes:
+            self.rates.probed(tier, PROBE_PATIENCE)
         self._finder.hold_only_pieces(fetch)
         self.counts.decided(fetch)
         if fetch.pieces:

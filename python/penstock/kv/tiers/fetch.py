@@ -25,8 +25,8 @@ class Fetch:
     """When answers to probes are no longer waited for."""
     found: list[set[Chunk]] = field(default_factory=list)
     """Of each tier that goes by name."""
-    probes: int = 0
-    """Not answered yet."""
+    probes: list[int] = field(default_factory=list)
+    """Tiers that were asked and have not answered yet."""
     first_asked: int = 0
     """The first chunk that tiers were asked for."""
     deepened: bool = False

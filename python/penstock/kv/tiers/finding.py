@@ -70,12 +70,12 @@ class Finder:
         keys = b"".join(digest for digest, _ in chunks)
         counts = [blocks for _, blocks in chunks]
         for tier in self._named:
-            fetch.probes += 1
+            fetch.probes.append(tier)
             done = partial(self._probed, fetch, tier, chunks)
             self._transfers.begin(TransferKind.PROBE, tier, done, keys=keys, counts=counts)
 
     def _probed(self, fetch: Fetch, tier: int, chunks: Sequence[Chunk], moved: Moved) -> None:
-        fetch.probes -= 1
+        fetch.probes.remove(tier)
         hits = sum(moved.found)
         self._counts.probed(tier, hits, len(moved.found) - hits)
         if moved.error:

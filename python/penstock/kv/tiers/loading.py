@@ -17,7 +17,7 @@ from penstock.kv.tiers.transfers import Transfers
 
 LOADS = 6
 """Under way in a tier at most."""
-STALLED, LEAST_STALL = 8.0, 0.5
+STALLED, LEAST_STALL = 8.0, 0.2
 """A load counts as stalled after so many times what it should take, so many seconds, and what computing it
 would have taken."""
 
