@@ -41,7 +41,7 @@ IN_TIME = 30.0
 
 @pytest.fixture
 def opened(all_opened: Open) -> Open:
-    return partial(all_opened, max_num_batched_tokens=32, max_num_seqs=8, kv_chunk_tokens=96)
+    return partial(all_opened, kv_chunk_tokens=96)
 
 
 def load(llm: LLM, tier: int) -> None:
