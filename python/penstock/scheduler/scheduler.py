@@ -412,7 +412,8 @@ class Scheduler:
     def _preempt(self, seq: Sequence) -> None:
         """Back to waiting with all its tokens; their KV is computed again, or found while it is cached."""
         self._preemptions += 1
-        self.tiers.park(seq.digests, seq.blocks[: seq.num_published])
+        if seq.reads_cache:
+            self.tiers.park(seq.digests, seq.blocks[: seq.num_published])
         self._vacate(seq)
         seq.num_computed = 0
         seq.prompt_rows.clear()

@@ -9,23 +9,12 @@ from penstock.core.answers import Computed, MoverClosed, encode_answer
 from penstock.core.codec import decode_plan
 from penstock.core.transfer_codec import END, OPEN
 from penstock.worker.failing import failure
-from penstock.worker.moving import Mover, open_tiers
+from penstock.worker.moving import Channel, Mover, open_tiers
 
 WAIT = 60.0
 """Seconds of a wait for a plan; after it the next one begins."""
 NOTHING = b""
 """The answer of a rank whose results nobody reads."""
-
-
-class Channel(Protocol):
-    capacity: int
-    """Bytes of an answer at most."""
-
-    def receive(self) -> bytes | None:
-        """The next plan, or what else is to be done; None when there will be no more."""
-
-    def answer(self, message: bytes) -> None:
-        """Called once when the rank is ready, then once for each plan; with tiers between them too."""
 
 
 class Source(Protocol):

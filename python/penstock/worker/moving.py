@@ -25,10 +25,13 @@ REPORT = 1.0
 
 class Channel(Protocol):
     capacity: int
+    """Bytes of an answer at most."""
 
-    def receive(self) -> bytes | None: ...
+    def receive(self) -> bytes | None:
+        """The next plan, or what else is to be done; None when there will be no more."""
 
-    def answer(self, message: bytes) -> None: ...
+    def answer(self, message: bytes) -> None:
+        """Called once when the rank is ready, then once for each plan; with tiers between them too."""
 
 
 class Mover(Protocol):

@@ -27,7 +27,8 @@ from penstock.model import load_model
 from penstock.worker.decoder import Worker as DecoderWorker
 from penstock.worker.decoder import create
 from penstock.worker.failing import failure
-from penstock.worker.loop import Channel, MessageChannel, Worker, serve
+from penstock.worker.loop import MessageChannel, Worker, serve
+from penstock.worker.moving import Channel
 
 PATIENCE = 600.0
 """Seconds that the executor may take to read an answer."""

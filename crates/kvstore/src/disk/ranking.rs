@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::index::Part;
-use crate::key::{Digest, GROUP_BYTES, Group, group};
+use crate::key::{Digest, Group, UNSALTED, group};
 use crate::policy::{Item, Key, Policy, RuleChoice};
 use crate::tier::About;
 
@@ -11,8 +11,6 @@ use crate::tier::About;
 const MOST_COUNTED: u64 = 1 << 22;
 /// Decisions that are remembered until all parts of their chunks have come.
 const DECISIONS: usize = 64;
-/// Of requests without a salt, which have no quota.
-const EVERYBODY: Group = [0; GROUP_BYTES];
 
 /// A chunk, by the number of its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -193,7 +191,7 @@ impl Ranking {
     /// The quota, if the chunk's group would have more with it.
     pub(crate) fn over_quota(&self, newcomer: &Newcomer) -> Option<u64> {
         let Newcomer { name, bytes, .. } = newcomer;
-        let quota = self.quota.filter(|_| group(&name.digest) != EVERYBODY)?;
+        let quota = self.quota.filter(|_| group(&name.digest) != UNSALTED)?;
         let has = self
             .lanes
             .find(name)
