@@ -7,12 +7,13 @@ a line in ARCHITECTURE.md; a new arrow needs a reason there.
 # Crates, by directory under crates/.
 RUST: dict[str, set[str]] = {
     "formats": set(),
-    "kernels": set(),
+    "memory": set(),
+    "kernels": {"memory"},
     "prefix": set(),
     "protocol": set(),
     "text": {"formats"},
     "comm": set(),
-    "kvstore": set(),
+    "kvstore": {"memory"},
     "decoder": {"comm", "formats", "kernels"},
     "fleet": {"protocol"},
     "gateway": {"fleet", "protocol", "text"},

@@ -9,9 +9,10 @@ from tests.project import tree
 # Crates with `unsafe`, and what they need it for. Clippy checks the SAFETY comments.
 UNSAFE = {
     "kernels": "SIMD intrinsics, aligned buffers and the thread pool",
+    "memory": "mapping memory and touching it ahead",
     "comm": "shared memory and futexes",
     "formats": "memory-mapping checkpoints",
-    "kvstore": "memory of the RAM tier, reads and writes of scattered blocks",
+    "kvstore": "slices of the RAM tier's memory, reads and writes of scattered blocks",
     "fleet": "calls of libc: signals and the death of the parent",
 }
 # Temporary directories count too: they are somebody's machine as well.

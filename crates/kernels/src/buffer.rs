@@ -6,7 +6,9 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::region::{Region, carve};
+use penstock_memory::Region;
+
+use crate::carve::carve;
 
 /// Types for which all-zero bytes are a value and any bytes may be read.
 ///

@@ -94,11 +94,11 @@ impl PoolHandle {
         let pool = Arc::clone(&self.pool);
         let name = "penstock-kv-touch".to_owned();
         let started = std::thread::Builder::new().name(name).spawn(move || {
-            crate::region::give_way();
+            penstock_memory::give_way();
             for block in 0..pool.blocks() {
                 let bytes = pool.bytes(block);
                 // SAFETY: the block's memory is the pool's, which is held here.
-                let done = unsafe { crate::region::populate(bytes.cast(), bytes.len()) };
+                let done = unsafe { penstock_memory::populate(bytes.cast(), bytes.len()) };
                 if !done || Arc::strong_count(&pool) == 1 {
                     return;
                 }

@@ -11,6 +11,7 @@
 mod acts;
 mod attn;
 mod buffer;
+mod carve;
 mod cpu;
 mod gemm;
 mod isa;
@@ -21,7 +22,6 @@ mod ops;
 mod ops_avx512;
 mod packed;
 mod pool;
-mod region;
 mod sample;
 mod tasks;
 #[cfg(test)]
