@@ -51,7 +51,7 @@ class FakeMover:
         self.loading: set[int] = set()
         self.storing: Counter[int] = Counter()
         self._waiting: dict[int, Waiting] = {}
-        self._stalled: set[int] = set()
+        self.stalled: set[int] = set()
         self._moved: list[Moved] = []
         self._last = 0
 
@@ -89,7 +89,7 @@ class FakeMover:
     def step(self) -> Moved | None:
         """Answer the oldest transfer of those whose tier does not stall."""
         for each in self.waiting:
-            if each.tier not in self._stalled:
+            if each.tier not in self.stalled:
                 return self.complete(each.id)
         return None
 
@@ -119,10 +119,10 @@ class FakeMover:
 
     def stall(self, tier: int) -> None:
         """Transfers of the tier have begun, do not end and cannot be cancelled, until `heal`."""
-        self._stalled.add(tier)
+        self.stalled.add(tier)
 
     def heal(self, tier: int) -> None:
-        self._stalled.discard(tier)
+        self.stalled.discard(tier)
         if self.auto:
             self.settle()
 
@@ -235,7 +235,7 @@ class FakeMover:
             self.storing.subtract(transfer.blocks)
 
     def _cancel(self, ids: array[int]) -> None:
-        for each in [each for each in self.waiting if each.id in ids and each.tier not in self._stalled]:
+        for each in [each for each in self.waiting if each.id in ids and each.tier not in self.stalled]:
             self._waiting[each.id].failure = ""
             self.complete(each.id)
 

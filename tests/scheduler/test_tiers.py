@@ -264,6 +264,51 @@ def test_a_load_that_stalls_is_left_to_itself(chunks: int) -> None:
     assert world.pool.available == world.pool.num_blocks
 
 
+def test_nobody_waits_for_ever_behind_another_s_load_that_stalls() -> None:
+    world = TierWorld(auto=False, num_blocks=256, max_model_len=1024)
+    prompts = [prompt(LOADS * CHUNK * BLOCK + 12, seed=at) for at in (1, 2)]
+    for tokens in prompts:
+        world.keep(tokens)
+    requests = [make_request(2 + at, tokens) for at, tokens in enumerate(prompts)]
+    for request in requests:
+        world.add(request)
+    world.step()
+    world.mover.settle()
+    world.mover.stall(1)
+    world.step()
+    assert len(world.asked(TransferKind.LOAD)) == LOADS, "those of the first, and none of the second"
+    world.run()
+    for request in requests:
+        world.check_output(request)
+    world.mover.heal(1)
+    world.settle()
+    assert world.pool.available == world.pool.num_blocks
+
+
+@pytest.mark.parametrize("stalls", [False, True])
+def test_a_tier_that_is_faster_than_it_seemed_is_awaited(stalls: bool) -> None:
+    """Its first load says so, whether it had seemed slow or had stopped for a while."""
+    world = TierWorld(auto=False, per_token=1.0, budget=16, num_blocks=128, max_model_len=1024)
+    tokens = prompt(10 * CHUNK * BLOCK + 8)
+    world.keep(tokens, max_tokens=1)
+    if not stalls:
+        world.tiers.rates._bandwidth[1] = 2.0  # A chunk takes as long as its computation.
+    before = world.executor.computed
+    request = make_request(2, tokens, max_tokens=1)
+    world.begin_loads(request)
+    if stalls:
+        world.mover.stall(1)
+        while not world.tiers.counts.tiers[1].errors:
+            world.step()
+        world.mover.heal(1)
+    while world.scheduler.has_requests():
+        world.mover.settle()
+        world.step()
+    world.check_output(request)
+    stalled = LOADS if stalls else 0
+    assert world.executor.computed - before <= (1 + stalled) * CHUNK * BLOCK + 8
+
+
 def test_a_cancelled_request_leaves_its_loads_behind() -> None:
     world = TierWorld(auto=False)
     world.keep(prompt(140))
@@ -321,7 +366,7 @@ def test_preemption_parks_in_ram(closed: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_traffic(seed: int) -> None:
-    """Hits, evictions, cancellations, answers late and out of order, losses of all tiers, small pools."""
+    """Hits, evictions, cancellations, late answers out of order, stalls, losses of tiers, small pools."""
     rng = Random(seed)
     world = TierWorld(
         named=rng.choice([0, 1, 2]),
@@ -365,7 +410,7 @@ def test_random_traffic(seed: int) -> None:
 
 def _disturb(world: TierWorld, rng: Random, last: int) -> None:
     """Whatever may happen between two steps."""
-    waiting = world.mover.waiting
+    waiting = [each for each in world.mover.waiting if each.tier not in world.mover.stalled]
     if waiting and rng.random() < 0.7:
         each = rng.choice(waiting)
         if rng.random() < 0.1:
@@ -373,9 +418,14 @@ def _disturb(world: TierWorld, rng: Random, last: int) -> None:
         world.mover.complete(each.id)
     if last and rng.random() < 0.05:
         world.scheduler.cancel(rng.randrange(1, last + 1))
-    if rng.random() < 0.02:
-        for tier in world.mover.tiers:
+    for tier in world.mover.tiers:
+        if rng.random() < 0.02:
             tier.clear()
+    for number in range(1, len(world.mover.tiers) + 1):
+        if rng.random() < 0.02:
+            world.mover.stall(number)
+        elif rng.random() < 0.05:
+            world.mover.heal(number)
 
 
 def test_a_tier_that_does_not_answer_is_waited_for_once() -> None:

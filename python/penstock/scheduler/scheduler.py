@@ -238,7 +238,7 @@ class Scheduler:
         if length <= 0:
             return 0
         work.append((seq, length))
-        if seq.fetch.pieces:
+        if seq.fetch.there:
             self.tiers.computing(seq.fetch, seq.num_computed + length)
         return length
 

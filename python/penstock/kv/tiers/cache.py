@@ -15,7 +15,6 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from penstock.core import StepPlan, TierKind, TierStats, TierTokens
 from penstock.core.transfer import RAM, Moved, TransferKind
@@ -30,6 +29,7 @@ from penstock.kv.tiers.none import NO_PINS
 from penstock.kv.tiers.pieces import reach
 from penstock.kv.tiers.ram import RamReport, ram_report
 from penstock.kv.tiers.rates import Rates
+from penstock.kv.tiers.shape import Shape
 from penstock.kv.tiers.stores import Stores
 from penstock.kv.tiers.storing import Storer
 from penstock.kv.tiers.transfers import Transfers
@@ -40,17 +40,6 @@ PROBE_PATIENCE = 0.1
 """
 PROBE_SHARE = 0.05
 """Of what computing takes: how long it waits for tiers that usually take longer than that to say it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    block_size: int
-    block_bytes: int
-    """Of all ranks together."""
-    per_chunk: int
-    """Blocks of a chunk."""
-    step_tokens: int
-    """Of the largest step."""
 
 
 class TierCache:
@@ -75,7 +64,7 @@ class TierCache:
         self._transfers = transfers = Transfers(pool, carrier)
         self._stores = stores = Stores(stats, shape.per_chunk)
         self._finder = Finder(transfers, index, stores, rates, counts, shape.per_chunk)
-        self._loader = Loader(pool, transfers, index, stores, rates, counts, shape.block_bytes, clock)
+        self._loader = Loader(pool, transfers, index, stores, rates, counts, shape, clock)
         self._trials = Trials(pool, transfers, rates, counts, clock)
         self._storer = Storer(pool, transfers, index, stores, rates, counts, shape.block_size)
 
@@ -121,14 +110,11 @@ class TierCache:
         shape = self._shape
         slots = self._finder.in_ram(fetch, hits)
         pieces = reach(fetch.digests, hits, shape.per_chunk, slots, fetch.found)
-        first = min(hits, pieces[0].first) if pieces else hits
-        backlog = self._loader.backlog
-        choice = choose(
-            pieces, first, shape.block_size, shape.block_bytes, backlog, self.rates, shape.step_tokens
-        )
         fetch.there = pieces
-        fetch.pieces, fetch.patient = choice.pieces, choice.patient
-        return min(hits, fetch.pieces[0].first) if fetch.pieces else hits
+        fetch.choose(choose(pieces, self._loader.backlog, self.rates, shape))
+        wanted = min(hits, fetch.pieces[0].first) if fetch.pieces else hits
+        fetch.planned = wanted * shape.block_size
+        return wanted
 
     def begin(self, fetch: Fetch, blocks: array[int]) -> None:
         """The sequence has its blocks; those of the chosen pieces are filled from the tiers."""
@@ -139,8 +125,7 @@ class TierCache:
         if fetch.pieces:
             fetch.blocks = blocks
             self._loader.begin(fetch)
-        elif fetch.there:
-            self._trials.consider(fetch.there[-1])
+        self._trials.consider(fetch)
 
     def computing(self, fetch: Fetch, end: int) -> None:
         """Tokens up to `end` of the sequence are in a plan."""

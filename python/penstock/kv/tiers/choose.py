@@ -2,75 +2,80 @@
 
 Loading goes from the end towards the beginning while the beginning is computed, and both meet: with prefill
 rate R and bandwidth B of k bytes per token that is R + B / k tokens per second (Jin et al., "Compute or Load
-KV Cache? Why Not Both?", arXiv 2410.03065).
+KV Cache? Why Not Both?", arXiv 2410.03065). What a fast tier has of the beginning is awaited before that.
+
+    RAM RAM RAM S3 S3 S3 S3 S3 S3
+    awaited --> computed -> <- loaded meanwhile
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from penstock.kv.tiers.pieces import Piece
 from penstock.kv.tiers.rates import Rates
+from penstock.kv.tiers.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    pieces: list[Piece]
-    patient: bool
+    awaited: Sequence[Piece]
+    """From the first on: there so soon that nothing is computed before."""
+    meanwhile: Sequence[Piece]
+    """Loaded while what is before them is computed."""
 
 
-def choose(
-    pieces: Sequence[Piece],
-    first: int,
-    block_size: int,
-    block_bytes: int,
-    backlog: Sequence[int],
-    rates: Rates,
-    step_tokens: int,
-) -> Choice:
-    """Of `pieces`, which begin at block `first` without a gap, those that are there sooner than computed.
+def choose(pieces: Sequence[Piece], backlog: Sequence[int], rates: Rates, shape: Shape) -> Choice:
+    """Of `pieces`, which follow each other without a gap, those that are there sooner than computed.
 
-    `backlog` is the bytes under way in each tier. Nothing is computed meanwhile where that would save less
-    than half a step of `step_tokens`: a step cannot be interrupted when the load is done.
+    `backlog` is the bytes under way in each tier.
     """
-    if not pieces:
-        return Choice([], True)
-    start, end = first * block_size, pieces[-1].end * block_size
-    queued = _queues(pieces, block_bytes, backlog, rates)
-    step = rates.compute_seconds(start, min(step_tokens, end - start))
-    load, compute = max(queued), rates.compute_seconds(start, end - start)
-    # Both together take load x compute / (load + compute), so this is what they save.
-    if load * load / (load + compute) <= step / 2:
-        return Choice(list(pieces), True)
-    return Choice(_from_the_end(pieces, start, block_size, block_bytes, backlog, rates), False)
-
-
-def _queues(pieces: Sequence[Piece], block_bytes: int, backlog: Sequence[int], rates: Rates) -> list[float]:
-    """Seconds until each tier has loaded its pieces."""
+    awaited = worth_waiting(pieces, backlog, rates, shape)
     sizes = list(backlog)
-    for piece in pieces:
-        sizes[piece.tier] += piece.blocks * block_bytes
-    used = {piece.tier for piece in pieces}
-    return [rates.queue_seconds(tier, sizes[tier]) for tier in used]
+    for piece in awaited:
+        sizes[piece.tier] += piece.blocks * shape.block_bytes
+    begin = max((rates.queue_seconds(piece.tier, sizes[piece.tier]) for piece in awaited), default=0.0)
+    return Choice(awaited, _from_the_end(pieces[len(awaited) :], begin, sizes, rates, shape))
+
+
+def worth_waiting(
+    pieces: Sequence[Piece], backlog: Sequence[int], rates: Rates, shape: Shape
+) -> Sequence[Piece]:
+    """The first of them, as many as computing meanwhile would save less than half a step of: a step cannot be
+    interrupted when the load is done.
+    """
+    sizes, count = list(backlog), 0
+    for tier, group in groupby(pieces, key=lambda piece: piece.tier):
+        run = list(group)
+        start, tokens = run[0].first * shape.block_size, (run[-1].end - run[0].first) * shape.block_size
+        sizes[tier] += (run[-1].end - run[0].first) * shape.block_bytes
+        step = rates.compute_seconds(start, min(shape.step_tokens, tokens))
+        load, compute = rates.queue_seconds(tier, sizes[tier]), rates.compute_seconds(start, tokens)
+        # Both together take load x compute / (load + compute), so this is what they save.
+        if not load / (1 + compute / load) <= step / 2:
+            break
+        count += len(run)
+    return pieces[:count]
 
 
 def _from_the_end(
-    pieces: Sequence[Piece],
-    start: int,
-    block_size: int,
-    block_bytes: int,
-    backlog: Sequence[int],
-    rates: Rates,
-) -> list[Piece]:
+    pieces: Sequence[Piece], begin: float, backlog: Sequence[int], rates: Rates, shape: Shape
+) -> Sequence[Piece]:
+    """Computing starts with the first of them, `begin` seconds from now."""
     sizes = list(backlog)
     chosen: list[Piece] = []
+    too_slow: set[int] = set()
     for piece in reversed(pieces):
-        size = piece.blocks * block_bytes
+        if piece.tier in too_slow:
+            continue
+        size = piece.blocks * shape.block_bytes
         sizes[piece.tier] += size
-        done = piece.end * block_size
+        tokens = (piece.end - pieces[0].first) * shape.block_size
         there = max(rates.queue_seconds(piece.tier, sizes[piece.tier]), rates.load_seconds(piece.tier, size))
-        if there > rates.compute_seconds(start, done - start):
-            break
-        chosen.append(piece)
+        if there > begin + rates.compute_seconds(pieces[0].first * shape.block_size, tokens):
+            too_slow.add(piece.tier)
+        else:
+            chosen.append(piece)
     return chosen[::-1]

@@ -21,7 +21,7 @@ class Counts:
     def decided(self, fetch: Fetch) -> None:
         if not fetch.pieces:
             self.decisions.compute += bool(fetch.there)
-        elif fetch.patient:
+        elif all(piece.awaited for piece in fetch.pieces) and len(fetch.pieces) == len(fetch.there):
             self.decisions.load += 1
         else:
             self.decisions.both += 1

@@ -7,11 +7,13 @@ from functools import partial
 
 from penstock.core.transfer import Moved, TransferKind
 from penstock.kv.pool import BlockPool
+from penstock.kv.tiers.choose import choose
 from penstock.kv.tiers.contract import Index
 from penstock.kv.tiers.counts import Counts
 from penstock.kv.tiers.fetch import Fetch
 from penstock.kv.tiers.pieces import Piece, State
 from penstock.kv.tiers.rates import Rates
+from penstock.kv.tiers.shape import Shape
 from penstock.kv.tiers.stores import Stores
 from penstock.kv.tiers.transfers import Transfers
 
@@ -31,7 +33,7 @@ class Loader:
         stores: Stores,
         rates: Rates,
         counts: Counts,
-        block_bytes: int,
+        shape: Shape,
         clock: Callable[[], float],
     ) -> None:
         self.backlog = [0] * len(counts.tiers)
@@ -42,9 +44,11 @@ class Loader:
         self._stores = stores
         self._rates = rates
         self._counts = counts
-        self._block_bytes = block_bytes
+        self._shape = shape
         self._clock = clock
         self._loading = [0] * len(counts.tiers)
+        self._issued: dict[Piece, Fetch] = {}
+        """Under way and not given up, in the order in which they were begun."""
         self._fetches: list[Fetch] = []
 
     def begin(self, fetch: Fetch) -> None:
@@ -65,20 +69,24 @@ class Loader:
                 self._index.release(piece.slots)
 
     def turn(self) -> None:
-        if self._fetches:
+        if self._issued:
             self._give_up_stalled()
-            self._fetches = [fetch for fetch in self._fetches if fetch.pieces]
+        if self._fetches:
+            self._fetches = [fetch for fetch in self._fetches if fetch.pieces or fetch.open]
             self._issue()
 
     def _issue(self) -> None:
         for fetch in self._fetches:
-            while (piece := fetch.next_waiting()) and self._loading[piece.tier] < LOADS:
+            while piece := fetch.next_waiting(self._free()):
                 self._load(fetch, piece)
+
+    def _free(self) -> set[int]:
+        return {tier for tier, loading in enumerate(self._loading) if loading < LOADS}
 
     def _load(self, fetch: Fetch, piece: Piece) -> None:
         tier = piece.tier
-        self.backlog[tier] += piece.blocks * self._block_bytes
-        self._loading[tier] += 1
+        self._count(piece, 1)
+        self._issued[piece] = fetch
         expected = self._rates.queue_seconds(tier, self.backlog[tier])
         piece.state = State.ISSUED
         size = fetch.block_size
@@ -92,32 +100,61 @@ class Loader:
 
     def _loaded(self, fetch: Fetch, piece: Piece, moved: Moved) -> None:
         tier = piece.tier
-        self._loading[tier] -= 1
-        self.backlog[tier] -= piece.blocks * self._block_bytes
+        if self._issued.pop(piece, None):
+            self._count(piece, -1)
         if self._index is not None:
             self._index.release(piece.slots)
         wanted = piece in fetch.pieces
         if wanted or moved.done or moved.error:
             self._counts.loaded(tier, moved)
         if moved.done:
-            self._rates.loaded(tier, moved.bytes, moved.seconds)
             piece.state = State.LOADED
+            stalled = self._rates.stalls(tier)
+            self._rates.loaded(tier, moved.bytes, moved.seconds)
+            for each in self._fetches:
+                if stalled or each is fetch:
+                    self._reconsider(each)
         elif wanted:
             fetch.pieces.remove(piece)
         if not moved.done and piece.key and (wanted or moved.error):
             self._stores.forget(tier, piece.key)
 
+    def _count(self, piece: Piece, more: int) -> None:
+        self._loading[piece.tier] += more
+        self.backlog[piece.tier] += more * piece.blocks * self._shape.block_bytes
+
     def _give_up_stalled(self) -> None:
-        """A load that does not end is left to itself; the sequence gets other blocks and computes."""
+        """A load that does not end is left to itself, and another may have its turn; the sequence gets other
+        blocks and computes.
+        """
         now, pool = self._clock(), self._pool
-        for fetch in self._fetches:
-            for piece in [p for p in fetch.pieces if p.state is State.ISSUED and now >= p.overdue]:
+        for piece, fetch in [each for each in self._issued.items() if now >= each[0].overdue]:
+            if piece in fetch.pieces:
                 if pool.available < piece.blocks:
-                    return
+                    continue
                 fetch.pieces.remove(piece)
-                # Those that wait for their turn behind it are not waited for either.
-                fetch.patient = False
-                self._counts.failed(piece.tier)
                 for at in range(piece.first, piece.end):
                     pool.release((fetch.blocks[at],))
                     fetch.blocks[at] = pool.take()
+                self._counts.failed(piece.tier)
+            piece.state = State.GIVEN_UP
+            del self._issued[piece]
+            self._count(piece, -1)
+            self._give_up_waiting(piece.tier)
+            self._transfers.cancel([piece.id])
+
+    def _give_up_waiting(self, tier: int) -> None:
+        """What waits for its turn in a tier that stalls may wait for ever: it is computed."""
+        self._rates.stalled(tier)
+        for fetch in self._fetches:
+            fetch.give_up(tier)
+
+    def _reconsider(self, fetch: Fetch) -> None:
+        """A tier has answered: perhaps it is faster than it seemed when a part was to be computed, or is over
+        a stall.
+        """
+        left = fetch.left()
+        if all(piece.awaited for piece in left):
+            return
+        fetch.choose(choose(left, self.backlog, self._rates, self._shape))
+        self.drop(piece for piece in left if piece.slots and piece not in fetch.pieces)

@@ -19,6 +19,7 @@ class State(Enum):
     WAITING = 0
     ISSUED = 1
     LOADED = 2
+    GIVEN_UP = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +33,8 @@ class Piece:
     """RAM."""
     key: bytes = b""
     """Tiers that go by name."""
+    awaited: bool = False
+    """Computing stops here until it is there. Else, what has not begun when computing comes is computed."""
     state: State = State.WAITING
     id: int = 0
     """Of its transfer, once issued."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from penstock.core import TierKind
@@ -29,6 +30,7 @@ class Rates:
         self._bandwidth = [GUESSED[kind] for kind in kinds]
         self._learned = [0] * len(kinds)
         """Loads that a bandwidth is the mean of; the guess is none."""
+        self._stalled = [False] * len(kinds)
         self._remote = [kind is TierKind.REMOTE for kind in kinds]
         self._probe = [0.0] * len(kinds)
         self._a, self._b = seconds_per_token, 0.0
@@ -69,7 +71,15 @@ class Rates:
             per_byte = MEMORY_RARE / self._bandwidth[tier] + (1 - MEMORY_RARE) * seconds / size
             self._bandwidth[tier] = min(1 / per_byte, GUESSED[TierKind.REMOTE])
 
+    def stalled(self, tier: int) -> None:
+        """A load did not end. Nothing is expected of the tier until one does."""
+        self._stalled[tier] = True
+
+    def stalls(self, tier: int) -> bool:
+        return self._stalled[tier]
+
     def _learn(self, tier: int, size: int, seconds: float, memory: float) -> None:
+        self._stalled[tier] = False
         if size and seconds > 0:
             rate = size / seconds
             # The mean of times and not of rates: one slow load weighs as much as it took.
@@ -78,11 +88,11 @@ class Rates:
 
     def load_seconds(self, tier: int, size: int) -> float:
         """Of one transfer by itself."""
-        return size / self._bandwidth[tier]
+        return math.inf if self._stalled[tier] else size / self._bandwidth[tier]
 
     def queue_seconds(self, tier: int, size: int) -> float:
         """Of many transfers one after another."""
-        return size / (self._bandwidth[tier] * (LANES_NAMED if tier != RAM else 1.0))
+        return self.load_seconds(tier, size) / (LANES_NAMED if tier != RAM else 1.0)
 
     # Asking ---------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from functools import partial
 from penstock.core.transfer import RAM, Moved, TransferKind
 from penstock.kv.pool import BlockPool
 from penstock.kv.tiers.counts import Counts
+from penstock.kv.tiers.fetch import Fetch
 from penstock.kv.tiers.pieces import Piece
 from penstock.kv.tiers.rates import Rates
 from penstock.kv.tiers.transfers import Transfers
@@ -19,6 +20,8 @@ INTERVAL = 1.0
 """Seconds between the end of a trial and the next one of the tier, at least."""
 SHARE = 20.0
 """Times as long as a trial took, at least: what it takes from the tier's other work is a twentieth."""
+LONGEST = 60.0
+"""Seconds after which a trial that has not ended is not waited for."""
 SPARE = 4
 """A trial takes no blocks unless so many times as many are free."""
 
@@ -34,17 +37,20 @@ class Trials:
         self._clock = clock
         self._due = [-math.inf] * len(counts.tiers)
 
-    def consider(self, piece: Piece) -> None:
-        """What this piece holds is computed, because its tier seems too slow.
+    def consider(self, fetch: Fetch) -> None:
+        """What some tier has is computed, because the tier seems too slow. RAM does not stall."""
+        used = {RAM, *(piece.tier for piece in fetch.pieces)}
+        unused = next((piece for piece in reversed(fetch.there) if piece.tier not in used), None)
+        if unused is not None:
+            self._try(unused)
 
-        RAM is not tried: it does not stall.
-        """
-        tier, pool = piece.tier, self._pool
-        if tier == RAM or self._clock() < self._due[tier] or pool.available < SPARE * piece.blocks:
+    def _try(self, piece: Piece) -> None:
+        tier, pool, now = piece.tier, self._pool, self._clock()
+        if now < self._due[tier] or pool.available < SPARE * piece.blocks:
             return
-        self._due[tier] = math.inf
+        self._due[tier] = now + LONGEST
         blocks = [pool.take() for _ in range(piece.blocks)]
-        done = partial(self._done, tier, self._clock())
+        done = partial(self._done, tier, now)
         self._transfers.begin(TransferKind.LOAD, tier, done, blocks=blocks, keys=piece.key)
         pool.release(blocks)
 
