@@ -6,8 +6,9 @@ A tier may make a request slower than computing would: a load that takes longer 
 compete with computing. The bar is 5%. One server without tiers stays for the whole run, beside it one with
 the tier in question; each turn sends a workload to both, one after the other, the first one alternating. The
 engine's own prefix cache is off, so without a tier everything is computed. Slow tiers are Redis behind a
-proxy that passes so many MB/s, or nothing at all for some seconds. S3 is moto's server, which is slow and
-takes its time from the same CPUs.
+proxy that passes so many MB/s, or nothing at all for some seconds. S3 is moto's server. A remote store is
+on another machine in real life, so with these the servers under test have one CPU, and stores, proxies and the
+client the others. With local tiers they have all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,15 +125,19 @@ def s3() -> Iterator[Place]:
         yield Place(f"s3://{stores.BUCKET}/kv,endpoint=http://127.0.0.1:{port},allow_http=true")
 
 
-TIERS: dict[str, Callable[[Path], Opened]] = {
+LOCAL: dict[str, Callable[[Path], Opened]] = {
+    "ram": lambda _: nullcontext(Place("ram:2GiB")),
     "disk": disk,
     "disk-cold": cold_disk,
+}
+REMOTE: dict[str, Callable[[Path], Opened]] = {
     "redis": lambda _: redis(),
     "redis-20MB/s": lambda _: redis(lambda port: stores.Link(port, 20 * MB)),
     "redis-5MB/s": lambda _: redis(lambda port: stores.Link(port, 5 * MB)),
     "redis-stalling": lambda _: redis(lambda port: stores.Link(port, 1e9, STALL_S, STALL_PERIOD_S)),
     "s3": lambda _: s3(),
 }
+TIERS = {**LOCAL, **REMOTE}
 
 
 @dataclass(slots=True)
@@ -209,16 +214,32 @@ def main() -> None:
     about = facts.gather(parsed.peers.expanduser(), (), sys.argv)
     about["versions"]["redis"] = first_line_with_digit([stores.REDIS, "--version"]) or "none"
     found: list[Pair] = []
-    with tempfile.TemporaryDirectory(dir=parsed.directory) as name:
-        wait_until_quiet(parsed.quiet_wait, MAX_FOREIGN)
-        with Server(serve_words(parsed), (), Path(name) / "without.log") as without:
-            for tier in parsed.tiers:
-                if reason := stores.missing(tier.partition("-")[0]):
-                    print(f"{tier}: skipped, {reason}")
-                    continue
-                found += measure(tier, without, sizes, parsed)
-                data = [pair.as_data() for pair in found]
-                facts.write(stem, lines(found, about, sizes), {**about, "measured": data})
+    everything = os.sched_getaffinity(0)
+    apart = {min(everything)} if len(everything) > 1 else everything
+    wait_until_quiet(parsed.quiet_wait, MAX_FOREIGN)
+    for kinds, cpus in ((LOCAL, everything), (REMOTE, apart)):
+        os.sched_setaffinity(0, everything - cpus or everything)
+        for pairs in measured([tier for tier in parsed.tiers if tier in kinds], cpus, sizes, parsed):
+            found += pairs
+            data = [pair.as_data() for pair in found]
+            facts.write(stem, lines(found, about, sizes), {**about, "measured": data})
+
+
+def measured(
+    tiers: Sequence[str], cpus: Collection[int], sizes: Sizes, parsed: argparse.Namespace
+) -> Iterator[list[Pair]]:
+    """Tier by tier; servers under test have these CPUs."""
+    reasons = {tier: stores.missing(tier.partition("-")[0]) for tier in tiers}
+    print(*(f"{tier}: skipped, {reason}\n" for tier, reason in reasons.items() if reason), sep="", end="")
+    there = [tier for tier in tiers if not reasons[tier]]
+    if not there:
+        return
+    with (
+        tempfile.TemporaryDirectory(dir=parsed.directory) as name,
+        Server(serve_words(parsed), cpus, Path(name) / "without.log") as without,
+    ):
+        for tier in there:
+            yield measure(tier, without, cpus, sizes, parsed)
 
 
 def serve_words(parsed: argparse.Namespace) -> list[str]:
@@ -226,10 +247,12 @@ def serve_words(parsed: argparse.Namespace) -> list[str]:
     return [*words, "--kv-cache-memory-bytes", "512MiB"]
 
 
-def measure(tier: str, without: Server, sizes: Sizes, parsed: argparse.Namespace) -> list[Pair]:
+def measure(
+    tier: str, without: Server, cpus: Collection[int], sizes: Sizes, parsed: argparse.Namespace
+) -> list[Pair]:
     with tempfile.TemporaryDirectory(dir=parsed.directory) as name, TIERS[tier](Path(name)) as place:
         words = [*serve_words(parsed), "--kv-tier", place.tier]
-        with Server(words, (), Path(name) / "server.log") as server:
+        with Server(words, cpus, Path(name) / "server.log") as server:
             pairs = [Pair(tier, workload, Batches(), Batches()) for workload in WORKLOADS]
             for each in (without, server):  # Buffers and code, not what is measured.
                 complete_all(each.port, MODEL, [tokens(random.Random(tier), 300)], OUTPUT, 1)
@@ -278,6 +301,7 @@ def lines(found: Sequence[Pair], about: Mapping[str, Any], sizes: Sizes) -> list
         "",
         *facts.said(about),
         f"* long prompts of {sizes.long:,} tokens; {sizes.turns} turns, by turns with a server without tiers",
+        "* of remote tiers, stores and client have CPUs of their own; the servers have one",
         f"* stalling: nothing passes for {STALL_S:.0f} of {STALL_PERIOD_S:.0f} seconds",
         "",
         "Worst first. Times to the first token are medians of the turns after the first, in which nothing",
