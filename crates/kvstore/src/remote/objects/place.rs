@@ -171,9 +171,21 @@ fn s3(url: &Url, options: &Options, own: &Own) -> Result<Arc<dyn ObjectStore>, S
         AmazonS3ConfigKey,
         AmazonS3ConfigKey::Client,
         url,
-        options,
+        &signing(options, own),
         own
     )
+}
+
+/// Payloads are signed where the connection is not encrypted, unless the options say otherwise. Elsewhere that protects nothing and takes a third of
+/// what a store costs; what is read is verified in any case.
+fn signing(options: &Options, own: &Own) -> Options {
+    const NAME: &str = "unsigned_payload";
+    let mut options = options.clone();
+    let given = |name: &String| name.to_ascii_lowercase().ends_with(NAME);
+    if !own.allow_http && !options.keys().any(given) {
+        options.insert(NAME.to_owned(), "true".to_owned());
+    }
+    options
 }
 
 fn google(url: &Url, options: &Options, own: &Own) -> Result<Arc<dyn ObjectStore>, String> {
@@ -241,4 +253,28 @@ fn shown(url: &Url) -> String {
     // refused for URLs that have no host; those have no password
     let _ = url.set_password(None);
     url.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unsigned(given: &[(&str, &str)]) -> Option<String> {
+        let pairs = given.iter().map(|&(name, value)| (name.into(), value.into()));
+        let mut options: Options = pairs.collect();
+        let own = Own::take(&mut options).unwrap();
+        let mut signing = signing(&options, &own).into_iter();
+        signing.find_map(|(name, value)| name.ends_with("unsigned_payload").then_some(value))
+    }
+
+    #[test]
+    fn payloads_are_signed_where_the_connection_is_not_encrypted() {
+        assert_eq!(unsigned(&[]).as_deref(), Some("true"));
+        assert_eq!(unsigned(&[("allow_http", "true")]), None);
+        for name in ["unsigned_payload", "AWS_unsigned_payload"] {
+            assert_eq!(unsigned(&[(name, "false")]).as_deref(), Some("false"));
+        }
+        let plain = [("allow_http", "true"), ("unsigned_payload", "true")];
+        assert_eq!(unsigned(&plain).as_deref(), Some("true"));
+    }
 }
