@@ -260,7 +260,9 @@ mod tests {
     use super::*;
 
     fn unsigned(given: &[(&str, &str)]) -> Option<String> {
-        let pairs = given.iter().map(|&(name, value)| (name.into(), value.into()));
+        let pairs = given
+            .iter()
+            .map(|&(name, value)| (name.into(), value.into()));
         let mut options: Options = pairs.collect();
         let own = Own::take(&mut options).unwrap();
         let mut signing = signing(&options, &own).into_iter();
