@@ -458,4 +458,10 @@ def test_answers_of_a_slow_tier_are_waited_for_as_long_as_they_are_worth() -> No
     assert patience(6) == pytest.approx(0.05 * 2 * BLOCK * 1e-3), "what the pool has is not computed"
     for _ in range(20):
         world.tiers.rates.probed(1, 0.0)
-    assert patience(0) == pytest.approx(0.1)
+    assert patience(0) == pytest.approx(0.05), "half of that for one that is quick, in case it has stopped"
+    for _ in range(20):
+        world.tiers.rates.probed(1, 0.008)
+    world.tiers.rates._a = 1.0
+    assert patience(0) == pytest.approx(0.1), "and all of it for a long prompt"
+    world.tiers.rates._a = 0.16 / (8 * BLOCK)
+    assert patience(0) == pytest.approx(8 * 0.008, rel=0.01)

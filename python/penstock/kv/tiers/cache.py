@@ -38,6 +38,10 @@ from penstock.kv.tiers.trials import Trials
 PROBE_PATIENCE = 0.1
 """Seconds that a request waits for what tiers say of its prompt. No answer counts as one that took so long.
 """
+PROBE_JITTER, PROBE_LEAST = 8.0, 0.05
+"""Times as long as answers usually take, and seconds: what is waited for tiers that are quick to say it, for
+one of them may have stopped.
+"""
 PROBE_SHARE = 0.05
 """Of what computing takes: how long it waits for tiers that usually take longer than that to say it."""
 
@@ -100,7 +104,11 @@ class TierCache:
         """Seconds that the answers to probes of these blocks are worth."""
         size, rates = self._shape.block_size, self.rates
         worth = PROBE_SHARE * rates.compute_seconds(first * size, (end - first) * size)
-        return PROBE_PATIENCE if rates.probe_seconds <= worth else min(PROBE_PATIENCE, worth)
+        usual = rates.probe_seconds
+        if not usual:
+            return PROBE_PATIENCE
+        quick = max(PROBE_JITTER * usual, PROBE_LEAST) if usual <= worth else 0.0
+        return min(PROBE_PATIENCE, max(worth, quick))
 
     def settled(self, fetch: Fetch) -> bool:
         return not fetch.probes or self._clock() >= fetch.overdue
