@@ -3,12 +3,12 @@
     python benchmarks/kv_choice.py [--quick] [--tiers disk redis ...] [--directory DIR]
 
 A tier may make a request slower than computing would: a load that takes longer than it should, stores that
-compete with computing. The bar is 5%. One server without tiers stays for the whole run, beside it one with
-the tier in question; each turn sends a workload to both, one after the other, the first one alternating. The
-engine's own prefix cache is off, so without a tier everything is computed. Slow tiers are Redis behind a
-proxy that passes so many MB/s, or nothing at all for some seconds. S3 is moto's server. A remote store is
-on another machine in real life, so with these the servers under test have one CPU, and stores, proxies and
-the client the others. With local tiers they have all.
+compete with computing. The bar is 5%. One server without tiers stays for all local or all remote tiers,
+beside it one with the tier in question; each turn sends a workload to both, one after the other, the first
+one alternating. The engine's own prefix cache is off, so without a tier everything is computed. Slow tiers
+are Redis behind a proxy that passes so many MB/s, or nothing at all for some seconds. S3 is moto's server.
+A remote store is on another machine in real life, so with these the servers under test have one CPU, and
+stores, proxies and the client the others. With local tiers they have all.
 """
 
 from __future__ import annotations

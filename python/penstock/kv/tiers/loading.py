@@ -137,7 +137,6 @@ class Loader:
                     pool.release((fetch.blocks[at],))
                     fetch.blocks[at] = pool.take()
                 self._counts.failed(piece.tier)
-            piece.state = State.GIVEN_UP
             del self._issued[piece]
             self._count(piece, -1)
             self._give_up_waiting(piece.tier)

@@ -19,7 +19,6 @@ class State(Enum):
     WAITING = 0
     ISSUED = 1
     LOADED = 2
-    GIVEN_UP = 3
 
 
 @dataclass(slots=True, eq=False)
