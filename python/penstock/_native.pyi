@@ -70,7 +70,7 @@ class KvParts:
 
     The options are an object of `path`, `limit_bytes`, `daily_write_bytes` (or none), `chunk_blocks` and
     `identity` (that of identity.json). What goes wrong in `load` and `store` is a `PartsError` of
-    `penstock.direct`, with what the callback raised as its cause.
+    `penstock.gds`, with what the callback raised as its cause.
     """
 
     PAYLOAD_AT: int

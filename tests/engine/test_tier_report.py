@@ -10,7 +10,7 @@ from penstock.core.transfer import Moved
 from penstock.engine.report import tier_report
 from penstock.engine.tiers import flush
 from penstock.kv.pool import BlockPool
-from penstock.kv.tiers import NoTiers, Shape, TierCache
+from penstock.kv_tiers import NoTiers, Shape, TierCache
 
 from tests.fakes.executor import FakeExecutor
 

@@ -9,7 +9,7 @@ from threading import Condition
 from typing import cast
 
 import pytest
-from penstock.comm import Line
+from penstock.ranks import Line
 from penstock.executor.exits import Exit
 from penstock.executor.nodes.crew import Crew
 from penstock.executor.nodes.messages import (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.comm import SharedFiles
+from penstock.ranks import SharedFiles
 from penstock.core import PenstockError, Ranks
 from penstock.executor.wiring import PIPE_SLOTS, parts, wire
 

@@ -10,11 +10,11 @@ from random import Random
 import pytest
 from penstock.core import TierKind
 from penstock.core.transfer import RAM
-from penstock.kv.tiers.choose import choose
-from penstock.kv.tiers.loading import LOADS
-from penstock.kv.tiers.pieces import Piece, chunks_to_ask, parts_to_ask, reach
-from penstock.kv.tiers.rates import Rates
-from penstock.kv.tiers.shape import Shape
+from penstock.kv_tiers.choose import choose
+from penstock.kv_tiers.loading import LOADS
+from penstock.kv_tiers.pieces import Piece, chunks_to_ask, parts_to_ask, reach
+from penstock.kv_tiers.rates import Rates
+from penstock.kv_tiers.shape import Shape
 
 WORSE = 2.0
 """Times as long as the best of all choices: pieces of several tiers by turns are chosen run by run."""

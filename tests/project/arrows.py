@@ -10,45 +10,48 @@ RUST: dict[str, set[str]] = {
     "memory": set(),
     "kernels": {"memory"},
     "prefix": set(),
-    "protocol": set(),
+    "openai": set(),
+    "wire": set(),
     "text": {"formats"},
     "comm": set(),
     "kvstore": {"memory"},
     "decoder": {"comm", "formats", "kernels"},
-    "fleet": {"protocol"},
-    "gateway": {"fleet", "protocol", "text"},
-    "loadgen": {"protocol"},
-    "simengine": {"prefix", "protocol", "text"},
+    "engine-client": {"wire"},
+    "server": {"engine-client", "openai", "text", "wire"},
+    "loadgen": {"openai"},
+    "sim": {"openai", "prefix", "text", "wire"},
     # bindings of all of them
     "native": {
         "comm",
         "decoder",
-        "fleet",
         "formats",
-        "gateway",
         "kernels",
         "kvstore",
         "loadgen",
         "prefix",
-        "protocol",
-        "simengine",
+        "sim",
+        "server",
+        "openai",
+        "wire",
+        "engine-client",
         "text",
     },
 }
 
 # Packages and modules of python/penstock. `config` and `core` are open to all.
 OPEN = {"config", "core"}
-ROOMS_BELOW_ENGINE = {"executor", "kv", "model", "scheduler", "wire"}
+ROOMS_BELOW_ENGINE = {"executor", "kv", "kv_tiers", "model", "scheduler", "wire"}
 PYTHON: dict[str, set[str]] = {
     "core": set(),
     "config": set(),
     "wire": set(),
     "kv": set(),
-    "scheduler": {"kv"},
-    "comm": set(),
-    "executor": {"comm"},
-    "direct": set(),
-    "worker": {"comm", "model"},
+    "kv_tiers": {"kv"},
+    "scheduler": {"kv", "kv_tiers"},
+    "ranks": set(),
+    "executor": {"ranks"},
+    "gds": set(),
+    "worker": {"model", "ranks"},
     "model": set(),
     "engine": ROOMS_BELOW_ENGINE,
     "llm": {"engine", *ROOMS_BELOW_ENGINE},
@@ -59,14 +62,14 @@ PYTHON: dict[str, set[str]] = {
 }
 
 # Rooms that call the compiled extension. The scheduler gets what it needs handed in and runs without it.
-NATIVE = {"bench", "cli", "comm", "direct", "engine", "executor", "kv", "llm", "model", "worker"}
+NATIVE = {"bench", "cli", "engine", "executor", "gds", "kv_tiers", "llm", "model", "ranks", "worker"}
 
 # Third-party packages of the base install and the rooms that may import them.
 BASE: dict[str, set[str]] = {"yaml": {"config"}}
 # Those of extras and the rooms that may import them, inside a function: all else works without them.
 EXTRAS: dict[str, set[str]] = {
     "huggingface_hub": {"cli", "model"},
-    "kvikio": {"direct"},
+    "kvikio": {"gds"},
     "matplotlib": {"bench"},
     "ray": {"executor"},
 }

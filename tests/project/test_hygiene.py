@@ -13,7 +13,7 @@ UNSAFE = {
     "comm": "shared memory and futexes",
     "formats": "memory-mapping checkpoints",
     "kvstore": "slices of the RAM tier's memory, reads and writes of scattered blocks",
-    "fleet": "calls of libc: signals and the death of the parent",
+    "engine-client": "calls of libc: signals and the death of the parent",
 }
 # Temporary directories count too: they are somebody's machine as well.
 MACHINE_PATH = re.compile(r"(?<![\w.$}~*-])/(?:work|root|tmp|home/[a-z]\w*|Users/\w+)/")

@@ -1,4 +1,4 @@
-"""The file that `crates/simengine` is held to says what the scheduler does today."""
+"""The file that `crates/sim` is held to says what the scheduler does today."""
 
 import json
 

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 from penstock.core import FinishReason, Request, TierKind, TierStats
 from penstock.core.transfer import RAM, Transfer, TransferKind
-from penstock.kv.tiers import Shape, TierCache
-from penstock.kv.tiers.loading import LOADS
+from penstock.kv_tiers import Shape, TierCache
+from penstock.kv_tiers.loading import LOADS
 
 from tests.fakes.executor import FakeExecutor, hash_root
 from tests.fakes.index import FakeIndex

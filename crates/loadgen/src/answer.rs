@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use penstock_protocol::sse_reader::{Event, EventReader};
+use penstock_openai::sse_reader::{Event, EventReader};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;

@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 /// Runs the front door with its configuration (JSON) until it is drained; returns the process's exit code.
 #[pyfunction]
 fn front_door(py: Python<'_>, config_json: String) -> PyResult<i32> {
-    py.detach(|| penstock_gateway::run(&config_json))
+    py.detach(|| penstock_server::run(&config_json))
         .map_err(|e| PyRuntimeError::new_err(e.to_string()))
 }
 

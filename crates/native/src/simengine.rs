@@ -1,6 +1,6 @@
 //! Simulated engines for the command line.
 
-use penstock_simengine::SimError;
+use penstock_sim::SimError;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -14,13 +14,13 @@ fn error(e: SimError) -> PyErr {
 /// Runs OpenAI servers with modelled timing until a signal; returns the process's exit code.
 #[pyfunction]
 pub(crate) fn sim_serve(py: Python<'_>, config_json: &str) -> PyResult<i32> {
-    py.detach(|| penstock_simengine::serve_http(config_json))
+    py.detach(|| penstock_sim::serve_http(config_json))
         .map_err(error)
 }
 
 /// Runs an engine with modelled timing behind a front door's socket; returns the process's exit code.
 #[pyfunction]
 pub(crate) fn sim_wire(py: Python<'_>, socket: &str, config_json: &str) -> PyResult<i32> {
-    py.detach(|| penstock_simengine::serve_wire(socket, config_json))
+    py.detach(|| penstock_sim::serve_wire(socket, config_json))
         .map_err(error)
 }

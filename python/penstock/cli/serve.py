@@ -67,7 +67,7 @@ def run(configuration: dict[str, object]) -> int:
 
 
 def front_door(config: Config, info: ModelInfo, engine: dict[str, object]) -> dict[str, object]:
-    """The configuration of `crates/gateway`; ARCHITECTURE.md has its fields, `engine` included."""
+    """The configuration of `crates/server`; ARCHITECTURE.md has its fields, `engine` included."""
     server, generation = config.server, info.generation
     defaults: dict[str, object] = {
         "temperature": generation.temperature,

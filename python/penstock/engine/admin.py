@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from penstock.core import KvAction, KvCommand, KvOutcome, KvReply, TierReport
 from penstock.kv import BlockPool, PrefixCache
-from penstock.kv.tiers import Tiers
+from penstock.kv_tiers import Tiers
 from penstock.wire.report import report_fields
 
 REPORT_S = 1.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 
 from penstock.core import TierReport, TierState
-from penstock.kv.tiers import Tiers
+from penstock.kv_tiers import Tiers
 
 STATES = {"closed": TierState.SERVING, "open": TierState.SKIPPED, "trying": TierState.TRYING}
 

@@ -20,7 +20,7 @@ from penstock.engine.sizing import KvSizes, plan_ranks, size_kv
 from penstock.engine.tiers import open_tiers
 from penstock.executor import Executor
 from penstock.kv import BlockPool, PrefixCache
-from penstock.kv.tiers import Tiers
+from penstock.kv_tiers import Tiers
 from penstock.model import ModelInfo, load_model
 from penstock.model.sharding import Grid, plan_grid
 from penstock.scheduler import Limits, Scheduler

@@ -11,7 +11,7 @@ from penstock.core.transfer import OpenTiers
 from penstock.engine.sizing import KvSizes
 from penstock.executor import Executor
 from penstock.kv import BlockPool
-from penstock.kv.tiers import NoTiers, Shape, TierCache, Tiers
+from penstock.kv_tiers import NoTiers, Shape, TierCache, Tiers
 
 KINDS = {"disk": TierKind.DISK, "redis": TierKind.REMOTE, "object": TierKind.REMOTE}
 FLUSH_S, CLOSE_S = 8.0, 4.0

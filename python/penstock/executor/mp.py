@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from penstock.comm import LocalParts
+from penstock.ranks import LocalParts
 from penstock.config import EngineConfig
 from penstock.core import Ranks
 from penstock.executor.processes import Processes

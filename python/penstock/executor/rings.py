@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.comm import Line, SharedFiles
+from penstock.ranks import Line, SharedFiles
 from penstock.core import Ranks
 from penstock.core.answers import Failed, decode_answer, encode_answer, is_failed
 from penstock.executor.ranks import LEAST_ANSWER, Answers, Fence

@@ -34,7 +34,7 @@ from penstock.core import (
     StepResult,
 )
 from penstock.kv import BlockPool, PoolCorruptError, PrefixCache
-from penstock.kv.tiers import NOTHING, NoTiers, Tiers
+from penstock.kv_tiers import NOTHING, NoTiers, Tiers
 from penstock.scheduler.outbox import Outbox
 from penstock.scheduler.planning import Work, build_plan
 from penstock.scheduler.sequence import NO_SLOT, Sequence

@@ -6,7 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from penstock.core import LogprobRow, Request, SlotParams, TierTokens
-from penstock.kv.tiers import NOTHING, Fetch
+from penstock.kv_tiers import NOTHING, Fetch
 
 NO_SLOT = -1
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from penstock.comm import Line, LocalParts, forget_graph_semaphores
+from penstock.ranks import Line, LocalParts, forget_graph_semaphores
 from penstock.config import shared_memory_directory
 from penstock.core import RankTask
 from penstock.core.answers import Failed, decode_answer, is_failed

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from penstock.comm import Line
+from penstock.ranks import Line
 from penstock.config import EngineConfig
 from penstock.core import RankTask, WorkerFacts
 from penstock.core.answers import Ready, encode_answer

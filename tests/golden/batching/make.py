@@ -2,7 +2,7 @@
 
     python -m tests.golden.batching.make        (from the root of the repository)
 
-`crates/simengine` must do the same. A prompt is a list of runs, each [first id, count] of consecutive ids. A
+`crates/sim` must do the same. A prompt is a list of runs, each [first id, count] of consecutive ids. A
 step is [tokens computed, running, waiting, blocks used, preemptions, prefix query tokens, prefix hit tokens,
 outputs], an output [id, finish, tokens, cached tokens].
 """

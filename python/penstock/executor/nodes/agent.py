@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.comm import Line, join_address
+from penstock.ranks import Line, join_address
 from penstock.config import EngineConfig, split_address
 from penstock.executor.nodes.messages import LIMIT, PROTOCOL_CARD, Hello, MessageError, encode
 from penstock.executor.nodes.visit import Place, RefusedError, Visit

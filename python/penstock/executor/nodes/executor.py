@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.comm import Line, LocalParts, SharedFiles
+from penstock.ranks import Line, LocalParts, SharedFiles
 from penstock.config import EngineConfig
 from penstock.core import Ranks
 from penstock.executor.nodes.crew import Crew

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.comm import Line, join_address
+from penstock.ranks import Line, join_address
 from penstock.config import split_address
 from penstock.core import PenstockError
 from penstock.executor.nodes.messages import (

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from penstock.comm import Line, LocalParts
+from penstock.ranks import Line, LocalParts
 from penstock.config import EngineConfig
 from penstock.core import PenstockError, RankTask
 from penstock.executor.exits import Exit

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.comm import Line, SharedFiles, forget_graph_semaphores, join_address
+from penstock.ranks import Line, SharedFiles, forget_graph_semaphores, join_address
 from penstock.config import EngineConfig
 from penstock.core import InvalidValueError, PenstockError, Ranks, RankTask
 from penstock.executor.ranks import LEAST_ANSWER, Fence, RanksExecutor

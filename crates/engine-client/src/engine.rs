@@ -1,0 +1,181 @@
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_wire::{KvOrder, KvReply, Ready, StepStats, TierReport, TokenRequest};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use crate::socket::EngineSocket;
+use crate::supervisor::{Shared, Stop, Supervisor};
+use crate::{
+    CommandError, EngineConfig, EngineState, FleetError, Observer, RequestStream, SubmitError,
+};
+
+/// A handle on one engine. Clones are the same engine; when the last is dropped, the engine is killed and its socket removed.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+    stops: mpsc::Sender<Stop>,
+    stall_timeout: Duration,
+    socket_path: PathBuf,
+}
+
+impl Engine {
+    /// Makes the socket, starts the engine and goes on in the background; must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// When the socket cannot be made or `argv` is empty. An engine that does not start shows in [`Engine::state`].
+    pub fn start(config: EngineConfig) -> Result<Self, FleetError> {
+        Self::start_observed(config, Arc::new(()))
+    }
+
+    /// [`Engine::start`] with somebody who hears of every stage and step.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn start_observed(
+        config: EngineConfig,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Self, FleetError> {
+        if config.argv.as_ref().is_some_and(Vec::is_empty) {
+            return Err(FleetError::EmptyArgv);
+        }
+        let socket = EngineSocket::bind(&config.socket)?;
+        let shared = Arc::new(Shared::new(observer));
+        let (stops, wanted_stops) = mpsc::channel(1);
+        let handle = Handle {
+            shared: Arc::clone(&shared),
+            stops,
+            stall_timeout: config.stall_timeout,
+            socket_path: socket.path().to_owned(),
+        };
+        tokio::spawn(
+            Supervisor {
+                config,
+                socket,
+                shared,
+            }
+            .run(wanted_stops),
+        );
+        Ok(Self {
+            handle: Arc::new(handle),
+        })
+    }
+
+    /// Where the engine stands now.
+    pub fn state(&self) -> EngineState {
+        self.handle.shared.state.borrow().clone()
+    }
+
+    /// Follows the state. Intermediate states may be missed, the latest never is.
+    pub fn watch(&self) -> watch::Receiver<EngineState> {
+        self.handle.shared.state.subscribe()
+    }
+
+    /// Waits for a ready engine and returns its limits.
+    ///
+    /// # Errors
+    /// When the engine failed for good or was stopped.
+    pub async fn wait_ready(&self) -> Result<Arc<Ready>, FleetError> {
+        let mut states = self.watch();
+        let settled = states
+            .wait_for(|state| {
+                matches!(
+                    state,
+                    EngineState::Ready(_) | EngineState::Failed { .. } | EngineState::Stopped
+                )
+            })
+            .await
+            .map_or(EngineState::Stopped, |state| state.clone());
+        settled
+            .ready()
+            .cloned()
+            .ok_or_else(|| FleetError::NotReady {
+                reason: settled.to_string(),
+            })
+    }
+
+    /// The counters of the last step; zeros until a new engine made its first.
+    pub fn stats(&self) -> StepStats {
+        self.handle.shared.progress().stats
+    }
+
+    /// What the tiers behind the pool did, as of at most about a second ago; `None` when the engine has none or is new.
+    pub fn tiers(&self) -> Option<Arc<TierReport>> {
+        self.handle.shared.tiers()
+    }
+
+    /// Whether the engine is ready and its last STEP, heartbeats included, is at most the stall timeout old; else why not.
+    ///
+    /// A stuck engine keeps its requests and its process: it may only be starved or paused, and goes on where it was. Whoever
+    /// watches the health decides whether to wait, to send requests elsewhere or to restart.
+    pub fn healthy(&self) -> Result<(), String> {
+        let state = self.handle.shared.state.borrow();
+        if state.ready().is_none() {
+            return Err(state.to_string());
+        }
+        let silence = self.handle.shared.progress().at.elapsed();
+        if silence > self.handle.stall_timeout {
+            return Err(format!(
+                "the engine is stuck: no progress for {:.0} s",
+                silence.as_secs_f64()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Sends a request to the engine. Never waits.
+    pub fn submit(&self, request: TokenRequest) -> Result<RequestStream, SubmitError> {
+        let stream = self.handle.shared.requests.submit(request)?;
+        stream.ok_or_else(|| SubmitError::NotReady {
+            reason: self.handle.shared.state.borrow().to_string(),
+        })
+    }
+
+    /// Sends an operator's order about the cache and waits for the engine's reply, for as long as the engine lives. Dropping the
+    /// future leaves the order as it is: the engine may have obeyed.
+    ///
+    /// # Errors
+    /// When no engine is ready, when it is lost before it replies, or when the order breaks the rules of the wire.
+    pub async fn command(&self, order: KvOrder) -> Result<KvReply, CommandError> {
+        let shared = &self.handle.shared;
+        let answer = shared.requests.command(order)?;
+        let answer = answer.ok_or_else(|| CommandError::NotReady {
+            reason: shared.state.borrow().to_string(),
+        })?;
+        let lost = |reason: &str| CommandError::Lost {
+            reason: reason.to_owned(),
+        };
+        match answer.await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(reason)) => Err(lost(&reason)),
+            // Unused senders are kept by what this handle shares with the supervisor.
+            Err(_) => Err(lost("the engine was shut down")),
+        }
+    }
+
+    /// Where engines connect.
+    pub fn socket_path(&self) -> &Path {
+        &self.handle.socket_path
+    }
+
+    /// Ends the engine and removes its socket: SHUTDOWN, after `timeout` SIGTERM, a second later SIGKILL. An engine that is not
+    /// ready gets SIGTERM at once. Open requests end as cancelled, or as failed when the engine does not end them in time.
+    pub async fn shutdown(&self, timeout: Duration) {
+        let (done, is_done) = oneshot::channel();
+        let stop = Stop {
+            deadline: Instant::now() + timeout,
+            done: Some(done),
+        };
+        if self.handle.stops.send(stop).await.is_ok() {
+            // The sender is dropped when the engine has ended; a value never comes.
+            let _ = is_done.await;
+        }
+    }
+}

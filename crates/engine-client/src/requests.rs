@@ -1,0 +1,189 @@
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use penstock_wire::{
+    Add, Cancel, Finish, FrameError, FrontFrame, KvCommand, KvOrder, KvReply, Output, TokenRequest,
+};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+
+/// What happens to a request. The last event of each is an output that finishes, or `Failed`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    Output(Output),
+    /// The engine was lost; the reason names the cause.
+    Failed {
+        reason: Arc<str>,
+    },
+}
+
+impl Event {
+    /// True for the last event of a request.
+    pub fn is_terminal(&self) -> bool {
+        match self {
+            Self::Output(output) => output.finish != Finish::None,
+            Self::Failed { .. } => true,
+        }
+    }
+}
+
+/// The events of one request. Dropped before the terminal one, it cancels the request.
+#[derive(Debug)]
+pub struct RequestStream {
+    id: u64,
+    events: UnboundedReceiver<Event>,
+    requests: Arc<Requests>,
+    ended: bool,
+}
+
+impl RequestStream {
+    /// The id that the engine knows the request by.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The next event; `None` after the terminal one. Cancel safe.
+    pub async fn next(&mut self) -> Option<Event> {
+        if self.ended {
+            return None;
+        }
+        let event = self.events.recv().await;
+        self.ended = event.as_ref().is_none_or(Event::is_terminal);
+        event
+    }
+}
+
+impl Drop for RequestStream {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.requests.abandon(self.id);
+        }
+    }
+}
+
+/// The engine's reply to a command, or why it was lost before one came.
+pub(crate) type Answer = Result<KvReply, Arc<str>>;
+
+/// Encoded frames on their way to the engine.
+pub(crate) type Outbox = UnboundedSender<Vec<u8>>;
+
+/// The open requests of one engine, over all its restarts: ids are never used twice.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    last_id: AtomicU64,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    open: HashMap<u64, UnboundedSender<Event>>,
+    commands: HashMap<u64, oneshot::Sender<Answer>>,
+    /// `None` while no engine is ready.
+    outbox: Option<Outbox>,
+}
+
+impl Requests {
+    /// Requests go to `outbox` from now on.
+    pub(crate) fn attach(&self, outbox: Outbox) {
+        self.lock().outbox = Some(outbox);
+    }
+
+    /// Sends the request to the engine; `None` when no engine is ready.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        request: TokenRequest,
+    ) -> Result<Option<RequestStream>, FrameError> {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut frame = Vec::new();
+        FrontFrame::Add(Add { id, request }).encode(&mut frame)?;
+        let mut table = self.lock();
+        let Some(outbox) = &table.outbox else {
+            return Ok(None);
+        };
+        // A send fails when the connection has just ended: the supervisor fails what is in the table next.
+        let _ = outbox.send(frame);
+        let (sender, events) = unbounded_channel();
+        table.open.insert(id, sender);
+        Ok(Some(RequestStream {
+            id,
+            events,
+            requests: Arc::clone(self),
+            ended: false,
+        }))
+    }
+
+    /// Sends the command to the engine; `None` when no engine is ready.
+    pub(crate) fn command(
+        &self,
+        order: KvOrder,
+    ) -> Result<Option<oneshot::Receiver<Answer>>, FrameError> {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut frame = Vec::new();
+        FrontFrame::Kv(KvCommand { id, order }).encode(&mut frame)?;
+        let mut table = self.lock();
+        let Some(outbox) = &table.outbox else {
+            return Ok(None);
+        };
+        // As in `submit`.
+        let _ = outbox.send(frame);
+        let (sender, answer) = oneshot::channel();
+        table.commands.insert(id, sender);
+        Ok(Some(answer))
+    }
+
+    /// Hands a reply to whoever waits for it. One that nobody asked for, or waits for any more, is dropped.
+    pub(crate) fn answer(&self, reply: KvReply) {
+        if let Some(sender) = self.lock().commands.remove(&reply.id) {
+            let _ = sender.send(Ok(reply));
+        }
+    }
+
+    /// Hands each output to its request. Outputs of abandoned requests are dropped.
+    pub(crate) fn deliver(&self, outputs: Vec<Output>) {
+        let mut table = self.lock();
+        for output in outputs {
+            let sender = match output.finish {
+                Finish::None => table.open.get(&output.id).cloned(),
+                _ => table.open.remove(&output.id),
+            };
+            if let Some(sender) = sender {
+                // The stream may be dropped at this very moment.
+                let _ = sender.send(Event::Output(output));
+            }
+        }
+    }
+
+    /// Fails every open request and command; new ones are refused until the next [`Requests::attach`].
+    pub(crate) fn fail_all(&self, reason: &str) {
+        let reason: Arc<str> = reason.into();
+        let mut table = self.lock();
+        table.outbox = None;
+        for (_, sender) in table.open.drain() {
+            let _ = sender.send(Event::Failed {
+                reason: Arc::clone(&reason),
+            });
+        }
+        for (_, sender) in table.commands.drain() {
+            let _ = sender.send(Err(Arc::clone(&reason)));
+        }
+    }
+
+    fn abandon(&self, id: u64) {
+        let mut table = self.lock();
+        if table.open.remove(&id).is_none() {
+            return;
+        }
+        let mut frame = Vec::new();
+        if let (Some(outbox), Ok(())) = (
+            &table.outbox,
+            FrontFrame::Cancel(Cancel { ids: vec![id] }).encode(&mut frame),
+        ) {
+            let _ = outbox.send(frame);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,35 @@
+//! OpenAI request and response bodies, errors and SSE. No IO.
+//!
+//! Requests: a body is split into its fields once ([`Fields`]), each endpoint takes the fields it understands, and
+//! what is left is held against the table of fields that change the output but are not built ([`neutral`]). Such a
+//! field is accepted at the value that changes nothing and refused by name otherwise; a field nobody knows is ignored,
+//! as OpenAI-compatible servers do.
+
+pub mod error;
+pub mod sse;
+pub mod sse_reader;
+
+mod chat;
+mod common;
+mod completion;
+mod fields;
+mod kv;
+mod neutral;
+mod response;
+mod tokenize;
+
+pub use chat::ChatRequest;
+pub use error::ApiError;
+pub use common::{Common, MaxTokens, StreamOptions};
+pub use completion::{CompletionRequest, Prompt};
+pub use fields::Fields;
+pub use kv::{KvInput, KvRequest};
+pub use response::{
+    AssistantMessage, CachedByTier, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse,
+    CompletionChoice, CompletionLogprobs, CompletionResponse, Delta, FinishReason, Model,
+    ModelList, StopReason, TokenLogprob, TokenScores, TopLogprob, Usage,
+};
+pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
+
+/// Most alternatives per position that a request may ask for.
+pub const MAX_LOGPROBS: u8 = 20;

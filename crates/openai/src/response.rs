@@ -1,0 +1,220 @@
+//! Response bodies. They borrow, so that a chunk is serialised without copying its text.
+
+use serde::{Serialize, Serializer};
+
+
+/// Why a choice ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FinishReason {
+    Stop,
+    Length,
+}
+
+/// What stopped it, beyond EOS: vLLM's `stop_reason`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum StopReason {
+    Token(u32),
+    Text(String),
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub prompt_tokens: u32,
+    pub completion_tokens: u32,
+    pub cached_tokens: u32,
+    pub cached_by_tier: Option<CachedByTier>,
+}
+
+/// Where cached tokens came from. A kind of tier that there is not has no member.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct CachedByTier {
+    pub pool: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ram: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct UsageWire {
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    total_tokens: u32,
+    prompt_tokens_details: PromptDetails,
+    completion_tokens_details: CompletionDetails,
+}
+
+#[derive(Serialize)]
+struct PromptDetails {
+    cached_tokens: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cached_tokens_by_tier: Option<CachedByTier>,
+}
+
+#[derive(Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: u32,
+}
+
+impl Serialize for Usage {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        UsageWire {
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens: self.completion_tokens,
+            total_tokens: self.prompt_tokens + self.completion_tokens,
+            prompt_tokens_details: PromptDetails {
+                cached_tokens: self.cached_tokens,
+                cached_tokens_by_tier: self.cached_by_tier,
+            },
+            completion_tokens_details: CompletionDetails {
+                reasoning_tokens: 0,
+            },
+        }
+        .serialize(serializer)
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct CompletionResponse<'a> {
+    pub id: &'a str,
+    pub object: &'static str,
+    pub created: u64,
+    pub model: &'a str,
+    pub choices: Vec<CompletionChoice<'a>>,
+    pub usage: Usage,
+}
+
+/// A choice of `/v1/completions`, in a response as in a chunk.
+#[derive(Debug, Serialize)]
+pub struct CompletionChoice<'a> {
+    pub index: u32,
+    pub text: &'a str,
+    pub logprobs: Option<&'a CompletionLogprobs>,
+    pub finish_reason: Option<FinishReason>,
+    pub stop_reason: Option<&'a StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<&'a [u32]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<&'a [u32]>,
+}
+
+/// Parallel lists, one item per token. `None`: the first token of a prompt has no probability.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct CompletionLogprobs {
+    /// Characters before the token.
+    pub text_offset: Vec<u32>,
+    pub token_logprobs: Vec<Option<f32>>,
+    pub tokens: Vec<String>,
+    pub top_logprobs: Vec<Option<TokenScores>>,
+}
+
+/// Log-probability by token text: an object with the likeliest token first. Of several tokens with one text, as halves
+/// of characters have, only the first is kept.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TokenScores(Vec<(String, f32)>);
+
+impl TokenScores {
+    pub fn insert(&mut self, token: String, logprob: f32) {
+        if self.0.iter().all(|(known, _)| *known != token) {
+            self.0.push((token, logprob));
+        }
+    }
+}
+
+impl Serialize for TokenScores {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(token, logprob)| (token, logprob)))
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct ChatResponse<'a> {
+    pub id: &'a str,
+    pub object: &'static str,
+    pub created: u64,
+    pub model: &'a str,
+    pub choices: [ChatChoice<'a>; 1],
+    pub usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<&'a [u32]>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ChatChoice<'a> {
+    pub index: u32,
+    pub message: AssistantMessage<'a>,
+    pub logprobs: Option<&'a ChatLogprobs>,
+    pub finish_reason: Option<FinishReason>,
+    pub stop_reason: Option<&'a StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<&'a [u32]>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct AssistantMessage<'a> {
+    pub role: &'static str,
+    pub content: &'a str,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ChatChunkChoice<'a> {
+    pub index: u32,
+    pub delta: Delta<'a>,
+    pub logprobs: Option<&'a ChatLogprobs>,
+    pub finish_reason: Option<FinishReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<&'a StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<&'a [u32]>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<&'a str>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ChatLogprobs {
+    pub content: Vec<TokenLogprob>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TokenLogprob {
+    pub token: String,
+    pub logprob: f32,
+    /// The token's exact bytes: `token` has replacement characters where they are not UTF-8 by themselves.
+    pub bytes: Vec<u8>,
+    pub top_logprobs: Vec<TopLogprob>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TopLogprob {
+    pub token: String,
+    pub logprob: f32,
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ModelList<'a> {
+    pub object: &'static str,
+    pub data: Vec<Model<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Model<'a> {
+    pub id: &'a str,
+    pub object: &'static str,
+    pub created: u64,
+    pub owned_by: &'static str,
+    /// Where the weights came from.
+    pub root: &'a str,
+    /// Null until the engine has said what it can hold.
+    pub max_model_len: Option<u32>,
+}

@@ -1,0 +1,184 @@
+//! What all requests share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use penstock_engine_client::Engine;
+use penstock_openai::ApiError;
+use penstock_wire::{Ready, TierKinds};
+use penstock_text::TextModel;
+
+use crate::admission::{Seat, Seats};
+use crate::config::Config;
+use crate::ids::Ids;
+use crate::metrics::{EngineView, Metrics, Rejection};
+use crate::render::Identity;
+
+/// Seconds after which a client may try again: a full queue moves in about one, a start or a drain takes longer.
+const RETRY_QUEUE: u32 = 1;
+const RETRY_ENGINE: u32 = 2;
+const RETRY_DRAIN: u32 = 5;
+
+pub(crate) struct App {
+    pub(crate) config: Config,
+    pub(crate) engine: Engine,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) ids: Ids,
+    seats: Seats,
+    /// Empty until the model's text files have been read.
+    text: OnceLock<TextModel>,
+    draining: AtomicBool,
+    started: u64,
+}
+
+/// What a ready engine allows, within the front door's own limits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) max_model_len: u32,
+    pub(crate) vocab_size: u32,
+    /// Engine requests that may be inside at once.
+    pub(crate) capacity: usize,
+    pub(crate) kv_tiers: TierKinds,
+}
+
+impl App {
+    pub(crate) fn new(config: Config, engine: Engine, metrics: Arc<Metrics>) -> Self {
+        Self {
+            config,
+            engine,
+            metrics,
+            ids: Ids::new(),
+            seats: Seats::default(),
+            text: OnceLock::new(),
+            draining: AtomicBool::new(false),
+            started: unix_now(),
+        }
+    }
+
+    /// Makes the model's text side available. Only the first call counts.
+    pub(crate) fn set_text(&self, text: TextModel) {
+        let _ = self.text.set(text);
+    }
+
+    /// 503 until the tokenizer is there.
+    pub(crate) fn text(&self) -> Result<&TextModel, ApiError> {
+        self.text.get().ok_or_else(|| {
+            ApiError::unavailable("The server is starting: no tokenizer yet.", RETRY_ENGINE)
+        })
+    }
+
+    /// From now on new generation requests are refused.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Requests inside that have not ended.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.seats.taken()
+    }
+
+    /// 404 unless `asked` is absent or served.
+    pub(crate) fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
+        let names = &self.config.served_model_names;
+        match asked {
+            Some(name) if !names.iter().any(|served| served == name) => {
+                Err(ApiError::model_not_found(name, names))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The name responses carry: what was asked for, or the first one served.
+    pub(crate) fn identity(
+        &self,
+        prefix: &str,
+        request_id: &str,
+        asked: Option<String>,
+    ) -> Identity {
+        Identity {
+            id: format!("{prefix}-{request_id}"),
+            created: unix_now(),
+            model: asked.unwrap_or_else(|| self.config.served_model_names[0].clone()),
+        }
+    }
+
+    /// Seats for `count` engine requests, or the reason why there are none.
+    pub(crate) fn admit(&self, count: usize) -> Result<(Seat, Limits), ApiError> {
+        if self.draining() {
+            self.metrics.rejected(Rejection::Draining);
+            return Err(ApiError::unavailable(
+                "The server is shutting down.",
+                RETRY_DRAIN,
+            ));
+        }
+        let limits = self.limits().ok_or_else(|| self.engine_down())?;
+        if count > limits.capacity {
+            let message = format!(
+                "prompt holds {count} prompts, more than the {} this server takes.",
+                limits.capacity
+            );
+            return Err(ApiError::invalid("prompt", message));
+        }
+        let seat = self.seats.take(count, limits.capacity);
+        let seat = seat.ok_or_else(|| {
+            self.metrics.rejected(Rejection::QueueFull);
+            ApiError::queue_full(RETRY_QUEUE)
+        })?;
+        Ok((seat, limits))
+    }
+
+    /// The error of a request that comes while no engine is ready.
+    pub(crate) fn engine_down(&self) -> ApiError {
+        self.metrics.rejected(Rejection::EngineUnavailable);
+        ApiError::unavailable(format!("No engine: {}.", self.engine.state()), RETRY_ENGINE)
+    }
+
+    /// `None` while no engine is ready.
+    pub(crate) fn limits(&self) -> Option<Limits> {
+        self.engine
+            .state()
+            .ready()
+            .map(|ready| self.limits_of(ready))
+    }
+
+    fn limits_of(&self, ready: &Ready) -> Limits {
+        let own = self.config.max_model_len.unwrap_or(u32::MAX);
+        Limits {
+            max_model_len: ready.max_model_len.min(own),
+            vocab_size: ready.vocab_size,
+            capacity: self
+                .config
+                .max_queue
+                .saturating_add(ready.max_num_seqs as usize),
+            kv_tiers: ready.kv_tiers,
+        }
+    }
+
+    /// The page of `GET /metrics`.
+    pub(crate) fn metrics_page(&self) -> String {
+        let state = self.engine.state();
+        let ready = state.ready();
+        self.metrics.render(&EngineView {
+            stats: self.engine.stats(),
+            ready: ready.map(Arc::as_ref),
+            tiers: self.engine.tiers(),
+            in_flight: self.in_flight(),
+        })
+    }
+
+    /// When the server started, in Unix seconds.
+    pub(crate) fn started(&self) -> u64 {
+        self.started
+    }
+}
+
+fn unix_now() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}

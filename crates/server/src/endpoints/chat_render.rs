@@ -1,0 +1,148 @@
+//! Pieces as chat chunks and chat responses.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use penstock_openai::{
+    AssistantMessage, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse, Delta, Usage,
+};
+use penstock_openai::sse::{ChunkWriter, Tail};
+use penstock_text::Tokenizer;
+
+use crate::generation::Piece;
+use crate::logprobs;
+use crate::render::{Identity, Render};
+
+pub(crate) struct ChatRender {
+    identity: Identity,
+    writer: ChunkWriter,
+    tokenizer: Arc<Tokenizer>,
+    with_logprobs: bool,
+    /// `Some` when token ids are shown.
+    prompt: Option<Vec<u32>>,
+    started: bool,
+}
+
+impl ChatRender {
+    /// `prompt`: the prompt's ids when the request asked to see token ids.
+    pub(crate) fn new(
+        identity: Identity,
+        tokenizer: Arc<Tokenizer>,
+        with_logprobs: bool,
+        prompt: Option<Vec<u32>>,
+    ) -> Self {
+        let writer = ChunkWriter::new(
+            &identity.id,
+            "chat.completion.chunk",
+            identity.created,
+            &identity.model,
+        );
+        Self {
+            identity,
+            writer,
+            tokenizer,
+            with_logprobs,
+            prompt,
+            started: false,
+        }
+    }
+
+    fn logprobs(&self, piece: &Piece) -> Option<ChatLogprobs> {
+        self.with_logprobs
+            .then(|| logprobs::chat(&self.tokenizer, &piece.tokens, &piece.logprobs))
+    }
+
+    /// The chunk that names the role. It leaves with the first token: clients take its arrival for the first token's.
+    fn start(&mut self, out: &mut BytesMut, usage: Option<&Usage>) {
+        self.started = true;
+        let choice = ChatChunkChoice {
+            index: 0,
+            delta: Delta {
+                role: Some("assistant"),
+                content: Some(""),
+            },
+            logprobs: None,
+            finish_reason: None,
+            stop_reason: None,
+            token_ids: None,
+        };
+        self.writer.choice(
+            out,
+            &choice,
+            Tail {
+                usage,
+                prompt_token_ids: self.prompt.as_deref(),
+            },
+        );
+    }
+
+    /// Whether a chunk would say anything: half a character gives none.
+    fn has_news(&self, piece: &Piece, usage: Option<&Usage>) -> bool {
+        let tokens_shown = self.prompt.is_some() || self.with_logprobs || usage.is_some();
+        !piece.text.is_empty()
+            || piece.finish.is_some()
+            || (tokens_shown && !piece.tokens.is_empty())
+    }
+}
+
+impl Render for ChatRender {
+    fn chunk(&mut self, out: &mut BytesMut, _index: usize, piece: &Piece, usage: Option<&Usage>) {
+        if !self.started {
+            self.start(out, usage);
+        }
+        if !self.has_news(piece, usage) {
+            return;
+        }
+        let logprobs = self.logprobs(piece);
+        let choice = ChatChunkChoice {
+            index: 0,
+            delta: Delta {
+                role: None,
+                content: Some(&piece.text),
+            },
+            logprobs: logprobs.as_ref(),
+            finish_reason: piece.finish,
+            stop_reason: piece.stop_reason.as_ref(),
+            token_ids: self.prompt.is_some().then_some(piece.tokens.as_slice()),
+        };
+        self.writer.choice(
+            out,
+            &choice,
+            Tail {
+                usage,
+                prompt_token_ids: None,
+            },
+        );
+    }
+
+    fn usage(&self, out: &mut BytesMut, usage: &Usage) {
+        self.writer.usage(out, usage);
+    }
+
+    fn response(&mut self, pieces: &[Piece], usage: Usage) -> Vec<u8> {
+        let piece = &pieces[0];
+        let logprobs = self.logprobs(piece);
+        let choice = ChatChoice {
+            index: 0,
+            message: AssistantMessage {
+                role: "assistant",
+                content: &piece.text,
+            },
+            logprobs: logprobs.as_ref(),
+            finish_reason: piece.finish,
+            stop_reason: piece.stop_reason.as_ref(),
+            token_ids: self.prompt.is_some().then_some(piece.tokens.as_slice()),
+        };
+        let response = ChatResponse {
+            id: &self.identity.id,
+            object: "chat.completion",
+            created: self.identity.created,
+            model: &self.identity.model,
+            choices: [choice],
+            usage,
+            prompt_token_ids: self.prompt.as_deref(),
+        };
+        // Plain data with string keys always serialises.
+        serde_json::to_vec(&response).unwrap_or_default()
+    }
+}

@@ -1,0 +1,173 @@
+//! Pieces as completion chunks and completion responses.
+
+use std::iter::once;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use penstock_openai::{CompletionChoice, CompletionLogprobs, CompletionResponse, Usage};
+use penstock_openai::sse::{ChunkWriter, Tail};
+use penstock_text::Tokenizer;
+
+use crate::generation::Piece;
+use crate::logprobs::append_completion;
+use crate::render::{Identity, Render};
+
+/// What a request wants to see beside the output.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Style {
+    pub(crate) echo: bool,
+    pub(crate) logprobs: bool,
+    pub(crate) token_ids: bool,
+}
+
+/// A prompt as far as responses show it; empty where they do not.
+pub(crate) struct ShownPrompt {
+    pub(crate) text: String,
+    pub(crate) tokens: Vec<u32>,
+}
+
+pub(crate) struct CompletionRender {
+    identity: Identity,
+    writer: ChunkWriter,
+    tokenizer: Arc<Tokenizer>,
+    style: Style,
+    choices: Vec<Sent>,
+}
+
+/// What has been sent of one choice.
+struct Sent {
+    prompt: ShownPrompt,
+    started: bool,
+    /// Characters of the tokens whose log-probabilities have been sent.
+    offset: u32,
+}
+
+/// A piece with what precedes it.
+struct Parts {
+    text: String,
+    logprobs: Option<CompletionLogprobs>,
+}
+
+impl CompletionRender {
+    pub(crate) fn new(
+        identity: Identity,
+        tokenizer: Arc<Tokenizer>,
+        style: Style,
+        prompts: Vec<ShownPrompt>,
+    ) -> Self {
+        let writer = ChunkWriter::new(
+            &identity.id,
+            "text_completion",
+            identity.created,
+            &identity.model,
+        );
+        let choices = prompts.into_iter().map(|prompt| Sent {
+            prompt,
+            started: false,
+            offset: 0,
+        });
+        Self {
+            identity,
+            writer,
+            tokenizer,
+            style,
+            choices: choices.collect(),
+        }
+    }
+
+    /// Puts the prompt before the first piece when it is to be echoed.
+    fn parts(&mut self, index: usize, piece: &Piece) -> Parts {
+        let sent = &mut self.choices[index];
+        let echo = self.style.echo && !std::mem::replace(&mut sent.started, true);
+        let mut parts = Parts {
+            text: String::new(),
+            logprobs: self.style.logprobs.then(Default::default),
+        };
+        if let (true, Some(out)) = (echo, &mut parts.logprobs) {
+            let rows = once(None).chain(piece.prompt_logprobs.iter().map(Some));
+            append_completion(
+                out,
+                &self.tokenizer,
+                &sent.prompt.tokens,
+                rows,
+                &mut sent.offset,
+            );
+        }
+        if let Some(out) = &mut parts.logprobs {
+            let rows = piece.logprobs.iter().map(Some);
+            append_completion(out, &self.tokenizer, &piece.tokens, rows, &mut sent.offset);
+        }
+        if echo {
+            parts.text.push_str(&sent.prompt.text);
+        }
+        parts.text.push_str(&piece.text);
+        parts
+    }
+
+    /// `first`: this is the choice's first chunk, or its only response.
+    fn choice<'a>(
+        &'a self,
+        index: usize,
+        first: bool,
+        piece: &'a Piece,
+        parts: &'a Parts,
+    ) -> CompletionChoice<'a> {
+        let token_ids = self.style.token_ids;
+        CompletionChoice {
+            index: index as u32,
+            text: &parts.text,
+            logprobs: parts.logprobs.as_ref(),
+            finish_reason: piece.finish,
+            stop_reason: piece.stop_reason.as_ref(),
+            prompt_token_ids: (token_ids && first)
+                .then_some(self.choices[index].prompt.tokens.as_slice()),
+            token_ids: token_ids.then_some(piece.tokens.as_slice()),
+        }
+    }
+}
+
+impl Render for CompletionRender {
+    fn chunk(&mut self, out: &mut BytesMut, index: usize, piece: &Piece, usage: Option<&Usage>) {
+        let first = !self.choices[index].started;
+        let parts = self.parts(index, piece);
+        self.choices[index].started = true;
+        let tokens_shown = self.style.token_ids || self.style.logprobs || usage.is_some();
+        let has_tokens = tokens_shown && !piece.tokens.is_empty();
+        if first || !parts.text.is_empty() || piece.finish.is_some() || has_tokens {
+            let choice = self.choice(index, first, piece, &parts);
+            self.writer.choice(
+                out,
+                &choice,
+                Tail {
+                    usage,
+                    prompt_token_ids: None,
+                },
+            );
+        }
+    }
+
+    fn usage(&self, out: &mut BytesMut, usage: &Usage) {
+        self.writer.usage(out, usage);
+    }
+
+    fn response(&mut self, pieces: &[Piece], usage: Usage) -> Vec<u8> {
+        let parts: Vec<Parts> = pieces
+            .iter()
+            .enumerate()
+            .map(|(index, piece)| self.parts(index, piece))
+            .collect();
+        let both = pieces.iter().zip(&parts).enumerate();
+        let response = CompletionResponse {
+            id: &self.identity.id,
+            object: "text_completion",
+            created: self.identity.created,
+            model: &self.identity.model,
+            choices: both
+                .map(|(index, (piece, parts))| self.choice(index, true, piece, parts))
+                .collect(),
+            usage,
+        };
+        // Plain data with string keys always serialises.
+        serde_json::to_vec(&response).unwrap_or_default()
+    }
+}

@@ -1,0 +1,315 @@
+//! The Prometheus text of `GET /metrics`.
+
+use std::fmt::{Display, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use penstock_wire::{Ready, StepStats, TierReport};
+
+use super::{Metrics, tiers};
+
+/// What the engine says of itself at the moment of a scrape.
+pub(crate) struct EngineView<'a> {
+    pub(crate) stats: StepStats,
+    /// `None` while no engine is ready.
+    pub(crate) ready: Option<&'a Ready>,
+    /// `None` while the engine has reported none.
+    pub(crate) tiers: Option<Arc<TierReport>>,
+    /// Admitted by the front door and not ended, over all engine states.
+    pub(crate) in_flight: usize,
+}
+
+pub(super) struct Page<'a> {
+    pub(super) out: String,
+    pub(super) labels: &'a str,
+}
+
+impl Page<'_> {
+    pub(super) fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    /// One sample with further labels, which begin with a comma.
+    pub(super) fn sample(&mut self, name: &str, more: &str, value: impl Display) {
+        let labels = self.labels;
+        let _ = writeln!(self.out, "{name}{{{labels}{more}}} {value}");
+    }
+
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.head(name, "gauge", help);
+        self.sample(name, "", value);
+    }
+
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.head(name, "counter", help);
+        self.sample(name, "", value);
+    }
+
+    fn by_source<const N: usize>(&mut self, name: &str, help: &str, values: [(&str, u64); N]) {
+        self.head(name, "counter", help);
+        for (source, value) in values {
+            self.sample(name, &format!(",source=\"{source}\""), value);
+        }
+    }
+
+    fn labelled<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        words: [&str; N],
+        values: &[AtomicU64; N],
+    ) {
+        self.head(name, "counter", help);
+        for (word, value) in words.iter().zip(values) {
+            self.sample(name, &format!(",{label}=\"{word}\""), load(value));
+        }
+    }
+}
+
+impl Metrics {
+    /// The whole page.
+    pub(crate) fn render(&self, engine: &EngineView<'_>) -> String {
+        let mut page = Page {
+            out: String::with_capacity(32 << 10),
+            labels: &self.labels,
+        };
+        self.gauges(&mut page, engine);
+        self.counters(&mut page, &engine.stats);
+        self.sources(&mut page);
+        tiers::render(&mut page, engine.tiers.as_deref());
+        self.histograms(&mut page);
+        self.process(&mut page);
+        page.out
+    }
+
+    fn gauges(&self, page: &mut Page<'_>, engine: &EngineView<'_>) {
+        let stats = &engine.stats;
+        let usage = f64::from(stats.blocks_used) / f64::from(stats.blocks_total.max(1));
+        page.gauge(
+            "vllm:num_requests_running",
+            "Requests in execution batches.",
+            stats.running,
+        );
+        page.gauge(
+            "vllm:num_requests_waiting",
+            "Requests waiting to be scheduled.",
+            stats.waiting,
+        );
+        page.gauge(
+            "vllm:kv_cache_usage_perc",
+            "KV cache in use; 1 is all of it.",
+            usage,
+        );
+        page.gauge(
+            "penstock:requests_in_flight",
+            "Admitted requests that have not ended.",
+            engine.in_flight,
+        );
+        page.gauge(
+            "penstock:engine_ready",
+            "1 while an engine takes requests.",
+            u8::from(engine.ready.is_some()),
+        );
+        if let Some(ready) = engine.ready {
+            page.head(
+                "vllm:cache_config_info",
+                "gauge",
+                "The KV cache's geometry.",
+            );
+            let geometry = format!(
+                ",block_size=\"{}\",num_gpu_blocks=\"{}\"",
+                ready.block_size, ready.num_blocks
+            );
+            page.sample("vllm:cache_config_info", &geometry, 1);
+        }
+        page.head(
+            "vllm:lora_requests_info",
+            "gauge",
+            "Adapters in use: none are supported.",
+        );
+        let adapters = ",max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"";
+        page.sample("vllm:lora_requests_info", adapters, self.started);
+    }
+
+    fn counters(&self, page: &mut Page<'_>, stats: &StepStats) {
+        page.counter(
+            "vllm:num_preemptions_total",
+            "Preemptions by the engine.",
+            stats.preemptions_total,
+        );
+        let (queries, hits) = (
+            stats.prefix_query_tokens_total,
+            stats.prefix_hit_tokens_total,
+        );
+        page.counter(
+            "vllm:prefix_cache_queries_total",
+            "Prefix cache queries, in tokens.",
+            queries,
+        );
+        page.counter(
+            "vllm:prefix_cache_hits_total",
+            "Prefix cache hits, in tokens.",
+            hits,
+        );
+        page.counter(
+            "vllm:prompt_tokens_total",
+            "Prompt tokens prefilled.",
+            load(&self.prompt_tokens),
+        );
+        page.counter(
+            "vllm:prompt_tokens_cached_total",
+            "Prompt tokens from the cache.",
+            load(&self.cached_tokens),
+        );
+        page.counter(
+            "vllm:generation_tokens_total",
+            "Tokens generated.",
+            load(&self.generation_tokens),
+        );
+        page.labelled(
+            "vllm:request_success_total",
+            "Requests ended, by reason.",
+            "finished_reason",
+            ["stop", "length", "abort", "error"],
+            &self.endings,
+        );
+        page.labelled(
+            "vllm:admission_rejections_total",
+            "Requests turned away, by reason.",
+            "reason",
+            ["queue_full", "draining", "engine_unavailable"],
+            &self.rejections,
+        );
+    }
+
+    /// Where prompt tokens came from, in vLLM's words.
+    fn sources(&self, page: &mut Page<'_>) {
+        let [ram, disk, remote] = self.tier_tokens.each_ref().map(load);
+        let behind = ram + disk + remote;
+        let cached = load(&self.cached_tokens).max(behind);
+        let prompt = load(&self.prompt_tokens).max(cached);
+        page.by_source(
+            "vllm:prompt_tokens_by_source_total",
+            "Prompt tokens by source.",
+            [
+                ("local_compute", prompt - cached),
+                ("local_cache_hit", cached - behind),
+                ("external_kv_transfer", behind),
+            ],
+        );
+        page.by_source(
+            "vllm:prompt_tokens_cached_by_source_total",
+            "Prompt tokens from the cache, by the kind of tier: device is the pool.",
+            [
+                ("device", cached - behind),
+                ("host", ram),
+                ("disk", disk),
+                ("p2p", 0),
+                ("external_unspecified", remote),
+            ],
+        );
+    }
+
+    fn histograms(&self, page: &mut Page<'_>) {
+        let all = [
+            (
+                "vllm:time_to_first_token_seconds",
+                "Arrival to first token.",
+                &self.first_token,
+            ),
+            (
+                "vllm:inter_token_latency_seconds",
+                "Between tokens of one request.",
+                &self.token_gap,
+            ),
+            (
+                "vllm:request_time_per_output_token_seconds",
+                "Mean time per output token after the first.",
+                &self.time_per_output_token,
+            ),
+            (
+                "vllm:e2e_request_latency_seconds",
+                "Arrival to end.",
+                &self.end_to_end,
+            ),
+            (
+                "vllm:request_queue_time_seconds",
+                "Waiting in the engine.",
+                &self.queue,
+            ),
+            (
+                "vllm:request_inference_time_seconds",
+                "First schedule to last token.",
+                &self.inference,
+            ),
+            (
+                "vllm:request_prefill_time_seconds",
+                "First schedule to first token.",
+                &self.prefill,
+            ),
+            (
+                "vllm:request_decode_time_seconds",
+                "First token to last.",
+                &self.decode,
+            ),
+            (
+                "vllm:request_prompt_tokens",
+                "Prompt tokens of a request.",
+                &self.request_prompt_tokens,
+            ),
+            (
+                "vllm:request_generation_tokens",
+                "Tokens generated for a request.",
+                &self.request_generation_tokens,
+            ),
+            (
+                "vllm:request_max_num_generation_tokens",
+                "Most tokens generated for one choice of a request.",
+                &self.request_max_generation_tokens,
+            ),
+            (
+                "vllm:request_params_max_tokens",
+                "max_tokens of a request.",
+                &self.params_max_tokens,
+            ),
+            ("vllm:request_params_n", "n of a request.", &self.params_n),
+            (
+                "vllm:iteration_tokens_total",
+                "Tokens computed in one engine step.",
+                &self.step_tokens,
+            ),
+        ];
+        for (name, help, histogram) in all {
+            page.head(name, "histogram", help);
+            histogram.render(&mut page.out, name, page.labels);
+        }
+    }
+
+    fn process(&self, page: &mut Page<'_>) {
+        page.head(
+            "process_start_time_seconds",
+            "gauge",
+            "Unix time of the start.",
+        );
+        let _ = writeln!(page.out, "process_start_time_seconds {}", self.started);
+        page.head("penstock:build_info", "gauge", "The version that runs.");
+        let _ = writeln!(
+            page.out,
+            "penstock:build_info{{version=\"{}\"}} 1",
+            self.version
+        );
+    }
+}
+
+fn load(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// A label value with backslashes, quotes and newlines escaped.
+pub(super) fn escaped(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}

@@ -1,0 +1,159 @@
+//! A server from its start to its end, without signals: those are the process's business.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_engine_client::{Engine, EngineConfig, FleetError, SocketPlace};
+use penstock_wire::Ready;
+use tokio::net::TcpListener;
+
+use crate::app::App;
+use crate::config::{Config, EngineProcess};
+use crate::connections::Connections;
+use crate::metrics::Metrics;
+use crate::routes::router;
+use crate::startup::{self, EngineWitness, StartupError};
+
+/// How long the engine may take to end its requests and exit.
+const ENGINE_PATIENCE: Duration = Duration::from_secs(5);
+/// The same with tiers behind its pool: it also writes what waits to be stored, for up to 10 s.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(15);
+/// How long connections may take to write the ends of their responses.
+const CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
+const DRAIN_TICK: Duration = Duration::from_millis(10);
+
+/// Why a server did not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("{0}")]
+    Config(String),
+    #[error("cannot start the runtime: {0}")]
+    Runtime(std::io::Error),
+    #[error(
+        "cannot listen on {host}:{port}: {source}; choose another --port or stop the program that uses it"
+    )]
+    Bind {
+        host: String,
+        port: u16,
+        source: std::io::Error,
+    },
+    #[error("cannot handle signals: {0}")]
+    Signals(std::io::Error),
+    #[error(transparent)]
+    Engine(#[from] FleetError),
+}
+
+/// A listening server. It answers from the start; generation is refused with 503 until [`Server::ready`].
+pub struct Server {
+    app: Arc<App>,
+    address: SocketAddr,
+    connections: Connections,
+}
+
+impl Server {
+    /// Binds first, so that a taken port is known before anything heavy begins, then starts the engine.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        let (host, port) = (config.host.clone(), config.port);
+        let bound = async {
+            let listener = TcpListener::bind((host.as_str(), port)).await?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        };
+        let (listener, address) = bound.await.map_err(|source| StartError::Bind {
+            host: host.clone(),
+            port,
+            source,
+        })?;
+        let metrics = Arc::new(Metrics::new(&config.served_model_names[0], &config.version));
+        let witness = EngineWitness::new(metrics.clone());
+        let engine = Engine::start_observed(engine_config(&config), Arc::new(witness))?;
+        let app = Arc::new(App::new(config, engine, metrics));
+        let connections = Connections::accept(listener, router(app.clone()));
+        Ok(Self {
+            app,
+            address,
+            connections,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where an engine that is not started here connects.
+    pub fn engine_socket(&self) -> &Path {
+        self.app.engine.socket_path()
+    }
+
+    /// Reads the tokenizer, waits for the engine, and reports each stage of both to standard error. Returns the engine's limits.
+    ///
+    /// # Errors
+    /// When the model's text files are not usable or the engine cannot start; the text says why.
+    pub async fn ready(&self) -> Result<Arc<Ready>, StartupError> {
+        startup::complete(&self.app).await
+    }
+
+    /// Requests that have not ended.
+    pub fn open_requests(&self) -> usize {
+        self.app.in_flight()
+    }
+
+    /// Reports losses and returns of the engine to standard error until it is stopped.
+    pub(crate) fn log_engine_changes(&self) -> impl Future<Output = ()> + use<> {
+        startup::log_changes(self.app.engine.clone())
+    }
+
+    /// Refuses new requests and waits for the open ones, up to the configured time or until `hurry`; then ends the
+    /// engine and closes the connections.
+    pub async fn drain(self, hurry: impl Future<Output = ()>) {
+        self.app.drain();
+        let patience = Duration::from_secs_f64(self.app.config.drain_timeout_s);
+        let tiers = self
+            .app
+            .limits()
+            .is_some_and(|limits| limits.kv_tiers.any());
+        let engine = if tiers {
+            FLUSH_PATIENCE
+        } else {
+            ENGINE_PATIENCE
+        };
+        tokio::select! {
+            () = all_ended(&self.app) => self.close(engine, CONNECTION_PATIENCE).await,
+            () = tokio::time::sleep(patience) => self.close(engine, CONNECTION_PATIENCE).await,
+            () = hurry => self.close(Duration::ZERO, Duration::ZERO).await,
+        }
+    }
+
+    /// The engine first: requests that it ends as cancelled still have connections to say so.
+    async fn close(self, engine: Duration, connections: Duration) {
+        self.app.engine.shutdown(engine).await;
+        self.connections.close(connections).await;
+    }
+}
+
+async fn all_ended(app: &App) {
+    while app.in_flight() > 0 {
+        tokio::time::sleep(DRAIN_TICK).await;
+    }
+}
+
+fn socket_place(engine: &EngineProcess) -> SocketPlace {
+    match (&engine.socket_dir, &engine.runtime_dir) {
+        (Some(dir), _) => SocketPlace::Directory(dir.clone()),
+        (None, Some(parent)) => SocketPlace::PrivateIn(parent.clone()),
+        (None, None) => SocketPlace::default(),
+    }
+}
+
+fn engine_config(config: &Config) -> EngineConfig {
+    EngineConfig {
+        argv: config.engine.argv.clone(),
+        socket: socket_place(&config.engine),
+        stall_timeout: Duration::from_secs_f64(config.stall_timeout_s),
+        ..EngineConfig::default()
+    }
+}

@@ -1,0 +1,123 @@
+//! The way to the first request, reported stage by stage.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use penstock_engine_client::{Engine, EngineState, Observer};
+use penstock_wire::{Ready, Stage, StepStats};
+use penstock_text::{TextError, TextModel};
+
+use crate::app::App;
+use crate::metrics::Metrics;
+
+/// Why a server that listens cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum StartupError {
+    #[error("the model's tokenizer cannot be used: {0}")]
+    Text(#[from] TextError),
+    #[error("reading the tokenizer was interrupted")]
+    Interrupted,
+    #[error("{0}")]
+    Engine(String),
+}
+
+/// One line of the log.
+pub(crate) fn log(line: &str) {
+    eprintln!("penstock: {line}");
+}
+
+/// Logs the stages of every start of the engine, and counts its steps.
+#[derive(Debug)]
+pub(crate) struct EngineWitness {
+    metrics: Arc<Metrics>,
+}
+
+impl EngineWitness {
+    pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics }
+    }
+}
+
+impl Observer for EngineWitness {
+    fn stage(&self, stage: &Stage) {
+        log(&stage_line(&stage.name, stage.seconds, &stage.detail));
+    }
+
+    fn step(&self, stats: &StepStats) {
+        self.metrics.stepped(stats);
+    }
+}
+
+/// Reads the text side while the engine starts; ends when both are there or one cannot be.
+pub(crate) async fn complete(app: &Arc<App>) -> Result<Arc<Ready>, StartupError> {
+    let ((), ready) = tokio::try_join!(read_text(app), follow_engine(&app.engine))?;
+    Ok(ready)
+}
+
+async fn read_text(app: &Arc<App>) -> Result<(), StartupError> {
+    let began = Instant::now();
+    let (path, template) = (
+        app.config.model_path.clone(),
+        app.config.chat_template.clone(),
+    );
+    let opened =
+        tokio::task::spawn_blocking(move || TextModel::open(&path, template.as_deref())).await;
+    let text = opened.map_err(|_| StartupError::Interrupted)??;
+    log(&format!(
+        "tokenizer read {:.2} s ({} tokens)",
+        began.elapsed().as_secs_f64(),
+        text.tokenizer.vocab_size()
+    ));
+    app.set_text(text);
+    Ok(())
+}
+
+async fn follow_engine(engine: &Engine) -> Result<Arc<Ready>, StartupError> {
+    let mut states = engine.watch();
+    loop {
+        let state = states.borrow_and_update().clone();
+        match state {
+            EngineState::Starting => {}
+            EngineState::Ready(ready) => return Ok(ready),
+            EngineState::Down { .. } => log(&state.to_string()),
+            EngineState::Failed { .. } | EngineState::Stopped => {
+                return Err(StartupError::Engine(state.to_string()));
+            }
+        }
+        if states.changed().await.is_err() {
+            return Err(StartupError::Engine(EngineState::Stopped.to_string()));
+        }
+    }
+}
+
+fn stage_line(name: &str, seconds: f64, detail: &str) -> String {
+    let detail = if detail.is_empty() {
+        String::new()
+    } else {
+        format!(" ({detail})")
+    };
+    format!("{name} {seconds:.2} s{detail}")
+}
+
+/// What a ready engine is and takes.
+pub(crate) fn limits(ready: &Ready) -> String {
+    format!(
+        "{} on {}, {} threads; context {} tokens, {} sequences",
+        ready.numerics, ready.isa, ready.threads, ready.max_model_len, ready.max_num_seqs,
+    )
+}
+
+/// Reports every later loss and return of the engine; runs until the engine is stopped.
+pub(crate) async fn log_changes(engine: Engine) {
+    let mut states = engine.watch();
+    states.mark_unchanged();
+    drop(engine);
+    while states.changed().await.is_ok() {
+        let state = states.borrow_and_update().clone();
+        match state {
+            EngineState::Starting => {}
+            EngineState::Stopped => return,
+            _ => log(&state.to_string()),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! From choices to a response, streamed or whole.
+
+use std::task::Poll;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use penstock_openai::StreamOptions;
+use penstock_openai::{ApiError, sse};
+
+use crate::choices::Choices;
+use crate::failure::json;
+use crate::generation::Piece;
+use crate::pipe::{Broken, PipeWriter, pipe};
+use crate::render::Render;
+
+/// Rendered bytes that a client may leave unread before its request is given up.
+const MAX_UNREAD: usize = 1 << 20;
+
+type Next = Option<Result<(usize, Piece), ApiError>>;
+
+/// Waits for all choices to end and answers with one body.
+pub(crate) async fn whole(
+    mut choices: Choices,
+    mut render: impl Render,
+) -> Result<Response, ApiError> {
+    let mut merged: Vec<Piece> = Vec::new();
+    merged.resize_with(choices.len(), Piece::default);
+    while let Some(next) = choices.next().await {
+        let (index, piece) = next?;
+        merged[index].merge(piece);
+    }
+    Ok(json(render.response(&merged, choices.usage())))
+}
+
+/// Answers with an event stream. The headers wait for the first event of the engine, so that a request it refuses
+/// has a status of its own.
+pub(crate) async fn events(
+    mut choices: Choices,
+    render: impl Render,
+    options: StreamOptions,
+) -> Result<Response, ApiError> {
+    let first = choices.next().await.transpose()?;
+    let (writer, reader) = pipe(MAX_UNREAD);
+    tokio::spawn(pump(choices, render, options, first, writer));
+    let mut response = Response::new(Body::new(reader));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream; charset=utf-8"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Asks nginx not to collect the stream.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// Writes every piece as it comes, until the end, an error, or the client's departure. Returning drops the choices,
+/// which cancels what still runs.
+async fn pump(
+    mut choices: Choices,
+    mut render: impl Render,
+    options: StreamOptions,
+    first: Option<(usize, Piece)>,
+    mut writer: PipeWriter,
+) {
+    let mut next: Next = first.map(Ok);
+    loop {
+        let outcome = match next {
+            Some(Ok((index, piece))) => {
+                let usage = options
+                    .continuous_usage_stats
+                    .then(|| choices.usage_of(index));
+                writer.write(|out| render.chunk(out, index, &piece, usage.as_ref()))
+            }
+            Some(Err(error)) => return fail(writer, &error),
+            None => return complete(writer, &choices, &render, options),
+        };
+        match outcome {
+            Ok(()) => {}
+            Err(Broken::Gone) => return,
+            Err(Broken::Slow) => return fail(writer, &too_slow()),
+        }
+        next = match next_or_gone(&mut choices, &mut writer).await {
+            Some(next) => next,
+            None => return,
+        };
+    }
+}
+
+/// The next event, or `None` when the client has gone.
+async fn next_or_gone(choices: &mut Choices, writer: &mut PipeWriter) -> Option<Next> {
+    std::future::poll_fn(|cx| {
+        if writer.poll_gone(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        choices.poll_next(cx).map(Some)
+    })
+    .await
+}
+
+fn complete(writer: PipeWriter, choices: &Choices, render: &impl Render, options: StreamOptions) {
+    writer.finish(|out| {
+        if options.include_usage {
+            render.usage(out, &choices.usage());
+        }
+        sse::done(out);
+    });
+}
+
+fn fail(writer: PipeWriter, error: &ApiError) {
+    writer.finish(|out| {
+        sse::error(out, error);
+        sse::done(out);
+    });
+}
+
+fn too_slow() -> ApiError {
+    ApiError::internal(format!(
+        "The client left more than {MAX_UNREAD} bytes of the stream unread."
+    ))
+}

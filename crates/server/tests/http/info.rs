@@ -1,0 +1,183 @@
+//! What the server says about itself.
+
+use std::time::Duration;
+
+use penstock_engine_client::testing::{Script, tokens};
+use penstock_server::{Server, StartError};
+use serde_json::json;
+
+use crate::client::{exchange, request};
+use crate::door::{Door, config};
+
+#[tokio::test]
+async fn models_list_names_root_and_length() {
+    let door = Door::saying("x").await;
+    let reply = door.get("/v1/models").await.json();
+    let ids: Vec<_> = reply["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| m["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(ids, ["tiny", "alias"]);
+    let model = &reply["data"][0];
+    assert_eq!(
+        (&model["object"], &model["max_model_len"]),
+        (&json!("model"), &json!(8192))
+    );
+    assert!(model["root"].as_str().unwrap().ends_with("tiny-model"));
+    assert!(model["created"].is_u64() && model["owned_by"].is_string());
+}
+
+#[tokio::test]
+async fn tokenize_and_back() {
+    let door = Door::saying("x").await;
+    let body = json!({"prompt": "hé<|im_end|>", "return_token_strs": true});
+    let reply = door.post("/tokenize", &body).await.json();
+    assert_eq!(reply["tokens"], json!([104, 195, 169, 258]));
+    assert_eq!(
+        (&reply["count"], &reply["max_model_len"]),
+        (&json!(4), &json!(8192))
+    );
+    assert_eq!(reply["token_strs"][3], "<|im_end|>");
+    let back = door
+        .post("/detokenize", &json!({"tokens": reply["tokens"]}))
+        .await
+        .json();
+    assert_eq!(back, json!({"prompt": "hé<|im_end|>"}));
+    let chat =
+        json!({"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": false});
+    assert_eq!(door.post("/tokenize", &chat).await.json()["count"], 10);
+    let long = json!({"prompt": "ab ".repeat(20_000)});
+    assert_eq!(door.post("/tokenize", &long).await.json()["count"], 60_000);
+    let (status, error) = door
+        .post("/detokenize", &json!({"tokens": [9999]}))
+        .await
+        .error();
+    assert_eq!((status, &error["param"]), (400, &json!("tokens")));
+}
+
+#[tokio::test]
+async fn version_and_probes() {
+    let door = Door::saying("x").await;
+    assert_eq!(
+        door.get("/version").await.json(),
+        json!({"version": "1.2.3"})
+    );
+    assert_eq!(
+        (
+            door.get("/health").await.status,
+            door.get("/ready").await.status
+        ),
+        (200, 200)
+    );
+}
+
+#[tokio::test]
+async fn before_the_engine_everything_says_why() {
+    let server = Server::start(config(json!({"max_model_len": 77})))
+        .await
+        .unwrap();
+    let get = async |path: &str| exchange(server.address(), &request("GET", path, "", b"")).await;
+    for path in ["/health", "/ready"] {
+        assert_eq!(get(path).await.error().0, 503);
+    }
+    assert_eq!(
+        get("/v1/models").await.json()["data"][0]["max_model_len"],
+        77
+    );
+    let body = request("POST", "/v1/completions", "", br#"{"prompt":"x"}"#);
+    let reply = exchange(server.address(), &body).await;
+    assert_eq!(
+        (reply.error().0, reply.header("retry-after")),
+        (503, Some("2"))
+    );
+}
+
+#[tokio::test]
+async fn a_taken_port_fails_at_once_and_says_so() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let error = Server::start(config(json!({"port": port})))
+        .await
+        .err()
+        .unwrap();
+    assert!(matches!(error, StartError::Bind { .. }));
+    assert!(error.to_string().contains(&port.to_string()), "{error}");
+}
+
+#[tokio::test]
+async fn a_model_without_tokenizer_is_said_by_name() {
+    let server = Server::start(config(json!({"model_path": "no-such-model"})))
+        .await
+        .unwrap();
+    let error = server.ready().await.unwrap_err().to_string();
+    assert!(error.contains("no-such-model"), "{error}");
+}
+
+#[tokio::test]
+async fn metrics_have_the_names_that_tools_read() {
+    let script = Script::new(|_| tokens(&[97, 98, 99], Duration::from_millis(2)));
+    let door = Door::open_with(json!({}), script).await;
+    assert_eq!(door.complete(&json!({"prompt": "xyz"})).await.status, 200);
+    let page = door.get("/metrics").await;
+    assert_eq!(
+        page.header("content-type"),
+        Some("text/plain; version=0.0.4; charset=utf-8")
+    );
+    let text = page.text();
+    let labels = r#"model_name="tiny",engine="0""#;
+    for line in [
+        format!("vllm:num_requests_running{{{labels}}} 0"),
+        format!("vllm:num_requests_waiting{{{labels}}} 0"),
+        format!("vllm:kv_cache_usage_perc{{{labels}}} 0"),
+        format!("vllm:cache_config_info{{{labels},block_size=\"16\",num_gpu_blocks=\"1024\"}} 1"),
+        format!("vllm:prompt_tokens_total{{{labels}}} 3"),
+        format!("vllm:generation_tokens_total{{{labels}}} 3"),
+        format!("vllm:prompt_tokens_cached_total{{{labels}}} 0"),
+        format!("vllm:request_success_total{{{labels},finished_reason=\"length\"}} 1"),
+        format!("vllm:request_success_total{{{labels},finished_reason=\"stop\"}} 0"),
+        format!("vllm:num_preemptions_total{{{labels}}} 0"),
+        format!("vllm:prefix_cache_queries_total{{{labels}}} 0"),
+        format!("vllm:prefix_cache_hits_total{{{labels}}} 0"),
+        format!("vllm:inter_token_latency_seconds_count{{{labels}}} 2"),
+        format!("vllm:request_prompt_tokens_bucket{{{labels},le=\"5\"}} 1"),
+        format!("vllm:request_params_max_tokens_sum{{{labels}}} 16"),
+    ] {
+        assert!(
+            text.lines().any(|l| l == line),
+            "{line} is missing in\n{text}"
+        );
+    }
+    for name in [
+        "time_to_first_token_seconds",
+        "e2e_request_latency_seconds",
+        "request_generation_tokens",
+        "request_queue_time_seconds",
+        "request_prefill_time_seconds",
+        "request_decode_time_seconds",
+        "request_inference_time_seconds",
+        "request_time_per_output_token_seconds",
+        "request_max_num_generation_tokens",
+        "request_params_n",
+        "iteration_tokens_total",
+    ] {
+        assert!(
+            text.contains(&format!("# TYPE vllm:{name} histogram\n")),
+            "{name}"
+        );
+        let count = format!("vllm:{name}_count{{{labels}}} ");
+        let line = text
+            .lines()
+            .find(|l| l.starts_with(&count))
+            .unwrap_or_else(|| panic!("{count}"));
+        assert_ne!(line, format!("{count}0"), "nothing observed");
+    }
+    assert!(
+        text.contains("vllm:lora_requests_info{") && text.contains("process_start_time_seconds ")
+    );
+    assert!(text.contains("penstock:build_info{version=\"1.2.3\"} 1"));
+    let typed: Vec<_> = text.lines().filter(|l| l.starts_with("# TYPE ")).collect();
+    let distinct: std::collections::HashSet<_> = typed.iter().collect();
+    assert_eq!(typed.len(), distinct.len(), "a name twice");
+}

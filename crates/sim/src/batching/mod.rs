@@ -1,0 +1,364 @@
+//! Continuous batching without arithmetic: what Penstock's scheduler (`penstock.scheduler`) does, step for step.
+//!
+//! A step computes one token for each decoding sequence, then prompt chunks, then newcomers, within a token budget. A
+//! sequence enters with the blocks of all it knows; growth beyond them may preempt the latest arrivals, which compute
+//! everything again. Requests that share a prefix with one that is being computed wait for it.
+//!
+//! Nothing here reads a clock: the caller says when a step begins, and [`Batcher::schedule`] how long it takes.
+
+mod kv;
+mod pool;
+#[cfg(test)]
+mod properties;
+mod sequence;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use penstock_wire::{Finish, Output, Step, StepStats, TokenRequest};
+
+use crate::answers::Answers;
+use crate::profile::Profile;
+use crate::timing::StepShape;
+use kv::{Found, Kv};
+use sequence::{Bounds, Sequence};
+
+/// A request as the engine gets it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ask {
+    pub request: TokenRequest,
+    /// Where the answer ends by itself when the engine draws no lengths.
+    pub natural: Option<u32>,
+    /// Where it ends although the client asked for more.
+    pub early_stop: Option<u32>,
+}
+
+/// The engine's state between and during steps. At most one step is in flight.
+#[derive(Debug)]
+pub struct Batcher {
+    profile: Profile,
+    answers: Answers,
+    kv: Kv,
+    /// Both by arrival.
+    running: Vec<Sequence>,
+    waiting: VecDeque<Sequence>,
+    outputs: Vec<Output>,
+    arrivals: u64,
+    in_flight: bool,
+    stats: StepStats,
+}
+
+impl Batcher {
+    /// `profile` is valid: [`Profile::complaint`] has none.
+    pub fn new(profile: Profile, answers: Answers) -> Self {
+        let stats = StepStats {
+            blocks_total: profile.num_blocks,
+            ..StepStats::default()
+        };
+        Self {
+            kv: Kv::new(&profile),
+            profile,
+            answers,
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            outputs: Vec::new(),
+            arrivals: 0,
+            in_flight: false,
+            stats,
+        }
+    }
+
+    /// Queues a request, or answers it at once with an error or a rejection. Ids of live requests are distinct.
+    pub fn add(&mut self, id: u64, ask: Ask, now: Duration) {
+        self.arrivals += 1;
+        let refusal = self.refusal(&ask.request);
+        let answer = self.answers.answer(&ask.request, ask.natural);
+        let bounds = Bounds {
+            max_model_len: self.profile.max_model_len as usize,
+            eos: self.answers.eos,
+            early_stop: ask.early_stop,
+        };
+        let mut seq = Sequence::new(id, self.arrivals, ask.request, answer, &bounds, now);
+        if refusal.is_some() {
+            self.outputs.push(seq.ended(Finish::Error, refusal));
+        } else if self.waiting.len() >= self.profile.max_queue as usize {
+            self.outputs.push(seq.ended(Finish::Rejected, None));
+        } else {
+            self.waiting.push_back(seq);
+        }
+    }
+
+    /// Ends a request as cancelled: now, or when the step that computes it is applied. Ignores unknown ids.
+    pub fn cancel(&mut self, id: u64) {
+        if let Some(at) = self.waiting.iter().position(|seq| seq.id == id) {
+            if let Some(mut seq) = self.waiting.remove(at) {
+                self.outputs.push(seq.ended(Finish::Cancelled, None));
+            }
+        } else if let Some(at) = self.running.iter().position(|seq| seq.id == id) {
+            if self.running[at].work > 0 {
+                self.running[at].cancelled = true;
+            } else {
+                self.finish(at, Finish::Cancelled, None);
+            }
+        }
+    }
+
+    /// Cancels every request.
+    pub fn cancel_all(&mut self) {
+        let ids = self.running.iter().chain(&self.waiting).map(|seq| seq.id);
+        for id in ids.collect::<Vec<_>>() {
+            self.cancel(id);
+        }
+    }
+
+    fn refusal(&self, request: &TokenRequest) -> Option<String> {
+        let (prompt, profile) = (&request.prompt, &self.profile);
+        if prompt.is_empty() {
+            return Some("the prompt is empty".to_owned());
+        }
+        if prompt.len() >= profile.max_model_len as usize {
+            return Some(format!(
+                "the prompt has {} tokens, the maximum model length is {}",
+                prompt.len(),
+                profile.max_model_len
+            ));
+        }
+        if let Some(id) = prompt.iter().find(|id| **id >= profile.vocab_size) {
+            return Some(format!(
+                "the prompt holds token id {id}, the vocabulary has {}",
+                profile.vocab_size
+            ));
+        }
+        let needed = self.kv.blocks_for(prompt.len() + 1);
+        (needed > self.kv.pool.num_blocks()).then(|| self.too_large(needed))
+    }
+
+    fn too_large(&self, needed: usize) -> String {
+        format!(
+            "the request needs {needed} KV blocks of {} tokens, the pool has {}",
+            self.profile.block_size, self.profile.num_blocks
+        )
+    }
+
+    // Scheduling.
+
+    /// Begins the next step at `now`; says how long it takes. `None` when there is nothing to compute. A step in flight
+    /// is to be applied first.
+    pub fn schedule(&mut self, now: Duration) -> Option<Duration> {
+        debug_assert!(!self.in_flight, "one step at a time");
+        let mut budget = self.profile.max_num_batched_tokens as usize;
+        budget -= self.schedule_decodes();
+        budget -= self.schedule_chunks(budget);
+        self.admit(budget, now);
+        let shape = self.shape();
+        if shape == StepShape::default() {
+            return None;
+        }
+        self.in_flight = true;
+        self.stats.step += 1;
+        self.stats.batch_tokens = shape.decodes + shape.prompt_tokens;
+        let seed = self.answers.seed;
+        let cost = self.profile.timing.cost(&shape, seed, self.stats.step);
+        self.stats.step_ms = cost.as_secs_f32() * 1e3;
+        Some(cost)
+    }
+
+    fn schedule_decodes(&mut self) -> usize {
+        let (mut at, mut tokens) = (0, 0);
+        while at < self.running.len() {
+            if !self.running[at].decodes() {
+                at += 1;
+            } else if self.kv.has_room(&self.running[at]) || self.grow(at) {
+                self.running[at].work = 1;
+                tokens += 1;
+                at += 1;
+            } else if self.running_needs_too_much(at) {
+                let needed = self.running[at].blocks.len() + 1;
+                let message = self.too_large(needed);
+                self.finish(at, Finish::Error, Some(message));
+            } else {
+                at += 1;
+            }
+        }
+        tokens
+    }
+
+    /// Gives a block to a sequence, taking from later arrivals; false when it has to stand still.
+    fn grow(&mut self, at: usize) -> bool {
+        loop {
+            if let Some(block) = self.kv.pool.take() {
+                self.running[at].blocks.push(block);
+                return true;
+            }
+            let idle = |seq: &Sequence| seq.work == 0;
+            match self.running.iter().rposition(idle) {
+                Some(victim) if victim > at => self.preempt(victim),
+                _ => return false,
+            }
+        }
+    }
+
+    fn running_needs_too_much(&self, at: usize) -> bool {
+        self.running[at].blocks.len() >= self.kv.pool.num_blocks()
+    }
+
+    fn schedule_chunks(&mut self, budget: usize) -> usize {
+        let mut left = budget;
+        for seq in &mut self.running {
+            if left == 0 {
+                break;
+            }
+            if seq.work == 0 && seq.remaining() > 1 {
+                seq.work = seq.remaining().min(left);
+                left -= seq.work;
+            }
+        }
+        budget - left
+    }
+
+    /// First come, first served, except that all pass a sequence that awaits a prefix.
+    fn admit(&mut self, mut budget: usize, now: Duration) {
+        let mut at = 0;
+        while at < self.waiting.len()
+            && budget > 0
+            && self.running.len() < self.profile.max_num_seqs as usize
+        {
+            let Found::Blocks(hits) = self.kv.find(&mut self.waiting[at]) else {
+                at += 1;
+                continue;
+            };
+            let running = self.running.len();
+            if !self.kv.enter(&mut self.waiting[at], &hits, running) {
+                break;
+            }
+            let Some(mut seq) = self.waiting.remove(at) else {
+                break;
+            };
+            seq.work = seq.remaining().min(budget);
+            budget -= seq.work;
+            self.count_entry(&mut seq, now);
+            let place = self
+                .running
+                .partition_point(|other| other.order < seq.order);
+            self.running.insert(place, seq);
+        }
+    }
+
+    fn count_entry(&mut self, seq: &mut Sequence, now: Duration) {
+        if seq.enter(now) && self.profile.prefix_caching && seq.reads_cache {
+            self.stats.prefix_query_tokens_total += seq.prompt_len as u64;
+            self.stats.prefix_hit_tokens_total += seq.computed as u64;
+        }
+    }
+
+    fn shape(&self) -> StepShape {
+        let mut shape = StepShape::default();
+        for seq in self.running.iter().filter(|seq| seq.work > 0) {
+            let (work, context) = (seq.work as u64, seq.computed as u64);
+            if work == 1 {
+                shape.decodes += 1;
+                shape.decode_context += context + 1;
+            } else {
+                shape.prompt_tokens += seq.work as u32;
+                shape.prompt_context += work * context + work * (work + 1) / 2;
+            }
+        }
+        shape
+    }
+
+    // Results.
+
+    /// Ends the step in flight: what it gave each request, and what ended without a step since the last call.
+    pub fn apply(&mut self) -> Step {
+        self.in_flight = false;
+        let mut at = 0;
+        while at < self.running.len() {
+            let (seq, kv) = (&mut self.running[at], &mut self.kv);
+            let work = std::mem::take(&mut seq.work);
+            seq.computed += work;
+            kv.publish(seq);
+            if seq.cancelled {
+                self.finish(at, Finish::Cancelled, None);
+            } else if work > 0 && seq.remaining() == 0 {
+                let token = self.answers.token(&seq.answer, seq.next_number());
+                let output = seq.advance(token);
+                let ended = output.finish != Finish::None;
+                self.outputs.push(output);
+                if ended {
+                    self.remove(at);
+                } else {
+                    at += 1;
+                }
+            } else {
+                at += 1;
+            }
+        }
+        self.take_step()
+    }
+
+    /// What ended without a step since the last call: a STEP of zero tokens, also as a heartbeat.
+    pub fn idle_step(&mut self) -> Step {
+        self.stats.batch_tokens = 0;
+        self.stats.step_ms = 0.0;
+        self.take_step()
+    }
+
+    fn take_step(&mut self) -> Step {
+        Step {
+            stats: self.stats(),
+            outputs: std::mem::take(&mut self.outputs),
+        }
+    }
+
+    /// Whether something has ended without a step.
+    pub fn has_outputs(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
+    /// Counters as they are now.
+    pub fn stats(&self) -> StepStats {
+        let free = self.kv.pool.available() as u32;
+        StepStats {
+            running: self.running.len() as u32,
+            waiting: self.waiting.len() as u32,
+            blocks_used: self.profile.num_blocks - free,
+            ..self.stats
+        }
+    }
+
+    // Leaving.
+
+    /// Back to waiting with all its tokens.
+    fn preempt(&mut self, at: usize) {
+        self.stats.preemptions_total += 1;
+        let mut seq = self.running.remove(at);
+        self.kv.vacate(&mut seq);
+        seq.computed = 0;
+        let place = self
+            .waiting
+            .partition_point(|other| other.order < seq.order);
+        self.waiting.insert(place, seq);
+    }
+
+    fn finish(&mut self, at: usize, finish: Finish, error: Option<String>) {
+        let output = self.running[at].ended(finish, error);
+        self.outputs.push(output);
+        self.remove(at);
+    }
+
+    fn remove(&mut self, at: usize) {
+        let mut seq = self.running.remove(at);
+        self.kv.vacate(&mut seq);
+    }
+
+    /// One thing that is wrong with the bookkeeping. O(blocks): for tests.
+    pub fn fault(&self) -> Option<String> {
+        let tables = self.running.iter().map(|seq| seq.blocks.as_slice());
+        let limit = self.profile.max_num_seqs as usize;
+        (self.running.len() > limit)
+            .then(|| format!("{} sequences run", self.running.len()))
+            .or_else(|| self.kv.pool.fault(tables))
+    }
+}

@@ -1,0 +1,160 @@
+//! A request inside the batcher.
+
+use std::time::Duration;
+
+use penstock_prefix::Digest;
+use penstock_wire::{Finish, Output, TokenRequest};
+
+use crate::answers::Answer;
+
+/// It knows `tokens.len()` tokens, prompt and answer, and has the KV of the first `computed` of them. Prefill, decode
+/// and recomputation differ in these numbers only.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    pub(super) id: u64,
+    /// Arrival number: its priority.
+    pub(super) order: u64,
+    pub(super) prompt_len: usize,
+    /// Known tokens at which it ends with a finish of `length`.
+    length_limit: usize,
+    /// Known tokens up to which a stop token is an ordinary token.
+    min_length: usize,
+    stops: Vec<u32>,
+    /// Known tokens at which it ends for no good reason.
+    early_stop: Option<usize>,
+    pub(super) reads_cache: bool,
+    pub(super) salt: Vec<u8>,
+    pub(super) answer: Answer,
+    pub(super) tokens: Vec<u32>,
+    pub(super) computed: usize,
+    /// Tokens that the step in flight computes; 0 when it is not in it.
+    pub(super) work: usize,
+    pub(super) cancelled: bool,
+    pub(super) blocks: Vec<u32>,
+    /// Names of full blocks, as far as they were asked for.
+    pub(super) digests: Vec<Digest>,
+    /// Leading blocks whose name the pool knows.
+    pub(super) published: usize,
+    /// A block that a running sequence computes and that this one can share.
+    pub(super) awaits: Option<Digest>,
+    arrived: Duration,
+    first_schedule: Option<Duration>,
+    cached_tokens: u32,
+    started: bool,
+}
+
+/// What the limits and the answer make of a request.
+pub(super) struct Bounds {
+    pub(super) max_model_len: usize,
+    pub(super) eos: u32,
+    pub(super) early_stop: Option<u32>,
+}
+
+impl Sequence {
+    pub(super) fn new(
+        id: u64,
+        order: u64,
+        request: TokenRequest,
+        answer: Answer,
+        bounds: &Bounds,
+        arrived: Duration,
+    ) -> Self {
+        let prompt_len = request.prompt.len();
+        let mut stops = request.stop_token_ids;
+        if !request.ignore_eos {
+            stops.push(bounds.eos);
+        }
+        let wanted = prompt_len + request.max_tokens as usize;
+        Self {
+            id,
+            order,
+            prompt_len,
+            length_limit: wanted.min(bounds.max_model_len),
+            min_length: prompt_len + request.min_tokens as usize,
+            stops,
+            early_stop: bounds.early_stop.map(|count| prompt_len + count as usize),
+            reads_cache: !request.skip_prefix_cache,
+            salt: request.cache_salt,
+            answer,
+            tokens: request.prompt,
+            computed: 0,
+            work: 0,
+            cancelled: false,
+            blocks: Vec::new(),
+            digests: Vec::new(),
+            published: 0,
+            awaits: None,
+            arrived,
+            first_schedule: None,
+            cached_tokens: 0,
+            started: false,
+        }
+    }
+
+    pub(super) fn remaining(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    /// Whether its next token needs a decode, and no step in flight computes it.
+    pub(super) fn decodes(&self) -> bool {
+        self.work == 0 && self.remaining() == 1
+    }
+
+    /// Number of the next token of the answer, from 1.
+    pub(super) fn next_number(&self) -> u32 {
+        (self.tokens.len() - self.prompt_len + 1) as u32
+    }
+
+    /// Notes the entry; true when it is the first.
+    pub(super) fn enter(&mut self, now: Duration) -> bool {
+        if self.first_schedule.is_some() {
+            return false;
+        }
+        self.first_schedule = Some(now);
+        self.cached_tokens = self.computed as u32;
+        true
+    }
+
+    /// Appends a sampled token; the output says whether it was the last.
+    pub(super) fn advance(&mut self, token: u32) -> Output {
+        self.tokens.push(token);
+        let known = self.tokens.len();
+        let mut output = self.output();
+        output.tokens.push(token);
+        if self.stops.contains(&token) && known > self.min_length {
+            output.finish = Finish::Stop;
+            output.stop_token = Some(token);
+        } else if self.early_stop.is_some_and(|limit| known >= limit) {
+            output.finish = Finish::Stop;
+        } else if known >= self.length_limit {
+            output.finish = Finish::Length;
+        }
+        output
+    }
+
+    /// An output without tokens. The first one says how the request began.
+    pub(super) fn output(&mut self) -> Output {
+        let first = !std::mem::replace(&mut self.started, true);
+        let queued = self
+            .first_schedule
+            .map(|at| at.saturating_sub(self.arrived));
+        Output {
+            id: self.id,
+            cached_tokens: if first { self.cached_tokens } else { 0 },
+            queue_us: match queued {
+                Some(queued) if first => u32::try_from(queued.as_micros()).unwrap_or(u32::MAX),
+                _ => 0,
+            },
+            ..Output::default()
+        }
+    }
+
+    /// The last output of a request that does not end by a token.
+    pub(super) fn ended(&mut self, finish: Finish, error: Option<String>) -> Output {
+        Output {
+            finish,
+            error,
+            ..self.output()
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! Frames of any content survive the wire; bytes of any content are read or refused, without a panic and within bounded memory.
+#![allow(clippy::unwrap_used)]
+
+use penstock_wire::{
+    Add, Cancel, Decisions, Durations, EngineFrame, Fatal, Finish, Frame, FrameError, FrameReader,
+    FrontFrame, Hello, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output,
+    Problem, Ready, Stage, Step, StepStats, TierKind, TierKinds, TierReport, TierState, TierStats,
+    TierTokens, TokenRequest, WIRE_VERSION,
+};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+fn floats() -> impl Strategy<Value = f32> {
+    prop_oneof![Just(f32::NEG_INFINITY), -1e30f32..0.0]
+}
+
+fn rows() -> impl Strategy<Value = Vec<LogprobRow>> {
+    let row = (floats(), any::<u32>(), vec((any::<u32>(), floats()), 0..4));
+    vec(
+        row.prop_map(|(logprob, rank, alternatives)| LogprobRow {
+            logprob,
+            rank,
+            alternatives,
+        }),
+        0..4,
+    )
+}
+
+fn outputs() -> impl Strategy<Value = Output> {
+    use Finish::{Cancelled, Error, Length, None, Rejected, Stop};
+    let finish = prop::sample::select(vec![None, Stop, Length, Cancelled, Error, Rejected]);
+    let stop_token = option::of(0..=i32::MAX as u32);
+    let numbers = (any::<u64>(), finish, stop_token, any::<u32>(), any::<u32>());
+    (
+        numbers,
+        vec(any::<u32>(), 0..6),
+        rows(),
+        rows(),
+        option::of(".{0,8}"),
+    )
+        .prop_map(
+            |(
+                (id, finish, stop_token, cached_tokens, queue_us),
+                tokens,
+                logprobs,
+                prompt_logprobs,
+                error,
+            )| Output {
+                id,
+                finish,
+                stop_token,
+                cached_tokens,
+                tier_tokens: TierTokens {
+                    ram: cached_tokens / 2,
+                    disk: 0,
+                    remote: cached_tokens / 4,
+                },
+                queue_us,
+                tokens,
+                logprobs,
+                prompt_logprobs,
+                error,
+            },
+        )
+}
+
+fn steps() -> impl Strategy<Value = EngineFrame> {
+    let stats =
+        (any::<[u64; 4]>(), any::<[u32; 5]>(), 0f32..1e6).prop_map(|(wide, narrow, step_ms)| {
+            StepStats {
+                step: wide[0],
+                running: narrow[0],
+                waiting: narrow[1],
+                blocks_used: narrow[2],
+                blocks_total: narrow[3],
+                preemptions_total: wide[1],
+                prefix_query_tokens_total: wide[2],
+                prefix_hit_tokens_total: wide[3],
+                batch_tokens: narrow[4],
+                step_ms,
+            }
+        });
+    (stats, vec(outputs(), 0..8))
+        .prop_map(|(stats, outputs)| EngineFrame::Step(Step { stats, outputs }))
+}
+
+fn starts() -> impl Strategy<Value = EngineFrame> {
+    let hello = any::<u32>().prop_map(|pid| {
+        EngineFrame::Hello(Hello {
+            wire_version: WIRE_VERSION,
+            pid,
+        })
+    });
+    let stage = (".{0,12}", 0f64..1e9, ".{0,12}").prop_map(|(name, seconds, detail)| {
+        EngineFrame::Stage(Stage {
+            name,
+            seconds,
+            detail,
+        })
+    });
+    let fatal = ".{0,40}".prop_map(|message| EngineFrame::Fatal(Fatal { message }));
+    let ready = (
+        any::<[u32; 8]>(),
+        any::<u64>(),
+        vec(any::<u32>(), 0..5),
+        any::<[u8; 32]>(),
+        ".{0,9}",
+        ".{0,9}",
+    );
+    let ready = ready.prop_map(
+        |(limits, kv_bytes, eos_token_ids, cache_identity, numerics, isa)| {
+            let [
+                max_model_len,
+                max_num_seqs,
+                max_num_batched_tokens,
+                max_queue,
+                block_size,
+                num_blocks,
+                vocab_size,
+                threads,
+            ] = limits;
+            EngineFrame::Ready(Ready {
+                max_model_len,
+                max_num_seqs,
+                max_num_batched_tokens,
+                max_queue,
+                block_size,
+                num_blocks,
+                kv_bytes,
+                vocab_size,
+                eos_token_ids,
+                cache_identity,
+                numerics,
+                isa,
+                threads,
+                kv_tiers: TierKinds {
+                    ram: threads & 1 != 0,
+                    disk: threads & 2 != 0,
+                    remote: threads & 4 != 0,
+                },
+            })
+        },
+    );
+    prop_oneof![hello, stage, fatal, ready]
+}
+
+fn durations() -> impl Strategy<Value = Durations> {
+    (0f64..1e9, any::<[u64; 17]>()).prop_map(|(seconds, counts)| Durations { seconds, counts })
+}
+
+fn tier_stats() -> impl Strategy<Value = TierStats> {
+    use TierKind::{Disk, Ram, Remote};
+    use TierState::{Serving, Skipped, Trying};
+    let kind = prop::sample::select(vec![Ram, Disk, Remote]);
+    let state = prop::sample::select(vec![Serving, Skipped, Trying]);
+    let numbers = any::<[u64; 11]>();
+    (".{0,9}", kind, state, numbers, durations(), durations()).prop_map(
+        |(name, kind, state, numbers, load, store)| TierStats {
+            state,
+            used_bytes: numbers[0],
+            capacity_bytes: numbers[1],
+            hits: numbers[2],
+            misses: numbers[3],
+            hit_tokens: numbers[4],
+            loaded_bytes: numbers[5],
+            stored_bytes: numbers[6],
+            errors: numbers[7],
+            evicted_chunks: numbers[8],
+            quarantined_chunks: numbers[9],
+            dropped_stores: numbers[10],
+            load,
+            store,
+            ..TierStats::new(name, kind)
+        },
+    )
+}
+
+/// TIERS and KV_REPLY.
+fn tiers() -> impl Strategy<Value = EngineFrame> {
+    let curve = vec((any::<u64>(), 0f64..=1.0), 0..4);
+    let counts = (any::<[u64; 4]>(), any::<u32>());
+    let report = (counts, vec(tier_stats(), 0..3), curve).prop_map(
+        |((wide, pinned_blocks), tiers, miss_curve)| {
+            EngineFrame::Tiers(TierReport {
+                lookup_tokens: wide[0],
+                decisions: Decisions {
+                    load: wide[1],
+                    compute: wide[2],
+                    both: wide[3],
+                },
+                pinned_blocks,
+                tiers,
+                miss_curve,
+            })
+        },
+    );
+    use KvOutcome::{Done, Failed, Refused};
+    let outcome = prop::sample::select(vec![Done, Refused, Failed]);
+    let reply = (any::<u64>(), outcome, ".{0,20}")
+        .prop_map(|(id, outcome, text)| EngineFrame::KvReply(KvReply { id, outcome, text }));
+    prop_oneof![report, reply]
+}
+
+fn orders() -> impl Strategy<Value = FrontFrame> {
+    let prefix = (vec(0..=i32::MAX as u32, 1..9), vec(any::<u8>(), 0..9))
+        .prop_map(|(tokens, cache_salt)| KvPrefix { tokens, cache_salt });
+    let order =
+        (0..6, prefix, vec(any::<u8>(), 1..9)).prop_map(|(which, prefix, salt)| match which {
+            0 => KvOrder::ClearAll,
+            1 => KvOrder::ClearSalt(salt),
+            2 => KvOrder::ClearPrefix(prefix),
+            3 => KvOrder::Pin(prefix),
+            4 => KvOrder::Unpin(prefix),
+            _ => KvOrder::Report,
+        });
+    (any::<u64>(), order).prop_map(|(id, order)| FrontFrame::Kv(KvCommand { id, order }))
+}
+
+fn adds() -> impl Strategy<Value = FrontFrame> {
+    let lengths = (1..=i32::MAX as u32).prop_flat_map(|max| (Just(max), 0..=max));
+    let sampling = (
+        0f32..10.0,
+        0..=i32::MAX,
+        0.001f32..=1.0,
+        any::<u64>(),
+        any::<u32>(),
+    );
+    let wishes = (
+        option::of(0..=20u8),
+        option::of(0..=20u8),
+        any::<bool>(),
+        any::<bool>(),
+    );
+    let lists = (
+        vec(0..=i32::MAX as u32, 1..20),
+        vec(any::<u32>(), 0..4),
+        vec(any::<u8>(), 0..9),
+    );
+    (any::<u64>(), lengths, sampling, wishes, lists).prop_map(
+        |(id, lengths, sampling, wishes, lists)| {
+            let request = TokenRequest {
+                prompt: lists.0,
+                max_tokens: lengths.0,
+                min_tokens: lengths.1,
+                temperature: sampling.0,
+                top_k: sampling.1,
+                top_p: sampling.2,
+                seed: sampling.3,
+                choice: sampling.4,
+                logprobs: wishes.0,
+                prompt_logprobs: wishes.1,
+                ignore_eos: wishes.2,
+                skip_prefix_cache: wishes.3,
+                stop_token_ids: lists.1,
+                cache_salt: lists.2,
+            };
+            FrontFrame::Add(Add { id, request })
+        },
+    )
+}
+
+fn encoded(frame: &EngineFrame) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame.encode(&mut bytes).unwrap();
+    bytes
+}
+
+fn read_all<F: Frame>(reader: &mut FrameReader, chunk: &[u8]) -> Result<Vec<F>, FrameError> {
+    reader.spare().extend_from_slice(chunk);
+    std::iter::from_fn(|| reader.next_frame().transpose()).collect()
+}
+
+proptest! {
+    #[test]
+    fn engine_frames_survive(frame in prop_oneof![steps(), starts(), tiers()]) {
+        let bytes = encoded(&frame);
+        prop_assert_eq!(EngineFrame::decode(bytes[4], &bytes[5..]).unwrap(), frame);
+    }
+
+    #[test]
+    fn front_frames_survive(frame in prop_oneof![adds(), orders(), vec(any::<u64>(), 0..9).prop_map(|ids| FrontFrame::Cancel(Cancel { ids }))]) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes).unwrap();
+        prop_assert_eq!(FrontFrame::decode(bytes[4], &bytes[5..]).unwrap(), frame);
+    }
+
+    #[test]
+    fn frames_survive_any_cut(frames in vec(prop_oneof![steps(), starts(), tiers()], 1..5), cut in 1usize..40) {
+        let bytes: Vec<u8> = frames.iter().flat_map(encoded).collect();
+        let mut reader = FrameReader::new();
+        let read: Vec<EngineFrame> = bytes.chunks(cut).flat_map(|chunk| read_all(&mut reader, chunk).unwrap()).collect();
+        prop_assert_eq!(read, frames);
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused(kind in prop::sample::select(vec![0u8, 1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x22]), body in vec(any::<u8>(), 0..400)) {
+        let _ = EngineFrame::decode(kind, &body);
+        let _ = FrontFrame::decode(kind, &body);
+    }
+
+    #[test]
+    fn a_damaged_frame_is_read_or_refused(frame in prop_oneof![steps(), tiers()], at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let mut bytes = encoded(&frame);
+        let at = 5 + at.index(bytes.len() - 5);
+        bytes[at] = byte;
+        if let Ok(read) = EngineFrame::decode(bytes[4], &bytes[5..]) {
+            let mut again = Vec::new();
+            read.encode(&mut again).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_shortened_or_lengthened_frame_is_refused(frame in prop_oneof![steps(), starts(), tiers()], cut in any::<prop::sample::Index>()) {
+        let mut bytes = encoded(&frame);
+        let end = 5 + cut.index(bytes.len() - 5);
+        prop_assert!(EngineFrame::decode(bytes[4], &bytes[5..end]).is_err());
+        bytes.push(0);
+        let error = EngineFrame::decode(bytes[4], &bytes[5..]).unwrap_err();
+        prop_assert_eq!(error.problem, Problem::Trailing(1));
+    }
+}
+
+/// Counts in a short frame promise up to 4 Gi items; refusing them must cost nothing.
+#[test]
+fn absurd_counts_are_refused_before_memory_is_taken() {
+    let mut step = vec![0u8; 56];
+    step.extend(u32::MAX.to_le_bytes());
+    let error = EngineFrame::decode(0x20, &step).unwrap_err();
+    assert_eq!(
+        (error.frame, error.field),
+        ("STEP", "request id"),
+        "{error}"
+    );
+    let mut cancel = u32::MAX.to_le_bytes().to_vec();
+    cancel.extend([0; 8]);
+    let error = FrontFrame::decode(0x11, &cancel).unwrap_err();
+    assert_eq!(
+        error.problem,
+        Problem::Short {
+            needed: u64::from(u32::MAX) * 8,
+            left: 8
+        }
+    );
+}
+
+#[test]
+fn errors_name_frame_field_and_offset() {
+    let add = |change: fn(&mut TokenRequest)| {
+        let mut request = TokenRequest {
+            prompt: vec![1, 2],
+            ..TokenRequest::default()
+        };
+        change(&mut request);
+        let error = FrontFrame::Add(Add { id: 1, request })
+            .encode(&mut Vec::new())
+            .unwrap_err();
+        (error.field, error.offset)
+    };
+    assert_eq!(add(|r| r.prompt.clear()), ("prompt", 8));
+    assert_eq!(add(|r| r.prompt[1] = 1 << 31), ("prompt", 16));
+    assert_eq!(add(|r| r.max_tokens = 0), ("max_tokens", 20));
+    assert_eq!(add(|r| r.min_tokens = 2), ("min_tokens", 24));
+    assert_eq!(add(|r| r.temperature = f32::NAN), ("temperature", 28));
+    assert_eq!(add(|r| r.top_k = -1), ("top_k", 32));
+    assert_eq!(add(|r| r.top_p = 0.0), ("top_p", 36));
+    assert_eq!(add(|r| r.logprobs = Some(21)), ("logprobs", 52));
+    assert_eq!(
+        add(|r| r.prompt_logprobs = Some(99)),
+        ("prompt_logprobs", 54)
+    );
+
+    let other = encoded(&EngineFrame::Hello(Hello {
+        wire_version: 1,
+        pid: 1,
+    }));
+    let error = EngineFrame::decode(1, &other[5..]).unwrap_err();
+    assert_eq!(error.problem, Problem::Version(1));
+    assert_eq!((error.field, error.offset), ("version", 4));
+    let error = EngineFrame::decode(0x02, &[2, 0, 0, 0, 0xff, 0xfe]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "STAGE frame, field name at byte 4: the text is not UTF-8"
+    );
+}
+
+#[test]
+fn lengths_outside_the_limit_are_refused() {
+    for length in [0u32, (64 << 20) + 1] {
+        let mut reader = FrameReader::new();
+        let error = read_all::<EngineFrame>(&mut reader, &length.to_le_bytes()).unwrap_err();
+        assert_eq!(error.problem, Problem::Length(length as usize));
+    }
+    let message = "x".repeat(64 << 20);
+    let mut bytes = vec![1, 2, 3];
+    let error = EngineFrame::Fatal(Fatal { message })
+        .encode(&mut bytes)
+        .unwrap_err();
+    assert_eq!(error.problem, Problem::Length((64 << 20) + 5));
+    assert_eq!(bytes, [1, 2, 3], "nothing is left of the frame");
+}
+
+#[test]
+fn more_tokens_from_tiers_than_cached_ones_are_refused() {
+    let output = Output {
+        cached_tokens: 48,
+        tier_tokens: TierTokens {
+            ram: 32,
+            disk: 0,
+            remote: 17,
+        },
+        ..Output::default()
+    };
+    let step = Step {
+        outputs: vec![output],
+        ..Step::default()
+    };
+    let bytes = encoded(&EngineFrame::Step(step));
+    let error = EngineFrame::decode(0x20, &bytes[5..]).unwrap_err();
+    assert_eq!(
+        (error.field, error.offset),
+        ("tier tokens", bytes.len() - 17)
+    );
+}
+
+/// A clearing that lost its prefix on the way must not become one of everything.
+#[test]
+fn orders_have_the_fields_that_they_need_and_no_others() {
+    let body = |action: u8, tokens: &[u32], salt: &[u8]| {
+        let mut body = 7u64.to_le_bytes().to_vec();
+        body.push(action);
+        body.extend((tokens.len() as u32).to_le_bytes());
+        body.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+        body.extend((salt.len() as u32).to_le_bytes());
+        body.extend(salt);
+        body
+    };
+    for (action, tokens, salt, field, offset) in [
+        (1, &[5][..], &b""[..], "tokens", 9),
+        (1, &[], b"s", "cache_salt", 13),
+        (2, &[], b"", "cache_salt", 13),
+        (2, &[5], b"s", "tokens", 9),
+        (3, &[], b"s", "tokens", 9),
+        (4, &[], b"", "tokens", 9),
+        (5, &[1, 1 << 31], b"", "tokens", 17),
+        (6, &[5], b"", "tokens", 9),
+        (6, &[], b"s", "cache_salt", 13),
+        (0, &[], b"", "action", 8),
+        (7, &[], b"", "action", 8),
+    ] {
+        let error = FrontFrame::decode(0x13, &body(action, tokens, salt)).unwrap_err();
+        assert_eq!((error.field, error.offset), (field, offset), "{error}");
+    }
+    let lost = FrontFrame::Kv(KvCommand {
+        id: 1,
+        order: KvOrder::Pin(KvPrefix::default()),
+    });
+    assert_eq!(lost.encode(&mut Vec::new()).unwrap_err().field, "tokens");
+}
