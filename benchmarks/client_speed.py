@@ -1,11 +1,12 @@
-"""Who keeps up: benchmark clients on one core against an engine whose every token is due at a known time.
+"""Who keeps up: benchmark clients on one core against an engine whose every token is due at a known
+time.
 
     python benchmarks/client_speed.py [--rates 5000 20000 50000 100000] [--repeats 3] [--peers ~/.cache/peers]
 
-`penstock sim` on CPU 0 gives every open stream a token each 5 ms; the client has CPU 1. Requests arrive at
-random (open loop), enough of them for the wanted events per second. The truth is known: each gap is one step,
-and the first token comes with the end of the second step that ends after the arrival: 5 to 10 ms, uniform. A
-client whose numbers differ has measured itself.
+`penstock sim` on CPU 0 gives every open stream a token each 5 ms; the client has CPU 1. Requests
+arrive at random (open loop), enough of them for the wanted events per second. The truth is known:
+each gap is one step, and the first token comes with the end of the second step that ends after the
+arrival: 5 to 10 ms, uniform. A client whose numbers differ has measured itself.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ ARRIVALS_S = 4.0
 PATIENCE_S = 180.0
 KEEPS_UP = 0.97
 GIVES_UP = 0.5
-"""A client that received less than this share of what was due is not asked for more at higher rates."""
+"""A client that received less than this share of what was due is not asked for more at higher
+rates.
+"""
 TRUTH = {
     "median_itl_ms": STEP_MS,
     "p99_itl_ms": STEP_MS,
@@ -57,7 +60,9 @@ PROFILE: Mapping[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One client at one rate, and its numbers. `received` is events/s over the client's own duration."""
+    """One client at one rate, and its numbers. `received` is events/s over the client's own
+    duration.
+    """
 
     client: str
     rate: int
@@ -95,7 +100,9 @@ def due_rate(load: clients.Load) -> float:
     return load.requests * load.output_len / (load.requests / load.rate + stream)
 
 
-def schedule(names: Sequence[str], rates: Sequence[int], repeats: int) -> Iterator[tuple[int, int, str]]:
+def schedule(
+    names: Sequence[str], rates: Sequence[int], repeats: int
+) -> Iterator[tuple[int, int, str]]:
     """Repeat, rate, client: the clients of one rate in a row, each repeat in another order."""
     for repeat in range(repeats):
         turned = [names[(index + repeat) % len(names)] for index in range(len(names))]
@@ -208,7 +215,9 @@ def lines(runs: Sequence[Run], commands: Mapping[str, str], about: Mapping[str, 
         "",
         *PROSE,
         "",
-        *facts.table(COLUMNS, (row(rate, name, found) for (rate, name), found in by_point(runs).items())),
+        *facts.table(
+            COLUMNS, (row(rate, name, found) for (rate, name), found in by_point(runs).items())
+        ),
         "",
         *(f"* {run.failed} requests of {run.client} failed at {run.rate:,}/s" for run in failed),
         "",
@@ -223,7 +232,11 @@ def lines(runs: Sequence[Run], commands: Mapping[str, str], about: Mapping[str, 
         *facts.table(
             ("events/s", "client", "CPU s"),
             (
-                (f"{rate:,}", clients.TITLES[name], f"{facts.middle(map(asdict, found), 'whole_cpu'):.1f}")
+                (
+                    f"{rate:,}",
+                    clients.TITLES[name],
+                    f"{facts.middle(map(asdict, found), 'whole_cpu'):.1f}",
+                )
                 for (rate, name), found in by_point(runs).items()
             ),
         ),
@@ -241,7 +254,12 @@ def charts(runs: Sequence[Run]) -> list[Plot]:
     drawn: tuple[tuple[str, str, Axis, Callable[[Run], float]], ...] = (
         ("received", "Received of what was due", received, lambda run: 100 * run.kept),
         ("itl", f"P99 ITL, truth {STEP_MS:g} ms", Axis("P99 ITL", "ms", Extent.LOG), _p99_itl),
-        ("cpu", "CPU for a million events", Axis("CPU", "s", Extent.LOG), lambda run: run.cpu_per_million),
+        (
+            "cpu",
+            "CPU for a million events",
+            Axis("CPU", "s", Extent.LOG),
+            lambda run: run.cpu_per_million,
+        ),
     )
     plots = []
     for key, title, axis, value in drawn:

@@ -1,10 +1,12 @@
-"""What it costs to take a step to its ranks and back: plans of 2 KB through ranks that compute nothing.
+"""What it costs to take a step to its ranks and back: plans of 2 KB through ranks that compute
+nothing.
 
     python benchmarks/control_overhead.py [--grids 2x1 4x1 1x2] [--repeats 3] [--steps 2000] [--spells 3]
 
-Beside each other: processes on shared-memory rings (`mp`), and Ray actors on the same rings, in a compiled
-graph and called one by one. Each measurement is a process with ranks of its own; Ray's have a cluster of
-their own. A grid is tensor x pipeline ranks. Needs Ray; without it only `mp` is measured.
+Beside each other: processes on shared-memory rings (`mp`), and Ray actors on the same rings, in a
+compiled graph and called one by one. Each measurement is a process with ranks of its own; Ray's
+have a cluster of their own. A grid is tensor x pipeline ranks. Needs Ray; without it only `mp` is
+measured.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class Point:
     channel: str
 
 
-def schedule(grids: Sequence[str], channels: Sequence[str], repeats: int) -> Iterator[tuple[int, Point]]:
+def schedule(
+    grids: Sequence[str], channels: Sequence[str], repeats: int
+) -> Iterator[tuple[int, Point]]:
     """Grid by grid in each repeat, the channels of one in a row, each repeat in another order."""
     for repeat in range(repeats):
         for grid in grids:
@@ -161,7 +165,11 @@ def compact(run: Mapping[str, Any]) -> dict[str, Any]:
     """Percentiles in place of thousands of laps."""
     cuts = statistics.quantiles(run["us"], n=100, method="inclusive")
     kept = {f"p{cut}_us": round(cuts[cut - 1], 1) for cut in (1, 10, 50, 90, 99)}
-    return {**{key: value for key, value in run.items() if key != "us"}, **kept, "steps": len(run["us"])}
+    return {
+        **{key: value for key, value in run.items() if key != "us"},
+        **kept,
+        "steps": len(run["us"]),
+    }
 
 
 def main() -> None:
@@ -170,7 +178,9 @@ def main() -> None:
     parser.add_argument("--channels", nargs="+", choices=tuple(TITLES), default=list(TITLES))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--spells", type=int, default=3, help="of quiet in each repeat; default: %(default)s")
+    parser.add_argument(
+        "--spells", type=int, default=3, help="of quiet in each repeat; default: %(default)s"
+    )
     parser.add_argument("--quiet-wait", type=float, default=QUIET_WAIT_S, metavar="S")
     parsed = parser.parse_args()
     channels = parsed.channels
@@ -186,8 +196,15 @@ def main() -> None:
     about = facts.gather(parsed.peers.expanduser(), (), sys.argv)
     if len(channels) > 1:
         about["versions"]["ray"] = importlib.metadata.version("ray")
-    data = [{"grid": p.grid, "channel": p.channel, "runs": [*map(compact, each)]} for p, each in runs.items()]
-    facts.write(facts.stem("control-overhead", parsed.results), lines(runs, about), {**about, "points": data})
+    data = [
+        {"grid": p.grid, "channel": p.channel, "runs": [*map(compact, each)]}
+        for p, each in runs.items()
+    ]
+    facts.write(
+        facts.stem("control-overhead", parsed.results),
+        lines(runs, about),
+        {**about, "points": data},
+    )
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
     python benchmarks/kv_beside_lmcache.py [--repeats 2] [--tokens 6000] [--directory DIR]
 
-Install the peers with benchmarks/peers/install_vllm.sh and install_lmcache.sh; fio is a Debian package. One
-server at a time, by turns. Each gets a long prompt (cold), the same again three times, three others, and the
-first once more: all engines' own prefix caches are off, so what is fast came from a tier. TTFT is that of a
-streamed completion of four tokens. The disk tier of Penstock is also read with a cold page cache.
+Install the peers with benchmarks/peers/install_vllm.sh and install_lmcache.sh; fio is a Debian
+package. One server at a time, by turns. Each gets a long prompt (cold), the same again three times,
+three others, and the first once more: all engines' own prefix caches are off, so what is fast came
+from a tier. TTFT is that of a streamed completion of four tokens. The disk tier of Penstock is also
+read with a cold page cache.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ def main() -> None:
         ]
     )
     about["versions"]["fio"] = first_line_with_digit(["fio", "--version"])
-    facts.write(stem, lines(measured, disk, about, parsed), {**about, "fio": disk, "measured": measured})
+    facts.write(
+        stem, lines(measured, disk, about, parsed), {**about, "fio": disk, "measured": measured}
+    )
 
 
 def measure(each: Contender, parsed: argparse.Namespace, peers: Path) -> dict[str, list[float]]:
@@ -138,7 +141,9 @@ def ttft(server: Endpoint, prompt: Sequence[int]) -> float:
     }
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=START_S)
     began = time.perf_counter()
-    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    connection.request(
+        "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+    )
     answer = connection.getresponse()
     if answer.status != 200:
         raise RuntimeError(f"{answer.status}: {answer.read()[:500]!r}")
@@ -151,7 +156,9 @@ def ttft(server: Endpoint, prompt: Sequence[int]) -> float:
 
 
 @contextmanager
-def penstock(tier: str, scratch: Path, parsed: argparse.Namespace, peers: Path) -> Iterator[Endpoint]:
+def penstock(
+    tier: str, scratch: Path, parsed: argparse.Namespace, peers: Path
+) -> Iterator[Endpoint]:
     place = "ram:4GiB" if tier == "ram" else f"disk:{scratch / 'kv'},8GiB"
     words = ["serve", parsed.model, "--served-model-name", "smol", "--no-enable-prefix-caching"]
     words += ["--kv-cache-memory-bytes", "1GiB", "--block-size", "16", "--kv-tier", place]
@@ -160,7 +167,9 @@ def penstock(tier: str, scratch: Path, parsed: argparse.Namespace, peers: Path) 
 
 
 @contextmanager
-def lmcache(tier: str, scratch: Path, parsed: argparse.Namespace, peers: Path) -> Iterator[Endpoint]:
+def lmcache(
+    tier: str, scratch: Path, parsed: argparse.Namespace, peers: Path
+) -> Iterator[Endpoint]:
     port, cache = free_port(), free_port()
     words = [str(peers / "vllm/bin/lmcache"), "server", "--host", "127.0.0.1", "--port", str(cache)]
     words += ["--l1-size-gb", LMCACHE_L1_GB[tier], "--eviction-policy", "LRU"]
@@ -174,8 +183,23 @@ def lmcache(tier: str, scratch: Path, parsed: argparse.Namespace, peers: Path) -
         "kv_role": "kv_both",
         "kv_connector_extra_config": extra,
     }
-    vllm = [str(peers / "vllm/bin/vllm"), "serve", str(peers / "hf-bf16"), "--served-model-name", "smol"]
-    vllm += ["--dtype", "bfloat16", "--max-model-len", "8192", "--host", "127.0.0.1", "--port", str(port)]
+    vllm = [
+        str(peers / "vllm/bin/vllm"),
+        "serve",
+        str(peers / "hf-bf16"),
+        "--served-model-name",
+        "smol",
+    ]
+    vllm += [
+        "--dtype",
+        "bfloat16",
+        "--max-model-len",
+        "8192",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     vllm += ["--no-enable-prefix-caching", "--kv-transfer-config", json.dumps(connector)]
     environment = {
         "VLLM_CPU_KVCACHE_SPACE": "4",
@@ -191,7 +215,9 @@ def lmcache(tier: str, scratch: Path, parsed: argparse.Namespace, peers: Path) -
         deadline = time.monotonic() + START_S
         while not answers(f"http://127.0.0.1:{port}/health"):
             if not tree.alive() or time.monotonic() > deadline:
-                raise RuntimeError(f"vLLM is not ready:\n{(scratch / 'vllm.log').read_text()[-4000:]}")
+                raise RuntimeError(
+                    f"vLLM is not ready:\n{(scratch / 'vllm.log').read_text()[-4000:]}"
+                )
             time.sleep(0.5)
         yield Endpoint(port, "smol")
 
@@ -200,8 +226,18 @@ def fio(directory: Path) -> dict[str, float]:
     """Bytes per second of reading 2 MiB at once past the page cache, and from it."""
     found = {}
     with tempfile.TemporaryDirectory(dir=directory) as name:
-        for title, words in (("direct", ["--direct=1"]), ("cached", ["--direct=0", "--pre_read=1"])):
-            command = ["fio", "--name=kv", f"--directory={name}", "--rw=read", "--bs=2m", "--size=1g"]
+        for title, words in (
+            ("direct", ["--direct=1"]),
+            ("cached", ["--direct=0", "--pre_read=1"]),
+        ):
+            command = [
+                "fio",
+                "--name=kv",
+                f"--directory={name}",
+                "--rw=read",
+                "--bs=2m",
+                "--size=1g",
+            ]
             command += ["--numjobs=2", "--group_reporting", "--output-format=json", *words]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             found[title] = float(json.loads(done.stdout)["jobs"][0]["read"]["bw_bytes"])
@@ -227,7 +263,9 @@ def lines(
         cells = []
         for part in PARTS:
             times = [took for repeat in repeats for took in repeat[part]]
-            cells.append(f"{statistics.median(times):,.0f} ({_all(sorted(times))})" if times else "-")
+            cells.append(
+                f"{statistics.median(times):,.0f} ({_all(sorted(times))})" if times else "-"
+            )
         rows.append([title, *cells])
     return [
         f"# A prompt of {parsed.tokens:,} tokens whose KV is in a tier",

@@ -2,13 +2,14 @@
 
     python benchmarks/kv_choice.py [--quick] [--tiers disk redis ...] [--directory DIR]
 
-A tier may make a request slower than computing would: a load that takes longer than it should, stores that
-compete with computing. The bar is 5%. One server without tiers stays for all local or all remote tiers,
-beside it one with the tier in question; each turn sends a workload to both, one after the other, the first
-one alternating. The engine's own prefix cache is off, so without a tier everything is computed. Slow tiers
-are Redis behind a proxy that passes so many MB/s, or nothing at all for some seconds. S3 is moto's server.
-A remote store is on another machine in real life, so with these the servers under test have one CPU, and
-stores, proxies and the client the others. With local tiers they have all.
+A tier may make a request slower than computing would: a load that takes longer than it should,
+stores that compete with computing. The bar is 5%. One server without tiers stays for all local or
+all remote tiers, beside it one with the tier in question; each turn sends a workload to both, one
+after the other, the first one alternating. The engine's own prefix cache is off, so without a tier
+everything is computed. Slow tiers are Redis behind a proxy that passes so many MB/s, or nothing at
+all for some seconds. S3 is moto's server. A remote store is on another machine in real life, so
+with these the servers under test have one CPU, and stores, proxies and the client the others. With
+local tiers they have all.
 """
 
 from __future__ import annotations
@@ -158,7 +159,10 @@ class Batches:
     @property
     def throughput(self) -> float:
         """Prompt and output tokens a second, all turns."""
-        return sum(answer.prompt + answer.output for turn in self.answers for answer in turn) / self.seconds
+        return (
+            sum(answer.prompt + answer.output for turn in self.answers for answer in turn)
+            / self.seconds
+        )
 
     @property
     def cached(self) -> float:
@@ -198,15 +202,25 @@ class Pair:
             }
             for name, side in sides.items()
         }
-        return {"tier": self.tier, "workload": self.workload, "ttft": self.ttft, "time": self.time, **said}
+        return {
+            "tier": self.tier,
+            "workload": self.workload,
+            "ttft": self.ttft,
+            "time": self.time,
+            **said,
+        }
 
 
 def main() -> None:
     parser = facts.parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="shorter prompts, fewer turns")
     parser.add_argument("--tiers", nargs="+", choices=tuple(TIERS), default=list(TIERS))
-    parser.add_argument("--turns", type=int, help="default: 6, with --quick 3; the first finds nothing")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="of disk tiers")
+    parser.add_argument(
+        "--turns", type=int, help="default: 6, with --quick 3; the first finds nothing"
+    )
+    parser.add_argument(
+        "--directory", type=Path, default=Path(tempfile.gettempdir()), help="of disk tiers"
+    )
     parser.add_argument("--quiet-wait", type=float, default=QUIET_WAIT_S, metavar="S")
     parsed = parser.parse_args()
     sizes = QUICK if parsed.quick else FULL
@@ -221,7 +235,9 @@ def main() -> None:
     wait_until_quiet(parsed.quiet_wait, MAX_FOREIGN)
     for kinds, cpus in ((LOCAL, everything), (REMOTE, apart)):
         os.sched_setaffinity(0, everything - cpus or everything)
-        for pairs in measured([tier for tier in parsed.tiers if tier in kinds], cpus, sizes, parsed):
+        for pairs in measured(
+            [tier for tier in parsed.tiers if tier in kinds], cpus, sizes, parsed
+        ):
             found += pairs
             data = [pair.as_data() for pair in found]
             facts.write(stem, lines(found, about, sizes), {**about, "measured": data})
@@ -232,7 +248,11 @@ def measured(
 ) -> Iterator[list[Pair]]:
     """Tier by tier; servers under test have these CPUs."""
     reasons = {tier: stores.missing(tier.partition("-")[0]) for tier in tiers}
-    print(*(f"{tier}: skipped, {reason}\n" for tier, reason in reasons.items() if reason), sep="", end="")
+    print(
+        *(f"{tier}: skipped, {reason}\n" for tier, reason in reasons.items() if reason),
+        sep="",
+        end="",
+    )
     there = [tier for tier in tiers if not reasons[tier]]
     if not there:
         return
@@ -252,7 +272,10 @@ def serve_words(parsed: argparse.Namespace) -> list[str]:
 def measure(
     tier: str, without: Server, cpus: Collection[int], sizes: Sizes, parsed: argparse.Namespace
 ) -> list[Pair]:
-    with tempfile.TemporaryDirectory(dir=parsed.directory) as name, TIERS[tier](Path(name)) as place:
+    with (
+        tempfile.TemporaryDirectory(dir=parsed.directory) as name,
+        TIERS[tier](Path(name)) as place,
+    ):
         words = [*serve_words(parsed), "--kv-tier", place.tier]
         with Server(words, cpus, Path(name) / "server.log") as server:
             pairs = [Pair(tier, workload, Batches(), Batches()) for workload in WORKLOADS]

@@ -2,10 +2,10 @@
 
     python benchmarks/kv_disk.py --program target/release/examples/disk_reads [--directory DIR] [--repeats 3]
 
-Build the program with `cargo build --release -p penstock-kvstore --example disk_reads`; fio is a Debian
-package. Parts are those of SmolLM2-135M (1.97 MB). Cold: the page cache was told to forget the files. Each
-repeat runs fio, then the program, whose three rounds also read the same files without header and checksum,
-by turns with the tier's reads where they are cached.
+Build the program with `cargo build --release -p penstock-kvstore --example disk_reads`; fio is a
+Debian package. Parts are those of SmolLM2-135M (1.97 MB). Cold: the page cache was told to forget
+the files. Each repeat runs fio, then the program, whose three rounds also read the same files
+without header and checksum, by turns with the tier's reads where they are cached.
 """
 
 from __future__ import annotations
@@ -47,17 +47,26 @@ def main() -> None:
     rates: dict[str, list[float]] = defaultdict(list)
     wait_until_quiet(QUIET_WAIT_S, MAX_FOREIGN)
     for _ in range(parsed.repeats):
-        for name, words in (("fio cold", ["--direct=1"]), ("fio cached", ["--direct=0", "--pre_read=1"])):
+        for name, words in (
+            ("fio cold", ["--direct=1"]),
+            ("fio cached", ["--direct=0", "--pre_read=1"]),
+        ):
             rates[name].append(fio(parsed.directory, words))
         for name, rate in tier(parsed):
             rates[name].append(rate)
     about = facts.gather(parsed.peers.expanduser(), (), sys.argv)
     about["versions"]["fio"] = first_line_with_digit(["fio", "--version"])
-    facts.write(facts.stem("kv-disk", parsed.results), lines(rates, about, parsed), {**about, "rates": rates})
+    facts.write(
+        facts.stem("kv-disk", parsed.results),
+        lines(rates, about, parsed),
+        {**about, "rates": rates},
+    )
 
 
 def fio(directory: Path, words: list[str]) -> float:
-    """GB/s of reading files of the same size in one call each, by as many jobs as the tier has threads."""
+    """GB/s of reading files of the same size in one call each, by as many jobs as the tier has
+    threads.
+    """
     with tempfile.TemporaryDirectory(dir=directory) as name:
         command = [
             "fio",
@@ -83,7 +92,9 @@ def tier(parsed: argparse.Namespace) -> list[tuple[str, float]]:
     return [(f"{state} {how}", float(rate)) for state, how, rate in found]
 
 
-def lines(rates: dict[str, list[float]], about: dict[str, object], parsed: argparse.Namespace) -> list[str]:
+def lines(
+    rates: dict[str, list[float]], about: dict[str, object], parsed: argparse.Namespace
+) -> list[str]:
     medians = {name: statistics.median(values) for name, values in rates.items()}
     ratio = medians["cold auto"] / medians["fio cold"]
     # Seconds of summing for each second of reading.

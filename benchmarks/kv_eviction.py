@@ -2,10 +2,11 @@
 
     python benchmarks/kv_eviction.py --trace mooncake_conversation.jsonl [--trace ...]
 
-Drives `penstock._native.TierIndex`, the index that the engine uses, with the block names of a trace: each
-request looks its prefix up, and what is not found is computed and kept at once. There is no time in it, so
-this is about what is kept and not about how fast; a block is that of the trace (512 tokens in Mooncake's).
-Beside the traces: documents read in a loop that is larger than the tier.
+Drives `penstock._native.TierIndex`, the index that the engine uses, with the block names of a
+trace: each request looks its prefix up, and what is not found is computed and kept at once. There
+is no time in it, so this is about what is kept and not about how fast; a block is that of the trace
+(512 tokens in Mooncake's). Beside the traces: documents read in a loop that is larger than the
+tier.
 """
 
 from __future__ import annotations
@@ -27,13 +28,24 @@ from penstock.bench.traces import read
 from support import facts
 
 TUNED_AT = (1_500_000, 3_000_000, 5_000_000, 15_000_000)
-"""Tokens; 3 million are about 1 TB for a 70B model (Mooncake, FAST 2025, section 5). The rule's constants
-were chosen at these capacities of the conversation trace."""
-CAPACITIES = (1_000_000, 1_500_000, 2_200_000, 3_000_000, 4_000_000, 5_000_000, 8_000_000, 15_000_000)
+"""Tokens; 3 million are about 1 TB for a 70B model (Mooncake, FAST 2025, section 5). The rule's
+constants were chosen at these capacities of the conversation trace."""
+CAPACITIES = (
+    1_000_000,
+    1_500_000,
+    2_200_000,
+    3_000_000,
+    4_000_000,
+    5_000_000,
+    8_000_000,
+    15_000_000,
+)
 CURVE_AT = 3_000_000
 """Tokens of the tier whose live curve is compared with tiers of the other sizes."""
 US_PER_TOKEN, US_PER_CONTEXT_KTOKEN = 242.9, 97.461
-"""Prefill of SmolLM2-135M on two cores (benchmarks/profiles/smollm2-2-cores.json): what a block saves."""
+"""Prefill of SmolLM2-135M on two cores (benchmarks/profiles/smollm2-2-cores.json): what a block
+saves.
+"""
 DOCUMENTS, DOCUMENT_BLOCKS, ROUNDS, LOOP_BLOCK = 100, 20, 20, 32
 LOOPS = (0.5, 0.75, 0.95)
 """Capacity as a share of the loop."""
@@ -95,13 +107,16 @@ def from_trace(path: Path) -> Workload:
 
 def loop() -> Workload:
     documents = [
-        tuple(name(f"{document}/{at}") for at in range(DOCUMENT_BLOCKS)) for document in range(DOCUMENTS)
+        tuple(name(f"{document}/{at}") for at in range(DOCUMENT_BLOCKS))
+        for document in range(DOCUMENTS)
     ]
     requests = tuple(documents * ROUNDS)
     return Workload("loop", LOOP_BLOCK, requests, (DOCUMENT_BLOCKS * LOOP_BLOCK,) * len(requests))
 
 
-def serve(index: TierIndex, request: Sequence[bytes], costs: Sequence[float]) -> tuple[int, int, int]:
+def serve(
+    index: TierIndex, request: Sequence[bytes], costs: Sequence[float]
+) -> tuple[int, int, int]:
     """Blocks found, and nanoseconds of the lookup and of keeping the rest."""
     began = time.perf_counter_ns()
     found = len(index.lookup(request))
@@ -165,14 +180,22 @@ def shares(workload: Workload, saved: Iterable[Saved]) -> Iterator[Saved]:
 
 
 def measure_trace(workload: Workload) -> tuple[list[Saved], list[dict[str, float]]]:
-    """What was saved by capacity and rule; the live curve of one tier beside LRU tiers of other sizes."""
+    """What was saved by capacity and rule; the live curve of one tier beside LRU tiers of other
+    sizes.
+    """
     found, curves = [endless(workload)], {}
     for capacity in CAPACITIES:
         for rule in RULES:
             saved, index = replay(workload, rule, capacity // workload.block_tokens)
             curves[rule, capacity] = index
             found.append(saved)
-            print(workload.name, rule, f"{capacity:,}", f"{saved.blocks / workload.blocks:.4f}", flush=True)
+            print(
+                workload.name,
+                rule,
+                f"{capacity:,}",
+                f"{saved.blocks / workload.blocks:.4f}",
+                flush=True,
+            )
     found = list(shares(workload, found))
     live = curves["Penstock", CURVE_AT]
     slots = CURVE_AT // workload.block_tokens
@@ -182,7 +205,9 @@ def measure_trace(workload: Workload) -> tuple[list[Saved], list[dict[str, float
             # No slots at all find nothing.
             share = live.saved(saved.slots - slots) - live.saved(-slots)
             exact = saved.shares["blocks"]
-            predicted.append({"tokens": saved.tokens_of_tier, "predicted": share, "replayed": exact})
+            predicted.append(
+                {"tokens": saved.tokens_of_tier, "predicted": share, "replayed": exact}
+            )
     return found, predicted
 
 
@@ -192,7 +217,15 @@ def measure_loop(workload: Workload) -> list[Saved]:
     return list(shares(workload, [endless(workload), *found]))
 
 
-COLUMNS = ("tier", "rule", "blocks found", "tokens saved", "prefill time saved", "of infinite", "against LRU")
+COLUMNS = (
+    "tier",
+    "rule",
+    "blocks found",
+    "tokens saved",
+    "prefill time saved",
+    "of infinite",
+    "against LRU",
+)
 
 
 def rows(found: Sequence[Saved]) -> list[list[str]]:
@@ -234,14 +267,20 @@ CURVE_PROSE = (
 )
 
 
-def lines(about: dict[str, Any], results: dict[str, list[Saved]], curves: dict[str, Any]) -> list[str]:
+def lines(
+    about: dict[str, Any], results: dict[str, list[Saved]], curves: dict[str, Any]
+) -> list[str]:
     said = ["# What is kept when the tier is full", "", *facts.said(about), "", *PROSE]
     for workload, found in results.items():
         said += ["", f"## {workload}", "", *facts.table(COLUMNS, rows(found))]
         if workload in curves:
             columns = ("LRU tier", "predicted", "replayed")
             cells = [
-                (f"{point['tokens']:,} tokens", f"{point['predicted']:.3f}", f"{point['replayed']:.3f}")
+                (
+                    f"{point['tokens']:,} tokens",
+                    f"{point['predicted']:.3f}",
+                    f"{point['replayed']:.3f}",
+                )
                 for point in curves[workload]
             ]
             said += ["", *CURVE_PROSE, "", *facts.table(columns, cells)]
@@ -279,7 +318,9 @@ def charts(results: dict[str, list[Saved]]) -> list[Plot]:
         sizes = sorted({millions(one.tokens_of_tier) for one in found if one.slots})
         kept = {
             rule: [
-                Point(millions(one.tokens_of_tier), one.shares["blocks"]) for one in found if one.rule == rule
+                Point(millions(one.tokens_of_tier), one.shares["blocks"])
+                for one in found
+                if one.rule == rule
             ]
             for rule in RULES
         }
@@ -298,7 +339,9 @@ def millions(tokens: int) -> float:
 
 def main() -> None:
     parser = facts.parser(__doc__)
-    parser.add_argument("--trace", type=Path, action="append", default=[], help="with hash_ids; repeatable")
+    parser.add_argument(
+        "--trace", type=Path, action="append", default=[], help="with hash_ids; repeatable"
+    )
     parsed: argparse.Namespace = parser.parse_args()
     results: dict[str, list[Saved]] = {}
     curves = {}

@@ -1,11 +1,13 @@
-"""The same prompts again and again, with KV tiers behind the pool and without: what a tier is worth.
+"""The same prompts again and again, with KV tiers behind the pool and without: what a tier is
+worth.
 
     python benchmarks/kv_rounds.py [--only smollm2 10k 50k] [--tiers none ram disk both redis]
 
-The method of the published comparison of tiered caches: random prompts, the same in every round, one token of
-output, the engine's own prefix cache off, the mean of the later rounds against an engine without tiers. The
-long prompts are for a random checkpoint in SmolLM2's shape, whose context is longer. Disk is a directory of
-`--directory` (a fresh one for each server, in the page cache as far as it fits); Redis is started here.
+The method of the published comparison of tiered caches: random prompts, the same in every round,
+one token of output, the engine's own prefix cache off, the mean of the later rounds against an
+engine without tiers. The long prompts are for a random checkpoint in SmolLM2's shape, whose context
+is longer. Disk is a directory of `--directory` (a fresh one for each server, in the page cache as
+far as it fits); Redis is started here.
 """
 
 from __future__ import annotations
@@ -49,8 +51,12 @@ class Case:
 
 CASES = {
     "smollm2": Case((100, 1000, 4000, 7000), 8, 4, 3, "--kv-cache-memory-bytes 1GiB", "3GiB"),
-    "10k": Case((10_000,), 8, 4, 3, "--kv-cache-memory-bytes 2GiB --max-model-len 12000", "3GiB", long=True),
-    "50k": Case((50_000,), 2, 2, 2, "--kv-cache-memory-bytes 3GiB --max-model-len 52000", "4GiB", long=True),
+    "10k": Case(
+        (10_000,), 8, 4, 3, "--kv-cache-memory-bytes 2GiB --max-model-len 12000", "3GiB", long=True
+    ),
+    "50k": Case(
+        (50_000,), 2, 2, 2, "--kv-cache-memory-bytes 3GiB --max-model-len 52000", "4GiB", long=True
+    ),
 }
 POSITIONS = 65536
 Measured = dict[str, dict[str, dict[str, Any]]]
@@ -119,7 +125,9 @@ def measure(name: str, case: Case, tier: str, parsed: argparse.Namespace) -> dic
         return found
 
 
-def serve_words(case: Case, tier: str, scratch: Path, url: str, parsed: argparse.Namespace) -> list[str]:
+def serve_words(
+    case: Case, tier: str, scratch: Path, url: str, parsed: argparse.Namespace
+) -> list[str]:
     model = parsed.model
     if case.long:
         peers = parsed.peers.expanduser()
@@ -133,7 +141,16 @@ def bench_words(case: Case, url: str, results: Path, parsed: argparse.Namespace)
     tokenizer = str(parsed.peers.expanduser() / "hf-bf16") if case.long else parsed.model
     return [
         *HERE,
-        *("bench", "rounds", "--base-url", url, "--tokenizer", tokenizer, "--prompt-ids", "--disable-tqdm"),
+        *(
+            "bench",
+            "rounds",
+            "--base-url",
+            url,
+            "--tokenizer",
+            tokenizer,
+            "--prompt-ids",
+            "--disable-tqdm",
+        ),
         *("--lengths", ",".join(map(str, case.lengths)), "--rounds", str(case.rounds)),
         *("--num-prompts", str(case.prompts), "--max-concurrency", str(case.concurrency)),
         *("--result-dir", str(results)),
@@ -153,9 +170,7 @@ def redis(tier: str) -> Iterator[str]:
 def shown(figures: Figures | None) -> str:
     if figures is None:
         return "nothing"
-    return (
-        f"TTFT {figures.ttft_ms:,.1f} ms, {figures.throughput:,.0f} tok/s, {figures.cached_share:.1%} cached"
-    )
+    return f"TTFT {figures.ttft_ms:,.1f} ms, {figures.throughput:,.0f} tok/s, {figures.cached_share:.1%} cached"
 
 
 def table(measured: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[list[str]]:
@@ -185,7 +200,9 @@ def _cells(found: Mapping[str, Any], plain: Mapping[str, float] | None) -> list[
     ]
 
 
-def lines(rows: Iterable[Sequence[str]], about: Mapping[str, Any], chosen: Mapping[str, Case]) -> list[str]:
+def lines(
+    rows: Iterable[Sequence[str]], about: Mapping[str, Any], chosen: Mapping[str, Case]
+) -> list[str]:
     cases = (
         f"* {name}: {case.prompts} prompts, concurrency {case.concurrency}, {case.rounds} rounds"
         for name, case in chosen.items()
@@ -237,7 +254,9 @@ def plot(measured: Mapping[str, Mapping[str, Mapping[str, Any]]], path: Path) ->
         if points:
             axes.plot(*zip(*sorted(points), strict=True), marker="o", label=tier)
     for tier, ratio in PUBLISHED.items():
-        axes.plot([10_000], [ratio], marker="*", linestyle="", color="grey", label=f"published, {tier}")
+        axes.plot(
+            [10_000], [ratio], marker="*", linestyle="", color="grey", label=f"published, {tier}"
+        )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("prompt, tokens")

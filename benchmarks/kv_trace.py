@@ -1,12 +1,14 @@
-"""The conversations of a service on servers with KV tiers of several sizes: what prefill and time they save.
+"""The conversations of a service on servers with KV tiers of several sizes: what prefill and time
+they save.
 
     python benchmarks/kv_trace.py mooncake_conversation.jsonl [--sample 30] [--seconds 55] [--short]
 
-One in `--sample` of the trace's conversations is taken, with all its requests: what they have in common stays
-as it was, and so does the order. Lengths are scaled so that one block of the trace is one of the server's,
-times so that the last request comes after `--seconds`. Each server is fresh, and its own prefix cache is off,
-so that all that is saved is the tier's. Beside what was measured stands what an endless cache would save, by
-the trace itself, and what LRU and our rule save when the index alone is driven, in which nothing takes time.
+One in `--sample` of the trace's conversations is taken, with all its requests: what they have in
+common stays as it was, and so does the order. Lengths are scaled so that one block of the trace is
+one of the server's, times so that the last request comes after `--seconds`. Each server is fresh,
+and its own prefix cache is off, so that all that is saved is the tier's. Beside what was measured
+stands what an endless cache would save, by the trace itself, and what LRU and our rule save when
+the index alone is driven, in which nothing takes time.
 """
 
 from __future__ import annotations
@@ -75,9 +77,15 @@ def main() -> None:
     parser = facts.parser(__doc__)
     parser.add_argument("trace", type=Path, help="Mooncake's JSONL")
     parser.add_argument("--sample", type=int, default=30, metavar="N", help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=55.0, metavar="S", help="default: %(default)s")
     parser.add_argument(
-        "--block", type=int, choices=BLOCKS, default=16, help="tokens of a block of the trace; default: 16"
+        "--seconds", type=float, default=55.0, metavar="S", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--block",
+        type=int,
+        choices=BLOCKS,
+        default=16,
+        help="tokens of a block of the trace; default: 16",
     )
     parser.add_argument(
         "--directory", type=Path, default=Path(tempfile.gettempdir()), help="of the disk tier"
@@ -91,7 +99,9 @@ def main() -> None:
     arrivals = sampled(trace, parsed.sample)
     workload = scaled(arrivals, parsed)
     block_bytes = parsed.block * token_bytes(parsed.model)
-    found = [measure(setting, arrivals, block_bytes, parsed) for setting in settings(workload, parsed)]
+    found = [
+        measure(setting, arrivals, block_bytes, parsed) for setting in settings(workload, parsed)
+    ]
     check_lengths(found, workload)
     simulated = simulate(workload, [one.setting for one in found])
     about = facts.gather(parsed.peers.expanduser(), (), sys.argv)
@@ -107,8 +117,8 @@ def main() -> None:
 
 
 def sampled(trace: Trace, one_in: int) -> Sequence[Arrival]:
-    """All requests of some conversations. What tells these apart is the second block, behind what the service
-    says first in all of them.
+    """All requests of some conversations. What tells these apart is the second block, behind what
+    the service says first in all of them.
     """
     if trace.format != "mooncake" or not all(arrival.hash_ids for arrival in trace.arrivals):
         raise PenstockError(f"{trace.path}: not a trace of Mooncake's with hash_ids in each line")
@@ -132,12 +142,16 @@ def write_trace(arrivals: Sequence[Arrival], path: Path) -> None:
 
 
 def scaled(arrivals: Sequence[Arrival], parsed: argparse.Namespace) -> Workload:
-    """Names of the blocks that each request leaves: those of its prompt, then those of its own answer."""
+    """Names of the blocks that each request leaves: those of its prompt, then those of its own
+    answer.
+    """
     block = parsed.block
     requests, tokens = [], []
     for number, arrival in enumerate(arrivals):
         scale = block / arrival.block_tokens
-        inputs, outputs = (max(1, round(n * scale)) for n in (arrival.input_tokens, arrival.output_tokens))
+        inputs, outputs = (
+            max(1, round(n * scale)) for n in (arrival.input_tokens, arrival.output_tokens)
+        )
         own = range(inputs // block, (inputs + outputs - 1) // block)
         names = [name(block_id) for block_id in arrival.hash_ids[: inputs // block]]
         requests.append((*names, *(name(f"{number}/{at}") for at in own)))
@@ -183,16 +197,27 @@ def measure(
         float(said["p99_ttft_ms"]),
         float(said["p50_e2el_ms"]),
         int(said["failed"]),
-        {key: value for key, value in counters.items() if "kv_tier" in key or "prompt_tokens" in key},
+        {
+            key: value
+            for key, value in counters.items()
+            if "kv_tier" in key or "prompt_tokens" in key
+        },
     )
     print(setting, f"saved {measured.saved_tokens:,} of {measured.prompt_tokens:,}", flush=True)
     return measured
 
 
-def serve_words(setting: Setting, block_bytes: int, scratch: Path, parsed: argparse.Namespace) -> list[str]:
+def serve_words(
+    setting: Setting, block_bytes: int, scratch: Path, parsed: argparse.Namespace
+) -> list[str]:
     ram = ["--kv-tier", f"ram:{setting.slots * block_bytes}"] if setting.slots else []
     disk = ["--kv-tier", f"disk:{scratch / 'kv'},16GiB"] if setting.disk else []
-    sizes = ["--block-size", str(parsed.block), "--kv-chunk-tokens", str(CHUNK_BLOCKS * parsed.block)]
+    sizes = [
+        "--block-size",
+        str(parsed.block),
+        "--kv-chunk-tokens",
+        str(CHUNK_BLOCKS * parsed.block),
+    ]
     pool = ["--kv-cache-memory-bytes", POOL, "--no-enable-prefix-caching"]
     return ["serve", parsed.model, *sizes, *pool, *ram, *disk]
 
@@ -216,14 +241,17 @@ def check_lengths(found: Sequence[Measured], workload: Workload) -> None:
     sent = sum(workload.tokens) + len(workload.tokens)
     for one in found:
         if not one.failed and one.prompt_tokens != sent:
-            raise PenstockError(f"{one.setting}: {one.prompt_tokens} prompt tokens were sent, not {sent}")
+            raise PenstockError(
+                f"{one.setting}: {one.prompt_tokens} prompt tokens were sent, not {sent}"
+            )
 
 
 def simulate(workload: Workload, tried: Sequence[Setting]) -> dict[str, dict[int, int]]:
     """Tokens saved, by rule and slots."""
     slots = sorted({setting.slots for setting in tried if setting.slots})
     found = {
-        rule: {size: replay(workload, rule, size)[0].tokens for size in slots} for rule in ("LRU", "Penstock")
+        rule: {size: replay(workload, rule, size)[0].tokens for size in slots}
+        for rule in ("LRU", "Penstock")
     }
     return {**found, "infinite": {0: endless(workload).tokens}}
 
@@ -245,7 +273,10 @@ COLUMNS = (
 
 
 def rows(
-    found: Sequence[Measured], simulated: Mapping[str, Mapping[int, int]], block_bytes: int, block: int
+    found: Sequence[Measured],
+    simulated: Mapping[str, Mapping[int, int]],
+    block_bytes: int,
+    block: int,
 ) -> Iterator[list[str]]:
     most = simulated["infinite"][0]
     for one in found:
@@ -304,7 +335,9 @@ def charts(
     tier = Axis("RAM tier", "MiB", Extent.LOG, ticks=tuple(round(size) for size in sizes.values()))
     measured = [Point(sizes[one.setting.slots], one.saved_tokens / most) for one in ram]
     shares = [Series("measured", 0, tuple(measured))]
-    for style, (rule, title) in enumerate((("LRU", "LRU alone"), ("Penstock", "our rule alone")), 1):
+    for style, (rule, title) in enumerate(
+        (("LRU", "LRU alone"), ("Penstock", "our rule alone")), 1
+    ):
         points = tuple(Point(size, simulated[rule][slots] / most) for slots, size in sizes.items())
         shares.append(Series(title, style, points))
     times = [
@@ -312,13 +345,24 @@ def charts(
         Series("P99", 1, tuple(Point(sizes[one.setting.slots], one.ttft_p99_ms) for one in ram)),
         *(
             Series(f"{title}, no tier", style, tuple(Point(size, value) for size in sizes.values()))
-            for title, style, value in (("P50", 2, found[0].ttft_p50_ms), ("P99", 3, found[0].ttft_p99_ms))
+            for title, style, value in (
+                ("P50", 2, found[0].ttft_p50_ms),
+                ("P99", 3, found[0].ttft_p99_ms),
+            )
         ),
     ]
     saved = "Prefill saved, of what an endless cache saves"
     first = "Time to first token by the size of the tier"
     return [
-        Plot("saved", saved, saved, saved, tier, Axis("Saved", "", Extent.LINEAR, zero=True), tuple(shares)),
+        Plot(
+            "saved",
+            saved,
+            saved,
+            saved,
+            tier,
+            Axis("Saved", "", Extent.LINEAR, zero=True),
+            tuple(shares),
+        ),
         Plot("ttft", first, first, first, tier, Axis("TTFT", "ms", Extent.LOG), tuple(times)),
     ]
 

@@ -2,11 +2,11 @@
 
     python benchmarks/sim_calibration.py [--trace azure_llm_2023_conv.csv] [--profile NAME] [--repeats 2]
 
-Fitted: TTFT of lone requests by prompt length gives the cost of a step, of a prompt token and of prompt
-attention; median ITL with 1 to 32 equal requests gives the cost of decoding by batch; long contexts that
-of attention. The profile is written to benchmarks/profiles. Checked: closed loops, a shared prefix, an
-open loop and a window of a trace, each with the same prompts and arrivals on the real engine and on the
-modelled one.
+Fitted: TTFT of lone requests by prompt length gives the cost of a step, of a prompt token and of
+prompt attention; median ITL with 1 to 32 equal requests gives the cost of decoding by batch; long
+contexts that of attention. The profile is written to benchmarks/profiles. Checked: closed loops, a
+shared prefix, an open loop and a window of a trace, each with the same prompts and arrivals on the
+real engine and on the modelled one.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ CHECKS = {
     ),
     "open, 3.5 a second, 256/128": f"{MIDDLING} --request-rate 3.5 --num-prompts 84",
 }
-TRACE = "trace {} --start 120 --duration 24 --time-scale 1.2 --length-scale 0.25 --max-model-len 2048"
+TRACE = (
+    "trace {} --start 120 --duration 24 --time-scale 1.2 --length-scale 0.25 --max-model-len 2048"
+)
 
 
 class Bench:
@@ -96,7 +98,9 @@ class Bench:
             RuntimeError: a request failed.
         """
         wait_until_quiet(QUIET_WAIT_S, MAX_FOREIGN)
-        result = self._loads(parse_workload(f"{words} --temperature 0".split()), server.url, seed, {})
+        result = self._loads(
+            parse_workload(f"{words} --temperature 0".split()), server.url, seed, {}
+        )
         if result["failed"]:
             raise RuntimeError(f"{words}: {result['penstock']['failure_examples']}")
         return result
@@ -107,10 +111,12 @@ class Bench:
         return [seconds * 1e6 for seconds in result["ttfts"]]
 
     def decode(self, server: Server, batch: int, prompt: int, seed: int) -> Decode:
-        """All start at once, and answers have many more tokens than prompts have chunks, so most steps decode
-        all sequences and nothing else: the median ITL is that of such a step."""
+        """All start at once, and answers have many more tokens than prompts have chunks, so most
+        steps decode all sequences and nothing else: the median ITL is that of such a step."""
         answer = max(64, 8 * batch * prompt // BUDGET)
-        words = f"serve --random-input-len {prompt} --random-output-len {answer} --num-prompts {batch}"
+        words = (
+            f"serve --random-input-len {prompt} --random-output-len {answer} --num-prompts {batch}"
+        )
         result = self.run(words, server, seed)
         return Decode(batch, prompt + answer / 2, result["median_itl_ms"] * 1e3)
 
@@ -124,7 +130,9 @@ def calibrate(bench: Bench, server: Server, repeats: int) -> tuple[dict[str, Any
         for prompt in LENGTHS:
             ttfts[prompt] += bench.ttfts_us(server, prompt, next(seeds))
         for batch, prompt in [*((batch, SHORT) for batch in BATCHES), *LONG]:
-            steps.setdefault((batch, prompt), []).append(bench.decode(server, batch, prompt, next(seeds)))
+            steps.setdefault((batch, prompt), []).append(
+                bench.decode(server, batch, prompt, next(seeds))
+            )
     points = [
         Decode(batch, own[0].context, median(point.step_us for point in own))
         for (batch, _), own in steps.items()
@@ -146,7 +154,9 @@ def calibrate(bench: Bench, server: Server, repeats: int) -> tuple[dict[str, Any
 def check(
     bench: Bench, real: Server, modelled: Server, workloads: Mapping[str, str], repeats: int
 ) -> dict[str, dict[str, list[dict[str, float]]]]:
-    """Statistics by workload and engine, a list over repeats. The seeds are the same for both engines."""
+    """Statistics by workload and engine, a list over repeats. The seeds are the same for both
+    engines.
+    """
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     for repeat in range(repeats):
         for index, (name, words) in enumerate(workloads.items()):
@@ -154,7 +164,9 @@ def check(
                 result = bench.run(words, server, 100 * (repeat + 1) + index)
                 kept = {key: float(result[key]) for key in CHECKED}
                 found.setdefault(name, {}).setdefault(engine, []).append(kept)
-                print(name, engine, {key: round(value, 2) for key, value in kept.items()}, flush=True)
+                print(
+                    name, engine, {key: round(value, 2) for key, value in kept.items()}, flush=True
+                )
     return found
 
 
@@ -172,7 +184,12 @@ def check_rows(found: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]])
 def lines(about: Mapping[str, Any], data: Mapping[str, Any]) -> list[str]:
     profile, fitted = data["profile"], data["fitted"]
     ttfts = [
-        (prompt, f"{own['measured']:,.1f}", f"{own['fitted']:,.1f}", f"{own['fitted'] / own['measured']:.2f}")
+        (
+            prompt,
+            f"{own['measured']:,.1f}",
+            f"{own['fitted']:,.1f}",
+            f"{own['fitted'] / own['measured']:.2f}",
+        )
         for prompt, own in fitted["ttft_ms"].items()
     ]
     steps = [
@@ -216,9 +233,13 @@ def lines(about: Mapping[str, Any], data: Mapping[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = facts.parser(__doc__)
-    parser.add_argument("--trace", type=Path, help="Azure's CSV; default: no trace among the checks")
+    parser.add_argument(
+        "--trace", type=Path, help="Azure's CSV; default: no trace among the checks"
+    )
     parser.add_argument("--profile", default="smollm2-2-cores", help="name in benchmarks/profiles")
-    parser.add_argument("--profiles", type=Path, default=facts.ROOT / "benchmarks/profiles", help="directory")
+    parser.add_argument(
+        "--profiles", type=Path, default=facts.ROOT / "benchmarks/profiles", help="directory"
+    )
     parser.add_argument("--repeats", type=int, default=2)
     parsed = parser.parse_args()
     workloads = dict(CHECKS)
@@ -229,7 +250,9 @@ def main() -> None:
     path = parsed.profiles / f"{parsed.profile}.json"
     path.write_text(json.dumps(data["profile"], indent=1) + "\n")
     about = facts.gather(parsed.peers, [], sys.argv)
-    facts.write(facts.stem("sim-calibration", parsed.results), lines(about, data), {**about, **data})
+    facts.write(
+        facts.stem("sim-calibration", parsed.results), lines(about, data), {**about, **data}
+    )
 
 
 def _measure(parsed: argparse.Namespace, workloads: Mapping[str, str]) -> dict[str, Any]:

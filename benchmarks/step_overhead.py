@@ -27,7 +27,9 @@ BUDGET_AT = 32
 def hash_chain(identity: bytes, parent: bytes | None, tokens: array[int]) -> list[bytes]:
     link, digests = parent or bytes(32), []
     for at in range(0, len(tokens), 16):
-        unit = hashlib.blake2b(link + tokens[at : at + 16].tobytes(), key=identity, digest_size=32).digest()
+        unit = hashlib.blake2b(
+            link + tokens[at : at + 16].tobytes(), key=identity, digest_size=32
+        ).digest()
         link = link[:4] + unit[4:]
         digests.append(link)
     return digests
@@ -96,7 +98,9 @@ def main() -> None:
     for running in options.running:
         parts = measure(running, options.context, options.steps)
         note = f"  budget {BUDGET_US:.0f}" if running == BUDGET_AT else ""
-        print(f"{running:>8} {parts[0]:>9.1f} {parts[1]:>9.1f} {parts[2]:>9.1f} {sum(parts):>9.1f}{note}")
+        print(
+            f"{running:>8} {parts[0]:>9.1f} {parts[1]:>9.1f} {parts[2]:>9.1f} {sum(parts):>9.1f}{note}"
+        )
 
 
 if __name__ == "__main__":

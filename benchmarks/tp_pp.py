@@ -1,17 +1,18 @@
-"""A model on two ranks: each executor under the same load, and two ranks beside one with two threads.
+"""A model on two ranks: each executor under the same load, and two ranks beside one with two
+threads.
 
     python benchmarks/tp_pp.py --trace azure_llm_2023_conv.csv [--repeats 2] [--only pp2 tp2 threads]
 
 Three comparisons of `penstock bench compare`:
 
-pp2, tp2  two stages, or two tensor-parallel ranks: as Ray actors that are called (what all ratios refer to),
-          in a compiled graph and on rings, and as processes. One at a time is started and measured: a Ray
-          cluster that is stopped with SIGSTOP counts as lost.
-threads   two tensor-parallel processes with a thread each beside one process with two, by turns.
+pp2, tp2  two stages, or two tensor-parallel ranks: as Ray actors that are called (what all ratios
+refer to), in a compiled graph and on rings, and as processes. One at a time is started and
+measured: a Ray cluster that is stopped with SIGSTOP counts as lost. threads   two tensor-parallel
+processes with a thread each beside one process with two, by turns.
 
-Loads: random prompts in a closed loop, which shows throughput, and some seconds of the Azure conversation
-trace as it came, which shows latencies. `--loads light` is two requests at a time, one for each stage: there
-a step is short, and what brings it weighs most. `--short` is for a try.
+Loads: random prompts in a closed loop, which shows throughput, and some seconds of the Azure
+conversation trace as it came, which shows latencies. `--loads light` is two requests at a time, one
+for each stage: there a step is short, and what brings it weighs most. `--short` is for a try.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.compare.recipe import BUILT_IN
-from penstock.bench.compare.summary import Summary, Workload, load_comparison, load_results, summarise
+from penstock.bench.compare.summary import (
+    Summary,
+    Workload,
+    load_comparison,
+    load_results,
+    summarise,
+)
 from support import facts
 from support.servers import HERE
 
@@ -64,7 +71,9 @@ class Contest:
 
 
 CONTESTS = {
-    "pp2": Contest("Two stages", {n: f"-pp 2 {w}" for n, w in CHANNELS.items()}, "ray-actor", "sequential"),
+    "pp2": Contest(
+        "Two stages", {n: f"-pp 2 {w}" for n, w in CHANNELS.items()}, "ray-actor", "sequential"
+    ),
     "tp2": Contest(
         "Two tensor-parallel ranks",
         {n: f"-tp 2 {w}" for n, w in CHANNELS.items()},
@@ -72,7 +81,10 @@ CONTESTS = {
         "sequential",
     ),
     "threads": Contest(
-        "Two ranks and two threads", {"one-process": "", "two-ranks": "-tp 2"}, "one-process", "interleaved"
+        "Two ranks and two threads",
+        {"one-process": "", "two-ranks": "-tp 2"},
+        "one-process",
+        "interleaved",
     ),
 }
 KEYS = {
@@ -113,12 +125,30 @@ def loads(trace: Path, short: bool, names: Sequence[str]) -> dict[str, str]:
 def command(contest: Contest, parsed: argparse.Namespace, directory: Path) -> list[str]:
     words = [*HERE, "bench", "compare", "--order", contest.order, "--baseline", contest.baseline]
     for name, added in contest.servers.items():
-        words += ["--server", f"{name}={BUILT_IN / 'penstock.toml'}", "--args", f"{name}={COMMON} {added}"]
+        words += [
+            "--server",
+            f"{name}={BUILT_IN / 'penstock.toml'}",
+            "--args",
+            f"{name}={COMMON} {added}",
+        ]
     for name, load in loads(parsed.trace.resolve(), parsed.short, parsed.loads).items():
         words += ["--workload", f"{name}: {load}"]
-    words += ["--tokenizer", parsed.model, "--model", parsed.model, "--repeats", str(parsed.repeats)]
+    words += [
+        "--tokenizer",
+        parsed.model,
+        "--model",
+        parsed.model,
+        "--repeats",
+        str(parsed.repeats),
+    ]
     words += ["--warm-up", WARM_UP]
-    words += ["--attempts", str(parsed.attempts), "--quiet-wait", f"{parsed.quiet_wait:g}", "--disable-tqdm"]
+    words += [
+        "--attempts",
+        str(parsed.attempts),
+        "--quiet-wait",
+        f"{parsed.quiet_wait:g}",
+        "--disable-tqdm",
+    ]
     return [*words, "--title", contest.title, "--result-dir", str(directory)]
 
 
@@ -155,7 +185,9 @@ def verdict(summary: Summary) -> list[str]:
         cell = summary.cells.get((workload, "two-ranks", "output_throughput"))
         if workload.name == "random" and cell is not None and cell.ratio is not None:
             kept = "kept" if cell.ratio >= BAR else "MISSED"
-            return [f"* two ranks give {cell.ratio:.2f} of two threads' tokens/s (bar: {BAR:.2f}, {kept})"]
+            return [
+                f"* two ranks give {cell.ratio:.2f} of two threads' tokens/s (bar: {BAR:.2f}, {kept})"
+            ]
     return []
 
 
@@ -166,7 +198,9 @@ def main() -> None:
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS[:2]))
     parser.add_argument("--label", default="", help="added to the names of the results")
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--attempts", type=int, default=2, help="of disturbed runs; default: %(default)s")
+    parser.add_argument(
+        "--attempts", type=int, default=2, help="of disturbed runs; default: %(default)s"
+    )
     parser.add_argument("--quiet-wait", type=float, default=60.0, metavar="S")
     parser.add_argument("--short", action="store_true", help="a quarter of each load")
     parsed = parser.parse_args()
@@ -195,7 +229,12 @@ def lines(
         *facts.said(about),
         f"* medians of {parsed.repeats} repeat(s); added to all servers: `{COMMON}`",
         *(f"* {name}: `{facts.shown([load])}`" for name, load in chosen.items()),
-        *(line for name, summary in summaries.items() if name == "threads" for line in verdict(summary)),
+        *(
+            line
+            for name, summary in summaries.items()
+            if name == "threads"
+            for line in verdict(summary)
+        ),
         "",
         *PROSE,
         "",

@@ -2,10 +2,10 @@
 
 usage: test_summary.py CARGO_LOG PYTEST_JUNIT_XML
 
-CARGO_LOG is the output of `cargo test -- --show-output`, the XML is pytest's `--junitxml`. Rust has no
-way to skip a test while it runs: one that prints a line `SKIPPED: reason` counts as skipped, and the
-reasons are repeated here. A missing file counts as one failure: the tests that should have written it
-did not run. Exits 1 when anything failed.
+CARGO_LOG is the output of `cargo test -- --show-output`, the XML is pytest's `--junitxml`. Rust has
+no way to skip a test while it runs: one that prints a line `SKIPPED: reason` counts as skipped, and
+the reasons are repeated here. A missing file counts as one failure: the tests that should have
+written it did not run. Exits 1 when anything failed.
 """
 
 import re
@@ -18,7 +18,9 @@ CARGO_OUTPUT = re.compile(
     r"^---- \S+ stdout ----\n(.*?)(?=^---- |^successes:|^failures:|\Z)", re.MULTILINE | re.DOTALL
 )
 SKIPPED = re.compile(r"^SKIPPED\b.*", re.MULTILINE)
-CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
+CARGO_RESULT = re.compile(
+    r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE
+)
 
 
 class Counts(NamedTuple):

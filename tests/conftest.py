@@ -10,14 +10,17 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[1]
 MODEL_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
-# No deadline: the machines that run this are shared. No database: a failure prints how to repeat it.
+# No deadline: the machines that run this are shared. No database: a failure prints how to repeat
+# it.
 hypothesis.settings.register_profile("penstock", deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile("penstock")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """A shell has what it runs in the background ignore SIGINT, and so would all that the tests start."""
+    """A shell has what it runs in the background ignore SIGINT, and so would all that the tests
+    start.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -33,7 +36,9 @@ def model_file() -> Path:
     cached = Path.home() / ".cache/penstock/models" / MODEL_NAME
     path = Path(os.environ.get("PENSTOCK_MODEL", cached))
     if not path.is_file():
-        pytest.skip(f"no default model at {path}: run `penstock pull smollm2` or set PENSTOCK_MODEL")
+        pytest.skip(
+            f"no default model at {path}: run `penstock pull smollm2` or set PENSTOCK_MODEL"
+        )
     return path
 
 

@@ -37,7 +37,10 @@ class Hosts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for remove in [*(("netns", "del", name) for name in self.names), ("link", "del", self._bridge)]:
+        for remove in [
+            *(("netns", "del", name) for name in self.names),
+            ("link", "del", self._bridge),
+        ]:
             subprocess.run(["ip", *remove], capture_output=True, check=False)
 
     def _make(self) -> None:

@@ -1,4 +1,5 @@
-"""Ray clusters on this machine for tests: started in the foreground, ended by the numbers of their processes.
+"""Ray clusters on this machine for tests: started in the foreground, ended by the numbers of their
+processes.
 
 Nothing here says `ray stop`, which would end the clusters of everybody.
 """
@@ -31,7 +32,9 @@ QUICK_CHECKS = {
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
 }
-"""The cluster notices a lost node within seconds; Penstock does so itself, but Ray decides what is free."""
+"""The cluster notices a lost node within seconds; Penstock does so itself, but Ray decides what is
+free.
+"""
 
 
 def needs_ray() -> None:
@@ -87,7 +90,15 @@ class RayNode:
         self.log = directory / f"start-{secrets.token_hex(4)}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, *common],
+                [
+                    *prefix,
+                    sys.executable,
+                    "-m",
+                    "ray.scripts.scripts",
+                    "start",
+                    *arguments,
+                    *common,
+                ],
                 stdout=log,
                 stderr=log,
                 env=environment(),
@@ -118,10 +129,17 @@ class RayCluster:
         # Short: Ray puts sockets under it, whose paths have at most 107 bytes.
         self.directory = Path(tempfile.mkdtemp(prefix="ray-"))
         port = free_port()
-        arguments = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.directory}"]
+        arguments = [
+            "--head",
+            f"--port={port}",
+            "--include-dashboard=false",
+            f"--temp-dir={self.directory}",
+        ]
         arguments += [f"--node-ip-address={host}"] if host else []
         self.nodes = [RayNode(arguments, self.directory, cpus, prefix)]
-        said = next(line for line in self.nodes[0].log.read_text().splitlines() if "Local node IP" in line)
+        said = next(
+            line for line in self.nodes[0].log.read_text().splitlines() if "Local node IP" in line
+        )
         self.address = f"{said.rsplit(' ', 1)[1]}:{port}"
 
     def add(self, cpus: int, host: str | None = None, prefix: Sequence[str] = ()) -> RayNode:

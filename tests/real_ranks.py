@@ -34,7 +34,9 @@ def exact_config(family: str, settings: Settings) -> EngineConfig:
 
 
 @contextmanager
-def engine(family: str, num_blocks: int, **settings: object) -> Iterator[tuple[Scheduler, Executor]]:
+def engine(
+    family: str, num_blocks: int, **settings: object
+) -> Iterator[tuple[Scheduler, Executor]]:
     """With so many blocks: less memory than the least that a flag may ask for."""
 
     def small(*facts: Any) -> KvSizes:
@@ -53,7 +55,9 @@ def engine(family: str, num_blocks: int, **settings: object) -> Iterator[tuple[S
 
 @contextmanager
 def talkative_ranks(family: str, tokens: int, **settings: object) -> Iterator[Executor]:
-    """Ranks with room for the log-probabilities of the whole vocabulary after each of `tokens` tokens."""
+    """Ranks with room for the log-probabilities of the whole vocabulary after each of `tokens`
+    tokens.
+    """
     config = exact_config(family, {**settings, "max_num_batched_tokens": tokens, "max_num_seqs": 2})
     info = read_model(config)
     grid = plan_grid(info.spec, config.parallel.tensor, config.parallel.pipeline)

@@ -2,8 +2,8 @@
 
 usage: make_hf.py MODEL.gguf OUTPUT_DIRECTORY        (run it in the vLLM environment)
 
-transformers reads GGUF but refuses to save a model that it loaded so, hence the copy of the weights into a
-fresh model whose configuration has no `quantization_config`.
+transformers reads GGUF but refuses to save a model that it loaded so, hence the copy of the weights
+into a fresh model whose configuration has no `quantization_config`.
 """
 
 import sys
@@ -14,10 +14,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 
 def convert(gguf: Path, output: Path) -> None:
-    """Dequantise `gguf` into `output`/hf-f32 and `output`/hf-bf16, tokenizer and chat template included."""
+    """Dequantise `gguf` into `output`/hf-f32 and `output`/hf-bf16, tokenizer and chat template
+    included.
+    """
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    source = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    weights = {name: tensor for name, tensor in source.state_dict().items() if name != "lm_head.weight"}
+    source = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+    )
+    weights = {
+        name: tensor for name, tensor in source.state_dict().items() if name != "lm_head.weight"
+    }
     config = source.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -33,7 +39,9 @@ def convert(gguf: Path, output: Path) -> None:
         model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=2, pad_token_id=2)
         model.save_pretrained(output / name)
         tokenizer.save_pretrained(output / name)
-        print(f"{output / name}: {sum(f.stat().st_size for f in (output / name).iterdir()) / 1e6:.0f} MB")
+        print(
+            f"{output / name}: {sum(f.stat().st_size for f in (output / name).iterdir()) / 1e6:.0f} MB"
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """OpenVINO GenAI behind OpenAI's completions, because its package has no server.
 
-usage: openvino_server.py MODEL_DIRECTORY --port PORT --threads N     (run it in the OpenVINO environment)
+usage: openvino_server.py MODEL_DIRECTORY --port PORT --threads N     (run it in the OpenVINO
+environment)
 
-GET /health, /v1/models; POST /v1/completions (text or token ids; stream, stream_options, max_tokens,
-ignore_eos, temperature), POST /tokenize ({"prompt"} -> {"count", "tokens"}). One thread owns the pipeline
-and steps it while there is something to do; each connection has a thread that turns tokens into text and
-chunks. A client that goes away ends its request.
+GET /health, /v1/models; POST /v1/completions (text or token ids; stream, stream_options,
+max_tokens, ignore_eos, temperature), POST /tokenize ({"prompt"} -> {"count", "tokens"}). One thread
+owns the pipeline and steps it while there is something to do; each connection has a thread that
+turns tokens into text and chunks. A client that goes away ends its request.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ FINISH = {"STOP": "stop", "LENGTH": "length"}
 
 @dataclass
 class Job:
-    """A request on its way. `steps` gets the ids of each step and why it ended (empty: it goes on), or an
-    exception."""
+    """A request on its way. `steps` gets the ids of each step and why it ended (empty: it goes on),
+    or an exception."""
 
     prompt: Any
     config: genai.GenerationConfig
-    steps: queue.SimpleQueue[tuple[list[int], str] | Exception] = field(default_factory=queue.SimpleQueue)
+    steps: queue.SimpleQueue[tuple[list[int], str] | Exception] = field(
+        default_factory=queue.SimpleQueue
+    )
     abandoned: bool = False
     handle: Any = None
 
@@ -123,7 +126,9 @@ class Service:
         self.vocabulary = [b""] * (max(names.values()) + 1)
         for name, token in names.items():
             self.vocabulary[token] = name
-        self.length = int(json.loads((Path(model) / "config.json").read_text())["max_position_embeddings"])
+        self.length = int(
+            json.loads((Path(model) / "config.json").read_text())["max_position_embeddings"]
+        )
         self.names = itertools.count()
         self._encoding = threading.Lock()
 
@@ -153,7 +158,11 @@ class Connection(BaseHTTPRequestHandler):
         if self.path == "/health":
             self._json({})
         elif self.path == "/v1/models":
-            entry = {"id": self.service.model, "object": "model", "max_model_len": self.service.length}
+            entry = {
+                "id": self.service.model,
+                "object": "model",
+                "max_model_len": self.service.length,
+            }
             self._json({"object": "list", "data": [entry]})
         else:
             self._json({"error": {"message": f"no {self.path} here"}}, 404)
@@ -162,7 +171,11 @@ class Connection(BaseHTTPRequestHandler):
         try:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
             prompt = body["prompt"]
-            ids = self.service.encode(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
+            ids = (
+                self.service.encode(prompt)
+                if isinstance(prompt, str)
+                else [int(token) for token in prompt]
+            )
         except (ValueError, KeyError, TypeError) as error:
             self._json({"error": {"message": f"wrong request: {error!r}"}}, 400)
             return
@@ -181,7 +194,9 @@ class Connection(BaseHTTPRequestHandler):
         self.service.pipeline.submit(job)
         try:
             if body.get("stream"):
-                self._stream(job, answer, bool((body.get("stream_options") or {}).get("include_usage")))
+                self._stream(
+                    job, answer, bool((body.get("stream_options") or {}).get("include_usage"))
+                )
             else:
                 self._whole(job, answer)
         except OSError:
@@ -242,7 +257,11 @@ class Answer:
 
     def usage(self) -> dict[str, int]:
         total = self.prompt_tokens + self.tokens
-        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.tokens, "total_tokens": total}
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.tokens,
+            "total_tokens": total,
+        }
 
     def pieces(self, job: Job) -> Iterator[dict[str, Any]]:
         """A chunk for each step, the last of which has the finish reason; or an error."""
@@ -275,7 +294,10 @@ def main() -> None:
     options = parser.parse_args()
     Connection.service = Service(options.model, options.threads)
     Connection.service.pipeline.start()
-    print(f"openvino-genai {genai.__version__} at http://{options.host}:{options.port}", file=sys.stderr)
+    print(
+        f"openvino-genai {genai.__version__} at http://{options.host}:{options.port}",
+        file=sys.stderr,
+    )
     Server((options.host, options.port), Connection).serve_forever()
 
 

@@ -2,8 +2,9 @@
 
     PEER_PYTHON benchmarks/peers/torch_allreduce.py gloo|vllm RANKS NUMBERS:TIMES...
 
-Run by `benchmarks/allreduce.py` with the interpreter of an environment that has torch (and vLLM). Prints one
-line of JSON for each size, as crates/decoder/examples/allreduce.rs does, with the same values in the sums.
+Run by `benchmarks/allreduce.py` with the interpreter of an environment that has torch (and vLLM).
+Prints one line of JSON for each size, as crates/decoder/examples/allreduce.rs does, with the same
+values in the sums.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def vllm(rank: int, ranks: int) -> Sum:
     return lambda tensor: torch.ops._C.shm_allreduce(handle, tensor)
 
 
-def measure(rank: int, kind: str, ranks: int, sizes: Sequence[tuple[int, int]], meeting: str) -> None:
+def measure(
+    rank: int, kind: str, ranks: int, sizes: Sequence[tuple[int, int]], meeting: str
+) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
     total = {"gloo": gloo, "vllm": vllm}[kind](rank, ranks)
@@ -75,7 +78,9 @@ def laps(total: Sum, x: torch.Tensor, times: int) -> list[float]:
 
 def main() -> None:
     kind, ranks, *texts = sys.argv[1:]
-    sizes = [(int(numbers), int(times)) for numbers, _, times in (text.partition(":") for text in texts)]
+    sizes = [
+        (int(numbers), int(times)) for numbers, _, times in (text.partition(":") for text in texts)
+    ]
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["GROUP_NAME"] = f"penstock-allreduce-{os.getpid()}"
     with tempfile.TemporaryDirectory() as directory:

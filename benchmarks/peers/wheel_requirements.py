@@ -2,9 +2,9 @@
 
 usage: wheel_requirements.py WHEEL
 
-torch 2.13.0+cpu becomes torch 2.13.0 and torchvision the release that matches it. torchaudio and torchcodec
-are left out (text models do not import them). The last line adds what the client and the GGUF conversion
-need.
+torch 2.13.0+cpu becomes torch 2.13.0 and torchvision the release that matches it. torchaudio and
+torchcodec are left out (text models do not import them). The last line adds what the client and the
+GGUF conversion need.
 """
 
 import email

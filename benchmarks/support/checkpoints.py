@@ -1,4 +1,6 @@
-"""A checkpoint of random weights in a given shape, for speeds that do not depend on what weights say."""
+"""A checkpoint of random weights in a given shape, for speeds that do not depend on what weights
+say.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,17 @@ import numpy as np
 HIDDEN, LAYERS, HEADS, KV_HEADS, MLP, VOCAB = 576, 30, 9, 3, 1536, 49152
 """SmolLM2-135M's."""
 SEED = 7
-SIDE_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+SIDE_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
 
 
 def long_context(directory: Path, tokenizer: Path, positions: int) -> Path:
-    """A Hugging Face directory with weights in bfloat16; nothing is done where there is one already.
+    """A Hugging Face directory with weights in bfloat16; nothing is done where there is one
+    already.
 
     `tokenizer` is a directory of the same vocabulary, whose texts and templates are taken along.
     """

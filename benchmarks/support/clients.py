@@ -1,4 +1,6 @@
-"""Three benchmark clients with one load: their command lines, and what they report under the keys of vLLM."""
+"""Three benchmark clients with one load: their command lines, and what they report under the keys
+of vLLM.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Random prompts and answers without EOS: an open loop with `rate`, a closed one with `concurrency`."""
+    """Random prompts and answers without EOS: an open loop with `rate`, a closed one with
+    `concurrency`.
+    """
 
     input_len: int
     output_len: int
@@ -78,9 +82,7 @@ def _closed(concurrency: int | None, flag: str) -> list[str]:
 
 def _common(place: Place, directory: Path) -> list[str]:
     base = f"bench serve --backend openai --base-url {place.url}"
-    results = (
-        f"--disable-tqdm --save-result --save-detailed --result-dir {directory} --result-filename run.json"
-    )
+    results = f"--disable-tqdm --save-result --save-detailed --result-dir {directory} --result-filename run.json"
     statistics = "--percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,99"
     return f"{base} --disable-tqdm {results} {statistics}".split()
 
@@ -123,7 +125,9 @@ def read(client: str, directory: Path) -> dict[str, Any]:
 
 
 def from_aiperf(export: Mapping[str, Any]) -> dict[str, Any]:
-    """aiperf's `inter_chunk_latency` is vLLM's ITL; its `inter_token_latency`, a mean by request, is TPOT."""
+    """aiperf's `inter_chunk_latency` is vLLM's ITL; its `inter_token_latency`, a mean by request,
+    is TPOT.
+    """
     names = {
         "ttft": "time_to_first_token",
         "itl": "inter_chunk_latency",
@@ -145,10 +149,14 @@ def from_aiperf(export: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trace_lines(result: Mapping[str, Any]) -> list[str]:
-    """The arrivals and lengths of a detailed result of Penstock's, as a timed trace of one's own prompts."""
+    """The arrivals and lengths of a detailed result of Penstock's, as a timed trace of one's own
+    prompts.
+    """
     due, block = result["penstock"]["detail"]["due"], 16
     lines, used = [], 0
-    for moment, prompt, answer in zip(due, result["input_lens"], result["output_lens"], strict=True):
+    for moment, prompt, answer in zip(
+        due, result["input_lens"], result["output_lens"], strict=True
+    ):
         blocks = -(-prompt // block)
         entry = {
             "timestamp": moment,

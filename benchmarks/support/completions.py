@@ -38,7 +38,9 @@ def complete(port: int, model: str, prompt: Sequence[int], output: int) -> Answe
     body |= {"stream": True, "stream_options": {"include_usage": True}}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     began = time.perf_counter()
-    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    connection.request(
+        "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+    )
     answer = connection.getresponse()
     if answer.status != http.HTTPStatus.OK:
         raise RuntimeError(f"{answer.status}: {answer.read()[:500]!r}")
@@ -47,7 +49,9 @@ def complete(port: int, model: str, prompt: Sequence[int], output: int) -> Answe
     ttft = time.perf_counter() - began
     said = [line[6:] for line in answer.read().splitlines() if line.startswith(b"data: {")]
     connection.close()
-    usage = next((usage for line in reversed(said) if (usage := json.loads(line).get("usage"))), None)
+    usage = next(
+        (usage for line in reversed(said) if (usage := json.loads(line).get("usage"))), None
+    )
     if usage is None:
         raise RuntimeError(f"an answer without usage: {said[-1:]!r}")
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0

@@ -30,7 +30,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     )
     made.add_argument("--model", default="smollm2", help="alias or path; default: %(default)s")
     made.add_argument("--peers", type=Path, default=DEFAULT_PEERS, help="default: %(default)s")
-    made.add_argument("--results", type=Path, default=RESULTS, help="directory; default: %(default)s")
+    made.add_argument(
+        "--results", type=Path, default=RESULTS, help="directory; default: %(default)s"
+    )
     return made
 
 

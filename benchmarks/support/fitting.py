@@ -1,8 +1,8 @@
 """From measurements of an engine to the timing of a modelled one (`crates/sim`, `Timing`).
 
-The model: a step costs `base`, plus D(n) for n decoding sequences, plus p for each prompt token, plus d
-for each thousand tokens that decodes attend to, plus c for each thousand pairs of a prompt token and a
-token that it attends to. Everything in microseconds.
+The model: a step costs `base`, plus D(n) for n decoding sequences, plus p for each prompt token,
+plus d for each thousand tokens that decodes attend to, plus c for each thousand pairs of a prompt
+token and a token that it attends to. Everything in microseconds.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ class Prefill:
 
     def ttft_us(self, prompt: int, budget: int) -> float:
         base, tokens, kpairs = _terms(prompt, budget)
-        return self.base_us * base + self.us_per_token * tokens + self.us_per_context_ktoken * kpairs
+        return (
+            self.base_us * base + self.us_per_token * tokens + self.us_per_context_ktoken * kpairs
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Median time of a step in which `batch` sequences decode with `context` tokens each on average."""
+    """Median time of a step in which `batch` sequences decode with `context` tokens each on
+    average.
+    """
 
     batch: int
     context: float
@@ -39,27 +43,39 @@ class Decode:
 
 
 def _terms(prompt: int, budget: int) -> tuple[float, float, float]:
-    """Steps, tokens and thousands of attended pairs of a lone prompt that is cut into chunks of `budget`."""
+    """Steps, tokens and thousands of attended pairs of a lone prompt that is cut into chunks of
+    `budget`.
+    """
     return math.ceil(prompt / budget), prompt, prompt * (prompt + 1) / 2 / 1e3
 
 
-def fit_prefill(ttfts_us: Mapping[int, Sequence[float]], budget: int, most_base_us: float) -> Prefill:
-    """From TTFTs by prompt length. Relative errors count, so that short prompts are not drowned by long ones.
+def fit_prefill(
+    ttfts_us: Mapping[int, Sequence[float]], budget: int, most_base_us: float
+) -> Prefill:
+    """From TTFTs by prompt length. Relative errors count, so that short prompts are not drowned by
+    long ones.
 
-    What happens once for a request outside the engine (HTTP, tokenization) goes to `base_us`. The shortest
-    step that was measured, `most_base_us`, bounds it: noise in long prompts cannot make decodes free.
+    What happens once for a request outside the engine (HTTP, tokenization) goes to `base_us`. The
+    shortest step that was measured, `most_base_us`, bounds it: noise in long prompts cannot make
+    decodes free.
     """
     middles = {prompt: median(measured) for prompt, measured in ttfts_us.items()}
-    rows = [[term / middle for term in _terms(prompt, budget)] for prompt, middle in middles.items()]
+    rows = [
+        [term / middle for term in _terms(prompt, budget)] for prompt, middle in middles.items()
+    ]
     base, tokens, kpairs = non_negative(rows, [1.0] * len(rows))
     if base > most_base_us:
         base = most_base_us
-        tokens, kpairs = non_negative([row[1:] for row in rows], [1 - base * row[0] for row in rows])
+        tokens, kpairs = non_negative(
+            [row[1:] for row in rows], [1 - base * row[0] for row in rows]
+        )
     return Prefill(base, tokens, kpairs)
 
 
 def fit_context(points: Sequence[Decode]) -> float:
-    """Microseconds for each thousand tokens that decodes attend to, from batches measured at two contexts."""
+    """Microseconds for each thousand tokens that decodes attend to, from batches measured at two
+    contexts.
+    """
     by_batch: dict[int, list[Decode]] = {}
     for point in points:
         by_batch.setdefault(point.batch, []).append(point)
@@ -72,8 +88,12 @@ def fit_context(points: Sequence[Decode]) -> float:
     return max(0.0, above / below) if below else 0.0
 
 
-def fit_decode(points: Sequence[Decode], base_us: float, context_us: float) -> list[tuple[int, float]]:
-    """The cost of decoding by batch, without what every step and what attention costs; contexts are short."""
+def fit_decode(
+    points: Sequence[Decode], base_us: float, context_us: float
+) -> list[tuple[int, float]]:
+    """The cost of decoding by batch, without what every step and what attention costs; contexts are
+    short.
+    """
     shortest: dict[int, Decode] = {}
     for point in points:
         known = shortest.get(point.batch)
@@ -101,7 +121,9 @@ def timing(prefill: Prefill, points: Sequence[Decode]) -> dict[str, object]:
 
 
 def non_negative(rows: Sequence[Row], wanted: Sequence[float]) -> list[float]:
-    """Least squares with coefficients of at least 0: of all sets of columns the best whose solution is."""
+    """Least squares with coefficients of at least 0: of all sets of columns the best whose solution
+    is.
+    """
     width = len(rows[0])
     every = chain.from_iterable(combinations(range(width), size) for size in range(1, width + 1))
     best, least = [0.0] * width, sum(value * value for value in wanted)
@@ -128,7 +150,9 @@ def _least_squares(rows: Sequence[Row], wanted: Sequence[float]) -> list[float] 
     scales = [math.sqrt(_dot(column, column)) for column in columns]
     if min(scales) == 0:
         return None
-    units = [[value / scale for value in column] for column, scale in zip(columns, scales, strict=True)]
+    units = [
+        [value / scale for value in column] for column, scale in zip(columns, scales, strict=True)
+    ]
     matrix = [[_dot(left, right) for right in units] + [_dot(left, wanted)] for left in units]
     solution = _solve(matrix)
     return solution and [value / scale for value, scale in zip(solution, scales, strict=True)]
@@ -147,6 +171,7 @@ def _solve(matrix: list[list[float]]) -> list[float] | None:
             if other != at:
                 factor = matrix[other][at]
                 matrix[other] = [
-                    value - factor * lead for value, lead in zip(matrix[other], matrix[at], strict=True)
+                    value - factor * lead
+                    for value, lead in zip(matrix[other], matrix[at], strict=True)
                 ]
     return [row[-1] for row in matrix]

@@ -1,7 +1,9 @@
-"""Ranks that compute nothing: what is left of a step is what brings its plan and takes its answer away.
+"""Ranks that compute nothing: what is left of a step is what brings its plan and takes its answer
+away.
 
-The `mp` executor runs this module, the `ray` executor makes actors of `Actor`. Stages hand on one row of the
-residual stream of SmolLM2, the way their wiring says, so that a stage waits for the one before.
+The `mp` executor runs this module, the `ray` executor makes actors of `Actor`. Stages hand on one
+row of the residual stream of SmolLM2, the way their wiring says, so that a stage waits for the one
+before.
 """
 
 from __future__ import annotations

@@ -47,7 +47,11 @@ class Lab:
             TemporaryDirectory(prefix="clients-") as name,
             simulation(self.profile, self.gguf, [ENGINE_CPU], Path(name)) as server,
         ):
-            yield server, clients.Place(server.url, self.gguf, self.peers / "hf-bf16", self.peers), Path(name)
+            yield (
+                server,
+                clients.Place(server.url, self.gguf, self.peers / "hf-bf16", self.peers),
+                Path(name),
+            )
 
     def run(self, client: str, words: Words) -> Finished:
         """The less disturbed of at most ATTEMPTS runs; the first that is quiet enough ends it.
@@ -66,14 +70,22 @@ class Lab:
             log, results = directory / "client.log", directory / "results"
             results.mkdir()
             with uninterrupted():
-                tree = ProcessTree(words(place, results), clients.ENVIRONMENT[client], log, [CLIENT_CPU])
+                tree = ProcessTree(
+                    words(place, results), clients.ENVIRONMENT[client], log, [CLIENT_CPU]
+                )
             try:
                 watched = watching.watch(tree, server, self.patience)
                 result = clients.read(client, results)
             except FileNotFoundError as error:
-                raise RuntimeError(f"{client} left no result:\n{log.read_text(errors='replace')}") from error
+                raise RuntimeError(
+                    f"{client} left no result:\n{log.read_text(errors='replace')}"
+                ) from error
             finally:
                 tree.end()
             if not result["completed"]:
-                raise RuntimeError(f"{client}: no request succeeded:\n{log.read_text(errors='replace')}")
-            return Finished(result, watched, server.counters()["penstock:sim_slipped_seconds_total"])
+                raise RuntimeError(
+                    f"{client}: no request succeeded:\n{log.read_text(errors='replace')}"
+                )
+            return Finished(
+                result, watched, server.counters()["penstock:sim_slipped_seconds_total"]
+            )

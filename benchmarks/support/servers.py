@@ -22,7 +22,9 @@ _SAMPLE = re.compile(r"^([\w:]+)\{[^}]*\} ([-+.\deE]+)$", re.MULTILINE)
 
 
 class Server:
-    """`penstock WORDS --port FREE` from the start of the block to its end; no `cpus` are all that we have."""
+    """`penstock WORDS --port FREE` from the start of the block to its end; no `cpus` are all that
+    we have.
+    """
 
     def __init__(self, words: Sequence[str], cpus: Collection[int], log: Path) -> None:
         self.port = free_port()
@@ -49,7 +51,10 @@ class Server:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.tree.end()
 
@@ -75,7 +80,9 @@ MODEL = "modelled"
 def simulation(
     profile: Mapping[str, object] | str, model: str, cpus: Collection[int], directory: Path
 ) -> Server:
-    """`penstock sim` that counts tokens as `model` does; `profile` is a preset or what its file says."""
+    """`penstock sim` that counts tokens as `model` does; `profile` is a preset or what its file
+    says.
+    """
     named = profile if isinstance(profile, str) else str(directory / "profile.json")
     if not isinstance(profile, str):
         Path(named).write_text(json.dumps(profile))

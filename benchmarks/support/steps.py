@@ -1,7 +1,7 @@
 """Steps of empty ranks, timed in a process of their own: `python -P -m support.steps OPTIONS`.
 
-A process for each measurement, because Ray keeps settings and clusters for the life of a process, and a
-compiled graph can end the process that it belongs to.
+A process for each measurement, because Ray keeps settings and clusters for the life of a process,
+and a compiled graph can end the process that it belongs to.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Laps:
 
 
 def ranks(tp: int, pp: int) -> Ranks:
-    return Ranks(tp, pp, (pp - 1) * tp, ("{}",) * (tp * pp), 4096, 1024, 1 << 16, PAGE // 16, PAGE // 16)
+    return Ranks(
+        tp, pp, (pp - 1) * tp, ("{}",) * (tp * pp), 4096, 1024, 1 << 16, PAGE // 16, PAGE // 16
+    )
 
 
 def plan() -> StepPlan:
@@ -129,7 +131,9 @@ def measure(executor: Executor, steps: int, spells: int) -> Laps:
 
 
 def spell(driver: Driver, pids: Sequence[int]) -> tuple[float, float, float]:
-    """Nothing for a while, then a step: its seconds, and what ranks and engine used of a core until then."""
+    """Nothing for a while, then a step: its seconds, and what ranks and engine used of a core until
+    then.
+    """
     time.sleep(SETTLE_S)
     ranks, own, begin = sum(map(ran, pids)), ran(os.getpid()), time.monotonic()
     time.sleep(QUIET_S)

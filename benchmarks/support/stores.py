@@ -1,4 +1,6 @@
-"""Stores behind a server under test: Redis, an S3 server, a slow link to them, files that are not cached."""
+"""Stores behind a server under test: Redis, an S3 server, a slow link to them, files that are not
+cached.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,8 @@ def _answers(port: int) -> bool:
 
 
 class Link:
-    """A TCP proxy in front of a port, on a thread: so many bytes a second each way, all connections together.
+    """A TCP proxy in front of a port, on a thread: so many bytes a second each way, all connections
+    together.
 
     With `stall`, nothing passes for the last so many seconds of each `period`.
     """
@@ -122,7 +125,9 @@ class Link:
                 ways = (self._pass(0, reader, back), self._pass(1, there, writer))
                 await asyncio.gather(*ways)
 
-    async def _pass(self, way: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(
+        self, way: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         while data := await reader.read(1 << 16):
             begin = max(self._free[way], time.monotonic())
             self._free[way] = begin + len(data) / self._rate

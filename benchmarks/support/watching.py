@@ -34,7 +34,9 @@ class Watched:
     cpu_s: float
     """User and system time of the client and what it started, start-up and statistics included."""
     foreign_share: float
-    """Of the whole machine's CPU time, what neither the client, the server nor this script used: 0 to 1."""
+    """Of the whole machine's CPU time, what neither the client, the server nor this script used: 0
+    to 1.
+    """
     in_time: bool
 
 
@@ -46,7 +48,8 @@ def watch(client: ProcessTree, server: Server, patience: float) -> Watched:
     spent = 0.0
     while client.alive() and time.monotonic() - begin < patience:
         events = server.counters()[TOKENS]
-        # The living members' time: it falls when a member ends, which does not give back what it used.
+        # The living members' time: it falls when a member ends, which does not give back what it
+        # used.
         spent = max(spent, client.cpu_seconds())
         samples.append(Sample(time.monotonic(), spent, server.tree.cpu_seconds(), events))
         time.sleep(INTERVAL_S)
@@ -66,8 +69,8 @@ def _children_cpu() -> float:
 
 
 def client_share(samples: Sequence[Sample], duration: float) -> float:
-    """Share of one core that the client used from the first event on, for the `duration` that it reports, or
-    until its exit when that comes first. 0 when no event was seen."""
+    """Share of one core that the client used from the first event on, for the `duration` that it
+    reports, or until its exit when that comes first. 0 when no event was seen."""
     first = _first(samples)
     if first is None or samples[-1].at <= samples[first].at:
         return 0.0
@@ -78,11 +81,15 @@ def client_share(samples: Sequence[Sample], duration: float) -> float:
 
 
 def server_share(samples: Sequence[Sample]) -> float:
-    """Share of one core that the server used between its first and its last event. 0 when there were none."""
+    """Share of one core that the server used between its first and its last event. 0 when there
+    were none.
+    """
     first = _first(samples)
     if first is None:
         return 0.0
-    last = next(index for index, sample in enumerate(samples) if sample.events == samples[-1].events)
+    last = next(
+        index for index, sample in enumerate(samples) if sample.events == samples[-1].events
+    )
     begin, end = samples[first], samples[last]
     return (end.server_cpu - begin.server_cpu) / (end.at - begin.at) if end.at > begin.at else 0.0
 

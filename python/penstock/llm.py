@@ -1,4 +1,5 @@
-"""Offline batches without a server: the engine's scheduler and executor, driven by the caller's thread.
+"""Offline batches without a server: the engine's scheduler and executor, driven by the caller's
+thread.
 
 llm = LLM("smollm2")
 for answer in llm.generate(["Hello", "Bonjour"], SamplingParams(max_tokens=32)):
@@ -36,9 +37,11 @@ log = logging.getLogger("penstock.llm")
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to continue prompts. Greedy is `temperature=0`; without a seed each request draws its own.
+    """How to continue prompts. Greedy is `temperature=0`; without a seed each request draws its
+    own.
 
-    `logprobs` and `prompt_logprobs` are numbers of alternatives (0..20), None for no log-probabilities.
+    `logprobs` and `prompt_logprobs` are numbers of alternatives (0..20), None for no
+    log-probabilities.
     """
 
     n: int = 1
@@ -86,7 +89,8 @@ class SamplingParams:
 class CompletionOutput:
     """One continuation. `token_ids` has the token that ended it, `text` has not.
 
-    `stop_reason` is the stop text or token id, None for the model's own end and at the length limit.
+    `stop_reason` is the stop text or token id, None for the model's own end and at the length
+    limit.
     """
 
     index: int
@@ -136,13 +140,16 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         on_end: Callable[[RequestOutput], None] | None = None,
     ) -> list[RequestOutput]:
-        """Continue each prompt (text or token ids), computed together; results are in the same order.
+        """Continue each prompt (text or token ids), computed together; results are in the same
+        order.
 
         `on_end` is given each request when it is complete: after Ctrl-C that is what there is.
         """
         listed = _listed(prompts)
         params = self._params(sampling_params, len(listed))
-        results = [self._request(prompt, wanted) for prompt, wanted in zip(listed, params, strict=True)]
+        results = [
+            self._request(prompt, wanted) for prompt, wanted in zip(listed, params, strict=True)
+        ]
         self._run(results, params, on_end)
         return results
 
@@ -162,7 +169,9 @@ class LLM:
         return self.generate(prompts, sampling_params)
 
     def close(self) -> None:
-        """Store what waits for its tier, let go of weights and KV blocks, end the ranks. Once is enough."""
+        """Store what waits for its tier, let go of weights and KV blocks, end the ranks. Once is
+        enough.
+        """
         if self._closed:
             return
         self._closed = True
@@ -176,7 +185,9 @@ class LLM:
             given = self.default_sampling_params()
         params = [given] * count if isinstance(given, SamplingParams) else given
         if len(params) != count:
-            raise InvalidValueError("sampling_params", len(params), f"one for each of {count} prompts")
+            raise InvalidValueError(
+                "sampling_params", len(params), f"one for each of {count} prompts"
+            )
         return params
 
     def default_sampling_params(self) -> SamplingParams:
@@ -185,7 +196,9 @@ class LLM:
         neutral = SamplingParams()
         return replace(
             neutral,
-            temperature=neutral.temperature if defaults.temperature is None else defaults.temperature,
+            temperature=neutral.temperature
+            if defaults.temperature is None
+            else defaults.temperature,
             top_k=neutral.top_k if defaults.top_k is None else defaults.top_k,
             top_p=neutral.top_p if defaults.top_p is None else defaults.top_p,
         )
@@ -215,7 +228,9 @@ class LLM:
             scheduler.cancel_all()
             scheduler.take_outputs()
 
-    def _submit(self, results: list[RequestOutput], params: Sequence[SamplingParams]) -> dict[int, _Pending]:
+    def _submit(
+        self, results: list[RequestOutput], params: Sequence[SamplingParams]
+    ) -> dict[int, _Pending]:
         pending = {}
         for result, wanted in zip(results, params, strict=True):
             seed = self._started.config.model.seed
@@ -225,7 +240,9 @@ class LLM:
                 request_id, self._next_id = self._next_id, self._next_id + 1
                 sampling = wanted.for_choice(output.index, seed)
                 prompt = array("i", result.prompt_token_ids)
-                self._started.scheduler.add(core.Request(request_id, prompt, sampling, time.monotonic()))
+                self._started.scheduler.add(
+                    core.Request(request_id, prompt, sampling, time.monotonic())
+                )
                 pending[request_id] = _Pending(result, output, wanted, running)
         return pending
 
@@ -259,8 +276,12 @@ class LLM:
         if row.finish:
             output.finish_reason = row.finish.name.lower()
             eos = self._started.scheduler.limits.eos_token_ids
-            output.stop_reason = row.stop_token if row.stop_token >= 0 and row.stop_token not in eos else None
-        found = [(output.text.find(stop), stop) for stop in held.params.stops if stop in output.text]
+            output.stop_reason = (
+                row.stop_token if row.stop_token >= 0 and row.stop_token not in eos else None
+            )
+        found = [
+            (output.text.find(stop), stop) for stop in held.params.stops if stop in output.text
+        ]
         if found:
             at, stop = min(found)
             output.text, output.finish_reason, output.stop_reason = output.text[:at], "stop", stop
@@ -290,7 +311,9 @@ def _raw(options: Mapping[str, Option]) -> dict[str, Raw]:
     known = {flag.key for flag in FLAGS if flag.offline}
     unknown = sorted(options.keys() - known)
     if unknown:
-        raise PenstockError(f"LLM has no option {', '.join(unknown)}; there is {', '.join(sorted(known))}")
+        raise PenstockError(
+            f"LLM has no option {', '.join(unknown)}; there is {', '.join(sorted(known))}"
+        )
     return {name: Raw(name, _texts(value)) for name, value in options.items()}
 
 

@@ -21,7 +21,11 @@ class Call:
 
 def result_of(call: Call, **statistics: object) -> Result:
     """What `workload.measure` returns, as far as loops over it look at it; `statistics` win."""
-    usage = {"reported": 10, "prompt_mismatch": 0, "cached_tokens": statistics.pop("cached_tokens", 0)}
+    usage = {
+        "reported": 10,
+        "prompt_mismatch": 0,
+        "cached_tokens": statistics.pop("cached_tokens", 0),
+    }
     penstock = {
         "command": "sweep",
         "server": "http://server",

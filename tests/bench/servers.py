@@ -14,11 +14,15 @@ Handle = Callable[[str, Mapping[str, str]], tuple[int, object]]
 
 @contextmanager
 def serving(handle: Handle) -> Iterator[str]:
-    """The address of a server that answers GET and POST by `handle`, for as long as the block lasts."""
+    """The address of a server that answers GET and POST by `handle`, for as long as the block
+    lasts.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, body = handle(self.path, {name.lower(): value for name, value in self.headers.items()})
+            status, body = handle(
+                self.path, {name.lower(): value for name, value in self.headers.items()}
+            )
             data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))

@@ -47,7 +47,8 @@ def test_gaps_have_the_quantiles_that_numpy_draws(burstiness: float) -> None:
     ours = gaps(due_times(COUNT, 1.0, burstiness, seed=2))
     theirs = numpy.random.default_rng(0).gamma(burstiness, 1 / burstiness, COUNT)
     for share in (0.1, 0.25, 0.5, 0.75, 0.9, 0.99):
-        # Differences of a share between two samples of COUNT have a standard deviation of about 0.5%.
+        # Differences of a share between two samples of COUNT have a standard deviation of about
+        # 0.5%.
         below = numpy.mean(numpy.asarray(ours) <= numpy.quantile(theirs, share))
         assert below == pytest.approx(share, abs=0.02)
 

@@ -1,4 +1,6 @@
-"""The arithmetic of the scripts in benchmarks/: fits, shares, schedules, and the files of other clients."""
+"""The arithmetic of the scripts in benchmarks/: fits, shares, schedules, and the files of other
+clients.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def scripts() -> Iterator[dict[str, ModuleType]]:
-    """The scripts, imported as Python does when it runs one: with their directory first on the path."""
+    """The scripts, imported as Python does when it runs one: with their directory first on the
+    path.
+    """
     before = set(sys.modules)
     sys.path.insert(0, str(BENCHMARKS))
     try:
@@ -25,12 +29,26 @@ def scripts() -> Iterator[dict[str, ModuleType]]:
         import sim_calibration
         from support import clients, facts, fitting, servers, watching
 
-        found = (client_agreement, client_speed, sim_calibration, clients, facts, fitting, servers, watching)
+        found = (
+            client_agreement,
+            client_speed,
+            sim_calibration,
+            clients,
+            facts,
+            fitting,
+            servers,
+            watching,
+        )
         yield {module.__name__.removeprefix("support."): module for module in found}
     finally:
         sys.path.remove(str(BENCHMARKS))
         for name in set(sys.modules) - before:
-            if name.split(".")[0] in ("support", "client_agreement", "client_speed", "sim_calibration"):
+            if name.split(".")[0] in (
+                "support",
+                "client_agreement",
+                "client_speed",
+                "sim_calibration",
+            ):
                 del sys.modules[name]
 
 
@@ -47,7 +65,10 @@ def engine_us(timing: dict[str, float], prompt: int, budget: int) -> float:
 
 def test_prefill_costs_are_found_again(scripts: dict[str, ModuleType]) -> None:
     truth = {"base": 900.0, "token": 190.0, "kpair": 120.0}
-    ttfts = {prompt: [engine_us(truth, prompt, 256)] * 3 for prompt in (16, 64, 256, 400, 512, 1024, 4096)}
+    ttfts = {
+        prompt: [engine_us(truth, prompt, 256)] * 3
+        for prompt in (16, 64, 256, 400, 512, 1024, 4096)
+    }
     fit = scripts["fitting"].fit_prefill(ttfts, 256, 2000.0)
     assert fit.base_us == pytest.approx(900.0)
     assert fit.us_per_token == pytest.approx(190.0)
@@ -147,8 +168,14 @@ def test_aiperf_s_names_are_translated(scripts: dict[str, ModuleType]) -> None:
     }
 
 
-def test_a_replayed_draw_has_its_lengths_and_no_common_prefix(scripts: dict[str, ModuleType]) -> None:
-    result = {"penstock": {"detail": {"due": [0.0, 0.5]}}, "input_lens": [40, 16], "output_lens": [7, 9]}
+def test_a_replayed_draw_has_its_lengths_and_no_common_prefix(
+    scripts: dict[str, ModuleType],
+) -> None:
+    result = {
+        "penstock": {"detail": {"due": [0.0, 0.5]}},
+        "input_lens": [40, 16],
+        "output_lens": [7, 9],
+    }
     first, second = map(json.loads, scripts["clients"].trace_lines(result))
     assert (first["timestamp"], first["input_length"], first["output_length"]) == (0.0, 40, 7)
     assert (second["timestamp"], second["input_length"], second["output_length"]) == (0.5, 16, 9)
@@ -161,7 +188,9 @@ def test_both_clients_get_the_same_load(scripts: dict[str, ModuleType]) -> None:
     clients = scripts["clients"]
     place = clients.Place("http://127.0.0.1:1", "model.gguf", Path("hf"), Path("peers"))
     load = clients.Load(256, 128, 10, 3, rate=2.5, range_ratio=0.2)
-    ours, theirs = (clients.command(name, load, place, Path("out")) for name in ("penstock", "vllm"))
+    ours, theirs = (
+        clients.command(name, load, place, Path("out")) for name in ("penstock", "vllm")
+    )
     common = ours[ours.index("bench") : ours.index("--tokenizer")]
     assert theirs[1 : 1 + len(common)] == common
     assert "2.5" in common

@@ -78,7 +78,11 @@ def test_values_are_those_of_the_result() -> None:
 def test_sections_are_those_that_were_asked_for() -> None:
     every = tuple(block.METRICS)
     printed = "\n".join(lines(outcome(), traffic=Traffic(1, 2.0, max_concurrency=8), metrics=every))
-    for title in ("End-to-end Latency", "Client-side Queueing", "Queue-inclusive End-to-end Latency"):
+    for title in (
+        "End-to-end Latency",
+        "Client-side Queueing",
+        "Queue-inclusive End-to-end Latency",
+    ):
         assert f"-{title}-" in printed
     assert "P99 E2EL incl. Client Queue (ms):        750.00" in printed
     assert "Inter-token" not in "\n".join(lines(outcome(), metrics=("e2el",)))
@@ -111,6 +115,8 @@ def test_with_a_limit_waiting_is_called_queueing() -> None:
 
 
 def test_a_trace_that_was_cut_says_so() -> None:
-    printed = "\n".join(lines(outcome(), tags={"trace": {"shortened": 3, "dropped": 2, "total": 9}}))
+    printed = "\n".join(
+        lines(outcome(), tags={"trace": {"shortened": 3, "dropped": 2, "total": 9}})
+    )
     assert re.search(r"^Prompts cut to fit the server: +3 *$", printed, re.MULTILINE)
     assert re.search(r"^Requests too long for the server: +2 *$", printed, re.MULTILINE)

@@ -45,11 +45,15 @@ def test_an_answer_must_have_its_length_with_ignore_eos() -> None:
     assert must == 7
     assert fields["ignore_eos"] is True
     assert fields["prompt"] == [1, 2]
-    assert encoded(Body(chat=False, model="m", extra={"ignore_eos": True}), Request("a", 1, 7))[0] == 7
+    assert (
+        encoded(Body(chat=False, model="m", extra={"ignore_eos": True}), Request("a", 1, 7))[0] == 7
+    )
 
 
 def test_extra_fields_win_and_a_requests_own_win_over_them() -> None:
-    body = Body(chat=False, model="m", ignore_eos=True, extra={"ignore_eos": False, "top_p": 0.5, "seed": 1})
+    body = Body(
+        chat=False, model="m", ignore_eos=True, extra={"ignore_eos": False, "top_p": 0.5, "seed": 1}
+    )
     must, fields = encoded(body, Request("a", 1, 7, extra={"seed": 2}))
     assert must == 0
     assert (fields["ignore_eos"], fields["top_p"], fields["seed"]) == (False, 0.5, 2)

@@ -24,7 +24,11 @@ TARGET = Target(Address("http://none"), "openai", "/v1/completions", "m", "m")
 
 
 def load(
-    requests: Sequence[Request], *, limit: int | None = None, ignore_eos: bool = False, **options: Any
+    requests: Sequence[Request],
+    *,
+    limit: int | None = None,
+    ignore_eos: bool = False,
+    **options: Any,
 ) -> tuple[Load, PlayedRun]:
     """A load against `PlayedRun` with these options, and what was played."""
     made: list[PlayedRun] = []
@@ -50,7 +54,9 @@ def requests(count: int, every: float = 0.0) -> list[Request]:
 
 
 def test_outcomes_are_in_the_order_of_the_requests() -> None:
-    done, _ = load([Request("w", 1, length, due=0.1 * index) for index, length in enumerate((3, 1, 2))])
+    done, _ = load(
+        [Request("w", 1, length, due=0.1 * index) for index, length in enumerate((3, 1, 2))]
+    )
     assert [outcome.asked for outcome in done.outcomes] == [(1, 3), (1, 1), (1, 2)]
     assert [outcome.output_tokens for outcome in done.outcomes] == [3, 1, 2]
     assert [outcome.sent for outcome in done.outcomes] == pytest.approx([0, 0.1, 0.2])

@@ -74,7 +74,9 @@ def test_of_equal_points_the_smaller_load_is_taken() -> None:
 
 
 def test_rounds_count_by_their_median() -> None:
-    rounds = [(load, min(load, 4) + offset) for load in DOUBLING for offset in (0.0, 0.01, -50.0 + load)]
+    rounds = [
+        (load, min(load, 4) + offset) for load in DOUBLING for offset in (0.0, 0.01, -50.0 + load)
+    ]
     assert find_knee(rounds) == find_knee([(load, float(min(load, 4))) for load in DOUBLING])
 
 
@@ -101,11 +103,14 @@ POSITIVE = st.integers(1, 10**6)
     st.integers(-20, 20),
     st.integers(-20, 20),
 )
-def test_units_and_order_do_not_matter(curve: dict[int, int], load_unit: int, throughput_unit: int) -> None:
+def test_units_and_order_do_not_matter(
+    curve: dict[int, int], load_unit: int, throughput_unit: int
+) -> None:
     points = [(float(load), float(throughput)) for load, throughput in curve.items()]
     # Powers of two scale without rounding, so that ties stay ties.
     scaled = [
-        (load * 2.0**load_unit, throughput * 2.0**throughput_unit) for load, throughput in reversed(points)
+        (load * 2.0**load_unit, throughput * 2.0**throughput_unit)
+        for load, throughput in reversed(points)
     ]
     knee, moved = find_knee(points), find_knee(scaled)
     if knee is None:

@@ -28,7 +28,9 @@ def script() -> Iterator[ModuleType]:
                 del sys.modules[name]
 
 
-def test_a_prompt_s_prefix_is_counted_in_blocks_tokens_and_time(script: ModuleType, tmp_path: Path) -> None:
+def test_a_prompt_s_prefix_is_counted_in_blocks_tokens_and_time(
+    script: ModuleType, tmp_path: Path
+) -> None:
     trace = tmp_path / "two.jsonl"
     lines = [
         {"timestamp": 0, "input_length": 1200, "output_length": 5, "hash_ids": [1, 2, 3]},

@@ -41,9 +41,9 @@ def test_warm_ups_do_not_count_and_no_prompt_is_met_twice() -> None:
     assert found == Latencies(pytest.approx([0.2, 0.3, 0.4, 0.5]))
     assert [len(requests) for requests in backend.batches] == [3] * 6
     everything = list(itertools.chain.from_iterable(backend.batches))
-    assert {(request.input_tokens, request.output_tokens, request.due) for request in everything} == {
-        (5, 7, 0)
-    }
+    assert {
+        (request.input_tokens, request.output_tokens, request.due) for request in everything
+    } == {(5, 7, 0)}
     assert len({tuple(request.prompt) for request in everything}) == 18
 
 
@@ -61,7 +61,11 @@ def test_an_iteration_with_a_failure_does_not_count() -> None:
         return FAILED if index == 1 else whole(requests, 0.5)
 
     found, _ = measured_by(answer, "--num-iters-warmup", "0", "--num-iters", "3")
-    assert (found.seconds, found.failed, found.examples) == ([0.5, 0.5], 1, ["short: 6 of 7 tokens"])
+    assert (found.seconds, found.failed, found.examples) == (
+        [0.5, 0.5],
+        1,
+        ["short: 6 of 7 tokens"],
+    )
     assert latency.lines(found)[-1] == "Iterations with failed requests: 1"
 
 

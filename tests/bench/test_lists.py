@@ -37,7 +37,22 @@ def test_rates_step_without_drifting() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", ",", "1,", "0", "-1", "a", "nan", "4..1", "9:1", "1:2:0", "1:2:3:4", "1..inf", "1:1e9", "1..2..3"],
+    [
+        "",
+        ",",
+        "1,",
+        "0",
+        "-1",
+        "a",
+        "nan",
+        "4..1",
+        "9:1",
+        "1:2:0",
+        "1:2:3:4",
+        "1..inf",
+        "1:1e9",
+        "1..2..3",
+    ],
 )
 def test_what_is_no_list_is_refused_by_name(text: str) -> None:
     with pytest.raises(InvalidValueError, match="--request-rate"):

@@ -71,7 +71,14 @@ def test_columns_have_the_promised_types(held: tuple[str, threading.Event]) -> N
     run.close()
     assert run.wait(30.0)
     columns: dict[str, Any] = run.take()
-    kinds = {"due": "d", "sent": "d", "connected": "d", "ended": "d", "event_times": "d", "status": "H"}
+    kinds = {
+        "due": "d",
+        "sent": "d",
+        "connected": "d",
+        "ended": "d",
+        "event_times": "d",
+        "status": "H",
+    }
     kinds |= {"prompt_tokens": "q", "completion_tokens": "q", "cached_tokens": "q"}
     kinds |= {"event_counts": "I", "text_events": "I"}
     read = {name: array(kind, columns[name]) for name, kind in kinds.items()}

@@ -125,9 +125,19 @@ class TestInProcess:
     def test_tokens_are_counted_as_the_engine_counts_them(
         self, model_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+        pytest.importorskip(
+            "penstock._native", reason="the extension is not built: run `make install`"
+        )
         file = tmp_path / "new" / "throughput.json"
-        words = ("--model", str(model_file), *self.WORDS, "--num-warmups", "1", "--output-json", str(file))
+        words = (
+            "--model",
+            str(model_file),
+            *self.WORDS,
+            "--num-warmups",
+            "1",
+            "--output-json",
+            str(file),
+        )
         assert offline.run(parse(offline, *words)) == 0
         kept = json.loads(file.read_text())
         assert (kept["num_requests"], kept["total_num_tokens"]) == (4, 4 * 16)
@@ -138,7 +148,9 @@ class TestInProcess:
     def test_ctrl_c_leaves_the_requests_that_ended(
         self, model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+        pytest.importorskip(
+            "penstock._native", reason="the extension is not built: run `make install`"
+        )
         from penstock.bench import inprocess
 
         ended = inprocess._Counter.ended
@@ -153,4 +165,8 @@ class TestInProcess:
         words = ("--model", str(model_file), *self.WORDS, "--output-json", str(file))
         assert offline.run(parse(offline, *words)) == 130
         kept = json.loads(file.read_text())
-        assert (kept["num_requests"], kept["penstock"]["failed"], kept["penstock"]["partial"]) == (2, 2, True)
+        assert (kept["num_requests"], kept["penstock"]["failed"], kept["penstock"]["partial"]) == (
+            2,
+            2,
+            True,
+        )

@@ -16,9 +16,19 @@ from penstock.bench.request import Load, Outcome
 from penstock.bench.result import Identity, RampUp, Traffic, Wanted
 from penstock.core import PenstockError
 
-# What vLLM 0.32 writes for `vllm bench serve --save-result` with a generative model, from its source.
+# What vLLM 0.32 writes for `vllm bench serve --save-result` with a generative model, from its
+# source.
 HEAD = {
-    *("date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate"),
+    *(
+        "date",
+        "endpoint_type",
+        "backend",
+        "label",
+        "model_id",
+        "tokenizer_id",
+        "num_prompts",
+        "request_rate",
+    ),
     *("burstiness", "max_concurrency", "duration", "completed", "failed", "total_input_tokens"),
     *("total_output_tokens", "request_throughput", "request_goodput", "output_throughput"),
     *("total_token_throughput", "latencies", "queue_times", "max_output_tokens_per_s"),
@@ -29,7 +39,15 @@ STATISTICS = {
     for statistic in ("mean", "median", "std", "p99")
     for metric in ("ttft", "tpot", "itl")
 }
-DETAILED = {"input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors"}
+DETAILED = {
+    "input_lens",
+    "output_lens",
+    "ttfts",
+    "itls",
+    "start_times",
+    "generated_texts",
+    "errors",
+}
 RAMP_UP = {"ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps", "rps_change_events"}
 E2EL = {f"{statistic}_e2el_ms" for statistic in ("mean", "median", "std", "p99")}
 
@@ -115,8 +133,16 @@ def test_values_by_hand() -> None:
     assert (found["total_input_tokens"], found["total_output_tokens"]) == (20, 6)
     assert (found["request_throughput"], found["output_throughput"]) == (1.0, 3.0)
     assert (found["total_token_throughput"], found["request_goodput"]) == (13.0, 1.0)
-    assert (found["mean_ttft_ms"], found["median_itl_ms"], found["p99.9_e2el_ms"]) == (250.0, 125.0, 500.0)
-    assert (found["mean_tpot_ms"], found["p50_tpot_ms"], found["std_tpot_ms"]) == (125.0, 125.0, 0.0)
+    assert (found["mean_ttft_ms"], found["median_itl_ms"], found["p99.9_e2el_ms"]) == (
+        250.0,
+        125.0,
+        500.0,
+    )
+    assert (found["mean_tpot_ms"], found["p50_tpot_ms"], found["std_tpot_ms"]) == (
+        125.0,
+        125.0,
+        0.0,
+    )
     assert found["version"] == "1"
     assert "p99_ttft_ms" not in found
 
@@ -144,9 +170,9 @@ def test_arrays_have_one_item_for_each_request() -> None:
 def test_our_own_key() -> None:
     odd = outcome(input_tokens=11, due=1.25)
     silent = outcome(reported=False, cached_tokens=0, due=1.25)
-    ours = made(outcome(), odd, silent, SHORT, UNSENT, tags={"server": "s", "axis": "rate", "point": 2.0})[
-        "penstock"
-    ]
+    ours = made(
+        outcome(), odd, silent, SHORT, UNSENT, tags={"server": "s", "axis": "rate", "point": 2.0}
+    )["penstock"]
     assert (ours["format"], ours["server"], ours["axis"], ours["point"]) == (1, "s", "rate", 2.0)
     assert ours["failures"] == {"short": 1, "unsent": 1}
     assert ours["failure_examples"] == ["short: 2 tokens of 3", "unsent: stopped"]
@@ -210,7 +236,9 @@ def test_file_names_are_vllms(traffic: Traffic, name: str) -> None:
 def test_a_file_is_strict_json_and_nothing_else_is_left(tmp_path: Path) -> None:
     found = made(outcome(), UNSENT)
     result.write(found, tmp_path / "new/deep/file.json")
-    assert json.loads((tmp_path / "new/deep/file.json").read_text()) == json.loads(json.dumps(found))
+    assert json.loads((tmp_path / "new/deep/file.json").read_text()) == json.loads(
+        json.dumps(found)
+    )
     assert [path.name for path in (tmp_path / "new/deep").iterdir()] == ["file.json"]
 
 

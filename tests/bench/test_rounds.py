@@ -17,7 +17,9 @@ PLAN = Plan([100, 1000], output=1, prompts=50, max_concurrency=16, rounds=3, see
 
 
 def cached_later(call: Call) -> Result:
-    """The first round computes; the others take 3/4 of the prompt from the cache, at different speeds."""
+    """The first round computes; the others take 3/4 of the prompt from the cache, at different
+    speeds.
+    """
     number = call.tags["point"]
     if number == 1:
         return result_of(call, mean_ttft_ms=900.0, total_token_throughput=100.0)
@@ -46,7 +48,12 @@ def test_rounds_of_a_length_have_one_seed_and_lengths_their_own() -> None:
 
 def test_the_defaults_are_those_of_the_published_method() -> None:
     parsed = parse(rounds)
-    assert (parsed.rounds, parsed.num_prompts, parsed.max_concurrency, parsed.output_len) == (10, 50, 16, 1)
+    assert (parsed.rounds, parsed.num_prompts, parsed.max_concurrency, parsed.output_len) == (
+        10,
+        50,
+        16,
+        1,
+    )
     assert parsed.lengths == "100,1000,10000"
 
 
@@ -81,7 +88,17 @@ def test_one_round_is_compared_as_it_is() -> None:
     (only,) = summarise(measure_rounds(plan, FakeMeasure(cached_later)))
     assert only.later is None
     assert only.steady == only.first
-    assert rounds.lines([only])[2].split() == ["100/1", "900.00", "-", "-", "100.00", "-", "-", "-", "0"]
+    assert rounds.lines([only])[2].split() == [
+        "100/1",
+        "900.00",
+        "-",
+        "-",
+        "100.00",
+        "-",
+        "-",
+        "-",
+        "0",
+    ]
 
 
 def test_after_ctrl_c_whole_rounds_count_and_the_rest_is_marked() -> None:
@@ -111,7 +128,9 @@ def test_a_cache_that_was_warm_before_is_said() -> None:
         return result_of(call, cached_tokens=900)
 
     table = rounds.lines(summarise(measure_rounds(PLAN, FakeMeasure(answer))))
-    assert table[2].endswith("round 1 met a warm cache (90%): restart the server or take another --seed")
+    assert table[2].endswith(
+        "round 1 met a warm cache (90%): restart the server or take another --seed"
+    )
 
 
 def test_results_read_back_give_the_same_table(tmp_path: Path) -> None:

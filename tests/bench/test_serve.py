@@ -35,7 +35,9 @@ def server() -> Iterator[str]:
         yield url
 
 
-def play(monkeypatch: pytest.MonkeyPatch, serve: Serve = exact, **options: object) -> list[PlayedRun]:
+def play(
+    monkeypatch: pytest.MonkeyPatch, serve: Serve = exact, **options: object
+) -> list[PlayedRun]:
     runs: list[PlayedRun] = []
 
     def open_run(description: str) -> PlayedRun:
@@ -66,7 +68,9 @@ def test_a_run_is_printed_and_kept(
     assert runs[0].target["path"] == "/v1/completions"
 
 
-def test_details_and_appending(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_details_and_appending(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play(monkeypatch)
     for _ in range(2):
         words = ["--save-detailed", "--append-result", "--result-filename", str(tmp_path / "all")]
@@ -115,7 +119,9 @@ def test_wrong_flags_exit_with_2(words: list[str], capsys: pytest.CaptureFixture
     assert words[-2] in capsys.readouterr().err
 
 
-def test_the_key_of_the_environment_is_sent_unless_a_header_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_the_environment_is_sent_unless_a_header_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(flags, "openai_api_key", lambda: "k")
     assert dict(flags.headers([])) == {"Authorization": "Bearer k"}
     assert dict(flags.headers([("authorization", "mine")])) == {"authorization": "mine"}

@@ -43,5 +43,8 @@ def test_the_median_of_the_rounds_decides() -> None:
     slo = Slo("p99_ttft_ms", 100)
     rounds = [{"p99_ttft_ms": value} for value in (90.0, 5000.0, 100.0)]
     assert slo.passed(rounds) == ""
-    assert slo.passed([*rounds, {"p99_ttft_ms": 120.0}, {"p99_ttft_ms": 130.0}]) == "p99_ttft_ms 120.00 > 100"
+    assert (
+        slo.passed([*rounds, {"p99_ttft_ms": 120.0}, {"p99_ttft_ms": 130.0}])
+        == "p99_ttft_ms 120.00 > 100"
+    )
     assert slo.passed([{}]) == ""

@@ -1,4 +1,6 @@
-"""Statistics against numpy, against answers by hand, and against vLLM's rules written down another way."""
+"""Statistics against numpy, against answers by hand, and against vLLM's rules written down another
+way.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def outcome(
 def load_of(name: str) -> Load:
     """The load of a golden file, as the client makes it of the columns."""
     golden: dict[str, Any] = json.loads((GOLDEN / name).read_text())
-    requests = [Request("x", 8, request["must_produce"], request["due"]) for request in golden["requests"]]
+    requests = [
+        Request("x", 8, request["must_produce"], request["due"]) for request in golden["requests"]
+    ]
     return run_load(
         Target(Address("http://none"), "openai", "/v1/completions", "m", "m"),
         requests,
@@ -78,7 +82,9 @@ def test_percentile_is_numpys_to_the_last_bit(numbers: list[float], percent: flo
 def test_percentiles_of_edge_sizes(size: int) -> None:
     numbers = np.random.default_rng(size).exponential(size=size)
     for percent in (0, 0.1, 25, 50, 99, 99.99, 100):
-        assert stats.percentile(sorted(numbers.tolist()), percent) == np.percentile(numbers, percent)
+        assert stats.percentile(sorted(numbers.tolist()), percent) == np.percentile(
+            numbers, percent
+        )
 
 
 @given(values)
@@ -126,7 +132,8 @@ def test_known_answers_of_a_queue() -> None:
     assert pooled.queue.tolist() == pytest.approx([0, 0, 0.1, 0.2, 0.25, 0])
     assert pooled.ttft.tolist() == pytest.approx([0.1, 0.2, 0.1, 0.1, 0.1, 0.1])
     summary = stats.summarise(pooled.e2el, (50.0, 99.0))
-    # 150 ms five times and 350 ms once: the 99th percentile is 95 % of the way from the fifth to the sixth.
+    # 150 ms five times and 350 ms once: the 99th percentile is 95 % of the way from the fifth to
+    # the sixth.
     assert summary.mean == pytest.approx((5 * 0.15 + 0.35) / 6)
     assert summary.median == pytest.approx(0.15)
     assert summary.percentiles == pytest.approx((0.15, 0.15 + 0.95 * 0.2))
@@ -137,7 +144,12 @@ def test_known_answers_of_a_queue() -> None:
 def test_only_successful_requests_enter() -> None:
     load = load_of("failures.json")
     pooled = stats.latencies(load.outcomes)
-    assert [len(column) for column in (pooled.ttft, pooled.e2el, pooled.tpot, pooled.itl)] == [1, 1, 1, 2]
+    assert [len(column) for column in (pooled.ttft, pooled.e2el, pooled.tpot, pooled.itl)] == [
+        1,
+        1,
+        1,
+        2,
+    ]
     assert pooled.ttft.tolist() == pytest.approx([0.01])
     assert stats.peaks(load.outcomes) == stats.Peaks(3.0, 1)
 
@@ -145,13 +157,17 @@ def test_only_successful_requests_enter() -> None:
 def test_a_stall_delays_nobody_else() -> None:
     load = load_of("stalled.json")
     assert max(outcome.sent - outcome.due for outcome in load.outcomes) == 0.0
-    assert stats.latencies(load.outcomes).ttft.tolist() == pytest.approx([10, 0.02, 0.02, 0.02, 0.02, 0.01])
+    assert stats.latencies(load.outcomes).ttft.tolist() == pytest.approx(
+        [10, 0.02, 0.02, 0.02, 0.02, 0.01]
+    )
 
 
 def test_goodput_counts_requests_within_all_limits() -> None:
     pooled = stats.latencies(load_of("stream.json").outcomes)
     assert stats.good_requests(pooled, {"ttft": 0.060}) == 3
-    assert stats.good_requests(pooled, {"tpot": 0.011}) == 2, "a single token has no TPOT to be too long"
+    assert stats.good_requests(pooled, {"tpot": 0.011}) == 2, (
+        "a single token has no TPOT to be too long"
+    )
     assert stats.good_requests(pooled, {"ttft": 0.060, "tpot": 0.011}) == 2
     assert stats.good_requests(pooled, {"e2el": 1.0}) == 4
 
@@ -167,26 +183,38 @@ def test_peaks_of_an_empty_load() -> None:
 
 
 def test_peaks_by_hand() -> None:
-    outcomes = [outcome(10.0, [10.5, 11.2, 11.9]), outcome(11.5, [11.6]), outcome(13.0, [13.1, 13.2])]
-    # Seconds from 10: one event, three events (11.2, 11.9, 11.6), none, two. The first two meet in second 1.
+    outcomes = [
+        outcome(10.0, [10.5, 11.2, 11.9]),
+        outcome(11.5, [11.6]),
+        outcome(13.0, [13.1, 13.2]),
+    ]
+    # Seconds from 10: one event, three events (11.2, 11.9, 11.6), none, two. The first two meet in
+    # second 1.
     assert stats.peaks(outcomes) == stats.Peaks(3.0, 2)
 
 
 spans = st.lists(
-    st.tuples(st.floats(0, 50), st.lists(st.floats(0, 3), min_size=1, max_size=20)), min_size=1, max_size=30
+    st.tuples(st.floats(0, 50), st.lists(st.floats(0, 3), min_size=1, max_size=20)),
+    min_size=1,
+    max_size=30,
 )
 
 
 @given(spans)
 def test_peaks_are_those_of_filling_every_second(drawn: list[tuple[float, list[float]]]) -> None:
-    outcomes = [outcome(sent, np.add.accumulate([sent, *steps]).tolist()[1:]) for sent, steps in drawn]
+    outcomes = [
+        outcome(sent, np.add.accumulate([sent, *steps]).tolist()[1:]) for sent, steps in drawn
+    ]
     origin = min(o.sent for o in outcomes)
     seconds = range(int(max(o.events[-1] for o in outcomes) - origin) + 2)
     tokens = [
-        sum(int(event - origin) == second for o in outcomes for event in o.events) for second in seconds
+        sum(int(event - origin) == second for o in outcomes for event in o.events)
+        for second in seconds
     ]
     present = [
-        sum(int(o.sent - origin) <= second <= int(o.sent + stats.e2el(o) - origin) for o in outcomes)
+        sum(
+            int(o.sent - origin) <= second <= int(o.sent + stats.e2el(o) - origin) for o in outcomes
+        )
         for second in seconds
     ]
     assert stats.peaks(outcomes) == stats.Peaks(max(tokens), max(present))

@@ -58,7 +58,9 @@ def test_workloads_then_points_then_rounds_and_no_seed_twice() -> None:
         "--seed",
         "7",
     )
-    seen = [(call.tags["workload"], call.tags["point"], call.tags["repeat"]) for call in measure.calls]
+    seen = [
+        (call.tags["workload"], call.tags["point"], call.tags["repeat"]) for call in measure.calls
+    ]
     assert seen == [(w, p, r) for w in ("200/100", "50/20") for p in (1, 8) for r in range(3)]
     assert [call.seed for call in measure.calls] == list(range(7, 19))
     assert {call.tags["axis"] for call in measure.calls} == {"concurrency"}
@@ -66,7 +68,9 @@ def test_workloads_then_points_then_rounds_and_no_seed_twice() -> None:
 
 def test_what_a_point_of_concurrency_asks_for() -> None:
     measure = FakeMeasure()
-    sweep_of(measure, "--concurrency", "1,64", *LENGTHS, "--isl-stddev", "10", "--slo", "p99.9_itl_ms:5")
+    sweep_of(
+        measure, "--concurrency", "1,64", *LENGTHS, "--isl-stddev", "10", "--slo", "p99.9_itl_ms:5"
+    )
     first, last = measure.calls
     assert first.flags == {
         "dataset-name": "random",
@@ -127,24 +131,42 @@ def test_what_cannot_be_measured_is_refused_by_name(words: list[str], flag: str)
 def test_all_at_once_needs_a_number_of_requests() -> None:
     with pytest.raises(InvalidValueError, match="--requests-per-point"):
         sweep_plan.plan(parse(sweep, "--request-rate", "1,inf", *LENGTHS))
-    plan = sweep_plan.plan(parse(sweep, "--request-rate", "1,inf", *LENGTHS, "--request-count", "40"))
+    plan = sweep_plan.plan(
+        parse(sweep, "--request-rate", "1,inf", *LENGTHS, "--request-count", "40")
+    )
     assert plan.points[1].words() == ["--request-rate", "inf", "--num-prompts", "40"]
 
 
 def test_a_workload_ends_with_the_first_point_beyond_an_slo() -> None:
     measure = FakeMeasure(saturating(4, p99_ttft_ms=2500.0))
-    words = ("--concurrency", "1..64", "--pair", "200/100", "--pair", "50/20", "--slo", "p99_ttft_ms:2000")
+    words = (
+        "--concurrency",
+        "1..64",
+        "--pair",
+        "200/100",
+        "--pair",
+        "50/20",
+        "--slo",
+        "p99_ttft_ms:2000",
+    )
     done = sweep_of(measure, *words)
     for curve in done.curves:
         assert [point.point.load for point in curve.points] == [1, 2, 4, 8]
-        assert [point.passed for point in curve.points] == ["", "", "", "p99_ttft_ms 2500.00 > 2000"]
+        assert [point.passed for point in curve.points] == [
+            "",
+            "",
+            "",
+            "p99_ttft_ms 2500.00 > 2000",
+        ]
     assert not done.interrupted
     assert "beyond: p99_ttft_ms 2500.00 > 2000" in sweep.lines(done.curves[0])[-3]
 
 
 def test_a_point_that_nobody_answers_ends_the_workload() -> None:
     def answer(call: Call) -> Result:
-        return result_of(call, completed=0, failed=10) if call.tags["point"] == 8 else result_of(call)
+        return (
+            result_of(call, completed=0, failed=10) if call.tags["point"] == 8 else result_of(call)
+        )
 
     (curve,) = sweep_of(FakeMeasure(answer), "--concurrency", "1..64", *LENGTHS).curves
     assert [point.passed for point in curve.points] == ["", "", "", "no request succeeded"]
@@ -193,7 +215,9 @@ def test_what_goes_wrong_with_a_workload_leaves_the_others() -> None:
     words = ("--concurrency", "1,2", "--pair", "9000/1", "--pair", "50/20")
     broken, good = sweep_of(FakeMeasure(answer), *words).curves
     assert broken.points == []
-    assert "trouble: every warm-up request failed; the first: http_status: too long" in sweep.lines(broken)
+    assert "trouble: every warm-up request failed; the first: http_status: too long" in sweep.lines(
+        broken
+    )
     assert len(good.points) == 2
 
 
@@ -206,13 +230,25 @@ def test_a_wrong_flag_ends_it() -> None:
 
 
 def test_the_table_says_where_throughput_bends() -> None:
-    done = sweep_of(FakeMeasure(saturating(8, failed=3)), "--concurrency", "1..64", *LENGTHS, "--rounds", "2")
+    done = sweep_of(
+        FakeMeasure(saturating(8, failed=3)), "--concurrency", "1..64", *LENGTHS, "--rounds", "2"
+    )
     lines = sweep.lines(done.curves[0])
     assert lines[0] == "200/100 (input/output tokens)"
     assert lines[1].split("  ")[0] == "concurrency"
     rows = {line.split()[0]: line for line in lines[3:10]}
     assert [name for name, line in rows.items() if line.endswith("knee")] == ["8"]
-    assert rows["8"].split()[1:] == ["1.00", "800.00", "10.00", "20.00", "5.00", "9.00", "99.00", "0", "knee"]
+    assert rows["8"].split()[1:] == [
+        "1.00",
+        "800.00",
+        "10.00",
+        "20.00",
+        "5.00",
+        "9.00",
+        "99.00",
+        "0",
+        "knee",
+    ]
     assert rows["64"].split()[-1] == "6", "failures of both rounds"
     assert lines[10] == "knee: 8, 800.00 output tok/s (100% of the highest)"
 

@@ -51,7 +51,9 @@ def test_base_urls(text: str, expected: str) -> None:
     assert base_url(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "ftp://host", "http://", "http://host:99999", "http://host/?a=b"])
+@pytest.mark.parametrize(
+    "text", ["", "ftp://host", "http://", "http://host:99999", "http://host/?a=b"]
+)
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidValueError, match="--base-url"):
         base_url(text)
@@ -67,7 +69,9 @@ def test_the_first_model_unless_one_is_wanted() -> None:
 
 
 def test_a_served_name_is_what_requests_say_and_the_model_what_it_is() -> None:
-    with serving(lambda *_: (200, models({"id": "alias", "max_model_len": 64}, {"id": "other"}))) as url:
+    with serving(
+        lambda *_: (200, models({"id": "alias", "max_model_len": 64}, {"id": "other"}))
+    ) as url:
         target = discover(Address(url), named("org/model", "alias"))
         assert (target.model, target.model_id, target.max_model_len) == ("alias", "org/model", 64)
 
@@ -97,16 +101,25 @@ def test_nobody_there_names_the_address() -> None:
 
 def test_a_missing_key_names_the_remedy() -> None:
     def handle(_path: str, headers: Mapping[str, str]) -> tuple[int, object]:
-        return (200, models({"id": "m"})) if headers.get("authorization") == "Bearer k" else (401, "no key")
+        return (
+            (200, models({"id": "m"}))
+            if headers.get("authorization") == "Bearer k"
+            else (401, "no key")
+        )
 
     with serving(handle) as url:
-        with pytest.raises(StatusError, match=r"401: no key; give a key with --header .* or OPENAI_API_KEY"):
+        with pytest.raises(
+            StatusError, match=r"401: no key; give a key with --header .* or OPENAI_API_KEY"
+        ):
             discover(Address(url), named("m"))
         assert discover(Address(url, (("Authorization", "Bearer k"),)), WANTED).model == "m"
 
 
 def test_something_else_than_json_is_shown() -> None:
-    with serving(lambda *_: (200, "<html>hello")) as url, pytest.raises(PenstockError, match="<html>hello"):
+    with (
+        serving(lambda *_: (200, "<html>hello")) as url,
+        pytest.raises(PenstockError, match="<html>hello"),
+    ):
         discover(Address(url), WANTED)
 
 

@@ -34,7 +34,15 @@ def test_a_trace_is_replayed(
 
     monkeypatch.setattr(client, "native_run", open_run)
     with serving_model(max_model_len=700) as url:
-        words = ["--time-scale", "0.5", "--prompt-ids", "--vocab-size", "1000", "--max-concurrency", "4"]
+        words = [
+            "--time-scale",
+            "0.5",
+            "--prompt-ids",
+            "--vocab-size",
+            "1000",
+            "--max-concurrency",
+            "4",
+        ]
         assert main(["bench", "trace", str(mooncake), "--base-url", url, *words]) == 0
     printed = capsys.readouterr().out
     assert "Successful requests:                     2" in printed

@@ -68,11 +68,17 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
 
 
 def target(max_model_len: int | None = None) -> Target:
-    return Target(Address("http://server:1"), "openai", "/v1/completions", "m", "org/m", max_model_len)
+    return Target(
+        Address("http://server:1"), "openai", "/v1/completions", "m", "org/m", max_model_len
+    )
 
 
-def measured(line: str, *, seed: int = 0, at: Target | None = None, **tags: object) -> dict[str, Any]:
-    return measure(parse_workload(line.split()), at or target(), seed=seed, tags=tags, progress=Silent())
+def measured(
+    line: str, *, seed: int = 0, at: Target | None = None, **tags: object
+) -> dict[str, Any]:
+    return measure(
+        parse_workload(line.split()), at or target(), seed=seed, tags=tags, progress=Silent()
+    )
 
 
 RANDOM = "serve --random-input-len 20 --random-output-len 5 --num-prompts 10"
@@ -84,7 +90,11 @@ def test_random_prompts_have_the_length_and_must_be_answered_in_full(played: Pla
     assert [len(body["prompt"].split()) for body in bodies] == [20] * 10
     assert all(body["max_tokens"] == 5 and body["ignore_eos"] is True for body in bodies)
     assert len({body["prompt"] for body in bodies}) == 10
-    assert (found["completed"], found["total_input_tokens"], found["total_output_tokens"]) == (10, 200, 50)
+    assert (found["completed"], found["total_input_tokens"], found["total_output_tokens"]) == (
+        10,
+        200,
+        50,
+    )
     assert found["penstock"]["usage"] == {"reported": 10, "prompt_mismatch": 0, "cached_tokens": 0}
     # Five events, 10 ms apart, the first after 50 ms.
     assert found["mean_ttft_ms"] == pytest.approx(50)
@@ -121,7 +131,9 @@ def test_tags_are_the_callers_or_what_is_known(played: Played) -> None:
     assert (ours["command"], ours["server"], ours["seed"]) == ("serve", "http://server:1", 0)
     assert (ours["workload"], ours["axis"], ours["point"]) == ("random 20/5", "concurrency", 2.0)
     assert ours["prompts"] == "a hundred words"
-    ours = measured(RANDOM, seed=7, server="mine", command="sweep", repeat=3, workload="w")["penstock"]
+    ours = measured(RANDOM, seed=7, server="mine", command="sweep", repeat=3, workload="w")[
+        "penstock"
+    ]
     assert [ours[key] for key in ("server", "command", "repeat", "workload", "seed")] == [
         "mine",
         "sweep",
@@ -145,7 +157,9 @@ def test_a_warm_up_that_fails_ends_the_measurement(played: Played) -> None:
     assert measured(RANDOM)["penstock"]["failures"] == {"http_status": 10}
 
 
-def test_an_interrupt_marks_the_result_partial_and_one_in_the_warm_up_is_raised(played: Played) -> None:
+def test_an_interrupt_marks_the_result_partial_and_one_in_the_warm_up_is_raised(
+    played: Played,
+) -> None:
     interrupt = {0.5: lambda: os.kill(os.getpid(), signal.SIGINT)}
     played.moments = interrupt
     found = measured(f"{RANDOM} --request-rate 5")
@@ -161,14 +175,21 @@ def test_sampling_flags_reach_the_body_and_are_not_there_by_default(played: Play
     measured(f'{RANDOM} --temperature 0.5 --top-k 3 --extra-body {{"min_p":0.1}} --logprobs 2')
     plain, given = (bodies[0] for bodies in played.bodies)
     assert set(plain) == {"model", "prompt", "max_tokens", "stream", "stream_options", "ignore_eos"}
-    assert (given["temperature"], given["top_k"], given["min_p"], given["logprobs"]) == (0.5, 3, 0.1, 2)
+    assert (given["temperature"], given["top_k"], given["min_p"], given["logprobs"]) == (
+        0.5,
+        3,
+        0.1,
+        2,
+    )
 
 
 def test_lengths_for_all_datasets(played: Played, tmp_path: Path) -> None:
     measured(f"{RANDOM} --input-len 7 --output-len 3")
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "one two three"}\n')
-    found = measured(f"serve --dataset-name custom --dataset-path {path} --num-prompts 2 --output-len 4")
+    found = measured(
+        f"serve --dataset-name custom --dataset-path {path} --num-prompts 2 --output-len 4"
+    )
     random, custom = (bodies[0] for bodies in played.bodies)
     assert (len(random["prompt"].split()), random["max_tokens"]) == (7, 3)
     assert (custom["prompt"], custom["max_tokens"]) == ("one two three", 4)

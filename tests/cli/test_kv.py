@@ -23,7 +23,9 @@ IDENTITY = {
     "dtype": "bf16",
 }
 IDENTITY_BYTES = bytes.fromhex("4db5c2a07ef4cf9eb8b3f6ee8d2f2f0c6bb93aafc2f83c1a16f4be3e3b3d7a11")
-"""Any will do: the name of the directory and the headers agree, and the identity file is not believed."""
+"""Any will do: the name of the directory and the headers agree, and the identity file is not
+believed.
+"""
 STORE = IDENTITY_BYTES[:16].hex()
 FILE = 4096 + 16384
 
@@ -163,7 +165,9 @@ def test_wrong_rules_are_refused(
     assert all(path.exists() for path in parts)
 
 
-def test_ctrl_c_ends_verify(tmp_path: Path, parts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_verify(
+    tmp_path: Path, parts: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 

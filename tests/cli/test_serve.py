@@ -10,7 +10,9 @@ from penstock.model.spec import Attention, Mlp, Rope
 
 
 def model_info(generation: GenerationDefaults) -> ModelInfo:
-    spec = DecoderSpec("llama", 2, 64, 100, 128, 1e-5, Attention(4, 2, 16), Rope(1e4), Mlp(128), True)
+    spec = DecoderSpec(
+        "llama", 2, 64, 100, 128, 1e-5, Attention(4, 2, 16), Rope(1e4), Mlp(128), True
+    )
     names = WeightNames("e", "n", None, None, {}, False)
     tokens = TokenFacts(1, 2, (2,), False)
     return ModelInfo("m", "gguf", "llama", ("m.gguf",), spec, names, generation, tokens)
@@ -64,7 +66,9 @@ def test_the_engine_command_carries_its_configuration() -> None:
 
 
 def test_the_engine_command_carries_no_key() -> None:
-    assert "secret" not in " ".join(engine_argv(config(api_key="secret", admin_api_key="secret").engine))
+    assert "secret" not in " ".join(
+        engine_argv(config(api_key="secret", admin_api_key="secret").engine)
+    )
 
 
 def test_a_missing_chat_template_is_named(tmp_path: Path) -> None:
@@ -72,7 +76,9 @@ def test_a_missing_chat_template_is_named(tmp_path: Path) -> None:
         warn(model_info(GenerationDefaults()), config(chat_template=str(tmp_path / "no.jinja")))
 
 
-def test_settings_of_the_checkpoint_that_are_not_applied_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_of_the_checkpoint_that_are_not_applied_are_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     warn(model_info(GenerationDefaults(not_applied=(("min_p", 0.1),))), config())
     assert "the model asks for min_p=0.1, which is not applied" in capsys.readouterr().err
 

@@ -17,7 +17,18 @@ def parsed(*arguments: str) -> argparse.Namespace:
 
 def test_the_server_is_told_everything_and_nothing_else() -> None:
     told = sim.server(
-        parsed("--port", "9", "--replicas", "2", "--fault", "cut:0.5", "--fault", "refuse", "--seed", "7")
+        parsed(
+            "--port",
+            "9",
+            "--replicas",
+            "2",
+            "--fault",
+            "cut:0.5",
+            "--fault",
+            "refuse",
+            "--seed",
+            "7",
+        )
     )
     assert told == {
         "host": "127.0.0.1",
@@ -66,7 +77,9 @@ def test_numbers_have_limits(flags: tuple[str, str]) -> None:
         sim.server(parsed(*flags))
 
 
-def test_the_engine_command_carries_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_command_carries_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.json").write_text("{}")
     flags = ["--fault", "stall", "--answer-tokens", "9:1", "--die-after", "3", "--seed", "5"]

@@ -24,10 +24,26 @@ def write(directory: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "text", ["off", "0123", "1e3", "~", "null", "12:30:00", "2026-11-20", "0x1F", "1_000", "=", "<<", "Yes"]
+    "text",
+    [
+        "off",
+        "0123",
+        "1e3",
+        "~",
+        "null",
+        "12:30:00",
+        "2026-11-20",
+        "0x1F",
+        "1_000",
+        "=",
+        "<<",
+        "Yes",
+    ],
 )
 def test_a_scalar_is_the_text_that_was_written(text: str, tmp_path: Path) -> None:
-    file = write(tmp_path, f"host: {text}\napi-key: [{text}]\nserved_model_name:\n  - {text}\n  - '{text}'\n")
+    file = write(
+        tmp_path, f"host: {text}\napi-key: [{text}]\nserved_model_name:\n  - {text}\n  - '{text}'\n"
+    )
     server = resolve(gather({}, str(file), {}), "m", "n").server
     assert (server.host, server.api_keys) == (text, (text,))
     assert server.served_model_names == (text, text)
@@ -35,7 +51,8 @@ def test_a_scalar_is_the_text_that_was_written(text: str, tmp_path: Path) -> Non
 
 def test_switches_and_numbers_mean_what_flags_mean(tmp_path: Path) -> None:
     file = write(
-        tmp_path, "enable-prefix-caching: off\nengine_process: No\nport: 08000\nshutdown-timeout: 1.5\n"
+        tmp_path,
+        "enable-prefix-caching: off\nengine_process: No\nport: 08000\nshutdown-timeout: 1.5\n",
     )
     config = resolve(gather({}, str(file), {}), "m", "n")
     assert config.engine.cache.prefix_caching is False
@@ -50,7 +67,9 @@ def test_a_file_may_say_nothing(text: str, tmp_path: Path) -> None:
 
 def test_an_anchor_is_as_good_as_what_it_stands_for(tmp_path: Path) -> None:
     file = write(tmp_path, "max-num-seqs: &n 32\nmax-num-batched-tokens: *n\n")
-    assert resolve(gather({}, str(file), {}), "m", "n").engine.scheduler.max_num_batched_tokens == 32
+    assert (
+        resolve(gather({}, str(file), {}), "m", "n").engine.scheduler.max_num_batched_tokens == 32
+    )
 
 
 def test_the_model_may_stand_in_the_file(tmp_path: Path) -> None:
@@ -68,10 +87,18 @@ def test_the_model_may_stand_in_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "fault"),
     [
-        ("port: 1\nprot: 1", 2, "unknown setting 'prot'; the names are model and those of the flags"),
+        (
+            "port: 1\nprot: 1",
+            2,
+            "unknown setting 'prot'; the names are model and those of the flags",
+        ),
         ("port: 1\n\nport: 2", 3, "port stands on line 1 already; leave one of them out"),
         ("max-num-seqs: 1\nmax_num_seqs: 1", 2, "max_num_seqs stands on line 1 already"),
-        ("port = 7\nblock-size = 16", 1, "settings are written as `name: value`, each on a line of its own"),
+        (
+            "port = 7\nblock-size = 16",
+            1,
+            "settings are written as `name: value`, each on a line of its own",
+        ),
         ("- port: 7", 1, "settings are written as `name: value`"),
         ("port: 1\nhost: [", 2, "not YAML: while parsing a flow node: expected the node content"),
         (
@@ -131,8 +158,39 @@ def test_other_encodings_are_refused(tmp_path: Path) -> None:
         from_file(file)
 
 
-PIECES = ["port", "kv-tier", "ram", "disk", "1GiB", ": ", ":", "\n", "\n  ", "- ", "[", "]", "{", "}", ", "]
-PIECES += ["'", '"', "&a ", "*a", "!t ", "|\n", "#", "? ", "---\n", "%", "\t", "\0", "\u0085", "\ud7ff"]
+PIECES = [
+    "port",
+    "kv-tier",
+    "ram",
+    "disk",
+    "1GiB",
+    ": ",
+    ":",
+    "\n",
+    "\n  ",
+    "- ",
+    "[",
+    "]",
+    "{",
+    "}",
+    ", ",
+]
+PIECES += [
+    "'",
+    '"',
+    "&a ",
+    "*a",
+    "!t ",
+    "|\n",
+    "#",
+    "? ",
+    "---\n",
+    "%",
+    "\t",
+    "\0",
+    "\u0085",
+    "\ud7ff",
+]
 
 
 @given(st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=30).map("".join)))

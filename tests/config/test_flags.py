@@ -99,6 +99,6 @@ def test_sizes_that_make_no_sense_are_refused(text: str) -> None:
 
 
 def test_switches_read_words() -> None:
-    assert [Switch().parse(word) for word in ("true", "1", "ON", "no", "0", "False")] == [True] * 3 + [
-        False
-    ] * 3
+    assert [Switch().parse(word) for word in ("true", "1", "ON", "no", "0", "False")] == [
+        True
+    ] * 3 + [False] * 3

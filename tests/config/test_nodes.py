@@ -18,7 +18,12 @@ def engine(**texts: str) -> EngineConfig:
 
 
 def test_a_node_knows_which_it_is_and_where_node_0_is() -> None:
-    whole = {"nnodes": "3", "node_rank": "2", "master_addr": "10.0.0.1", "pipeline_parallel_size": "4"}
+    whole = {
+        "nnodes": "3",
+        "node_rank": "2",
+        "master_addr": "10.0.0.1",
+        "pipeline_parallel_size": "4",
+    }
     found = engine(**whole, tensor_parallel_size="2", cluster_token_file="t")
     parallel = found.parallel
     assert (parallel.nnodes, parallel.node_rank, parallel.master) == (3, 2, "10.0.0.1:29501")
@@ -42,7 +47,13 @@ def test_a_node_knows_which_it_is_and_where_node_0_is() -> None:
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(texts: dict[str, str], said: str) -> None:
-    whole = {"nnodes": "2", "node_rank": "1", "master_addr": "a:1", "pipeline_parallel_size": "2", **texts}
+    whole = {
+        "nnodes": "2",
+        "node_rank": "1",
+        "master_addr": "a:1",
+        "pipeline_parallel_size": "2",
+        **texts,
+    }
     with pytest.raises(PenstockError, match=said):
         engine(**{key: text for key, text in whole.items() if text})
 
@@ -90,9 +101,13 @@ def test_the_secret_comes_from_the_file_or_the_environment(tmp_path: Path) -> No
 
 
 def test_several_nodes_without_a_secret_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(PenstockError, match=r"--cluster-token-file, or into PENSTOCK_CLUSTER_TOKEN"):
+    with pytest.raises(
+        PenstockError, match=r"--cluster-token-file, or into PENSTOCK_CLUSTER_TOKEN"
+    ):
         cluster_key(None, {})
-    with pytest.raises(PenstockError, match="PENSTOCK_CLUSTER_TOKEN: 5 characters, expected 16 or more"):
+    with pytest.raises(
+        PenstockError, match="PENSTOCK_CLUSTER_TOKEN: 5 characters, expected 16 or more"
+    ):
         cluster_key(None, {"PENSTOCK_CLUSTER_TOKEN": "short"})
     with pytest.raises(PenstockError, match=r"--cluster-token-file .*nowhere: .*No such file"):
         cluster_key(str(tmp_path / "nowhere"), {"PENSTOCK_CLUSTER_TOKEN": SECRET})

@@ -68,7 +68,11 @@ def test_flags_of_ray_reach_the_engine() -> None:
         placement="strict-spread",
     )
     parallel = resolve(given, "m", "m").engine.parallel
-    assert (parallel.backend, parallel.ray_address, parallel.ray_channel) == ("ray", "auto", "compiled-graph")
+    assert (parallel.backend, parallel.ray_address, parallel.ray_channel) == (
+        "ray",
+        "auto",
+        "compiled-graph",
+    )
     assert (parallel.ray_overlap_comm, parallel.placement) == (True, "strict-spread")
 
 

@@ -39,9 +39,15 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "place"),
-    [("flag", "--port is"), ("environment", "PENSTOCK_PORT is"), ("file", "penstock.yaml:1: port is")],
+    [
+        ("flag", "--port is"),
+        ("environment", "PENSTOCK_PORT is"),
+        ("file", "penstock.yaml:1: port is"),
+    ],
 )
-def test_an_error_names_the_place_where_the_value_stands(source: str, place: str, tmp_path: Path) -> None:
+def test_an_error_names_the_place_where_the_value_stands(
+    source: str, place: str, tmp_path: Path
+) -> None:
     file = tmp_path / "penstock.yaml"
     file.write_text("port: 99999\n" if source == "file" else "")
     flags = {"port": ("99999",)} if source == "flag" else {}
@@ -107,14 +113,21 @@ def test_sockets_go_to_the_runtime_directory_that_exists(tmp_path: Path) -> None
         ({"kv_cache_dtype": "float32"}, "float32"),
     ],
 )
-def test_keys_and_values_take_the_form_of_the_numerics_table(texts: dict[str, str], expected: str) -> None:
+def test_keys_and_values_take_the_form_of_the_numerics_table(
+    texts: dict[str, str], expected: str
+) -> None:
     raw = {key: Raw(key, (text,)) for key, text in texts.items()}
     assert resolve(raw, "m", "m").engine.kv_dtype == expected
 
 
 @pytest.mark.parametrize(
     ("tp", "pp", "asked", "backend"),
-    [("1", "1", None, "inline"), ("2", "1", None, "mp"), ("1", "3", None, "mp"), ("1", "1", "mp", "mp")],
+    [
+        ("1", "1", None, "inline"),
+        ("2", "1", None, "mp"),
+        ("1", "3", None, "mp"),
+        ("1", "1", "mp", "mp"),
+    ],
 )
 def test_several_ranks_are_processes(tp: str, pp: str, asked: str | None, backend: str) -> None:
     raw = {"tensor_parallel_size": Raw("-tp", (tp,)), "pipeline_parallel_size": Raw("-pp", (pp,))}

@@ -33,7 +33,9 @@ kv-chunk-tokens: 512
 """
 EXAMPLE_TIERS = (
     TierConfig("ram", 16 * GIB, quota=0.25),
-    TierConfig("disk", 200 * GIB, path="/var/kv", daily_write_bytes=10**12, direct="off", quota=0.5),
+    TierConfig(
+        "disk", 200 * GIB, path="/var/kv", daily_write_bytes=10**12, direct="off", quota=0.5
+    ),
     TierConfig("redis", url="redis://cache:6379/0", ttl_seconds=86400),
     TierConfig("object", url="s3://bucket/prefix", options=(("region", "eu-central-1"),)),
     TierConfig("disk", 2**40, path="/mnt/shared"),
@@ -59,7 +61,10 @@ def test_a_file_has_mappings_and_texts_side_by_side(tmp_path: Path) -> None:
 def test_flags_say_the_same_as_the_file() -> None:
     disk = "disk:/var/kv,200GiB,daily-writes=1TB,direct=off,quota=0.5"
     redis, store = "redis://cache:6379/0,ttl=86400", "s3://bucket/prefix,region=eu-central-1"
-    assert from_flags("ram:16GiB,quota=0.25", disk, redis, store, "disk:/mnt/shared,1TiB") == EXAMPLE_TIERS
+    assert (
+        from_flags("ram:16GiB,quota=0.25", disk, redis, store, "disk:/mnt/shared,1TiB")
+        == EXAMPLE_TIERS
+    )
 
 
 def test_the_environment_separates_tiers_by_spaces() -> None:
@@ -75,7 +80,9 @@ def test_the_example_of_the_documentation_is_one(repository: Path, tmp_path: Pat
     assert [tier.kind for tier in tiers] == ["ram", "disk", "redis", "object"]
 
 
-@pytest.mark.parametrize("text", ["kv-tier: {ram: 1GiB}", "kv_tier: 'ram:1GiB'", "kv-tier: [ram: 1GiB]"])
+@pytest.mark.parametrize(
+    "text", ["kv-tier: {ram: 1GiB}", "kv_tier: 'ram:1GiB'", "kv-tier: [ram: 1GiB]"]
+)
 def test_one_tier_needs_no_list(text: str, tmp_path: Path) -> None:
     assert from_text(text, tmp_path).tiers == (TierConfig("ram", GIB),)
 
@@ -107,10 +114,17 @@ def tiers(draw: st.DrawFn, paths: st.SearchStrategy[str] = TEXTS) -> Written:
         path = draw(paths)
         tier, words = TierConfig(kind, size, path=path), {kind: path, "size": written}
     else:
-        scheme = draw(st.sampled_from({"redis": ["redis", "rediss", "unix"], "object": ["s3", "gs"]}[kind]))
+        scheme = draw(
+            st.sampled_from({"redis": ["redis", "rediss", "unix"], "object": ["s3", "gs"]}[kind])
+        )
         url = f"{scheme}://{draw(TEXTS)}"
         tier, words = TierConfig(kind, url=url), {kind: url}
-    more = {"ram": ["quota"], "disk": ["quota", "daily-writes", "direct"], "redis": ["ttl"], "object": ["x"]}
+    more = {
+        "ram": ["quota"],
+        "disk": ["quota", "daily-writes", "direct"],
+        "redis": ["ttl"],
+        "object": ["x"],
+    }
     for name in draw(st.lists(st.sampled_from(more[kind]), unique=True)):
         tier = draw(option(tier, words, name))
     return Written(tier, words)
@@ -148,10 +162,14 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(written=tiers(), data=st.data())
-def test_a_mapping_says_what_the_flag_says(directory: Path, written: Written, data: st.DataObject) -> None:
+def test_a_mapping_says_what_the_flag_says(
+    directory: Path, written: Written, data: st.DataObject
+) -> None:
     assert from_flags(flag(written.words)) == (written.tier,)
     shuffled = dict(data.draw(st.permutations(list(written.words.items()))))
-    text = yaml.safe_dump({"kv-tier": [shuffled]}, sort_keys=False, allow_unicode=data.draw(st.booleans()))
+    text = yaml.safe_dump(
+        {"kv-tier": [shuffled]}, sort_keys=False, allow_unicode=data.draw(st.booleans())
+    )
     (tier,) = from_text(text, directory).tiers
     options = sorted(tier.options)
     assert replace(tier, options=tuple(options)) == written.tier
@@ -168,7 +186,19 @@ def test_a_mapping_takes_any_text_as_a_path(directory: Path, written: Written) -
         st.text(),
         st.lists(
             st.sampled_from(
-                ["ram:", "disk:", "redis://", "s3://", "1GiB", ",", "=", "quota", "0.5", "/", "9" * 400]
+                [
+                    "ram:",
+                    "disk:",
+                    "redis://",
+                    "s3://",
+                    "1GiB",
+                    ",",
+                    "=",
+                    "quota",
+                    "0.5",
+                    "/",
+                    "9" * 400,
+                ]
             )
         ).map("".join),
     )
@@ -202,7 +232,10 @@ BYTES = r"expected bytes in 65536\.\.1125899906842624, also as 512M or 1GiB"
             " disk: unknown option '2GiB'; there is disk, size, daily-writes, direct, quota",
         ),
         ("disk:/a,1GiB,direct=maybe", " disk: direct is 'maybe', expected one of auto, on, off"),
-        ("redis:cache", " redis is 'redis:cache', expected a URL with redis://, rediss://, unix://"),
+        (
+            "redis:cache",
+            " redis is 'redis:cache', expected a URL with redis://, rediss://, unix://",
+        ),
         ("redis://cache,ttl=0", r" redis: ttl is '0', expected an integer in 1\.\."),
         ("s3:bucket", " object is 's3:bucket', expected a URL with s3://, gs://"),
         ("s3://bucket,region", " object: option 'region' is '', expected a name with a value"),
@@ -221,17 +254,29 @@ def test_a_wrong_tier_is_refused_with_what_is_wrong_in_it(text: str, fault: str)
     [
         ("ram: 16GiB\nquota: 2", 3, "ram: quota is '2', expected a share above 0 and at most 1"),
         ("disk: /var/kv\nquota: 0.5", 2, f"disk: size is missing, {BYTES}"),
-        ("disk: /var/kv\nsise: 1GiB", 3, "disk: unknown option 'sise'; there is disk, size, daily-writes"),
+        (
+            "disk: /var/kv\nsise: 1GiB",
+            3,
+            "disk: unknown option 'sise'; there is disk, size, daily-writes",
+        ),
         ("disk: /var/kv\nsize: 1\ndirect: off", 3, f"disk: size is '1', {BYTES}"),
         (
             "ram: 1GiB\ndisk: /var/kv\nsize: 1GiB",
             3,
             "is ram and disk at once; each tier is an item of its own",
         ),
-        ("size: 1GiB\nquota: 1", 2, "says of no tier what it is, expected one of ram, disk, redis, object"),
+        (
+            "size: 1GiB\nquota: 1",
+            2,
+            "says of no tier what it is, expected one of ram, disk, redis, object",
+        ),
         ("redis: s3://user:secret@h", 2, "redis is 's3://h', expected a URL with redis://"),
         ("object: redis://h/0", 2, "object is 'redis://h/0', expected a URL with s3://"),
-        ("object: s3://h\nregion:", 3, "object: option 'region' is '', expected a name with a value"),
+        (
+            "object: s3://h\nregion:",
+            3,
+            "object: option 'region' is '', expected a name with a value",
+        ),
     ],
 )
 def test_a_wrong_mapping_is_refused_with_file_line_and_option(
@@ -286,5 +331,10 @@ def test_lmcaches_environment_is_understood_where_nothing_else_is_said(tmp_path:
     assert section == TiersConfig((ram, disk, TierConfig("redis", url="redis://cache:6379")), 64)
     file = tmp_path / "penstock.yaml"
     file.write_text("kv-tier: [ram: 1GiB]\n")
-    assert resolve(gather({}, str(file), environ), "m", "n").engine.tiers.tiers == (TierConfig("ram", GIB),)
-    assert lmcache_tiers({"LMCACHE_LOCAL_CPU": "false", "LMCACHE_MAX_LOCAL_CPU_SIZE": "1"}) == ({}, ())
+    assert resolve(gather({}, str(file), environ), "m", "n").engine.tiers.tiers == (
+        TierConfig("ram", GIB),
+    )
+    assert lmcache_tiers({"LMCACHE_LOCAL_CPU": "false", "LMCACHE_MAX_LOCAL_CPU_SIZE": "1"}) == (
+        {},
+        (),
+    )

@@ -51,7 +51,11 @@ def plans(draw: st.DrawFn) -> StepPlan:
 
 
 RESULTS = st.builds(
-    StepResult, st.integers(0, 5).flatmap(columns), st.integers(0, 9).flatmap(columns), TABLES, TABLES
+    StepResult,
+    st.integers(0, 5).flatmap(columns),
+    st.integers(0, 9).flatmap(columns),
+    TABLES,
+    TABLES,
 )
 FACTS = st.builds(
     WorkerFacts,
@@ -62,7 +66,9 @@ FACTS = st.builds(
     U64,
     st.lists(st.tuples(st.text(), st.floats(0, 1e6), st.text()), max_size=3).map(tuple),
 )
-FAILURES = st.builds(Failed, U32, U64, st.text(), st.text(), st.booleans(), st.booleans(), st.floats(0, 1e12))
+FAILURES = st.builds(
+    Failed, U32, U64, st.text(), st.text(), st.booleans(), st.booleans(), st.floats(0, 1e12)
+)
 ANSWERS = st.one_of(st.builds(Ready, FACTS), st.builds(Computed, U64, RESULTS), FAILURES)
 
 
@@ -85,7 +91,10 @@ def test_an_answer_comes_back(answer: Ready | Computed | Failed) -> None:
 def test_more_or_less_than_a_message_is_refused(
     plan: StepPlan, result: StepResult, data: st.DataObject
 ) -> None:
-    for encoded, decode in ((encode_plan(plan), decode_plan), (encode_result(result), decode_result)):
+    for encoded, decode in (
+        (encode_plan(plan), decode_plan),
+        (encode_result(result), decode_result),
+    ):
         cut = data.draw(st.integers(0, len(encoded) - 1))
         for wrong in (encoded[:cut], encoded + b"\0"):
             with pytest.raises(CodecError):
@@ -108,7 +117,10 @@ def test_damaged_bytes_are_a_message_or_an_error(
         attempt(decode, bytes(damaged))
 
 
-@given(st.binary(max_size=200), st.sampled_from([b"", b"PLN1", b"RES1", b"C", b"R", b"F", b'F{"rank":']))
+@given(
+    st.binary(max_size=200),
+    st.sampled_from([b"", b"PLN1", b"RES1", b"C", b"R", b"F", b'F{"rank":']),
+)
 def test_any_bytes_are_a_message_or_an_error(noise: bytes, head: bytes) -> None:
     for decode in (decode_plan, decode_result, decode_answer):
         attempt(decode, head + noise)
@@ -126,7 +138,9 @@ def test_counts_beyond_the_message_take_no_memory() -> None:
 
 
 @given(st.integers(1, 5), st.integers(1, 20), st.integers(0, 20))
-def test_the_largest_messages_fit_the_room_computed_for_them(n: int, tokens: int, alternatives: int) -> None:
+def test_the_largest_messages_fit_the_room_computed_for_them(
+    n: int, tokens: int, alternatives: int
+) -> None:
     row = (0.0, 1, [(1, 0.5)] * (alternatives + 1))
     plan = StepPlan(1, [SlotParams(*[0] * 8)] * n, *[array("i", [1] * n) for _ in range(3)])
     plan.tokens = plan.targets = array("i", [1] * tokens)
@@ -134,7 +148,9 @@ def test_the_largest_messages_fit_the_room_computed_for_them(n: int, tokens: int
     plan.blocks = array("i", [1] * 3 * n)
     plan.block_offsets = array("i", [0] * (n + 1))
     assert len(encode_plan(plan)) <= plan_bytes(n, tokens, 3 * n)
-    prompt = {at: [row] for at in range(min(n, tokens))} | {0: [row] * (tokens - min(n, tokens) + 1)}
+    prompt = {at: [row] for at in range(min(n, tokens))} | {
+        0: [row] * (tokens - min(n, tokens) + 1)
+    }
     ones = array("i", [1] * n)
     result = StepResult(ones, ones, {at: [row] for at in range(n)}, prompt)
     assert len(encode_answer(Computed(1, result))) <= result_bytes(n, tokens, alternatives) + 16
@@ -142,7 +158,9 @@ def test_the_largest_messages_fit_the_room_computed_for_them(n: int, tokens: int
 
 @given(FAILURES, st.integers(1 << 10, 1 << 12))
 def test_a_long_failure_is_shortened_to_the_room(failed: Failed, room: int) -> None:
-    long = Failed(1, 2, failed.message + "x" * 9999, "start" + "\N{SNOWMAN}" * 9999 + "end", True, False, 1.0)
+    long = Failed(
+        1, 2, failed.message + "x" * 9999, "start" + "\N{SNOWMAN}" * 9999 + "end", True, False, 1.0
+    )
     encoded = encode_answer(long, room)
     assert len(encoded) <= room
     answer = decode_answer(encoded)

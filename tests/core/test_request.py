@@ -31,7 +31,9 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: float) -> No
 
 
 def test_the_neutral_values_are_accepted() -> None:
-    assert SamplingParams() == SamplingParams(max_tokens=16, temperature=1.0, top_k=0, top_p=1.0, seed=0)
+    assert SamplingParams() == SamplingParams(
+        max_tokens=16, temperature=1.0, top_k=0, top_p=1.0, seed=0
+    )
 
 
 def test_a_prompt_needs_a_token() -> None:

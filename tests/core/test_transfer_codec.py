@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.core.answers import Movements, MoverClosed, MoverReport, decode_answer, encode_movements
+from penstock.core.answers import (
+    Movements,
+    MoverClosed,
+    MoverReport,
+    decode_answer,
+    encode_movements,
+)
 from penstock.core.answers import encode_answer as encode
 from penstock.core.codec import CodecError, decode_plan, encode_plan
 from penstock.core.plan import StepPlan
@@ -34,7 +40,9 @@ SECONDS = st.floats(0, 1e9)
 
 def columns(typecode: str = "i") -> st.SearchStrategy[array[int]]:
     most = 2 ** (8 * array(typecode).itemsize - 1)
-    return st.lists(st.integers(-most, most - 1), max_size=9).map(lambda items: array(typecode, items))
+    return st.lists(st.integers(-most, most - 1), max_size=9).map(
+        lambda items: array(typecode, items)
+    )
 
 
 DIGESTS = st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES)
@@ -113,13 +121,19 @@ def test_the_first_byte_tells_what_a_message_is() -> None:
 
 
 @given(st.lists(MOVED, max_size=8), st.integers(1, 400))
-def test_answers_come_back_however_many_messages_it_takes(batch: list[Moved], capacity: int) -> None:
+def test_answers_come_back_however_many_messages_it_takes(
+    batch: list[Moved], capacity: int
+) -> None:
     messages = list(encode_movements(batch, capacity))
     answers = [decode_answer(message) for message in messages]
-    assert [moved for answer in answers if isinstance(answer, Movements) for moved in answer.moved] == batch
+    assert [
+        moved for answer in answers if isinstance(answer, Movements) for moved in answer.moved
+    ] == batch
     assert all(isinstance(answer, Movements) and answer.moved for answer in answers)
     for message, answer in zip(messages, answers, strict=True):
-        assert len(message) <= capacity or (isinstance(answer, Movements) and len(answer.moved) == 1)
+        assert len(message) <= capacity or (
+            isinstance(answer, Movements) and len(answer.moved) == 1
+        )
 
 
 def test_a_long_error_is_shortened() -> None:
@@ -167,7 +181,9 @@ def test_damaged_bytes_are_a_message_or_an_error(
         attempt(decode, bytes(damaged))
 
 
-@given(st.binary(max_size=200), st.sampled_from([b"", b"TRN1", OPEN, b'O{"cache":', b"M", b"K", b"E"]))
+@given(
+    st.binary(max_size=200), st.sampled_from([b"", b"TRN1", OPEN, b'O{"cache":', b"M", b"K", b"E"])
+)
 def test_any_bytes_are_a_message_or_an_error(noise: bytes, head: bytes) -> None:
     for decode in (decode_transfer, decode_open, decode_moved, decode_answer, decode_plan):
         attempt(decode, head + noise)

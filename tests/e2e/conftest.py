@@ -22,7 +22,9 @@ def built() -> None:
 
 @pytest.fixture(scope="module")
 def serve(model_file: Path) -> Iterator[Serve]:
-    """`with serve(*flags, model=...)`: a server with the default model unless `model` names another."""
+    """`with serve(*flags, model=...)`: a server with the default model unless `model` names
+    another.
+    """
     servers: list[Server] = []
 
     def made(

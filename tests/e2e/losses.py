@@ -1,4 +1,6 @@
-"""What clients and operators see of processes that are lost, fail or stand still while requests run."""
+"""What clients and operators see of processes that are lost, fail or stand still while requests
+run.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,9 @@ def lose(
     capsys: pytest.CaptureFixture[str],
     streams: int = 4,
 ) -> Loss:
-    """Do harm while streams run. All end with an error, another engine serves, and the times are printed."""
+    """Do harm while streams run. All end with an error, another engine serves, and the times are
+    printed.
+    """
     engine = server.engine()
     with ThreadPoolExecutor(streams) as pool:
         running: list[int] = []
@@ -123,7 +127,9 @@ def take_orders(patch: pytest.MonkeyPatch, repository: Path, orders: Path) -> No
 
 
 def check_failure(loss: Loss, log: list[str], rank: int, error: str) -> None:
-    """The rank that failed in a step is named to all clients, and its traceback, no other, is in the log."""
+    """The rank that failed in a step is named to all clients, and its traceback, no other, is in
+    the log.
+    """
     for message in loss.messages:
         assert re.search(rf"rank {rank} failed in step \d+: {error}", message), message
     heads = [at for at, line in enumerate(log) if re.search(r"rank \d+ failed in step \d+:$", line)]

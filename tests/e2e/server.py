@@ -42,11 +42,11 @@ def is_alive(pid: int) -> bool:
 
 
 class Server:
-    """`penstock serve MODEL --port 0 FLAGS`, in a process group and with a socket directory of its own.
-    `module` stands in for `penstock`.
+    """`penstock serve MODEL --port 0 FLAGS`, in a process group and with a socket directory of its
+    own. `module` stands in for `penstock`.
 
-    Leaving the block stops it as an operator would, and checks what it leaves behind: exit status 0, no
-    process, no file.
+    Leaving the block stops it as an operator would, and checks what it leaves behind: exit status
+    0, no process, no file.
     """
 
     def __init__(
@@ -58,7 +58,17 @@ class Server:
         module: str = "penstock",
     ) -> None:
         self.runtime = runtime
-        command = [*prefix, sys.executable, "-m", module, "serve", str(model), "--port", "0", *flags]
+        command = [
+            *prefix,
+            sys.executable,
+            "-m",
+            module,
+            "serve",
+            str(model),
+            "--port",
+            "0",
+            *flags,
+        ]
         clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
         self.process = subprocess.Popen(
             command,
@@ -85,7 +95,10 @@ class Server:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if kind is not None:
             self.destroy()

@@ -15,7 +15,9 @@ from tests.e2e.server import HANG, eventually
 
 
 class Sim:
-    """`penstock sim FLAGS`; leaving the block stops it with SIGTERM and checks that it ends with status 0."""
+    """`penstock sim FLAGS`; leaving the block stops it with SIGTERM and checks that it ends with
+    status 0.
+    """
 
     def __init__(self, *flags: str, replicas: int = 1) -> None:
         self.replicas = replicas
@@ -37,7 +39,9 @@ class Sim:
 
     @property
     def urls(self) -> list[str]:
-        marked = [line.split("listening on ") for line in self.log if "listening on http://" in line]
+        marked = [
+            line.split("listening on ") for line in self.log if "listening on http://" in line
+        ]
         return [parts[1] for parts in marked]
 
     @property
@@ -54,13 +58,17 @@ class Sim:
 
     def __enter__(self) -> Sim:
         eventually(
-            lambda: len(self.urls) == self.replicas or self.process.poll() is not None, "a simulated server"
+            lambda: len(self.urls) == self.replicas or self.process.poll() is not None,
+            "a simulated server",
         )
         assert len(self.urls) == self.replicas, self.log
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self.process.poll() is not None:
             self.wait()

@@ -75,7 +75,9 @@ def post(client: httpx.Client, path: str, body: Json) -> Json:
     return answer
 
 
-def complete(client: httpx.Client, prompt: str | list[int], max_tokens: int, **more: object) -> Json:
+def complete(
+    client: httpx.Client, prompt: str | list[int], max_tokens: int, **more: object
+) -> Json:
     """The first choice of a completion: greedy unless `more` says otherwise."""
     body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
     choice: Json = post(client, "/v1/completions", body)["choices"][0]

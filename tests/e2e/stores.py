@@ -87,7 +87,17 @@ class Redis(Store):
         if shutil.which("redis-server") is None:
             pytest.skip("no redis-server: apt-get install redis-server")
         port = str(self.port)
-        return ["redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        return [
+            "redis-server",
+            "--port",
+            port,
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]
 
     def place(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
@@ -104,7 +114,15 @@ class S3(Store):
     def words(self) -> list[str]:
         if find_spec("moto") is None or find_spec("flask") is None:
             pytest.skip("no S3 server: pip install 'moto[server]', or `make test-tools`")
-        return [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(self.port)]
+        return [
+            sys.executable,
+            "-m",
+            "moto.server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+        ]
 
     def place(self) -> str:
         endpoint = f"endpoint=http://127.0.0.1:{self.port}"

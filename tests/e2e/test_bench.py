@@ -1,4 +1,6 @@
-"""`penstock bench` as its users start it: against a scripted server, the modelled engine, the real one."""
+"""`penstock bench` as its users start it: against a scripted server, the modelled engine, the real
+one.
+"""
 
 from __future__ import annotations
 
@@ -79,12 +81,15 @@ class Scripted:
         self.loop = asyncio.new_event_loop()
         self.bodies: list[dict[str, Any]] = []
         self.off_ms: list[float] = []
-        """How far from the script it wrote, by its own clock: what it cannot blame on the client."""
+        """How far from the script it wrote, by its own clock: what it cannot blame on the client.
+        """
         self._port: int = 0
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        server = self.loop.run_until_complete(asyncio.start_server(self._connection, "127.0.0.1", 0))
+        server = self.loop.run_until_complete(
+            asyncio.start_server(self._connection, "127.0.0.1", 0)
+        )
         thread = threading.Thread(target=self.loop.run_forever)
         thread.start()
         try:
@@ -147,10 +152,19 @@ class Scripted:
         writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
 
-def test_measured_times_are_those_of_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_measured_times_are_those_of_the_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     scripted = Scripted()
     with scripted.serving() as url:
-        words = ("--num-prompts", "60", "--request-rate", "30", "--percentile-metrics", "ttft,tpot,itl,e2el")
+        words = (
+            "--num-prompts",
+            "60",
+            "--request-rate",
+            "30",
+            "--percentile-metrics",
+            "ttft,tpot,itl,e2el",
+        )
         ran = bench(tmp_path, "serve", "--base-url", url, *RANDOM, *words)
     assert ran.status == 0, ran.err
     found = ran.result
@@ -194,7 +208,9 @@ def test_faults_are_failures_with_their_reason(fault: str, failure: str, tmp_pat
 
 
 def faulty(fault: str, directory: Path) -> Ran:
-    """A load on a server with a fault. The first seed by which the questions before a load are spared."""
+    """A load on a server with a fault. The first seed by which the questions before a load are
+    spared.
+    """
     words = ("--num-prompts", "30", "--idle-timeout", "2", "--prompt-ids", "--vocab-size", "1000")
     for seed in range(20):
         with sim("--profile", "fast", "--fault", fault, "--seed", str(seed)) as url:
@@ -220,7 +236,9 @@ def test_an_interrupt_leaves_a_partial_file(number: signal.Signals, tmp_path: Pa
         words = ("--num-prompts", "10000", "--request-rate", "20")
         process = start("bench", "serve", "--base-url", url, *RANDOM, *words, *kept(tmp_path))
         with httpx.Client(base_url=url) as client:
-            eventually(lambda: metric(client, "vllm:generation_tokens_total") > 100, "a load that runs")
+            eventually(
+                lambda: metric(client, "vllm:generation_tokens_total") > 100, "a load that runs"
+            )
         process.send_signal(number)
         ran = ended(process, tmp_path)
     assert ran.status == 130, ran.err
@@ -269,11 +287,15 @@ def test_nobody_listens(tmp_path: Path) -> None:
     ],
     ids=["text", "ids", "chat", "prefix"],
 )
-def test_the_real_server_counts_what_was_asked(server: Server, words: Sequence[str], tmp_path: Path) -> None:
+def test_the_real_server_counts_what_was_asked(
+    server: Server, words: Sequence[str], tmp_path: Path
+) -> None:
     if "--tokenizer" in words and not locate("smollm2").path.is_file():
         pytest.skip("no default model: run `penstock pull smollm2`")
     lengths = ("--random-input-len", "60", "--random-output-len", "4", "--num-prompts", "8")
-    ran = bench(tmp_path, "serve", "--base-url", server.url, *lengths, "--max-concurrency", "4", *words)
+    ran = bench(
+        tmp_path, "serve", "--base-url", server.url, *lengths, "--max-concurrency", "4", *words
+    )
     assert ran.status == 0, ran.err
     found = ran.result
     assert found["completed"] == 8

@@ -34,7 +34,12 @@ class Arena:
 
     def add(self, name: str, *flags: str) -> None:
         start = shlex.join([sys.executable, self.mark, "{port}", "--name", name, *flags])
-        self.flags += ["--server", f"{name}=http://127.0.0.1:{free_port()}", "--start", f"{name}={start}"]
+        self.flags += [
+            "--server",
+            f"{name}=http://127.0.0.1:{free_port()}",
+            "--start",
+            f"{name}={start}",
+        ]
 
     def start(self, *flags: str, prompts: int = 6) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "penstock", "bench", "compare", *self.flags, *QUICK]
@@ -45,7 +50,9 @@ class Arena:
             f"W1: {LOAD} --num-prompts {prompts}",
         ]
         command += ["--result-dir", str(self.results), *flags]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
 
     def run(self, *flags: str, prompts: int = 6) -> tuple[int, str]:
         """Exit status and output."""
@@ -131,7 +138,9 @@ def test_without_a_server_there_is_an_error(arena: Arena) -> None:
     arena.add("a", "--die")
     status, output = arena.run()
     assert status == 1
-    assert "no server could be measured: a left the comparison: before it was ready it ended" in output
+    assert (
+        "no server could be measured: a left the comparison: before it was ready it ended" in output
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -141,11 +150,15 @@ def test_an_interrupt_keeps_what_there_is_and_ends_what_was_started(
     arena.add("a")
     arena.add("b", "--pause", "0.5")
     process = arena.start("--repeats", "1", prompts=100)
-    eventually(lambda: (arena.results / "a-W1-1.json").exists() or process.poll() is not None, "a's run")
+    eventually(
+        lambda: (arena.results / "a-W1-1.json").exists() or process.poll() is not None, "a's run"
+    )
     process.send_signal(number)
     output, _ = process.communicate(timeout=HANG)
     assert process.returncode == 130, output
-    partial = {run["penstock"]["server"]: run["penstock"]["partial"] for run in load_results(arena.results)}
+    partial = {
+        run["penstock"]["server"]: run["penstock"]["partial"] for run in load_results(arena.results)
+    }
     assert partial["a"] is False
     assert partial.get("b", True) is True
 
@@ -171,7 +184,14 @@ def test_wrong_arguments_are_found_before_anything_starts(
 
 
 def test_penstock_split_and_in_one_process(arena: Arena, model_file: Path) -> None:
-    arena.flags += ["--server", "penstock", "--server", "penstock-inprocess", "--model", str(model_file)]
+    arena.flags += [
+        "--server",
+        "penstock",
+        "--server",
+        "penstock-inprocess",
+        "--model",
+        str(model_file),
+    ]
     arena.flags += [
         "--args",
         "penstock=--max-model-len 512",

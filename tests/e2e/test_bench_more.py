@@ -23,7 +23,8 @@ PROFILE = {
     "max_num_seqs": PLACES,
     "timing": {"base_us": 5000.0, "decode_us": [[1, 50.0]], "prompt_us_per_token": 10.0},
 }
-"""A step costs nearly the same for 1 and for 8 sequences, so throughput rises until the places end."""
+"""A step costs nearly the same for 1 and for 8 sequences, so throughput rises until the places end.
+"""
 
 
 def run_bench(*words: str | Path) -> tuple[int, str, str]:
@@ -35,7 +36,9 @@ def run_bench(*words: str | Path) -> tuple[int, str, str]:
 
 def results_in(directory: Path) -> list[dict[str, Any]]:
     """In the order in which they were measured."""
-    return [json.loads(path.read_text()) for path in sorted(directory.iterdir(), key=os.path.getmtime)]
+    return [
+        json.loads(path.read_text()) for path in sorted(directory.iterdir(), key=os.path.getmtime)
+    ]
 
 
 @pytest.fixture
@@ -104,7 +107,9 @@ def test_a_sweep_ends_beyond_an_slo(sim: str) -> None:
         ),
     )
     assert status == 0, said
-    rows = [line.split() for line in output.splitlines() if line.split() and line.split()[0].isdigit()]
+    rows = [
+        line.split() for line in output.splitlines() if line.split() and line.split()[0].isdigit()
+    ]
     assert [row[0] for row in rows] == ["1", "64"]
     assert "beyond: mean_ttft_ms" in output
 
@@ -122,7 +127,16 @@ def test_ctrl_c_leaves_the_points_until_then(sim: str, tmp_path: Path) -> None:
         "--result-dir",
         str(results),
     ]
-    command += ["--concurrency", "2,4", "--pair", "20/300", "--pair", "20/10", "--warmup-requests", "0"]
+    command += [
+        "--concurrency",
+        "2,4",
+        "--pair",
+        "20/300",
+        "--pair",
+        "20/10",
+        "--warmup-requests",
+        "0",
+    ]
     command += ["--requests-per-point", "4", "--rounds", "50"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     eventually(lambda: results.is_dir() and any(results.glob("*.json")), "a first result")
@@ -136,7 +150,17 @@ def test_ctrl_c_leaves_the_points_until_then(sim: str, tmp_path: Path) -> None:
 
 
 def test_later_rounds_come_from_the_cache(sim: str, tmp_path: Path) -> None:
-    words = ("rounds", "--base-url", sim, "--lengths", "64,640", "--rounds", "3", "--num-prompts", "6")
+    words = (
+        "rounds",
+        "--base-url",
+        sim,
+        "--lengths",
+        "64,640",
+        "--rounds",
+        "3",
+        "--num-prompts",
+        "6",
+    )
     results = tmp_path / "results"
     status, output, said = run_bench(*words, "--result-dir", results)
     assert status == 0, said
@@ -183,7 +207,16 @@ def test_offline_throughput_of_a_server(sim: str, tmp_path: Path) -> None:
 
 def test_latency_of_a_server(sim: str, tmp_path: Path) -> None:
     file = tmp_path / "latency.json"
-    words = ("--batch-size", "4", "--output-len", "10", "--num-iters-warmup", "1", "--num-iters", "3")
+    words = (
+        "--batch-size",
+        "4",
+        "--output-len",
+        "10",
+        "--num-iters-warmup",
+        "1",
+        "--num-iters",
+        "3",
+    )
     status, output, said = run_bench("latency", "--base-url", sim, *words, "--output-json", file)
     assert status == 0, said
     assert output.startswith("Avg latency: ")
@@ -197,19 +230,42 @@ def test_latency_of_a_server(sim: str, tmp_path: Path) -> None:
 def test_offline_and_latency_in_this_process(model_file: Path, tmp_path: Path) -> None:
     engine = ("--model", model_file, "--max-num-seqs", "4", "--kv-cache-memory-bytes", "64MiB")
     status, output, said = run_bench(
-        *("offline", *engine, "--num-prompts", "5", "--random-input-len", "20", "--random-output-len", "4")
+        *(
+            "offline",
+            *engine,
+            "--num-prompts",
+            "5",
+            "--random-input-len",
+            "20",
+            "--random-output-len",
+            "4",
+        )
     )
     assert status == 0, said
     assert "Total num prompt tokens:  100\nTotal num output tokens:  20" in output
     file = tmp_path / "latency.json"
-    words = ("--batch-size", "2", "--output-len", "4", "--num-iters-warmup", "0", "--num-iters", "2")
+    words = (
+        "--batch-size",
+        "2",
+        "--output-len",
+        "4",
+        "--num-iters-warmup",
+        "0",
+        "--num-iters",
+        "2",
+    )
     status, _, said = run_bench("latency", *engine, *words, "--output-json", file)
     assert status == 0, said
     assert len(json.loads(file.read_text())["latencies"]) == 2
 
 
 def test_a_server_that_is_not_there_is_said() -> None:
-    for command in (["sweep", "--concurrency", "1", "--pair", "1/1"], ["rounds"], ["offline"], ["latency"]):
+    for command in (
+        ["sweep", "--concurrency", "1", "--pair", "1/1"],
+        ["rounds"],
+        ["offline"],
+        ["latency"],
+    ):
         status, output, said = run_bench(*command, "--port", "1")
         assert (status, output) == (1, "")
         assert "no answer from http://127.0.0.1:1/v1/models" in said

@@ -26,7 +26,8 @@ MOST_ROUNDS = 12
 
 
 def requests() -> list[dict[str, Any]]:
-    """Half have long prompts, groups of which begin alike; the others outgrow the memory they began with.
+    """Half have long prompts, groups of which begin alike; the others outgrow the memory they began
+    with.
 
     Greedy and seeded sampling in turn.
     """
@@ -39,10 +40,17 @@ def requests() -> list[dict[str, Any]]:
             own = " ".join(draw.choices(words, k=draw.choice([5, 60, 120, 300])))
             prompt, max_tokens = f"{openings[number % 3]} {own}", draw.randint(4, 30)
         else:
-            prompt, max_tokens = " ".join(draw.choices(words, k=draw.randint(1, 30))), draw.randint(50, 90)
-        sampling = {"temperature": 0} if number % 2 else {"temperature": 0.9, "top_p": 0.95, "top_k": 200}
+            prompt, max_tokens = (
+                " ".join(draw.choices(words, k=draw.randint(1, 30))),
+                draw.randint(50, 90),
+            )
+        sampling = (
+            {"temperature": 0} if number % 2 else {"temperature": 0.9, "top_p": 0.95, "top_k": 200}
+        )
         own_fields = {"prompt": prompt, "max_tokens": max_tokens, "seed": number}
-        made.append({**own_fields, **sampling, "ignore_eos": True, "return_token_ids": True, "logprobs": 0})
+        made.append(
+            {**own_fields, **sampling, "ignore_eos": True, "return_token_ids": True, "logprobs": 0}
+        )
     return made
 
 
@@ -74,7 +82,10 @@ def orders() -> list[list[int]]:
 @pytest.fixture(scope="module")
 def alone(serve: Serve) -> list[Answer]:
     """The answers of a server that does one thing at a time and remembers nothing."""
-    with serve("--no-enable-prefix-caching", "--max-num-seqs", "1") as server, server.client() as client:
+    with (
+        serve("--no-enable-prefix-caching", "--max-num-seqs", "1") as server,
+        server.client() as client,
+    ):
         return [ask(client, body) for body in requests()]
 
 
@@ -87,9 +98,17 @@ def alone(serve: Serve) -> list[Answer]:
         (["--max-num-batched-tokens", "96", *SMALL_KV], True),
         (["--no-enable-prefix-caching", "--no-engine-process", *SMALL_KV], True),
     ],
-    ids=["defaults", "small steps", "small steps, one thread", "preemption", "preemption, nothing cached"],
+    ids=[
+        "defaults",
+        "small steps",
+        "small steps, one thread",
+        "preemption",
+        "preemption, nothing cached",
+    ],
 )
-def test_company_changes_nothing(serve: Serve, alone: list[Answer], flags: list[str], preempts: bool) -> None:
+def test_company_changes_nothing(
+    serve: Serve, alone: list[Answer], flags: list[str], preempts: bool
+) -> None:
     # As many sequences as tokens in a step allow.
     with serve("--max-num-seqs", "32", *flags) as server:
         limits = httpx.Limits(max_connections=REQUESTS)
@@ -97,9 +116,12 @@ def test_company_changes_nothing(serve: Serve, alone: list[Answer], flags: list[
             for _ in range(MOST_ROUNDS):
                 for numbers in orders():
                     answers = together(client, numbers)
-                    different = [number for number in range(REQUESTS) if answers[number] != alone[number]]
+                    different = [
+                        number for number in range(REQUESTS) if answers[number] != alone[number]
+                    ]
                     assert not different
-                # Whether growing requests meet depends on when they arrive: some rounds pass without.
+                # Whether growing requests meet depends on when they arrive: some rounds pass
+                # without.
                 if not preempts or metric(client, "vllm:num_preemptions_total") > 0:
                     break
             assert (metric(client, "vllm:num_preemptions_total") > 0) == preempts
@@ -109,7 +131,13 @@ def test_company_changes_nothing(serve: Serve, alone: list[Answer], flags: list[
 
 
 def test_a_seed_of_the_server_makes_its_answers_repeatable(serve: Serve) -> None:
-    body = {"prompt": "Once", "max_tokens": 16, "temperature": 1.0, "return_token_ids": True, "logprobs": 0}
+    body = {
+        "prompt": "Once",
+        "max_tokens": 16,
+        "temperature": 1.0,
+        "return_token_ids": True,
+        "logprobs": 0,
+    }
     answers = []
     for _ in range(2):
         with serve("--seed", "3") as server, server.client() as client:

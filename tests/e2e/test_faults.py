@@ -52,14 +52,18 @@ def test_a_killed_engine_ends_every_request_with_the_cause(
         streams = [pool.submit(follow, server, running) for _ in range(6)]
         whole = pool.submit(lambda: client.post(COMPLETIONS, json=LONG))
         eventually(lambda: len(running) == 6, "six streams with a first token")
-        eventually(lambda: metric(client, "vllm:num_requests_running") == 7, "seven running requests")
+        eventually(
+            lambda: metric(client, "vllm:num_requests_running") == 7, "seven running requests"
+        )
         refused, sick = pool.submit(turned_away, server), pool.submit(unhealthy, server)
         engine = server.engine()
         killed_at = time.monotonic()
         os.kill(engine, signal.SIGKILL)
         ends = [stream.result()[-1] for stream in streams]
         with capsys.disabled():
-            print(f"\nkilled engine: the last of 6 streams ended after {time.monotonic() - killed_at:.3f} s")
+            print(
+                f"\nkilled engine: the last of 6 streams ended after {time.monotonic() - killed_at:.3f} s"
+            )
         assert all(KILLED in end["error"]["message"] for end in ends)
         answer = whole.result()
         assert answer.status_code >= 500
@@ -80,7 +84,9 @@ def test_an_engine_that_stands_still_is_not_healthy_and_goes_on_afterwards(serve
 
 
 def test_the_first_chunk_leaves_with_the_first_token(server: Server) -> None:
-    """Clients take the time to the first token from it, so it must not come while nothing is computed."""
+    """Clients take the time to the first token from it, so it must not come while nothing is
+    computed.
+    """
     body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "temperature": 0}
 
     def arrivals(client: httpx.Client) -> list[float]:
@@ -100,7 +106,9 @@ def test_a_client_that_leaves_gives_its_blocks_back(server: Server, reads_until:
     with server.client() as client:
         with sse.stream(client, COMPLETIONS, LONG) as events:
             events.take(reads_until)
-            eventually(lambda: metric(client, "vllm:num_requests_running") == 1, "a running request")
+            eventually(
+                lambda: metric(client, "vllm:num_requests_running") == 1, "a running request"
+            )
             assert metric(client, "vllm:kv_cache_usage_perc") > 0
         eventually(lambda: idle(client), "an engine without requests")
         with server.client() as hasty, pytest.raises(httpx.ReadTimeout):
@@ -128,7 +136,9 @@ def test_a_full_queue_says_when_to_come_back(serve: Serve) -> None:
         with sse.stream(client, COMPLETIONS, LONG) as first, ThreadPoolExecutor() as pool:
             first.take(2)
             second = pool.submit(sse.complete, client, "Once upon a time", 8)
-            eventually(lambda: metric(client, "vllm:num_requests_waiting") == 1, "a waiting request")
+            eventually(
+                lambda: metric(client, "vllm:num_requests_waiting") == 1, "a waiting request"
+            )
             third = client.post(COMPLETIONS, json=SHORT)
             assert third.status_code == 503
             assert int(third.headers["retry-after"]) >= 1
@@ -150,7 +160,9 @@ def test_a_stop_lets_streams_finish(serve: Serve, to_group: bool) -> None:
                     os.killpg(server.pid, signal.SIGINT)
                 else:
                     server.signal(signal.SIGTERM)
-                eventually(lambda: any("draining" in line for line in server.log), "a draining server")
+                eventually(
+                    lambda: any("draining" in line for line in server.log), "a draining server"
+                )
                 assert late.post(COMPLETIONS, json=SHORT).status_code == 503
             last = list(events)[-1]
             assert events.done
@@ -161,9 +173,15 @@ def test_a_stop_lets_streams_finish(serve: Serve, to_group: bool) -> None:
 
 
 def test_without_an_engine_process_all_is_the_same(serve: Serve, server: Server) -> None:
-    with serve("--no-engine-process") as single, single.client() as client, server.client() as usual:
+    with (
+        serve("--no-engine-process") as single,
+        single.client() as client,
+        server.client() as usual,
+    ):
         assert single.children() == []
-        assert sse.complete(client, "Once upon a time", 16) == sse.complete(usual, "Once upon a time", 16)
+        assert sse.complete(client, "Once upon a time", 16) == sse.complete(
+            usual, "Once upon a time", 16
+        )
         with sse.stream(client, COMPLETIONS, LONG) as events:
             events.take(2)
         eventually(lambda: idle(client), "an engine without requests")

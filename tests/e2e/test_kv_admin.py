@@ -24,7 +24,10 @@ ADMIN = {"Authorization": "Bearer root-key"}
 
 @pytest.fixture(scope="module")
 def door(serve: Serve) -> Iterator[httpx.Client]:
-    with serve("--kv-tier", "ram:64MiB", "--admin-api-key", "root-key") as server, server.client() as client:
+    with (
+        serve("--kv-tier", "ram:64MiB", "--admin-api-key", "root-key") as server,
+        server.client() as client,
+    ):
         engine = Path(f"/proc/{server.engine()}/cmdline").read_bytes()
         assert b"root-key" not in engine, "every user of the machine may read it"
         yield client
@@ -112,7 +115,9 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk | InRe
     redis.server.kill()
 
 
-def test_a_salt_is_cleared_in_tiers_that_outlive_the_engine(serve: Serve, kept: Disk | InRedis) -> None:
+def test_a_salt_is_cleared_in_tiers_that_outlive_the_engine(
+    serve: Serve, kept: Disk | InRedis
+) -> None:
     words = ("--kv-tier", kept.place, "--no-enable-prefix-caching", "--admin-api-key", "root-key")
     words += ("--block-size", str(BLOCK))
 

@@ -27,7 +27,15 @@ JUMPS = {"+20y": 20 * YEAR, "-20y": -20 * YEAR, "+0": 0, "+2d": 2 * 86400}
 """As faketime has them, and in seconds."""
 ADMIN = {"Authorization": "Bearer secret"}
 FLAGS = [
-    *("--block-size", "16", "--kv-chunk-tokens", "96", "--dtype", "float32", "--no-enable-prefix-caching"),
+    *(
+        "--block-size",
+        "16",
+        "--kv-chunk-tokens",
+        "96",
+        "--dtype",
+        "float32",
+        "--no-enable-prefix-caching",
+    ),
     *("--max-num-batched-tokens", "32", "--max-num-seqs", "8"),
     *("--served-model-name", FAMILY, "--admin-api-key", "secret"),
 ]
@@ -37,7 +45,9 @@ OnFakedClock = Callable[..., Any]
 
 
 @pytest.mark.parametrize("years", [-40, 40])
-def test_times_of_files_say_nothing(opened: Open, tmp_path: Path, expected: Answers, years: int) -> None:
+def test_times_of_files_say_nothing(
+    opened: Open, tmp_path: Path, expected: Answers, years: int
+) -> None:
     place = f"disk:{tmp_path / 'kv'},64MiB"
     first = opened(place)
     assert answers(first, PROMPTS) == expected
@@ -70,17 +80,22 @@ def test_a_full_tier_makes_room_whatever_the_times_of_its_files(
 
 def age(directory: Path, years: int) -> None:
     moment = time.time() + years * YEAR
-    for path in [*kv.part_files(directory), *(path for path in directory.rglob("*") if path.is_dir())]:
+    for path in [
+        *kv.part_files(directory),
+        *(path for path in directory.rglob("*") if path.is_dir()),
+    ]:
         os.utime(path, (moment, moment))
 
 
-# A clock that jumps while a server runs -----------------------------------------------------------------
+# A clock that jumps while a server runs
+# -----------------------------------------------------------------
 
 
 @pytest.fixture
 def on_faked_clock(serve: Serve, model: Path, tmp_path: Path) -> OnFakedClock:
-    """`with on_faked_clock(tier, ...) as (server, jump)`: `jump("+2d")` sets the wall clock of the server's
-    processes, and of nobody else's. Clocks that count from the machine's start cannot be set, and are not.
+    """`with on_faked_clock(tier, ...) as (server, jump)`: `jump("+2d")` sets the wall clock of the
+    server's processes, and of nobody else's. Clocks that count from the machine's start cannot be
+    set, and are not.
     """
     preload = faketime()
     clock = tmp_path / "clock"
@@ -111,11 +126,17 @@ def faketime() -> str:
     """The library that fakes the clock."""
     if shutil.which("faketime") is None:
         pytest.skip("no faketime: apt-get install faketime")
-    done = subprocess.run(["faketime", "-m", "-f", "+0", "env"], capture_output=True, text=True, check=True)
-    return next(line for line in done.stdout.splitlines() if line.startswith("LD_PRELOAD=")).partition("=")[2]
+    done = subprocess.run(
+        ["faketime", "-m", "-f", "+0", "env"], capture_output=True, text=True, check=True
+    )
+    return next(
+        line for line in done.stdout.splitlines() if line.startswith("LD_PRELOAD=")
+    ).partition("=")[2]
 
 
-def test_hits_and_eviction_on_a_clock_that_jumps(on_faked_clock: OnFakedClock, tmp_path: Path) -> None:
+def test_hits_and_eviction_on_a_clock_that_jumps(
+    on_faked_clock: OnFakedClock, tmp_path: Path
+) -> None:
     with on_faked_clock("ram:64KiB", f"disk:{tmp_path / 'kv'},256KiB") as (server, jump):
         wanted = {seed: text(server, seed) for seed in range(4)}
         for number, offset in enumerate(JUMPS):
@@ -159,7 +180,9 @@ def test_a_breaker_opens_and_heals_on_a_clock_that_jumps(
             eventually(lambda: hits(server, 0), "a hit")
             for offset in ("-20y", "+20y"):
                 redis.kill()
-                eventually(lambda: text(server, 0) == wanted and skipped(server), "a tier that is skipped")
+                eventually(
+                    lambda: text(server, 0) == wanted and skipped(server), "a tier that is skipped"
+                )
                 jump(offset)
                 redis.start()
                 eventually(lambda: hits(server, 0), "a hit again")

@@ -23,20 +23,30 @@ from tests.e2e import test_kv_tiers as kv
 from tests.e2e.conftest import Serve
 from tests.e2e.server import HANG, Server, eventually
 from tests.e2e.stores import CREDENTIALS, KINDS, Store
-from tests.e2e.test_kv_tiers import FAMILY, PROMPTS, Answers, Open, answers, cached, complete, prompt
+from tests.e2e.test_kv_tiers import (
+    FAMILY,
+    PROMPTS,
+    Answers,
+    Open,
+    answers,
+    cached,
+    complete,
+    prompt,
+)
 
 model, expected = kv.model, kv.expected
 all_opened = kv.opened
 
 SEEDS = range(6)
 SLOW_PREFILL = ["--max-num-batched-tokens", "32", "--max-num-seqs", "8"]
-"""Steps that are too short to learn from, so that a token is taken to cost a millisecond. In truth computing
-these prompts is sooner done than loading them, and would be preferred.
+"""Steps that are too short to learn from, so that a token is taken to cost a millisecond. In truth
+computing these prompts is sooner done than loading them, and would be preferred.
 """
 ONE_CHUNK = ["--block-size", "16", "--kv-chunk-tokens", "96", "--dtype", "float32"]
 """A prompt of 110 tokens has one chunk, which is asked for at once."""
 IN_TIME = 30.0
-"""Seconds for an answer of a few tokens, whatever the store does: loose, the machine may be busy."""
+"""Seconds for an answer of a few tokens, whatever the store does: loose, the machine may be busy.
+"""
 
 
 @pytest.fixture
@@ -45,7 +55,9 @@ def opened(all_opened: Open) -> Open:
 
 
 def load(llm: LLM, tier: int) -> None:
-    """Ask until a prompt comes from the tier: one that seems slow is tried once a second, and used again."""
+    """Ask until a prompt comes from the tier: one that seems slow is tried once a second, and used
+    again.
+    """
 
     def is_hit() -> bool:
         kv.forget(llm)
@@ -57,7 +69,9 @@ def load(llm: LLM, tier: int) -> None:
 
 
 @pytest.fixture(params=list(KINDS))
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Store]:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     made = KINDS[request.param](tmp_path)
@@ -150,7 +164,12 @@ def test_no_store_is_refused_at_the_start(serve: Serve, model: Path, store: Stor
 
 def flags(*tiers: str) -> list[str]:
     named = ["--served-model-name", FAMILY]
-    return [*ONE_CHUNK, *SLOW_PREFILL, *named, *(word for tier in tiers for word in ("--kv-tier", tier))]
+    return [
+        *ONE_CHUNK,
+        *SLOW_PREFILL,
+        *named,
+        *(word for tier in tiers for word in ("--kv-tier", tier)),
+    ]
 
 
 def text(url: str, seed: int) -> str:
@@ -206,7 +225,9 @@ def traffic(url: str, wanted: dict[int, str]) -> Iterator[None]:
 def sample(server: Server, name: str, store: Store) -> float:
     """Of penstock:kv_tier_NAME, for the store's tier."""
     page = httpx.get(f"{server.url}/metrics", timeout=HANG).text
-    found = re.findall(rf'^penstock:kv_tier_{name}{{.*tier="([^"]*)".*}} (\S+)$', page, re.MULTILINE)
+    found = re.findall(
+        rf'^penstock:kv_tier_{name}{{.*tier="([^"]*)".*}} (\S+)$', page, re.MULTILINE
+    )
     tier = store.place().split(",")[0]
     values = [float(value) for label, value in found if label == tier]
     assert values, found

@@ -1,4 +1,6 @@
-"""Tiers from a configuration file, and by the names of LMCache's environment, as servers start with them."""
+"""Tiers from a configuration file, and by the names of LMCache's environment, as servers start with
+them.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def test_a_wrong_option_in_a_file_is_refused_at_its_line(serve: Serve, tmp_path:
     assert f"{file}:3: kv-tier disk: unknown option 'sise'" in server.text()
 
 
-def test_lmcaches_environment_is_understood_and_told(serve: Serve, model: Path, lmcache: Path) -> None:
+def test_lmcaches_environment_is_understood_and_told(
+    serve: Serve, model: Path, lmcache: Path
+) -> None:
     with serve(*WORDS, model=model) as server:
         complete(server.url, prompt(100))
         said = hit_tokens(complete(server.url, prompt(100)))

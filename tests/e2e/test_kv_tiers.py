@@ -1,5 +1,5 @@
-"""Prefixes that come back from RAM, disk and remote stores: the tokens and log-probabilities of an engine
-without tiers, bit for bit, whatever happened to what was stored.
+"""Prefixes that come back from RAM, disk and remote stores: the tokens and log-probabilities of an
+engine without tiers, bit for bit, whatever happened to what was stored.
 """
 
 from __future__ import annotations
@@ -26,9 +26,14 @@ from tests.e2e.test_reference import greedy_entries
 
 FAMILY = "llama"
 BLOCK, CHUNK = 16, 32
-SIZES = {"block_size": BLOCK, "kv_chunk_tokens": CHUNK, "max_num_batched_tokens": 32, "max_num_seqs": 8}
-"""Steps are too short to learn from, so that a token is taken to cost a millisecond. In truth computing these
-prompts may be sooner done than loading them, and would be preferred.
+SIZES = {
+    "block_size": BLOCK,
+    "kv_chunk_tokens": CHUNK,
+    "max_num_batched_tokens": 32,
+    "max_num_seqs": 8,
+}
+"""Steps are too short to learn from, so that a token is taken to cost a millisecond. In truth
+computing these prompts may be sooner done than loading them, and would be preferred.
 """
 VOCAB = 256
 
@@ -165,7 +170,9 @@ def test_ram_that_is_too_small_changes_nothing(opened: Open, expected: Answers) 
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "directory"])
-def test_damaged_files_are_misses(opened: Open, tmp_path: Path, expected: Answers, damage: str) -> None:
+def test_damaged_files_are_misses(
+    opened: Open, tmp_path: Path, expected: Answers, damage: str
+) -> None:
     place = f"disk:{tmp_path / 'kv'},64MiB"
     first = opened(place)
     answers(first, PROMPTS)
@@ -193,7 +200,11 @@ def test_damaged_files_are_misses(opened: Open, tmp_path: Path, expected: Answer
 
 
 def part_files(directory: Path) -> list[Path]:
-    files = [path for path in directory.rglob("*.h*") if path.is_file() and "quarantine" not in path.parts]
+    files = [
+        path
+        for path in directory.rglob("*.h*")
+        if path.is_file() and "quarantine" not in path.parts
+    ]
     assert files, "nothing was stored"
     return files
 
@@ -202,7 +213,9 @@ def test_a_disk_that_fills_up_is_no_error(opened: Open, tmp_path: Path, expected
     mount = tmp_path / "small"
     mount.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(mount)], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(mount)],
+        check=False,
+        capture_output=True,
     )
     if done.returncode:
         pytest.skip(f"no small file system: {done.stderr.decode().strip()}")
@@ -217,7 +230,9 @@ def test_a_disk_that_fills_up_is_no_error(opened: Open, tmp_path: Path, expected
         subprocess.run(["umount", str(mount)], check=True)
 
 
-def test_tensor_parallel_ranks_and_one_rank_read_the_same_files(opened: Open, tmp_path: Path) -> None:
+def test_tensor_parallel_ranks_and_one_rank_read_the_same_files(
+    opened: Open, tmp_path: Path
+) -> None:
     place = f"disk:{tmp_path / 'kv'},64MiB"
     grid = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp", "threads": 1}
     two = opened(place, **grid)
@@ -262,7 +277,9 @@ def test_the_default_model_gives_the_tokens_of_transformers_from_a_tier(
     try:
         for _ in range(2):
             for entry in entries:
-                params = SamplingParams(temperature=0, max_tokens=len(entry["out_ids"]), ignore_eos=True)
+                params = SamplingParams(
+                    temperature=0, max_tokens=len(entry["out_ids"]), ignore_eos=True
+                )
                 result = llm.generate([entry["prompt_ids"]], params)[0]
                 assert result.outputs[0].token_ids == entry["out_ids"], entry["prompt_ids"][:8]
             settle(llm)
@@ -271,11 +288,19 @@ def test_the_default_model_gives_the_tokens_of_transformers_from_a_tier(
         llm.close()
 
 
-# Servers --------------------------------------------------------------------------------------------
+# Servers
+# --------------------------------------------------------------------------------------------
 
 
 def complete(url: str, tokens: list[int], **more: Any) -> dict[str, Any]:
-    body = {"model": FAMILY, "prompt": tokens, "max_tokens": 5, "temperature": 0, "ignore_eos": True, **more}
+    body = {
+        "model": FAMILY,
+        "prompt": tokens,
+        "max_tokens": 5,
+        "temperature": 0,
+        "ignore_eos": True,
+        **more,
+    }
     answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
     assert answer.status_code == 200, answer.text
     return answer.json()  # type: ignore[no-any-return]
@@ -290,7 +315,12 @@ FLAGS += ["--max-num-batched-tokens", "32", "--max-num-seqs", "8"]
 
 
 def flags(model: Path, *tiers: str) -> list[str]:
-    return [*FLAGS, "--served-model-name", FAMILY, *(word for tier in tiers for word in ("--kv-tier", tier))]
+    return [
+        *FLAGS,
+        "--served-model-name",
+        FAMILY,
+        *(word for tier in tiers for word in ("--kv-tier", tier)),
+    ]
 
 
 def test_sigterm_flushes_and_kill_9_loses_no_more_than_was_not_stored(
@@ -299,7 +329,9 @@ def test_sigterm_flushes_and_kill_9_loses_no_more_than_was_not_stored(
     """An engine that is killed at random points never gives another answer than before."""
     place = f"disk:{tmp_path / 'kv'},64MiB"
     with serve(*flags(model, place), model=model) as server:
-        wanted = {seed: complete(server.url, prompt(110, seed))["choices"][0]["text"] for seed in range(8)}
+        wanted = {
+            seed: complete(server.url, prompt(110, seed))["choices"][0]["text"] for seed in range(8)
+        }
         assert server.stop() == 0
     assert part_files(tmp_path / "kv"), "stores were flushed"
     drawn = random.Random(5)
@@ -313,7 +345,9 @@ def test_sigterm_flushes_and_kill_9_loses_no_more_than_was_not_stored(
             for seed in drawn.sample(range(8), 3):
                 assert complete(server.url, prompt(110, seed))["choices"][0]["text"] == wanted[seed]
             os.kill(engine, signal.SIGKILL)
-            eventually(lambda before=engine: _ready_engine(server) not in (None, before), "another engine")
+            eventually(
+                lambda before=engine: _ready_engine(server) not in (None, before), "another engine"
+            )
         for seed, text in wanted.items():
             assert complete(server.url, prompt(110, seed))["choices"][0]["text"] == text
 
@@ -356,14 +390,19 @@ def test_operators_can_forget_and_pin(serve: Serve, model: Path) -> None:
 def test_metrics_say_what_the_tiers_did(serve: Serve, model: Path) -> None:
     with serve(*flags(model, "ram:8MiB"), "--no-enable-prefix-caching", model=model) as server:
         complete(server.url, prompt(100))
-        eventually(lambda: hit_tokens(complete(server.url, prompt(100)))["ram"] == 96, "a hit in RAM")
+        eventually(
+            lambda: hit_tokens(complete(server.url, prompt(100)))["ram"] == 96, "a hit in RAM"
+        )
         with server.client() as client:
             eventually(
-                lambda: "penstock:kv_tier_hit_tokens_total{" in client.get("/metrics").text, "a metric"
+                lambda: "penstock:kv_tier_hit_tokens_total{" in client.get("/metrics").text,
+                "a metric",
             )
 
 
-def test_what_cannot_be_opened_is_refused_at_the_start(serve: Serve, model: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_opened_is_refused_at_the_start(
+    serve: Serve, model: Path, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("x")
     for place, word in (
         (f"disk:{tmp_path / 'nowhere' / 'kv'},64MiB", "nowhere"),

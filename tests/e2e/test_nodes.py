@@ -1,5 +1,5 @@
-"""Launches over two and three hosts without Ray: network namespaces with addresses of their own, in each the
-same command with another --node-rank."""
+"""Launches over two and three hosts without Ray: network namespaces with addresses of their own, in
+each the same command with another --node-rank."""
 
 from __future__ import annotations
 
@@ -49,7 +49,14 @@ def node(serve: Serve, hosts: Hosts, token: Path) -> Iterator[Nodes]:
     before = memory_files()
 
     def start(rank: int, nnodes: int, *flags: str, secret: Path = token, **model: Path) -> Server:
-        where = ["--nnodes", str(nnodes), "--node-rank", str(rank), "--master-addr", hosts.addresses[0]]
+        where = [
+            "--nnodes",
+            str(nnodes),
+            "--node-rank",
+            str(rank),
+            "--master-addr",
+            hosts.addresses[0],
+        ]
         front = ["--host", hosts.addresses[0]]
         whole = [*where, *front, "--cluster-token-file", str(secret), *flags]
         started.append(serve(*whole, prefix=hosts.inside(rank), **model))
@@ -80,7 +87,8 @@ def status(server: Server) -> int:
         raise AssertionError(server.text()) from error
 
 
-# The same tokens ------------------------------------------------------------------------------------
+# The same tokens
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("nnodes", "grid"), [(2, (1, 2)), (2, (2, 3)), (3, (1, 3)), (3, (2, 3))])
@@ -105,7 +113,9 @@ def test_stages_on_hosts_give_the_tokens_of_transformers(
             assert [line for line in server.log if f"rank {rank} loaded" in line and "198." in line]
 
 
-def test_the_default_model_on_two_hosts_gives_the_tokens_of_one_process(node: Nodes, serve: Serve) -> None:
+def test_the_default_model_on_two_hosts_gives_the_tokens_of_one_process(
+    node: Nodes, serve: Serve
+) -> None:
     exact = ["--quantization", "none"]
     with serve(*exact) as alone, alone.client() as client:
         expected = sse.complete(client, "Once upon a time", 32)
@@ -114,7 +124,8 @@ def test_the_default_model_on_two_hosts_gives_the_tokens_of_one_process(node: No
         assert sse.complete(client, "Once upon a time", 32) == expected
 
 
-# Losses ---------------------------------------------------------------------------------------------
+# Losses
+# ---------------------------------------------------------------------------------------------
 
 
 def test_whatever_is_lost_the_service_resumes_on_the_nodes_that_are_there(
@@ -130,7 +141,10 @@ def test_whatever_is_lost_the_service_resumes_on_the_nodes_that_are_there(
             loss = lose(server, harm, what, capsys, streams=2)
             assert all(said in message for message in loss.messages), loss.messages
             assert sse.complete(client, "Once upon a time", 8) == expected
-            eventually(lambda: not any(map(is_alive, stranded)), "the end of the ranks of the engine before")
+            eventually(
+                lambda: not any(map(is_alive, stranded)),
+                "the end of the ranks of the engine before",
+            )
 
         for host in (1, 2):
             (rank,) = ranks_of(agents[host].pid)
@@ -156,7 +170,9 @@ def test_whatever_is_lost_the_service_resumes_on_the_nodes_that_are_there(
 
         engine = server.engine()
         harmed(
-            partial(os.kill, engine, signal.SIGKILL), "the engine killed", "was killed by signal 9 (SIGKILL)"
+            partial(os.kill, engine, signal.SIGKILL),
+            "the engine killed",
+            "was killed by signal 9 (SIGKILL)",
         )
 
 
@@ -196,14 +212,17 @@ def test_ranks_of_a_host_that_is_cut_off_end_there_too(node: Nodes, hosts: Hosts
         try:
             says(server, "waiting for node 1 of 2")
             says(agent, "nothing was heard for")
-            eventually(lambda: not any(map(is_alive, pids)), "the end of the ranks that are cut off")
+            eventually(
+                lambda: not any(map(is_alive, pids)), "the end of the ranks that are cut off"
+            )
         finally:
             hosts.mend(1)
         with server.client() as client:
             eventually(lambda: client.get("/health").status_code == 200, "a healthy server")
 
 
-# Who joins ------------------------------------------------------------------------------------------
+# Who joins
+# ------------------------------------------------------------------------------------------
 
 
 def test_a_node_may_come_late_and_one_with_another_token_may_not(
@@ -238,7 +257,8 @@ def test_other_flags_end_both_nodes_with_the_difference(
     for each in (server, agent):
         assert status(each) == 1, each.text()
         assert (
-            f"node 1 ({hosts.addresses[1]}) cannot join node 0 ({hosts.addresses[0]}): {said}" in each.text()
+            f"node 1 ({hosts.addresses[1]}) cannot join node 0 ({hosts.addresses[0]}): {said}"
+            in each.text()
         )
 
 

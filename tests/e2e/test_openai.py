@@ -19,7 +19,9 @@ PROMPTS = [f"The number {n} is" for n in range(8)]
 
 @pytest.fixture
 def sdk(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=HANG) as made:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=HANG
+    ) as made:
         yield made
 
 
@@ -28,7 +30,9 @@ def test_the_model_is_listed(sdk: openai.OpenAI) -> None:
 
 
 def test_chat(sdk: openai.OpenAI) -> None:
-    answer = sdk.chat.completions.create(model="smollm2", messages=QUESTION, temperature=0, max_tokens=30)
+    answer = sdk.chat.completions.create(
+        model="smollm2", messages=QUESTION, temperature=0, max_tokens=30
+    )
     (choice,) = answer.choices
     assert choice.message.role == "assistant"
     assert choice.message.content == "The capital of France is Paris."
@@ -61,18 +65,29 @@ def test_chat_as_a_stream(sdk: openai.OpenAI) -> None:
 
 def test_chat_logprobs(sdk: openai.OpenAI) -> None:
     answer = sdk.chat.completions.create(
-        model="smollm2", messages=QUESTION, temperature=0, max_tokens=4, logprobs=True, top_logprobs=3
+        model="smollm2",
+        messages=QUESTION,
+        temperature=0,
+        max_tokens=4,
+        logprobs=True,
+        top_logprobs=3,
     )
     rows = answer.choices[0].logprobs.content
     assert "".join(row.token for row in rows) == answer.choices[0].message.content
     for row in rows:
         assert len(row.top_logprobs) == 3
         assert row.logprob == row.top_logprobs[0].logprob, "greedy takes the best"
-        assert row.top_logprobs[0].logprob >= row.top_logprobs[1].logprob >= row.top_logprobs[2].logprob
+        assert (
+            row.top_logprobs[0].logprob
+            >= row.top_logprobs[1].logprob
+            >= row.top_logprobs[2].logprob
+        )
 
 
 def test_completions(sdk: openai.OpenAI) -> None:
-    answer = sdk.completions.create(model="smollm2", prompt=PROMPTS[:3], temperature=0, max_tokens=6)
+    answer = sdk.completions.create(
+        model="smollm2", prompt=PROMPTS[:3], temperature=0, max_tokens=6
+    )
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
     assert {choice.finish_reason for choice in answer.choices} == {"length"}
     one = sdk.completions.create(model="smollm2", prompt=PROMPTS[1], temperature=0, max_tokens=6)
@@ -87,12 +102,16 @@ def test_many_at_once_say_what_each_says_alone(server: Server, sdk: openai.OpenA
         return "".join([chunk.choices[0].text async for chunk in chunks])
 
     async def all_at_once() -> list[str]:
-        client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=HANG)
+        client = openai.AsyncOpenAI(
+            base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=HANG
+        )
         async with client:
             return await asyncio.gather(*(ask(client, prompt) for prompt in PROMPTS))
 
     alone = [
-        sdk.completions.create(model="smollm2", prompt=prompt, temperature=0, max_tokens=20).choices[0].text
+        sdk.completions.create(model="smollm2", prompt=prompt, temperature=0, max_tokens=20)
+        .choices[0]
+        .text
         for prompt in PROMPTS
     ]
     assert asyncio.run(all_at_once()) == alone
@@ -105,7 +124,9 @@ def test_errors_are_of_the_right_class(sdk: openai.OpenAI) -> None:
         sdk.chat.completions.create(model="smollm2", messages=QUESTION, temperature=-1)
     with pytest.raises(openai.BadRequestError, match="presence_penalty"):
         sdk.completions.create(model="smollm2", prompt="x", presence_penalty=1.0)
-    with pytest.raises(openai.BadRequestError, match="maximum context length is 8192 tokens") as caught:
+    with pytest.raises(
+        openai.BadRequestError, match="maximum context length is 8192 tokens"
+    ) as caught:
         sdk.completions.create(model="smollm2", prompt=[5] * 9000, max_tokens=1)
     assert caught.value.code == "context_length_exceeded"
 
@@ -113,10 +134,14 @@ def test_errors_are_of_the_right_class(sdk: openai.OpenAI) -> None:
 def test_a_key_is_asked_for(serve: Serve) -> None:
     with serve("--api-key", "one", "--api-key", "two") as server:
         for key in ["one", "two"]:
-            client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=HANG)
+            client = openai.OpenAI(
+                base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=HANG
+            )
             with client:
                 assert len(list(client.models.list())) == 1
-        wrong = openai.OpenAI(base_url=f"{server.url}/v1", api_key="three", max_retries=0, timeout=HANG)
+        wrong = openai.OpenAI(
+            base_url=f"{server.url}/v1", api_key="three", max_retries=0, timeout=HANG
+        )
         with wrong, pytest.raises(openai.AuthenticationError):
             wrong.chat.completions.create(model="smollm2", messages=QUESTION)
         with server.client() as probe:

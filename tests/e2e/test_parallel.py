@@ -1,4 +1,6 @@
-"""Ranks in processes: the tokens of one rank, whatever the cut, and servers that outlive their ranks."""
+"""Ranks in processes: the tokens of one rank, whatever the cut, and servers that outlive their
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,11 @@ def test_every_grid_gives_the_tokens_of_transformers(
         model, reference = tiny(repository, tmp_path, family)
         llm = opened(model, tp, pp, dtype="float32")
         params = SamplingParams(
-            temperature=0, max_tokens=len(reference["greedy"]), ignore_eos=True, logprobs=2, prompt_logprobs=0
+            temperature=0,
+            max_tokens=len(reference["greedy"]),
+            ignore_eos=True,
+            logprobs=2,
+            prompt_logprobs=0,
         )
         answers = [llm.generate(reference["tokens"], params)[0] for _ in range(2)]
         answers += llm.generate([reference["tokens"]] * 5, params)
@@ -76,13 +82,17 @@ def test_every_grid_gives_the_tokens_of_transformers(
 def test_the_default_model_gives_the_tokens_of_transformers(
     opened: Open, model_file: Path, shared: Path, tp: int, pp: int
 ) -> None:
-    llm = opened(model_file, tp, pp, quantization="none", kv_cache_memory_bytes="128MiB", max_model_len=1024)
+    llm = opened(
+        model_file, tp, pp, quantization="none", kv_cache_memory_bytes="128MiB", max_model_len=1024
+    )
     entries = greedy_entries(shared)
     prompts = [entry["prompt_ids"] for entry in entries]
     params = [SamplingParams(temperature=0, max_tokens=len(entry["out_ids"])) for entry in entries]
     for _ in range(2):
         answers = llm.generate(prompts, params)
-        assert [answer.outputs[0].token_ids for answer in answers] == [entry["out_ids"] for entry in entries]
+        assert [answer.outputs[0].token_ids for answer in answers] == [
+            entry["out_ids"] for entry in entries
+        ]
 
 
 def ranks_of(engine: int) -> list[int]:
@@ -110,9 +120,14 @@ def test_a_server_outlives_each_of_its_ranks(
         for rank in range(4):
             pids = ranks_of(server.engine())
             assert len(pids) == 4
-            loss = lose(server, partial(os.kill, pids[rank], signal.SIGKILL), f"rank {rank} killed", capsys)
+            loss = lose(
+                server, partial(os.kill, pids[rank], signal.SIGKILL), f"rank {rank} killed", capsys
+            )
             for message in loss.messages:
-                assert f"rank {rank} (process {pids[rank]}) was killed by signal 9 (SIGKILL)" in message
+                assert (
+                    f"rank {rank} (process {pids[rank]}) was killed by signal 9 (SIGKILL)"
+                    in message
+                )
             assert not [pid for pid in pids if is_alive(pid)]
             assert sse.complete(client, "Once upon a time", 8) == expected
             assert memory_files() <= before
@@ -129,7 +144,9 @@ def test_ranks_end_with_a_killed_server_and_with_a_killed_engine(serve: Serve) -
     pids = ranks_of(server.engine())
     os.kill(server.engine(), signal.SIGKILL)
     eventually(lambda: not any(map(is_alive, pids)), "the end of the ranks of a killed engine")
-    eventually(lambda: len(server.children()) == 1 and len(ranks_of(server.engine())) == 2, "new ranks")
+    eventually(
+        lambda: len(server.children()) == 1 and len(ranks_of(server.engine())) == 2, "new ranks"
+    )
     with server.client() as client:
         eventually(lambda: client.get("/health").status_code == 200, "a healthy server")
     pids = ranks_of(server.engine())
@@ -157,7 +174,9 @@ def test_clients_that_leave_give_back_blocks_in_stages(serve: Serve) -> None:
             with sse.stream(client, "/v1/completions", LONG) as events:
                 events.take(reads)
         idle = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"]
-        eventually(lambda: all(metric(client, f"vllm:{name}") == 0 for name in idle), "an idle engine")
+        eventually(
+            lambda: all(metric(client, f"vllm:{name}") == 0 for name in idle), "an idle engine"
+        )
         assert sse.complete(client, "Once upon a time", 8)["finish_reason"] == "length"
 
 

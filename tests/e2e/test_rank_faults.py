@@ -44,7 +44,9 @@ def orders(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ((2, 1), [(0, "raise"), (1, "refuse")]),
         ((1, 2), [(1, "raise"), (0, "refuse")]),
         ((2, 2), [(0, "raise"), (3, "raise")]),
-        pytest.param((2, 2), [(r, how) for r in range(4) for how in ("raise", "refuse")], marks=SLOW),
+        pytest.param(
+            (2, 2), [(r, how) for r in range(4) for how in ("raise", "refuse")], marks=SLOW
+        ),
     ],
     ids=["tp2", "pp2", "tp2 pp2", "all"],
 )
@@ -149,11 +151,17 @@ def drained(server: Server) -> list[str]:
 
 
 def test_runs_of_one_grid_are_bit_for_bit_equal(serve: Serve) -> None:
-    """Together, in another order each time: log-probabilities show the smallest difference of arithmetic."""
+    """Together, in another order each time: log-probabilities show the smallest difference of
+    arithmetic.
+    """
     numbers = range(8)
     runs = []
     for order in (numbers, reversed(numbers)):
-        with serve("-tp", "2", "-pp", "2") as server, server.client() as client, ThreadPoolExecutor() as pool:
+        with (
+            serve("-tp", "2", "-pp", "2") as server,
+            server.client() as client,
+            ThreadPoolExecutor() as pool,
+        ):
             started = {number: pool.submit(probed, client, number) for number in order}
             runs.append([started[number].result() for number in numbers])
     assert runs[0] == runs[1]

@@ -1,4 +1,6 @@
-"""Ranks as Ray actors on one host: the tokens of transformers on each channel, servers that lose ranks."""
+"""Ranks as Ray actors on one host: the tokens of transformers on each channel, servers that lose
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def opened(cluster: RayCluster) -> Iterator[Open]:
     def make(model: Path, channel: str, tp: int, pp: int, **options: Any) -> LLM:
         where = {"ray_address": cluster.address, "ray_channel": channel}
         sizes = {"tensor_parallel_size": tp, "pipeline_parallel_size": pp, "threads": 1}
-        made.append(LLM(str(model), distributed_executor_backend="ray", **where, **sizes, **options))
+        made.append(
+            LLM(str(model), distributed_executor_backend="ray", **where, **sizes, **options)
+        )
         return made[-1]
 
     yield make
@@ -62,7 +66,9 @@ def opened(cluster: RayCluster) -> Iterator[Open]:
 def ranks_below(pid: int) -> list[int]:
     """Processes of actors below a process, once they have said what they are."""
     lines = {each: Path(f"/proc/{each}/cmdline") for each in descendants(pid)}
-    return [each for each, line in lines.items() if line.exists() and b"ray::Actor" in line.read_bytes()]
+    return [
+        each for each, line in lines.items() if line.exists() and b"ray::Actor" in line.read_bytes()
+    ]
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
@@ -72,7 +78,9 @@ def test_each_channel_gives_the_tokens_of_transformers(
 ) -> None:
     model, reference = tiny(repository, tmp_path, "qwen2")
     llm = opened(model, channel, tp, pp, dtype="float32")
-    params = SamplingParams(temperature=0, max_tokens=len(reference["greedy"]), ignore_eos=True, logprobs=2)
+    params = SamplingParams(
+        temperature=0, max_tokens=len(reference["greedy"]), ignore_eos=True, logprobs=2
+    )
     first = llm.generate(reference["tokens"], params)[0]
     assert first.outputs[0].token_ids == reference["greedy"]
     for other in llm.generate([reference["tokens"]] * 5, params):
@@ -87,7 +95,9 @@ def test_the_default_model_gives_the_tokens_of_transformers(
     entries = greedy_entries(shared)
     params = [SamplingParams(temperature=0, max_tokens=len(entry["out_ids"])) for entry in entries]
     answers = llm.generate([entry["prompt_ids"] for entry in entries], params)
-    assert [answer.outputs[0].token_ids for answer in answers] == [entry["out_ids"] for entry in entries]
+    assert [answer.outputs[0].token_ids for answer in answers] == [
+        entry["out_ids"] for entry in entries
+    ]
 
 
 @pytest.mark.parametrize(
@@ -139,12 +149,17 @@ def test_a_cluster_of_our_own_ends_with_the_server_and_with_its_engine(
     serve: Serve, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = memory_files()
-    with serve(*RAY, "-tp", "2", "-pp", "2", "--max-model-len", "8000") as server, server.client() as client:
+    with (
+        serve(*RAY, "-tp", "2", "-pp", "2", "--max-model-len", "8000") as server,
+        server.client() as client,
+    ):
         expected = sse.complete(client, "Once upon a time", 8)
         everything = descendants(server.engine())
         assert len(everything) > 5
         os.kill(server.engine(), signal.SIGKILL)
-        eventually(lambda: not any(map(is_alive, everything)), "the end of a killed engine's cluster")
+        eventually(
+            lambda: not any(map(is_alive, everything)), "the end of a killed engine's cluster"
+        )
         eventually(lambda: client.get("/health").status_code != 200, "an unhealthy server")
         eventually(lambda: client.get("/health").status_code == 200, "a healthy server")
         assert sse.complete(client, "Once upon a time", 8) == expected

@@ -90,7 +90,9 @@ def test_a_rank_that_stands_still_shows_in_health_and_goes_on_afterwards(
 
 
 @SLOW
-def test_a_rank_that_stands_still_does_not_outlive_its_engine(serve: Serve, cluster: RayCluster) -> None:
+def test_a_rank_that_stands_still_does_not_outlive_its_engine(
+    serve: Serve, cluster: RayCluster
+) -> None:
     with nothing_left() as pids:
         server = serve(*FLAGS, "--ray-address", cluster.address)
         server.wait_ready()

@@ -1,4 +1,6 @@
-"""Ranks on three Ray nodes with addresses of their own, in network namespaces, and the loss of a node."""
+"""Ranks on three Ray nodes with addresses of their own, in network namespaces, and the loss of a
+node.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,16 @@ from tests.ray_cluster import TOKEN, RayCluster, is_alive, needs_ray
 needs_ray()
 
 CHANNELS = ["ring", "compiled-graph", "actor"]
-FLAGS = ["--distributed-executor-backend", "ray", "--placement", "strict-spread", "--max-model-len", "8000"]
-# Greedy tokens of different cuts are the same where arithmetic is exact enough: not with int8 activations.
+FLAGS = [
+    "--distributed-executor-backend",
+    "ray",
+    "--placement",
+    "strict-spread",
+    "--max-model-len",
+    "8000",
+]
+# Greedy tokens of different cuts are the same where arithmetic is exact enough: not with int8
+# activations.
 EXACT = ["--quantization", "none"]
 
 
@@ -56,7 +66,9 @@ def start(serve: Serve, hosts: Hosts, cluster: RayCluster) -> Callable[..., Serv
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("channel", [CHANNELS[0], *(pytest.param(each, marks=SLOW) for each in CHANNELS[1:])])
+@pytest.mark.parametrize(
+    "channel", [CHANNELS[0], *(pytest.param(each, marks=SLOW) for each in CHANNELS[1:])]
+)
 def test_stages_on_three_hosts_give_the_tokens_of_one(
     start: Callable[..., Server], serve: Serve, hosts: Hosts, channel: str
 ) -> None:
@@ -75,7 +87,9 @@ def test_stages_on_three_hosts_give_the_tokens_of_one(
     assert memory_files() <= files
 
 
-@pytest.mark.parametrize("channel", [CHANNELS[0], *(pytest.param(each, marks=SLOW) for each in CHANNELS[1:])])
+@pytest.mark.parametrize(
+    "channel", [CHANNELS[0], *(pytest.param(each, marks=SLOW) for each in CHANNELS[1:])]
+)
 def test_a_host_that_is_lost_is_noticed_and_replaced(
     start: Callable[..., Server],
     hosts: Hosts,
@@ -114,12 +128,17 @@ def test_a_host_that_is_lost_is_noticed_and_replaced(
 
 @SLOW
 def test_a_rank_elsewhere_that_stands_still_is_taken_for_lost(
-    start: Callable[..., Server], hosts: Hosts, cluster: RayCluster, capsys: pytest.CaptureFixture[str]
+    start: Callable[..., Server],
+    hosts: Hosts,
+    cluster: RayCluster,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with start("-pp", "2") as server, server.client() as client:
         expected = sse.complete(client, "Once upon a time", 8)
         (rank,) = ranks_below(cluster.nodes[used(server, hosts)].process.pid)
-        loss = lose(server, partial(os.kill, rank, signal.SIGSTOP), "a rank elsewhere stopped", capsys)
+        loss = lose(
+            server, partial(os.kill, rank, signal.SIGSTOP), "a rank elsewhere stopped", capsys
+        )
         assert all("nothing was heard for" in message for message in loss.messages)
         assert sse.complete(client, "Once upon a time", 8) == expected
         eventually(lambda: not is_alive(rank), "the end of the rank that stands still")

@@ -85,10 +85,14 @@ class Forced:
         self.best_reference = ids[:, 0]
         self.top_reference = reference["top_logprobs"][: len(rows)].astype(np.float64)
         ours = [dict(row[2]) for row in rows]
-        self.top = np.array([[ours[i][token] for token in row] for i, row in enumerate(ids.tolist())])
+        self.top = np.array(
+            [[ours[i][token] for token in row] for i, row in enumerate(ids.tolist())]
+        )
 
     def divergence(self) -> float:
-        """Mean KL(reference || ours) over the reference's best tokens and one bucket for all others."""
+        """Mean KL(reference || ours) over the reference's best tokens and one bucket for all
+        others.
+        """
         p, q = np.exp(self.top_reference), np.exp(self.top)
         p_rest, q_rest = (np.maximum(1 - part.sum(axis=1), 1e-9) for part in (p, q))
         inside = (p * (self.top_reference - self.top)).sum(axis=1)
@@ -140,7 +144,9 @@ def teacher_forced(worker: Any, ids: list[int]) -> list[LogprobRow]:
 
 
 @pytest.mark.parametrize("name", FORCED_FILES)
-@pytest.mark.parametrize("isa", ["auto", *(pytest.param(isa, marks=pytest.mark.slow) for isa in SLOWER)])
+@pytest.mark.parametrize(
+    "isa", ["auto", *(pytest.param(isa, marks=pytest.mark.slow) for isa in SLOWER)]
+)
 @pytest.mark.timeout(900)
 def test_8_bit_activations_cost_little(model_file: Path, shared: Path, name: str, isa: str) -> None:
     reference = np.load(shared / "reference" / name)

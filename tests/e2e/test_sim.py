@@ -127,7 +127,9 @@ def test_leaving_frees_the_place(tmp_path: Path) -> None:
 
 
 def test_exhausted_blocks_preempt(tmp_path: Path) -> None:
-    tight = profile(tmp_path / "tight.json", block_size=16, num_blocks=8, prefix_caching=False, **SLOW)
+    tight = profile(
+        tmp_path / "tight.json", block_size=16, num_blocks=8, prefix_caching=False, **SLOW
+    )
     bodies = [{**ANSWER, "prompt": [1 + n] * 30, "max_tokens": 60} for n in range(3)]
     with Sim("--profile", tight) as sim, sim.client() as client, ThreadPoolExecutor() as threads:
         answers = list(threads.map(lambda body: sse.post(client, COMPLETIONS, body), bodies))
@@ -154,9 +156,14 @@ class TestBehindTheFrontDoor:
 
     def test_it_answers_and_counts(self, model_file: Path, tmp_path: Path) -> None:
         quick = profile(tmp_path / "quick.json", **SLOW, max_num_seqs=2)
-        with Sim("--front-door", str(model_file), "--profile", quick) as sim, sim.client() as client:
+        with (
+            Sim("--front-door", str(model_file), "--profile", quick) as sim,
+            sim.client() as client,
+        ):
             events = sse.whole(
-                client, COMPLETIONS, {**ANSWER, "max_tokens": 20, "stream_options": {"include_usage": True}}
+                client,
+                COMPLETIONS,
+                {**ANSWER, "max_tokens": 20, "stream_options": {"include_usage": True}},
             )
             assert events[-1]["usage"]["completion_tokens"] == 20
             assert len(sse.text(events).split()) == 20
@@ -166,7 +173,9 @@ class TestBehindTheFrontDoor:
         with Sim("--front-door", str(model_file)) as sim, sim.client() as client:
             body = {**ANSWER, "prompt": list(range(100, 200))}
             cached = [
-                sse.post(client, COMPLETIONS, body)["usage"]["prompt_tokens_details"]["cached_tokens"]
+                sse.post(client, COMPLETIONS, body)["usage"]["prompt_tokens_details"][
+                    "cached_tokens"
+                ]
                 for _ in range(2)
             ]
             assert cached == [0, 96]
@@ -209,9 +218,13 @@ class TestBehindTheFrontDoor:
                 client.post(COMPLETIONS, json=ANSWER)
 
     def test_an_engine_that_dies_is_replaced(self, model_file: Path) -> None:
-        with Sim("--front-door", str(model_file), "--die-after", "2") as sim, sim.client() as client:
+        with (
+            Sim("--front-door", str(model_file), "--die-after", "2") as sim,
+            sim.client() as client,
+        ):
             eventually(
-                lambda: any("engine" in line and "restart" in line for line in sim.log), "a dead engine"
+                lambda: any("engine" in line and "restart" in line for line in sim.log),
+                "a dead engine",
             )
 
             def answered() -> bool:

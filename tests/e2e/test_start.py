@@ -34,7 +34,9 @@ def test_a_directory_without_a_model(serve: Serve, tmp_path: Path) -> None:
     assert "config.json" in refused(serve(model=tmp_path))
 
 
-@pytest.mark.parametrize("flags", [[], ["--no-engine-process"]], ids=["two processes", "one process"])
+@pytest.mark.parametrize(
+    "flags", [[], ["--no-engine-process"]], ids=["two processes", "one process"]
+)
 def test_a_truncated_file_names_the_tensor(
     serve: Serve, model_file: Path, tmp_path: Path, flags: list[str]
 ) -> None:
@@ -46,7 +48,9 @@ def test_a_truncated_file_names_the_tensor(
     assert "blk." in complaint or "output" in complaint
 
 
-def test_a_file_cut_in_its_header_names_the_offset(serve: Serve, model_file: Path, tmp_path: Path) -> None:
+def test_a_file_cut_in_its_header_names_the_offset(
+    serve: Serve, model_file: Path, tmp_path: Path
+) -> None:
     cut = tmp_path / "cut.gguf"
     with model_file.open("rb") as whole:
         cut.write_bytes(whole.read(MIB // 2))
@@ -78,17 +82,27 @@ def test_a_port_that_is_taken(serve: Serve, server: Server) -> None:
     [
         (["--block-size", "7"], ["--block-size", "7"]),
         (["--max-model-len", "100000"], ["--max-model-len", "8192"]),
-        (["--kv-cache-memory-bytes", "1MiB", "--max-model-len", "640"], ["--kv-cache-memory-bytes", "640"]),
-        (["--max-num-batched-tokens", "8", "--max-num-seqs", "16"], ["--max-num-batched-tokens", "16"]),
+        (
+            ["--kv-cache-memory-bytes", "1MiB", "--max-model-len", "640"],
+            ["--kv-cache-memory-bytes", "640"],
+        ),
+        (
+            ["--max-num-batched-tokens", "8", "--max-num-seqs", "16"],
+            ["--max-num-batched-tokens", "16"],
+        ),
         (["--chat-template", "nowhere.jinja"], ["--chat-template", "nowhere.jinja"]),
     ],
 )
-def test_a_flag_that_does_not_fit_is_named(serve: Serve, flags: list[str], words: list[str]) -> None:
+def test_a_flag_that_does_not_fit_is_named(
+    serve: Serve, flags: list[str], words: list[str]
+) -> None:
     complaint = refused(serve(*flags))
     assert not [word for word in words if word not in complaint]
 
 
-@pytest.mark.parametrize("flags", [[], ["--no-engine-process"]], ids=["two processes", "one process"])
+@pytest.mark.parametrize(
+    "flags", [[], ["--no-engine-process"]], ids=["two processes", "one process"]
+)
 def test_a_stop_while_starting_is_a_clean_end(serve: Serve, flags: list[str]) -> None:
     server = serve(*flags)
     eventually(lambda: server.log, "the first line of the log")

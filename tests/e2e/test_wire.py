@@ -13,7 +13,11 @@ from tests.e2e.server import Server, metric
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-HELLO = {"messages": [{"role": "user", "content": "Say hello."}], "temperature": 0, "max_tokens": 12}
+HELLO = {
+    "messages": [{"role": "user", "content": "Say hello."}],
+    "temperature": 0,
+    "max_tokens": 12,
+}
 STORY = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 40}
 LONG_PROMPT = " ".join(f"Item {n} costs {n * 7 % 100} coins." for n in range(150))
 
@@ -106,7 +110,8 @@ def test_characters_are_never_cut(client: httpx.Client, prompt: str) -> None:
     pieces = [choice["text"] for choice in choices]
     ids = [token for choice in choices for token in choice["token_ids"]]
     assert any(not piece.isascii() for piece in pieces)
-    # All bytes at once: a replacement character is there only where the model itself wrote no character.
+    # All bytes at once: a replacement character is there only where the model itself wrote no
+    # character.
     assert "".join(pieces) == sse.post(client, "/detokenize", {"tokens": ids})["prompt"]
 
 
@@ -137,8 +142,14 @@ def test_stop_tokens_and_ignore_eos(client: httpx.Client) -> None:
     ids = sse.complete(client, STORY["prompt"], 10, return_token_ids=True)["token_ids"]
     stopped = sse.complete(client, STORY["prompt"], 10, stop_token_ids=[ids[4]])
     assert (stopped["finish_reason"], stopped["stop_reason"]) == ("stop", ids[4])
-    question = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
-    assert sse.post(client, CHAT, {**question, "max_tokens": 30})["choices"][0]["finish_reason"] == "stop"
+    question = {
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "temperature": 0,
+    }
+    assert (
+        sse.post(client, CHAT, {**question, "max_tokens": 30})["choices"][0]["finish_reason"]
+        == "stop"
+    )
     on = sse.post(client, CHAT, {**question, "max_tokens": 30, "ignore_eos": True})
     assert on["usage"]["completion_tokens"] == 30
 
@@ -163,7 +174,9 @@ def test_tokens_and_text_convert_both_ways(client: httpx.Client) -> None:
 
 
 def test_a_token_is_likelier_where_it_belongs(client: httpx.Client) -> None:
-    """What evaluation harnesses do: the sum of the continuation's log-probabilities, read off an echo."""
+    """What evaluation harnesses do: the sum of the continuation's log-probabilities, read off an
+    echo.
+    """
 
     def loglikelihood(context: str, continuation: str) -> float:
         start = len(context)
@@ -210,7 +223,9 @@ def test_every_step_and_every_token_is_counted(client: httpx.Client) -> None:
     )
     assert (prompts, generated, cached) == (800, 20, 0)
     assert computed == 800 + 19, "the last token is never computed"
-    assert steps == 4 + 19, "800 tokens take four steps of at most 256; the last gives the first token"
+    assert steps == 4 + 19, (
+        "800 tokens take four steps of at most 256; the last gives the first token"
+    )
 
 
 def test_the_start_is_logged_in_stages(server: Server) -> None:

@@ -27,9 +27,11 @@ class Clock:
 
 
 class FrontDoor:
-    """Answers each poll with the next item of the script: frames, or a function that looks at what was sent.
+    """Answers each poll with the next item of the script: frames, or a function that looks at what
+    was sent.
 
-    When the script is over it says SHUTDOWN. A poll that may wait and has nothing lets its time pass.
+    When the script is over it says SHUTDOWN. A poll that may wait and has nothing lets its time
+    pass.
     """
 
     def __init__(
@@ -58,7 +60,10 @@ class FrontDoor:
 
 def request(request_id: int, prompt: list[int], max_tokens: int = 3) -> Request:
     return Request(
-        request_id, array("i", prompt), SamplingParams(max_tokens=max_tokens, ignore_eos=True), 100.0
+        request_id,
+        array("i", prompt),
+        SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+        100.0,
     )
 
 
@@ -68,7 +73,12 @@ def engine(front: FrontDoor, *, fail_at: int = 0, depth: int = 1) -> tuple[Engin
     limits = Limits(4, 32, 256, 10, 97, frozenset({0}), stages=depth)
     scheduler = Scheduler(limits, pool, prefix, 16, front.clock)
     executor = FakeExecutor(
-        num_blocks=64, block_size=16, max_num_seqs=4, max_batched_tokens=32, fail_at=fail_at, depth=depth
+        num_blocks=64,
+        block_size=16,
+        max_num_seqs=4,
+        max_batched_tokens=32,
+        fail_at=fail_at,
+        depth=depth,
     )
     admin = KvAdmin(pool, prefix, scheduler.tiers, TierReport)
     return Engine(front, scheduler, executor, admin, front.clock), scheduler

@@ -59,11 +59,21 @@ def listener(tmp_path: Path) -> Iterator[Listener]:
 
 def start(listener: Listener, model: Path) -> subprocess.Popen[str]:
     config = resolve({}, str(model), "model").engine.to_json()
-    command = [sys.executable, "-m", "penstock.engine", "--socket", str(listener.path), "--config", config]
+    command = [
+        sys.executable,
+        "-m",
+        "penstock.engine",
+        "--socket",
+        str(listener.path),
+        "--config",
+        config,
+    ]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_model_that_cannot_be_loaded_is_fatal_with_the_reason(listener: Listener, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_is_fatal_with_the_reason(
+    listener: Listener, tmp_path: Path
+) -> None:
     engine = start(listener, tmp_path / "missing.gguf")
     frames = list(listener.frames())
     _, errors = engine.communicate(timeout=30)
@@ -86,7 +96,9 @@ def test_without_a_front_door_the_engine_says_so_and_ends(tmp_path: Path) -> Non
         "--config",
         config,
     ]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=os.environ)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=30, check=False, env=os.environ
+    )
     assert ended.returncode == 1
     assert "cannot connect to the front door" in ended.stderr
 
@@ -123,7 +135,9 @@ class FrontDoor:
 
 
 @pytest.fixture
-def engine(listener: Listener, model_file: Path) -> Iterator[tuple[subprocess.Popen[str], FrontDoor]]:
+def engine(
+    listener: Listener, model_file: Path
+) -> Iterator[tuple[subprocess.Popen[str], FrontDoor]]:
     pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
     process = start(listener, model_file)
     front = FrontDoor(listener)

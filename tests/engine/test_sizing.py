@@ -17,11 +17,15 @@ from penstock.model.spec import Attention, Mlp, Rope
 
 
 def config(**texts: str) -> EngineConfig:
-    return resolve({key: Raw("--" + key, (text,)) for key, text in texts.items()}, "m.gguf", "m").engine
+    return resolve(
+        {key: Raw("--" + key, (text,)) for key, text in texts.items()}, "m.gguf", "m"
+    ).engine
 
 
 def model_info(*paths: str) -> ModelInfo:
-    spec = DecoderSpec("llama", 30, 576, 49152, 8192, 1e-5, Attention(9, 3, 64), Rope(1e5), Mlp(1536), True)
+    spec = DecoderSpec(
+        "llama", 30, 576, 49152, 8192, 1e-5, Attention(9, 3, 64), Rope(1e5), Mlp(1536), True
+    )
     names = WeightNames("e", "n", None, None, {}, False)
     tokens = TokenFacts(1, 2, (2,), False)
     return ModelInfo("m", "gguf", "llama", paths, spec, names, GenerationDefaults(), tokens)
@@ -119,5 +123,8 @@ def test_whatever_changes_the_values_of_a_block_changes_its_name_and_cuts_do_not
     ]
     assert len(set(identities)) == len(identities)
     assert {len(identity) for identity in identities} == {32}
-    halves = [replace(FACTS, numerics="w4/int8/kv-bf16"), replace(FACTS, numerics="w8/int8/kv-bf16")]
+    halves = [
+        replace(FACTS, numerics="w4/int8/kv-bf16"),
+        replace(FACTS, numerics="w8/int8/kv-bf16"),
+    ]
     assert cache_identity(join_facts(halves), spec.to_json()) == identities[0]

@@ -59,7 +59,10 @@ def test_without_tiers_there_is_nothing_to_report() -> None:
 def test_a_store_without_room_is_no_error() -> None:
     tiers = cache()
     tiers.counts.stored(
-        1, Moved(1, False, error="disk:/kv: full: 12 bytes are left of the daily write budget", full=True)
+        1,
+        Moved(
+            1, False, error="disk:/kv: full: 12 bytes are left of the daily write budget", full=True
+        ),
     )
     tiers.counts.stored(1, Moved(2, False, error="disk:/kv: no such device"))
     disk = tiers.counts.tiers[1]

@@ -1,7 +1,8 @@
-"""Random traffic through an engine with real ranks in stages: everything that the scheduler does, at once.
+"""Random traffic through an engine with real ranks in stages: everything that the scheduler does,
+at once.
 
-The engine's own loop is left out, so that a run depends on nothing but its requests: what arrives and what is
-cancelled is drawn for each step. The truth is each request alone on one rank.
+The engine's own loop is left out, so that a run depends on nothing but its requests: what arrives
+and what is cancelled is drawn for each step. The truth is each request alone on one rank.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ def arrivals(seed: int) -> list[Arrival]:
 
 
 def play(
-    scheduler: Scheduler, executor: Executor, arrivals: Iterable[Arrival], cancel: Callable[[list[int]], int]
+    scheduler: Scheduler,
+    executor: Executor,
+    arrivals: Iterable[Arrival],
+    cancel: Callable[[list[int]], int],
 ) -> Run:
     """All of it, with the audit of blocks, slots and claims after each step.
 
@@ -128,10 +132,17 @@ def alone() -> dict[tuple[str, int], dict[int, Ending]]:
     return {}
 
 
-def truth(known: dict[tuple[str, int], dict[int, Ending]], family: str, seed: int) -> dict[int, Ending]:
+def truth(
+    known: dict[tuple[str, int], dict[int, Ending]], family: str, seed: int
+) -> dict[int, Ending]:
     if (family, seed) not in known:
         found: dict[int, Ending] = {}
-        single = {**SIZES, "max_num_batched_tokens": 128, "max_num_seqs": 1, "enable_prefix_caching": False}
+        single = {
+            **SIZES,
+            "max_num_batched_tokens": 128,
+            "max_num_seqs": 1,
+            "enable_prefix_caching": False,
+        }
         with engine(family, 8, **single) as (scheduler, executor):
             for arrival in arrivals(seed):
                 found |= play(scheduler, executor, [Arrival(0, arrival.request)], nobody).endings
@@ -141,8 +152,16 @@ def truth(known: dict[tuple[str, int], dict[int, Ending]], family: str, seed: in
 
 def run_on(family: str, grid: tuple[int, int], seed: int) -> Run:
     tp, pp = grid
-    sizes = {"tensor_parallel_size": tp, "pipeline_parallel_size": pp, "max_num_seqs": SEQUENCES, **SIZES}
-    with engine(family, BLOCKS, **sizes, distributed_executor_backend="mp") as (scheduler, executor):
+    sizes = {
+        "tensor_parallel_size": tp,
+        "pipeline_parallel_size": pp,
+        "max_num_seqs": SEQUENCES,
+        **SIZES,
+    }
+    with engine(family, BLOCKS, **sizes, distributed_executor_backend="mp") as (
+        scheduler,
+        executor,
+    ):
         assert executor.depth == pp
         run = play(scheduler, executor, arrivals(seed), some(seed))
         stats = scheduler.stats()
@@ -178,7 +197,8 @@ def test_random_traffic_gives_what_each_request_gives_alone(
 def parts(ending: Ending, expected: Ending) -> bool:
     """Whether a sampled text goes on with a neighbour in the order of probabilities where it may.
 
-    Tensor parallelism changes the order of sums, so the edge between two tokens is elsewhere by 1e-7 or so.
+    Tensor parallelism changes the order of sums, so the edge between two tokens is elsewhere by
+    1e-7 or so.
     """
     pairs = enumerate(zip(ending.tokens, expected.tokens, strict=False))
     at = next((at for at, (token, other) in pairs if token != other), -1)

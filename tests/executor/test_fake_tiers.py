@@ -24,13 +24,19 @@ def executor(**options: bool) -> FakeExecutor:
 
 def plan(step: int, blocks: list[int], start: int, tokens: list[int]) -> StepPlan:
     new = StepPlan(step, [SlotParams(0, 0.0, 0, 1.0, 0, 0, -1, -1)])
-    new.slots, new.starts, new.lengths = array("i", [0]), array("i", [start]), array("i", [len(tokens)])
+    new.slots, new.starts, new.lengths = (
+        array("i", [0]),
+        array("i", [start]),
+        array("i", [len(tokens)]),
+    )
     new.tokens, new.sample = array("i", tokens), array("b", [1])
     new.blocks, new.block_offsets = array("i", blocks), array("i", [0, len(blocks)])
     return new
 
 
-def transfer(number: int, kind: TransferKind, tier: int, blocks: list[int], **fields: object) -> Transfer:
+def transfer(
+    number: int, kind: TransferKind, tier: int, blocks: list[int], **fields: object
+) -> Transfer:
     return Transfer(number, kind, tier, array("i", blocks), **fields)  # type: ignore[arg-type]
 
 
@@ -42,7 +48,9 @@ def test_what_was_stored_is_loaded_and_computed_with() -> None:
     fake = executor()
     expected = list(fake.submit(plan(2, [0, 1, 2], 8, [8])).result().tokens)
     fake.transfer(chunk(1, TransferKind.STORE, [0, 1]))
-    fake.transfer(transfer(2, TransferKind.PROBE, 1, [], keys=KEY + OTHER, counts=array("i", [2, 2])))
+    fake.transfer(
+        transfer(2, TransferKind.PROBE, 1, [], keys=KEY + OTHER, counts=array("i", [2, 2]))
+    )
     assert fake.moved() == []
     assert [moved.done for moved in fake.mover.settle()] == [True, True]
     assert [moved.found for moved in fake.moved()] == [b"", b"\1\0"]

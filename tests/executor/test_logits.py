@@ -1,6 +1,7 @@
 """Every grid of ranks on every executor and channel: the logits of one rank, and of transformers.
 
-What is compared are the log-probabilities of the whole vocabulary after each token of a prompt, in float32.
+What is compared are the log-probabilities of the whole vocabulary after each token of a prompt, in
+float32.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Prompt:
         reference = json.loads((TINY / family / "reference.json").read_text())
         self.tokens: list[int] = reference["tokens"]
         self.greedy: list[int] = reference["greedy"]
-        logits = np.fromfile(TINY / family / reference["logits"], dtype="<f4").reshape(reference["shape"])
+        logits = np.fromfile(TINY / family / reference["logits"], dtype="<f4").reshape(
+            reference["shape"]
+        )
         self.limit = MARGIN * float(np.abs(logits).max())
         wide = logits.astype(np.float64)
         self.logprobs = wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
@@ -60,7 +63,9 @@ class Sequence:
         """The next `tokens`; `target` follows them, -1 where that is to be sampled."""
         end = self._computed + len(tokens)
         blocks = self._blocks[: -(-end // BLOCK)]
-        new = [SlotParams(self._slot, 0.0, 0, 1.0, 0, 0, VOCAB, VOCAB)] if not self._computed else []
+        new = (
+            [SlotParams(self._slot, 0.0, 0, 1.0, 0, 0, VOCAB, VOCAB)] if not self._computed else []
+        )
         plan = StepPlan(
             step=self.step,
             registrations=new,
@@ -92,7 +97,9 @@ def dense(rows: list[LogprobRow]) -> Matrix:
 
 
 def read(sequence: Sequence, prompt: list[int], chunk: int) -> tuple[Matrix, list[int]]:
-    """Log-probabilities after each token of the prompt, which comes in chunks, and greedy tokens after it."""
+    """Log-probabilities after each token of the prompt, which comes in chunks, and greedy tokens
+    after it.
+    """
     rows: list[LogprobRow] = []
     sampled: list[int] = []
     for start in range(0, len(prompt), chunk):
@@ -140,7 +147,9 @@ def named(grid: tuple[int, int]) -> str:
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=named)
-@pytest.mark.parametrize("family", [FAMILIES[0], *(pytest.param(f, marks=SLOW) for f in FAMILIES[1:])])
+@pytest.mark.parametrize(
+    "family", [FAMILIES[0], *(pytest.param(f, marks=SLOW) for f in FAMILIES[1:])]
+)
 def test_processes_give_the_logits_of_one_rank(family: str, grid: tuple[int, int]) -> None:
     ranks = talkative_ranks(family, TOKENS, **sizes(grid), distributed_executor_backend="mp")
     check(ranks, family)
@@ -165,5 +174,9 @@ def cluster() -> Iterator[RayCluster]:
 def test_actors_give_the_logits_of_one_rank(
     cluster: RayCluster, family: str, channel: str, grid: tuple[int, int]
 ) -> None:
-    ray = {"distributed_executor_backend": "ray", "ray_address": cluster.address, "ray_channel": channel}
+    ray = {
+        "distributed_executor_backend": "ray",
+        "ray_address": cluster.address,
+        "ray_channel": channel,
+    }
     check(talkative_ranks(family, TOKENS, **sizes(grid), **ray), family)

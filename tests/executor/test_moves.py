@@ -15,7 +15,9 @@ def test_answers_of_all_ranks_are_joined() -> None:
     for number in (1, 2):
         moves.begin(number)
     moves.add(0, [Moved(2, True, b"\1\1\1", 10, 0.5, 0.1), Moved(1, True)])
-    moves.add(2, [Moved(1, False, error="disk:/kv is full"), Moved(2, True, b"\1\0\1", 12, 0.25, 0.2)])
+    moves.add(
+        2, [Moved(1, False, error="disk:/kv is full"), Moved(2, True, b"\1\0\1", 12, 0.25, 0.2)]
+    )
     assert moves.take() == []
     moves.add(1, [Moved(1, False, error="timeout")])
     moves.add(1, [Moved(2, True, b"\0\1\1", 11, 0.125, 0.0)])
@@ -44,7 +46,9 @@ def test_answers_that_nobody_asked_for_are_an_error() -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 6), st.data())
-def test_a_transfer_is_over_when_the_last_rank_says_so(ranks: int, number: int, data: st.DataObject) -> None:
+def test_a_transfer_is_over_when_the_last_rank_says_so(
+    ranks: int, number: int, data: st.DataObject
+) -> None:
     moves, answers = Moves(ranks), [(rank, each) for each in range(number) for rank in range(ranks)]
     missing = dict.fromkeys(range(number), ranks)
     for each in range(number):

@@ -1,4 +1,6 @@
-"""Ranks in processes, with a worker that has no model: what is computed, what fails and what is left."""
+"""Ranks in processes, with a worker that has no model: what is computed, what fails and what is
+left.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Start:
 
     def __call__(self, tp: int, pp: int, **faults: dict[str, object]) -> MultiprocExecutor:
         by_rank = {int(name.removeprefix("rank")): fault for name, fault in faults.items()}
-        executor = MultiprocExecutor(FAKE, ranks(tp, pp, by_rank), config(), shared_memory_directory())
+        executor = MultiprocExecutor(
+            FAKE, ranks(tp, pp, by_rank), config(), shared_memory_directory()
+        )
         self.made.append(executor)
         return executor
 
@@ -91,7 +95,9 @@ def test_several_plans_are_in_flight_and_some_may_be_given_up(start: Start) -> N
     for first in (1, 3, 5):
         tickets = [executor.submit(plan(step, step)) for step in (first, first + 1)]
         results = [list(ticket.result().tokens) for ticket in tickets]
-        assert results == [[next_token(list(range(1, step + 1)), 97)] for step in (first, first + 1)]
+        assert results == [
+            [next_token(list(range(1, step + 1)), 97)] for step in (first, first + 1)
+        ]
     given_up, kept = executor.submit(plan(7, 7)), executor.submit(plan(8, 8))
     assert list(kept.result().tokens) == [next_token(list(range(1, 9)), 97)]
     with pytest.raises(PenstockError, match="step 7 was fetched before, or passed over"):
@@ -113,7 +119,9 @@ def test_a_rank_that_raises_is_named_with_its_traceback(
     began = time.monotonic()
     with (
         caplog.at_level(logging.ERROR),
-        pytest.raises(WorkersLostError, match=f"rank {rank} failed in step 2: RuntimeError: the fake"),
+        pytest.raises(
+            WorkersLostError, match=f"rank {rank} failed in step 2: RuntimeError: the fake"
+        ),
     ):
         compute(executor, 2)
     assert time.monotonic() - began < 10.0
@@ -134,7 +142,9 @@ def compute(executor: MultiprocExecutor, first: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("how", "said"), [("kill", r"killed by signal 9 \(SIGKILL\)"), ("exit", "status 3")])
+@pytest.mark.parametrize(
+    ("how", "said"), [("kill", r"killed by signal 9 \(SIGKILL\)"), ("exit", "status 3")]
+)
 def test_a_rank_that_is_gone_is_noticed(start: Start, how: str, said: str) -> None:
     executor = start(2, 1, rank0={"how": "hang", "step": 1}, rank1={"how": how, "step": 1})
     with pytest.raises(WorkersLostError, match=rf"rank 1 \(process \d+\) .*{said}"):
@@ -186,7 +196,9 @@ def test_a_rank_that_cannot_load_its_part_says_why(start: Start) -> None:
 
 def test_a_module_that_does_not_start_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(WorkersLostError, match="exited with status 1"):
-        MultiprocExecutor("tests.fakes.nowhere", ranks(2, 1, {}), config(), shared_memory_directory())
+        MultiprocExecutor(
+            "tests.fakes.nowhere", ranks(2, 1, {}), config(), shared_memory_directory()
+        )
 
 
 OWNER = """
@@ -205,7 +217,9 @@ def test_ranks_outlive_the_thread_that_started_them(start: Start) -> None:
 
 
 @pytest.mark.parametrize("stands_still", [False, True])
-def test_ranks_end_with_a_killed_owner_and_leave_nothing(repository: Path, stands_still: bool) -> None:
+def test_ranks_end_with_a_killed_owner_and_leave_nothing(
+    repository: Path, stands_still: bool
+) -> None:
     before = memory_files()
     paths = [str(repository), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     owner = subprocess.Popen(

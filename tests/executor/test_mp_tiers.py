@@ -57,13 +57,18 @@ def compute_elsewhere(executor: MultiprocExecutor, step: int) -> None:
 @pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (2, 2)])
 def test_transfers_go_to_all_ranks_and_are_answered_by_all(start: Start, tp: int, pp: int) -> None:
     executor = opened(start, tp, pp)
-    assert [json.loads(report)["rank"] for report in executor.mover_reports()] == list(range(tp * pp))
+    assert [json.loads(report)["rank"] for report in executor.mover_reports()] == list(
+        range(tp * pp)
+    )
     fill_block(executor)
     executor.transfer(chunk(1, TransferKind.STORE))
     executor.transfer(Transfer(2, TransferKind.STORE, RAM, BLOCK, array("i", [3])))
     stored = await_moved(executor, 2)
     size, ranks = 4 * 16, tp * pp
-    assert [(moved.id, moved.done, moved.error) for moved in stored] == [(1, True, ""), (2, True, "")]
+    assert [(moved.id, moved.done, moved.error) for moved in stored] == [
+        (1, True, ""),
+        (2, True, ""),
+    ]
     assert {moved.bytes for moved in stored} == {ranks * size + sum(range(ranks))}
     counts = array("i", [1, 1])
     executor.transfer(Transfer(3, TransferKind.PROBE, 1, keys=KEY + OTHER, counts=counts))
@@ -108,7 +113,9 @@ def test_what_stalls_cannot_be_cancelled_and_holds_up_nobody(start: Start) -> No
     assert [moved.id for moved in await_moved(executor, 1)] == [2]
 
 
-def test_tiers_are_closed_before_the_ranks_end(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tiers_are_closed_before_the_ranks_end(
+    start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
     opened(start, 2, 1).close()
     said = capfd.readouterr().err
     assert "rank 0 closed its tiers" in said

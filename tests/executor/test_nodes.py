@@ -1,5 +1,5 @@
-"""Ranks on several nodes, each an agent of this process that talks over the loopback, with ranks that have no
-model: who joins and who may not, what is computed, what fails and what is left."""
+"""Ranks on several nodes, each an agent of this process that talks over the loopback, with ranks
+that have no model: who joins and who may not, what is computed, what fails and what is left."""
 
 from __future__ import annotations
 
@@ -219,7 +219,9 @@ def test_a_rank_that_raises_is_named_with_its_traceback(
     executor = launch(2, 3).start(**{f"rank{rank}": {"how": "raise", "step": 3}})
     with (
         caplog.at_level(logging.ERROR),
-        pytest.raises(WorkersLostError, match=f"rank {rank} failed in step 3: RuntimeError: the fake"),
+        pytest.raises(
+            WorkersLostError, match=f"rank {rank} failed in step 3: RuntimeError: the fake"
+        ),
     ):
         compute(executor, 14, pause=0.05)  # One that is not waited for may fail a little later.
     assert "in fail" in caplog.text
@@ -236,11 +238,15 @@ def test_a_rank_that_cannot_load_its_part_says_why(launch: Launches, tp: int) ->
 def test_a_node_without_shared_memory_says_so(launch: Launches, tmp_path: Path) -> None:
     nodes = launch(2, 2)
     nodes.agents[0].agent._directory = tmp_path / "nowhere"
-    with pytest.raises(PenstockError, match=r"node 1 \(127\.0\.0\.1\): shared memory in .*: No such file"):
+    with pytest.raises(
+        PenstockError, match=r"node 1 \(127\.0\.0\.1\): shared memory in .*: No such file"
+    ):
         nodes.start()
 
 
-def test_a_rank_that_does_not_start_is_noticed(launch: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_does_not_start_is_noticed(
+    launch: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nodes = launch(2, 2)
     nodes.agents[0].agent._worker = "tests.fakes.nowhere"
     with pytest.raises(
@@ -253,7 +259,9 @@ def test_a_node_that_leaves_is_noticed_and_its_ranks_are_gone(launch: Launches) 
     nodes = launch(2, 2)
     executor = nodes.start()
     nodes.agents[0].stop()
-    with pytest.raises(WorkersLostError, match=r"node 1 \(127\.0\.0\.1\): this node was told to end"):
+    with pytest.raises(
+        WorkersLostError, match=r"node 1 \(127\.0\.0\.1\): this node was told to end"
+    ):
         watch(executor)
     gone(executor.pids)
 
@@ -267,7 +275,8 @@ def test_a_plan_that_no_rank_can_compute_leaves_them_usable(launch: Launches) ->
     assert list(executor.submit(plan(3, 2)).result(HANG).tokens) == [next_token([1, 2], 97)]
 
 
-# Who joins -----------------------------------------------------------------------------------------
+# Who joins
+# -----------------------------------------------------------------------------------------
 
 
 def test_nodes_may_come_before_node_0_and_after_it(
@@ -296,7 +305,9 @@ def test_node_0_may_be_named(launch: Launches) -> None:
 def test_nodes_that_do_not_come_are_named(launch: Launches) -> None:
     nodes = launch(4, 4, agents=False)
     nodes.add(2)
-    said = f"waiting for nodes 1, 3 of 4 at {nodes.master}: start there the same command.*waited 2 s"
+    said = (
+        f"waiting for nodes 1, 3 of 4 at {nodes.master}: start there the same command.*waited 2 s"
+    )
     with pytest.raises(PenstockError, match=said):
         nodes.start(wait=2.0)
 
@@ -307,10 +318,13 @@ def test_another_token_keeps_a_node_out_and_both_sides_say_so(
     nodes = launch(2, 2, agents=False)
     with caplog.at_level(logging.WARNING):
         nodes.add(1, bytes(32))
-        with pytest.raises(PenstockError, match=r"from 127\.0\.0\.1 was turned away: it has not the token"):
+        with pytest.raises(
+            PenstockError, match=r"from 127\.0\.0\.1 was turned away: it has not the token"
+        ):
             nodes.start(wait=2.0)
     assert (
-        f"node 0 at {nodes.master} turned this node away: the other end does not hold the key" in caplog.text
+        f"node 0 at {nodes.master} turned this node away: the other end does not hold the key"
+        in caplog.text
     )
 
 
@@ -329,18 +343,25 @@ def test_another_version_or_setting_is_refused_and_both_sides_say_so(launch: Lau
     assert "model.quantization is int8 there, auto on node 0" in str(agent.error)
 
 
-def test_two_nodes_with_one_number_are_told_apart(launch: Launches, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_nodes_with_one_number_are_told_apart(
+    launch: Launches, caplog: pytest.LogCaptureFixture
+) -> None:
     nodes = launch(3, 3, agents=False)
     with caplog.at_level(logging.WARNING):
         nodes.add(1)
         nodes.add(1)
         with pytest.raises(PenstockError, match="waiting for node 2 of 3"):
             nodes.start(wait=3.0)
-    assert "node 1 (127.0.0.1) is there already, as node 1 (127.0.0.1): each needs its own" in caplog.text
+    assert (
+        "node 1 (127.0.0.1) is there already, as node 1 (127.0.0.1): each needs its own"
+        in caplog.text
+    )
 
 
 def test_an_address_of_another_host_cannot_be_node_0(launch: Launches) -> None:
     nodes = launch(2, 2, agents=False)
     nodes.master = f"192.0.2.1:{free_port()}"
-    with pytest.raises(PenstockError, match=r"--master-addr 192\.0\.2\.1:\d+: .*an address of this host"):
+    with pytest.raises(
+        PenstockError, match=r"--master-addr 192\.0\.2\.1:\d+: .*an address of this host"
+    ):
         nodes.start()

@@ -9,7 +9,6 @@ from threading import Condition
 from typing import cast
 
 import pytest
-from penstock.ranks import Line
 from penstock.executor.exits import Exit
 from penstock.executor.nodes.crew import Crew
 from penstock.executor.nodes.messages import (
@@ -24,6 +23,7 @@ from penstock.executor.nodes.messages import (
 )
 from penstock.executor.nodes.muster import Member
 from penstock.executor.nodes.places import Node
+from penstock.ranks import Line
 
 HANG = 10.0
 NODES = [Node(0, "10.0.0.1"), Node(1, "10.0.0.2"), Node(2, "10.0.0.3")]

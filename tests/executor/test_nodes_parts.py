@@ -64,7 +64,8 @@ def test_bytes_are_a_message_or_refused(data: bytes) -> None:
 
 
 @given(
-    st.sampled_from([*TYPES, "Other"]), st.dictionaries(st.sampled_from(["node", "reason", "x"]), st.none())
+    st.sampled_from([*TYPES, "Other"]),
+    st.dictionaries(st.sampled_from(["node", "reason", "x"]), st.none()),
 )
 def test_messages_of_other_shapes_are_refused(kind: str, fields: dict[str, None]) -> None:
     whole = {"type": kind, **fields}
@@ -78,7 +79,9 @@ def test_a_message_that_is_not_due_is_refused() -> None:
 
 
 def test_each_session_has_a_key_of_its_own() -> None:
-    keys = [session_key(bytes(range(32)), session) for session in ("a", "b")] + [session_key(bytes(32), "a")]
+    keys = [session_key(bytes(range(32)), session) for session in ("a", "b")] + [
+        session_key(bytes(32), "a")
+    ]
     assert all(one != other for one, other in pairwise(sorted(keys)))
     assert all(len(key) == 32 for key in keys)
 
@@ -92,7 +95,9 @@ def test_what_differs_is_said_with_both_sides() -> None:
     ]
 
 
-@pytest.mark.parametrize(("master", "at"), [("10.0.0.1:5", ["10.0.0.1:5"]), ("[fd00::1]:5", ["[fd00::1]:5"])])
+@pytest.mark.parametrize(
+    ("master", "at"), [("10.0.0.1:5", ["10.0.0.1:5"]), ("[fd00::1]:5", ["[fd00::1]:5"])]
+)
 def test_node_0_listens_at_its_address(master: str, at: list[str]) -> None:
     assert [listening_address(master)] == at
 

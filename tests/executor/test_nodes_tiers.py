@@ -31,7 +31,10 @@ def test_transfers_go_to_all_ranks_and_are_answered_by_all(
         assert time.monotonic() < deadline, moved
         moved += executor.moved()
         time.sleep(0.001)
-    assert [(each.id, each.done, each.found) for each in moved] == [(1, True, b""), (2, True, b"\1")]
+    assert [(each.id, each.done, each.found) for each in moved] == [
+        (1, True, b""),
+        (2, True, b"\1"),
+    ]
     executor.close()
     said = capfd.readouterr().err
     assert all(f"rank {rank} closed its tiers" in said for rank in range(4))

@@ -30,5 +30,7 @@ def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_cluster_that_is_not_there_is_named_at_once() -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'penstock[ray]'")
-    with pytest.raises(PenstockError, match=r"no Ray cluster at 127.0.0.1:\d+: .*refused.*--ray-address"):
+    with pytest.raises(
+        PenstockError, match=r"no Ray cluster at 127.0.0.1:\d+: .*refused.*--ray-address"
+    ):
         Cluster(f"127.0.0.1:{free_port()}", 1, 0)

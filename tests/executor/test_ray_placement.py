@@ -26,7 +26,9 @@ def ranks(tp: int, pp: int) -> Ranks:
 class FakeCluster:
     """Gives the places it is told to, or has none; `free` CPUs of all of its nodes are."""
 
-    def __init__(self, nodes: Sequence[Node], places: Sequence[str] | None, free: float = 0.0) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], places: Sequence[str] | None, free: float = 0.0
+    ) -> None:
         self.here = HERE.id
         self.asked: list[tuple[list[dict[str, float]], str]] = []
         self.released = 0
@@ -63,7 +65,9 @@ def test_a_stage_is_one_bundle_and_stages_go_node_by_node_from_the_engines() -> 
 
 
 @given(st.integers(1, 4), st.lists(st.sampled_from("abcd"), min_size=1, max_size=8))
-def test_ranks_of_a_stage_share_a_node_and_nodes_are_not_visited_twice(tp: int, places: list[str]) -> None:
+def test_ranks_of_a_stage_share_a_node_and_nodes_are_not_visited_twice(
+    tp: int, places: list[str]
+) -> None:
     nodes = [Node(name, f"10.0.0.{at}", 8.0) for at, name in enumerate("abcd")]
     found = seats(ranks(tp, len(places)), places, nodes, "a")
     stages = [found[at : at + tp] for at in range(0, len(found), tp)]
@@ -89,7 +93,14 @@ def test_ranks_of_a_stage_share_a_node_and_nodes_are_not_visited_twice(tp: int, 
                 "has 2 nodes (10.0.0.1 {CPU: 4}, 10.0.0.2 {CPU: 2}), 1 CPUs are free. Something else holds"
             ),
         ),
-        ([HERE], 4.0, 1, 2, "strict-spread", "on 2 nodes; the cluster has 1 node (10.0.0.1 {CPU: 4})"),
+        (
+            [HERE],
+            4.0,
+            1,
+            2,
+            "strict-spread",
+            "on 2 nodes; the cluster has 1 node (10.0.0.1 {CPU: 4})",
+        ),
         ([HERE], 4.0, 1, 2, "strict-spread", "Add nodes or choose another --placement"),
         (
             [HERE, THERE],
@@ -142,10 +153,22 @@ def wirings(tp: int, pp: int, places: Sequence[str], carried: bool) -> list[dict
 def test_pipes_are_rings_on_a_node_and_streams_between_two() -> None:
     found = wirings(2, 3, ["a", "a", "b"], carried=False)
     assert [each["group"] and each["group"]["rank"] for each in found] == [0, 1, 0, 1, 0, 1]
-    assert [each["group"]["path"] for each in found] == ["/of/0", "/of/0", "/of/2", "/of/2", "/of/4", "/of/4"]
+    assert [each["group"]["path"] for each in found] == [
+        "/of/0",
+        "/of/0",
+        "/of/2",
+        "/of/2",
+        "/of/4",
+        "/of/4",
+    ]
     assert found[0]["after"] == found[2]["before"]
     assert found[0]["after"] == {"kind": "ring", "path": "/of/0", "slots": 2, "capacity": 4000}
-    stream = {"kind": "stream", "address": "10.0.0.1:4000", "key": bytes(range(32)).hex(), "capacity": 4000}
+    stream = {
+        "kind": "stream",
+        "address": "10.0.0.1:4000",
+        "key": bytes(range(32)).hex(),
+        "capacity": 4000,
+    }
     assert found[2]["after"] == found[4]["before"] == stream
     assert found[0]["before"] is None
     assert found[5]["after"] is None

@@ -1,4 +1,6 @@
-"""Ranks as actors of a real Ray cluster, with a worker without a model: one contract for all channels."""
+"""Ranks as actors of a real Ray cluster, with a worker without a model: one contract for all
+channels.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,12 @@ def memory_files() -> set[str]:
 
 
 def config(cluster: RayCluster, channel: str, placement: str = "pack", **more: str) -> EngineConfig:
-    texts = {"block_size": "16", "distributed_executor_backend": "ray", "ray_channel": channel, **more}
+    texts = {
+        "block_size": "16",
+        "distributed_executor_backend": "ray",
+        "ray_channel": channel,
+        **more,
+    }
     texts |= {"ray_address": cluster.address, "placement": placement}
     return resolve({name: Raw("", (text,)) for name, text in texts.items()}, "m", "m").engine
 
@@ -112,7 +119,9 @@ def watch(executor: RayExecutor) -> None:
 def test_plans_go_to_all_ranks_and_a_rank_that_is_killed_is_noticed(
     start: Start, channel: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    executor = start(channel, 2, 2, **{f"rank{rank}": {"how": "wrong plan", "step": 8} for rank in range(4)})
+    executor = start(
+        channel, 2, 2, **{f"rank{rank}": {"how": "wrong plan", "step": 8} for rank in range(4)}
+    )
     assert executor.depth == 2
     assert [facts.isa for facts in executor.facts] == [f"rank {rank}" for rank in range(4)]
     assert all(facts.host for facts in executor.facts)
@@ -141,7 +150,9 @@ def test_plans_go_to_all_ranks_and_a_rank_that_is_killed_is_noticed(
 def test_a_rank_that_raises_is_named_with_its_traceback(
     start: Start, channel: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    executor = start(channel, 2, 1, rank0={"how": "hang", "step": 3}, rank1={"how": "raise", "step": 3})
+    executor = start(
+        channel, 2, 1, rank0={"how": "hang", "step": 3}, rank1={"how": "raise", "step": 3}
+    )
     executor.submit(plan(2, 1)).result()
     with (
         caplog.at_level(logging.ERROR),
@@ -170,13 +181,18 @@ def test_transfers_go_to_all_ranks_and_are_answered_by_all(start: Start) -> None
         assert time.monotonic() < deadline, moved
         moved += executor.moved()
         time.sleep(0.001)
-    assert [(each.id, each.done, each.found) for each in moved] == [(1, True, b""), (2, True, b"\1")]
+    assert [(each.id, each.done, each.found) for each in moved] == [
+        (1, True, b""),
+        (2, True, b"\1"),
+    ]
 
 
 @pytest.mark.parametrize("channel", ["compiled-graph", "actor"])
 def test_tiers_need_rings(cluster: RayCluster, channel: str) -> None:
     tiered = config(cluster, channel, kv_tier="ram:1GiB")
-    with pytest.raises(InvalidValueError, match=r"--ray-channel is .* expected ring, which --kv-tier needs"):
+    with pytest.raises(
+        InvalidValueError, match=r"--ray-channel is .* expected ring, which --kv-tier needs"
+    ):
         RayExecutor(FAKE, ranks(2, 1, {}), tiered, shared_memory_directory())
 
 

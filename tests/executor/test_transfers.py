@@ -1,4 +1,6 @@
-"""Keys and values of a real decoder, cut between ranks: what leaves the pool comes back, bit for bit."""
+"""Keys and values of a real decoder, cut between ranks: what leaves the pool comes back, bit for
+bit.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Ranks:
     def __init__(self, config: EngineConfig) -> None:
         info = read_model(config)
         grid = plan_grid(info.spec, config.parallel.tensor, config.parallel.pipeline)
-        self.executor: Executor = build_executor(config, info, grid, size_kv(config, info, grid).plan)
+        self.executor: Executor = build_executor(
+            config, info, grid, size_kv(config, info, grid).plan
+        )
         self._step = self._transfer = 0
         self._closed = False
 
@@ -52,7 +56,9 @@ class Ranks:
         plan.block_offsets = array("i", [0, len(blocks)])
         return self.executor.submit(plan).result(HANG)
 
-    def move(self, kind: TransferKind, tier: int, blocks: Sequence[int] = (), **fields: object) -> Moved:
+    def move(
+        self, kind: TransferKind, tier: int, blocks: Sequence[int] = (), **fields: object
+    ) -> Moved:
         self._transfer += 1
         self.executor.transfer(Transfer(self._transfer, kind, tier, array("i", blocks), **fields))  # type: ignore[arg-type]
         deadline = time.monotonic() + HANG
@@ -85,7 +91,9 @@ def ranks(repository: Path, tmp_path: Path) -> Iterator[Open]:
         if tp * pp > 1:
             texts["distributed_executor_backend"] = ("mp",)
         raw = {name: Raw("--" + name, each) for name, each in texts.items()}
-        made.append(Ranks(resolve(raw, str(repository / "tests/fixtures/tiny/llama"), "tiny").engine))
+        made.append(
+            Ranks(resolve(raw, str(repository / "tests/fixtures/tiny/llama"), "tiny").engine)
+        )
         return made[-1]
 
     yield start
@@ -155,7 +163,9 @@ def test_transfers_follow_steps_at_once(ranks: Open) -> None:
     each.open()
     for turn in range(50):
         each.compute(PROMPT[: 2 * BLOCK], 0, [0, 1])
-        moved = each.move(TransferKind.STORE, RAM, [0, 1], slots=array("i", [turn % 4, 4 + turn % 4]))
+        moved = each.move(
+            TransferKind.STORE, RAM, [0, 1], slots=array("i", [turn % 4, 4 + turn % 4])
+        )
         assert (moved.done, moved.error) == (True, "")
 
 
@@ -165,7 +175,9 @@ def test_stores_under_way_are_there_after_a_close(ranks: Open) -> None:
     writer.compute(PROMPT[: 2 * BLOCK], 0, [0, 1])
     for number in range(1, 21):
         key = bytes([number] * 32)
-        writer.executor.transfer(Transfer(number, TransferKind.STORE, 1, array("i", [0, 1]), keys=key))
+        writer.executor.transfer(
+            Transfer(number, TransferKind.STORE, 1, array("i", [0, 1]), keys=key)
+        )
     writer.close()
     reader = ranks(2, 1)
     reader.open()

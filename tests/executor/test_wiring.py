@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.ranks import SharedFiles
 from penstock.core import PenstockError, Ranks
 from penstock.executor.wiring import PIPE_SLOTS, parts, wire
+from penstock.ranks import SharedFiles
 
 
 def ranks(tp: int, pp: int) -> Ranks:
@@ -47,7 +47,9 @@ def test_each_rank_hands_to_its_peer_in_the_next_stage() -> None:
 
 
 def test_files_have_no_name_and_descriptors_lead_to_them(tmp_path: Path) -> None:
-    native = pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+    native = pytest.importorskip(
+        "penstock._native", reason="the extension is not built: run `make install`"
+    )
     files = SharedFiles(tmp_path)
     ring = files.ring(1, 3, 100)
     files.group(2, 50)
@@ -73,7 +75,9 @@ def test_memory_that_does_not_fit_is_refused_with_the_size(
     monkeypatch.setattr(os, "statvfs", lambda path: full)
     files = SharedFiles(tmp_path)
     files.ring(1, 2, 1 << 20)
-    with pytest.raises(PenstockError, match=r"has 1 MiB free, the ranks need 3 MiB of shared memory"):
+    with pytest.raises(
+        PenstockError, match=r"has 1 MiB free, the ranks need 3 MiB of shared memory"
+    ):
         files.seal()
     files.close()
     assert not list(tmp_path.iterdir())

@@ -1,7 +1,8 @@
 """A model without arithmetic that holds the engine to the contract of StepPlan.
 
-Its KV cells remember the token that was computed there, and the next token is a hash of all tokens that the
-block table leads to. So a wrong block, a stale cell or a lost token changes the output; batching must not.
+Its KV cells remember the token that was computed there, and the next token is a hash of all tokens
+that the block table leads to. So a wrong block, a stale cell or a lost token changes the output;
+batching must not.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def row_for(context: list[int], token: int) -> LogprobRow:
 def hash_chain(identity: bytes, parent: bytes | None, tokens: array[int]) -> list[bytes]:
     link, digests = parent or bytes(32), []
     for at in range(0, len(tokens) // 16 * 16, 16):
-        unit = hashlib.blake2b(link + tokens[at : at + 16].tobytes(), key=identity, digest_size=32).digest()
+        unit = hashlib.blake2b(
+            link + tokens[at : at + 16].tobytes(), key=identity, digest_size=32
+        ).digest()
         link = link[:4] + unit[4:]
         digests.append(link)
     return digests
@@ -51,7 +54,8 @@ class FakeTicket:
 class FakeExecutor:
     """`fail_at` names a step that raises instead of computing.
 
-    With `named` tiers or `ram_slots`, `mover` moves cells between them and the pool (`tests.fakes.tiers`).
+    With `named` tiers or `ram_slots`, `mover` moves cells between them and the pool
+    (`tests.fakes.tiers`).
     """
 
     def __init__(
@@ -127,10 +131,13 @@ class FakeExecutor:
         n = len(plan.slots)
         require(n >= 1, "an empty plan")
         require(
-            len(plan.starts) == len(plan.lengths) == len(plan.sample) == n, "columns of different lengths"
+            len(plan.starts) == len(plan.lengths) == len(plan.sample) == n,
+            "columns of different lengths",
         )
         require(len(plan.block_offsets) == n + 1, "block_offsets has n + 1 entries")
-        require(plan.block_offsets[-1] == len(plan.blocks), "block_offsets ends at the number of blocks")
+        require(
+            plan.block_offsets[-1] == len(plan.blocks), "block_offsets ends at the number of blocks"
+        )
         require(len(set(plan.slots)) == n, "a slot is scheduled twice")
         require(min(plan.lengths) >= 1, "a sequence computes nothing")
         require(sum(plan.lengths) == len(plan.tokens), "as many tokens as the lengths say")
@@ -143,7 +150,8 @@ class FakeExecutor:
             table = list(plan.blocks[plan.block_offsets[index] : plan.block_offsets[index + 1]])
             end = plan.starts[index] + plan.lengths[index]
             require(
-                len(table) == -(-end // self.block_size), "the block table covers 0 .. start + length - 1"
+                len(table) == -(-end // self.block_size),
+                "the block table covers 0 .. start + length - 1",
             )
             require(len(set(table)) == len(table), "a block is twice in one table")
             require(all(0 <= block < self.num_blocks for block in table), "a block out of range")
@@ -155,11 +163,15 @@ class FakeExecutor:
         written: set[int] = set()
         for index, table in enumerate(tables):
             for block in table[plan.starts[index] // self.block_size :]:
-                require(owners.count(block) == 1, f"block {block} is written and owned by two sequences")
+                require(
+                    owners.count(block) == 1, f"block {block} is written and owned by two sequences"
+                )
                 written.add(block)
         self.mover.check_plan(set(owners) - written, written)
 
-    def _sequence(self, plan: StepPlan, index: int, table: list[int], at: int, result: StepResult) -> None:
+    def _sequence(
+        self, plan: StepPlan, index: int, table: list[int], at: int, result: StepResult
+    ) -> None:
         start, length, slot = plan.starts[index], plan.lengths[index], plan.slots[index]
         require(slot in self.slots, f"slot {slot} was never registered")
         context = [self._read(table, position) for position in range(start)]

@@ -1,12 +1,15 @@
-"""`penstock serve` whose ranks fail when they are told to: `python -m tests.fakes.faulty serve MODEL ...`.
+"""`penstock serve` whose ranks fail when they are told to: `python -m tests.fakes.faulty serve
+MODEL ...`.
 
-Everything is real but for one line: before a rank computes a plan, it looks for the file that RANK_FAULT
-names. If that holds its number, it takes the file away and fails in the way that the file says:
+Everything is real but for one line: before a rank computes a plan, it looks for the file that
+RANK_FAULT names. If that holds its number, it takes the file away and fails in the way that the
+file says:
 
 raise    RuntimeError instead of a result
 refuse   its decoder gets another plan than those of the other ranks, one that it cannot compute
 
-The same module is the server, its engine and, by the name that the engine gives its executor, each rank.
+The same module is the server, its engine and, by the name that the engine gives its executor, each
+rank.
 """
 
 from __future__ import annotations
@@ -81,7 +84,9 @@ def main() -> int:
         startup.WORKER = startup.RAY_WORKER = NAME
         return engine.main()
     usual = serve.engine_argv
-    serve.engine_argv = lambda config: [NAME if word == "penstock.engine" else word for word in usual(config)]
+    serve.engine_argv = lambda config: [
+        NAME if word == "penstock.engine" else word for word in usual(config)
+    ]
     return cli.main()
 
 

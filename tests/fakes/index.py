@@ -1,4 +1,6 @@
-"""Which slot holds which block, least recently used first out: the contract of `Index` and nothing clever."""
+"""Which slot holds which block, least recently used first out: the contract of `Index` and nothing
+clever.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class FakeIndex:
         if digest in self.entries:
             return -2
         if not self.free:
-            victims = (d for d, slot in self.entries.items() if d in self.committed and not self.held[slot])
+            victims = (
+                d for d, slot in self.entries.items() if d in self.committed and not self.held[slot]
+            )
             victim = next(victims, None)
             if victim is None:
                 return -1

@@ -1,7 +1,8 @@
-"""Load generators without a network: one plays answers under a virtual clock, one has them recorded.
+"""Load generators without a network: one plays answers under a virtual clock, one has them
+recorded.
 
-`PlayedRun` holds its user to the contract of `LoadRun`: due times ascend, nothing is added after `close`,
-`take` comes after the end.
+`PlayedRun` holds its user to the contract of `LoadRun`: due times ascend, nothing is added after
+`close`, `take` comes after the end.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ def exact(_index: int, body: dict[str, Any]) -> Answer:
     asked = body.get("max_tokens") or body["max_completion_tokens"]
     events = [0.05 + 0.01 * token for token in range(asked)]
     return Answer(
-        events, events[-1], prompt_tokens=len(str(body.get("prompt")).split()), completion_tokens=asked
+        events,
+        events[-1],
+        prompt_tokens=len(str(body.get("prompt")).split()),
+        completion_tokens=asked,
     )
 
 
@@ -80,7 +84,9 @@ class _Request:
 
 
 class PlayedRun:
-    """The clock goes on by what is waited for. `moments` are called when the clock reaches their time."""
+    """The clock goes on by what is waited for. `moments` are called when the clock reaches their
+    time.
+    """
 
     def __init__(
         self,
@@ -135,7 +141,9 @@ class PlayedRun:
             self._advance(moment)
             call()
         self._advance(until)
-        return (self._closed or self._stopped) and not self._open and self._next == len(self._requests)
+        return (
+            (self._closed or self._stopped) and not self._open and self._next == len(self._requests)
+        )
 
     def _advance(self, until: float) -> None:
         limit = self.target["max_concurrency"] or math.inf
@@ -190,14 +198,20 @@ class PlayedRun:
                 answer.status if request.answer else 0
                 for answer, request in zip(answers, played, strict=True)
             ],
-            **{name: [getattr(a, name) for a in whole] for name in CODES if name.endswith("_tokens")},
+            **{
+                name: [getattr(a, name) for a in whole]
+                for name in CODES
+                if name.endswith("_tokens")
+            },
             "event_counts": [len(request.events) for request in played],
             "event_times": [moment for request in played for moment in request.events],
             "text_events": [len(request.events) for request in played],
             "failure": [request.failure for request in played],
             "detail": [answer.detail for answer in answers],
             "finish": ["" if request.failure else "length" for request in played],
-            "text": ["x" * len(request.events) if self.target["keep_text"] else "" for request in played],
+            "text": [
+                "x" * len(request.events) if self.target["keep_text"] else "" for request in played
+            ],
         }
         ends = [request.ended for request in played if not math.isnan(request.ended)]
         return {**as_taken(columns), "duration": max(ends, default=0.0), "cpu_s": 0.0}

@@ -1,8 +1,8 @@
 """Tiers without bytes: what a mover would carry are the cells of `FakeExecutor`.
 
-A load of the wrong thing therefore changes the output, or reads a cell that nobody computed; what the
-contract of `Transfer` forbids is refused at once. Nothing moves by itself: the test says what is answered,
-and how.
+A load of the wrong thing therefore changes the output, or reads a cell that nobody computed; what
+the contract of `Transfer` forbids is refused at once. Nothing moves by itself: the test says what
+is answered, and how.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class Waiting:
 
 
 class FakeMover:
-    """`cells` are those of the executor. `slots` are blocks of RAM; `tiers[n]` is what tier n + 1 has, by the
-    digest of a chunk's last block and its number of blocks. With `auto`, all is answered as it is asked.
+    """`cells` are those of the executor. `slots` are blocks of RAM; `tiers[n]` is what tier n + 1
+    has, by the digest of a chunk's last block and its number of blocks. With `auto`, all is
+    answered as it is asked.
     """
 
     def __init__(
@@ -79,7 +80,8 @@ class FakeMover:
         lent = written & set(+self.storing)
         require(not lent, f"blocks {sorted(lent)} are written to while they are stored")
 
-    # What the test says -----------------------------------------------------------------------------
+    # What the test says
+    # -----------------------------------------------------------------------------
 
     @property
     def waiting(self) -> list[Transfer]:
@@ -132,7 +134,8 @@ class FakeMover:
             tier.clear()
         self.slots = [None] * len(self.slots)
 
-    # Movement -----------------------------------------------------------------------------------------
+    # Movement
+    # -----------------------------------------------------------------------------------------
 
     def _move(self, transfer: Transfer) -> Moved:
         if transfer.kind == TransferKind.PROBE:
@@ -163,7 +166,9 @@ class FakeMover:
         tier, name = self.tiers[transfer.tier - 1], (transfer.keys, len(transfer.blocks))
         if transfer.kind == TransferKind.STORE:
             contents = tuple(self._read(block) for block in transfer.blocks)
-            require(tier.get(name, contents) == contents, f"{name} is stored twice with other contents")
+            require(
+                tier.get(name, contents) == contents, f"{name} is stored twice with other contents"
+            )
             tier[name] = contents
             return True
         self._write(transfer.blocks, tier.get(name))
@@ -174,20 +179,25 @@ class FakeMover:
         require(None not in cells, f"block {block} is stored and not all of it was computed")
         return cells
 
-    def _write(self, blocks: array[int] | tuple[int, ...], contents: tuple[Cells, ...] | None) -> None:
+    def _write(
+        self, blocks: array[int] | tuple[int, ...], contents: tuple[Cells, ...] | None
+    ) -> None:
         """None: of a load that failed, the contents are unspecified."""
         for index, block in enumerate(blocks):
             cells = contents[index] if contents else (None,) * self.block_size
             self.cells[block * self.block_size : (block + 1) * self.block_size] = cells
 
-    # The contract -------------------------------------------------------------------------------------
+    # The contract
+    # -------------------------------------------------------------------------------------
 
     def _check(self, transfer: Transfer) -> None:
         require(transfer.id == self._last + 1, f"transfer {transfer.id} follows {self._last}")
         self._last = transfer.id
         require(not transfer.ids, "only CANCEL has ids")
         stored = transfer.kind == TransferKind.STORE and transfer.tier != RAM
-        require(stored or not (transfer.parent or transfer.cost_us), "only stores by name have a cost")
+        require(
+            stored or not (transfer.parent or transfer.cost_us), "only stores by name have a cost"
+        )
         if transfer.kind == TransferKind.REMOVE:
             require(len(transfer.keys) >= DIGEST, "names to remove")
             require(len(transfer.keys) % DIGEST == 0, "keys are digests")
@@ -198,7 +208,9 @@ class FakeMover:
         require(0 <= transfer.tier <= len(self.tiers), f"there is no tier {transfer.tier}")
         require(transfer.tier != RAM or bool(self.slots), "there is no RAM tier")
         if transfer.kind == TransferKind.PROBE:
-            require(transfer.tier != RAM, "the RAM tier is not probed: the engine knows what it has")
+            require(
+                transfer.tier != RAM, "the RAM tier is not probed: the engine knows what it has"
+            )
             require(len(transfer.keys) == DIGEST * len(transfer.counts), "a digest for each chunk")
             return
         self._check_blocks(transfer)
@@ -210,7 +222,9 @@ class FakeMover:
         most = len(self.cells) // self.block_size
         require(all(0 <= block < most for block in blocks), "a block out of range")
         if transfer.tier != RAM:
-            require(len(transfer.keys) == DIGEST and not slots, "a named tier's chunk has one digest")
+            require(
+                len(transfer.keys) == DIGEST and not slots, "a named tier's chunk has one digest"
+            )
             require(len(transfer.parent) in (0, DIGEST), "a parent is a digest")
             return
         require(len(slots) == len(blocks) and not transfer.keys, "a slot for each block of RAM")
@@ -221,7 +235,9 @@ class FakeMover:
         blocks = set(transfer.blocks)
         if transfer.kind == TransferKind.LOAD:
             lent = blocks & (self.loading | set(+self.storing))
-            require(not lent, f"blocks {sorted(lent)} are loaded while they are in another transfer")
+            require(
+                not lent, f"blocks {sorted(lent)} are loaded while they are in another transfer"
+            )
             self.loading |= blocks
             self._write(transfer.blocks, None)
         elif transfer.kind == TransferKind.STORE:
@@ -235,7 +251,9 @@ class FakeMover:
             self.storing.subtract(transfer.blocks)
 
     def _cancel(self, ids: array[int]) -> None:
-        for each in [each for each in self.waiting if each.id in ids and each.tier not in self.stalled]:
+        for each in [
+            each for each in self.waiting if each.id in ids and each.tier not in self.stalled
+        ]:
             self._waiting[each.id].failure = ""
             self.complete(each.id)
 

@@ -1,4 +1,6 @@
-"""A server that counts tokens, behind the benchmark's `Fetch`, and a maker of prompts without any server."""
+"""A server that counts tokens, behind the benchmark's `Fetch`, and a maker of prompts without any
+server.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +11,15 @@ from penstock.bench.prompts.server import as_messages
 
 
 def tokens_of(text: str, split: frozenset[str] = frozenset()) -> list[int]:
-    """A token for each word, another one at the beginning than after a space; two for words in `split`."""
+    """A token for each word, another one at the beginning than after a space; two for words in
+    `split`.
+    """
     tokens = []
     for place, word in enumerate(text.split(" ")):
         parts = [word[:1], word[1:]] if word in split else [word]
         tokens += [
-            crc32(f"{'' if place == 0 and n == 0 else ' '}{part}".encode()) for n, part in enumerate(parts)
+            crc32(f"{'' if place == 0 and n == 0 else ' '}{part}".encode())
+            for n, part in enumerate(parts)
         ]
     return tokens
 
@@ -40,14 +45,20 @@ class TokenizingServer:
         if "max_tokens" in body and body["max_tokens"] != 1:
             return Reply(400, "more than a token")
         counted = (
-            self.chat_tokens(body["messages"]) if "messages" in body else self.prompt_tokens(body["prompt"])
+            self.chat_tokens(body["messages"])
+            if "messages" in body
+            else self.prompt_tokens(body["prompt"])
         )
         answer = {"choices": [{"finish_reason": "length"}]}
         return Reply(200, answer | ({"usage": {"prompt_tokens": counted}} if self.usage else {}))
 
     def prompt_tokens(self, prompt: object) -> int:
         """What usage would say of a completion's prompt."""
-        return self.bos + len(tokens_of(prompt, self.split)) if isinstance(prompt, str) else len(prompt)
+        return (
+            self.bos + len(tokens_of(prompt, self.split))
+            if isinstance(prompt, str)
+            else len(prompt)
+        )
 
     def chat_tokens(self, messages: Sequence[Mapping[str, object]]) -> int:
         return sum(self.template + len(tokens_of(str(m["content"]), self.split)) for m in messages)

@@ -1,7 +1,8 @@
-"""A rank without a model, run as `python -P -m tests.fakes.worker`: the real process around `FakeExecutor`.
+"""A rank without a model, run as `python -P -m tests.fakes.worker`: the real process around
+`FakeExecutor`.
 
-Its shard says how it fails: `{"how": "raise", "step": 2}`, and `tiers` what goes wrong with those. It has a
-named tier and RAM slots; what is asked of them is done at once.
+Its shard says how it fails: `{"how": "raise", "step": 2}`, and `tiers` what goes wrong with those.
+It has a named tier and RAM slots; what is asked of them is done at once.
 """
 
 from __future__ import annotations

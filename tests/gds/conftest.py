@@ -24,6 +24,8 @@ def kvikio_works(tmp_path_factory: pytest.TempPathFactory) -> None:
     except OSError:
         library = tmp_path_factory.mktemp("driver") / DRIVER
         source = Path(__file__).with_name("driver.c")
-        subprocess.run(["cc", "-shared", "-fPIC", f"-Wl,-soname,{DRIVER}", "-o", library, source], check=True)
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", f"-Wl,-soname,{DRIVER}", "-o", library, source], check=True
+        )
         # From now on the loader knows a library of this name.
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)

@@ -61,7 +61,9 @@ def opened(kvikio_works: None) -> Iterator[Open]:
 
 
 class Device:
-    """Memory that says it is a device's. The driver says it is not, so kvikio moves it as the host's."""
+    """Memory that says it is a device's. The driver says it is not, so kvikio moves it as the
+    host's.
+    """
 
     def __init__(self, content: bytes, readonly: bool = False) -> None:
         self._memory = ctypes.create_string_buffer(content, len(content))
@@ -85,7 +87,9 @@ def content(part: Part, block: int) -> bytes:
 
 
 def store(parts: DirectParts, part: Part = PART) -> None:
-    parts.store(part, [bytearray(content(part, block)) for block in range(part.blocks)]).result(HANG)
+    parts.store(part, [bytearray(content(part, block)) for block in range(part.blocks)]).result(
+        HANG
+    )
 
 
 def fetch(parts: DirectParts, part: Part = PART, extent: int = EXTENT) -> list[bytes]:
@@ -160,7 +164,9 @@ def test_memory_of_a_device_is_summed_in_pieces(
 
 def test_many_parts_move_at_once(tmp_path: Path, opened: Open) -> None:
     parts = opened(tmp_path)
-    many = [Part(bytes([digest]) * 32, 3, head, (0, 2)) for digest in range(20) for head in range(2)]
+    many = [
+        Part(bytes([digest]) * 32, 3, head, (0, 2)) for digest in range(20) for head in range(2)
+    ]
     stores = [parts.store(part, [bytearray(content(part, b)) for b in range(3)]) for part in many]
     for stored in stores:
         stored.result(HANG)
@@ -221,7 +227,9 @@ def test_a_store_that_fails_leaves_no_file(tmp_path: Path, opened: Open) -> None
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["identity.json"]
 
 
-def test_a_full_disk_is_known_as_one(tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_known_as_one(
+    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(moving: list[Any]) -> int:
         for future in moving:
             future.get()

@@ -1,5 +1,5 @@
-"""Which pieces of a prefix are found where, and which of them are loaded: small cases by hand, and a search
-that shows that nothing which the rule leaves out would have been there sooner.
+"""Which pieces of a prefix are found where, and which of them are loaded: small cases by hand, and
+a search that shows that nothing which the rule leaves out would have been there sooner.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from penstock.kv_tiers.rates import Rates
 from penstock.kv_tiers.shape import Shape
 
 WORSE = 2.0
-"""Times as long as the best of all choices: pieces of several tiers by turns are chosen run by run."""
+"""Times as long as the best of all choices: pieces of several tiers by turns are chosen run by run.
+"""
 
 DIGESTS = [bytes([at]) * 32 for at in range(64)]
 
@@ -115,7 +116,9 @@ def test_compute_time_is_learned_with_its_growth() -> None:
         positions = tokens * (start + tokens // 2)
         learned.computed(tokens, positions, 2e-4 * tokens + 3e-8 * positions)
     assert learned.compute_seconds(0, 256) == pytest.approx(2e-4 * 256, rel=0.05)
-    assert learned.compute_seconds(10_000, 256) == pytest.approx(256 * (2e-4 + 3e-8 * 10_128), rel=0.05)
+    assert learned.compute_seconds(10_000, 256) == pytest.approx(
+        256 * (2e-4 + 3e-8 * 10_128), rel=0.05
+    )
     learned.computed(4, 40, 99.0)
     assert learned.compute_seconds(0, 256) < 1.0, "a step of decodes says nothing"
 
@@ -134,7 +137,8 @@ def test_fast_tiers_load_all_and_compute_nothing() -> None:
 
 
 def test_slow_tiers_load_the_end() -> None:
-    # A chunk of 64 tokens takes 0.64 s to compute and 0.4 s to load: both end at about the same time.
+    # A chunk of 64 tokens takes 0.64 s to compute and 0.4 s to load: both end at about the same
+    # time.
     choice = choose(all_pieces(8), [0, 0], rates(1e-2, 5e3), shape(16))
     assert not choice.awaited
     chosen = choice.meanwhile
@@ -176,8 +180,8 @@ def seconds(
     backlog: list[int],
     known: Rates,
 ) -> float:
-    """Until all is there: each tier loads what is awaited and then the rest from the end, some at once, and
-    what is not loaded is computed, or is when computing comes before its load has begun.
+    """Until all is there: each tier loads what is awaited and then the rest from the end, some at
+    once, and what is not loaded is computed, or is when computing comes before its load has begun.
     """
     sizes, begin, there = list(backlog), {}, {}
     under_way: dict[int, list[float]] = {}
@@ -198,8 +202,8 @@ def seconds(
 
 @pytest.mark.parametrize("seed", range(400))
 def test_no_other_choice_is_much_better(seed: int) -> None:
-    """All choices there are, played through for up to eight pieces of three tiers, some with a queue. What is
-    chosen takes no longer than computing, and hardly longer than the best.
+    """All choices there are, played through for up to eight pieces of three tiers, some with a
+    queue. What is chosen takes no longer than computing, and hardly longer than the best.
     """
     rng = Random(seed)
     known = Rates([TierKind.RAM, TierKind.DISK, TierKind.REMOTE], 10 ** rng.uniform(-4, -1))
@@ -215,7 +219,8 @@ def test_no_other_choice_is_much_better(seed: int) -> None:
     took = seconds(pieces, choice.awaited, chosen, backlog, known)
     assert took <= known.compute_seconds(0, len(pieces) * 64) * (1 + 1e-9)
     every = [
-        [piece for at, piece in enumerate(pieces) if subset >> at & 1] for subset in range(1 << len(pieces))
+        [piece for at, piece in enumerate(pieces) if subset >> at & 1]
+        for subset in range(1 << len(pieces))
     ]
     best = min(
         seconds(pieces, loaded[:count], loaded, backlog, known)

@@ -1,4 +1,6 @@
-"""The index of the RAM tier from Python: against an LRU cache in plain Python, its calls and its refusals."""
+"""The index of the RAM tier from Python: against an LRU cache in plain Python, its calls and its
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class LeastRecent:
         self._kept: OrderedDict[bytes, None] = OrderedDict()
 
     def serve(self, digests: Sequence[bytes]) -> int:
-        found = next((at for at, digest in enumerate(digests) if digest not in self._kept), len(digests))
+        found = next(
+            (at for at, digest in enumerate(digests) if digest not in self._kept), len(digests)
+        )
         for digest in reversed(digests[: self._slots]):
             self._kept[digest] = None
             self._kept.move_to_end(digest)
@@ -109,7 +113,8 @@ def test_what_is_held_or_pinned_stays() -> None:
     assert index.stats()["crowded"] == 2
     with pytest.raises(ValueError, match="4 pinned blocks, 2 are allowed"):
         index.pin(chain(1, 2))
-    # Forgotten while a load reads it: not found any more, and nobody else's until the load has ended.
+    # Forgotten while a load reads it: not found any more, and nobody else's until the load has
+    # ended.
     assert index.remove(chain(1, 2)) == 2
     assert index.lookup(chain(1, 2)) == []
     assert index.admit(chain(1, 1), [1.0]) == [-1]

@@ -53,9 +53,9 @@ def test_a_seed_repeats_and_choices_differ(llm: LLM) -> None:
 
 def test_a_stop_text_is_cut_off_and_named(llm: LLM) -> None:
     whole = llm.generate(PROMPTS[0], GREEDY)[0].outputs[0].text
-    stopped = llm.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=12, stop=[" Paris"]))[
-        0
-    ].outputs[0]
+    stopped = llm.generate(
+        PROMPTS[0], SamplingParams(temperature=0, max_tokens=12, stop=[" Paris"])
+    )[0].outputs[0]
     assert stopped.text == whole[: whole.index(" Paris")]
     assert (stopped.finish_reason, stopped.stop_reason) == ("stop", " Paris")
 
@@ -82,7 +82,9 @@ def test_each_request_is_handed_over_when_its_last_choice_has_ended(llm: LLM) ->
 def test_a_request_that_ends_at_a_stop_text_is_handed_over_once(llm: LLM) -> None:
     seen: list[str] = []
     params = SamplingParams(temperature=0, n=2, max_tokens=12, stop=[" Paris"])
-    llm.generate(PROMPTS[0], params, on_end=lambda ended: seen.append(ended.outputs[0].finish_reason))
+    llm.generate(
+        PROMPTS[0], params, on_end=lambda ended: seen.append(ended.outputs[0].finish_reason)
+    )
     assert seen == ["stop"]
 
 

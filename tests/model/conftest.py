@@ -44,10 +44,14 @@ GgufLoader = Callable[..., ModelInfo]
 
 @pytest.fixture
 def load_hf(tmp_path: Path) -> HfLoader:
-    """`load_hf({key: value}, file={...})`: CONFIG with keys changed (None removes), and other JSON files."""
+    """`load_hf({key: value}, file={...})`: CONFIG with keys changed (None removes), and other JSON
+    files.
+    """
 
     def load(changes: Mapping[str, object] | None = None, **files: object) -> ModelInfo:
-        config = {key: value for key, value in {**CONFIG, **(changes or {})}.items() if value is not None}
+        config = {
+            key: value for key, value in {**CONFIG, **(changes or {})}.items() if value is not None
+        }
         for name, contents in {"config": config, **files}.items():
             (tmp_path / f"{name}.json").write_text(json.dumps(contents))
         (tmp_path / "model.safetensors").touch()
@@ -58,13 +62,24 @@ def load_hf(tmp_path: Path) -> HfLoader:
 
 @pytest.fixture
 def load_gguf(tmp_path: Path) -> GgufLoader:
-    """`load_gguf({key: value}, {tensor: shape})`: METADATA and SHAPES with these changed (None removes)."""
+    """`load_gguf({key: value}, {tensor: shape})`: METADATA and SHAPES with these changed (None
+    removes).
+    """
 
     def load(
-        changes: Mapping[str, object] | None = None, tensors: Mapping[str, list[int] | None] | None = None
+        changes: Mapping[str, object] | None = None,
+        tensors: Mapping[str, list[int] | None] | None = None,
     ) -> ModelInfo:
-        metadata = {key: value for key, value in {**METADATA, **(changes or {})}.items() if value is not None}
-        shapes = {name: shape for name, shape in {**SHAPES, **(tensors or {})}.items() if shape is not None}
+        metadata = {
+            key: value
+            for key, value in {**METADATA, **(changes or {})}.items()
+            if value is not None
+        }
+        shapes = {
+            name: shape
+            for name, shape in {**SHAPES, **(tensors or {})}.items()
+            if shape is not None
+        }
         file = tmp_path / "model.gguf"
         file.write_bytes(b"GGUF")
         rows = [(name, "F32", shape) for name, shape in shapes.items()]

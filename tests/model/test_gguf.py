@@ -79,7 +79,12 @@ REFUSALS: list[tuple[dict[str, object], dict[str, list[int] | None], str, str]] 
     ({"general.architecture": None}, {}, "general.architecture is missing", ""),
     ({"llama.expert_count": 8}, {}, "llama.expert_count = 8", "dense"),
     ({"llama.block_count": None}, {}, "llama.block_count is missing", ""),
-    ({"llama.attention.head_count": [6, 6, 6]}, {}, "llama.attention.head_count = [6, 6, 6]", "an integer"),
+    (
+        {"llama.attention.head_count": [6, 6, 6]},
+        {},
+        "llama.attention.head_count = [6, 6, 6]",
+        "an integer",
+    ),
     ({"llama.attention.head_count_kv": 5}, {}, "llama.attention.head_count_kv = 5", "divisor"),
     ({"llama.attention.value_length": 8}, {}, "llama.attention.value_length = 8", "16"),
     ({"llama.rope.dimension_count": 8}, {}, "llama.rope.dimension_count = 8", "whole head"),
@@ -92,7 +97,12 @@ REFUSALS: list[tuple[dict[str, object], dict[str, list[int] | None], str, str]] 
         "rope factors",
     ),
     ({}, {"token_embd.weight": None}, "token_embd.weight must be a matrix", ""),
-    ({"tokenizer.ggml.eos_token_id": 1000}, {}, "tokenizer.ggml.eos_token_id = 1000", "from 0 to 999"),
+    (
+        {"tokenizer.ggml.eos_token_id": 1000},
+        {},
+        "tokenizer.ggml.eos_token_id = 1000",
+        "from 0 to 999",
+    ),
 ]
 
 

@@ -52,7 +52,12 @@ def test_tied_embeddings_have_no_head(load_hf: Any) -> None:
 
 def test_attention_bias_of_llama_is_on_all_four(load_hf: Any) -> None:
     layer = load_hf({"attention_bias": True}).names.layer
-    assert [role for role in layer if role.endswith("_bias")] == ["q_bias", "k_bias", "v_bias", "o_bias"]
+    assert [role for role in layer if role.endswith("_bias")] == [
+        "q_bias",
+        "k_bias",
+        "v_bias",
+        "o_bias",
+    ]
     assert layer["o_bias"] == "model.layers.{i}.self_attn.o_proj.bias"
 
 
@@ -66,7 +71,11 @@ def test_head_dim_and_kv_heads_have_defaults(load_hf: Any) -> None:
     [
         ({"rope_theta": None}, 1e4, None),
         ({"rope_scaling": {"type": "linear", "factor": 4}}, 5e4, LinearScaling(4.0)),
-        ({"rope_scaling": {"rope_type": "llama3", **LLAMA3}}, 5e4, Llama3Scaling(8.0, 1.0, 4.0, 8192)),
+        (
+            {"rope_scaling": {"rope_type": "llama3", **LLAMA3}},
+            5e4,
+            Llama3Scaling(8.0, 1.0, 4.0, 8192),
+        ),
         (
             {"rope_scaling": {"rope_type": "llama3", "type": "?", **LLAMA3}},
             5e4,
@@ -81,7 +90,9 @@ def test_head_dim_and_kv_heads_have_defaults(load_hf: Any) -> None:
         ({"rope_parameters": {"rope_theta": 3.0}, "rope_scaling": {"type": "yarn"}}, 3.0, None),
     ],
 )
-def test_rope_spellings(load_hf: Any, changes: dict[str, object], theta: float, scaling: object) -> None:
+def test_rope_spellings(
+    load_hf: Any, changes: dict[str, object], theta: float, scaling: object
+) -> None:
     rope = load_hf(changes).spec.rope
     assert rope.theta == theta
     assert rope.scaling == scaling
@@ -104,16 +115,25 @@ FULL, SLIDING = "full_attention", "sliding_attention"
     ("changes", "windows"),
     [
         ({"use_sliding_window": False, "sliding_window": 64}, None),
-        ({"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2}, (None, None, 64)),
+        (
+            {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2},
+            (None, None, 64),
+        ),
         ({"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 3}, None),
         (
-            {"use_sliding_window": True, "sliding_window": 64, "layer_types": [SLIDING, FULL, SLIDING]},
+            {
+                "use_sliding_window": True,
+                "sliding_window": 64,
+                "layer_types": [SLIDING, FULL, SLIDING],
+            },
             (64, None, 64),
         ),
     ],
 )
 @pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Qwen3ForCausalLM"])
-def test_qwen_windows(load_hf: Any, architecture: str, changes: dict[str, object], windows: object) -> None:
+def test_qwen_windows(
+    load_hf: Any, architecture: str, changes: dict[str, object], windows: object
+) -> None:
     assert load_hf({"architectures": [architecture], **changes}).spec.attention.windows == windows
 
 
@@ -133,7 +153,11 @@ def test_qwen3_has_norms_and_its_own_head_size(load_hf: Any) -> None:
 
 
 REFUSALS = [
-    ({"architectures": ["GPT2LMHeadModel"]}, "architectures = ['GPT2LMHeadModel']", "Qwen3ForCausalLM"),
+    (
+        {"architectures": ["GPT2LMHeadModel"]},
+        "architectures = ['GPT2LMHeadModel']",
+        "Qwen3ForCausalLM",
+    ),
     ({"architectures": None}, "architectures = None", "LlamaForCausalLM"),
     ({"hidden_act": "gelu"}, "hidden_act = 'gelu'", "silu"),
     ({"hidden_act": None}, "hidden_act = None", "silu"),
@@ -144,7 +168,11 @@ REFUSALS = [
     ),
     ({"num_local_experts": 8}, "num_local_experts = 8", "dense"),
     ({"mlp_bias": True}, "mlp_bias = True", "false"),
-    ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "rope_scaling.rope_type = 'yarn'", "llama3"),
+    (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4}},
+        "rope_scaling.rope_type = 'yarn'",
+        "llama3",
+    ),
     ({"rope_scaling": {"type": "dynamic", "factor": 4}}, "rope_scaling.type = 'dynamic'", "linear"),
     ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor is missing", ""),
     ({"rope_scaling": {"type": "linear", "factor": 0}}, "rope_scaling.factor = 0", "from 1e-06"),
@@ -170,7 +198,11 @@ REFUSALS = [
     ({"head_dim": 15}, "head_dim = 15", "even"),
     ({"rms_norm_eps": 0}, "rms_norm_eps = 0", "a number"),
     ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes'", "true or false"),
-    ({"architectures": ["MistralForCausalLM"], "sliding_window": -1}, "sliding_window = -1", "integer"),
+    (
+        {"architectures": ["MistralForCausalLM"], "sliding_window": -1},
+        "sliding_window = -1",
+        "integer",
+    ),
     (
         {
             "architectures": ["Qwen2ForCausalLM"],

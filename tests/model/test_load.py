@@ -12,7 +12,13 @@ ADDED = {"7": {"content": "<|end|>"}, "8": {"content": "<s>"}}
 
 def test_generation_defaults(load_hf: Any) -> None:
     assert load_hf().generation == GenerationDefaults()
-    full = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05, "min_p": 0.0}
+    full = {
+        "temperature": 0.6,
+        "top_k": 20,
+        "top_p": 0.95,
+        "repetition_penalty": 1.05,
+        "min_p": 0.0,
+    }
     assert load_hf(generation_config=full).generation == GenerationDefaults(
         temperature=0.6, top_k=20, top_p=0.95, not_applied=(("repetition_penalty", 1.05),)
     )
@@ -42,7 +48,9 @@ def test_the_tokenizers_own_end_token_stops_too(load_hf: Any) -> None:
 
 def test_ids_of_named_tokens_may_be_in_tokenizer_json(load_hf: Any) -> None:
     added = ["<|end|>", {"content": "<|end|>", "id": "x"}, {"content": "<|end|>", "id": 11}]
-    tokens = load_hf(tokenizer_config={"eos_token": "<|end|>"}, tokenizer={"added_tokens": added}).tokens
+    tokens = load_hf(
+        tokenizer_config={"eos_token": "<|end|>"}, tokenizer={"added_tokens": added}
+    ).tokens
     assert tokens.eos == 11
 
 
@@ -107,7 +115,9 @@ def test_code_beside_the_weights_stays_unread(load_hf: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["llama", "llama3", "mistral", "qwen2", "qwen3"])
-def test_tiny_checkpoints_give_the_specs_that_the_decoder_is_tested_with(repository: Path, name: str) -> None:
+def test_tiny_checkpoints_give_the_specs_that_the_decoder_is_tested_with(
+    repository: Path, name: str
+) -> None:
     fixtures = repository / "tests" / "fixtures"
     info = load_model(fixtures / "tiny" / name)
     expected = json.loads((fixtures / "specs" / f"{name}.json").read_text())

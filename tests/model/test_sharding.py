@@ -82,11 +82,18 @@ def test_no_other_cut_of_the_heads_has_a_faster_slowest_rank(
 
 
 @given(st.integers(1, 12), st.integers(1, 9), st.integers(1, 200), st.integers(16, 500))
-def test_every_part_is_there_once_and_none_is_empty(heads: int, tp: int, inner: int, vocab: int) -> None:
+def test_every_part_is_there_once_and_none_is_empty(
+    heads: int, tp: int, inner: int, vocab: int
+) -> None:
     spec = replace(with_heads(heads, heads), mlp=Mlp(intermediate=inner), vocab=vocab)
     tp = min(tp, heads, inner)
     grid = plan_grid(spec, tp, min(3, spec.layers))
-    for cuts, whole in ((grid.heads, heads), (grid.mlp, inner), (grid.vocab, vocab), (grid.layers, 30)):
+    for cuts, whole in (
+        (grid.heads, heads),
+        (grid.mlp, inner),
+        (grid.vocab, vocab),
+        (grid.layers, 30),
+    ):
         assert (cuts[0], cuts[-1]) == (0, whole)
         assert min(sizes(cuts)) >= 1
     if inner >= 32 * tp:

@@ -1,5 +1,5 @@
-"""The block-hash rule once more, in plain Python: from the text in `crates/prefix` and the paper on BLAKE3
-(O'Connor, Aumasson, Neves, Wilcox-O'Hearn, 2020). The golden vectors are made with it.
+"""The block-hash rule once more, in plain Python: from the text in `crates/prefix` and the paper on
+BLAKE3 (O'Connor, Aumasson, Neves, Wilcox-O'Hearn, 2020). The golden vectors are made with it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,11 @@ def _hash(key: Sequence[int], message: bytes, mode: int) -> bytes:
     blocks = [message[at : at + _BLOCK] for at in range(0, len(message), _BLOCK)] or [b""]
     value = list(key)
     for number, block in enumerate(blocks):
-        flags = mode | (_START if number == 0 else 0) | (_END | _ROOT if number == len(blocks) - 1 else 0)
+        flags = (
+            mode
+            | (_START if number == 0 else 0)
+            | (_END | _ROOT if number == len(blocks) - 1 else 0)
+        )
         value = _compress(value, block, flags)
     return struct.pack("<8I", *value)
 

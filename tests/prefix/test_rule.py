@@ -9,12 +9,16 @@ import pytest
 
 from tests.prefix import reference
 
-_native = pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+_native = pytest.importorskip(
+    "penstock._native", reason="the extension is not built: run `make install`"
+)
 
 
 @pytest.fixture(scope="module")
 def golden(repository: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((repository / "tests/golden/prefix/chain.json").read_text())
+    document: dict[str, Any] = json.loads(
+        (repository / "tests/golden/prefix/chain.json").read_text()
+    )
     return document
 
 

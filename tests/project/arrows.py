@@ -1,7 +1,8 @@
-"""Which room may import which: the table of ARCHITECTURE.md, in the form that test_arrows.py checks.
+"""Which room may import which: the table of ARCHITECTURE.md, in the form that test_arrows.py
+checks.
 
-A room's entry names everything it may import from Penstock besides itself. A new room needs an entry here and
-a line in ARCHITECTURE.md; a new arrow needs a reason there.
+A room's entry names everything it may import from Penstock besides itself. A new room needs an
+entry here and a line in ARCHITECTURE.md; a new arrow needs a reason there.
 """
 
 # Crates, by directory under crates/.
@@ -61,12 +62,25 @@ PYTHON: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-# Rooms that call the compiled extension. The scheduler gets what it needs handed in and runs without it.
-NATIVE = {"bench", "cli", "engine", "executor", "gds", "kv_tiers", "llm", "model", "ranks", "worker"}
+# Rooms that call the compiled extension. The scheduler gets what it needs handed in and runs
+# without it.
+NATIVE = {
+    "bench",
+    "cli",
+    "engine",
+    "executor",
+    "gds",
+    "kv_tiers",
+    "llm",
+    "model",
+    "ranks",
+    "worker",
+}
 
 # Third-party packages of the base install and the rooms that may import them.
 BASE: dict[str, set[str]] = {"yaml": {"config"}}
-# Those of extras and the rooms that may import them, inside a function: all else works without them.
+# Those of extras and the rooms that may import them, inside a function: all else works without
+# them.
 EXTRAS: dict[str, set[str]] = {
     "huggingface_hub": {"cli", "model"},
     "kvikio": {"gds"},

@@ -14,13 +14,21 @@ PREFIX = "penstock-"
 def crate_dependencies(manifest: Path) -> set[str]:
     """Penstock crates that a crate links, dev-dependencies left out (a test may use anything)."""
     data = tomllib.loads(manifest.read_text())
-    return {name.removeprefix(PREFIX) for name in data.get("dependencies", {}) if name.startswith(PREFIX)}
+    return {
+        name.removeprefix(PREFIX)
+        for name in data.get("dependencies", {})
+        if name.startswith(PREFIX)
+    }
 
 
 def imported_modules(path: Path) -> Iterator[tuple[str, bool]]:
-    """Dotted names that a file imports, each with whether that happens when the file itself is imported."""
+    """Dotted names that a file imports, each with whether that happens when the file itself is
+    imported.
+    """
     parsed = ast.parse(path.read_text())
-    functions = (n for n in ast.walk(parsed) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    functions = (
+        n for n in ast.walk(parsed) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
     deferred = {id(inner) for function in functions for inner in ast.walk(function)}
     for node in ast.walk(parsed):
         if isinstance(node, ast.Import):
@@ -36,7 +44,9 @@ def imported_modules(path: Path) -> Iterator[tuple[str, bool]]:
 
 def test_every_crate_has_an_entry_and_keeps_to_it() -> None:
     crates = {path.parent.name: path for path in (tree.REPOSITORY / "crates").glob("*/Cargo.toml")}
-    assert set(crates) == set(arrows.RUST), "tests/project/arrows.py and crates/ name different rooms"
+    assert set(crates) == set(arrows.RUST), (
+        "tests/project/arrows.py and crates/ name different rooms"
+    )
     foreign = {name: crate_dependencies(path) - arrows.RUST[name] for name, path in crates.items()}
     assert not {name: extra for name, extra in foreign.items() if extra}
 
@@ -46,7 +56,9 @@ def test_the_table_has_no_cycle() -> None:
         settled: set[str] = set()
         while len(settled) < len(table):
             ready = {name for name, below in table.items() if below <= settled} - settled
-            assert ready, f"these rooms import each other in a circle: {sorted(set(table) - settled)}"
+            assert ready, (
+                f"these rooms import each other in a circle: {sorted(set(table) - settled)}"
+            )
             settled |= ready
 
 
@@ -54,7 +66,9 @@ def test_python_rooms_import_only_what_lies_below_them() -> None:
     wrong = []
     for path in tree.package_sources():
         here = tree.room(path)
-        assert here in arrows.PYTHON, f"{tree.relative(path)}: no entry for {here} in tests/project/arrows.py"
+        assert here in arrows.PYTHON, (
+            f"{tree.relative(path)}: no entry for {here} in tests/project/arrows.py"
+        )
         allowed = arrows.PYTHON[here] | arrows.OPEN | {here}
         for name, _ in imported_modules(path):
             top, _, rest = name.partition(".")

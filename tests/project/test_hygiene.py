@@ -54,9 +54,13 @@ def test_only_the_config_room_reads_the_environment() -> None:
         for line in reads_environment(path)
     ]
     shipped = (
-        path for path in tree.sources(".rs") if "/src/" in tree.relative(path) and path.stem != "testing"
+        path
+        for path in tree.sources(".rs")
+        if "/src/" in tree.relative(path) and path.stem != "testing"
     )
-    wrong += [tree.relative(path) for path in shipped if RUST_ENVIRONMENT.search(tree.shipped_rust(path))]
+    wrong += [
+        tree.relative(path) for path in shipped if RUST_ENVIRONMENT.search(tree.shipped_rust(path))
+    ]
     assert not wrong
 
 
@@ -82,7 +86,9 @@ def test_no_path_of_a_particular_machine_is_tracked() -> None:
 
 def test_nothing_is_left_unfinished() -> None:
     sources = {
-        name: text for name, text in texts().items() if name.endswith((".py", ".rs", ".sh", "Makefile"))
+        name: text
+        for name, text in texts().items()
+        if name.endswith((".py", ".rs", ".sh", "Makefile"))
     }
     assert not [name for name, text in sources.items() if UNFINISHED.search(text)]
 
@@ -91,4 +97,6 @@ def test_constraints_are_exact_and_name_no_index() -> None:
     lines = (tree.REPOSITORY / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert pins
-    assert not [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][A-Za-z0-9.]*", pin)]
+    assert not [
+        pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][A-Za-z0-9.]*", pin)
+    ]

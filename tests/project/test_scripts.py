@@ -33,7 +33,9 @@ def summary(repository: Path, log: Path, report: Path) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_summary_adds_both_languages_and_fails_on_a_failure(repository: Path, tmp_path: Path) -> None:
+def test_summary_adds_both_languages_and_fails_on_a_failure(
+    repository: Path, tmp_path: Path
+) -> None:
     (tmp_path / "cargo.log").write_text(CARGO)
     (tmp_path / "pytest.xml").write_text(JUNIT)
     done = summary(repository, tmp_path / "cargo.log", tmp_path / "pytest.xml")
@@ -91,7 +93,8 @@ def test_prerequisites_name_what_is_missing(
 
 
 @pytest.mark.parametrize(
-    ("version", "accepted"), [("1.88.0", False), ("1.89.0", True), ("1.100.2", True), ("2.0.0", True)]
+    ("version", "accepted"),
+    [("1.88.0", False), ("1.89.0", True), ("1.100.2", True), ("2.0.0", True)],
 )
 def test_prerequisites_compare_versions_as_numbers(
     repository: Path, tmp_path: Path, version: str, accepted: bool

@@ -12,12 +12,16 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "python/penstock"
-RUST_FUNCTION = re.compile(r'^( *)(?:pub(?:\([^)]*\))? )?(?:(?:const|async|unsafe|extern "C") )*fn (\w+)')
+RUST_FUNCTION = re.compile(
+    r'^( *)(?:pub(?:\([^)]*\))? )?(?:(?:const|async|unsafe|extern "C") )*fn (\w+)'
+)
 TEST_MODULE = re.compile(r"^#\[cfg\(test\)\]", re.MULTILINE)
 
 
 class Function(NamedTuple):
-    """A function or method: where it is and how many lines it takes, signature and docstring included."""
+    """A function or method: where it is and how many lines it takes, signature and docstring
+    included.
+    """
 
     where: str
     lines: int
@@ -30,7 +34,9 @@ def tracked() -> tuple[Path, ...]:
         command = ["git", "-C", str(REPOSITORY), "ls-files", "-z"]
         listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"not a git checkout, so it is unknown which files belong to the project: {error}")
+        pytest.skip(
+            f"not a git checkout, so it is unknown which files belong to the project: {error}"
+        )
     paths = (REPOSITORY / name for name in listed.split("\0") if name)
     return tuple(path for path in paths if path.is_file())
 
@@ -66,7 +72,9 @@ def python_functions(path: Path) -> Iterator[Function]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
-            yield Function(f"{relative(path)}:{node.lineno} {node.name}", node.end_lineno - node.lineno + 1)
+            yield Function(
+                f"{relative(path)}:{node.lineno} {node.name}", node.end_lineno - node.lineno + 1
+            )
 
 
 def rust_functions(path: Path) -> Iterator[Function]:
@@ -84,10 +92,14 @@ def rust_functions(path: Path) -> Iterator[Function]:
 
 
 def _rust_length(lines: list[str], indent: str) -> int:
-    """Lines up to the end of the function that begins in `lines[0]`; 0 for a declaration without a body."""
+    """Lines up to the end of the function that begins in `lines[0]`; 0 for a declaration without a
+    body.
+    """
     for count, line in enumerate(lines, start=1):
         if line == indent + "}" or (count == 1 and line.endswith("}")):
             return count
-        if line.endswith(";") and line.startswith((indent + ")", indent + "fn ", indent + "unsafe fn ")):
+        if line.endswith(";") and line.startswith(
+            (indent + ")", indent + "fn ", indent + "unsafe fn ")
+        ):
             return 0
     return 0

@@ -21,7 +21,9 @@ LONG = 30.0
 def streams() -> tuple[Stream, Stream]:
     listener = StreamListener("127.0.0.1:0", KEY)
     found: list[Stream] = []
-    caller = threading.Thread(target=lambda: found.append(Stream.connect(listener.address, KEY, LONG)))
+    caller = threading.Thread(
+        target=lambda: found.append(Stream.connect(listener.address, KEY, LONG))
+    )
     caller.start()
     accepted = listener.accept(LONG)
     caller.join()
@@ -77,7 +79,9 @@ def test_silence_is_an_end() -> None:
     assert len(ends.reasons) == 1
 
 
-@pytest.mark.parametrize("end", [lambda stream: stream.end(), lambda stream: stream.send(b"x" * (LIMIT + 1))])
+@pytest.mark.parametrize(
+    "end", [lambda stream: stream.end(), lambda stream: stream.send(b"x" * (LIMIT + 1))]
+)
 def test_an_end_wakes_whoever_waits(end: Callable[[Stream], None]) -> None:
     here, there = streams()
     line = Line(here, LIMIT, LONG, ignore)

@@ -15,7 +15,9 @@ EOS = 0
 IDENTITY = b"i" * 32
 
 
-def make_request(request_id: int, prompt: list[int], max_tokens: int = 4, **options: object) -> Request:
+def make_request(
+    request_id: int, prompt: list[int], max_tokens: int = 4, **options: object
+) -> Request:
     request_fields = {
         name: options.pop(name) for name in ("read_prefix_cache", "cache_salt") if name in options
     }
@@ -46,7 +48,9 @@ class Ending:
 
 
 class World:
-    """`clock` counts steps. `in_flight` plans may be outstanding at once, as many as `stages` unless told."""
+    """`clock` counts steps. `in_flight` plans may be outstanding at once, as many as `stages`
+    unless told.
+    """
 
     def __init__(
         self,
@@ -65,10 +69,18 @@ class World:
     ) -> None:
         self.now = 0.0
         self.limits = Limits(
-            max_num_seqs, budget, max_model_len, max_queue, vocab, frozenset({EOS}), stages or in_flight
+            max_num_seqs,
+            budget,
+            max_model_len,
+            max_queue,
+            vocab,
+            frozenset({EOS}),
+            stages or in_flight,
         )
         self.pool = BlockPool(num_blocks)
-        cache = PrefixCache(self.pool, block_size, IDENTITY, hash_chain, hash_root) if prefix else None
+        cache = (
+            PrefixCache(self.pool, block_size, IDENTITY, hash_chain, hash_root) if prefix else None
+        )
         self.scheduler = Scheduler(self.limits, self.pool, cache, block_size, lambda: self.now)
         self.executor = FakeExecutor(
             num_blocks=num_blocks,

@@ -1,4 +1,6 @@
-"""The scheduler's promises under random arrivals, cancellations, pool sizes, budgets and shared prefixes."""
+"""The scheduler's promises under random arrivals, cancellations, pool sizes, budgets and shared
+prefixes.
+"""
 
 from __future__ import annotations
 

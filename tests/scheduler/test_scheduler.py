@@ -14,7 +14,9 @@ def lengths(plan: StepPlan | None) -> list[int]:
     return list(plan.lengths)
 
 
-def long_answer(request_id: int, prompt: list[int], max_tokens: int = 30, **options: object) -> Request:
+def long_answer(
+    request_id: int, prompt: list[int], max_tokens: int = 30, **options: object
+) -> Request:
     return make_request(request_id, prompt, max_tokens, ignore_eos=True, **options)
 
 
@@ -40,7 +42,9 @@ def test_decodes_come_first_and_chunks_take_what_is_left() -> None:
 
 def test_registrations_come_with_the_first_step_only() -> None:
     world = World(budget=32)
-    world.add(long_answer(1, PROMPT, temperature=0.5, top_k=3, top_p=0.9, seed=11, choice=2, logprobs=4))
+    world.add(
+        long_answer(1, PROMPT, temperature=0.5, top_k=3, top_p=0.9, seed=11, choice=2, logprobs=4)
+    )
     first, second = world.step(), world.step()
     assert first is not None
     assert second is not None

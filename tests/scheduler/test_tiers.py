@@ -1,5 +1,6 @@
-"""A prefix that lies in a tier is loaded, and never changes the output: hits, parts of hits, losses, stalls,
-cancellation and random traffic, on tiers whose contents are the fake executor's cells.
+"""A prefix that lies in a tier is loaded, and never changes the output: hits, parts of hits,
+losses, stalls, cancellation and random traffic, on tiers whose contents are the fake executor's
+cells.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ class TierWorld(World):
     """A world with tiers. `auto` answers every transfer at once; else `move` says when."""
 
     def __init__(
-        self, *, named: int = 1, ram_slots: int = 0, auto: bool = True, per_token: float = 1.0, **options: int
+        self,
+        *,
+        named: int = 1,
+        ram_slots: int = 0,
+        auto: bool = True,
+        per_token: float = 1.0,
+        **options: int,
     ) -> None:
         super().__init__(block_size=BLOCK, **options)  # type: ignore[arg-type]
         limits = self.limits
@@ -43,12 +50,16 @@ class TierWorld(World):
         shape = Shape(BLOCK, 4 * BLOCK, CHUNK, limits.max_num_batched_tokens)
         stats = [TierStats("ram", TierKind.RAM)]
         stats += [TierStats(f"disk:{at}", TierKind.DISK) for at in range(named)]
-        self.tiers = TierCache(self.pool, self.executor, self.index, shape, stats, lambda: self.now / 100)
+        self.tiers = TierCache(
+            self.pool, self.executor, self.index, shape, stats, lambda: self.now / 100
+        )
         self.tiers.rates._a = per_token
         self.scheduler.tiers = self.tiers
 
     def finish(self, request: Request) -> int:
-        """Tokens computed for a request that is alone in this world; it gets what it would get in another."""
+        """Tokens computed for a request that is alone in this world; it gets what it would get in
+        another.
+        """
         before = self.executor.computed
         self.add(request)
         self.run()
@@ -62,7 +73,9 @@ class TierWorld(World):
         assert (ending.tokens, ending.finish) == expected, f"request {request.id}"
 
     def keep(self, tokens: list[int], **options: object) -> None:
-        """A request of before, the first: the tiers have what was computed for it, the pool has not."""
+        """A request of before, the first: the tiers have what was computed for it, the pool has
+        not.
+        """
         request = make_request(1, tokens, **options)  # type: ignore[arg-type]
         self.add(request)
         while self.scheduler.has_requests():
@@ -173,7 +186,9 @@ def test_a_salt_is_forgotten_in_all_tiers_and_the_others_are_not() -> None:
     group = hash_root(IDENTITY, b"", b"one")[:4]
     assert world.tiers.clear(group) == 6, "blocks in RAM"
     world.settle()
-    assert all(tier and not any(name[0].startswith(group) for name in tier) for tier in world.mover.tiers)
+    assert all(
+        tier and not any(name[0].startswith(group) for name in tier) for tier in world.mover.tiers
+    )
     assert world.finish(make_request(2, prompt(100), max_tokens=1, cache_salt=b"one")) == 100
     assert world.finish(make_request(3, prompt(100), max_tokens=1, cache_salt=b"two")) == 4
 
@@ -276,7 +291,9 @@ def test_nobody_waits_for_ever_behind_another_s_load_that_stalls() -> None:
     world.mover.settle()
     world.mover.stall(1)
     world.step()
-    assert len(world.asked(TransferKind.LOAD)) == LOADS, "those of the first, and none of the second"
+    assert len(world.asked(TransferKind.LOAD)) == LOADS, (
+        "those of the first, and none of the second"
+    )
     world.run()
     for request in requests:
         world.check_output(request)
@@ -352,7 +369,9 @@ def test_preemption_parks_in_ram(closed: bool) -> None:
     world = TierWorld(named=0, ram_slots=64, num_blocks=10, max_num_seqs=2)
     assert world.index is not None
     world.index.closed = closed
-    requests = [make_request(at, prompt(60, seed=at), max_tokens=60, ignore_eos=True) for at in (1, 2)]
+    requests = [
+        make_request(at, prompt(60, seed=at), max_tokens=60, ignore_eos=True) for at in (1, 2)
+    ]
     for request in requests:
         world.add(request)
     world.run()
@@ -361,12 +380,16 @@ def test_preemption_parks_in_ram(closed: bool) -> None:
     for request in requests:
         world.check_output(request)
     assert world.tiers.counts.tiers[RAM].loaded_bytes > 0
-    assert world.executor.computed < 240 + BLOCK * 2 * stats.preemptions, "at most a block is computed again"
+    assert world.executor.computed < 240 + BLOCK * 2 * stats.preemptions, (
+        "at most a block is computed again"
+    )
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_traffic(seed: int) -> None:
-    """Hits, evictions, cancellations, late answers out of order, stalls, losses of tiers, small pools."""
+    """Hits, evictions, cancellations, late answers out of order, stalls, losses of tiers, small
+    pools.
+    """
     rng = Random(seed)
     world = TierWorld(
         named=rng.choice([0, 1, 2]),
@@ -385,7 +408,9 @@ def test_random_traffic(seed: int) -> None:
     requests: dict[int, Request] = {}
     for request_id in range(1, 25):
         family = rng.choice(families)
-        tokens = family[: rng.randrange(1, len(family) + 1)] + prompt(rng.randrange(0, 20), seed=request_id)
+        tokens = family[: rng.randrange(1, len(family) + 1)] + prompt(
+            rng.randrange(0, 20), seed=request_id
+        )
         salt = rng.choice([b"", b"", b"salt"])
         request = make_request(request_id, tokens, max_tokens=rng.randrange(1, 30), cache_salt=salt)
         requests[request_id] = request
@@ -429,7 +454,9 @@ def _disturb(world: TierWorld, rng: Random, last: int) -> None:
 
 
 def test_a_tier_that_does_not_answer_is_waited_for_once() -> None:
-    """The second prompt waits as long as an answer is worth to it, which is less than the first waited."""
+    """The second prompt waits as long as an answer is worth to it, which is less than the first
+    waited.
+    """
     world = TierWorld(auto=False, per_token=1e-3)
     world.mover.stall(1)
     waited = []
@@ -455,10 +482,14 @@ def test_answers_of_a_slow_tier_are_waited_for_as_long_as_they_are_worth() -> No
     world.tiers.rates.probed(1, 1.0)
     assert patience(0) == pytest.approx(0.05 * 8 * BLOCK * 1e-3)
     world.tiers.rates.probed(1, 1.0)
-    assert patience(6) == pytest.approx(0.05 * 2 * BLOCK * 1e-3), "what the pool has is not computed"
+    assert patience(6) == pytest.approx(0.05 * 2 * BLOCK * 1e-3), (
+        "what the pool has is not computed"
+    )
     for _ in range(20):
         world.tiers.rates.probed(1, 0.0)
-    assert patience(0) == pytest.approx(0.05), "half of that for one that is quick, in case it has stopped"
+    assert patience(0) == pytest.approx(0.05), (
+        "half of that for one that is quick, in case it has stopped"
+    )
     for _ in range(20):
         world.tiers.rates.probed(1, 0.008)
     world.tiers.rates._a = 1.0

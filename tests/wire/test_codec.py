@@ -45,7 +45,9 @@ from penstock.wire import (
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
 F32 = st.floats(width=32, allow_nan=False)
-ROWS = st.lists(st.tuples(F32, U32, st.lists(st.tuples(U32, F32), max_size=3)), min_size=1, max_size=3)
+ROWS = st.lists(
+    st.tuples(F32, U32, st.lists(st.tuples(U32, F32), max_size=3)), min_size=1, max_size=3
+)
 
 
 @st.composite
@@ -70,7 +72,9 @@ def step_outputs(draw: st.DrawFn) -> StepOutputs:
         logprobs=draw(st.dictionaries(rows, ROWS, max_size=n)),
         prompt_logprobs=draw(st.dictionaries(rows, ROWS, max_size=n)),
         errors=draw(st.dictionaries(rows, st.text(), max_size=n)),
-        tier_tokens={row: TierTokens(count // 2, 0, count // 4) for row, count in enumerate(cached_tokens)},
+        tier_tokens={
+            row: TierTokens(count // 2, 0, count // 4) for row, count in enumerate(cached_tokens)
+        },
     )
 
 
@@ -90,7 +94,9 @@ PARAMS = st.builds(
     ignore_eos=st.booleans(),
     stop_token_ids=st.lists(U32, max_size=4).map(tuple),
 )
-PROMPTS = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=20).map(lambda ids: array("i", ids))
+PROMPTS = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=20).map(
+    lambda ids: array("i", ids)
+)
 REQUESTS = st.builds(
     Request,
     id=U64,
@@ -161,7 +167,9 @@ def test_more_tokens_from_tiers_than_cached_ones_are_refused() -> None:
     outputs.tier_tokens[0] = TierTokens(32, 0, 17)
     outputs.finish[0], outputs.stop_tokens[0] = 0, -1
     body = encode(Step(1, EngineStats(), outputs=outputs))[5:]
-    with pytest.raises(FrameError, match=f"tier tokens at byte {len(body) - 12}: 49 is not allowed"):
+    with pytest.raises(
+        FrameError, match=f"tier tokens at byte {len(body) - 12}: 49 is not allowed"
+    ):
         decode_engine_frame(0x20, body)
 
 
@@ -221,7 +229,9 @@ def test_requests_survive(request: Request) -> None:
 
 
 @given(
-    st.lists(STEPS | st.builds(Stage, st.text(), st.floats(allow_nan=False), st.text()), max_size=4),
+    st.lists(
+        STEPS | st.builds(Stage, st.text(), st.floats(allow_nan=False), st.text()), max_size=4
+    ),
     st.randoms(),
 )
 def test_frames_survive_any_cut(frames: list[Step | Stage], cuts: random.Random) -> None:
@@ -235,7 +245,10 @@ def test_frames_survive_any_cut(frames: list[Step | Stage], cuts: random.Random)
     assert read == frames
 
 
-@given(st.sampled_from([1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x22, 0x77]), st.binary(max_size=300))
+@given(
+    st.sampled_from([1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x22, 0x77]),
+    st.binary(max_size=300),
+)
 def test_any_bytes_are_read_or_refused(kind: int, body: bytes) -> None:
     for decode in (decode_engine_frame, decode_front_frame):
         with suppress(FrameError):
@@ -278,7 +291,9 @@ ADD = encode(REQUEST)[5:]
         ("flags", 56, b"\x04"),
     ],
 )
-def test_a_request_outside_the_ranges_is_refused_by_name(field: str, offset: int, damage: bytes) -> None:
+def test_a_request_outside_the_ranges_is_refused_by_name(
+    field: str, offset: int, damage: bytes
+) -> None:
     body = ADD[:offset] + damage + ADD[offset + len(damage) :]
     with pytest.raises(FrameError) as caught:
         decode_front_frame(0x10, body)
@@ -292,7 +307,9 @@ def test_another_version_is_refused_before_the_rest_is_read() -> None:
 
 
 def test_absurd_counts_are_refused() -> None:
-    with pytest.raises(FrameError, match="field ids at byte 4: 34359738360 bytes are needed, 8 are left"):
+    with pytest.raises(
+        FrameError, match="field ids at byte 4: 34359738360 bytes are needed, 8 are left"
+    ):
         decode_front_frame(0x11, b"\xff" * 4 + bytes(8))
 
 

@@ -54,12 +54,18 @@ def ends(tmp_path: Path) -> Iterator[tuple[Connection, socket.socket]]:
         connection.close(0)
 
 
-def test_frames_arrive_in_order_and_requests_are_stamped(ends: tuple[Connection, socket.socket]) -> None:
+def test_frames_arrive_in_order_and_requests_are_stamped(
+    ends: tuple[Connection, socket.socket],
+) -> None:
     connection, front = ends
     request = Request(4, array("i", [1]), SamplingParams())
     front.sendall(encode(request) + encode(Cancel((4,))) + encode(Shutdown()))
     received = connection.poll(5)
-    assert received == [Request(4, array("i", [1]), SamplingParams(), arrived=12.5), Cancel((4,)), Shutdown()]
+    assert received == [
+        Request(4, array("i", [1]), SamplingParams(), arrived=12.5),
+        Cancel((4,)),
+        Shutdown(),
+    ]
     assert connection.poll(0) == []
 
 
@@ -101,7 +107,9 @@ def test_a_slow_reader_does_not_block_sending(ends: tuple[Connection, socket.soc
 
 
 def test_two_sides_that_only_send_do_not_deadlock(ends: tuple[Connection, socket.socket]) -> None:
-    """The front door reads nothing until all it says is taken, while the engine has too many unsent bytes."""
+    """The front door reads nothing until all it says is taken, while the engine has too many unsent
+    bytes.
+    """
     connection, front = ends
     sent_by_front = 20
     reader = FrameReader(decode_engine_frame)
@@ -139,7 +147,9 @@ def test_close_sends_the_rest(ends: tuple[Connection, socket.socket]) -> None:
     assert received[-1] == Fatal("the last word")
 
 
-def test_close_gives_up_on_a_front_door_that_does_not_read(ends: tuple[Connection, socket.socket]) -> None:
+def test_close_gives_up_on_a_front_door_that_does_not_read(
+    ends: tuple[Connection, socket.socket],
+) -> None:
     connection, _ = ends
     connection.send(BIG_STEP)
     started = time.monotonic()
@@ -147,7 +157,9 @@ def test_close_gives_up_on_a_front_door_that_does_not_read(ends: tuple[Connectio
     assert time.monotonic() - started < 5
 
 
-def test_the_end_of_the_front_door_is_noticed_by_every_call(ends: tuple[Connection, socket.socket]) -> None:
+def test_the_end_of_the_front_door_is_noticed_by_every_call(
+    ends: tuple[Connection, socket.socket],
+) -> None:
     connection, front = ends
     front.close()
     with pytest.raises(ConnectionClosed):

@@ -130,7 +130,9 @@ FRAMES: dict[str, EngineFrame | FrontFrame] = {
         miss_curve=[(2**30, 0.75), (2**40, 0.0)],
     ),
     "kv": KvCommand(BIG_ID, KvAction.PIN, array("i", [1, 49151, 2_147_483_647]), b"tenant\x00\xff"),
-    "kv_reply": KvReply(BIG_ID, KvOutcome.REFUSED, "half of the RAM tier is pinned – unpin something first"),
+    "kv_reply": KvReply(
+        BIG_ID, KvOutcome.REFUSED, "half of the RAM tier is pinned – unpin something first"
+    ),
 }
 ENGINE_FRAMES = (Hello, Stage, Ready, Fatal, Step, TierReport, KvReply)
 

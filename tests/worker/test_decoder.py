@@ -15,11 +15,19 @@ from penstock.worker.tiers import mover_options
 
 
 def config(**texts: str) -> EngineConfig:
-    return resolve({key: Raw("--" + key, (text,)) for key, text in texts.items()}, "m.gguf", "m").engine
+    return resolve(
+        {key: Raw("--" + key, (text,)) for key, text in texts.items()}, "m.gguf", "m"
+    ).engine
 
 
 def fake_decoder() -> Any:
-    facts = {"numerics": "w4/int8", "isa": "avx2", "threads": 2, "fingerprint": bytes(32), "weights_bytes": 7}
+    facts = {
+        "numerics": "w4/int8",
+        "isa": "avx2",
+        "threads": 2,
+        "fingerprint": bytes(32),
+        "weights_bytes": 7,
+    }
     return SimpleNamespace(**facts, stages=[("weights packed", 0.1, "")])
 
 
@@ -42,7 +50,9 @@ def test_the_mover_is_told_of_the_tiers_that_go_by_name(monkeypatch: pytest.Monk
     tiers = TiersConfig(
         (
             TierConfig("ram", size_bytes=1 << 30),
-            TierConfig("disk", size_bytes=1 << 40, path="kv", daily_write_bytes=7, direct="off", quota=0.5),
+            TierConfig(
+                "disk", size_bytes=1 << 40, path="kv", daily_write_bytes=7, direct="off", quota=0.5
+            ),
             TierConfig("disk", size_bytes=1 << 30, path="kv2"),
             TierConfig("redis", url="redis://h:6379/0", ttl_seconds=60),
             TierConfig("object", url="s3://bucket/prefix", options=(("region", "eu"),)),
@@ -51,7 +61,13 @@ def test_the_mover_is_told_of_the_tiers_that_go_by_name(monkeypatch: pytest.Monk
     )
     told = mover_options(replace(config(), tiers=tiers), OpenTiers("c0ffee", 12, 1.0))
     options = {"region": "eu", "aws_secret_access_key": "not in any file or command line"}
-    disk = {"kind": "disk", "path": "kv", "limit_bytes": 1 << 40, "daily_write_bytes": 7, "direct": "off"}
+    disk = {
+        "kind": "disk",
+        "path": "kv",
+        "limit_bytes": 1 << 40,
+        "daily_write_bytes": 7,
+        "direct": "off",
+    }
     other = {
         "kind": "disk",
         "path": "kv2",
@@ -74,5 +90,10 @@ def test_the_mover_is_told_of_the_tiers_that_go_by_name(monkeypatch: pytest.Monk
 
 def test_facts_say_what_was_loaded() -> None:
     facts = decoder.Worker(fake_decoder(), lambda tiers: {}).facts
-    assert (facts.numerics, facts.isa, facts.threads, facts.weights_bytes) == ("w4/int8", "avx2", 2, 7)
+    assert (facts.numerics, facts.isa, facts.threads, facts.weights_bytes) == (
+        "w4/int8",
+        "avx2",
+        2,
+        7,
+    )
     assert facts.stages == (("weights packed", 0.1, ""),)

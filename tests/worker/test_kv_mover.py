@@ -1,4 +1,6 @@
-"""Keys and values that leave a decoder's pool and come back: what is computed with them is the same."""
+"""Keys and values that leave a decoder's pool and come back: what is computed with them is the
+same.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,14 @@ VOCAB = 256
 HANG = 60.0
 PROMPT = [(7 * i + 3) % VOCAB for i in range(40)]
 GREEDY = SlotParams(
-    slot=0, temperature=0.0, top_k=0, top_p=1.0, seed=0, choice=0, logprobs=VOCAB, prompt_logprobs=-1
+    slot=0,
+    temperature=0.0,
+    top_k=0,
+    top_p=1.0,
+    seed=0,
+    choice=0,
+    logprobs=VOCAB,
+    prompt_logprobs=-1,
 )
 
 
@@ -40,7 +49,9 @@ def load(repository: Path, kv_dtype: str = "auto") -> Decoder:
         "isa": None,
     }
     path = str(repository / "tests/fixtures/tiny/llama")
-    return Decoder(json.dumps(specs["spec"]), json.dumps(specs["names"]), [path], json.dumps(options))
+    return Decoder(
+        json.dumps(specs["spec"]), json.dumps(specs["names"]), [path], json.dumps(options)
+    )
 
 
 @pytest.fixture
@@ -119,7 +130,9 @@ def test_what_ram_kept_computes_the_same(repository: Path, kv_dtype: str) -> Non
         assert compute(decoder, [5], 40, [9, 4, 11]) != expected
 
 
-def test_what_a_disk_kept_computes_the_same_in_another_engine(repository: Path, tmp_path: Path) -> None:
+def test_what_a_disk_kept_computes_the_same_in_another_engine(
+    repository: Path, tmp_path: Path
+) -> None:
     first = load(repository)
     with moving(first, disk(tmp_path), slots=0) as mover:
         compute(first, PROMPT, 0, [3, 1, 6])
@@ -249,6 +262,8 @@ def test_a_transfer_that_makes_no_sense_is_an_error(decoder: Decoder) -> None:
         ({"cache": "x", "ram_slots": 1 << 60}, "--kv-tier ram"),
     ],
 )
-def test_what_cannot_be_started_is_named(decoder: Decoder, options: dict[str, object], says: str) -> None:
+def test_what_cannot_be_started_is_named(
+    decoder: Decoder, options: dict[str, object], says: str
+) -> None:
     with pytest.raises(ValueError, match=says):
         KvMover(decoder, json.dumps(options))

@@ -75,7 +75,10 @@ def test_a_plan_that_cannot_be_computed_is_answered_and_the_next_one_is_computed
 
 
 def test_an_unusable_worker_ends_the_loop_after_its_answer() -> None:
-    for error, derived in ((RuntimeError("out of luck"), False), (ConnectionError("rank 0 is gone"), True)):
+    for error, derived in (
+        (RuntimeError("out of luck"), False),
+        (ConnectionError("rank 0 is gone"), True),
+    ):
         script = Script(*plans(3))
         worker = Worker(at2=error)
         assert not serve(script, worker, 1, True)

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::error::Lost;
 use crate::memory::Memory;
 
-/// How long a wait spins. A sum of one row takes some 10 us and a missed sleep costs as much; longer waits belong to others.
+/// How long a wait spins. A sum of one row takes some 10 us and a missed sleep costs as much;
+/// longer waits belong to others.
 const SPIN: Duration = Duration::from_micros(40);
 /// How often a sleeper looks whether the group has been ended.
 const LOOK: Duration = Duration::from_millis(50);
@@ -34,14 +35,16 @@ impl Counter {
     /// Says that everything written before is there, up to `value`.
     pub(crate) fn set(&self, memory: &Memory, value: u32) {
         let (number, sleepers) = self.words(memory);
-        // SeqCst orders the number before the look at the sleepers, as a sleeper counts itself before it looks at the number.
+        // SeqCst orders the number before the look at the sleepers, as a sleeper counts itself
+        // before it looks at the number.
         number.store(value, SeqCst);
         if sleepers.load(SeqCst) > 0 {
             wake(number);
         }
     }
 
-    /// Waits until the number has reached `value`; `rank` owns it. Gives up when the group is ended or after `patience`.
+    /// Waits until the number has reached `value`; `rank` owns it. Gives up when the group is ended
+    /// or after `patience`.
     pub(crate) fn wait(
         &self,
         memory: &Memory,
@@ -81,7 +84,8 @@ fn sleep(word: &AtomicU32, seen: u32) {
         tv_sec: 0,
         tv_nsec: LOOK.as_nanos() as libc::c_long,
     };
-    // SAFETY: the word is valid for the call; the kernel only compares it. Shared between processes, so not FUTEX_PRIVATE.
+    // SAFETY: the word is valid for the call; the kernel only compares it. Shared between
+    // processes, so not FUTEX_PRIVATE.
     unsafe {
         libc::syscall(
             libc::SYS_futex,

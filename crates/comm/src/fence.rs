@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::error::CommError;
 use crate::memory::Memory;
 
-/// A hold on a group or ring that takes no part in it: whoever watches the ranks ends their waits through it when one is lost.
+/// A hold on a group or ring that takes no part in it: whoever watches the ranks ends their waits
+/// through it when one is lost.
 pub struct Fence {
     memory: Memory,
 }

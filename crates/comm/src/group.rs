@@ -1,11 +1,13 @@
-//! Ranks that exchange parts of equal standing: what a sum or a gathering over a tensor-parallel group is made of.
+//! Ranks that exchange parts of equal standing: what a sum or a gathering over a tensor-parallel
+//! group is made of.
 //!
 //! ```text
 //! header | counter of rank 0, 1, ... | rank 0: part even, part odd | rank 1: part even, part odd | ...
 //! ```
 //!
-//! In exchange n every rank fills its part n % 2, raises its counter to n and waits for the others'. Two parts are enough: whoever fills part
-//! n + 2 has seen everybody's n + 1, and a rank raises its counter to n + 1 only when it has read all parts n.
+//! In exchange n every rank fills its part n % 2, raises its counter to n and waits for the
+//! others'. Two parts are enough: whoever fills part n + 2 has seen everybody's n + 1, and a rank
+//! raises its counter to n + 1 only when it has read all parts n.
 
 use std::path::Path;
 use std::time::Duration;
@@ -33,7 +35,8 @@ impl Group {
         Memory::create(path, size(ranks, capacity), &shape(ranks, capacity)).map(drop)
     }
 
-    /// Joins the group at `path` as `rank`. A wait for another rank ends with an error after `patience`.
+    /// Joins the group at `path` as `rank`. A wait for another rank ends with an error after
+    /// `patience`.
     ///
     /// # Errors
     /// No such file, or one of another shape.
@@ -72,7 +75,8 @@ impl Group {
     /// Room for this rank's part of the next exchange; contents are unspecified.
     pub fn part(&mut self) -> &mut [f32] {
         let offset = self.offset(self.rank, self.exchanges.wrapping_add(1));
-        // SAFETY: only this rank writes its parts, and the others have read this one: they raised their counters past its last use.
+        // SAFETY: only this rank writes its parts, and the others have read this one: they raised
+        // their counters past its last use.
         unsafe { self.memory.floats(offset, self.capacity) }
     }
 
@@ -119,7 +123,8 @@ impl Parts<'_> {
             "part of rank {rank}, {len} numbers"
         );
         let offset = group.offset(rank, group.exchanges);
-        // SAFETY: the rank raised its counter after filling the part, and fills it again only after this rank's next exchange.
+        // SAFETY: the rank raised its counter after filling the part, and fills it again only after
+        // this rank's next exchange.
         unsafe { group.memory.floats(offset, len) }
     }
 }

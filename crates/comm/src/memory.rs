@@ -23,7 +23,8 @@ pub(crate) struct Memory {
     len: usize,
 }
 
-// SAFETY: an address range; what several threads or processes touch goes through atomics or the protocol of its user.
+// SAFETY: an address range; what several threads or processes touch goes through atomics or the
+// protocol of its user.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -39,7 +40,8 @@ impl Memory {
             .open(path)
             .and_then(|file| file.set_len(len as u64).map(|()| file));
         let memory = Self::map(path, file, len)?;
-        // SAFETY: the header is inside the mapping, and nobody knows of the file yet who would read it before the creator said so.
+        // SAFETY: the header is inside the mapping, and nobody knows of the file yet who would read
+        // it before the creator said so.
         let header = unsafe { memory.bytes(8, 1024) };
         header[..shape.len()].copy_from_slice(shape.as_bytes());
         memory.atomic(0).store(shape.len() as u32, Release);
@@ -113,14 +115,16 @@ impl Memory {
             offset.is_multiple_of(4) && offset + 4 <= self.len,
             "word outside the mapping"
         );
-        // SAFETY: aligned and inside the mapping, which lives as long as `self`; atomics may be shared.
+        // SAFETY: aligned and inside the mapping, which lives as long as `self`; atomics may be
+        // shared.
         unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(offset).cast()) }
     }
 
     /// `len` bytes at `offset`.
     ///
     /// # Safety
-    /// While the slice lives nobody else writes these bytes, nor reads them if it is written through.
+    /// While the slice lives nobody else writes these bytes, nor reads them if it is written
+    /// through.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8] {
         assert!(
@@ -141,7 +145,8 @@ impl Memory {
             offset.is_multiple_of(4) && offset <= self.len && len <= (self.len - offset) / 4,
             "numbers outside the mapping"
         );
-        // SAFETY: inside the mapping, aligned, any bytes are numbers; exclusive by the caller's promise.
+        // SAFETY: inside the mapping, aligned, any bytes are numbers; exclusive by the caller's
+        // promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset).cast(), len) }
     }
 
@@ -169,7 +174,8 @@ impl Memory {
                 .rev()
                 .find(|&i| reason.is_char_boundary(i))
                 .unwrap_or(0);
-            // SAFETY: only the one who claimed the flag writes the reason, and nobody reads it before the flag is up.
+            // SAFETY: only the one who claimed the flag writes the reason, and nobody reads it
+            // before the flag is up.
             unsafe { self.bytes(REASON, len) }.copy_from_slice(&reason.as_bytes()[..len]);
             self.atomic(FLAG).store(len as u32, Release);
         }

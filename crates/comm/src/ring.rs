@@ -4,8 +4,8 @@
 //! header | counter written | counter read of reader 0, 1, ... | slot 0: u64 length, bytes | slot 1 | ...
 //! ```
 //!
-//! Message n lies in slot n % slots. The writer waits until every reader has read message n - slots; a reader copies message n out or looks at
-//! it in place, then raises its counter.
+//! Message n lies in slot n % slots. The writer waits until every reader has read message n -
+//! slots; a reader copies message n out or looks at it in place, then raises its counter.
 
 use std::path::Path;
 use std::time::Duration;
@@ -57,7 +57,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes the shared memory: `slots` (a power of two) messages of at most `capacity` bytes may be under way to `readers` readers.
+    /// Makes the shared memory: `slots` (a power of two) messages of at most `capacity` bytes may
+    /// be under way to `readers` readers.
     ///
     /// # Errors
     /// The file exists or cannot be made.
@@ -77,7 +78,8 @@ impl Writer {
         .map(drop)
     }
 
-    /// The sending end of the ring at `path`. A wait for readers ends with an error after `patience`.
+    /// The sending end of the ring at `path`. A wait for readers ends with an error after
+    /// `patience`.
     ///
     /// # Errors
     /// No such file, or one of another shape.
@@ -96,7 +98,8 @@ impl Writer {
         })
     }
 
-    /// Sends what `fill` writes: it gets the slot and returns the length. Waits while all slots are under way.
+    /// Sends what `fill` writes: it gets the slot and returns the length. Waits while all slots are
+    /// under way.
     ///
     /// # Errors
     /// A reader is gone, or stayed behind for longer than the patience.
@@ -108,7 +111,8 @@ impl Writer {
                 .wait(&ring.memory, free, reader, self.patience)?;
         }
         let at = ring.slot(next);
-        // SAFETY: all readers are past this slot's last message, and look at it again only when `written` says so.
+        // SAFETY: all readers are past this slot's last message, and look at it again only when
+        // `written` says so.
         let slot = unsafe { ring.memory.bytes(at, 8 + ring.capacity) };
         let (length, body) = slot.split_at_mut(8);
         let len = fill(body).min(ring.capacity);
@@ -172,7 +176,8 @@ impl Reader {
         })
     }
 
-    /// Waits for the next message, lets `look` see it in place, and frees its slot; `None` when none came within `patience`.
+    /// Waits for the next message, lets `look` see it in place, and frees its slot; `None` when
+    /// none came within `patience`.
     ///
     /// # Errors
     /// The ring was ended.
@@ -188,7 +193,8 @@ impl Reader {
             Err(lost) => return Err(lost),
         }
         let at = ring.slot(next);
-        // SAFETY: the writer finished this slot before it raised `written`, and writes it again only when this reader says it has read it.
+        // SAFETY: the writer finished this slot before it raised `written`, and writes it again
+        // only when this reader says it has read it.
         let slot = unsafe { ring.memory.bytes(at, 8 + ring.capacity) };
         let (length, body) = slot.split_at(8);
         let len = length

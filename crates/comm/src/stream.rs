@@ -1,4 +1,5 @@
-//! Messages between ranks on different hosts: a TCP stream that both ends prove to hold the same key for.
+//! Messages between ranks on different hosts: a TCP stream that both ends prove to hold the same
+//! key for.
 //!
 //! ```text
 //! listener -> caller   nonce (32 bytes)
@@ -7,8 +8,9 @@
 //! then, each way       u64 length, body, tag(direction, number, length, body)
 //! ```
 //!
-//! Tags are BLAKE3 keyed with the key of the stream, which is derived from the shared key and both nonces; a message that was changed,
-//! repeated or left out ends the stream. Nothing is encrypted: activations and token ids are readable on the way.
+//! Tags are BLAKE3 keyed with the key of the stream, which is derived from the shared key and both
+//! nonces; a message that was changed, repeated or left out ends the stream. Nothing is encrypted:
+//! activations and token ids are readable on the way.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -60,7 +62,8 @@ impl StreamListener {
         self.listener.local_addr()
     }
 
-    /// The next caller that holds the key. Callers that do not are turned away, and `patience` goes on.
+    /// The next caller that holds the key. Callers that do not are turned away, and `patience` goes
+    /// on.
     ///
     /// # Errors
     /// Nobody came.
@@ -70,7 +73,8 @@ impl StreamListener {
             .ok_or_else(|| Lost::Cut(format!("nobody called within {seconds} s")))
     }
 
-    /// The same, `None` when nobody who holds the key called within `wait`. `patience` is the stream's own.
+    /// The same, `None` when nobody who holds the key called within `wait`. `patience` is the
+    /// stream's own.
     pub fn accept_within(&self, wait: Duration, patience: Duration) -> Option<Stream> {
         let began = Instant::now();
         loop {
@@ -205,7 +209,8 @@ impl Stream {
         Ok(StreamFence { socket })
     }
 
-    /// The sending and the receiving half, for two threads; what has come in part goes to the second.
+    /// The sending and the receiving half, for two threads; what has come in part goes to the
+    /// second.
     ///
     /// # Errors
     /// The system has no more descriptors.
@@ -350,7 +355,8 @@ fn tag(key: &Key, purpose: &str, parts: &[&[u8]]) -> Key {
 /// 32 bytes that nobody can foretell.
 fn nonce() -> [u8; 32] {
     let mut bytes = [0; 32];
-    // The system's generator fails only where there is none at all; a repeated nonce would allow a replay, so that ends the process.
+    // The system's generator fails only where there is none at all; a repeated nonce would allow a
+    // replay, so that ends the process.
     if let Err(e) = getrandom::fill(&mut bytes) {
         panic!("the system gives no random bytes: {e}");
     }

@@ -1,9 +1,12 @@
-//! The sum over a tensor-parallel group in shared memory: how long it takes, one right after another.
+//! The sum over a tensor-parallel group in shared memory: how long it takes, one right after
+//! another.
 //!
-//! `cargo run --release -p penstock-decoder --example allreduce -- DIRECTORY RANKS NUMBERS:TIMES...`
+//! `cargo run --release -p penstock-decoder --example allreduce -- DIRECTORY RANKS
+//! NUMBERS:TIMES...`
 //!
-//! Each rank is a process with one thread, as under the `mp` executor; `DIRECTORY` is in memory (/dev/shm). Rank 0 prints one line of JSON for
-//! each `NUMBERS:TIMES`: that many f32 are summed that many times. Sums are checked once for each size.
+//! Each rank is a process with one thread, as under the `mp` executor; `DIRECTORY` is in memory
+//! (/dev/shm). Rank 0 prints one line of JSON for each `NUMBERS:TIMES`: that many f32 are summed
+//! that many times. Sums are checked once for each size.
 
 use std::path::Path;
 use std::process::{Child, Command};

@@ -24,7 +24,8 @@ use crate::step::{Limits, Registration, StepOutput, StepPlan};
 /// Facts about a loaded decoder.
 #[derive(Clone, Debug)]
 pub struct Info {
-    /// Weight forms, activation form and KV type, for example `w4+w8/int8/kv-bf16`: part of the cache identity.
+    /// Weight forms, activation form and KV type, for example `w4+w8/int8/kv-bf16`: part of the
+    /// cache identity.
     pub numerics: String,
     /// Instruction set in use.
     pub isa: Isa,
@@ -63,7 +64,8 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Waits for the step; `None` when `timeout` passed first (ask again) or the result was already taken.
+    /// Waits for the step; `None` when `timeout` passed first (ask again) or the result was already
+    /// taken.
     ///
     /// # Errors
     /// A plan that breaks the contract, or a forward pass that failed.
@@ -79,7 +81,8 @@ impl Ticket {
 
 /// A loaded model with its KV pool and threads.
 ///
-/// Steps run one after another on the decoder's own thread and its pool; [`Decoder::submit`] returns at once.
+/// Steps run one after another on the decoder's own thread and its pool; [`Decoder::submit`]
+/// returns at once.
 pub struct Decoder {
     info: Info,
     pool: PoolHandle,
@@ -100,7 +103,8 @@ struct Runner {
 }
 
 impl Decoder {
-    /// Opens the checkpoint at `path` (GGUF file or directory), packs its weights and reserves the KV pool.
+    /// Opens the checkpoint at `path` (GGUF file or directory), packs its weights and reserves the
+    /// KV pool.
     ///
     /// # Errors
     /// See [`DecoderError`].

@@ -36,7 +36,8 @@ impl Default for Buffers {
 }
 
 impl Buffers {
-    /// Room for `rows` rows. What belongs to other ranks in `attended` and `inner` is zero from the start and never written.
+    /// Room for `rows` rows. What belongs to other ranks in `attended` and `inner` is zero from the
+    /// start and never written.
     fn ensure(&mut self, model: &Model, rows: usize) {
         let (a, heads) = (&model.spec.attention, &model.heads);
         self.x.ensure(rows * model.spec.hidden);
@@ -57,8 +58,9 @@ struct Step<'a> {
     tables: &'a [i32],
 }
 
-/// Computes `buffers.x`: the residual stream after this rank's last layer, one row for each token of the (checked) plan. A stage that is not
-/// the first begins with what the one before sent; one that is not the last sends on what it has.
+/// Computes `buffers.x`: the residual stream after this rank's last layer, one row for each token
+/// of the (checked) plan. A stage that is not the first begins with what the one before sent; one
+/// that is not the last sends on what it has.
 ///
 /// # Errors
 /// A peer is gone.

@@ -1,4 +1,5 @@
-//! From the residual stream to tokens: which rows need logits, the head, and what is read off each row.
+//! From the residual stream to tokens: which rows need logits, the head, and what is read off each
+//! row.
 
 use penstock_comm::Lost;
 use penstock_kernels::{ActForm, Aligned, Cpu, Logprob, argmax, logprob, sample};
@@ -47,8 +48,8 @@ impl Default for HeadBuffers {
     }
 }
 
-/// Samples and scores what the plan asks for. `slots[slot]` is the registration of each scheduled slot. One rank of the last stage reads the
-/// logits off; what the others return is empty.
+/// Samples and scores what the plan asks for. `slots[slot]` is the registration of each scheduled
+/// slot. One rank of the last stage reads the logits off; what the others return is empty.
 ///
 /// # Errors
 /// A peer is gone.

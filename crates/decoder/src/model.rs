@@ -35,7 +35,8 @@ pub(crate) struct Model {
     pub(crate) attended: Inputs,
     /// What the MLP's down projection reads.
     pub(crate) inner: Inputs,
-    /// This rank's rows of the token embedding, where its stage embeds, and of the head, where it has one; a tied head is the embedding.
+    /// This rank's rows of the token embedding, where its stage embeds, and of the head, where it
+    /// has one; a tied head is the embedding.
     embed: Option<Linear>,
     head: Option<Linear>,
     pub(crate) final_norm: Vec<f32>,
@@ -113,7 +114,8 @@ impl Model {
         linear.filter(|_| has_head)
     }
 
-    /// Writes the embedding of `token` if this rank has it, zeros if another has; `false` where another stage embeds.
+    /// Writes the embedding of `token` if this rank has it, zeros if another has; `false` where
+    /// another stage embeds.
     pub(crate) fn embed(&self, token: usize, out: &mut [f32]) -> bool {
         let (Some(embed), true) = (&self.embed, self.shard.embeds()) else {
             return false;
@@ -240,8 +242,8 @@ impl Loader<'_> {
         Ok(layer)
     }
 
-    /// Packs rows of matrices over the same `k` inputs. With `order`, the first two are queries and keys whose rows are interleaved in heads of
-    /// that size.
+    /// Packs rows of matrices over the same `k` inputs. With `order`, the first two are queries and
+    /// keys whose rows are interleaved in heads of that size.
     fn linear(
         &self,
         parts: &[Rows],
@@ -257,7 +259,8 @@ impl Loader<'_> {
             .iter()
             .any(|f| ActForm::of(*f) != ActForm::of(forms[0]))
         {
-            // Matrices over the same activations must agree on their form: the unquantised ones are brought to 8 bits.
+            // Matrices over the same activations must agree on their form: the unquantised ones are
+            // brought to 8 bits.
             forms
                 .iter_mut()
                 .filter(|f| ActForm::of(**f) != ActForm::Int8)

@@ -8,7 +8,8 @@ const WINDOW: usize = 16 << 10;
 
 /// How parts of the residual stream and of the logits come together.
 ///
-/// Ranks of a tensor-parallel group call the same methods in the same order with the same number of rows.
+/// Ranks of a tensor-parallel group call the same methods in the same order with the same number of
+/// rows.
 pub trait Peers: Send {
     /// `x += linear(acts)`, summed over the group in the order of ranks: all get the same bits.
     ///
@@ -22,8 +23,9 @@ pub trait Peers: Send {
     /// As `add`.
     fn total(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost>;
 
-    /// The outputs of all ranks' `linear` side by side, one row of `out` for each of the `rows` of `acts`, on the rank that reads them off;
-    /// whether this is the one. `cuts` says which columns are whose.
+    /// The outputs of all ranks' `linear` side by side, one row of `out` for each of the `rows` of
+    /// `acts`, on the rank that reads them off; whether this is the one. `cuts` says which columns
+    /// are whose.
     ///
     /// # Errors
     /// As `add`.

@@ -37,7 +37,8 @@ fn scaled(frequency: f32, scaling: Option<&RopeScaling>, stored: Option<f32>) ->
 pub(crate) fn angles(frequencies: &[f32], position: usize, out: &mut [f32]) {
     let (cos, sin) = out.split_at_mut(frequencies.len());
     for ((f, c), s) in frequencies.iter().zip(cos).zip(sin) {
-        // The product is rounded to f32 as in the reference implementations; the functions themselves are exact to f32.
+        // The product is rounded to f32 as in the reference implementations; the functions
+        // themselves are exact to f32.
         let angle = f64::from(position as f32 * f);
         (*c, *s) = (angle.cos() as f32, angle.sin() as f32);
     }

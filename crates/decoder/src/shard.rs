@@ -1,8 +1,10 @@
 //! The part of a decoder that one rank holds.
 //!
-//! Tensor parallel (Shoeybi et al. 2019, Megatron-LM): query heads with their KV heads, columns of the MLP and rows of the vocabulary are cut
-//! between the ranks of a stage; what the attention and the MLP add to the residual stream is summed. Pipeline parallel: every stage has a
-//! range of layers; the first embeds, the last has the head. Cuts need not be even: a KV head whose query heads are on two ranks is on both.
+//! Tensor parallel (Shoeybi et al. 2019, Megatron-LM): query heads with their KV heads, columns of
+//! the MLP and rows of the vocabulary are cut between the ranks of a stage; what the attention and
+//! the MLP add to the residual stream is summed. Pipeline parallel: every stage has a range of
+//! layers; the first embeds, the last has the head. Cuts need not be even: a KV head whose query
+//! heads are on two ranks is on both.
 
 use std::ops::Range;
 
@@ -12,7 +14,8 @@ use serde::Deserialize;
 use crate::error::DecoderError;
 use crate::spec::DecoderSpec;
 
-/// What one rank holds. Cuts are ascending, from 0 to the whole; rank `r` has `cuts[r]..cuts[r + 1]`.
+/// What one rank holds. Cuts are ascending, from 0 to the whole; rank `r` has `cuts[r]..cuts[r +
+/// 1]`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Shard {
@@ -141,8 +144,8 @@ impl Shard {
     }
 }
 
-/// Inputs of a matrix that one rank has, widened to whole groups of 32, because the groups share a scale. The inputs before and after that
-/// belong to others are zero in this rank's activations.
+/// Inputs of a matrix that one rank has, widened to whole groups of 32, because the groups share a
+/// scale. The inputs before and after that belong to others are zero in this rank's activations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Inputs {
     /// Columns of the matrix.

@@ -1,4 +1,5 @@
-//! Tensors of a checkpoint as rows to pack: exact codes where the file has groups of 32, f32 otherwise.
+//! Tensors of a checkpoint as rows to pack: exact codes where the file has groups of 32, f32
+//! otherwise.
 
 use std::ops::Range;
 
@@ -9,7 +10,8 @@ use penstock_kernels::{Form, GROUP, GroupRow, RowSource};
 /// A matrix in a checkpoint.
 pub(crate) struct TensorRows<'a> {
     pub(crate) view: TensorView<'a>,
-    /// Head size, when rows stand in interleaved rotation order and are to be read in half-split order.
+    /// Head size, when rows stand in interleaved rotation order and are to be read in half-split
+    /// order.
     pub(crate) interleaved: Option<usize>,
     /// The first row to read.
     pub(crate) first: usize,
@@ -17,9 +19,11 @@ pub(crate) struct TensorRows<'a> {
     pub(crate) columns: Range<usize>,
 }
 
-/// Row in the file of output feature `row`, when the rows of heads of size `interleaved` stand in interleaved rotation order.
+/// Row in the file of output feature `row`, when the rows of heads of size `interleaved` stand in
+/// interleaved rotation order.
 ///
-/// Half-split order puts the first items of all pairs before the second ones; interleaved order keeps pairs together.
+/// Half-split order puts the first items of all pairs before the second ones; interleaved order
+/// keeps pairs together.
 pub(crate) fn stored_row(row: usize, interleaved: Option<usize>) -> usize {
     let Some(head) = interleaved else { return row };
     let (start, i) = (row / head * head, row % head);

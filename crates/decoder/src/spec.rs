@@ -116,7 +116,8 @@ pub struct WeightNames {
     pub rope_factors: Option<String>,
     /// Tensors of one layer.
     pub layer: LayerNames,
-    /// Query and key rows are stored for interleaved rotation and must be put back into half-split order.
+    /// Query and key rows are stored for interleaved rotation and must be put back into half-split
+    /// order.
     pub rope_rows_interleaved: bool,
 }
 

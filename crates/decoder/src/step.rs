@@ -1,4 +1,5 @@
-//! A step's input and output: flat columns, as the scheduler plans them (see ARCHITECTURE.md, StepPlan).
+//! A step's input and output: flat columns, as the scheduler plans them (see ARCHITECTURE.md,
+//! StepPlan).
 
 use penstock_kernels::{KvClaim, KvPool, Logprob, Sampling};
 
@@ -59,7 +60,8 @@ pub struct StepPlan {
     pub lengths: Vec<i32>,
     /// Token ids, sequence after sequence.
     pub tokens: Vec<i32>,
-    /// The next prompt token at each position, or -1; empty when nobody wants prompt log-probabilities.
+    /// The next prompt token at each position, or -1; empty when nobody wants prompt
+    /// log-probabilities.
     pub targets: Vec<i32>,
     /// 1 = sample after the last token.
     pub sample: Vec<i8>,
@@ -151,7 +153,8 @@ impl StepPlan {
         &table[start / block_size..(start + length).div_ceil(block_size)]
     }
 
-    /// The blocks that the (checked) sequence reads only. What its table names behind the tokens of this step is not touched.
+    /// The blocks that the (checked) sequence reads only. What its table names behind the tokens of
+    /// this step is not touched.
     fn read(&self, i: usize, block_size: usize) -> &[i32] {
         let table = &self.blocks[self.block_offsets[i] as usize..];
         &table[..self.starts[i] as usize / block_size]

@@ -62,8 +62,8 @@ pub enum Pipe {
     Carried,
 }
 
-/// The ends that a caller holds who carries the residual stream between stages: a step takes one message from `before` and leaves one in
-/// `after`.
+/// The ends that a caller holds who carries the residual stream between stages: a step takes one
+/// message from `before` and leaves one in `after`.
 #[derive(Default)]
 pub struct Carried {
     /// For the stage's own `before`.
@@ -75,7 +75,8 @@ pub struct Carried {
 /// A rank's ends of everything, and those that its caller holds.
 ///
 /// # Errors
-/// A file is missing or was made for another shape, a stream could not be opened, or its key is not one.
+/// A file is missing or was made for another shape, a stream could not be opened, or its key is not
+/// one.
 pub fn join(wiring: &Wiring) -> Result<(Local, Carried), CommError> {
     let patience = Duration::try_from_secs_f64(wiring.patience_s).unwrap_or(Duration::MAX);
     let group = |f: &GroupFile| Group::join(&f.path, f.rank, f.ranks, f.capacity, patience);

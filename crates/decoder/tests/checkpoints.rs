@@ -182,7 +182,8 @@ fn specs_that_cannot_be_are_named() {
     assert!(load_error(&biased, &names, &path).contains("q_bias"));
 }
 
-/// Reorders the rows of each head so that the halves of a rotation pair become neighbours, as GGUF stores Llama's queries and keys.
+/// Reorders the rows of each head so that the halves of a rotation pair become neighbours, as GGUF
+/// stores Llama's queries and keys.
 fn interleave(tensor: &mut Stored, head_dim: usize) {
     let rows = tensor.shape[0];
     let size = tensor.bytes.len() / rows;

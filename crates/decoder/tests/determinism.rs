@@ -1,4 +1,5 @@
-//! Same prompt, same seed, same bits: whatever else is in the batch, however the prompt is cut, with any number of threads.
+//! Same prompt, same seed, same bits: whatever else is in the batch, however the prompt is cut,
+//! with any number of threads.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -147,7 +148,8 @@ fn load_smollm2(path: &Path, options: &Options) -> Decoder {
     Decoder::load(&spec.to_string(), &names.to_string(), path, options).unwrap()
 }
 
-/// 32 requests of up to 700 tokens side by side, prompts in chunks, against each alone with its prompt in one piece.
+/// 32 requests of up to 700 tokens side by side, prompts in chunks, against each alone with its
+/// prompt in one piece.
 #[test]
 fn the_default_model_answers_32_requests_as_each_alone() {
     let Some(path) = default_model() else { return };

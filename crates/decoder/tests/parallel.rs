@@ -1,4 +1,5 @@
-//! A decoder cut between ranks, by tensors and by layers, evenly or not, computes what a whole one computes.
+//! A decoder cut between ranks, by tensors and by layers, evenly or not, computes what a whole one
+//! computes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -29,7 +30,8 @@ fn answer(ranks: &impl Compute, set: &Options, reference: &Reference, chunk: usi
     run(ranks, set, &[request], || chunk).remove(0)
 }
 
-/// Largest difference of log-probabilities over all positions and tokens, to logits computed elsewhere.
+/// Largest difference of log-probabilities over all positions and tokens, to logits computed
+/// elsewhere.
 fn distance(answer: &Answer, reference: &Reference) -> f64 {
     let rows = answer.prompt.iter().chain(&answer.logprobs[..1]);
     let mut worst = 0.0f64;
@@ -96,7 +98,8 @@ fn requests(rng: &mut Rng, count: usize) -> Vec<Request> {
     (0..count).map(|_| request()).collect()
 }
 
-/// Quantised weights too: cuts through groups of 32 (the inner width of `llama` is one group) share their scale.
+/// Quantised weights too: cuts through groups of 32 (the inner width of `llama` is one group) share
+/// their scale.
 #[test]
 fn a_batch_on_a_grid_is_each_request_alone_bit_for_bit() {
     for (family, (numerics, kv)) in ["mistral", "qwen2", "llama3", "qwen3", "llama"]
@@ -131,7 +134,8 @@ fn drift(a: &[Answer], b: &[Answer]) -> f64 {
     off.iter().sum::<f64>() / off.len() as f64
 }
 
-/// A group of 32 that a cut goes through is on both sides, each with a scale of its own for its activations: other roundings, not worse ones.
+/// A group of 32 that a cut goes through is on both sides, each with a scale of its own for its
+/// activations: other roundings, not worse ones.
 #[test]
 fn cuts_through_quantised_groups_are_no_further_from_exact_weights() {
     let exact = options(Isa::detect());
@@ -221,7 +225,8 @@ fn plan(tokens: &[i32]) -> StepPlan {
     }
 }
 
-/// A plan that is wrong is an error on every rank and harms nothing; a rank that leaves ends the waits of the others.
+/// A plan that is wrong is an error on every rank and harms nothing; a rank that leaves ends the
+/// waits of the others.
 #[test]
 fn no_rank_waits_for_one_that_cannot_go_on() {
     let set = options(Isa::detect());

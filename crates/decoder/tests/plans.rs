@@ -194,7 +194,8 @@ fn a_lent_block_is_in_no_plan() {
     assert_eq!(step(&decoder, plan()).unwrap(), expected);
 }
 
-/// Readers of a block do not disturb steps that read it, nor does whoever has a block behind the step's tokens.
+/// Readers of a block do not disturb steps that read it, nor does whoever has a block behind the
+/// step's tokens.
 #[test]
 fn a_step_shares_what_it_reads() {
     let decoder = load("mistral", &limits());
@@ -331,7 +332,8 @@ fn nonsense() -> impl Strategy<Value = StepPlan> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
-    /// Whatever a plan holds, the step ends in a result or a refusal; a panic of the forward pass would be `Failed`.
+    /// Whatever a plan holds, the step ends in a result or a refusal; a panic of the forward pass
+    /// would be `Failed`.
     #[test]
     fn no_plan_breaks_the_decoder(plan in prop_oneof![3 => nearly_good(), 1 => nonsense()]) {
         let sequences = plan.slots.len();

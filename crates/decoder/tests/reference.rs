@@ -12,7 +12,8 @@ use penstock_kernels::{Isa, Logprob};
 
 const VOCAB: usize = 256;
 
-/// Log-probabilities of all tokens at every position of the reference's prompt and at its end, and the greedy continuation.
+/// Log-probabilities of all tokens at every position of the reference's prompt and at its end, and
+/// the greedy continuation.
 fn answer(
     decoder: &Decoder,
     options: &Options,
@@ -123,7 +124,8 @@ fn targets_and_ranks_belong_to_the_prompt() {
     );
 }
 
-/// Mean Kullback-Leibler divergence from the reference, and the share of positions where the most likely token is the same.
+/// Mean Kullback-Leibler divergence from the reference, and the share of positions where the most
+/// likely token is the same.
 fn closeness(answer: &Answer, reference: &Reference) -> (f64, f64) {
     let (mut divergence, mut same) = (0.0, 0);
     for (row, logits) in rows(answer).zip(&reference.logits) {
@@ -142,7 +144,8 @@ fn closeness(answer: &Answer, reference: &Reference) -> (f64, f64) {
     (divergence / positions, same as f64 / positions)
 }
 
-/// Random weights are far harder to round than trained ones; the bounds are some twice of what is measured.
+/// Random weights are far harder to round than trained ones; the bounds are some twice of what is
+/// measured.
 #[test]
 fn rounded_weights_stay_near_the_reference() {
     for isa in isas() {

@@ -4,11 +4,12 @@ use std::time::Duration;
 /// How to run and judge one engine.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// Program and arguments of the engine; `{socket}` in any of them becomes the socket's path. `None` starts nothing: an
-    /// engine that somebody else runs connects.
+    /// Program and arguments of the engine; `{socket}` in any of them becomes the socket's path.
+    /// `None` starts nothing: an engine that somebody else runs connects.
     pub argv: Option<Vec<String>>,
     pub socket: SocketPlace,
-    /// An engine from which no STEP came for so long is not healthy; see [`crate::Engine::healthy`].
+    /// An engine from which no STEP came for so long is not healthy; see
+    /// [`crate::Engine::healthy`].
     pub stall_timeout: Duration,
     /// From the start of the process, or from the connection when nothing is started, to READY.
     pub start_timeout: Duration,

@@ -8,7 +8,8 @@ use tokio::task::JoinHandle;
 use crate::loss::Loss;
 use crate::requests::Outbox;
 
-/// One engine's connection. Writing has a task of its own, so that an engine that does not read holds up nobody.
+/// One engine's connection. Writing has a task of its own, so that an engine that does not read
+/// holds up nobody.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: OwnedReadHalf,
@@ -58,7 +59,8 @@ impl Drop for Connection {
     }
 }
 
-/// Ends with the channel or with the first error: the reading side notices the end of the connection too, and reports it.
+/// Ends with the channel or with the first error: the reading side notices the end of the
+/// connection too, and reports it.
 async fn write_all(mut stream: OwnedWriteHalf, mut waiting: UnboundedReceiver<Vec<u8>>) {
     while let Some(mut bytes) = waiting.recv().await {
         while bytes.len() < WRITE_BYTES

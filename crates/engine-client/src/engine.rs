@@ -12,7 +12,8 @@ use crate::{
     CommandError, EngineConfig, EngineState, FleetError, Observer, RequestStream, SubmitError,
 };
 
-/// A handle on one engine. Clones are the same engine; when the last is dropped, the engine is killed and its socket removed.
+/// A handle on one engine. Clones are the same engine; when the last is dropped, the engine is
+/// killed and its socket removed.
 #[derive(Debug, Clone)]
 pub struct Engine {
     handle: Arc<Handle>,
@@ -27,10 +28,12 @@ struct Handle {
 }
 
 impl Engine {
-    /// Makes the socket, starts the engine and goes on in the background; must be called inside a tokio runtime.
+    /// Makes the socket, starts the engine and goes on in the background; must be called inside a
+    /// tokio runtime.
     ///
     /// # Errors
-    /// When the socket cannot be made or `argv` is empty. An engine that does not start shows in [`Engine::state`].
+    /// When the socket cannot be made or `argv` is empty. An engine that does not start shows in
+    /// [`Engine::state`].
     pub fn start(config: EngineConfig) -> Result<Self, FleetError> {
         Self::start_observed(config, Arc::new(()))
     }
@@ -106,15 +109,18 @@ impl Engine {
         self.handle.shared.progress().stats
     }
 
-    /// What the tiers behind the pool did, as of at most about a second ago; `None` when the engine has none or is new.
+    /// What the tiers behind the pool did, as of at most about a second ago; `None` when the engine
+    /// has none or is new.
     pub fn tiers(&self) -> Option<Arc<TierReport>> {
         self.handle.shared.tiers()
     }
 
-    /// Whether the engine is ready and its last STEP, heartbeats included, is at most the stall timeout old; else why not.
+    /// Whether the engine is ready and its last STEP, heartbeats included, is at most the stall
+    /// timeout old; else why not.
     ///
-    /// A stuck engine keeps its requests and its process: it may only be starved or paused, and goes on where it was. Whoever
-    /// watches the health decides whether to wait, to send requests elsewhere or to restart.
+    /// A stuck engine keeps its requests and its process: it may only be starved or paused, and
+    /// goes on where it was. Whoever watches the health decides whether to wait, to send requests
+    /// elsewhere or to restart.
     pub fn healthy(&self) -> Result<(), String> {
         let state = self.handle.shared.state.borrow();
         if state.ready().is_none() {
@@ -138,11 +144,12 @@ impl Engine {
         })
     }
 
-    /// Sends an operator's order about the cache and waits for the engine's reply, for as long as the engine lives. Dropping the
-    /// future leaves the order as it is: the engine may have obeyed.
+    /// Sends an operator's order about the cache and waits for the engine's reply, for as long as
+    /// the engine lives. Dropping the future leaves the order as it is: the engine may have obeyed.
     ///
     /// # Errors
-    /// When no engine is ready, when it is lost before it replies, or when the order breaks the rules of the wire.
+    /// When no engine is ready, when it is lost before it replies, or when the order breaks the
+    /// rules of the wire.
     pub async fn command(&self, order: KvOrder) -> Result<KvReply, CommandError> {
         let shared = &self.handle.shared;
         let answer = shared.requests.command(order)?;
@@ -165,8 +172,9 @@ impl Engine {
         &self.handle.socket_path
     }
 
-    /// Ends the engine and removes its socket: SHUTDOWN, after `timeout` SIGTERM, a second later SIGKILL. An engine that is not
-    /// ready gets SIGTERM at once. Open requests end as cancelled, or as failed when the engine does not end them in time.
+    /// Ends the engine and removes its socket: SHUTDOWN, after `timeout` SIGTERM, a second later
+    /// SIGKILL. An engine that is not ready gets SIGTERM at once. Open requests end as cancelled,
+    /// or as failed when the engine does not end them in time.
     pub async fn shutdown(&self, timeout: Duration) {
         let (done, is_done) = oneshot::channel();
         let stop = Stop {

@@ -1,7 +1,8 @@
-//! The engines behind the front door. Today one local engine process: started, watched, restarted, spoken to over a unix socket.
+//! The engines behind the front door. Today one local engine process: started, watched, restarted,
+//! spoken to over a unix socket.
 //!
-//! [`Engine`] is the handle: its state to watch, requests to submit. A supervisor task owns the process and the connection;
-//! each request's outputs go to its own [`RequestStream`].
+//! [`Engine`] is the handle: its state to watch, requests to submit. A supervisor task owns the
+//! process and the connection; each request's outputs go to its own [`RequestStream`].
 
 mod backoff;
 mod config;

@@ -32,8 +32,9 @@ pub(crate) enum Loss {
 }
 
 impl Loss {
-    /// True when another start would end the same way, provided that no start succeeded so far: the engine itself said that it
-    /// cannot start, ended on its own, or is not the program this front door was made for.
+    /// True when another start would end the same way, provided that no start succeeded so far: the
+    /// engine itself said that it cannot start, ended on its own, or is not the program this front
+    /// door was made for.
     pub(crate) fn is_final_before_ready(&self) -> bool {
         match self {
             Self::Fatal(_) | Self::Malformed(_) | Self::OutOfOrder { .. } | Self::Spawn { .. } => {

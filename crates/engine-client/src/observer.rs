@@ -2,8 +2,9 @@ use std::fmt;
 
 use penstock_wire::{Stage, StepStats};
 
-/// Hears what [`crate::EngineState`] and [`crate::Engine::stats`] may skip: every stage of every start and every step, in order.
-/// Called by the task that reads the engine's connection, so it must not wait.
+/// Hears what [`crate::EngineState`] and [`crate::Engine::stats`] may skip: every stage of every
+/// start and every step, in order. Called by the task that reads the engine's connection, so it
+/// must not wait.
 pub trait Observer: fmt::Debug + Send + Sync {
     /// A stage of the engine's start has ended.
     fn stage(&self, _stage: &Stage) {}

@@ -8,11 +8,12 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// The engine's process, or none when somebody else runs the engine: then it never exits and takes no signal.
+/// The engine's process, or none when somebody else runs the engine: then it never exits and takes
+/// no signal.
 ///
-/// The kernel kills the process when the thread that started it ends (`PR_SET_PDEATHSIG`), so each has a thread of its own,
-/// which lives as long as the process: one of the runtime's threads may go away while the front door lives on.
-/// Dropping kills it.
+/// The kernel kills the process when the thread that started it ends (`PR_SET_PDEATHSIG`), so each
+/// has a thread of its own, which lives as long as the process: one of the runtime's threads may go
+/// away while the front door lives on. Dropping kills it.
 #[derive(Debug)]
 pub(crate) struct EngineProcess {
     running: Option<Running>,
@@ -20,7 +21,8 @@ pub(crate) struct EngineProcess {
 
 #[derive(Debug)]
 struct Running {
-    /// `None` once the process is being reaped: its number may belong to another process from then on.
+    /// `None` once the process is being reaped: its number may belong to another process from then
+    /// on.
     pid: Arc<Mutex<Option<i32>>>,
     exit: watch::Receiver<Option<ExitStatus>>,
 }
@@ -61,7 +63,8 @@ impl EngineProcess {
         }
     }
 
-    /// Ends the process: waits until `deadline` for it to end on its own, then SIGTERM, one second later SIGKILL.
+    /// Ends the process: waits until `deadline` for it to end on its own, then SIGTERM, one second
+    /// later SIGKILL.
     pub(crate) async fn end(&mut self, deadline: Instant) {
         if self.running.is_none() || timeout_at(deadline, self.exited()).await.is_ok() {
             return;
@@ -84,7 +87,8 @@ impl EngineProcess {
         let Some(running) = &self.running else { return };
         let pid = running.pid.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pid) = *pid {
-            // SAFETY: kill touches no memory of ours; the lock keeps `pid` from being reaped, so it is still our child.
+            // SAFETY: kill touches no memory of ours; the lock keeps `pid` from being reaped, so it
+            // is still our child.
             unsafe { libc::kill(pid, signal) };
         }
     }
@@ -125,7 +129,8 @@ fn command(argv: &[String]) -> Command {
     command.args(&argv[1..]);
     // SAFETY: getpid has no preconditions.
     let parent = unsafe { libc::getpid() };
-    // SAFETY: between fork and exec the closure makes system calls only and neither allocates nor locks.
+    // SAFETY: between fork and exec the closure makes system calls only and neither allocates nor
+    // locks.
     unsafe {
         command.pre_exec(move || {
             ignore_interrupts();
@@ -135,7 +140,8 @@ fn command(argv: &[String]) -> Command {
     command
 }
 
-/// Ctrl-C reaches the whole process group; the front door decides when its engine ends. Survives exec.
+/// Ctrl-C reaches the whole process group; the front door decides when its engine ends. Survives
+/// exec.
 fn ignore_interrupts() {
     // SAFETY: SIG_IGN is a valid disposition for SIGINT and installs no handler.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
@@ -143,7 +149,8 @@ fn ignore_interrupts() {
 
 /// Has the kernel kill the calling process when its parent's starting thread ends.
 fn die_with(parent: i32) -> io::Result<()> {
-    // SAFETY: PR_SET_PDEATHSIG takes a signal number and touches no memory; getppid has no preconditions.
+    // SAFETY: PR_SET_PDEATHSIG takes a signal number and touches no memory; getppid has no
+    // preconditions.
     let (set, actual_parent) = unsafe {
         (
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL),
@@ -160,7 +167,8 @@ fn die_with(parent: i32) -> io::Result<()> {
 
 fn wait_without_reaping(pid: i32) {
     loop {
-        // SAFETY: siginfo_t is plain data that waitid overwrites; pid is our own child, not reaped yet.
+        // SAFETY: siginfo_t is plain data that waitid overwrites; pid is our own child, not reaped
+        // yet.
         let result = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             libc::waitid(

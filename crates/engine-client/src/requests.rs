@@ -101,7 +101,8 @@ impl Requests {
         let Some(outbox) = &table.outbox else {
             return Ok(None);
         };
-        // A send fails when the connection has just ended: the supervisor fails what is in the table next.
+        // A send fails when the connection has just ended: the supervisor fails what is in the
+        // table next.
         let _ = outbox.send(frame);
         let (sender, events) = unbounded_channel();
         table.open.insert(id, sender);
@@ -132,7 +133,8 @@ impl Requests {
         Ok(Some(answer))
     }
 
-    /// Hands a reply to whoever waits for it. One that nobody asked for, or waits for any more, is dropped.
+    /// Hands a reply to whoever waits for it. One that nobody asked for, or waits for any more, is
+    /// dropped.
     pub(crate) fn answer(&self, reply: KvReply) {
         if let Some(sender) = self.lock().commands.remove(&reply.id) {
             let _ = sender.send(Ok(reply));
@@ -154,7 +156,8 @@ impl Requests {
         }
     }
 
-    /// Fails every open request and command; new ones are refused until the next [`Requests::attach`].
+    /// Fails every open request and command; new ones are refused until the next
+    /// [`Requests::attach`].
     pub(crate) fn fail_all(&self, reason: &str) {
         let reason: Arc<str> = reason.into();
         let mut table = self.lock();

@@ -13,7 +13,8 @@ use crate::{FleetError, SocketPlace};
 
 pub(crate) const SOCKET_NAME: &str = "engine.sock";
 
-/// The socket that engines connect to, mode 0600. It and the directory made for it are removed on drop.
+/// The socket that engines connect to, mode 0600. It and the directory made for it are removed on
+/// drop.
 #[derive(Debug)]
 pub(crate) struct EngineSocket {
     listener: UnixListener,

@@ -64,14 +64,16 @@ fn make_private(parent: &Path) -> Result<PathBuf, FleetError> {
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = parent.join(format!("penstock-{}-{number}", std::process::id()));
-        // One that exists was left by an earlier process with our number, or made by a stranger: not ours to use.
+        // One that exists was left by an earlier process with our number, or made by a stranger:
+        // not ours to use.
         if make(&dir)? {
             return Ok(dir);
         }
     }
 }
 
-/// Removes the directories of front doors that were killed. Failures leave them where they are: that harms nobody.
+/// Removes the directories of front doors that were killed. Failures leave them where they are:
+/// that harms nobody.
 fn remove_left_over(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let owner = entry.file_name().to_str().and_then(owner);
@@ -99,8 +101,8 @@ fn is_ours(dir: &Path) -> bool {
     fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() == user)
 }
 
-/// The process number may be that of a live process in another container that shares the directory: the lock tells. Only the
-/// socket is removed, and the directory only when nothing else is in it.
+/// The process number may be that of a live process in another container that shares the directory:
+/// the lock tells. Only the socket is removed, and the directory only when nothing else is in it.
 fn remove_if_unlocked(dir: &Path) {
     let Ok(lock) = File::open(dir) else { return };
     if lock.try_lock().is_err() {

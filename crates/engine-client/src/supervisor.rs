@@ -2,9 +2,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_wire::{
-    EngineFrame, FrontFrame, Ready, Shutdown, Step, StepStats, TierReport,
-};
+use penstock_wire::{EngineFrame, FrontFrame, Ready, Shutdown, Step, StepStats, TierReport};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -174,7 +172,8 @@ impl Supervisor {
         self.shared.requests.fail_all(&loss.to_string());
     }
 
-    /// One engine from its start to its end. `process` is left as it is: a lost engine may still run.
+    /// One engine from its start to its end. `process` is left as it is: a lost engine may still
+    /// run.
     async fn run_engine(
         &self,
         process: &mut EngineProcess,
@@ -219,7 +218,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Waits until an engine has connected and is ready. When somebody else starts it, it may connect at any time.
+    /// Waits until an engine has connected and is ready. When somebody else starts it, it may
+    /// connect at any time.
     async fn wait_ready(&self, process: &mut EngineProcess) -> Result<Connection, Loss> {
         let limit = self.config.start_timeout;
         let in_time = if self.config.argv.is_some() {
@@ -287,8 +287,8 @@ impl Supervisor {
     }
 }
 
-/// `work` reads the engine's connection; this also watches its process, and finds the better of the two names for the cause when
-/// both end: a FATAL that was sent, else the exit status.
+/// `work` reads the engine's connection; this also watches its process, and finds the better of the
+/// two names for the cause when both end: a FATAL that was sent, else the exit status.
 async fn or_exit<T>(
     process: &mut EngineProcess,
     work: impl Future<Output = Result<T, Loss>>,

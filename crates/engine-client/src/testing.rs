@@ -97,7 +97,8 @@ impl fmt::Debug for Script {
 }
 
 impl Script {
-    /// `answer` says what happens after each ADD. An answer that ends without a finish leaves its request open until a CANCEL.
+    /// `answer` says what happens after each ADD. An answer that ends without a finish leaves its
+    /// request open until a CANCEL.
     pub fn new(answer: impl Fn(&Add) -> Vec<Action> + Send + Sync + 'static) -> Self {
         Self {
             wire_version: WIRE_VERSION,
@@ -152,7 +153,8 @@ pub struct FakeEngine {
 }
 
 impl FakeEngine {
-    /// Connects to the front door's socket, waiting for it to listen, and starts to follow the script.
+    /// Connects to the front door's socket, waiting for it to listen, and starts to follow the
+    /// script.
     pub async fn connect(socket: &Path, script: Script) -> Self {
         let stream = loop {
             match UnixStream::connect(socket).await {

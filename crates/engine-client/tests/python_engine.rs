@@ -1,4 +1,5 @@
-//! The engine's real end of the wire, `penstock.wire` in a Python process, under this crate's supervision.
+//! The engine's real end of the wire, `penstock.wire` in a Python process, under this crate's
+//! supervision.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 use penstock_engine_client::{Engine, EngineConfig, EngineState, Event, RestartBackoff};
 use penstock_wire::{Finish, TokenRequest};
 
-/// Echoes each prompt, one token a step, and obeys CANCEL and SHUTDOWN; token 666 makes it say FATAL.
+/// Echoes each prompt, one token a step, and obeys CANCEL and SHUTDOWN; token 666 makes it say
+/// FATAL.
 const ENGINE: &str = r#"
 import os, sys, time
 from array import array

@@ -16,10 +16,11 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Index files of the largest published checkpoints are under 20 MB.
 const LARGEST_INDEX: u64 = 256 << 20;
 
-/// A GGUF file or a Hugging Face directory with safetensors weights, memory-mapped and fully checked.
+/// A GGUF file or a Hugging Face directory with safetensors weights, memory-mapped and fully
+/// checked.
 ///
-/// The files must not be truncated while it is open: the operating system answers a read past the new end with SIGBUS.
-/// Replacing a file (write beside it, rename over it) is harmless.
+/// The files must not be truncated while it is open: the operating system answers a read past the
+/// new end with SIGBUS. Replacing a file (write beside it, rename over it) is harmless.
 pub struct Checkpoint {
     pub(crate) path: PathBuf,
     pub(crate) files: Vec<MappedFile>,
@@ -43,10 +44,12 @@ pub(crate) struct MappedFile {
 }
 
 impl Checkpoint {
-    /// Opens a GGUF file, a `.safetensors` file, or a directory with `model.safetensors` or a shard index.
+    /// Opens a GGUF file, a `.safetensors` file, or a directory with `model.safetensors` or a shard
+    /// index.
     ///
     /// # Errors
-    /// I/O failures, paths that hold no checkpoint, and every defect of a header: see [`FormatError`].
+    /// I/O failures, paths that hold no checkpoint, and every defect of a header: see
+    /// [`FormatError`].
     pub fn open(path: &Path) -> Result<Self, FormatError> {
         if path.is_dir() {
             return Self::open_directory(path);
@@ -131,7 +134,8 @@ impl Checkpoint {
         })
     }
 
-    /// `shards` are files with those of their tensors that belong to the checkpoint; no name appears twice.
+    /// `shards` are files with those of their tensors that belong to the checkpoint; no name
+    /// appears twice.
     fn from_shards(
         path: &Path,
         shards: Vec<(MappedFile, Vec<StoredTensor>)>,
@@ -206,12 +210,13 @@ impl Checkpoint {
         self.gguf.as_ref()
     }
 
-    /// Lets the operating system take back the pages read so far; they are read again when touched. A loader calls this
-    /// after packing a layer, so that checkpoint and packed weights are never both resident. Best effort.
+    /// Lets the operating system take back the pages read so far; they are read again when touched.
+    /// A loader calls this after packing a layer, so that checkpoint and packed weights are never
+    /// both resident. Best effort.
     pub fn release(&self) {
         for file in &self.files {
-            // SAFETY: the mapping is a read-only view of a file and no page of it was ever written, so dropped pages
-            // come back with the same bytes; outstanding slices stay valid.
+            // SAFETY: the mapping is a read-only view of a file and no page of it was ever written,
+            // so dropped pages come back with the same bytes; outstanding slices stay valid.
             let advised = unsafe { file.map.unchecked_advise(UncheckedAdvice::DontNeed) };
             // An advice the system refuses costs memory, not correctness.
             drop(advised);
@@ -230,8 +235,8 @@ impl MappedFile {
             return Err(not_a_checkpoint(path, "not a regular file"));
         }
         let file = File::open(path).map_err(io)?;
-        // SAFETY: the map is read-only and private to this process; that the file is not truncated under it is the
-        // documented condition of `Checkpoint`.
+        // SAFETY: the map is read-only and private to this process; that the file is not truncated
+        // under it is the documented condition of `Checkpoint`.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         Ok(Self {
             path: path.to_owned(),

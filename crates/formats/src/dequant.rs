@@ -1,5 +1,6 @@
-//! Stored bytes to f32, with the arithmetic of ggml's reference dequantisation: each product and sum is rounded to f32
-//! in the order of the block formula, so results are the same bits on every machine.
+//! Stored bytes to f32, with the arithmetic of ggml's reference dequantisation: each product and
+//! sum is rounded to f32 in the order of the block formula, so results are the same bits on every
+//! machine.
 
 use half::f16;
 
@@ -36,10 +37,12 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Scale and minimum codes (0..63) of sub-block `j` (0..8) from the 12 packed bytes of a Q4_K or Q5_K block.
+/// Scale and minimum codes (0..63) of sub-block `j` (0..8) from the 12 packed bytes of a Q4_K or
+/// Q5_K block.
 ///
-/// Bytes 0..4 hold the scales and 4..8 the minimums of sub-blocks 0..4 in their low six bits. Sub-blocks 4..8 have their
-/// low four bits in bytes 8..12 and their top two bits in the spare bits of the first eight bytes.
+/// Bytes 0..4 hold the scales and 4..8 the minimums of sub-blocks 0..4 in their low six bits.
+/// Sub-blocks 4..8 have their low four bits in bytes 8..12 and their top two bits in the spare bits
+/// of the first eight bytes.
 pub fn k_scale_min(packed: &[u8; 12], j: usize) -> (u8, u8) {
     if j < 4 {
         (packed[j] & 63, packed[j + 4] & 63)
@@ -98,7 +101,8 @@ fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
     }
 }
 
-/// Scale and minimum of the eight 32-element sub-blocks of a Q4_K or Q5_K block, from its first 16 bytes.
+/// Scale and minimum of the eight 32-element sub-blocks of a Q4_K or Q5_K block, from its first 16
+/// bytes.
 fn k_scales(head: &[u8]) -> [(f32, f32); 8] {
     let (scale, min) = (half_at(head, 0), half_at(head, 2));
     let mut packed = [0; 12];

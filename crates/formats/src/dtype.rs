@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// How the elements of a tensor are stored. Quantised types pack a fixed number of elements of one row into a block.
+/// How the elements of a tensor are stored. Quantised types pack a fixed number of elements of one
+/// row into a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
     F32,
@@ -14,11 +15,13 @@ pub enum DType {
     Q4_0,
     /// 32 elements: f16 scale, f16 minimum, 16 bytes of codes 0..15.
     Q4_1,
-    /// 256 elements: f16 scale and minimum, eight 6-bit scale and minimum pairs, 128 bytes of 4-bit codes.
+    /// 256 elements: f16 scale and minimum, eight 6-bit scale and minimum pairs, 128 bytes of 4-bit
+    /// codes.
     Q4K,
     /// As [`DType::Q4K`] with a fifth bit of each code in a separate 32-byte plane.
     Q5K,
-    /// 256 elements: low 4 bits, high 2 bits, sixteen signed 8-bit scales, f16 scale; codes have zero point 32.
+    /// 256 elements: low 4 bits, high 2 bits, sixteen signed 8-bit scales, f16 scale; codes have
+    /// zero point 32.
     Q6K,
 }
 
@@ -58,7 +61,8 @@ impl DType {
         }
     }
 
-    /// Bytes of `elements` consecutive elements; `None` when they do not fill whole blocks or the size overflows.
+    /// Bytes of `elements` consecutive elements; `None` when they do not fill whole blocks or the
+    /// size overflows.
     pub const fn bytes_for(self, elements: usize) -> Option<usize> {
         if !elements.is_multiple_of(self.block_len()) {
             return None;

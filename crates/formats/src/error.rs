@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// A defect found inside one file's bytes: what it concerns, where, and what is wrong. It has no path, because parsers
-/// see bytes only; [`FormatError::Malformed`] adds it.
+/// A defect found inside one file's bytes: what it concerns, where, and what is wrong. It has no
+/// path, because parsers see bytes only; [`FormatError::Malformed`] adds it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{item} at byte {offset}: {problem}")]
 pub struct Fault {
@@ -51,7 +51,8 @@ pub enum FormatError {
     },
 }
 
-/// A name from an untrusted file, fit for one line of a log: escaped and at most 80 characters long.
+/// A name from an untrusted file, fit for one line of a log: escaped and at most 80 characters
+/// long.
 pub(crate) fn quoted(name: &str) -> String {
     const LONGEST: usize = 80;
     let mut out = String::from("`");

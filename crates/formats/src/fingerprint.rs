@@ -8,11 +8,13 @@ const SAMPLE: usize = 4096;
 const DOMAIN: &[u8] = b"penstock checkpoint fingerprint v1";
 
 impl Checkpoint {
-    /// BLAKE3 over the GGUF metadata (as stored) and, for each tensor in name order, its name, element type, shape, and
-    /// the first and last 4 KiB of its data. How tensors are spread over files does not matter.
+    /// BLAKE3 over the GGUF metadata (as stored) and, for each tensor in name order, its name,
+    /// element type, shape, and the first and last 4 KiB of its data. How tensors are spread over
+    /// files does not matter.
     ///
-    /// Two checkpoints that differ only in the middle of tensors larger than 8 KiB share a fingerprint: it tells models,
-    /// quantisations and fine-tunes apart in milliseconds, it does not prove integrity.
+    /// Two checkpoints that differ only in the middle of tensors larger than 8 KiB share a
+    /// fingerprint: it tells models, quantisations and fine-tunes apart in milliseconds, it does
+    /// not prove integrity.
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
         hasher.update(DOMAIN);

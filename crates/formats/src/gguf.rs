@@ -1,7 +1,8 @@
-//! GGUF v2 and v3 headers, little-endian. Layout: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+//! GGUF v2 and v3 headers, little-endian. Layout:
+//! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 //!
-//! magic, version u32, tensor count u64, metadata count u64, metadata entries, tensor table, padding to
-//! `general.alignment`, tensor data.
+//! magic, version u32, tensor count u64, metadata count u64, metadata entries, tensor table,
+//! padding to `general.alignment`, tensor data.
 
 mod reader;
 mod value;
@@ -26,7 +27,8 @@ const LONGEST_KEY: usize = 65_535;
 /// Tensor names are short; the bound keeps error messages and maps small.
 const LONGEST_NAME: usize = 1024;
 const MOST_DIMENSIONS: u32 = 4;
-/// Bytes of the smallest possible metadata entry (empty key, one-byte value) and tensor entry (empty name, one dimension).
+/// Bytes of the smallest possible metadata entry (empty key, one-byte value) and tensor entry
+/// (empty name, one dimension).
 const SMALLEST_ENTRY: usize = 13;
 const SMALLEST_TENSOR: usize = 32;
 
@@ -37,7 +39,8 @@ pub struct TensorInfo {
     pub dtype: DType,
     /// Outermost first.
     pub shape: Vec<usize>,
-    /// Where the data lies in the file; inside the file, aligned, and disjoint from every other tensor's range.
+    /// Where the data lies in the file; inside the file, aligned, and disjoint from every other
+    /// tensor's range.
     pub range: Range<usize>,
 }
 
@@ -58,11 +61,13 @@ impl GgufHeader {
         bytes.starts_with(MAGIC)
     }
 
-    /// Parses and checks the header of a whole file. `file` is only sliced, so a memory map costs the header's pages.
+    /// Parses and checks the header of a whole file. `file` is only sliced, so a memory map costs
+    /// the header's pages.
     ///
     /// # Errors
-    /// The first defect found: bad magic, unknown version, truncation, counts the file cannot hold, names that are not
-    /// UTF-8 or repeat, element types we do not read, and offsets that are misaligned, overlap or leave the file.
+    /// The first defect found: bad magic, unknown version, truncation, counts the file cannot hold,
+    /// names that are not UTF-8 or repeat, element types we do not read, and offsets that are
+    /// misaligned, overlap or leave the file.
     pub fn parse(file: &[u8]) -> Result<Self, Fault> {
         let mut reader = Reader::new(file);
         let version = read_version(&mut reader)?;
@@ -88,8 +93,8 @@ impl GgufHeader {
     }
 }
 
-/// A tensor table row with what is needed to report on it. Until it is placed, `info.range` starts at the relative
-/// offset as stored.
+/// A tensor table row with what is needed to report on it. Until it is placed, `info.range` starts
+/// at the relative offset as stored.
 struct Row {
     info: TensorInfo,
     /// File offset of the row itself.

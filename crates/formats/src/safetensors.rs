@@ -1,7 +1,8 @@
-//! Safetensors headers and shard indexes. Layout: <https://github.com/huggingface/safetensors#format>.
+//! Safetensors headers and shard indexes. Layout:
+//! <https://github.com/huggingface/safetensors#format>.
 //!
-//! Header length u64, that many bytes of JSON (`{name: {dtype, shape, data_offsets}}`), then the data of all tensors
-//! without gaps.
+//! Header length u64, that many bytes of JSON (`{name: {dtype, shape, data_offsets}}`), then the
+//! data of all tensors without gaps.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,8 @@ use crate::error::{Fault, quoted};
 /// One tensor of a safetensors file.
 pub(crate) struct StoredTensor {
     pub(crate) name: String,
-    /// `Err` holds the name of a type we do not read: such a tensor may lie in the file as long as nobody asks for it.
+    /// `Err` holds the name of a type we do not read: such a tensor may lie in the file as long as
+    /// nobody asks for it.
     pub(crate) dtype: Result<DType, String>,
     pub(crate) shape: Vec<usize>,
     /// Where the data lies in the file.
@@ -32,8 +34,9 @@ const LONGEST_HEADER: u64 = 100_000_000;
 /// Parses and checks the header of a whole file.
 ///
 /// # Errors
-/// The first defect found: truncation, an absurd header length, JSON that does not follow the format, repeated names,
-/// sizes that contradict type and shape, and data ranges that overlap, leave gaps or leave the file.
+/// The first defect found: truncation, an absurd header length, JSON that does not follow the
+/// format, repeated names, sizes that contradict type and shape, and data ranges that overlap,
+/// leave gaps or leave the file.
 pub(crate) fn parse(file: &[u8]) -> Result<Vec<StoredTensor>, Fault> {
     let json = header_text(file)?;
     let data_start = LENGTH_BYTES + json.len();
@@ -210,8 +213,8 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// Tensor name to shard file name, from the text of a `model.safetensors.index.json`. Every file name is a plain name:
-/// nothing outside the checkpoint's own directory can be reached.
+/// Tensor name to shard file name, from the text of a `model.safetensors.index.json`. Every file
+/// name is a plain name: nothing outside the checkpoint's own directory can be reached.
 pub(crate) fn parse_index(text: &str) -> Result<BTreeMap<String, String>, Fault> {
     let index: Index = serde_json::from_str(text)
         .map_err(|error| Fault::new("index", byte_offset(text, &error), error.to_string()))?;

@@ -2,8 +2,8 @@
 
 use crate::DType;
 
-/// Borrowed view of one stored tensor. Sizes were checked when the checkpoint was opened: `data` holds exactly the
-/// elements of `shape`, and every row is a whole number of blocks.
+/// Borrowed view of one stored tensor. Sizes were checked when the checkpoint was opened: `data`
+/// holds exactly the elements of `shape`, and every row is a whole number of blocks.
 #[derive(Clone, Debug)]
 pub struct TensorView<'a> {
     pub name: &'a str,

@@ -1,4 +1,5 @@
-//! Dequantisation against vectors that the `gguf` Python package made (tests/fixtures/make_dequant_vectors.py).
+//! Dequantisation against vectors that the `gguf` Python package made
+//! (tests/fixtures/make_dequant_vectors.py).
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Damaged files at random: whatever the bytes, opening ends in a checkpoint whose every tensor can be read, or in an
-//! error; never in a panic.
+//! Damaged files at random: whatever the bytes, opening ends in a checkpoint whose every tensor can
+//! be read, or in an error; never in a panic.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Safetensors files, shards and directories: what is read, and how each kind of damage is reported.
+//! Safetensors files, shards and directories: what is read, and how each kind of damage is
+//! reported.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Speed of the kernels best of several runs: GOP/s of matrix multiplication and attention by form and rows.
+//! Speed of the kernels best of several runs: GOP/s of matrix multiplication and attention by form
+//! and rows.
 //!
 //! `cargo run --release -p penstock-kernels --example kernel_speed [isa [threads]]`
 
@@ -36,7 +37,8 @@ fn best(mut run: impl FnMut()) -> f64 {
     best
 }
 
-/// Multiplies by one matrix again and again (warm), or by many in turn, so that each comes from memory as in a decode step (cold).
+/// Multiplies by one matrix again and again (warm), or by many in turn, so that each comes from
+/// memory as in a decode step (cold).
 fn matmul(cpu: &Cpu, form: Form, m: usize, k: usize, n: usize, cold: bool) {
     let pack = || Linear {
         parts: vec![Packed::pack(cpu.pool(), form, n, k, &Noise)],

@@ -112,7 +112,8 @@ pub(crate) fn quantize_row(
         let inverse = if max > 1e-30 { 127.0 / max } else { 0.0 };
         let mut rounded = [0i32; GROUP];
         for i in 0..GROUP {
-            // Adding 1.5 * 2^23 leaves the nearest-even integer in the low mantissa bits; |value| <= 127.
+            // Adding 1.5 * 2^23 leaves the nearest-even integer in the low mantissa bits; |value|
+            // <= 127.
             rounded[i] =
                 ((group[i] * inverse + 12_582_912.0).to_bits() as i32).wrapping_sub(0x4B40_0000);
         }

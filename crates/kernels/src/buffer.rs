@@ -1,4 +1,5 @@
-//! Memory the kernels work on: cache-line aligned vectors and the shared-mutable view that parallel tasks write through.
+//! Memory the kernels work on: cache-line aligned vectors and the shared-mutable view that parallel
+//! tasks write through.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -67,7 +68,8 @@ impl<T: Plain> Aligned<T> {
         }
     }
 
-    /// `len` zeroes, for memory that stays: on huge pages where it is large and the system has them, untouched until used.
+    /// `len` zeroes, for memory that stays: on huge pages where it is large and the system has
+    /// them, untouched until used.
     pub fn lasting(len: usize) -> Self {
         let bytes = Self::layout(len).size();
         if bytes < LARGE {
@@ -96,7 +98,8 @@ impl<T: Plain> Aligned<T> {
     }
 
     fn layout(len: usize) -> Layout {
-        // One spare line to align by hand: asking the allocator for alignment would make it touch (zero) every page.
+        // One spare line to align by hand: asking the allocator for alignment would make it touch
+        // (zero) every page.
         let bytes = len.saturating_mul(size_of::<T>()).saturating_add(LINE);
         match Layout::from_size_align(bytes, 16) {
             Ok(layout) => layout,

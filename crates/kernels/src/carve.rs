@@ -1,4 +1,5 @@
-//! Memory for weights and the KV pool, carved from regions on huge pages: most matrices are smaller than such a page.
+//! Memory for weights and the KV pool, carved from regions on huge pages: most matrices are smaller
+//! than such a page.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,8 @@ const OWN: usize = 8 << 20;
 /// The region that small requests are carved from, and how much of it is taken.
 static CURRENT: Mutex<Option<(Arc<Region>, usize)>> = Mutex::new(None);
 
-/// `bytes` of zeroed memory, aligned to 64 bytes, valid while the region is held; `None` when the system has none.
+/// `bytes` of zeroed memory, aligned to 64 bytes, valid while the region is held; `None` when the
+/// system has none.
 pub(crate) fn carve(bytes: usize) -> Option<(Arc<Region>, NonNull<u8>)> {
     let bytes = bytes.checked_next_multiple_of(64)?;
     if bytes >= OWN {

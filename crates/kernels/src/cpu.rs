@@ -101,7 +101,8 @@ impl Cpu {
         });
     }
 
-    /// Converts `m` rows of `k` numbers for multiplication; with `norm` (weight, epsilon), their RMS norm.
+    /// Converts `m` rows of `k` numbers for multiplication; with `norm` (weight, epsilon), their
+    /// RMS norm.
     pub fn prepare(
         &self,
         x: &[f32],
@@ -185,7 +186,8 @@ impl Cpu {
                 mode,
                 bias,
             };
-            // SAFETY: tasks write disjoint rows x columns of `out`; the range was checked by `at`; the instruction set is available.
+            // SAFETY: tasks write disjoint rows x columns of `out`; the range was checked by `at`;
+            // the instruction set is available.
             unsafe { gemm::compute(self.isa, &tile) }
         });
     }
@@ -217,7 +219,8 @@ impl Cpu {
                         mode: Mode::Store,
                         bias: None,
                     };
-                    // SAFETY: the buffer has rows x columns items; the instruction set is available.
+                    // SAFETY: the buffer has rows x columns items; the instruction set is
+                    // available.
                     unsafe { gemm::compute(self.isa, &tile) }
                 }
                 ops::silu_mul(self.isa, gate_out, &up_out[..size]);
@@ -245,8 +248,8 @@ impl Cpu {
         });
     }
 
-    /// Normalises and rotates the query and key heads of each row of `qkv` (queries, keys, values side by side) in place, and stores keys and
-    /// values at `places`.
+    /// Normalises and rotates the query and key heads of each row of `qkv` (queries, keys, values
+    /// side by side) in place, and stores keys and values at `places`.
     #[allow(clippy::too_many_arguments)]
     pub fn rotate_and_store(
         &self,

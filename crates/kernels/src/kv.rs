@@ -1,15 +1,17 @@
 //! The paged KV pool: block -> KV head -> layer -> (K part, V part).
 //!
-//! A block of `block_size` tokens is one contiguous stretch of memory, and within it each head's tiles of all layers are: what a rank with other
-//! heads, or a file, takes of a block is one extent. A tile is the keys and values of one (head, layer), both cut into runs of 16 tokens:
+//! A block of `block_size` tokens is one contiguous stretch of memory, and within it each head's
+//! tiles of all layers are: what a rank with other heads, or a file, takes of a block is one
+//! extent. A tile is the keys and values of one (head, layer), both cut into runs of 16 tokens:
 //!
 //! ```text
 //! bf16   K [run][dim / 2][token 16][2]        V [run][token / 2][dim][2]
 //! f32    K [run][dim][token 16]               V [run][token][dim]
 //! ```
 //!
-//! A vector load of K brings 16 tokens times the inputs of one dot-product step, one of V brings 16 dims times the tokens of one step, so neither
-//! scores nor outputs need sums across lanes. `dim` is padded to a multiple of 16.
+//! A vector load of K brings 16 tokens times the inputs of one dot-product step, one of V brings 16
+//! dims times the tokens of one step, so neither scores nor outputs need sums across lanes. `dim`
+//! is padded to a multiple of 16.
 
 use std::sync::Arc;
 
@@ -90,7 +92,8 @@ impl KvLayout {
 
 /// `blocks` blocks of keys and values. Memory is zero and untouched until written.
 ///
-/// Kernels work on the blocks of a [`KvClaim`]; all others can be lent to who holds a [`PoolHandle`].
+/// Kernels work on the blocks of a [`KvClaim`]; all others can be lent to who holds a
+/// [`PoolHandle`].
 pub struct KvPool {
     pub(crate) memory: Arc<BlockPool>,
     /// Blocks of the claim that lives, or that was forgotten.
@@ -128,8 +131,8 @@ impl KvPool {
         PoolHandle::new(Arc::clone(&self.memory))
     }
 
-    /// Takes the blocks of one step: those it `writes` for itself alone, those it only `reads` together with other readers. A block may be named
-    /// several times.
+    /// Takes the blocks of one step: those it `writes` for itself alone, those it only `reads`
+    /// together with other readers. A block may be named several times.
     ///
     /// # Errors
     /// A block that is lent otherwise; nothing is then claimed.
@@ -160,8 +163,8 @@ impl KvClaim<'_> {
         self.assert_read(block);
         let k = layout.tile(block, layer, head) + run * bytes;
         let base = self.base();
-        // SAFETY: the run lies in a tile of a block of the pool (`tile` and the assertions above). The claim keeps writers out of the block, and
-        // its own writes need it mutably.
+        // SAFETY: the run lies in a tile of a block of the pool (`tile` and the assertions above).
+        // The claim keeps writers out of the block, and its own writes need it mutably.
         unsafe {
             (
                 std::slice::from_raw_parts(base.add(k), bytes),
@@ -202,8 +205,9 @@ pub(crate) struct KvWriter<'a> {
 }
 
 impl KvWriter<'_> {
-    /// Clears the V part of a block's tiles of one layer, which must happen before its first token is stored: masked tokens meet their
-    /// probability of exactly zero with a finite value, whatever an earlier owner of the block left there.
+    /// Clears the V part of a block's tiles of one layer, which must happen before its first token
+    /// is stored: masked tokens meet their probability of exactly zero with a finite value,
+    /// whatever an earlier owner of the block left there.
     ///
     /// # Safety
     /// No other task touches the block's tiles of this layer at once.
@@ -240,7 +244,8 @@ impl KvWriter<'_> {
             self.tile(block, layer, head, run + l.part_bytes()),
         );
         let (token, dim) = (offset % RUN, l.dim());
-        // SAFETY: the offsets lie in the run (token < 16, d < dim) and are this token's alone; runs are 64-byte aligned.
+        // SAFETY: the offsets lie in the run (token < 16, d < dim) and are this token's alone; runs
+        // are 64-byte aligned.
         unsafe {
             match l.dtype {
                 KvType::Bf16 => {

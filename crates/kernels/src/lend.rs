@@ -1,7 +1,8 @@
 //! Who may touch which block of the KV pool: checked at run time, block by block.
 //!
-//! A step claims the blocks of its plan; what moves keys and values to and from other memory borrows single blocks meanwhile. A block is free, or has
-//! readers, or has one writer. Whoever comes second and does not fit gets an answer at once: nobody waits here.
+//! A step claims the blocks of its plan; what moves keys and values to and from other memory
+//! borrows single blocks meanwhile. A block is free, or has readers, or has one writer. Whoever
+//! comes second and does not fit gets an answer at once: nobody waits here.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -24,7 +25,8 @@ const READERS: u32 = STEP_READS - 1;
 /// The memory of a pool and the state of each of its blocks.
 pub(crate) struct BlockPool {
     layout: KvLayout,
-    /// Reached through [`BlockPool::base`] only: while parts are lent, no reference to all of it may exist.
+    /// Reached through [`BlockPool::base`] only: while parts are lent, no reference to all of it
+    /// may exist.
     data: Aligned<u8>,
     states: Box<[AtomicU32]>,
 }
@@ -46,7 +48,8 @@ impl BlockPool {
         self.states.len()
     }
 
-    /// A block's memory, all of it initialised. Whoever makes a reference of it knows that the block's state lets it.
+    /// A block's memory, all of it initialised. Whoever makes a reference of it knows that the
+    /// block's state lets it.
     fn bytes(&self, block: usize) -> *mut [u8] {
         assert!(block < self.blocks(), "block outside the KV pool");
         let len = self.layout.block_bytes();
@@ -88,8 +91,9 @@ impl PoolHandle {
         self.pool.blocks()
     }
 
-    /// Has the system give the pool its memory, on a thread of its own that gives way to all others: a block that is first used by a load would
-    /// wait for it. Contents stay as they are. Ends early when nobody else holds the pool.
+    /// Has the system give the pool its memory, on a thread of its own that gives way to all
+    /// others: a block that is first used by a load would wait for it. Contents stay as they are.
+    /// Ends early when nobody else holds the pool.
     pub fn populate(&self) {
         let pool = Arc::clone(&self.pool);
         let name = "penstock-kv-touch".to_owned();
@@ -133,7 +137,8 @@ impl PoolHandle {
     }
 }
 
-/// The bytes of a block that is lent for reading: the tiles of all layers of one KV head after another, in the order of the heads.
+/// The bytes of a block that is lent for reading: the tiles of all layers of one KV head after
+/// another, in the order of the heads.
 pub struct BlockRead {
     pool: Arc<BlockPool>,
     block: usize,
@@ -143,7 +148,8 @@ impl Deref for BlockRead {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: whole and initialised (`bytes`); this reader's count keeps writers out while the guard lives.
+        // SAFETY: whole and initialised (`bytes`); this reader's count keeps writers out while the
+        // guard lives.
         unsafe { &*self.pool.bytes(self.block) }
     }
 }
@@ -164,7 +170,8 @@ impl Deref for BlockWrite {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: whole and initialised (`bytes`); `LENT` keeps everybody else out while the guard lives.
+        // SAFETY: whole and initialised (`bytes`); `LENT` keeps everybody else out while the guard
+        // lives.
         unsafe { &*self.pool.bytes(self.block) }
     }
 }

@@ -1,11 +1,13 @@
-//! CPU kernels with run-time choice of the instruction set: packed weights and their matrix multiplication, paged
-//! attention, norms, rotary positions, sampling, and the thread pool they run on.
+//! CPU kernels with run-time choice of the instruction set: packed weights and their matrix
+//! multiplication, paged attention, norms, rotary positions, sampling, and the thread pool they run
+//! on.
 //!
-//! Every kernel has a portable form. Matrix tiles and attention are written by hand for AVX-512 and AVX2; what is left
-//! is the portable source, compiled for each set. The room knows nothing of models: shapes and numbers only. It is the
-//! one place of the forward pass with `unsafe`.
+//! Every kernel has a portable form. Matrix tiles and attention are written by hand for AVX-512 and
+//! AVX2; what is left is the portable source, compiled for each set. The room knows nothing of
+//! models: shapes and numbers only. It is the one place of the forward pass with `unsafe`.
 
-// Loops over lanes, rows and vectors of a register tile name their index: several arrays are indexed by it at once.
+// Loops over lanes, rows and vectors of a register tile name their index: several arrays are
+// indexed by it at once.
 #![allow(clippy::needless_range_loop)]
 
 mod acts;

@@ -1,4 +1,5 @@
-//! Row-wise operations: norm, conversion, activation, rotary positions. One source, compiled for each instruction set.
+//! Row-wise operations: norm, conversion, activation, rotary positions. One source, compiled for
+//! each instruction set.
 
 use crate::acts::{bf16_row, quantize_row};
 use crate::isa::Isa;
@@ -54,7 +55,8 @@ for_each_isa! {
     pub(crate) fn add(x: &mut [f32], y: &[f32]) = add_row;
 }
 for_each_isa! {
-    /// Rotates heads, side by side, by one row's angles: item i of a head with item i + half (`cos_sin`: half cosines, then half sines).
+    /// Rotates heads, side by side, by one row's angles: item i of a head with item i + half
+    /// (`cos_sin`: half cosines, then half sines).
     pub(crate) fn rotate(heads: &mut [f32], cos_sin: &[f32]) = rotate_heads;
 }
 
@@ -142,7 +144,8 @@ fn rotate_heads(heads: &mut [f32], cos_sin: &[f32]) {
     }
 }
 
-/// e^x to about 2 ulp on [-87, 88], clamped outside: Cody-Waite reduction (ln 2 in two parts) and the Taylor polynomial of degree 6 on
+/// e^x to about 2 ulp on [-87, 88], clamped outside: Cody-Waite reduction (ln 2 in two parts) and
+/// the Taylor polynomial of degree 6 on
 /// |r| <= ln(2) / 2.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
@@ -175,7 +178,8 @@ pub(crate) const EXP2: [f32; 6] = [
     std::f32::consts::LN_2,
 ];
 
-/// 2^x for x <= 0, to about 2 ulp, at least 2^-126: the rest after the nearest integer by polynomial.
+/// 2^x for x <= 0, to about 2 ulp, at least 2^-126: the rest after the nearest integer by
+/// polynomial.
 #[inline(always)]
 pub(crate) fn exp2(x: f32) -> f32 {
     let x = x.max(-126.0);

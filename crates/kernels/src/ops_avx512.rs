@@ -47,7 +47,8 @@ pub(crate) unsafe fn quantize(
     }
 }
 
-/// As `acts::bf16_row`, except that numbers under the smallest normal become zero, as the dot-product instruction would take them.
+/// As `acts::bf16_row`, except that numbers under the smallest normal become zero, as the
+/// dot-product instruction would take them.
 ///
 /// # Safety
 /// The CPU has AVX-512 with BF16.

@@ -1,7 +1,8 @@
 //! Weight matrices in the form the kernels read.
 //!
-//! A matrix of `n` output features and `k` input features is cut into panels of 16 output features; `k` is padded to a multiple of 32 with
-//! weights that are zero. One panel holds, per group of 32 inputs (`W4`, `W8`) or for all of them (`Bf16`, `F32`):
+//! A matrix of `n` output features and `k` input features is cut into panels of 16 output features;
+//! `k` is padded to a multiple of 32 with weights that are zero. One panel holds, per group of 32
+//! inputs (`W4`, `W8`) or for all of them (`Bf16`, `F32`):
 //!
 //! ```text
 //! W8    codes  [group][k/4 = 8][feature 16][4] u8, weight + 128        scales [group][16] f16
@@ -11,8 +12,9 @@
 //! F32   [k][feature 16] f32
 //! ```
 //!
-//! so that one vector load brings 16 features times the 4 (8-bit) or 2 (bf16) inputs that one dot-product instruction takes, and the activations
-//! are broadcast. A `W4` weight is `scale * code + min`, a `W8` weight is `scale * (code - 128)`.
+//! so that one vector load brings 16 features times the 4 (8-bit) or 2 (bf16) inputs that one
+//! dot-product instruction takes, and the activations are broadcast. A `W4` weight is `scale * code
+//! + min`, a `W8` weight is `scale * (code - 128)`.
 
 use half::{bf16, f16};
 
@@ -72,7 +74,8 @@ impl Form {
     }
 }
 
-/// One output feature's weights as codes: what a file already quantised in groups of 32 gives without rounding again.
+/// One output feature's weights as codes: what a file already quantised in groups of 32 gives
+/// without rounding again.
 pub struct GroupRow {
     /// `k` codes: 0..=15 for `W4`, weight + 128 for `W8`.
     pub codes: Vec<u8>,
@@ -92,8 +95,9 @@ impl GroupRow {
         }
     }
 
-    /// Rounds weights to the codes of `form`: absolute maximum / 127 for `W8`, minimum and maximum in 15 steps for `W4`, with the scales
-    /// rounded to f16 first, so that the codes answer to the scales that are stored.
+    /// Rounds weights to the codes of `form`: absolute maximum / 127 for `W8`, minimum and maximum
+    /// in 15 steps for `W4`, with the scales rounded to f16 first, so that the codes answer to the
+    /// scales that are stored.
     pub fn quantize(&mut self, form: Form, weights: &[f32]) {
         for (g, group) in weights.chunks(GROUP).enumerate() {
             let codes = &mut self.codes[g * GROUP..g * GROUP + group.len()];
@@ -138,7 +142,8 @@ pub trait RowSource: Sync {
     /// Writes output feature `row` as `k` f32 weights.
     fn fill_f32(&self, row: usize, out: &mut [f32]);
 
-    /// Writes `row` as codes of `form` when the source holds exactly such codes; `false` when it does not.
+    /// Writes `row` as codes of `form` when the source holds exactly such codes; `false` when it
+    /// does not.
     fn fill_groups(&self, form: Form, row: usize, out: &mut GroupRow) -> bool;
 }
 

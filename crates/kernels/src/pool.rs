@@ -1,8 +1,10 @@
 //! The persistent thread pool: fork-join over numbered tasks, made for jobs of microseconds.
 //!
-//! A job is published by bumping an epoch. Threads claim tasks one at a time from one atomic word that also carries the epoch, so a thread that
-//! wakes late can neither run a stale task nor hold up the caller: the caller waits for claimed tasks only, and claims the rest itself. Waiting
-//! spins for a bounded time and then sleeps on a futex-backed park, because the cores are shared with the front door and the scheduler.
+//! A job is published by bumping an epoch. Threads claim tasks one at a time from one atomic word
+//! that also carries the epoch, so a thread that wakes late can neither run a stale task nor hold
+//! up the caller: the caller waits for claimed tasks only, and claims the rest itself. Waiting
+//! spins for a bounded time and then sleeps on a futex-backed park, because the cores are shared
+//! with the front door and the scheduler.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -32,10 +34,12 @@ struct Shared {
     panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
 }
 
-// SAFETY: `job` is written by the caller only while no task of the current epoch is unclaimed or unfinished, and read by workers only between
-// a successful claim and the matching `done` increment, which the caller waits for. `panic` and `caller` are behind mutexes.
+// SAFETY: `job` is written by the caller only while no task of the current epoch is unclaimed or
+// unfinished, and read by workers only between a successful claim and the matching `done`
+// increment, which the caller waits for. `panic` and `caller` are behind mutexes.
 unsafe impl Sync for Shared {}
-// SAFETY: the raw pointer in `job` is dereferenced only while the caller of `run` keeps its referent alive.
+// SAFETY: the raw pointer in `job` is dereferenced only while the caller of `run` keeps its
+// referent alive.
 unsafe impl Send for Shared {}
 
 /// A pool of `threads` workers, the calling thread included.
@@ -86,10 +90,12 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Runs `task(0)` to `task(count - 1)`, in any order, on all threads, and returns when all have ended.
+    /// Runs `task(0)` to `task(count - 1)`, in any order, on all threads, and returns when all have
+    /// ended.
     ///
     /// # Panics
-    /// Re-raises the first panic of a task, after the others have ended. Panics when a job is already running (the pool does not nest).
+    /// Re-raises the first panic of a task, after the others have ended. Panics when a job is
+    /// already running (the pool does not nest).
     pub fn run(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
         if self.workers.is_empty() || count <= 1 {
             (0..count).for_each(task);
@@ -130,8 +136,9 @@ impl Drop for Pool {
 
 impl Shared {
     fn publish(&self, task: &Task<'_>, count: u32, workers: &[JoinHandle<()>]) {
-        // SAFETY: the previous job is finished (`wait_done` returned), so no worker reads `job`. The lifetime is erased; `run` keeps the
-        // closure alive until every claimed task is done, and later claims fail because the epoch has moved on.
+        // SAFETY: the previous job is finished (`wait_done` returned), so no worker reads `job`.
+        // The lifetime is erased; `run` keeps the closure alive until every claimed task is done,
+        // and later claims fail because the epoch has moved on.
         unsafe {
             *self.job.get() = Job {
                 task: std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task),
@@ -167,7 +174,8 @@ impl Shared {
     }
 
     fn run_claimed(&self, left: u32) {
-        // SAFETY: a claim of the current epoch succeeded and its `done` increment is still to come, so the job is alive and unchanging.
+        // SAFETY: a claim of the current epoch succeeded and its `done` increment is still to come,
+        // so the job is alive and unchanging.
         let (task, count) = unsafe { ((*self.job.get()).task, (*self.job.get()).count) };
         // SAFETY: as above; the closure outlives the job.
         let task = unsafe { &*task };

@@ -103,8 +103,9 @@ pub fn argmax(isa: Isa, logits: &[f32]) -> u32 {
 
 /// Draws the token at absolute position `position` of its sequence.
 ///
-/// The uniform number comes from Philox4x32-10 (Salmon et al. 2011) keyed by the seed, at counter (position, choice): it depends on nothing
-/// else, so the same request draws the same tokens in any batch.
+/// The uniform number comes from Philox4x32-10 (Salmon et al. 2011) keyed by the seed, at counter
+/// (position, choice): it depends on nothing else, so the same request draws the same tokens in any
+/// batch.
 pub fn sample(isa: Isa, logits: &[f32], sampling: &Sampling, position: u64) -> u32 {
     let scale = 1.0 / sampling.temperature;
     // A temperature so small that its inverse overflows is greedy too.
@@ -160,7 +161,8 @@ fn candidates(
     if sampling.top_k > 0 {
         return all.collect();
     }
-    // Tokens less likely than (1 - p) / vocabulary weigh less than 1 - p together, so the nucleus never reaches them.
+    // Tokens less likely than (1 - p) / vocabulary weigh less than 1 - p together, so the nucleus
+    // never reaches them.
     let mut sum = 0.0;
     exp_sum(isa, logits, max, scale, &mut sum);
     let floor = max + (sum * (1.0 - sampling.top_p) / logits.len() as f32).ln() / scale;
@@ -282,7 +284,8 @@ mod tests {
         );
     }
 
-    /// Softmax with top-k and top-p over a full sort: slow and plain. `edge` moves the end of the nucleus by that share.
+    /// Softmax with top-k and top-p over a full sort: slow and plain. `edge` moves the end of the
+    /// nucleus by that share.
     fn distribution(logits: &[f32], s: &Sampling, edge: f64) -> Vec<f64> {
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));

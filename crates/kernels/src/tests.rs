@@ -47,7 +47,8 @@ proptest! {
                     prop_assert_eq!(acts.scaled_sums[at], scale * sum as f32);
                     for (j, &code) in codes.iter().enumerate() {
                         let v = group.get(j).copied().unwrap_or(0.0);
-                        // -128 would overflow where a sign is taken from a weight and given to an activation.
+                        // -128 would overflow where a sign is taken from a weight and given to an
+                        // activation.
                         prop_assert!(code >= -127);
                         let off = (f64::from(v) - f64::from(code) * f64::from(scale)).abs();
                         prop_assert!(off <= 0.5001 * f64::from(scale) + 1.01e-30, "{isa}: {v} became {code} x {scale}");

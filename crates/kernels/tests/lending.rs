@@ -174,7 +174,8 @@ fn a_block_is_head_by_head_and_layer_by_layer() {
     }
 }
 
-/// One thread's part of the stress below: borrows at random, and looks whether anybody else was there.
+/// One thread's part of the stress below: borrows at random, and looks whether anybody else was
+/// there.
 fn borrow(pool: &PoolHandle, mut rng: Rng, stop: &AtomicBool, granted: &AtomicUsize) {
     while !stop.load(Ordering::Relaxed) {
         let block = rng.below(pool.blocks());

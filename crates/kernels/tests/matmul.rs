@@ -42,10 +42,12 @@ fn naive(linear: &Linear, x: &[f32], m: usize) -> (Vec<f64>, Vec<f64>) {
     (product, slack)
 }
 
-/// Every f32 operation is off by at most 2^-24 of a partial sum, which the sum of magnitudes bounds.
+/// Every f32 operation is off by at most 2^-24 of a partial sum, which the sum of magnitudes
+/// bounds.
 fn rounding(form: Form, w: &[f32], acts: &[f64]) -> f64 {
     let magnitude: f64 = match form {
-        // A 4-bit weight is split into code and minimum, each up to twice the largest weight of its group.
+        // A 4-bit weight is split into code and minimum, each up to twice the largest weight of its
+        // group.
         Form::W4 => w
             .chunks(GROUP)
             .zip(acts.chunks(GROUP))
@@ -80,7 +82,8 @@ fn assert_near(got: &[f32], linear: &Linear, x: &[f32], m: usize, what: &str) {
     }
 }
 
-/// Largest shapes: the portable path emulates fused multiply-adds where the compiler may not assume them.
+/// Largest shapes: the portable path emulates fused multiply-adds where the compiler may not assume
+/// them.
 fn fits(isa: Isa, m: usize, k: usize, n: usize) -> bool {
     isa != Isa::Portable || m * k * n < 400_000
 }
@@ -168,7 +171,8 @@ fn nothing_is_written_past_the_last_feature() {
     }
 }
 
-/// All products at the ends of their ranges: pairs that saturate 16 bits would show. With scales of 1 every sum is an exact f32.
+/// All products at the ends of their ranges: pairs that saturate 16 bits would show. With scales of
+/// 1 every sum is an exact f32.
 #[test]
 fn extreme_codes_do_not_saturate() {
     let (k, n, pool) = (96, 37, Pool::new(1).unwrap());
@@ -231,7 +235,8 @@ fn extreme_activations_stay_near_f64() {
                 let got = multiply(isa, 1, &linear, &x, 3);
                 let (want, slack) = naive(&linear, &x, 3);
                 for ((&got, want), slack) in got.iter().zip(want).zip(slack) {
-                    // Instructions may take numbers under the smallest normal (1.2e-38) as zero, k of them in a sum.
+                    // Instructions may take numbers under the smallest normal (1.2e-38) as zero, k
+                    // of them in a sum.
                     let flushed = k as f64 * 1.2e-38;
                     assert!(
                         (f64::from(got) - want).abs() <= slack + flushed,

@@ -34,7 +34,8 @@ proptest! {
     }
 }
 
-/// Half a quantisation step, and what rounding scale and minimum to f16 adds at the far end of the codes.
+/// Half a quantisation step, and what rounding scale and minimum to f16 adds at the far end of the
+/// codes.
 fn step(form: Form, group: &[f32]) -> f64 {
     let (low, high) = group.iter().fold((f64::MAX, f64::MIN), |(l, h), &w| {
         (l.min(f64::from(w)), h.max(f64::from(w)))

@@ -11,8 +11,8 @@ mod common;
 
 use common::Rng;
 
-/// Short jobs of changing size, some with panics, some after a pause long enough for the threads to sleep: every task of every job runs exactly
-/// once, and exactly the jobs with a panic panic.
+/// Short jobs of changing size, some with panics, some after a pause long enough for the threads to
+/// sleep: every task of every job runs exactly once, and exactly the jobs with a panic panic.
 #[test]
 fn thousands_of_jobs_with_panics_lose_nothing() {
     for threads in [1, 2, 3, 5] {

@@ -1,4 +1,5 @@
-//! What a part looks like outside this process: a 4096-byte header, then the payload. Files and remote values are alike (docs/kv-format.md).
+//! What a part looks like outside this process: a 4096-byte header, then the payload. Files and
+//! remote values are alike (docs/kv-format.md).
 //!
 //! ```text
 //! offset  bytes  (little endian)
@@ -119,7 +120,8 @@ impl Header {
         })
     }
 
-    /// Whether this is the header of `key` in the store of `identity` with `payload_bytes` of payload; what differs if not.
+    /// Whether this is the header of `key` in the store of `identity` with `payload_bytes` of
+    /// payload; what differs if not.
     pub(crate) fn check(
         &self,
         identity: &Digest,

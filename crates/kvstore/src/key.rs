@@ -20,10 +20,12 @@ pub fn group(digest: &Digest) -> Group {
     [a, b, c, d]
 }
 
-/// Everything beside the tokens that decides the bytes of a part; two engines share exactly when these are equal.
+/// Everything beside the tokens that decides the bytes of a part; two engines share exactly when
+/// these are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreIdentity {
-    /// The engine's cache identity (weights, numerics, spec) as 64 hex digits. Adapter and salt are in the digests.
+    /// The engine's cache identity (weights, numerics, spec) as 64 hex digits. Adapter and salt are
+    /// in the digests.
     pub cache: String,
     /// Decoder layers of the whole model.
     pub layers: usize,
@@ -48,7 +50,8 @@ impl StoreIdentity {
     }
 }
 
-/// One part of a chunk: `blocks` consecutive blocks that end the prefix named `digest`, of one KV head, in layers `layers.0..layers.1`.
+/// One part of a chunk: `blocks` consecutive blocks that end the prefix named `digest`, of one KV
+/// head, in layers `layers.0..layers.1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartKey {
     /// Name of the prefix that ends with the chunk's last block.

@@ -7,7 +7,8 @@ use crate::key::{Digest, Group, PartKey};
 /// What is known of a chunk beside its bytes: what it continues, and what computing it took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct About {
-    /// Name of the prefix that ends where the chunk begins; None: there is none, or it is not known.
+    /// Name of the prefix that ends where the chunk begins; None: there is none, or it is not
+    /// known.
     pub parent: Option<Digest>,
     /// Microseconds that computing the whole chunk takes, on all ranks together; 0: not known.
     pub cost_us: f32,
@@ -21,17 +22,21 @@ pub trait Tier: Send + Sync {
     /// Fills `into`, one slice for each block in order, with a part whose checksum was verified.
     ///
     /// # Errors
-    /// `Missing` when it is not there, `Damaged` when what was there is not what was written (the tier has put it aside and counted it);
-    /// contents of `into` are then unspecified. `Failed` when the tier cannot say.
+    /// `Missing` when it is not there, `Damaged` when what was there is not what was written (the
+    /// tier has put it aside and counted it); contents of `into` are then unspecified. `Failed`
+    /// when the tier cannot say.
     fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError>;
 
-    /// Keeps a part; returns when others can load it. A part that is there already is left as it is. `about` helps to decide how long it stays.
+    /// Keeps a part; returns when others can load it. A part that is there already is left as it
+    /// is. `about` helps to decide how long it stays.
     ///
     /// # Errors
-    /// `Full` when there is no room for it and none can be made, `Failed` otherwise. Nothing half-written is ever found.
+    /// `Full` when there is no room for it and none can be made, `Failed` otherwise. Nothing
+    /// half-written is ever found.
     fn store(&self, key: &PartKey, from: &[&[u8]], about: &About) -> Result<(), TierError>;
 
-    /// Whether each of `keys` is there. Must be cheap: the mover asks before every load of a prompt.
+    /// Whether each of `keys` is there. Must be cheap: the mover asks before every load of a
+    /// prompt.
     ///
     /// # Errors
     /// `Failed` when the tier cannot say.
@@ -49,7 +54,8 @@ pub trait Tier: Send + Sync {
     /// As `remove`.
     fn clear(&self, group: Option<Group>) -> Result<(), TierError>;
 
-    /// Upkeep between requests (eviction, scanning what other processes wrote); called about every second from one thread.
+    /// Upkeep between requests (eviction, scanning what other processes wrote); called about every
+    /// second from one thread.
     fn tick(&self) {}
 
     /// Waits until what was stored is as safe as the tier makes it.
@@ -73,7 +79,8 @@ pub enum TierError {
     /// No room.
     #[error("full: {0}")]
     Full(String),
-    /// The tier did not answer, or with an error of its own: which, where, and the remedy if one is known.
+    /// The tier did not answer, or with an error of its own: which, where, and the remedy if one is
+    /// known.
     #[error("{0}")]
     Failed(String),
 }

@@ -14,11 +14,13 @@ use tokio::time::Instant;
 
 /// Wakes the sender at a given time.
 pub trait Alarm {
-    /// Returns at `due` or after, at once when it is past. Dropping the future cancels nothing but it.
+    /// Returns at `due` or after, at once when it is past. Dropping the future cancels nothing but
+    /// it.
     fn until(&mut self, due: Instant) -> impl Future<Output = ()>;
 }
 
-/// The kernel's timer. The runtime's own has steps of a millisecond, which every request would be late by.
+/// The kernel's timer. The runtime's own has steps of a millisecond, which every request would be
+/// late by.
 #[derive(Debug)]
 pub struct TimerFd {
     fd: AsyncFd<OwnedFd>,

@@ -98,7 +98,8 @@ impl<'r> Answer<'r> {
         self.done
     }
 
-    /// Takes bytes that were received at `at`; returns the number of events with choices among them.
+    /// Takes bytes that were received at `at`; returns the number of events with choices among
+    /// them.
     pub(crate) fn take(&mut self, bytes: &[u8], at: Instant) -> Result<usize, Failure> {
         let before = self.record.event_times.len();
         let seconds = at.saturating_duration_since(self.start).as_secs_f64();

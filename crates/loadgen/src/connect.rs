@@ -23,7 +23,8 @@ pub trait Connect {
     /// Opens a connection. Its raw reads and writes go through [`Stamped`] with `stamps`.
     fn connect(&self, stamps: Rc<Stamps>) -> impl Future<Output = io::Result<Self::Stream>>;
 
-    /// Whether an idle connection can carry another request: it is open, and nothing came that nobody asked for.
+    /// Whether an idle connection can carry another request: it is open, and nothing came that
+    /// nobody asked for.
     fn is_quiet(stream: &mut Self::Stream) -> bool;
 }
 

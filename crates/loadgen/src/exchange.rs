@@ -256,8 +256,9 @@ async fn silence(stamps: &Stamps, limit: Option<Duration>) -> Failure {
     }
 }
 
-/// A connection while it carries a request. It makes progress only in the calls below, so that nothing is read from the
-/// socket before what was read last is taken over, and a stamp is never younger than its bytes.
+/// A connection while it carries a request. It makes progress only in the calls below, so that
+/// nothing is read from the socket before what was read last is taken over, and a stamp is never
+/// younger than its bytes.
 struct Line<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static> {
     sender: http1::SendRequest<Full<Bytes>>,
     connection: http1::Connection<TokioIo<S>, Full<Bytes>>,

@@ -138,7 +138,8 @@ impl LoadRun {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds requests whose due times ascend, before or after the start. Nothing is added when one is wrong.
+    /// Adds requests whose due times ascend, before or after the start. Nothing is added when one
+    /// is wrong.
     pub fn add(&self, requests: Vec<Request>) -> Result<(), RunError> {
         let mut state = self.state();
         if state.closed {
@@ -153,7 +154,8 @@ impl LoadRun {
             last = request.due;
         }
         state.last_due = last;
-        // a load that has been stopped and has ended takes nothing more; its caller learns that from the columns
+        // a load that has been stopped and has ended takes nothing more; its caller learns that
+        // from the columns
         let _ = state.commands.send(Command::Add(requests));
         Ok(())
     }

@@ -42,10 +42,11 @@ pub enum Command {
     Stop,
 }
 
-/// Runs a load from now on until everything that was added has ended, on the current thread's `LocalRuntime` or `LocalSet`.
+/// Runs a load from now on until everything that was added has ended, on the current thread's
+/// `LocalRuntime` or `LocalSet`.
 ///
-/// Requests go out in the order of `Add`, each as soon as it is due and one of `max_concurrency` places is free.
-/// When `commands` is dropped, the load stops.
+/// Requests go out in the order of `Add`, each as soon as it is due and one of `max_concurrency`
+/// places is free. When `commands` is dropped, the load stops.
 pub async fn run_load<C: Connect + 'static>(
     target: Target,
     connect: C,

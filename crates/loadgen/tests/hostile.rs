@@ -1,4 +1,5 @@
-//! Servers that send anything: a request always ends, and what is cut differently is recorded alike.
+//! Servers that send anything: a request always ends, and what is cut differently is recorded
+//! alike.
 #![allow(clippy::unwrap_used)]
 
 mod stage;
@@ -156,7 +157,8 @@ fn a_good_answer_byte_by_byte() {
         (columns.failure[0].as_str(), columns.event_counts[0]),
         ("", 4)
     );
-    // the answer is known with the empty line after [DONE]; the last chunk is 2 bytes of line end and 5 more
+    // the answer is known with the empty line after [DONE]; the last chunk is 2 bytes of line end
+    // and 5 more
     let known = f64::from(u32::try_from(bytes.len() - 7).unwrap()) / 1000.0;
     assert!(
         (columns.ended[0] - known).abs() < 1e-9,

@@ -1,4 +1,5 @@
-//! Real sockets and the handle: connections kept, closed and never used twice for one request; TLS; the end of a run.
+//! Real sockets and the handle: connections kept, closed and never used twice for one request; TLS;
+//! the end of a run.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{Read, Write};
@@ -308,7 +309,8 @@ fn https_without_verification() {
     );
 }
 
-/// The platform's authorities are read from files that the environment names, hence a process for each case.
+/// The platform's authorities are read from files that the environment names, hence a process for
+/// each case.
 #[test]
 fn https_with_verification() {
     let (url, certificate) = https_server();

@@ -7,7 +7,8 @@ use crate::touch::populate;
 
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Zeroed memory from the operating system, aligned to huge pages (2 MiB), untouched until used. Who may refer to which part of it is its owner's business.
+/// Zeroed memory from the operating system, aligned to huge pages (2 MiB), untouched until used.
+/// Who may refer to which part of it is its owner's business.
 pub struct Region {
     mapped: NonNull<u8>,
     mapped_len: usize,
@@ -15,7 +16,8 @@ pub struct Region {
     len: usize,
 }
 
-// SAFETY: a region is only a range of addresses, which any thread may unmap; access goes through the owners of disjoint parts.
+// SAFETY: a region is only a range of addresses, which any thread may unmap; access goes through
+// the owners of disjoint parts.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -40,7 +42,8 @@ impl Region {
             Some(mapped) if mapped.as_ptr().cast() != libc::MAP_FAILED => mapped,
             _ => return Err(std::io::Error::last_os_error()),
         };
-        // SAFETY: the mapping is HUGE_PAGE longer than `len`, so the rounded-up address is inside it.
+        // SAFETY: the mapping is HUGE_PAGE longer than `len`, so the rounded-up address is inside
+        // it.
         let start = unsafe { mapped.add(mapped.align_offset(HUGE_PAGE)) };
         #[cfg(target_os = "linux")]
         // SAFETY: advice about a range of our own mapping; a refusal costs speed only.
@@ -80,7 +83,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map`; nobody refers to a part any more, or an owner would hold the region.
+        // SAFETY: mapped in `map`; nobody refers to a part any more, or an owner would hold the
+        // region.
         unsafe { libc::munmap(self.mapped.as_ptr().cast(), self.mapped_len) };
     }
 }
@@ -131,7 +135,8 @@ mod tests {
         // It begins within a page, as blocks of a pool may, and ends behind the memory.
         assert!(region.populate(100..BYTES + 1000));
         let mut answers = vec![0_u8; BYTES.div_ceil(4096)];
-        // SAFETY: the range is mapped and begins at a page; there is a byte of answer for each page.
+        // SAFETY: the range is mapped and begins at a page; there is a byte of answer for each
+        // page.
         let asked = unsafe { libc::mincore(start.cast(), BYTES, answers.as_mut_ptr()) };
         assert_eq!(asked, 0);
         assert!(answers.iter().all(|&answer| answer & 1 == 1));

@@ -2,10 +2,12 @@
 
 const PAGE: usize = 4096;
 
-/// Has the system back a range with memory, as if each page had been written to; its contents stay. False where it cannot.
+/// Has the system back a range with memory, as if each page had been written to; its contents stay.
+/// False where it cannot.
 ///
-/// Page by page through faults, which lock the range that they are in: `MADV_POPULATE_WRITE` holds the lock of the whole address space, so a thread
-/// of the lowest priority kept others from `mmap` for up to 2.9 s on a busy machine.
+/// Page by page through faults, which lock the range that they are in: `MADV_POPULATE_WRITE` holds
+/// the lock of the whole address space, so a thread of the lowest priority kept others from `mmap`
+/// for up to 2.9 s on a busy machine.
 ///
 /// # Safety
 /// The range is mapped and may be written.
@@ -20,7 +22,8 @@ pub unsafe fn populate(start: *mut u8, len: usize) -> bool {
     })
 }
 
-/// Writes a byte as it is. In one instruction, and in assembly: whoever else writes there meanwhile loses nothing, and has no data race with it.
+/// Writes a byte as it is. In one instruction, and in assembly: whoever else writes there meanwhile
+/// loses nothing, and has no data race with it.
 ///
 /// # Safety
 /// The byte is mapped and may be written.

@@ -89,7 +89,8 @@ impl RingWriter {
         Ok(Self { native })
     }
 
-    /// Sends `message`, waiting while all slots are under way; ConnectionError when a reader is gone or too slow, ValueError when it does not fit.
+    /// Sends `message`, waiting while all slots are under way; ConnectionError when a reader is
+    /// gone or too slow, ValueError when it does not fit.
     fn send(&self, py: Python<'_>, message: &[u8]) -> PyResult<()> {
         py.detach(|| {
             let mut writer = self.native.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,7 +126,8 @@ impl RingReader {
         Ok(Self { native })
     }
 
-    /// The next message; None when none came within `timeout` seconds, ConnectionError when the ring was ended.
+    /// The next message; None when none came within `timeout` seconds, ConnectionError when the
+    /// ring was ended.
     fn receive<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let (began, limit) = (Instant::now(), duration(timeout));
         loop {
@@ -185,7 +187,8 @@ impl StreamListener {
         Ok(self.native.address()?.to_string())
     }
 
-    /// The next caller that holds the key, None when none came within `wait` seconds; the stream itself has `patience` seconds.
+    /// The next caller that holds the key, None when none came within `wait` seconds; the stream
+    /// itself has `patience` seconds.
     fn accept_within(&self, py: Python<'_>, wait: f64, patience: f64) -> PyResult<Option<Stream>> {
         let (wait, patience) = (duration(wait), duration(patience));
         py.detach(|| self.native.accept_within(wait, patience))
@@ -232,7 +235,8 @@ impl Stream {
 
 #[pymethods]
 impl Stream {
-    /// Calls a listener, again and again for `patience` seconds; ValueError when none is there, ConnectionError when it lacks the key.
+    /// Calls a listener, again and again for `patience` seconds; ValueError when none is there,
+    /// ConnectionError when it lacks the key.
     #[staticmethod]
     fn connect(py: Python<'_>, address: &str, key: &[u8], patience: f64) -> PyResult<Self> {
         let (address, key) = (self::address(address)?, self::key(key)?);
@@ -249,7 +253,8 @@ impl Stream {
         .map_err(error)
     }
 
-    /// The next message of at most `limit` bytes; None when none came within `timeout` seconds, ConnectionError when the other end is gone.
+    /// The next message of at most `limit` bytes; None when none came within `timeout` seconds,
+    /// ConnectionError when the other end is gone.
     fn receive<'py>(
         &self,
         py: Python<'py>,

@@ -112,7 +112,8 @@ impl Decoder {
         self.native.info().stages.clone()
     }
 
-    /// Hands the stage what the one before left (f32 in native order), for the next step that has none yet.
+    /// Hands the stage what the one before left (f32 in native order), for the next step that has
+    /// none yet.
     fn put(&self, carried: &[u8]) -> PyResult<()> {
         let (numbers, rest) = carried.as_chunks::<4>();
         if !rest.is_empty() {
@@ -162,7 +163,8 @@ pub(crate) struct Ticket {
 
 #[pymethods]
 impl Ticket {
-    /// The step's result; waits at most `timeout` seconds (for ever by default), then raises `TimeoutError`.
+    /// The step's result; waits at most `timeout` seconds (for ever by default), then raises
+    /// `TimeoutError`.
     #[pyo3(signature = (timeout=None))]
     fn result<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let deadline = timeout.map(|t| Instant::now() + Duration::from_secs_f64(t.clamp(0.0, 1e9)));

@@ -7,7 +7,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// Arrays longer than this are replaced by their length and type: vocabularies are read by the tokenizer.
+/// Arrays longer than this are replaced by their length and type: vocabularies are read by the
+/// tokenizer.
 const LONGEST_ARRAY: usize = 64;
 
 /// `{"metadata": {key: value}, "tensors": [(name, dtype, shape)]}`.

@@ -18,7 +18,8 @@ pub(crate) fn kv_inventory(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     json(py.detach(|| admin::inventory(&path)))
 }
 
-/// Reads every file (`admin::Verified`). `watch(done, total)` is called with bytes; what it raises ends the work.
+/// Reads every file (`admin::Verified`). `watch(done, total)` is called with bytes; what it raises
+/// ends the work.
 #[pyfunction]
 #[pyo3(signature = (path, put_aside, watch, /))]
 pub(crate) fn kv_verify(
@@ -32,7 +33,8 @@ pub(crate) fn kv_verify(
     watch.raised.map_or_else(|| json(found), Err)
 }
 
-/// Removes what may go (`admin::Rules`, `admin::Collected`). `watch(done, total)` is called with chunks.
+/// Removes what may go (`admin::Rules`, `admin::Collected`). `watch(done, total)` is called with
+/// chunks.
 #[pyfunction]
 #[pyo3(signature = (path, limit_bytes, older_than_s, store, watch, /))]
 pub(crate) fn kv_collect(

@@ -96,7 +96,8 @@ impl KvParts {
             .map_err(|e| PyValueError::new_err(e.to_string()))
     }
 
-    /// Has `take(descriptor)` read a payload of `bytes` from an open file; it returns the CRC-64 of what it read.
+    /// Has `take(descriptor)` read a payload of `bytes` from an open file; it returns the CRC-64 of
+    /// what it read.
     #[pyo3(signature = (part, bytes, take, /))]
     fn load(&self, py: Python<'_>, part: Name, bytes: usize, take: Py<PyAny>) -> PyResult<()> {
         let (key, take) = (key(part), Callback::new(take));
@@ -104,7 +105,8 @@ impl KvParts {
         done.map_err(|error| raised(py, &error, take))
     }
 
-    /// Has `give(descriptor)` write a payload of `bytes` to a new file; it returns the CRC-64 of what it wrote.
+    /// Has `give(descriptor)` write a payload of `bytes` to a new file; it returns the CRC-64 of
+    /// what it wrote.
     #[pyo3(signature = (part, bytes, give, /))]
     fn store(&self, py: Python<'_>, part: Name, bytes: usize, give: Py<PyAny>) -> PyResult<()> {
         let (key, give) = (key(part), Callback::new(give));

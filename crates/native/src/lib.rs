@@ -1,4 +1,5 @@
-//! `penstock._native`: what Python sees of the Rust rooms. Conversions only; nothing is decided here.
+//! `penstock._native`: what Python sees of the Rust rooms. Conversions only; nothing is decided
+//! here.
 
 mod buffers;
 mod comm;
@@ -16,7 +17,8 @@ mod tier_index;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// Runs the front door with its configuration (JSON) until it is drained; returns the process's exit code.
+/// Runs the front door with its configuration (JSON) until it is drained; returns the process's
+/// exit code.
 #[pyfunction]
 fn front_door(py: Python<'_>, config_json: String) -> PyResult<i32> {
     py.detach(|| penstock_server::run(&config_json))

@@ -18,7 +18,8 @@ pub(crate) fn sim_serve(py: Python<'_>, config_json: &str) -> PyResult<i32> {
         .map_err(error)
 }
 
-/// Runs an engine with modelled timing behind a front door's socket; returns the process's exit code.
+/// Runs an engine with modelled timing behind a front door's socket; returns the process's exit
+/// code.
 #[pyfunction]
 pub(crate) fn sim_wire(py: Python<'_>, socket: &str, config_json: &str) -> PyResult<i32> {
     py.detach(|| penstock_sim::serve_wire(socket, config_json))

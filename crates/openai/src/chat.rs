@@ -12,8 +12,9 @@ use crate::error::ApiError;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatRequest {
     pub common: Common,
-    /// A non-empty array of objects. Every `role` is a string; every `content` is a string or null: text parts have
-    /// been joined with newlines. Other members are left as they came, for the template.
+    /// A non-empty array of objects. Every `role` is a string; every `content` is a string or null:
+    /// text parts have been joined with newlines. Other members are left as they came, for the
+    /// template.
     pub messages: Value,
     pub add_generation_prompt: bool,
     /// Alternatives per token, 0 to 20; `None` for no log-probabilities at all.

@@ -56,7 +56,8 @@ pub struct StreamOptions {
 }
 
 impl Common {
-    /// Takes the shared fields. `least_tokens` is the smallest `max_tokens` that the endpoint allows.
+    /// Takes the shared fields. `least_tokens` is the smallest `max_tokens` that the endpoint
+    /// allows.
     pub(super) fn take(fields: &mut Fields<'_>, least_tokens: u32) -> Result<Self, ApiError> {
         let stream = fields.flag("stream", false)?;
         let max_tokens = take_max_tokens(fields, least_tokens)?;

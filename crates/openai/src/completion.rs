@@ -84,8 +84,8 @@ enum Form {
     TokenLists,
 }
 
-/// Which of the four forms the prompt has, from its first characters: an untagged enum would buffer the whole value
-/// and could not say which token id was wrong.
+/// Which of the four forms the prompt has, from its first characters: an untagged enum would buffer
+/// the whole value and could not say which token id was wrong.
 fn form(raw: &RawValue) -> Form {
     if is_string(raw) {
         return Form::Text;

@@ -1,10 +1,12 @@
-//! The one error a client can see. Built where the fault is found, carried unchanged to the response.
+//! The one error a client can see. Built where the fault is found, carried unchanged to the
+//! response.
 
 use std::borrow::Cow;
 
 use serde::Serialize;
 
-/// Longest message sent to a client, in bytes: a bad request must not be answered with a larger one.
+/// Longest message sent to a client, in bytes: a bad request must not be answered with a larger
+/// one.
 const MAX_MESSAGE: usize = 1000;
 
 /// An error in OpenAI form together with its HTTP status.

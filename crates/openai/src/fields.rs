@@ -1,5 +1,5 @@
-//! A JSON object split into its top-level fields, each still raw text, so that a value of the wrong type is reported
-//! with the name of its field.
+//! A JSON object split into its top-level fields, each still raw text, so that a value of the wrong
+//! type is reported with the name of its field.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,9 @@ use crate::error::ApiError;
 
 /// The fields of one request body that nobody has taken yet.
 ///
-/// Splitting does not recurse, and what is deserialised later is bounded by serde_json's depth limit of 128, so a body
-/// of nothing but brackets is an error and not a stack overflow. Of a repeated field the last one counts.
+/// Splitting does not recurse, and what is deserialised later is bounded by serde_json's depth
+/// limit of 128, so a body of nothing but brackets is an error and not a stack overflow. Of a
+/// repeated field the last one counts.
 pub struct Fields<'a> {
     rest: HashMap<String, &'a RawValue>,
 }
@@ -94,7 +95,8 @@ pub(super) fn read<T: DeserializeOwned>(name: &'static str, raw: &RawValue) -> R
         .map_err(|e| ApiError::invalid(name, format!("{name}: {}.", reason(&e))))
 }
 
-/// serde_json's words without the position, which would be relative to the field and not to the body.
+/// serde_json's words without the position, which would be relative to the field and not to the
+/// body.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ")

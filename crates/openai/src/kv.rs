@@ -23,8 +23,8 @@ pub enum KvInput {
 }
 
 impl KvRequest {
-    /// Reads and validates a request body. What is not understood is refused, unlike in other requests: the wrong prefix would be
-    /// pinned or forgotten.
+    /// Reads and validates a request body. What is not understood is refused, unlike in other
+    /// requests: the wrong prefix would be pinned or forgotten.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(body)?;
         let request = Self {

@@ -1,9 +1,9 @@
 //! OpenAI request and response bodies, errors and SSE. No IO.
 //!
-//! Requests: a body is split into its fields once ([`Fields`]), each endpoint takes the fields it understands, and
-//! what is left is held against the table of fields that change the output but are not built ([`neutral`]). Such a
-//! field is accepted at the value that changes nothing and refused by name otherwise; a field nobody knows is ignored,
-//! as OpenAI-compatible servers do.
+//! Requests: a body is split into its fields once ([`Fields`]), each endpoint takes the fields it
+//! understands, and what is left is held against the table of fields that change the output but are
+//! not built ([`neutral`]). Such a field is accepted at the value that changes nothing and refused
+//! by name otherwise; a field nobody knows is ignored, as OpenAI-compatible servers do.
 
 pub mod error;
 pub mod sse;
@@ -19,9 +19,9 @@ mod response;
 mod tokenize;
 
 pub use chat::ChatRequest;
-pub use error::ApiError;
 pub use common::{Common, MaxTokens, StreamOptions};
 pub use completion::{CompletionRequest, Prompt};
+pub use error::ApiError;
 pub use fields::Fields;
 pub use kv::{KvInput, KvRequest};
 pub use response::{

@@ -1,5 +1,6 @@
-//! Fields that would change the output and are not built: accepted at their neutral value, refused by name otherwise.
-//! Ignoring one of them would answer a constrained request with unconstrained text and status 200.
+//! Fields that would change the output and are not built: accepted at their neutral value, refused
+//! by name otherwise. Ignoring one of them would answer a constrained request with unconstrained
+//! text and status 200.
 
 use serde_json::Value;
 

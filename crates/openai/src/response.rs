@@ -2,7 +2,6 @@
 
 use serde::{Serialize, Serializer};
 
-
 /// Why a choice ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -112,8 +111,8 @@ pub struct CompletionLogprobs {
     pub top_logprobs: Vec<Option<TokenScores>>,
 }
 
-/// Log-probability by token text: an object with the likeliest token first. Of several tokens with one text, as halves
-/// of characters have, only the first is kept.
+/// Log-probability by token text: an object with the likeliest token first. Of several tokens with
+/// one text, as halves of characters have, only the first is kept.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TokenScores(Vec<(String, f32)>);
 
@@ -189,7 +188,8 @@ pub struct ChatLogprobs {
 pub struct TokenLogprob {
     pub token: String,
     pub logprob: f32,
-    /// The token's exact bytes: `token` has replacement characters where they are not UTF-8 by themselves.
+    /// The token's exact bytes: `token` has replacement characters where they are not UTF-8 by
+    /// themselves.
     pub bytes: Vec<u8>,
     pub top_logprobs: Vec<TopLogprob>,
 }

@@ -1,10 +1,11 @@
-//! Server-sent events: `data: {json}\n\n` and nothing else. Writers append to a buffer that the caller reuses.
+//! Server-sent events: `data: {json}\n\n` and nothing else. Writers append to a buffer that the
+//! caller reuses.
 
 use bytes::{BufMut, BytesMut};
 use serde::Serialize;
 
-use crate::error::ApiError;
 use crate::Usage;
+use crate::error::ApiError;
 
 /// Ends every stream, also one that failed.
 pub fn done(out: &mut BytesMut) {

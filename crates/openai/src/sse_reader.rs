@@ -1,8 +1,9 @@
 //! Reads server-sent events from pieces of a body, cut anywhere.
 //!
-//! Follows the "event stream" of the WHATWG HTML standard: lines end with LF, CR or CR LF, lines of data are joined with
-//! LF, a line that starts with a colon is a comment, an event ends at an empty line and one that no empty line ends is
-//! discarded. Fields that only concern reconnecting (`id`, `retry`) are skipped.
+//! Follows the "event stream" of the WHATWG HTML standard: lines end with LF, CR or CR LF, lines of
+//! data are joined with LF, a line that starts with a colon is a comment, an event ends at an empty
+//! line and one that no empty line ends is discarded. Fields that only concern reconnecting (`id`,
+//! `retry`) are skipped.
 
 use memchr::memchr2;
 use thiserror::Error;
@@ -22,7 +23,8 @@ pub struct EventTooLarge {
     pub limit: usize,
 }
 
-/// The state between two pieces. Whole events of one line are handed out where they lie; only what is cut is copied.
+/// The state between two pieces. Whole events of one line are handed out where they lie; only what
+/// is cut is copied.
 #[derive(Debug)]
 pub struct EventReader {
     limit: usize,

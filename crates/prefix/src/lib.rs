@@ -1,25 +1,26 @@
 //! The block-hash rule: how a run of tokens is named in every prefix cache.
 //!
-//! Engine, cache tiers and gateway have to agree on what "the same prefix" is, also across processes, machines and
-//! restarts. This crate is the one place that says so.
+//! Engine, cache tiers and gateway have to agree on what "the same prefix" is, also across
+//! processes, machines and restarts. This crate is the one place that says so.
 //!
 //! # The rule
 //!
-//! * Tokens are hashed in **units** of [`UNIT`] = 16, whatever the block size of a pool or the chunk size of a tier.
-//!   A block of `16 * n` tokens is named by the digest of its last unit, so sizes do not fork the rule. A trailing
-//!   part of fewer than 16 tokens has no digest.
-//! * Digests form a chain: `digest[i] = digest[i - 1][..4] || BLAKE3_keyed(K, digest[i - 1] || tokens[16 i .. 16 i +
-//!   16])[4..]`, tokens as `u32` little-endian: 32 + 64 bytes. Equal digests therefore mean equal tokens from the first
-//!   one on.
-//! * `K = BLAKE3_derive_key("penstock prefix unit v1", identity)`. The 32-byte **identity** stands for everything that
-//!   changes the bytes of a KV block: weights fingerprint, numerics, rope and windows. Caches of two identities never
-//!   meet.
-//! * The parent of the first unit is the **root**: 32 zero bytes, or, for a request with a cache salt or an adapter,
-//!   [`root`] of them. Requests with different salts share nothing.
-//! * The first [`GROUP_BYTES`] of a digest are its [`Group`]: those of the chain's root, carried through every link. So a
-//!   store can tell whose a digest is without being told a salt: it can bound what one has, and forget it. Two salts in
-//!   one group (one in 2^32) would be bounded and forgotten together and still share nothing, for the other 28 bytes
-//!   depend on the whole root. Those 28 bytes look random; the group does not, so it is no hash.
+//! * Tokens are hashed in **units** of [`UNIT`] = 16, whatever the block size of a pool or the
+//!   chunk size of a tier. A block of `16 * n` tokens is named by the digest of its last unit, so
+//!   sizes do not fork the rule. A trailing part of fewer than 16 tokens has no digest.
+//! * Digests form a chain: `digest[i] = digest[i - 1][..4] || BLAKE3_keyed(K, digest[i - 1] ||
+//!   tokens[16 i .. 16 i + 16])[4..]`, tokens as `u32` little-endian: 32 + 64 bytes. Equal digests
+//!   therefore mean equal tokens from the first one on.
+//! * `K = BLAKE3_derive_key("penstock prefix unit v1", identity)`. The 32-byte **identity** stands
+//!   for everything that changes the bytes of a KV block: weights fingerprint, numerics, rope and
+//!   windows. Caches of two identities never meet.
+//! * The parent of the first unit is the **root**: 32 zero bytes, or, for a request with a cache
+//!   salt or an adapter, [`root`] of them. Requests with different salts share nothing.
+//! * The first [`GROUP_BYTES`] of a digest are its [`Group`]: those of the chain's root, carried
+//!   through every link. So a store can tell whose a digest is without being told a salt: it can
+//!   bound what one has, and forget it. Two salts in one group (one in 2^32) would be bounded and
+//!   forgotten together and still share nothing, for the other 28 bytes depend on the whole root.
+//!   Those 28 bytes look random; the group does not, so it is no hash.
 //!
 //! `tests/golden/prefix/*.json` pins the rule for this crate and for Python.
 
@@ -38,9 +39,11 @@ pub type Group = [u8; GROUP_BYTES];
 const UNIT_CONTEXT: &str = "penstock prefix unit v1";
 const ROOT_CONTEXT: &str = "penstock prefix root v1";
 
-/// First parent of a chain whose request carries an adapter name or a cache salt; zero when it carries neither.
+/// First parent of a chain whose request carries an adapter name or a cache salt; zero when it
+/// carries neither.
 ///
-/// The message is `u32 LE length of adapter || adapter || salt` under a key of its own, so no salt can imitate a unit.
+/// The message is `u32 LE length of adapter || adapter || salt` under a key of its own, so no salt
+/// can imitate a unit.
 pub fn root(identity: &Digest, adapter: &[u8], salt: &[u8]) -> Digest {
     if adapter.is_empty() && salt.is_empty() {
         return [0; 32];
@@ -65,8 +68,9 @@ pub fn group(digest: &Digest) -> Group {
 
 /// Digests of the full units of `tokens`, in order; a trailing partial unit gives none.
 ///
-/// `parent` is the digest before `tokens`: that of the unit that ends where they begin, or a [`root`]; `None` is the
-/// zero root. Hashing a prompt in pieces that are multiples of [`UNIT`] gives the chain of the whole.
+/// `parent` is the digest before `tokens`: that of the unit that ends where they begin, or a
+/// [`root`]; `None` is the zero root. Hashing a prompt in pieces that are multiples of [`UNIT`]
+/// gives the chain of the whole.
 pub fn chain(identity: &Digest, parent: Option<&Digest>, tokens: &[u32]) -> Vec<Digest> {
     let key = blake3::derive_key(UNIT_CONTEXT, identity);
     let mut link = parent.copied().unwrap_or([0; 32]);

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use penstock_engine_client::Engine;
 use penstock_openai::ApiError;
-use penstock_wire::{Ready, TierKinds};
 use penstock_text::TextModel;
+use penstock_wire::{Ready, TierKinds};
 
 use crate::admission::{Seat, Seats};
 use crate::config::Config;
@@ -14,7 +14,8 @@ use crate::ids::Ids;
 use crate::metrics::{EngineView, Metrics, Rejection};
 use crate::render::Identity;
 
-/// Seconds after which a client may try again: a full queue moves in about one, a start or a drain takes longer.
+/// Seconds after which a client may try again: a full queue moves in about one, a start or a drain
+/// takes longer.
 const RETRY_QUEUE: u32 = 1;
 const RETRY_ENGINE: u32 = 2;
 const RETRY_DRAIN: u32 = 5;

@@ -17,8 +17,8 @@ pub(crate) async fn read(request: Request<Body>, limit: usize) -> Result<Vec<u8>
         .unwrap_or_else(|_| Err(ApiError::request_timeout(TIMEOUT.as_secs())))
 }
 
-/// Of an oversized body as much again is read and dropped: a connection closed with unread input resets, and the
-/// client would lose the 413 that says why.
+/// Of an oversized body as much again is read and dropped: a connection closed with unread input
+/// resets, and the client would lose the 413 that says why.
 async fn collect(mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
     let mut bytes = Vec::new();
     let mut total = 0usize;

@@ -5,13 +5,14 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 
 use penstock_openai::ApiError;
-use penstock_wire::{TierKinds, TierTokens};
 use penstock_openai::{CachedByTier, Usage};
+use penstock_wire::{TierKinds, TierTokens};
 
 use crate::admission::Seat;
 use crate::generation::{Generation, Piece};
 
-/// The choices of a request, by index. Dropping them cancels what still runs at the engine and frees the seats.
+/// The choices of a request, by index. Dropping them cancels what still runs at the engine and
+/// frees the seats.
 pub(crate) struct Choices {
     generations: Vec<Generation>,
     /// Where the next look for events starts, so that no choice starves the others.
@@ -36,7 +37,8 @@ impl Choices {
         self.generations.len()
     }
 
-    /// The next piece of any choice with its index; `None` when all have ended. Safe to drop and call again.
+    /// The next piece of any choice with its index; `None` when all have ended. Safe to drop and
+    /// call again.
     pub(crate) async fn next(&mut self) -> Option<Result<(usize, Piece), ApiError>> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }

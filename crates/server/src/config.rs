@@ -44,8 +44,9 @@ pub struct GenerationDefaults {
     pub temperature: Option<f32>,
     pub top_k: Option<i32>,
     pub top_p: Option<f32>,
-    /// `None`: a new one for each request. With one, the whole server is repeatable: like vLLM's `--seed`, equal requests get
-    /// equal answers, because a request's draws depend on nothing but its seed and its own tokens.
+    /// `None`: a new one for each request. With one, the whole server is repeatable: like vLLM's
+    /// `--seed`, equal requests get equal answers, because a request's draws depend on nothing but
+    /// its seed and its own tokens.
     pub seed: Option<u64>,
 }
 
@@ -53,7 +54,8 @@ pub struct GenerationDefaults {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineProcess {
-    /// The command to start, `{socket}` standing for the socket's path. `None`: somebody else connects.
+    /// The command to start, `{socket}` standing for the socket's path. `None`: somebody else
+    /// connects.
     pub argv: Option<Vec<String>>,
     /// `None`: a fresh private directory.
     pub socket_dir: Option<PathBuf>,

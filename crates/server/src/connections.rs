@@ -16,7 +16,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
 const MAX_HEADERS: usize = 100;
 /// Bounds the header block, and what one connection buffers.
 const MAX_BUFFER: usize = 64 << 10;
-/// When accepting fails because descriptors have run out, trying at once would only burn the processor.
+/// When accepting fails because descriptors have run out, trying at once would only burn the
+/// processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The open connections of a server.
@@ -71,6 +72,7 @@ fn serve(stream: TcpStream, router: Router, watcher: Watcher) {
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_BUFFER)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // The connection's own errors are the client's: resets, malformed HTTP. hyper has answered what can be answered.
+    // The connection's own errors are the client's: resets, malformed HTTP. hyper has answered what
+    // can be answered.
     tokio::spawn(async move { drop(watcher.watch(connection).await) });
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use penstock_engine_client::{Event, RequestStream};
 use penstock_openai::ApiError;
-use penstock_wire::{Finish, LogprobRow, Output, TierTokens};
 use penstock_openai::{FinishReason, StopReason};
 use penstock_text::{Detokenizer, StopStrings, Tokenizer};
+use penstock_wire::{Finish, LogprobRow, Output, TierTokens};
 
 use crate::metrics::{Ending, Timeline};
 

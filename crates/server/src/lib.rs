@@ -1,9 +1,9 @@
 //! The front door: OpenAI's API over HTTP on one side, one engine on the other.
 //!
-//! [`run`] is the whole life of the process: bind, start the engine, serve, drain. A generation request is one function
-//! in `endpoints/`, read downward; everything it calls is named after what it does. Nothing here blocks the runtime:
-//! long texts are tokenized on a thread of their own, and a stream is rendered by a task that the connection's
-//! departure ends.
+//! [`run`] is the whole life of the process: bind, start the engine, serve, drain. A generation
+//! request is one function in `endpoints/`, read downward; everything it calls is named after what
+//! it does. Nothing here blocks the runtime: long texts are tokenized on a thread of their own, and
+//! a stream is rendered by a task that the connection's departure ends.
 
 mod admission;
 mod app;

@@ -1,10 +1,8 @@
 //! Log-probability rows of the engine in the shapes of the two endpoints.
 
-use penstock_wire::LogprobRow;
-use penstock_openai::{
-    ChatLogprobs, CompletionLogprobs, TokenLogprob, TokenScores, TopLogprob,
-};
+use penstock_openai::{ChatLogprobs, CompletionLogprobs, TokenLogprob, TokenScores, TopLogprob};
 use penstock_text::Tokenizer;
+use penstock_wire::LogprobRow;
 
 /// What JSON has instead of minus infinity, as in vLLM.
 const LEAST: f32 = -9999.0;
@@ -39,8 +37,8 @@ fn bytes(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     tokenizer.token_bytes(id).unwrap_or_default().into_owned()
 }
 
-/// Appends `tokens` in the completions shape. A missing row, as the first token of a prompt has, becomes nulls.
-/// `offset` counts the characters of the tokens so far.
+/// Appends `tokens` in the completions shape. A missing row, as the first token of a prompt has,
+/// becomes nulls. `offset` counts the characters of the tokens so far.
 pub(crate) fn append_completion<'r>(
     out: &mut CompletionLogprobs,
     tokenizer: &Tokenizer,

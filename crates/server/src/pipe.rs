@@ -1,7 +1,9 @@
-//! The body of a stream: a byte buffer between the task that renders chunks and the connection that writes them.
+//! The body of a stream: a byte buffer between the task that renders chunks and the connection that
+//! writes them.
 //!
-//! Chunks rendered while the connection is busy leave in one write. A client that does not read fills the buffer to
-//! its cap; then the writer is told and the request is given up, so memory stays bounded.
+//! Chunks rendered while the connection is busy leave in one write. A client that does not read
+//! fills the buffer to its cap; then the writer is told and the request is given up, so memory
+//! stays bounded.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

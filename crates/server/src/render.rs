@@ -1,5 +1,5 @@
-//! Pieces as JSON: a chunk of a stream, or the one response of a request that does not stream. The two endpoints
-//! differ here and nowhere below.
+//! Pieces as JSON: a chunk of a stream, or the one response of a request that does not stream. The
+//! two endpoints differ here and nowhere below.
 
 use bytes::BytesMut;
 use penstock_openai::Usage;
@@ -15,7 +15,8 @@ pub(crate) struct Identity {
 
 /// One endpoint's way of writing pieces. It may keep state: what has been sent of each choice.
 pub(crate) trait Render: Send + 'static {
-    /// Appends the events for a piece of choice `index`. May append nothing for a piece without news.
+    /// Appends the events for a piece of choice `index`. May append nothing for a piece without
+    /// news.
     fn chunk(&mut self, out: &mut BytesMut, index: usize, piece: &Piece, usage: Option<&Usage>);
 
     /// Appends the event that closes the accounting of the whole request.

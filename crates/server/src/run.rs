@@ -12,11 +12,12 @@ use crate::startup::{limits, log};
 /// Threads for long texts; more would only take the cores from the engine.
 const BLOCKING_THREADS: usize = 4;
 
-/// Serves until SIGTERM or SIGINT, drains, and returns the exit code: 0 after a drain, 1 when the engine could not
-/// start or a second signal cut the drain short.
+/// Serves until SIGTERM or SIGINT, drains, and returns the exit code: 0 after a drain, 1 when the
+/// engine could not start or a second signal cut the drain short.
 ///
 /// # Errors
-/// A configuration that is not valid, an address that cannot be bound, a socket that cannot be made.
+/// A configuration that is not valid, an address that cannot be bound, a socket that cannot be
+/// made.
 pub fn run(config_json: &str) -> Result<i32, StartError> {
     let config = Config::from_json(config_json).map_err(StartError::Config)?;
     let runtime = runtime(&config).map_err(StartError::Runtime)?;

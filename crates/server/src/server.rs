@@ -46,7 +46,8 @@ pub enum StartError {
     Engine(#[from] FleetError),
 }
 
-/// A listening server. It answers from the start; generation is refused with 503 until [`Server::ready`].
+/// A listening server. It answers from the start; generation is refused with 503 until
+/// [`Server::ready`].
 pub struct Server {
     app: Arc<App>,
     address: SocketAddr,
@@ -54,7 +55,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds first, so that a taken port is known before anything heavy begins, then starts the engine.
+    /// Binds first, so that a taken port is known before anything heavy begins, then starts the
+    /// engine.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let (host, port) = (config.host.clone(), config.port);
         let bound = async {
@@ -89,7 +91,8 @@ impl Server {
         self.app.engine.socket_path()
     }
 
-    /// Reads the tokenizer, waits for the engine, and reports each stage of both to standard error. Returns the engine's limits.
+    /// Reads the tokenizer, waits for the engine, and reports each stage of both to standard error.
+    /// Returns the engine's limits.
     ///
     /// # Errors
     /// When the model's text files are not usable or the engine cannot start; the text says why.
@@ -107,8 +110,8 @@ impl Server {
         startup::log_changes(self.app.engine.clone())
     }
 
-    /// Refuses new requests and waits for the open ones, up to the configured time or until `hurry`; then ends the
-    /// engine and closes the connections.
+    /// Refuses new requests and waits for the open ones, up to the configured time or until
+    /// `hurry`; then ends the engine and closes the connections.
     pub async fn drain(self, hurry: impl Future<Output = ()>) {
         self.app.drain();
         let patience = Duration::from_secs_f64(self.app.config.drain_timeout_s);

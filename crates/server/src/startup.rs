@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use penstock_engine_client::{Engine, EngineState, Observer};
-use penstock_wire::{Ready, Stage, StepStats};
 use penstock_text::{TextError, TextModel};
+use penstock_wire::{Ready, Stage, StepStats};
 
 use crate::app::App;
 use crate::metrics::Metrics;

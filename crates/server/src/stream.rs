@@ -33,8 +33,8 @@ pub(crate) async fn whole(
     Ok(json(render.response(&merged, choices.usage())))
 }
 
-/// Answers with an event stream. The headers wait for the first event of the engine, so that a request it refuses
-/// has a status of its own.
+/// Answers with an event stream. The headers wait for the first event of the engine, so that a
+/// request it refuses has a status of its own.
 pub(crate) async fn events(
     mut choices: Choices,
     render: impl Render,
@@ -55,8 +55,8 @@ pub(crate) async fn events(
     Ok(response)
 }
 
-/// Writes every piece as it comes, until the end, an error, or the client's departure. Returning drops the choices,
-/// which cancels what still runs.
+/// Writes every piece as it comes, until the end, an error, or the client's departure. Returning
+/// drops the choices, which cancels what still runs.
 async fn pump(
     mut choices: Choices,
     mut render: impl Render,

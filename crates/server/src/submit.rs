@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use penstock_engine_client::SubmitError;
 use penstock_openai::ApiError;
-use penstock_wire::TokenRequest;
 use penstock_openai::{Common, MaxTokens};
+use penstock_wire::TokenRequest;
 
 use crate::admission::Seat;
 use crate::app::{App, Limits};

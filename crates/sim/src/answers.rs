@@ -7,7 +7,8 @@ use penstock_wire::TokenRequest;
 
 use crate::random;
 
-/// Lengths of answers that end by themselves: log-normal with this mean and coefficient of variation.
+/// Lengths of answers that end by themselves: log-normal with this mean and coefficient of
+/// variation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LengthDistribution {
     pub mean: f64,

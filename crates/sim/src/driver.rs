@@ -1,9 +1,10 @@
 //! Following a batcher's timeline in real time.
 //!
-//! The timeline is exact: a step begins where the one before ended, and takes in what had arrived by then. Real time is
-//! only waited for before a step is published, so a late timer shifts no later step; steps that are due together are
-//! published one after another. A host that cannot keep up at all would fall behind for ever: beyond [`MAX_LAG`] the
-//! timeline is moved to the present and the loss is counted.
+//! The timeline is exact: a step begins where the one before ended, and takes in what had arrived
+//! by then. Real time is only waited for before a step is published, so a late timer shifts no
+//! later step; steps that are due together are published one after another. A host that cannot keep
+//! up at all would fall behind for ever: beyond [`MAX_LAG`] the timeline is moved to the present
+//! and the loss is counted.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -171,7 +172,8 @@ impl<P: Publisher, T: Timer> Driver<P, T> {
         let step = self.batcher.apply();
         self.publish(step);
         self.advance(end, cost);
-        // Connections write what was published before the next step is, also when that is due already.
+        // Connections write what was published before the next step is, also when that is due
+        // already.
         tokio::task::yield_now().await;
     }
 

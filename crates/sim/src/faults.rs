@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::random;
 
-/// What goes wrong with a request. Counts are tokens sent before it does; an answer that is not longer is unharmed.
+/// What goes wrong with a request. Counts are tokens sent before it does; an answer that is not
+/// longer is unharmed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FaultKind {
     /// 503 with Retry-After.
@@ -44,8 +45,8 @@ const TOKENS: f64 = 4.0;
 impl FromStr for Fault {
     type Err = String;
 
-    /// `KIND[:PROBABILITY[:PARAM]]`; the probability is 1 unless said, PARAM a count of tokens (default 4), the status (500) or the
-    /// seconds of the delay (1).
+    /// `KIND[:PROBABILITY[:PARAM]]`; the probability is 1 unless said, PARAM a count of tokens
+    /// (default 4), the status (500) or the seconds of the delay (1).
     fn from_str(text: &str) -> Result<Self, String> {
         let mut words = text.splitn(3, ':');
         let name = words.next().unwrap_or_default();

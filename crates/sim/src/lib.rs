@@ -1,11 +1,13 @@
 //! An engine with modelled timing, on the real HTTP and the real wire.
 //!
-//! Front door and load generator are measured against it without a model, and capacity is estimated with it.
+//! Front door and load generator are measured against it without a model, and capacity is estimated
+//! with it.
 //!
-//! * [`batching`] decides what each step computes, as the scheduler of Penstock does; [`Timing`] says how long that takes. Both are
-//!   pure: no clock, no IO.
+//! * [`batching`] decides what each step computes, as the scheduler of Penstock does; [`Timing`]
+//!   says how long that takes. Both are pure: no clock, no IO.
 //! * The driver follows the timeline that they make and publishes each step when its time has come.
-//! * [`serve_http`] is an OpenAI server around it, [`serve_wire`] an engine behind a front door's socket.
+//! * [`serve_http`] is an OpenAI server around it, [`serve_wire`] an engine behind a front door's
+//!   socket.
 
 mod answers;
 pub mod batching;

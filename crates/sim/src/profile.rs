@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::timing::Timing;
 
-/// The parameters of a modelled engine; a JSON object whose absent members have the default's values.
+/// The parameters of a modelled engine; a JSON object whose absent members have the default's
+/// values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Profile {
@@ -43,8 +44,8 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// A profile by name: `default`; `instant`, where nothing takes time and everything fits; `fast`, as that with
-    /// steps of one millisecond.
+    /// A profile by name: `default`; `instant`, where nothing takes time and everything fits;
+    /// `fast`, as that with steps of one millisecond.
     pub fn preset(name: &str) -> Option<Self> {
         let roomy = |timing| Self {
             max_num_seqs: 1024,
@@ -157,7 +158,8 @@ mod tests {
             prompt_context: 256 * before + 256 * 257 / 2,
             ..StepShape::default()
         };
-        // Milliseconds of real steps: medians of ITL at these batches and contexts, and the chunks of a long prompt.
+        // Milliseconds of real steps: medians of ITL at these batches and contexts, and the chunks
+        // of a long prompt.
         for (shape, measured) in [
             (decode(1, 192), 2.2),
             (decode(1, 4000), 5.4),

@@ -2,7 +2,8 @@
 
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit of the key changes every bit of the result.
+/// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit of the key changes every
+/// bit of the result.
 pub(crate) fn mix(key: u64) -> u64 {
     let mut z = key.wrapping_add(STEP);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -16,11 +16,12 @@ use crate::http::{App, Counters, HttpPublisher, accept, router};
 use crate::timer::PreciseTimer;
 use crate::wire;
 
-/// Serves OpenAI's API until SIGTERM or SIGINT (exit status 0) or until the engine dies on purpose (1). Standard output gets one line
-/// for each replica when all of them listen.
+/// Serves OpenAI's API until SIGTERM or SIGINT (exit status 0) or until the engine dies on purpose
+/// (1). Standard output gets one line for each replica when all of them listen.
 ///
 /// # Errors
-/// A configuration that is not valid, a tokenizer that cannot be read, an address that cannot be bound.
+/// A configuration that is not valid, a tokenizer that cannot be read, an address that cannot be
+/// bound.
 pub fn serve_http(config_json: &str) -> Result<i32, SimError> {
     let config: HttpConfig = read(config_json)?;
     config.check()?;
@@ -31,10 +32,12 @@ pub fn serve_http(config_json: &str) -> Result<i32, SimError> {
     status
 }
 
-/// Serves the front door at `socket` until it says SHUTDOWN, goes away, or the engine dies on purpose (exit status 1).
+/// Serves the front door at `socket` until it says SHUTDOWN, goes away, or the engine dies on
+/// purpose (exit status 1).
 ///
 /// # Errors
-/// A configuration that is not valid, a socket that nobody listens on, a front door that breaks the protocol.
+/// A configuration that is not valid, a socket that nobody listens on, a front door that breaks the
+/// protocol.
 pub fn serve_wire(socket: &str, config_json: &str) -> Result<i32, SimError> {
     let config: WireConfig = read(config_json)?;
     let engine = config.engine.open()?;

@@ -19,13 +19,15 @@ pub struct StepShape {
     pub prompt_context: u64,
 }
 
-/// The cost of a step: base + decodes + prompt tokens + attention, then jitter. Everything in microseconds.
+/// The cost of a step: base + decodes + prompt tokens + attention, then jitter. Everything in
+/// microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timing {
     /// Every step.
     pub base_us: f64,
-    /// Cost of decoding n sequences: points (n, cost), linear between them, from (0, 0), beyond the last as before it.
+    /// Cost of decoding n sequences: points (n, cost), linear between them, from (0, 0), beyond the
+    /// last as before it.
     pub decode_us: Vec<(u32, f64)>,
     /// Each prompt token.
     pub prompt_us_per_token: f64,
@@ -38,8 +40,8 @@ pub struct Timing {
 }
 
 impl Default for Timing {
-    /// SmolLM2-135M with 4-bit weights on two cores of an AMD EPYC with AVX-512: fitted to the times of steps of one
-    /// batch size, context or chunk.
+    /// SmolLM2-135M with 4-bit weights on two cores of an AMD EPYC with AVX-512: fitted to the
+    /// times of steps of one batch size, context or chunk.
     fn default() -> Self {
         Self {
             base_us: 100.0,

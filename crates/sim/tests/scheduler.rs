@@ -1,12 +1,13 @@
 #![allow(clippy::unwrap_used)]
-//! The batcher does what the Python scheduler did, step for step (`tests/golden/batching/make.py` has recorded it).
+//! The batcher does what the Python scheduler did, step for step (`tests/golden/batching/make.py`
+//! has recorded it).
 
 use std::path::Path;
 use std::time::Duration;
 
-use penstock_wire::{Step, TokenRequest};
 use penstock_sim::batching::{Ask, Batcher};
 use penstock_sim::{Answers, Profile};
+use penstock_wire::{Step, TokenRequest};
 use serde_json::{Value, json};
 
 const MAX_MODEL_LEN: u32 = 130;

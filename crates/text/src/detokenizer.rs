@@ -10,7 +10,8 @@ const HELD_TOKENS: usize = 32;
 
 /// Turns a stream of token ids into text, a whole number of characters at a time.
 ///
-/// The pieces of [`Self::push`] and [`Self::finish`] together are what [`Tokenizer::decode`] gives for all ids.
+/// The pieces of [`Self::push`] and [`Self::finish`] together are what [`Tokenizer::decode`] gives
+/// for all ids.
 #[derive(Debug)]
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
@@ -32,7 +33,8 @@ struct ByteState {
     pending: Vec<u8>,
 }
 
-/// Text is known through the decoder only: the difference between the texts of two id sequences with a common start.
+/// Text is known through the decoder only: the difference between the texts of two id sequences
+/// with a common start.
 #[derive(Debug)]
 struct PipelineState {
     ids: Vec<u32>,
@@ -41,8 +43,9 @@ struct PipelineState {
 }
 
 impl Detokenizer {
-    /// `prompt_tail`: the last ids of the prompt when the output continues its text (any length; empty when the output
-    /// stands alone). Decoders that treat the start of a text differently need it.
+    /// `prompt_tail`: the last ids of the prompt when the output continues its text (any length;
+    /// empty when the output stands alone). Decoders that treat the start of a text differently
+    /// need it.
     pub fn new(tokenizer: Arc<Tokenizer>, skip_special: bool, prompt_tail: &[u32]) -> Self {
         let tail = &prompt_tail[prompt_tail.len().saturating_sub(CONTEXT_TOKENS)..];
         let context: Vec<u32> = tail
@@ -122,8 +125,8 @@ impl ByteState {
     }
 }
 
-/// Appends all characters of `bytes` to `out`, U+FFFD for what can never become one, and returns the unfinished
-/// character at the end (at most 3 bytes).
+/// Appends all characters of `bytes` to `out`, U+FFFD for what can never become one, and returns
+/// the unfinished character at the end (at most 3 bytes).
 fn emit_characters<'a>(bytes: &'a [u8], out: &mut String) -> &'a [u8] {
     let mut rest = bytes;
     loop {

@@ -45,7 +45,8 @@ pub enum TextError {
     #[error("chat template does not parse: {reason}")]
     TemplateSyntax { reason: String },
 
-    /// The template refused the conversation through `raise_exception`; the message is the template's own.
+    /// The template refused the conversation through `raise_exception`; the message is the
+    /// template's own.
     #[error("{message}")]
     TemplateRaised { message: String },
 

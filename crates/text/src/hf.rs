@@ -54,8 +54,8 @@ pub(crate) fn open(directory: &Path) -> Result<Directory, TextError> {
     })
 }
 
-/// transformers' LlamaTokenizer classes replace the post-processor of tokenizer.json by the flags of
-/// tokenizer_config.json (BOS on, EOS off unless stated); other classes leave it.
+/// transformers' LlamaTokenizer classes replace the post-processor of tokenizer.json by the flags
+/// of tokenizer_config.json (BOS on, EOS off unless stated); other classes leave it.
 fn llama_rule(config: &Map<String, Value>, bos: Option<u32>, eos: Option<u32>) -> Option<AddedIds> {
     let class = config.get("tokenizer_class")?.as_str()?;
     if !class.starts_with("LlamaTokenizer") {

@@ -1,7 +1,8 @@
 //! Text: what stands between the strings of the API and the token ids of the engine.
 //!
-//! This room owns the tokenizer, the chat template renderer, incremental detokenization and stop strings, for GGUF files
-//! and Hugging Face directories alike. It is synchronous and does no IO beyond reading the model's text files once.
+//! This room owns the tokenizer, the chat template renderer, incremental detokenization and stop
+//! strings, for GGUF files and Hugging Face directories alike. It is synchronous and does no IO
+//! beyond reading the model's text files once.
 
 mod bytes;
 mod chat;
@@ -20,5 +21,6 @@ pub use model::TextModel;
 pub use stop::{StopOutcome, StopStrings};
 pub use tokenizer::Tokenizer;
 
-/// Texts of the model's special tokens by role (`bos_token`, `eos_token`, ...), as chat templates name them.
+/// Texts of the model's special tokens by role (`bos_token`, `eos_token`, ...), as chat templates
+/// name them.
 pub type SpecialTokens = std::collections::BTreeMap<String, String>;

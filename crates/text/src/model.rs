@@ -15,11 +15,12 @@ pub struct TextModel {
 }
 
 impl TextModel {
-    /// Opens a GGUF file, or a Hugging Face directory with tokenizer.json. `chat_template_override` is a file whose
-    /// template replaces the model's own.
+    /// Opens a GGUF file, or a Hugging Face directory with tokenizer.json. `chat_template_override`
+    /// is a file whose template replaces the model's own.
     ///
     /// # Errors
-    /// A file that is missing or malformed, a tokenizer kind that is not known, a template that does not parse.
+    /// A file that is missing or malformed, a tokenizer kind that is not known, a template that
+    /// does not parse.
     pub fn open(path: &Path, chat_template_override: Option<&Path>) -> Result<Self, TextError> {
         if path.is_dir() {
             let directory = hf::open(path)?;

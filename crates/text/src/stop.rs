@@ -11,9 +11,9 @@ pub struct StopOutcome {
 
 /// Watches streamed text for stop strings and holds back any tail that may become one.
 ///
-/// The match that is complete first ends the text, so the result does not depend on how the text was cut into
-/// pieces. Of several that are complete at the same character the longest wins, then the first in the list. Empty
-/// stop strings never match.
+/// The match that is complete first ends the text, so the result does not depend on how the text
+/// was cut into pieces. Of several that are complete at the same character the longest wins, then
+/// the first in the list. Empty stop strings never match.
 ///
 /// Each pattern runs as a Knuth-Morris-Pratt automaton: linear in the text whatever the patterns.
 #[derive(Debug, Clone)]
@@ -139,7 +139,8 @@ impl Pattern {
         }
     }
 
-    /// Takes the next byte of the text; true when the pattern is complete. Not called again after that.
+    /// Takes the next byte of the text; true when the pattern is complete. Not called again after
+    /// that.
     fn advance(&mut self, byte: u8) -> bool {
         if self.bytes.is_empty() {
             return false;

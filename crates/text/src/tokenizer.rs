@@ -7,8 +7,9 @@ use crate::bytes::{ByteSymbols, TokenBytes, read_piece};
 
 /// Text to token ids and back, for one model.
 ///
-/// Where tokens are byte strings (byte-level BPE, SentencePiece with byte fallback) ids are turned into text from a
-/// table of bytes; other decoders (WordPiece, Metaspace, ...) run through the `tokenizers` crate.
+/// Where tokens are byte strings (byte-level BPE, SentencePiece with byte fallback) ids are turned
+/// into text from a table of bytes; other decoders (WordPiece, Metaspace, ...) run through the
+/// `tokenizers` crate.
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: HfTokenizer,
@@ -107,11 +108,12 @@ impl Tokenizer {
         Ok(Self::assemble(inner, surface, entries.into_iter(), roles))
     }
 
-    /// Token ids of `text`. Special tokens written in the text are recognised in either case; `add_special` decides
-    /// about those that the model's rules put around a text (BOS, EOS).
+    /// Token ids of `text`. Special tokens written in the text are recognised in either case;
+    /// `add_special` decides about those that the model's rules put around a text (BOS, EOS).
     ///
     /// # Errors
-    /// [`TextError::Encode`] when the pre-tokenizer gives up (runs of over a million equal characters).
+    /// [`TextError::Encode`] when the pre-tokenizer gives up (runs of over a million equal
+    /// characters).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
         let encoding =
             self.inner
@@ -164,7 +166,8 @@ impl Tokenizer {
         }
     }
 
-    /// Bytes that one token stands for; they may be a part of a character. `None` outside the vocabulary.
+    /// Bytes that one token stands for; they may be a part of a character. `None` outside the
+    /// vocabulary.
     pub fn token_bytes(&self, id: u32) -> Option<Cow<'_, [u8]>> {
         self.raw_bytes(id).map(Cow::Borrowed)
     }
@@ -173,7 +176,8 @@ impl Tokenizer {
         self.bytes.get(id)
     }
 
-    /// [`Self::token_bytes`] as text, U+FFFD where they are not UTF-8; empty outside the vocabulary.
+    /// [`Self::token_bytes`] as text, U+FFFD where they are not UTF-8; empty outside the
+    /// vocabulary.
     pub fn token_text(&self, id: u32) -> String {
         String::from_utf8_lossy(self.raw_bytes(id).unwrap_or_default()).into_owned()
     }

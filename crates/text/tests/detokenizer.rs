@@ -126,7 +126,8 @@ fn bytes_are_held_by_the_pipeline_until_they_form_a_character() {
     assert_eq!(pieces, ["a", "", "", "€", "b", ""]);
 }
 
-/// Output that continues a prompt keeps the space of its first word, output that stands alone loses it.
+/// Output that continues a prompt keeps the space of its first word, output that stands alone loses
+/// it.
 #[test]
 fn the_prompt_tail_decides_about_the_leading_space() {
     for (name, decoder) in [

@@ -14,7 +14,8 @@ fn ids(value: &Value) -> Vec<u32> {
     serde_json::from_value(value.clone()).unwrap()
 }
 
-/// Prompt ids of one entry of the reference files, made our way. `chat` is a flag in one file and the text in the other.
+/// Prompt ids of one entry of the reference files, made our way. `chat` is a flag in one file and
+/// the text in the other.
 fn prompt_ids(model: &TextModel, entry: &Value) -> Vec<u32> {
     let prompt = entry["prompt"].as_str().unwrap();
     if entry["chat"].as_bool() == Some(false) || entry["chat"].is_null() {
@@ -109,7 +110,8 @@ fn the_default_model_has_its_special_tokens() {
     assert_eq!(tokenizer.token_bytes(9_999_999), None);
 }
 
-/// Start-up of the whole server has two seconds; the generous bound catches a change of complexity on a busy machine.
+/// Start-up of the whole server has two seconds; the generous bound catches a change of complexity
+/// on a busy machine.
 #[test]
 fn opening_is_fast() {
     let Some(path) = common::model_path() else {

@@ -5,7 +5,8 @@
 use penstock_text::StopStrings;
 use proptest::prelude::*;
 
-/// The first position at which some stop string is complete; the longest of those, then the first in the list.
+/// The first position at which some stop string is complete; the longest of those, then the first
+/// in the list.
 fn naive(text: &str, stops: &[String]) -> Option<(usize, usize)> {
     let ends = text
         .char_indices()
@@ -23,7 +24,8 @@ fn naive(text: &str, stops: &[String]) -> Option<(usize, usize)> {
     None
 }
 
-/// Feeds `text` in pieces of `lengths` characters, in turn; the text that came out and the stop that ended it.
+/// Feeds `text` in pieces of `lengths` characters, in turn; the text that came out and the stop
+/// that ended it.
 fn streamed(
     text: &str,
     stops: &[String],

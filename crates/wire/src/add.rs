@@ -26,7 +26,8 @@ pub struct TokenRequest {
     pub seed: u64,
     /// Which of the choices of one client request this is; part of the random stream's key.
     pub choice: u32,
-    /// Alternatives for each output token, up to [`MAX_LOGPROBS`]; `Some(0)` is the token's own log-probability alone.
+    /// Alternatives for each output token, up to [`MAX_LOGPROBS`]; `Some(0)` is the token's own
+    /// log-probability alone.
     pub logprobs: Option<u8>,
     /// The same for prompt tokens.
     pub prompt_logprobs: Option<u8>,
@@ -118,7 +119,8 @@ impl Add {
 }
 
 impl TokenRequest {
-    /// The rules of the values, for both directions: an engine that is sent anything else closes the connection.
+    /// The rules of the values, for both directions: an engine that is sent anything else closes
+    /// the connection.
     fn check(&self) -> Result<(), FrameError> {
         const TOKEN_ID: &str = "token ids up to 2147483647";
         const LOGPROBS: &str = "-1 to 20";

@@ -1,6 +1,7 @@
 use super::{FrameError, Problem};
 
-/// Reads the fields of one frame body, in order. Nothing is allocated before the bytes for it are known to be there.
+/// Reads the fields of one frame body, in order. Nothing is allocated before the bytes for it are
+/// known to be there.
 pub(super) struct Fields<'a> {
     frame: &'static str,
     rest: &'a [u8],
@@ -145,7 +146,8 @@ impl<'a> Fields<'a> {
             .collect())
     }
 
-    /// A list count, refused when `item_bytes` each do not fit in what is left: the caller may reserve that many.
+    /// A list count, refused when `item_bytes` each do not fit in what is left: the caller may
+    /// reserve that many.
     pub(super) fn count(&mut self, field: &'static str, item_bytes: usize) -> Result<usize> {
         let count = self.u32(field)? as usize;
         let needed = count as u64 * item_bytes as u64;

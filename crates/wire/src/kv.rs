@@ -2,7 +2,8 @@ use super::fields::Fields;
 use super::writer::FrameWriter;
 use super::{FrameError, Problem};
 
-/// KV: an operator's wish about what the cache holds, under an id that is unique on its connection. Answered by one [`KvReply`].
+/// KV: an operator's wish about what the cache holds, under an id that is unique on its connection.
+/// Answered by one [`KvReply`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvCommand {
     pub id: u64,
@@ -113,7 +114,8 @@ impl KvCommand {
     }
 }
 
-/// An action has the fields that it needs and no others: a clearing with a lost prefix must not become one of everything.
+/// An action has the fields that it needs and no others: a clearing with a lost prefix must not
+/// become one of everything.
 fn check(action: u8, prefix: &KvPrefix) -> Result<(), FrameError> {
     let KvPrefix { tokens, cache_salt } = prefix;
     let refuse = |field, offset, value: String, allowed| {

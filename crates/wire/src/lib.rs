@@ -1,6 +1,7 @@
 //! Frames between the front door and one engine, version 2 of `docs/wire.md`.
 //!
-//! Plain structs, an `encode` and a `decode` for each direction, and [`FrameReader`], which cuts a byte stream into frames. No IO.
+//! Plain structs, an `encode` and a `decode` for each direction, and [`FrameReader`], which cuts a
+//! byte stream into frames. No IO.
 
 mod add;
 mod error;

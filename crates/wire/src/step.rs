@@ -2,7 +2,8 @@ use super::fields::Fields;
 use super::writer::FrameWriter;
 use super::{FrameError, TierTokens};
 
-/// STEP: the counters after one engine step and what it gave each request it touched. A heartbeat has no outputs.
+/// STEP: the counters after one engine step and what it gave each request it touched. A heartbeat
+/// has no outputs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Step {
     pub stats: StepStats,
@@ -35,7 +36,8 @@ pub struct Output {
     pub finish: Finish,
     /// The token that stopped the request; it is the last of `tokens`.
     pub stop_token: Option<u32>,
-    /// Prompt tokens that were not computed, whatever tier had them; on the request's first output, else 0.
+    /// Prompt tokens that were not computed, whatever tier had them; on the request's first output,
+    /// else 0.
     pub cached_tokens: u32,
     /// Those of `cached_tokens` that came from behind the pool.
     pub tier_tokens: TierTokens,

@@ -78,7 +78,8 @@ pub struct TierReport {
     pub pinned_blocks: u32,
     /// In the order in which they are asked.
     pub tiers: Vec<TierStats>,
-    /// Bytes of cache, and the part of the prompt tokens that would be computed with so much. Ascending.
+    /// Bytes of cache, and the part of the prompt tokens that would be computed with so much.
+    /// Ascending.
     pub miss_curve: Vec<(u64, f64)>,
 }
 
@@ -142,7 +143,8 @@ pub enum TierState {
 pub struct Durations {
     /// Finite, not negative.
     pub seconds: f64,
-    /// How many took at most each bound and more than the one before; the last, more than all of them.
+    /// How many took at most each bound and more than the one before; the last, more than all of
+    /// them.
     pub counts: [u64; DURATION_BOUNDS.len() + 1],
 }
 

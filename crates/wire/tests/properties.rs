@@ -1,4 +1,5 @@
-//! Frames of any content survive the wire; bytes of any content are read or refused, without a panic and within bounded memory.
+//! Frames of any content survive the wire; bytes of any content are read or refused, without a
+//! panic and within bounded memory.
 #![allow(clippy::unwrap_used)]
 
 use penstock_wire::{

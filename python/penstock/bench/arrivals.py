@@ -1,9 +1,9 @@
 """When requests are due: `vllm bench serve`'s arrival processes (0.32, `benchmarks/serve.py`).
 
-Times between requests are drawn from a gamma distribution of shape `burstiness`, so that 1 is a Poisson
-process, less is burstier (coefficient of variation 1/sqrt(burstiness)) and infinity is even spacing. They are
-then stretched so that the last request is due at count/rate whatever the draw: runs with different seeds
-offer the same load. A ramp is not stretched.
+Times between requests are drawn from a gamma distribution of shape `burstiness`, so that 1 is a
+Poisson process, less is burstier (coefficient of variation 1/sqrt(burstiness)) and infinity is even
+spacing. They are then stretched so that the last request is due at count/rate whatever the draw:
+runs with different seeds offer the same load. A ramp is not stretched.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Ramp:
         if not 0 < self.start < math.inf:
             raise InvalidValueError("--ramp-up-start-rps", self.start, "a number above 0")
         if not self.start <= self.end < math.inf:
-            raise InvalidValueError("--ramp-up-end-rps", self.end, f"at least the start ({self.start})")
+            raise InvalidValueError(
+                "--ramp-up-end-rps", self.end, f"at least the start ({self.start})"
+            )
 
     def rates(self, count: int) -> list[float]:
         """Rate at each of `count` requests."""
@@ -49,7 +51,8 @@ def due_times(
 ) -> list[float]:
     """Seconds after the start at which each of `count` requests is due, ascending.
 
-    `rate` is requests per second (infinite: all at once) and is not looked at when there is a `ramp`.
+    `rate` is requests per second (infinite: all at once) and is not looked at when there is a
+    `ramp`.
     """
     if not rate > 0:
         raise InvalidValueError("--request-rate", rate, "a number above 0, or inf")

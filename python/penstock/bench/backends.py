@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_display(parser)
     parser.add_argument("--output-json", metavar="FILE", help="keep the result")
     group = parser.add_argument_group(
-        "engine", "without --base-url, --host or --port, --model runs in this process, with these settings"
+        "engine",
+        "without --base-url, --host or --port, --model runs in this process, with these settings",
     )
     for flag in FLAGS:
         # --seed is the benchmark's own, and the engine gets the same.
@@ -38,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             {"action": argparse.BooleanOptionalAction} if isinstance(flag.kind, Switch) else {}
         )
         help_ = f"as of `penstock serve`: {flag.help}".replace("%", "%%")
-        group.add_argument(flag.name, dest=ENGINE_PREFIX + flag.key, default=None, help=help_, **option)
+        group.add_argument(
+            flag.name, dest=ENGINE_PREFIX + flag.key, default=None, help=help_, **option
+        )
 
 
 def open_backend(

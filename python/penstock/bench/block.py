@@ -1,4 +1,6 @@
-"""The block that is printed after a run: vLLM's lines in vLLM's format, then what only this tool knows."""
+"""The block that is printed after a run: vLLM's lines in vLLM's format, then what only this tool
+knows.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,17 @@ METRICS = {
     "itl": ("ITL", "Inter-token Latency"),
     "e2el": ("E2EL", "End-to-end Latency"),
     "client_queue_time": ("Client Queue Time", "Client-side Queueing"),
-    "e2el_including_client_queue": ("E2EL incl. Client Queue", "Queue-inclusive End-to-end Latency"),
+    "e2el_including_client_queue": (
+        "E2EL incl. Client Queue",
+        "Queue-inclusive End-to-end Latency",
+    ),
 }
 """Names that --percentile-metrics takes, and how the block calls them."""
 
-TRACE = {"shortened": "Prompts cut to fit the server:", "dropped": "Requests too long for the server:"}
+TRACE = {
+    "shortened": "Prompts cut to fit the server:",
+    "dropped": "Requests too long for the server:",
+}
 """Notes on a trace that are worth a line."""
 
 Result = Mapping[str, Any]
@@ -85,10 +93,13 @@ def _penstock(result: Result) -> Iterator[str]:
     yield _title("Penstock", "-")
     for kind, count in sorted(ours["failures"].items()):
         yield _number(f"Failed ({kind}):", count)
-    # With a limit of concurrency a request waits in the client for its place; else it is sent when it is due.
+    # With a limit of concurrency a request waits in the client for its place; else it is sent when
+    # it is due.
     waited = "send lateness" if result["max_concurrency"] is None else "client-side queueing"
     for statistic in ("mean", "p99", "max"):
-        yield _decimal(f"{statistic.capitalize()} {waited} (ms):", ours["send_lateness_ms"][statistic])
+        yield _decimal(
+            f"{statistic.capitalize()} {waited} (ms):", ours["send_lateness_ms"][statistic]
+        )
     usage = ours["usage"]
     if usage["reported"] < result["completed"]:
         yield _number("Answers without usage:", result["completed"] - usage["reported"])
@@ -104,6 +115,11 @@ def _penstock(result: Result) -> Iterator[str]:
 
 def _not_ended(result: Result) -> int:
     kinds: Mapping[str, int] = result["penstock"]["failures"]
-    ended: int = result["completed"] + result["failed"] - kinds.get("interrupted", 0) - kinds.get("unsent", 0)
+    ended: int = (
+        result["completed"]
+        + result["failed"]
+        - kinds.get("interrupted", 0)
+        - kinds.get("unsent", 0)
+    )
     expected: int = result["num_prompts"]
     return expected - ended

@@ -9,13 +9,19 @@ from dataclasses import dataclass, field
 from penstock.bench.request import Prompt, Request
 from penstock.core import PenstockError
 
-ENDPOINTS = {"openai": "/v1/completions", "vllm": "/v1/completions", "openai-chat": "/v1/chat/completions"}
+ENDPOINTS = {
+    "openai": "/v1/completions",
+    "vllm": "/v1/completions",
+    "openai-chat": "/v1/chat/completions",
+}
 """Backends and where they post to. `vllm` is another name of `openai`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What all bodies of a run share. `extra` wins over the rest, a request's own fields over `extra`."""
+    """What all bodies of a run share. `extra` wins over the rest, a request's own fields over
+    `extra`.
+    """
 
     chat: bool
     model: str

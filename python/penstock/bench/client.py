@@ -55,8 +55,9 @@ def run_load(
 ) -> Load:
     """Sends all requests when they are due and returns when all have ended.
 
-    `open_run` makes the load generator, the native one by default. SIGINT and SIGTERM end the load early:
-    what is open is cut, and the load is marked partial. A second signal raises KeyboardInterrupt.
+    `open_run` makes the load generator, the native one by default. SIGINT and SIGTERM end the load
+    early: what is open is cut, and the load is marked partial. A second signal raises
+    KeyboardInterrupt.
     """
     run = (open_run or native_run)(target.load_run(max_concurrency, keep_text))
     feed = _Feed(run, requests, body)
@@ -82,7 +83,9 @@ def _attend(run: Run, feed: _Feed, signals: _Signals, progress: Progress) -> Non
         progress.show(counts)
         if not signals.caught:
             # A request that fails before it is sent leaves the queue too.
-            feed.fill(max(counts["sent"], counts["completed"] + counts["failed"]), lambda: signals.caught)
+            feed.fill(
+                max(counts["sent"], counts["completed"] + counts["failed"]), lambda: signals.caught
+            )
         if signals.caught and not stopped:
             stopped = True
             run.stop()
@@ -103,10 +106,15 @@ class _Feed:
         self._closed = False
 
     def fill(self, gone: int, enough: Callable[[], bool]) -> None:
-        """Adds requests while there is room; `gone` have left the queue. Closes the run after the last."""
+        """Adds requests while there is room; `gone` have left the queue. Closes the run after the
+        last.
+        """
         while not self._closed and self._ends[-1] - self._ends[gone] < BYTES_AHEAD and not enough():
             start = len(self._inputs)
-            batch = [self._encode(index) for index in range(start, min(start + BATCH, len(self._requests)))]
+            batch = [
+                self._encode(index)
+                for index in range(start, min(start + BATCH, len(self._requests)))
+            ]
             if batch:
                 self._run.add(batch)
             if len(self._inputs) == len(self._requests):
@@ -140,7 +148,10 @@ class _Signals:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -157,9 +168,12 @@ class _Columns:
     def __init__(self, taken: Mapping[str, Any]) -> None:
         self.duration: float = taken["duration"]
         self.cpu: float = taken["cpu_s"]
-        self._times = {name: _array("d", taken[name]) for name in ("due", "sent", "connected", "ended")}
+        self._times = {
+            name: _array("d", taken[name]) for name in ("due", "sent", "connected", "ended")
+        }
         self._usage = {
-            name: _array("q", taken[name]) for name in ("prompt_tokens", "completion_tokens", "cached_tokens")
+            name: _array("q", taken[name])
+            for name in ("prompt_tokens", "completion_tokens", "cached_tokens")
         }
         self._text_events = _array("I", taken["text_events"])
         self._event_ends = list(accumulate(_array("I", taken["event_counts"]), initial=0))

@@ -1,7 +1,8 @@
-"""Flags that several commands share, spelled as `vllm bench serve` (0.32) spells them, with its defaults.
+"""Flags that several commands share, spelled as `vllm bench serve` (0.32) spells them, with its
+defaults.
 
-A flag of vLLM's that means nothing here (multimodal data, LoRA, pooling; plots: `bench report` draws them)
-is not known, so that a script that relies on it fails at once.
+A flag of vLLM's that means nothing here (multimodal data, LoRA, pooling; plots: `bench report`
+draws them) is not known, so that a script that relies on it fails at once.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def goodput(text: str) -> tuple[str, float]:
     """A `type=` of argparse: METRIC:MILLISECONDS, to seconds."""
     name, _, limit = text.partition(":")
     if name not in GOODPUT or not float(limit or "nan") >= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY:MS with KEY among {', '.join(GOODPUT)}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not KEY:MS with KEY among {', '.join(GOODPUT)}"
+        )
     return name, float(limit) / 1000
 
 
@@ -146,14 +149,20 @@ def target(parsed: argparse.Namespace) -> Target:
     if not endpoint.startswith("/") or endpoint.endswith("chat/completions") != (
         parsed.backend == "openai-chat"
     ):
-        raise InvalidValueError("--endpoint", endpoint, f"a path that --backend {parsed.backend} can use")
+        raise InvalidValueError(
+            "--endpoint", endpoint, f"a path that --backend {parsed.backend} can use"
+        )
     host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
     address = Address(
-        base_url(parsed.base_url or f"http://{host}:{parsed.port}"), headers(parsed.header), parsed.insecure
+        base_url(parsed.base_url or f"http://{host}:{parsed.port}"),
+        headers(parsed.header),
+        parsed.insecure,
     )
     if parsed.ready_check_timeout_sec:
         wait_ready(address, parsed.ready_check_timeout_sec)
-    wanted = Wanted(parsed.backend, endpoint, parsed.model, parsed.served_model_name, parsed.idle_timeout)
+    wanted = Wanted(
+        parsed.backend, endpoint, parsed.model, parsed.served_model_name, parsed.idle_timeout
+    )
     return discover(address, wanted)
 
 
@@ -188,10 +197,16 @@ def add_load(parser: argparse.ArgumentParser) -> None:
     """How many requests, how many at once, and from which seed."""
     group = parser.add_argument_group("load")
     group.add_argument(
-        "--max-concurrency", type=integer(1), metavar="N", help="requests open at one time; default: no limit"
+        "--max-concurrency",
+        type=integer(1),
+        metavar="N",
+        help="requests open at one time; default: no limit",
     )
     group.add_argument(
-        "--seed", type=int, default=0, help="of lengths, prompts and arrivals (default: %(default)s)"
+        "--seed",
+        type=int,
+        default=0,
+        help="of lengths, prompts and arrivals (default: %(default)s)",
     )
     group.add_argument(
         "--num-warmups",
@@ -207,7 +222,10 @@ def add_arrivals(parser: argparse.ArgumentParser) -> None:
     """When requests are due."""
     group = parser.add_argument_group("arrivals")
     group.add_argument(
-        "--request-rate", type=positive, default=math.inf, help="per second; inf: all at once (default: inf)"
+        "--request-rate",
+        type=positive,
+        default=math.inf,
+        help="per second; inf: all at once (default: inf)",
     )
     group.add_argument(
         "--burstiness",
@@ -230,7 +248,9 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
         "model when it is found here, else the server is asked",
     )
     group.add_argument(
-        "--prompt-ids", action="store_true", help="send token ids instead of text (--backend openai only)"
+        "--prompt-ids",
+        action="store_true",
+        help="send token ids instead of text (--backend openai only)",
     )
     group.add_argument(
         "--vocab-size",
@@ -253,7 +273,11 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         "random prompts and traces",
     )
     group.add_argument(
-        "--extra-body", type=json_object, default={}, metavar="JSON", help="more fields of every body"
+        "--extra-body",
+        type=json_object,
+        default={},
+        metavar="JSON",
+        help="more fields of every body",
     )
     group.add_argument(
         "--request-id-prefix", metavar="TEXT", help="send the field request_id: this and a number"
@@ -263,7 +287,10 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 def sampling(parsed: argparse.Namespace) -> dict[str, object]:
     """Fields of the body from the flags of `add_sampling`; --extra-body wins."""
     given = {name: getattr(parsed, name) for name in SAMPLING}
-    return {**{name: value for name, value in given.items() if value is not None}, **parsed.extra_body}
+    return {
+        **{name: value for name, value in given.items() if value is not None},
+        **parsed.extra_body,
+    }
 
 
 def add_statistics(parser: argparse.ArgumentParser) -> None:
@@ -277,7 +304,11 @@ def add_statistics(parser: argparse.ArgumentParser) -> None:
         help=f"sections to print, of {','.join(block.METRICS)} (default: ttft,tpot,itl)",
     )
     group.add_argument(
-        "--metric-percentiles", type=percentiles, default=(99.0,), metavar="LIST", help="default: 99"
+        "--metric-percentiles",
+        type=percentiles,
+        default=(99.0,),
+        metavar="LIST",
+        help="default: 99",
     )
     group.add_argument(
         "--goodput",
@@ -293,11 +324,15 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     """What is kept of one run."""
     group = parser.add_argument_group("results")
     group.add_argument("--save-result", action="store_true", help="write a JSON file")
-    group.add_argument("--save-detailed", action="store_true", help="with every request and every event")
+    group.add_argument(
+        "--save-detailed", action="store_true", help="with every request and every event"
+    )
     group.add_argument("--append-result", action="store_true", help="add a line to the file")
     group.add_argument("--result-dir", metavar="DIR", help="default: here")
     group.add_argument(
-        "--result-filename", metavar="NAME", help="default: LABEL-RATEqps[-concurrencyN]-MODEL-DATE.json"
+        "--result-filename",
+        metavar="NAME",
+        help="default: LABEL-RATEqps[-concurrencyN]-MODEL-DATE.json",
     )
     group.add_argument("--label", help="first part of the file's name; default: the backend")
     group.add_argument(

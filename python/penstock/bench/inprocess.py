@@ -49,10 +49,14 @@ class InProcess:
     def maker(self) -> PromptMaker:
         parsed = self._parsed
         served = Served(parsed.model)
-        return prompts.make(served, parsed.tokenizer or parsed.model, parsed.prompt_ids, parsed.vocab_size)
+        return prompts.make(
+            served, parsed.tokenizer or parsed.model, parsed.prompt_ids, parsed.vocab_size
+        )
 
     def run(self, requests: Sequence[Request], what: str) -> Batch:
-        """What a server would be asked, without the server. Ctrl-C leaves the requests that have ended."""
+        """What a server would be asked, without the server. Ctrl-C leaves the requests that have
+        ended.
+        """
         texts = [_plain(request.prompt) for request in requests]
         params = [replace(self._sampling, max_tokens=request.output_tokens) for request in requests]
         counter = _Counter(self._progress, len(requests))
@@ -120,7 +124,9 @@ def _refuse_unknown(parsed: argparse.Namespace) -> None:
 
 
 def _sampling(parsed: argparse.Namespace, defaults: SamplingParams) -> SamplingParams:
-    """The checkpoint's defaults, which a server would use too, and what the flags say. Exact lengths."""
+    """The checkpoint's defaults, which a server would use too, and what the flags say. Exact
+    lengths.
+    """
     given = {name: getattr(parsed, name) for name in KNOWN if getattr(parsed, name) is not None}
     return replace(defaults, ignore_eos=True, **given)
 

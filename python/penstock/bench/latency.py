@@ -42,8 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """0; 1 when an iteration failed; 130 after Ctrl-C, with the iterations until then printed and kept."""
-    # A prefix cache would skip the prefill; a server that has one gets new prompts in each iteration.
+    """0; 1 when an iteration failed; 130 after Ctrl-C, with the iterations until then printed and
+    kept.
+    """
+    # A prefix cache would skip the prefill; a server that has one gets new prompts in each
+    # iteration.
     backend = backends.open_backend(parsed, Silent(), {"enable_prefix_caching": False})
     measured = measure(parsed, backend, progress(parsed.disable_tqdm))
     for line in lines(measured):
@@ -106,7 +109,10 @@ def _batches(parsed: argparse.Namespace, backend: Backend) -> list[Sequence[Requ
     count = parsed.num_iters_warmup + parsed.num_iters
     options = RandomOptions(parsed.batch_size * count, parsed.input_len, parsed.output_len)
     requests = random_requests(options, backend.maker(), parsed.seed)
-    return [requests[index * parsed.batch_size : (index + 1) * parsed.batch_size] for index in range(count)]
+    return [
+        requests[index * parsed.batch_size : (index + 1) * parsed.batch_size]
+        for index in range(count)
+    ]
 
 
 def lines(measured: Latencies) -> list[str]:
@@ -115,7 +121,10 @@ def lines(measured: Latencies) -> list[str]:
     if measured.seconds:
         found.append(f"Avg latency: {_mean(measured.seconds)} seconds")
         percentiles = _percentiles(measured.seconds)
-        found += [f"{percent}% percentile latency: {value} seconds" for percent, value in percentiles.items()]
+        found += [
+            f"{percent}% percentile latency: {value} seconds"
+            for percent, value in percentiles.items()
+        ]
     if measured.failed:
         found.append(f"Iterations with failed requests: {measured.failed}")
     if measured.partial:
@@ -129,7 +138,9 @@ def record(parsed: argparse.Namespace, backend: Backend, measured: Latencies) ->
         "model_id": backend.model_id,
         "avg_latency": _mean(measured.seconds),
         "latencies": measured.seconds,
-        "percentiles": {str(percent): value for percent, value in _percentiles(measured.seconds).items()},
+        "percentiles": {
+            str(percent): value for percent, value in _percentiles(measured.seconds).items()
+        },
         "penstock": {
             "format": result.FORMAT,
             "version": __version__,

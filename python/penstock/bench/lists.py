@@ -20,7 +20,9 @@ def parse_counts(flag: str, text: str) -> list[int]:
 
 
 def parse_rates(flag: str, text: str) -> list[float]:
-    """Numbers above 0, `inf` among them, in the order given, each once. InvalidValueError names `flag`."""
+    """Numbers above 0, `inf` among them, in the order given, each once. InvalidValueError names
+    `flag`.
+    """
     try:
         found = [value for word in text.split(",") for value in _item(word)]
     except ValueError:

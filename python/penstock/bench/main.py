@@ -1,4 +1,6 @@
-"""`penstock bench COMMAND`: each a module with `add_arguments` and `run`, imported when it is asked for."""
+"""`penstock bench COMMAND`: each a module with `add_arguments` and `run`, imported when it is asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,20 @@ COMMANDS = {
         "load on an OpenAI-compatible server, with the flags of `vllm bench serve`",
     ),
     "trace": ("penstock.bench.trace", "replay a recorded trace: Azure, Mooncake, BurstGPT"),
-    "sweep": ("penstock.bench.sweep", "concurrencies or rates times lengths: a curve, and its knee"),
+    "sweep": (
+        "penstock.bench.sweep",
+        "concurrencies or rates times lengths: a curve, and its knee",
+    ),
     "rounds": (
         "penstock.bench.rounds",
         "the same prompts again for some rounds: what the prefix cache gives",
     ),
     "offline": ("penstock.bench.offline", "throughput of a batch of prompts"),
     "latency": ("penstock.bench.latency", "latency of one batch of fixed size"),
-    "compare": ("penstock.bench.compare.command", "several servers under the same loads, interleaved"),
+    "compare": (
+        "penstock.bench.compare.command",
+        "several servers under the same loads, interleaved",
+    ),
     "report": ("penstock.bench.report.command", "result files as one HTML page, PNGs and Markdown"),
 }
 """Name to module and summary."""

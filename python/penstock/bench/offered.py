@@ -1,4 +1,6 @@
-"""What a workload's flags offer a server: its requests, when they are due, and how results call that."""
+"""What a workload's flags offer a server: its requests, when they are due, and how results call
+that.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def add_requests(parser: argparse.ArgumentParser) -> None:
 def _add_dataset(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("dataset")
     group.add_argument("--dataset-name", choices=("random", "sharegpt", "custom"), default="random")
-    group.add_argument("--dataset-path", metavar="FILE", help="ShareGPT's JSON, or JSONL with `prompt`")
+    group.add_argument(
+        "--dataset-path", metavar="FILE", help="ShareGPT's JSON, or JSONL with `prompt`"
+    )
     group.add_argument(
         "--num-prompts",
         type=flags.integer(1),
@@ -75,9 +79,14 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="not more requests than the file has, instead of repeating",
     )
-    group.add_argument("--input-len", type=flags.integer(1), metavar="TOKENS", help="as --random-input-len")
     group.add_argument(
-        "--output-len", type=flags.integer(1), metavar="TOKENS", help="output length, whatever the dataset"
+        "--input-len", type=flags.integer(1), metavar="TOKENS", help="as --random-input-len"
+    )
+    group.add_argument(
+        "--output-len",
+        type=flags.integer(1),
+        metavar="TOKENS",
+        help="output length, whatever the dataset",
     )
 
 
@@ -123,7 +132,10 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("trace")
     group.add_argument(
-        "--trace-format", choices=("auto", *traces.FORMATS), default="auto", help="default: by the content"
+        "--trace-format",
+        choices=("auto", *traces.FORMATS),
+        default="auto",
+        help="default: by the content",
     )
     group.add_argument(
         "--time-scale",
@@ -133,10 +145,18 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
         help="requests are X times as far apart: less is heavier (default: 1)",
     )
     group.add_argument(
-        "--start", type=float, default=0.0, metavar="SECONDS", help="of the window, in the trace's own time"
+        "--start",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="of the window, in the trace's own time",
     )
-    group.add_argument("--duration", type=float, metavar="SECONDS", help="of the window; default: to the end")
-    group.add_argument("--num-prompts", type=flags.integer(1), metavar="N", help="at most, from the start")
+    group.add_argument(
+        "--duration", type=float, metavar="SECONDS", help="of the window; default: to the end"
+    )
+    group.add_argument(
+        "--num-prompts", type=flags.integer(1), metavar="N", help="at most, from the start"
+    )
     group.add_argument(
         "--length-scale",
         type=float,
@@ -145,7 +165,9 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
         help="inputs and outputs are X times as long, to fit the context of a small model (default: 1)",
     )
     for name in ("--max-input-len", "--max-output-len"):
-        group.add_argument(name, type=flags.integer(1), metavar="TOKENS", help="longer ones are cut")
+        group.add_argument(
+            name, type=flags.integer(1), metavar="TOKENS", help="longer ones are cut"
+        )
     group.add_argument(
         "--max-model-len",
         type=flags.integer(2),
@@ -154,7 +176,9 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def offered_by_trace(parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int) -> Offered:
+def offered_by_trace(
+    parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int
+) -> Offered:
     """`bench trace`: the requests of a window, due as they came."""
     replayed = _replay(parsed, target, maker, seed)
     last = replayed[len(replayed) - 1].due
@@ -194,7 +218,9 @@ def _read(path: Path, form: str) -> Trace:
     return traces.read(path, form)
 
 
-def offered_by_dataset(parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int) -> Offered:
+def offered_by_dataset(
+    parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int
+) -> Offered:
     """`bench serve`: prompts of a dataset, due as the arrival process has it."""
     requests = requests_of(parsed, maker, seed, target.chat)
     ramp = _ramp(parsed)
@@ -216,24 +242,34 @@ def offered_by_dataset(parsed: argparse.Namespace, target: Target, maker: Prompt
     )
 
 
-def requests_of(parsed: argparse.Namespace, maker: PromptMaker, seed: int, chat: bool) -> Sequence[Request]:
+def requests_of(
+    parsed: argparse.Namespace, maker: PromptMaker, seed: int, chat: bool
+) -> Sequence[Request]:
     """All due at once. `chat`: whether conversations may be among them."""
     shuffle, oversample = not parsed.disable_shuffle, not parsed.no_oversample
     if parsed.dataset_name == "random":
         return random_requests(_random_options(parsed), maker, seed)
     if parsed.dataset_path is None:
-        raise InvalidValueError("--dataset-path", None, f"a file, with --dataset-name {parsed.dataset_name}")
+        raise InvalidValueError(
+            "--dataset-path", None, f"a file, with --dataset-name {parsed.dataset_name}"
+        )
     path, count = Path(parsed.dataset_path), parsed.num_prompts
     if parsed.dataset_name == "sharegpt":
         length = parsed.output_len or parsed.sharegpt_output_len
-        return sharegpt_requests(ShareGptOptions(path, count, length, shuffle, oversample), maker, seed)
+        return sharegpt_requests(
+            ShareGptOptions(path, count, length, shuffle, oversample), maker, seed
+        )
     length = parsed.output_len or parsed.custom_output_len
-    return custom_requests(CustomOptions(path, count, length, shuffle, oversample), maker, seed, chat)
+    return custom_requests(
+        CustomOptions(path, count, length, shuffle, oversample), maker, seed, chat
+    )
 
 
 def _random_options(parsed: argparse.Namespace) -> RandomOptions:
     if parsed.dataset_path is not None:
-        raise InvalidValueError("--dataset-path", parsed.dataset_path, "nothing with --dataset-name random")
+        raise InvalidValueError(
+            "--dataset-path", parsed.dataset_path, "nothing with --dataset-name random"
+        )
     return RandomOptions(
         num_prompts=parsed.num_prompts,
         input_len=parsed.input_len or parsed.random_input_len,

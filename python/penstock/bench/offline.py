@@ -1,4 +1,6 @@
-"""`penstock bench offline`: throughput of a batch, as `vllm bench throughput` has it, on any engine."""
+"""`penstock bench offline`: throughput of a batch, as `vllm bench throughput` has it, on any
+engine.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,15 @@ from penstock.core import PenstockError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     offered.add_requests(parser)
     group = parser.add_argument_group("load")
-    group.add_argument("--seed", type=int, default=0, help="of lengths and prompts (default: %(default)s)")
     group.add_argument(
-        "--num-warmups", type=flags.integer(0), default=0, metavar="N", help="requests before it (default: 0)"
+        "--seed", type=int, default=0, help="of lengths and prompts (default: %(default)s)"
+    )
+    group.add_argument(
+        "--num-warmups",
+        type=flags.integer(0),
+        default=0,
+        metavar="N",
+        help="requests before it (default: 0)",
     )
     backends.add_arguments(parser)
 
@@ -43,7 +51,9 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def measure(parsed: argparse.Namespace, backend: Backend) -> Batch:
-    """One batch of all requests, after the warm-up. PenstockError when no request of the warm-up succeeds."""
+    """One batch of all requests, after the warm-up. PenstockError when no request of the warm-up
+    succeeds.
+    """
     maker = backend.maker()
     if parsed.num_warmups:
         warmups = offered.requests_of(parsed, maker, parsed.seed + WARMUP_SEED, backend.chat)
@@ -53,7 +63,9 @@ def measure(parsed: argparse.Namespace, backend: Backend) -> Batch:
         if not warmed.completed:
             raise PenstockError(f"every warm-up request failed; the first: {warmed.examples[0]}")
     # Prompts are made before the clock starts.
-    return backend.run(list(offered.requests_of(parsed, maker, parsed.seed, backend.chat)), "requests")
+    return backend.run(
+        list(offered.requests_of(parsed, maker, parsed.seed, backend.chat)), "requests"
+    )
 
 
 def lines(measured: Batch) -> list[str]:
@@ -71,7 +83,9 @@ def lines(measured: Batch) -> list[str]:
     ]
     if measured.failed:
         word = "not ended" if measured.partial else "failed"
-        found.append(f"Requests {word}: {measured.failed} of {measured.completed + measured.failed}")
+        found.append(
+            f"Requests {word}: {measured.failed} of {measured.completed + measured.failed}"
+        )
     return found
 
 

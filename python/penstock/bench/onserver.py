@@ -36,7 +36,9 @@ class OnServer:
 
     def maker(self) -> PromptMaker:
         parsed = self._parsed
-        return prompts.make(self._target.served(), parsed.tokenizer, parsed.prompt_ids, parsed.vocab_size)
+        return prompts.make(
+            self._target.served(), parsed.tokenizer, parsed.prompt_ids, parsed.vocab_size
+        )
 
     def run(self, requests: Sequence[Request], what: str) -> Batch:
         body = Body(
@@ -62,7 +64,9 @@ class OnServer:
 
 def _of_load(load: Load) -> Batch:
     successful = [outcome for outcome in load.outcomes if outcome.success]
-    reasons = [f"{outcome.failure}: {outcome.detail}" for outcome in load.outcomes if not outcome.success]
+    reasons = [
+        f"{outcome.failure}: {outcome.detail}" for outcome in load.outcomes if not outcome.success
+    ]
     return Batch(
         seconds=load.duration,
         completed=len(successful),

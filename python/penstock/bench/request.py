@@ -1,4 +1,6 @@
-"""What is asked of a server and what came of it: plain data that every part of the benchmark shares."""
+"""What is asked of a server and what came of it: plain data that every part of the benchmark
+shares.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one request. Times are seconds after the start of the load; NaN: it did not happen."""
+    """What came of one request. Times are seconds after the start of the load; NaN: it did not
+    happen.
+    """
 
     input_tokens: int
     """Tokens in the prompt: what the server counted, else what was asked."""
@@ -47,8 +51,8 @@ class Outcome:
     finish: str
     text: str
     failure: str
-    """Empty, or the kind of failure: connect, http_status, error_event, no_finish, short, malformed,
-    timeout, interrupted, unsent."""
+    """Empty, or the kind of failure: connect, http_status, error_event, no_finish, short,
+    malformed, timeout, interrupted, unsent."""
     detail: str
 
     @property

@@ -18,9 +18,23 @@ from penstock.bench.request import Load, Outcome
 from penstock.core import PenstockError
 
 FORMAT = 1
-METRICS = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2el", "client_queue_time": "queue"}
+METRICS = {
+    "ttft": "ttft",
+    "tpot": "tpot",
+    "itl": "itl",
+    "e2el": "e2el",
+    "client_queue_time": "queue",
+}
 """Names in the file, and the columns of `stats.Latencies` that they summarise."""
-DETAILED = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors")
+DETAILED = (
+    "input_lens",
+    "output_lens",
+    "start_times",
+    "ttfts",
+    "itls",
+    "generated_texts",
+    "errors",
+)
 """Arrays that only a detailed file has. vLLM leaves `latencies` and `queue_times` in every file."""
 EXAMPLES = 10
 DEFAULT_TAGS: Mapping[str, object] = {
@@ -39,7 +53,9 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RampUp:
-    """Requests per second at the start and at the end, and when they reached each whole number on the way."""
+    """Requests per second at the start and at the end, and when they reached each whole number on
+    the way.
+    """
 
     strategy: str
     start_rps: int
@@ -88,7 +104,8 @@ def make(
 ) -> Result:
     """Everything that is known about a run, arrays included; `slim` leaves those out.
 
-    `tags` are fields of the `penstock` key: command, argv, server, workload, repeat, seed, axis, point.
+    `tags` are fields of the `penstock` key: command, argv, server, workload, repeat, seed, axis,
+    point.
     """
     pooled = stats.latencies(load.outcomes)
     return {
@@ -140,7 +157,9 @@ def _totals(load: Load, pooled: stats.Latencies, wanted: Wanted) -> Result:
         "total_input_tokens": inputs,
         "total_output_tokens": outputs,
         "request_throughput": len(successful) / seconds,
-        "request_goodput": stats.good_requests(pooled, wanted.goodput) / seconds if wanted.goodput else None,
+        "request_goodput": stats.good_requests(pooled, wanted.goodput) / seconds
+        if wanted.goodput
+        else None,
         "output_throughput": outputs / seconds,
         "total_token_throughput": (inputs + outputs) / seconds,
         "max_output_tokens_per_s": peaks.output_tokens_per_s,
@@ -150,7 +169,9 @@ def _totals(load: Load, pooled: stats.Latencies, wanted: Wanted) -> Result:
 
 
 def _arrays(outcomes: Sequence[Outcome]) -> Result:
-    """One item for each request; what did not happen is 0 and, with vLLM, a failed request has no output."""
+    """One item for each request; what did not happen is 0 and, with vLLM, a failed request has no
+    output.
+    """
     return {
         "input_lens": [outcome.input_tokens for outcome in outcomes],
         "output_lens": [outcome.output_tokens if outcome.success else 0 for outcome in outcomes],
@@ -220,7 +241,9 @@ def _penstock(load: Load, tags: Mapping[str, object]) -> Result:
 
 def _lateness(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Of every request that was sent, successful or not."""
-    late = [(outcome.sent - outcome.due) * 1000 for outcome in outcomes if not math.isnan(outcome.sent)]
+    late = [
+        (outcome.sent - outcome.due) * 1000 for outcome in outcomes if not math.isnan(outcome.sent)
+    ]
     summary = stats.summarise(late, (99.0, 100.0))
     p99, most = summary.percentiles
     return {"mean": summary.mean, "median": summary.median, "p99": p99, "max": most}
@@ -260,7 +283,9 @@ def file_name(result: Result) -> str:
 
 
 def write(result: Result, path: Path, *, append: bool = False) -> None:
-    """Whole or not at all: beside `path` first, then in its place. `append` adds a line to what is there."""
+    """Whole or not at all: beside `path` first, then in its place. `append` adds a line to what is
+    there.
+    """
     text = json.dumps(result, allow_nan=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,9 @@
-"""`penstock bench rounds`: the same prompts again and again, which shows what a prefix cache is worth.
+"""`penstock bench rounds`: the same prompts again and again, which shows what a prefix cache is
+worth.
 
-The method is that of the published tiered-cache comparison: random prompts of each length, one token of
-output, the same seed in every round, and the mean of the later rounds against a server without a cache.
+The method is that of the published tiered-cache comparison: random prompts of each length, one
+token of output, the same seed in every round, and the mean of the later rounds against a server
+without a cache.
 """
 
 from __future__ import annotations
@@ -39,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"input lengths in tokens: {lists.FORMS} (default: %(default)s)",
     )
     group.add_argument(
-        "--output-len", type=flags.integer(1), default=1, metavar="TOKENS", help="default: %(default)s"
+        "--output-len",
+        type=flags.integer(1),
+        default=1,
+        metavar="TOKENS",
+        help="default: %(default)s",
     )
     group.add_argument(
         "--num-prompts",
@@ -49,7 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a round (default: %(default)s)",
     )
     group.add_argument(
-        "--max-concurrency", type=flags.integer(1), default=16, metavar="N", help="default: %(default)s"
+        "--max-concurrency",
+        type=flags.integer(1),
+        default=16,
+        metavar="N",
+        help="default: %(default)s",
     )
     group.add_argument(
         "--baseline",
@@ -61,13 +71,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """0; 1 when a length had no answer; 130 after Ctrl-C. Prints a table of what was measured until then."""
+    """0; 1 when a length had no answer; 130 after Ctrl-C. Prints a table of what was measured until
+    then.
+    """
     plan = _plan(parsed)
     keeper = runs.Keeper(parsed.result_dir)
     keeper.prepare()
     baseline, measured = _baseline(parsed, plan, keeper.keep), _Rounds()
     if not baseline.interrupted:
-        measured.take(measure_rounds(plan, measure_at(flags.target(parsed), parsed, "rounds")), keeper.keep)
+        measured.take(
+            measure_rounds(plan, measure_at(flags.target(parsed), parsed, "rounds")), keeper.keep
+        )
     summaries = summarise(measured.results)
     print("\n".join(lines(summaries, summarise(baseline.results))))
     keeper.announce()
@@ -145,12 +159,18 @@ class Plan:
 def measure_rounds(plan: Plan, measure: Measure) -> Iterator[Result]:
     """All rounds of one length, then of the next. The last result is partial after Ctrl-C.
 
-    Every round of a length has the same seed. Lengths have seeds of their own, because a short prompt may be
-    the beginning of a long one under the same seed, and then the first round would meet a warm cache.
+    Every round of a length has the same seed. Lengths have seeds of their own, because a short
+    prompt may be the beginning of a long one under the same seed, and then the first round would
+    meet a warm cache.
     """
     for index, length in enumerate(plan.lengths):
         for number in range(1, plan.rounds + 1):
-            tags = {"workload": plan.workload(length), "axis": "round", "point": number, "repeat": 0}
+            tags = {
+                "workload": plan.workload(length),
+                "axis": "round",
+                "point": number,
+                "repeat": 0,
+            }
             result = measure(plan.words(length), seed=plan.seed + index, tags=tags)
             yield result
             if is_partial(result):
@@ -187,7 +207,9 @@ class Summary:
 
 
 def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
-    """By workload, in the order in which they were measured. Only whole rounds with an answer enter."""
+    """By workload, in the order in which they were measured. Only whole rounds with an answer
+    enter.
+    """
     grouped: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for result in results:
         grouped[result["penstock"]["workload"]].append(result)
@@ -195,7 +217,9 @@ def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
 
 
 def _summary(workload: str, results: Sequence[Mapping[str, Any]]) -> Summary:
-    whole = [result for result in results if result["completed"] and not result["penstock"]["partial"]]
+    whole = [
+        result for result in results if result["completed"] and not result["penstock"]["partial"]
+    ]
     return Summary(
         workload,
         first=_figures([result for result in whole if result["penstock"]["point"] == 1]),
@@ -218,7 +242,9 @@ def _figures(results: Sequence[Mapping[str, Any]]) -> Figures | None:
 
 
 def read_results(directory: Path) -> list[Mapping[str, Any]]:
-    """Rounds in the files of a directory that an earlier run left, or in one file. PenstockError for none."""
+    """Rounds in the files of a directory that an earlier run left, or in one file. PenstockError
+    for none.
+    """
     files = sorted(directory.glob("*.json")) if directory.is_dir() else [directory]
     found = [document for file in files if (document := _round(file))]
     if not found:
@@ -236,7 +262,9 @@ def _round(file: Path) -> Mapping[str, Any] | None:
 
 
 def lines(summaries: Sequence[Summary], baseline: Sequence[Summary] = ()) -> list[str]:
-    """The table. Ratios above 1 are in favour of the later rounds, and of this server over the baseline."""
+    """The table. Ratios above 1 are in favour of the later rounds, and of this server over the
+    baseline.
+    """
     known = {summary.workload: summary for summary in baseline}
     headings = [
         *("input/output", "TTFT ms, round 1", "later", "ratio"),
@@ -248,7 +276,9 @@ def lines(summaries: Sequence[Summary], baseline: Sequence[Summary] = ()) -> lis
     for summary in summaries:
         against = known.get(summary.workload)
         ratios = _ratios(against.steady if against else None, summary.steady) if baseline else []
-        rows.append([summary.workload, *_cells(summary), *ratios, str(summary.failed), _note(summary)])
+        rows.append(
+            [summary.workload, *_cells(summary), *ratios, str(summary.failed), _note(summary)]
+        )
     return render(headings, rows)
 
 
@@ -256,7 +286,9 @@ def _note(summary: Summary) -> str:
     notes = [f"partial: {summary.rounds} whole rounds"] if summary.partial else []
     if summary.first and summary.first.cached_share > WARM:
         share = f"{summary.first.cached_share:.0%}"
-        notes.append(f"round 1 met a warm cache ({share}): restart the server or take another --seed")
+        notes.append(
+            f"round 1 met a warm cache ({share}): restart the server or take another --seed"
+        )
     return ", ".join(notes)
 
 

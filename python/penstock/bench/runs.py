@@ -1,4 +1,6 @@
-"""Commands that are many runs: what a run is to them, and the directory of result files that they leave."""
+"""Commands that are many runs: what a run is to them, and the directory of result files that they
+leave.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep a detailed file of each run; `penstock bench report DIR` draws them",
     )
-    group.add_argument("--label", default="", help="name of the server in the results; default: its address")
+    group.add_argument(
+        "--label", default="", help="name of the server in the results; default: its address"
+    )
 
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +100,9 @@ class Keeper:
     def announce(self) -> None:
         """Says where the files are."""
         if self._kept:
-            print(f"{self._kept} results in {self.directory}: penstock bench report {self.directory}")
+            print(
+                f"{self._kept} results in {self.directory}: penstock bench report {self.directory}"
+            )
 
 
 def file_name(measured: Result) -> str:

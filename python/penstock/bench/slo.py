@@ -27,7 +27,9 @@ class Slo:
 
     def passed(self, results: Sequence[Mapping[str, object]]) -> str:
         """What is said about rounds whose median passes the limit; empty within it."""
-        values = [value for result in results if isinstance(value := result.get(self.key), int | float)]
+        values = [
+            value for result in results if isinstance(value := result.get(self.key), int | float)
+        ]
         if not values or (value := statistics.median(values)) <= self.limit:
             return ""
         return f"{self.key} {value:.2f} > {self.limit:g}"

@@ -1,4 +1,5 @@
-"""Statistics of a load by the definitions of vLLM's serving benchmark, with nothing but the standard library.
+"""Statistics of a load by the definitions of vLLM's serving benchmark, with nothing but the
+standard library.
 
 Only successful requests enter. Times are seconds. The names are vLLM's:
 
@@ -27,8 +28,8 @@ def _floats() -> array[float]:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Pooled latencies of successful requests, in the order of the requests. All but `itl` and `tpot` have
-    one value for each request."""
+    """Pooled latencies of successful requests, in the order of the requests. All but `itl` and
+    `tpot` have one value for each request."""
 
     ttft: array[float] = field(default_factory=_floats)
     tpot: array[float] = field(default_factory=_floats)
@@ -37,7 +38,8 @@ class Latencies:
     tpot_or_zero: array[float] = field(default_factory=_floats)
     """As `tpot`, and 0 for a request of at most one token: what goodput looks at."""
     queue: array[float] = field(default_factory=_floats)
-    """sent - due: with a limit of concurrency the wait for a place, else the client's own lateness."""
+    """sent - due: with a limit of concurrency the wait for a place, else the client's own lateness.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ def latencies(outcomes: Iterable[Outcome]) -> Latencies:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Linear interpolation between the neighbours, the default of `numpy.percentile`, with its rounding.
+    """Linear interpolation between the neighbours, the default of `numpy.percentile`, with its
+    rounding.
 
     `ordered` ascends; 0 when it is empty. `percent` is in 0..100.
     """
@@ -122,22 +125,31 @@ def summarise(values: Sequence[float], percents: Sequence[float]) -> Summary:
     middle = len(ordered) // 2
     median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
     return Summary(
-        mean, median, math.sqrt(variance), tuple(percentile(ordered, percent) for percent in percents)
+        mean,
+        median,
+        math.sqrt(variance),
+        tuple(percentile(ordered, percent) for percent in percents),
     )
 
 
 def good_requests(pooled: Latencies, limits: Mapping[str, float]) -> int:
-    """How many requests kept all of `limits`: seconds for ttft, tpot and e2el, a limit itself being good."""
+    """How many requests kept all of `limits`: seconds for ttft, tpot and e2el, a limit itself being
+    good.
+    """
     columns = {"ttft": pooled.ttft, "tpot": pooled.tpot_or_zero, "e2el": pooled.e2el}
     checked = [(columns[name], limit) for name, limit in limits.items()]
-    return sum(all(column[index] <= limit for column, limit in checked) for index in range(len(pooled.ttft)))
+    return sum(
+        all(column[index] <= limit for column, limit in checked)
+        for index in range(len(pooled.ttft))
+    )
 
 
 def peaks(outcomes: Iterable[Outcome]) -> Peaks:
     """The fullest second: vLLM's rule.
 
-    Seconds count from the first sending of a successful request. Each event is one token of the second it
-    falls in; a request is present in every second from its sending to its last event, both included.
+    Seconds count from the first sending of a successful request. Each event is one token of the
+    second it falls in; a request is present in every second from its sending to its last event,
+    both included.
     """
     successful = [outcome for outcome in outcomes if outcome.success]
     if not successful:

@@ -1,4 +1,6 @@
-"""`penstock bench sweep`: throughput against TTFT, point by point, for each workload, and where it bends."""
+"""`penstock bench sweep`: throughput against TTFT, point by point, for each workload, and where it
+bends.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """0; 1 when a workload could not be measured; 130 after Ctrl-C. Prints a table after each workload."""
+    """0; 1 when a workload could not be measured; 130 after Ctrl-C. Prints a table after each
+    workload.
+    """
     plan = sweep_plan.plan(parsed)
     runs.add_fields(parsed, sweep_plan.extra_inputs("--extra-inputs", parsed.extra_inputs))
     keeper = runs.Keeper(parsed.result_dir)
@@ -57,7 +61,8 @@ class Measured:
     point: Point
     results: Sequence[Result]
     passed: str = ""
-    """Why the workload ended here, such as the SLO that this point passes; empty when it did not."""
+    """Why the workload ended here, such as the SLO that this point passes; empty when it did not.
+    """
 
     def answered(self) -> bool:
         """Whether any request succeeded."""
@@ -95,8 +100,8 @@ class Sweep:
     def run(self) -> Iterator[Curve]:
         """Each workload when it has been measured. Ends early, `interrupted`, after Ctrl-C.
 
-        What goes wrong with a workload, such as prompts too long for the server, leaves the others to be
-        measured.
+        What goes wrong with a workload, such as prompts too long for the server, leaves the others
+        to be measured.
         """
         for number, workload in enumerate(self._plan.workloads):
             curve = Curve(workload)
@@ -125,10 +130,20 @@ class Sweep:
 
     def _measure_rounds(self, number: int, index: int, results: list[Result]) -> None:
         workload, point = self._plan.workloads[number], self._plan.points[index]
-        words = [*workload.words(), *point.words(), "--metric-percentiles", self._plan.percentiles()]
+        words = [
+            *workload.words(),
+            *point.words(),
+            "--metric-percentiles",
+            self._plan.percentiles(),
+        ]
         for repeat in range(self._plan.rounds):
             warmups = self._plan.warmups if index == repeat == 0 else 0
-            tags = {"workload": workload.name, "axis": point.axis, "point": point.load, "repeat": repeat}
+            tags = {
+                "workload": workload.name,
+                "axis": point.axis,
+                "point": point.load,
+                "repeat": repeat,
+            }
             seed = self._plan.seed_of(number, index, repeat)
             result = self._measure([*words, "--num-warmups", str(warmups)], seed=seed, tags=tags)
             self._keep(result)
@@ -150,7 +165,9 @@ class Sweep:
 
 
 def lines(curve: Curve) -> list[str]:
-    """The table of a workload, and its knee. Statistics are medians over the rounds, failures their sum."""
+    """The table of a workload, and its knee. Statistics are medians over the rounds, failures their
+    sum.
+    """
     knee = curve.knee()
     axis = curve.points[0].point.axis if curve.points else "concurrency"
     rows = [_row(point, knee) for point in curve.points]
@@ -175,7 +192,11 @@ def _row(point: Measured, knee: Knee | None) -> list[str]:
 def _verdict(curve: Curve, knee: Knee | None) -> str:
     if knee is None:
         loads = len(curve.points)
-        reason = "throughput does not level off" if loads >= FEWEST_LOADS else f"{loads} loads are too few"
+        reason = (
+            "throughput does not level off"
+            if loads >= FEWEST_LOADS
+            else f"{loads} loads are too few"
+        )
         return f"knee: none, {reason}"
     highest = max(point.value("output_throughput") for point in curve.points)
     share = f"{100 * knee.throughput / highest:.0f}% of the highest"

@@ -14,7 +14,9 @@ from penstock.core import InvalidValueError
 
 FEWEST_REQUESTS = 10
 REQUESTS_PER_PLACE = 3
-"""Requests of a point for each concurrent one: the first meet an empty server, the last an emptying one."""
+"""Requests of a point for each concurrent one: the first meet an empty server, the last an emptying
+one.
+"""
 SECONDS_OF_ARRIVALS = 30
 """Length of a point of a rate sweep."""
 PERCENTILES = ("50", "90", "99")
@@ -66,8 +68,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every workload is measured at every point in every round. No two runs have the same seed, so none meets
-    prompts of an earlier one in the server's prefix cache."""
+    """Every workload is measured at every point in every round. No two runs have the same seed, so
+    none meets prompts of an earlier one in the server's prefix cache."""
 
     workloads: Sequence[Lengths]
     points: Sequence[Point]
@@ -105,7 +107,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="output lengths, as many as of --isl, or one for all",
     )
     lengths.add_argument(
-        "--pair", metavar="INPUT/OUTPUT", action="append", default=[], help="a workload (repeat for more)"
+        "--pair",
+        metavar="INPUT/OUTPUT",
+        action="append",
+        default=[],
+        help="a workload (repeat for more)",
     )
     lengths.add_argument(
         *("--isl-stddev", "--synthetic-input-tokens-stddev"),
@@ -140,7 +146,11 @@ def _add_runs(runs: argparse._ArgumentGroup) -> None:
         f"arrivals; at least {FEWEST_REQUESTS}",
     )
     runs.add_argument(
-        "--rounds", type=int, default=1, metavar="N", help="runs of each point, each with a new seed"
+        "--rounds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="runs of each point, each with a new seed",
     )
     runs.add_argument(
         *("--warmup-requests", "--warmup-request-count"),
@@ -193,10 +203,14 @@ def _workloads(parsed: argparse.Namespace) -> list[Lengths]:
 def _crossed(isl: str | None, osl: str | None) -> list[tuple[int, int]]:
     if not isl or not osl:
         missing = "--osl" if isl else "--isl"
-        raise InvalidValueError(missing, None, "a length for each of the other list, or one for all")
+        raise InvalidValueError(
+            missing, None, "a length for each of the other list, or one for all"
+        )
     inputs, outputs = _lengths("--isl", isl), _lengths("--osl", osl)
     many = max(len(inputs), len(outputs))
-    inputs, outputs = (values * many if len(values) == 1 else values for values in (inputs, outputs))
+    inputs, outputs = (
+        values * many if len(values) == 1 else values for values in (inputs, outputs)
+    )
     if len(inputs) != len(outputs):
         raise InvalidValueError("--osl", osl, f"one length, or {len(inputs)} as --isl has")
     return list(zip(inputs, outputs, strict=True))
@@ -221,7 +235,9 @@ def _points(parsed: argparse.Namespace) -> list[Point]:
 
 def _arrivals(rate: float) -> int:
     if math.isinf(rate):
-        raise InvalidValueError("--request-rate", rate, "a finite rate, or --requests-per-point with it")
+        raise InvalidValueError(
+            "--request-rate", rate, "a finite rate, or --requests-per-point with it"
+        )
     return max(FEWEST_REQUESTS, math.ceil(SECONDS_OF_ARRIVALS * rate))
 
 

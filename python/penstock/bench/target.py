@@ -48,7 +48,9 @@ class Address:
     """Whether any certificate will do."""
 
     def fetch(self, path: str, body: object = None) -> object:
-        """The JSON at `path`, None for an empty answer. Errors as `ask`, and PenstockError for other text."""
+        """The JSON at `path`, None for an empty answer. Errors as `ask`, and PenstockError for
+        other text.
+        """
         text = self.ask(path, body)
         try:
             return json.loads(text) if text.strip() else None
@@ -89,7 +91,9 @@ class Address:
                 return error.code, error.read()
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
-            raise NoAnswerError(f"no answer from {url}: {reason}; is a server running there?") from error
+            raise NoAnswerError(
+                f"no answer from {url}: {reason}; is a server running there?"
+            ) from error
 
 
 def _opener(insecure: bool) -> urllib.request.OpenerDirector:
@@ -105,7 +109,9 @@ def _opener(insecure: bool) -> urllib.request.OpenerDirector:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A server, one endpoint of it and one model. Two of them are never equal: each is one discovery."""
+    """A server, one endpoint of it and one model. Two of them are never equal: each is one
+    discovery.
+    """
 
     address: Address
     backend: str
@@ -190,7 +196,8 @@ def discover(address: Address, wanted: Wanted) -> Target:
         raise PenstockError(f"{address.base}/v1/models lists no model: say which with --model")
     name = wanted.served_model_name or wanted.model or str(models[0]["id"])
     entry = next(
-        (model for model in models if model.get("id") == name), models[0] if len(models) == 1 else {}
+        (model for model in models if model.get("id") == name),
+        models[0] if len(models) == 1 else {},
     )
     length = entry.get("max_model_len")
     return Target(
@@ -209,8 +216,11 @@ def _models(document: object) -> list[Mapping[str, object]]:
     return [model for model in data or [] if isinstance(model, dict) and "id" in model]
 
 
-def wait_ready(address: Address, seconds: float, pause: Callable[[float], None] = time.sleep) -> None:
-    """Returns when the server says that it is ready: /health, or the list of models where there is none.
+def wait_ready(
+    address: Address, seconds: float, pause: Callable[[float], None] = time.sleep
+) -> None:
+    """Returns when the server says that it is ready: /health, or the list of models where there is
+    none.
 
     PenstockError with its last answer after `seconds`.
     """

@@ -1,7 +1,8 @@
-"""What `bench serve` and `bench trace` offer a server, as something that can be measured again and again.
+"""What `bench serve` and `bench trace` offer a server, as something that can be measured again and
+again.
 
-Sweeps, rounds and comparisons are loops over `measure`. It prints nothing; after Ctrl-C it returns what there
-is, with `penstock.partial` set, and the loop has to end too.
+Sweeps, rounds and comparisons are loops over `measure`. It prints nothing; after Ctrl-C it returns
+what there is, with `penstock.partial` set, and the loop has to end too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from typing import Any
 
 from penstock.bench import client, flags, prompts, result
 from penstock.bench.body import Body
-from penstock.bench.offered import Offered, add_serve, add_trace, offered_by_dataset, offered_by_trace
+from penstock.bench.offered import (
+    Offered,
+    add_serve,
+    add_trace,
+    offered_by_dataset,
+    offered_by_trace,
+)
 from penstock.bench.progress import Progress
 from penstock.bench.prompts import PromptMaker
 from penstock.bench.request import Load
@@ -70,9 +77,9 @@ def measure(
 ) -> dict[str, Any]:
     """One run of the workload, as `result.make` has it: all arrays are there, texts if `keep_text`.
 
-    `seed` is used instead of --seed. `tags` go to the `penstock` key over what is known here: command, argv,
-    server, workload, repeat, seed, axis, point. KeyboardInterrupt when it was interrupted before the first
-    request of the measurement was sent.
+    `seed` is used instead of --seed. `tags` go to the `penstock` key over what is known here:
+    command, argv, server, workload, repeat, seed, axis, point. KeyboardInterrupt when it was
+    interrupted before the first request of the measurement was sent.
     """
     maker = _maker(target, parsed.tokenizer, parsed.prompt_ids, parsed.vocab_size)
     if parsed.num_warmups:
@@ -113,7 +120,9 @@ def _tags(
 
 # By the identity of the target: one discovery, one look at its tokenizer.
 @lru_cache(maxsize=64)
-def _maker(target: Target, tokenizer: str | None, as_ids: bool, vocab_size: int | None) -> PromptMaker:
+def _maker(
+    target: Target, tokenizer: str | None, as_ids: bool, vocab_size: int | None
+) -> PromptMaker:
     return prompts.make(target.served(), tokenizer, as_ids, vocab_size)
 
 
@@ -132,7 +141,9 @@ def _warm_up(
         raise KeyboardInterrupt
     if not any(outcome.success for outcome in load.outcomes):
         first = load.outcomes[0]
-        raise PenstockError(f"every warm-up request failed; the first: {first.failure}: {first.detail}")
+        raise PenstockError(
+            f"every warm-up request failed; the first: {first.failure}: {first.detail}"
+        )
 
 
 def _run(

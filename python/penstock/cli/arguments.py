@@ -1,4 +1,6 @@
-"""The flag table as argparse arguments. Values stay text: `penstock.config` parses all sources alike."""
+"""The flag table as argparse arguments. Values stay text: `penstock.config` parses all sources
+alike.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ KEY = "setting_"
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Give `parser` every flag, in its group, and `--config`."""
-    parser.add_argument("--config", metavar="FILE.yaml", help="settings by flag name [PENSTOCK_CONFIG]")
+    parser.add_argument(
+        "--config", metavar="FILE.yaml", help="settings by flag name [PENSTOCK_CONFIG]"
+    )
     for group, title in GROUPS.items():
         section = parser.add_argument_group(title)
         for flag in FLAGS:
@@ -44,7 +48,12 @@ def _add(section: argparse._ArgumentGroup, flag: Flag) -> None:
     if isinstance(flag.kind, Switch):
         off = f"--no-{flag.name.removeprefix('--')}"
         section.add_argument(
-            flag.name, dest=dest, action="store_const", const="true", default=argparse.SUPPRESS, help=text
+            flag.name,
+            dest=dest,
+            action="store_const",
+            const="true",
+            default=argparse.SUPPRESS,
+            help=text,
         )
         section.add_argument(
             off,
@@ -58,7 +67,12 @@ def _add(section: argparse._ArgumentGroup, flag: Flag) -> None:
     action = "append" if flag.repeatable else "store"
     names = [flag.name, flag.short] if flag.short else [flag.name]
     section.add_argument(
-        *names, dest=dest, action=action, metavar=_metavar(flag), default=argparse.SUPPRESS, help=text
+        *names,
+        dest=dest,
+        action=action,
+        metavar=_metavar(flag),
+        default=argparse.SUPPRESS,
+        help=text,
     )
 
 

@@ -1,4 +1,6 @@
-"""`penstock demo`: a server of its own, one streaming question, the answer, and one line of numbers."""
+"""`penstock demo`: a server of its own, one streaming question, the answer, and one line of
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,18 @@ class Answer:
 
 def demo(model: str, question: str) -> int:
     port = free_port()
-    command = [sys.executable, "-P", "-m", "penstock", "serve", model, "--host", HOST, "--port", str(port)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "penstock",
+        "serve",
+        model,
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+    ]
     server = subprocess.Popen(command)
     try:
         wait_until_ready(server, port)
@@ -61,7 +74,9 @@ def wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            raise PenstockError(f"the server ended with status {server.returncode} before it was ready")
+            raise PenstockError(
+                f"the server ended with status {server.returncode} before it was ready"
+            )
         if is_ready(port):
             return
         time.sleep(0.02)

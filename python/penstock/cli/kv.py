@@ -1,4 +1,5 @@
-"""`penstock kv ls|verify|gc|stats PATH`: what is in the directory of a disk tier, and looking after it.
+"""`penstock kv ls|verify|gc|stats PATH`: what is in the directory of a disk tier, and looking after
+it.
 
 Engines may use the directory meanwhile (docs/kv-format.md).
 """
@@ -24,9 +25,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Look after the directory of a disk tier (--kv-tier disk:PATH,SIZE). Engines may use it meanwhile."
-    )
+    parser.description = "Look after the directory of a disk tier (--kv-tier disk:PATH,SIZE). Engines may use it meanwhile."
     acts = parser.add_subparsers(required=True, metavar="ACT")
     listing = acts.add_parser("ls", help="what is there: stores, chunks, bytes, last use")
     verify = acts.add_parser("verify", help="read every file; exit 1 with a list of damaged ones")
@@ -35,9 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "gc", help="remove chunks by rules, files left behind, damaged files that were put aside"
     )
     collect.add_argument(
-        "--limit", metavar="SIZE", help="least recently used chunks go until so much is left (100GiB)"
+        "--limit",
+        metavar="SIZE",
+        help="least recently used chunks go until so much is left (100GiB)",
     )
-    collect.add_argument("--older-than", metavar="AGE", help="chunks go that were not used for so long (30d)")
+    collect.add_argument(
+        "--older-than", metavar="AGE", help="chunks go that were not used for so long (30d)"
+    )
     collect.add_argument(
         "--identity",
         metavar="ID",
@@ -61,11 +64,21 @@ def _ls(parsed: argparse.Namespace) -> int:
     for store in found["stores"]:
         about = store["about"] or "its identity.json is missing"
         rows.append(
-            (store["name"], str(store["chunks"]), size(store["bytes"]), _time(store["newest_use"]), about)
+            (
+                store["name"],
+                str(store["chunks"]),
+                size(store["bytes"]),
+                _time(store["newest_use"]),
+                about,
+            )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
-        print("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[4]]))
+        print(
+            "  ".join(
+                [*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[4]]
+            )
+        )
     print(_others(found))
     return 0
 
@@ -95,7 +108,9 @@ def _facts(store: Report) -> list[str]:
     if store["layer_ranges"]:
         ranges = ", ".join(f"{first}-{end}" for first, end in store["layer_ranges"])
         lines.append(f"  layers (from, to before): {ranges}")
-    ages = (f"{name} {count}" for name, count in zip(AGES, store["chunks_by_age"], strict=True) if count)
+    ages = (
+        f"{name} {count}" for name, count in zip(AGES, store["chunks_by_age"], strict=True) if count
+    )
     lines.append(f"  chunks by last use: {', '.join(ages) or 'none'}")
     return lines
 
@@ -144,7 +159,9 @@ def _call(function: Callable[..., str], *arguments: object) -> Report:
 
 
 class _Meter:
-    """How far a long work is, on one line of a terminal; nothing elsewhere, and nothing for short ones."""
+    """How far a long work is, on one line of a terminal; nothing elsewhere, and nothing for short
+    ones.
+    """
 
     def __init__(self, what: str, amount: Callable[[int], str]) -> None:
         self._what = what

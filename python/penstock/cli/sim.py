@@ -1,4 +1,6 @@
-"""`penstock sim`: an engine with modelled timing (docs/simulation.md), as servers or behind a front door."""
+"""`penstock sim`: an engine with modelled timing (docs/simulation.md), as servers or behind a front
+door.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,21 @@ PRESETS = ("default", "fast", "instant")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=0, help="of the first replica; 0: any free one (default)")
-    parser.add_argument("--replicas", type=int, default=1, metavar="N", help="engines, each on its own port")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the HTTP side")
-    parser.add_argument("--served-model-name", metavar="NAME", help="default: the tokenizer's model, or sim")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=0, help="of the first replica; 0: any free one (default)"
+    )
+    parser.add_argument(
+        "--replicas", type=int, default=1, metavar="N", help="engines, each on its own port"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="threads of the HTTP side"
+    )
+    parser.add_argument(
+        "--served-model-name", metavar="NAME", help="default: the tokenizer's model, or sim"
+    )
     parser.add_argument(
         "--profile",
         default="default",
@@ -35,9 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"limits and timing: {', '.join(PRESETS)}, or a JSON file (default: default)",
     )
     parser.add_argument(
-        "--tokenizer", metavar="MODEL", help="count tokens as this model does (default: one for each word)"
+        "--tokenizer",
+        metavar="MODEL",
+        help="count tokens as this model does (default: one for each word)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of answers, jitter and faults")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of answers, jitter and faults"
+    )
     parser.add_argument(
         "--answer-tokens",
         metavar="MEAN[:CV]",
@@ -55,9 +71,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--die-after", type=float, metavar="S", help="end the process with status 1 after S s"
     )
     behind = parser.add_mutually_exclusive_group()
-    behind.add_argument("--wire", metavar="SOCKET", help="be the engine of the front door at SOCKET")
     behind.add_argument(
-        "--front-door", metavar="MODEL", help="start the front door of MODEL with such an engine behind it"
+        "--wire", metavar="SOCKET", help="be the engine of the front door at SOCKET"
+    )
+    behind.add_argument(
+        "--front-door",
+        metavar="MODEL",
+        help="start the front door of MODEL with such an engine behind it",
     )
 
 
@@ -133,7 +153,9 @@ def profile(named: str) -> str | dict[str, object]:
 
 
 def engine_argv(parsed: argparse.Namespace, model: Path) -> list[str]:
-    """The command with which a front door starts this engine. Paths are absolute, whatever its directory."""
+    """The command with which a front door starts this engine. Paths are absolute, whatever its
+    directory.
+    """
     named = parsed.profile if parsed.profile in PRESETS else str(Path(parsed.profile).resolve())
     argv = [sys.executable, "-P", "-m", "penstock", "sim", "--wire", "{socket}", "--profile", named]
     argv += ["--tokenizer", str(model), "--seed", str(parsed.seed)]

@@ -1,7 +1,7 @@
 """Configuration files: YAML in which every scalar stays the text that was written.
 
-No scalar is guessed at: `direct: off` is the word off and `port: 0123` is 0123, as on the command line and in
-the environment. What a text means, the kind of its flag says.
+No scalar is guessed at: `direct: off` is the word off and `port: 0123` is 0123, as on the command
+line and in the environment. What a text means, the kind of its flag says.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Setting:
 
 
 def read_settings(path: Path) -> list[Setting]:
-    """What a file says, in its order. PenstockError names the file, the line and what should stand there."""
+    """What a file says, in its order. PenstockError names the file, the line and what should stand
+    there.
+    """
     return list(_File(path).settings())
 
 
@@ -57,7 +59,9 @@ class _File:
         if root is None or root.value == "":
             return
         if not isinstance(root, yaml.MappingNode):
-            raise self._fault(root, "settings are written as `name: value`, each on a line of its own")
+            raise self._fault(
+                root, "settings are written as `name: value`, each on a line of its own"
+            )
         for name, line, node in self._entries(root):
             listed = isinstance(node, yaml.SequenceNode)
             yield Setting(

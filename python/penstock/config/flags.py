@@ -1,7 +1,7 @@
 """The flag table: each flag once, with its group, help, range, default and environment name.
 
-Spelling is vLLM's where the meaning is the same. `None` as default means "decided from the model or the
-machine"; `resolve` says how.
+Spelling is vLLM's where the meaning is the same. `None` as default means "decided from the model or
+the machine"; `resolve` says how.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class Flag:
         return f"PENSTOCK_{self.key.upper()}"
 
 
-def _server(name: str, kind: Kind, default: object, help_: str, *, repeatable: bool = False) -> Flag:
+def _server(
+    name: str, kind: Kind, default: object, help_: str, *, repeatable: bool = False
+) -> Flag:
     return Flag(name, "server", kind, default, help_, repeatable=repeatable, offline=False)
 
 
@@ -81,7 +83,9 @@ FLAGS: tuple[Flag, ...] = (
         None,
         "seed of requests that bring none; default: a new one each",
     ),
-    _server("--chat-template", Text(), None, "file with a chat template instead of the model's own"),
+    _server(
+        "--chat-template", Text(), None, "file with a chat template instead of the model's own"
+    ),
     Flag(
         "--kv-cache-memory-bytes",
         "cache",
@@ -91,8 +95,20 @@ FLAGS: tuple[Flag, ...] = (
         "1 GiB, never above half of the free memory",
     ),
     Flag("--block-size", "cache", IntegerChoice((16, 32, 64, 128)), 32, "tokens in a KV block"),
-    Flag("--kv-cache-dtype", "cache", _DTYPES, "auto", "form of cached keys and values; auto: bfloat16"),
-    Flag("--enable-prefix-caching", "cache", Switch(), True, "reuse the KV of prompts that start alike"),
+    Flag(
+        "--kv-cache-dtype",
+        "cache",
+        _DTYPES,
+        "auto",
+        "form of cached keys and values; auto: bfloat16",
+    ),
+    Flag(
+        "--enable-prefix-caching",
+        "cache",
+        Switch(),
+        True,
+        "reuse the KV of prompts that start alike",
+    ),
     Flag(
         "--kv-tier",
         "cache",
@@ -111,7 +127,13 @@ FLAGS: tuple[Flag, ...] = (
         256,
         "tokens of what disks and remote stores keep as one, a multiple of --block-size",
     ),
-    Flag("--max-num-seqs", "scheduler", Integer(1, 4096), None, "sequences computed together; default: 64"),
+    Flag(
+        "--max-num-seqs",
+        "scheduler",
+        Integer(1, 4096),
+        None,
+        "sequences computed together; default: 64",
+    ),
     Flag(
         "--max-num-batched-tokens",
         "scheduler",
@@ -224,7 +246,10 @@ FLAGS: tuple[Flag, ...] = (
         "file with the secret that all nodes share, 16 characters or more; default: $PENSTOCK_CLUSTER_TOKEN",
     ),
     _server(
-        "--host", Text(), "127.0.0.1", "address to listen on; the default is reachable from this machine only"
+        "--host",
+        Text(),
+        "127.0.0.1",
+        "address to listen on; the default is reachable from this machine only",
     ),
     _server("--port", Integer(0, 65535), 8000, "port to listen on; 0 takes a free one"),
     _server(
@@ -254,7 +279,9 @@ FLAGS: tuple[Flag, ...] = (
         True,
         "run the engine in its own process; --no-engine-process keeps it in this one, for comparison",
     ),
-    _server("--shutdown-timeout", Seconds(0, 3600), 30.0, "time that running requests get after SIGTERM"),
+    _server(
+        "--shutdown-timeout", Seconds(0, 3600), 30.0, "time that running requests get after SIGTERM"
+    ),
     _server(
         "--engine-stall-timeout",
         Seconds(1, 3600),
@@ -282,5 +309,9 @@ IGNORED: tuple[Ignored, ...] = (
     Ignored("--trust-remote-code", False, "no code is ever loaded from a model"),
     Ignored("--enable-chunked-prefill", False, "prompts are always computed in chunks"),
     Ignored("--headless", False, "nodes other than 0 have no front door anyway"),
-    Ignored("--gpu-memory-utilization", True, "memory is taken as it is used; see --kv-cache-memory-bytes"),
+    Ignored(
+        "--gpu-memory-utilization",
+        True,
+        "memory is taken as it is used; see --kv-cache-memory-bytes",
+    ),
 )

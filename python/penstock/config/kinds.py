@@ -43,7 +43,9 @@ class Section:
 
 class Kind(Protocol):
     def parse(self, text: str) -> object:
-        """The value, or ValueError when the text is outside the range, PartError when a part of it is."""
+        """The value, or ValueError when the text is outside the range, PartError when a part of it
+        is.
+        """
 
     def expected(self) -> str:
         """The range, to follow "expected"."""

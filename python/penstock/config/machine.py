@@ -34,7 +34,10 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
         if len(words) == 2 and words[0] != "max":
             yield int(words[0]) / int(words[1])
     for directory in _cgroup_directories(root, "cpu"):
-        quota, period = _number(directory / "cpu.cfs_quota_us"), _number(directory / "cpu.cfs_period_us")
+        quota, period = (
+            _number(directory / "cpu.cfs_quota_us"),
+            _number(directory / "cpu.cfs_period_us"),
+        )
         if quota and period and quota > 0:
             yield quota / period
 
@@ -50,7 +53,9 @@ def _cgroup_free(root: Path) -> Iterator[int]:
     for directory in _cgroup_directories(root, ""):
         yield from _free(directory, "memory.max", "memory.current", "inactive_file")
     for directory in _cgroup_directories(root, "memory"):
-        yield from _free(directory, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        yield from _free(
+            directory, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        )
 
 
 def _free(directory: Path, limit_file: str, usage_file: str, cache_field: str) -> Iterator[int]:
@@ -66,9 +71,11 @@ def _free(directory: Path, limit_file: str, usage_file: str, cache_field: str) -
 
 
 def _cgroup_directories(root: Path, controller: str) -> Iterator[Path]:
-    """Directories of this process's cgroup and its ancestors; "" names the unified hierarchy of version 2.
+    """Directories of this process's cgroup and its ancestors; "" names the unified hierarchy of
+    version 2.
 
-    In a container the path of /proc/self/cgroup may be the host's, where only the mount's top exists.
+    In a container the path of /proc/self/cgroup may be the host's, where only the mount's top
+    exists.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)

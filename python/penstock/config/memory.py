@@ -41,11 +41,12 @@ class KvNeeds:
 
 
 def plan_kv(needs: KvNeeds) -> KvPlan:
-    """By default as much as two sequences of full length take, at least 256 MiB; but at most 1 GiB, half of
-    what is free, and what `max_num_seqs` full sequences can fill. Pages are touched as blocks are used.
+    """By default as much as two sequences of full length take, at least 256 MiB; but at most 1 GiB,
+    half of what is free, and what `max_num_seqs` full sequences can fill. Pages are touched as
+    blocks are used.
 
-    When one sequence of full length does not fit, the length is lowered, unless the user asked for it: then
-    PenstockError has the numbers.
+    When one sequence of full length does not fit, the length is lowered, unless the user asked for
+    it: then PenstockError has the numbers.
     """
     length = needs.asked_len or needs.model_len
     block_bytes = needs.token_bytes * needs.block_size
@@ -53,7 +54,10 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
     size = needs.asked_bytes
     if size is None:
         size = min(
-            max(2 * per_sequence, FLOOR), CEILING, needs.available // 2, needs.max_num_seqs * per_sequence
+            max(2 * per_sequence, FLOOR),
+            CEILING,
+            needs.available // 2,
+            needs.max_num_seqs * per_sequence,
         )
     num_blocks = size // block_bytes
     if num_blocks < 1:
@@ -69,5 +73,7 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
             f"--max-model-len {length} needs {per_sequence} bytes of KV cache, there are {size} (room for "
             f"{held} tokens): lower it or raise --kv-cache-memory-bytes"
         )
-    notice = f"max_model_len lowered from {length} to {held}: the KV cache of {size} bytes holds no more"
+    notice = (
+        f"max_model_len lowered from {length} to {held}: the KV cache of {size} bytes holds no more"
+    )
     return KvPlan(num_blocks, block_bytes, held, notice)

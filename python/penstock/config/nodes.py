@@ -1,4 +1,6 @@
-"""Several hosts without Ray: which of them this is, where node 0 is, and the secret that they share."""
+"""Several hosts without Ray: which of them this is, where node 0 is, and the secret that they
+share.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,15 @@ def resolve_nodes(values: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidValueError("--nnodes", nnodes, limit)
     if values["distributed_executor_backend"] in ("inline", "ray"):
         backend = values["distributed_executor_backend"]
-        raise InvalidValueError("--distributed-executor-backend", backend, f"mp for --nnodes {nnodes}")
+        raise InvalidValueError(
+            "--distributed-executor-backend", backend, f"mp for --nnodes {nnodes}"
+        )
     if node_rank is None or node_rank >= nnodes:
         raise InvalidValueError("--node-rank", node_rank, f"an integer in 0..{nnodes - 1}")
     if values["master_addr"] is None:
-        raise PenstockError(f"--nnodes {nnodes} needs --master-addr: where node 0 is, the same on all nodes")
+        raise PenstockError(
+            f"--nnodes {nnodes} needs --master-addr: where node 0 is, the same on all nodes"
+        )
     host, port = split_address(values["master_addr"])
     master = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     fields = {"nnodes": nnodes, "node_rank": node_rank, "master": master}
@@ -42,7 +48,9 @@ def resolve_nodes(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of HOST, HOST:PORT, [HOST] or [HOST]:PORT; a host with colons is an address of IPv6."""
+    """Host and port of HOST, HOST:PORT, [HOST] or [HOST]:PORT; a host with colons is an address of
+    IPv6.
+    """
     host, port = text, ""
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
@@ -61,7 +69,10 @@ def cluster_key(token_file: str | None, environ: Mapping[str, str] = os.environ)
     """32 bytes from the secret of the nodes; PenstockError when there is none worth the name."""
     if token_file is not None:
         try:
-            token, place = Path(token_file).read_text().strip(), f"--cluster-token-file {token_file}"
+            token, place = (
+                Path(token_file).read_text().strip(),
+                f"--cluster-token-file {token_file}",
+            )
         except (OSError, UnicodeDecodeError) as error:
             raise PenstockError(f"--cluster-token-file {token_file}: {error}") from error
     else:

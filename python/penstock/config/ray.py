@@ -10,16 +10,20 @@ from pathlib import Path
 LOCAL = "local"
 """Ray's name for a cluster of one's own."""
 PASSED = ("RUST_BACKTRACE",)
-"""What ranks get of this process's environment. Settings come to them as `EngineConfig`, keys never."""
+"""What ranks get of this process's environment. Settings come to them as `EngineConfig`, keys
+never.
+"""
 
 
 def prepare_ray_environment(
     asked: str | None, environ: MutableMapping[str, str] = os.environ, home: Path | None = None
 ) -> str:
-    """The address of the cluster, after everything is said that Ray would otherwise decide by itself.
+    """The address of the cluster, after everything is said that Ray would otherwise decide by
+    itself.
 
-    Nothing is reported to anybody. A cluster of our own wants a token, by default one that is written
-    nowhere; to join one, its token is used if there is one, unless RAY_AUTH_MODE says otherwise.
+    Nothing is reported to anybody. A cluster of our own wants a token, by default one that is
+    written nowhere; to join one, its token is used if there is one, unless RAY_AUTH_MODE says
+    otherwise.
     """
     address = asked or environ.get("RAY_ADDRESS") or LOCAL
     environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -28,7 +32,9 @@ def prepare_ray_environment(
         # Ray reads it once in the life of a process: the next cluster of our own has the same.
         environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     elif not environ.get("RAY_AUTH_MODE"):
-        environ["RAY_AUTH_MODE"] = "token" if _has_token(environ, home or Path.home()) else "disabled"
+        environ["RAY_AUTH_MODE"] = (
+            "token" if _has_token(environ, home or Path.home()) else "disabled"
+        )
     return address
 
 

@@ -1,4 +1,6 @@
-"""Raw settings to sections: parse each, fill in what the machine decides, and check what hangs together."""
+"""Raw settings to sections: parse each, fill in what the machine decides, and check what hangs
+together.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ DEFAULT_BATCHED_TOKENS = 256
 
 
 def parse(raw: Mapping[str, Raw]) -> dict[str, Any]:
-    """A value for every flag, by key; InvalidValueError names the place of the first one out of range."""
+    """A value for every flag, by key; InvalidValueError names the place of the first one out of
+    range.
+    """
     return {flag.key: _value(flag, raw.get(flag.key)) for flag in FLAGS}
 
 
@@ -62,7 +66,9 @@ class WrongPartError(InvalidValueError):
 
 
 def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config:
-    """The configuration of a server for the model at `model_path`, which clients call `served_name`."""
+    """The configuration of a server for the model at `model_path`, which clients call
+    `served_name`.
+    """
     values = parse(raw)
     engine = EngineConfig(
         ModelConfig(
@@ -80,7 +86,8 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
         ),
         _scheduler(values),
         ComputeConfig(
-            threads=values["threads"] or cpu_count(), isa=None if values["isa"] == "auto" else values["isa"]
+            threads=values["threads"] or cpu_count(),
+            isa=None if values["isa"] == "auto" else values["isa"],
         ),
         _parallel(values),
         resolve_tiers(values["kv_tier"], values["kv_chunk_tokens"], values["block_size"]),
@@ -91,7 +98,9 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
 def _scheduler(values: Mapping[str, Any]) -> SchedulerConfig:
     seqs, batched = values["max_num_seqs"], values["max_num_batched_tokens"]
     if seqs and batched and batched < seqs:
-        raise InvalidValueError("--max-num-batched-tokens", batched, f"at least --max-num-seqs ({seqs})")
+        raise InvalidValueError(
+            "--max-num-batched-tokens", batched, f"at least --max-num-seqs ({seqs})"
+        )
     if not seqs:
         seqs = min(DEFAULT_SEQS, batched or DEFAULT_SEQS)
     return SchedulerConfig(
@@ -113,7 +122,9 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
             f"--no-engine-process does not go with --distributed-executor-backend {backend}: an engine that "
             "lost a rank is replaced, and this process cannot be. Leave one of them out"
         )
-    if values["ray_overlap_comm"] and (backend != "ray" or values["ray_channel"] != "compiled-graph"):
+    if values["ray_overlap_comm"] and (
+        backend != "ray" or values["ray_channel"] != "compiled-graph"
+    ):
         raise PenstockError(
             "--ray-overlap-comm needs --distributed-executor-backend ray and --ray-channel compiled-graph: "
             "the other channels have no communication of Ray's to overlap"

@@ -143,7 +143,9 @@ class EngineConfig:
 
     @property
     def kv_dtype(self) -> str:
-        """Form of cached keys and values: as asked for, else float32 where all else is, else bfloat16."""
+        """Form of cached keys and values: as asked for, else float32 where all else is, else
+        bfloat16.
+        """
         if self.cache.dtype != "auto":
             return self.cache.dtype
         whole = self.model.quantization == "none" or (

@@ -20,7 +20,9 @@ IN_FILES = {MODEL: Flag("MODEL", "model", Text(), None, "what to serve"), **BY_K
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """One setting as written. `place` is how the user would find it: a flag, a variable, or a file's key."""
+    """One setting as written. `place` is how the user would find it: a flag, a variable, or a
+    file's key.
+    """
 
     place: str
     texts: tuple[str | Section, ...]
@@ -28,7 +30,9 @@ class Raw:
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where `penstock pull` keeps models: $PENSTOCK_CACHE, or `penstock` under the user's cache directory."""
+    """Where `penstock pull` keeps models: $PENSTOCK_CACHE, or `penstock` under the user's cache
+    directory.
+    """
     own = environ.get("PENSTOCK_CACHE")
     if own:
         return Path(own)
@@ -42,22 +46,32 @@ def openai_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def runtime_directory(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The user's directory for sockets; None where the system made none: then the temporary one serves."""
+    """The user's directory for sockets; None where the system made none: then the temporary one
+    serves.
+    """
     own = environ.get("XDG_RUNTIME_DIR")
     return own if own and Path(own).is_dir() else None
 
 
-def shared_memory_directory(environ: Mapping[str, str] = os.environ, usual: Path = Path("/dev/shm")) -> Path:
-    """Where ranks of one host meet: /dev/shm, else the directory for sockets, else the temporary one."""
+def shared_memory_directory(
+    environ: Mapping[str, str] = os.environ, usual: Path = Path("/dev/shm")
+) -> Path:
+    """Where ranks of one host meet: /dev/shm, else the directory for sockets, else the temporary
+    one.
+    """
     if usual.is_dir() and os.access(usual, os.W_OK | os.X_OK):
         return usual
     return Path(runtime_directory(environ) or tempfile.gettempdir())
 
 
 def gather(
-    flags: Mapping[str, tuple[str, ...]], config_file: str | None, environ: Mapping[str, str] = os.environ
+    flags: Mapping[str, tuple[str, ...]],
+    config_file: str | None,
+    environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Raw]:
-    """Raw settings by key. `flags` is what stood on the command line, `config_file` the value of --config."""
+    """Raw settings by key. `flags` is what stood on the command line, `config_file` the value of
+    --config.
+    """
     chosen = config_file or environ.get("PENSTOCK_CONFIG")
     found = from_file(Path(chosen)) if chosen else {}
     for flag in FLAGS:
@@ -86,11 +100,15 @@ def from_file(path: Path) -> dict[str, Raw]:
     for setting in read_settings(path):
         flag = IN_FILES.get(setting.key)
         if flag is None:
-            fault = f"unknown setting {setting.name!r}; the names are {MODEL} and those of the flags"
+            fault = (
+                f"unknown setting {setting.name!r}; the names are {MODEL} and those of the flags"
+            )
             raise PenstockError(f"{setting.place}: {fault}")
         place = f"{setting.place}: {setting.name}"
         sections = any(isinstance(item, Section) for item in setting.items)
-        if (setting.listed and not flag.repeatable) or (sections and not isinstance(flag.kind, Tier)):
+        if (setting.listed and not flag.repeatable) or (
+            sections and not isinstance(flag.kind, Tier)
+        ):
             raise InvalidValueError(place, setting.source, flag.kind.expected())
         found[setting.key] = Raw(place, setting.items)
     return found
@@ -98,7 +116,9 @@ def from_file(path: Path) -> dict[str, Raw]:
 
 def model_named(raw: Mapping[str, Raw], argument: str | None) -> str:
     """The model of the command line, else that of the file."""
-    said = Raw("MODEL", (argument,)) if argument is not None else raw.get(MODEL, Raw("MODEL", ("",)))
+    said = (
+        Raw("MODEL", (argument,)) if argument is not None else raw.get(MODEL, Raw("MODEL", ("",)))
+    )
     name = said.texts[0]
     if not isinstance(name, str) or not name:
         expected = f"a model, on the command line or as `{MODEL}` in the file of --config"

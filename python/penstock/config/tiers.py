@@ -1,6 +1,7 @@
 """KV tiers as they are written on the command line, and what LMCache's environment says about them.
 
-ram:SIZE      disk:PATH,SIZE      redis://HOST:PORT/DB      s3://BUCKET/PREFIX      each with ,KEY=VALUE ...
+ram:SIZE      disk:PATH,SIZE      redis://HOST:PORT/DB      s3://BUCKET/PREFIX      each with
+,KEY=VALUE ...
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ SIZE = Bytes(2**16, 2**50)
 REDIS = ("redis", "rediss", "unix")
 OBJECT = ("s3", "gs", "az", "azure", "abfs", "http", "https", "file", "memory")
 DIRECT = ("auto", "on", "off")
-AWS = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "REGION", "DEFAULT_REGION", "ENDPOINT_URL")
+AWS = (
+    "ACCESS_KEY_ID",
+    "SECRET_ACCESS_KEY",
+    "SESSION_TOKEN",
+    "REGION",
+    "DEFAULT_REGION",
+    "ENDPOINT_URL",
+)
 """What object stores take from the environment, each after AWS_."""
 _GIB = 2**30
 
@@ -70,7 +78,9 @@ class Tier:
 
 
 def read_tier(options: Iterable[tuple[str, str]]) -> TierConfig:
-    """The tier that names and texts make in any order, one of them a kind; PartError for what is wrong."""
+    """The tier that names and texts make in any order, one of them a kind; PartError for what is
+    wrong.
+    """
     said: dict[str, str] = {}
     for name, text in options:
         key = name.replace("_", "-")
@@ -97,7 +107,9 @@ def _kind(said: Mapping[str, str]) -> str:
     if not named:
         raise PartError(f"says of no tier what it is, expected one of {', '.join(OPTIONS)}")
     if len(named) > 1:
-        raise PartError(f"is {' and '.join(named)} at once; each tier is an item of its own", named[1])
+        raise PartError(
+            f"is {' and '.join(named)} at once; each tier is an item of its own", named[1]
+        )
     return named[0]
 
 
@@ -139,7 +151,9 @@ def resolve_tiers(tiers: tuple[TierConfig, ...], chunk_tokens: int, block_size: 
 
 def object_options(tier: TierConfig, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Options of an object store: those of the environment under those of the flag."""
-    found = {f"aws_{name.lower()}": environ[f"AWS_{name}"] for name in AWS if environ.get(f"AWS_{name}")}
+    found = {
+        f"aws_{name.lower()}": environ[f"AWS_{name}"] for name in AWS if environ.get(f"AWS_{name}")
+    }
     return {**(found if (tier.url or "").startswith("s3:") else {}), **dict(tier.options)}
 
 
@@ -151,7 +165,10 @@ def lmcache_tiers(environ: Mapping[str, str]) -> tuple[dict[str, tuple[str, ...]
     if size and environ.get("LMCACHE_LOCAL_CPU", "true").lower() not in ("false", "0"):
         texts.append(f"ram:{size}")
         names.append("LMCACHE_MAX_LOCAL_CPU_SIZE")
-    disk, room = environ.get("LMCACHE_LOCAL_DISK"), _gigabytes(environ, "LMCACHE_MAX_LOCAL_DISK_SIZE")
+    disk, room = (
+        environ.get("LMCACHE_LOCAL_DISK"),
+        _gigabytes(environ, "LMCACHE_MAX_LOCAL_DISK_SIZE"),
+    )
     if disk and room:
         texts.append(f"disk:{disk.removeprefix('file://')},{room}")
         names += ["LMCACHE_LOCAL_DISK", "LMCACHE_MAX_LOCAL_DISK_SIZE"]

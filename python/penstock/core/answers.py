@@ -1,4 +1,6 @@
-"""What a rank says to the executor: that it is ready, what a step gave, what was moved, what went wrong."""
+"""What a rank says to the executor: that it is ready, what a step gave, what was moved, what went
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class MoverReport:
-    """What the rank's mover says about its tiers: first that they are open, then when something is new."""
+    """What the rank's mover says about its tiers: first that they are open, then when something is
+    new.
+    """
 
     report: str
     """JSON."""

@@ -1,4 +1,5 @@
-"""Plans and results as bytes, for ranks in other processes and on other hosts (little-endian, all of them).
+"""Plans and results as bytes, for ranks in other processes and on other hosts (little-endian, all
+of them).
 
 No pickle: bytes from a peer become columns of numbers or a CodecError, and nothing else.
 """
@@ -41,7 +42,9 @@ def encode_plan(plan: StepPlan) -> bytes:
         len(plan.blocks),
     )
     slots = [
-        _SLOT.pack(p.slot, p.temperature, p.top_k, p.top_p, p.seed, p.choice, p.logprobs, p.prompt_logprobs)
+        _SLOT.pack(
+            p.slot, p.temperature, p.top_k, p.top_p, p.seed, p.choice, p.logprobs, p.prompt_logprobs
+        )
         for p in plan.registrations
     ]
     columns = (plan.slots, plan.starts, plan.lengths, plan.block_offsets, plan.tokens, plan.targets)
@@ -151,7 +154,9 @@ class Reader:
     def expect(self, size: int) -> None:
         """Checked before anything is made of so many bytes."""
         if size > len(self._data) - self._at:
-            raise CodecError(f"{size} bytes expected at {self._at}, the message has {len(self._data)}")
+            raise CodecError(
+                f"{size} bytes expected at {self._at}, the message has {len(self._data)}"
+            )
 
     def take(self, form: struct.Struct) -> tuple[Any, ...]:
         self.expect(form.size)

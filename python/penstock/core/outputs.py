@@ -45,9 +45,10 @@ class StepOutput(NamedTuple):
 class StepOutputs:
     """Columns of equal length, `tokens` concatenated in row order; the dicts are keyed by row.
 
-    `cached_tokens` and `queue_us` are set on the first row of a request and 0 after it. `stop_tokens` is -1
-    unless a token ended the request. `cached_tokens` counts all tiers; `tier_tokens` has a row only where
-    some of them came from behind the pool, never more than its `cached_tokens`.
+    `cached_tokens` and `queue_us` are set on the first row of a request and 0 after it.
+    `stop_tokens` is -1 unless a token ended the request. `cached_tokens` counts all tiers;
+    `tier_tokens` has a row only where some of them came from behind the pool, never more than its
+    `cached_tokens`.
     """
 
     ids: array[int] = field(default_factory=lambda: array("Q"))

@@ -1,7 +1,7 @@
 """One step of the model: what to compute and what came of it.
 
-Columns are `array.array`: stdlib, contiguous, read by Rust through the buffer protocol, `tobytes()` for a
-remote rank.
+Columns are `array.array`: stdlib, contiguous, read by Rust through the buffer protocol, `tobytes()`
+for a remote rank.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from array import array
 from dataclasses import dataclass, field
 
 LogprobRow = tuple[float, int, list[tuple[int, float]]]
-"""Log-probability of a token, its rank (1 = most likely), and the best (token id, log-probability) pairs."""
+"""Log-probability of a token, its rank (1 = most likely), and the best (token id, log-probability)
+pairs.
+"""
 
 
 def _ints() -> array[int]:
@@ -23,7 +25,9 @@ def _bytes() -> array[int]:
 
 @dataclass(frozen=True, slots=True)
 class SlotParams:
-    """Sampling state of a sequence, registered once when it takes a slot; later steps name the slot only."""
+    """Sampling state of a sequence, registered once when it takes a slot; later steps name the slot
+    only.
+    """
 
     slot: int
     temperature: float
@@ -39,9 +43,9 @@ class SlotParams:
 class StepPlan:
     """What every rank computes in one step. `n` sequences, one entry each; filled by the scheduler.
 
-    `blocks[block_offsets[i]:block_offsets[i + 1]]` is the block table of sequence i and covers its positions
-    0 .. starts[i] + lengths[i] - 1. `targets` is empty, or has an entry for each token: the prompt token that
-    follows it, or -1 where no log-probability is wanted.
+    `blocks[block_offsets[i]:block_offsets[i + 1]]` is the block table of sequence i and covers its
+    positions 0 .. starts[i] + lengths[i] - 1. `targets` is empty, or has an entry for each token:
+    the prompt token that follows it, or -1 where no log-probability is wanted.
     """
 
     step: int

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """`tp` ranks in each of `pp` stages, counted stage after stage, and the room their messages need."""
+    """`tp` ranks in each of `pp` stages, counted stage after stage, and the room their messages
+    need.
+    """
 
     tp: int
     pp: int
@@ -26,7 +28,8 @@ class Ranks:
     """Of a transfer too, where there are tiers."""
     result_bytes: int
     spare_messages: int = 0
-    """Messages that may be under way each way beside plans and their answers: those of transfers."""
+    """Messages that may be under way each way beside plans and their answers: those of transfers.
+    """
 
     @property
     def size(self) -> int:
@@ -52,7 +55,9 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True)
 class RankTask:
-    """What one rank is told. Model and settings are in `config`: each rank opens the checkpoint itself."""
+    """What one rank is told. Model and settings are in `config`: each rank opens the checkpoint
+    itself.
+    """
 
     rank: int
     reads: bool

@@ -15,9 +15,10 @@ MAX_LOGPROBS = 20
 class SamplingParams:
     """How to continue a prompt. Neutral values are the defaults; greedy is `temperature=0`.
 
-    `logprobs` and `prompt_logprobs` are -1 for none, else the number of alternatives (0..20). `choice`
-    numbers the samples of one prompt and enters the random stream beside `seed`. Until `min_tokens` tokens
-    exist a stop token counts as an ordinary token: it neither ends the request nor is it masked.
+    `logprobs` and `prompt_logprobs` are -1 for none, else the number of alternatives (0..20).
+    `choice` numbers the samples of one prompt and enters the random stream beside `seed`. Until
+    `min_tokens` tokens exist a stop token counts as an ordinary token: it neither ends the request
+    nor is it masked.
     """
 
     max_tokens: int = 16
@@ -36,7 +37,9 @@ class SamplingParams:
         _within("max_tokens", self.max_tokens, 1, 2**31 - 1)
         _within("min_tokens", self.min_tokens, 0, self.max_tokens)
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise InvalidValueError("temperature", self.temperature, "a finite number of at least 0")
+            raise InvalidValueError(
+                "temperature", self.temperature, "a finite number of at least 0"
+            )
         _within("top_k", self.top_k, 0, 2**31 - 1)
         if not 0 < self.top_p <= 1:
             raise InvalidValueError("top_p", self.top_p, "a number in (0, 1]")
@@ -48,7 +51,9 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to continue. `prompt` is an `array('i')`; `arrived` is read from the engine's clock."""
+    """One sequence to continue. `prompt` is an `array('i')`; `arrived` is read from the engine's
+    clock.
+    """
 
     id: int
     prompt: array[int]

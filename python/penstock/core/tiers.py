@@ -42,7 +42,24 @@ class TierState(IntEnum):
     """One attempt is under way that decides between the other two."""
 
 
-DURATION_BOUNDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+DURATION_BOUNDS = (
+    1e-4,
+    2.5e-4,
+    5e-4,
+    1e-3,
+    2.5e-3,
+    5e-3,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+)
 """Upper bounds of the buckets of `Durations`, in seconds, inclusive."""
 
 
@@ -52,7 +69,9 @@ def _no_counts() -> array[int]:
 
 @dataclass(slots=True)
 class Durations:
-    """How long transfers took: a histogram over `DURATION_BOUNDS`. The last count is above all of them."""
+    """How long transfers took: a histogram over `DURATION_BOUNDS`. The last count is above all of
+    them.
+    """
 
     seconds: float = 0.0
     counts: array[int] = field(default_factory=_no_counts)
@@ -112,7 +131,9 @@ class TierReport:
     pinned_blocks: int = 0
     """Blocks of the pool and of the RAM tier that eviction passes over."""
     miss_curve: list[tuple[int, float]] = field(default_factory=list)
-    """Bytes of cache, and the part of the prompt tokens that would be computed with so much. Ascending."""
+    """Bytes of cache, and the part of the prompt tokens that would be computed with so much.
+    Ascending.
+    """
 
 
 class KvAction(IntEnum):
@@ -136,9 +157,9 @@ _OF_A_PREFIX = (KvAction.CLEAR_PREFIX, KvAction.PIN, KvAction.UNPIN)
 class KvCommand:
     """An operator's wish about the cache, answered by one `KvReply`.
 
-    `tokens` are the beginning of prompts, as far as it fills whole blocks; only the actions of a prefix have
-    any. Raises InvalidValueError for fields that do not go with the action: a clearing that lost its prefix
-    must not become one of everything.
+    `tokens` are the beginning of prompts, as far as it fills whole blocks; only the actions of a
+    prefix have any. Raises InvalidValueError for fields that do not go with the action: a clearing
+    that lost its prefix must not become one of everything.
     """
 
     id: int
@@ -153,7 +174,9 @@ class KvCommand:
         if self.action is KvAction.CLEAR_SALT and not self.cache_salt:
             raise InvalidValueError("cache_salt", "nothing", "a salt")
         if self.action in (KvAction.CLEAR_ALL, KvAction.REPORT) and self.cache_salt:
-            raise InvalidValueError("cache_salt", f"{len(self.cache_salt)} bytes", "none with this action")
+            raise InvalidValueError(
+                "cache_salt", f"{len(self.cache_salt)} bytes", "none with this action"
+            )
 
 
 class KvOutcome(IntEnum):

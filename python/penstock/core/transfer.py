@@ -1,8 +1,9 @@
-"""Movements of KV between the pool and the tiers behind it: what the engine asks of all ranks, what they say.
+"""Movements of KV between the pool and the tiers behind it: what the engine asks of all ranks, what
+they say.
 
-Each rank moves its own part (its layers, its KV heads) of the blocks named; all ranks get the same transfers
-in the same order. A block in a transfer belongs to nobody else until the transfer is answered by every rank:
-one that is loaded is in no plan, one that is stored is not written to.
+Each rank moves its own part (its layers, its KV heads) of the blocks named; all ranks get the same
+transfers in the same order. A block in a transfer belongs to nobody else until the transfer is
+answered by every rank: one that is loaded is in no plan, one that is stored is not written to.
 """
 
 from __future__ import annotations
@@ -28,16 +29,19 @@ class TransferKind(IntEnum):
     REMOVE = 4
     """Forget chunks, in all tiers that go by name."""
     CANCEL = 5
-    """Transfers `ids` are not wanted any more; those not begun are answered as not done. Not answered itself.
+    """Transfers `ids` are not wanted any more; those not begun are answered as not done. Not
+    answered itself.
     """
     CLEAR = 6
-    """Forget what one group left, in all tiers that go by name; without keys, everything of this identity."""
+    """Forget what one group left, in all tiers that go by name; without keys, everything of this
+    identity.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTiers:
-    """What the engine tells all ranks once it knows what they loaded; everything else about the tiers is in
-    the configuration.
+    """What the engine tells all ranks once it knows what they loaded; everything else about the
+    tiers is in the configuration.
     """
 
     cache: str
@@ -50,21 +54,23 @@ class OpenTiers:
 
 @dataclass(slots=True)
 class Transfer:
-    """Names at most as many blocks, chunks or ids as the pool has blocks: so much has room in a message."""
+    """Names at most as many blocks, chunks or ids as the pool has blocks: so much has room in a
+    message.
+    """
 
     id: int
     """Counts up from 1. That of a CANCEL means nothing."""
     kind: TransferKind
     tier: int = RAM
     blocks: array[int] = field(default_factory=lambda: array("i"))
-    """Blocks of the pool, in the order of their tokens. LOAD and STORE: those of one chunk (RAM: of any
-    number).
+    """Blocks of the pool, in the order of their tokens. LOAD and STORE: those of one chunk (RAM: of
+    any number).
     """
     slots: array[int] = field(default_factory=lambda: array("i"))
     """RAM: the slot that each block is loaded from or stored to."""
     keys: bytes = b""
-    """Tiers that go by name: 32 bytes for each chunk, the digest of its last block. LOAD and STORE have one,
-    REMOVE at least one; CLEAR has a group of 4 bytes, or none.
+    """Tiers that go by name: 32 bytes for each chunk, the digest of its last block. LOAD and STORE
+    have one, REMOVE at least one; CLEAR has a group of 4 bytes, or none.
     """
     counts: array[int] = field(default_factory=lambda: array("i"))
     """PROBE: blocks of each chunk."""

@@ -1,7 +1,7 @@
 """Transfers and what came of them as bytes (little-endian), by the rules of `codec`.
 
-The first byte of a message to a rank tells what it is: `P` a plan, `T` a transfer, `O` tiers to open, `E`
-their end. Of those from a rank see `answers`.
+The first byte of a message to a rank tells what it is: `P` a plan, `T` a transfer, `O` tiers to
+open, `E` their end. Of those from a rank see `answers`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from penstock.core.codec import CodecError, Reader
 from penstock.core.transfer import GROUP_BYTES, KEY_BYTES, Moved, OpenTiers, Transfer, TransferKind
 
 _TRANSFER = struct.Struct("<4s2Q3B5Id")
-"""Magic, plans before it, id, kind, tier, bytes of the parent, then how many blocks, slots, bytes of keys,
-counts and ids follow; the cost.
+"""Magic, plans before it, id, kind, tier, bytes of the parent, then how many blocks, slots, bytes
+of keys, counts and ids follow; the cost.
 """
 _MOVED = struct.Struct("<QBQ2d2I")
-"""The fields of Moved, `done` and `full` as bits of one; of `found` and `error` the bytes that follow."""
+"""The fields of Moved, `done` and `full` as bits of one; of `found` and `error` the bytes that
+follow.
+"""
 TRANSFER_MAGIC = b"TRN1"
 OPEN = b"O"
 END = b"E"
@@ -29,8 +31,9 @@ MOST_ERROR = 1 << 10
 
 
 def encode_transfer(transfer: Transfer, after: int) -> bytes:
-    """`after` counts the plans, from the opening of the tiers on, that a rank has to have computed before:
-    those whose results the engine knew. Other ranks than the one that gave them may be a little behind.
+    """`after` counts the plans, from the opening of the tiers on, that a rank has to have computed
+    before: those whose results the engine knew. Other ranks than the one that gave them may be a
+    little behind.
     """
     head = _TRANSFER.pack(
         TRANSFER_MAGIC,
@@ -63,9 +66,13 @@ def is_transfer(message: bytes) -> bool:
 
 
 def decode_transfer(data: bytes) -> tuple[Transfer, int]:
-    """With the plans before it; CodecError unless `data` is one transfer, whole and with nothing after it."""
+    """With the plans before it; CodecError unless `data` is one transfer, whole and with nothing
+    after it.
+    """
     reader = Reader(data)
-    magic, after, number, kind, tier, parent, blocks, slots, keys, counts, ids, cost = reader.take(_TRANSFER)
+    magic, after, number, kind, tier, parent, blocks, slots, keys, counts, ids, cost = reader.take(
+        _TRANSFER
+    )
     if magic != TRANSFER_MAGIC:
         raise CodecError(f"a transfer begins with {TRANSFER_MAGIC!r}, not {magic!r}")
     try:
@@ -103,7 +110,15 @@ def encode_moved(batch: Iterable[Moved], capacity: int) -> Iterator[bytes]:
     for moved in batch:
         error = moved.error.encode(errors="replace")[:MOST_ERROR]
         marks = moved.done | moved.full << 1
-        head = (moved.id, marks, moved.bytes, moved.seconds, moved.waited, len(moved.found), len(error))
+        head = (
+            moved.id,
+            marks,
+            moved.bytes,
+            moved.seconds,
+            moved.waited,
+            len(moved.found),
+            len(error),
+        )
         part = _MOVED.pack(*head) + moved.found + error
         if parts and size + len(part) > capacity:
             yield b"".join(parts)

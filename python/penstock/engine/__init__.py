@@ -1,4 +1,6 @@
-"""The engine: takes requests in, schedules, computes, publishes. Its process: `python -m penstock.engine`."""
+"""The engine: takes requests in, schedules, computes, publishes. Its process: `python -m
+penstock.engine`.
+"""
 
 from penstock.engine.flights import Flights
 from penstock.engine.loop import Engine

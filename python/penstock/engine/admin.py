@@ -18,7 +18,11 @@ class KvAdmin:
     """`report` says what the tiers hold and did."""
 
     def __init__(
-        self, pool: BlockPool, prefix: PrefixCache | None, tiers: Tiers, report: Callable[[], TierReport]
+        self,
+        pool: BlockPool,
+        prefix: PrefixCache | None,
+        tiers: Tiers,
+        report: Callable[[], TierReport],
     ) -> None:
         self._pool = pool
         self._prefix = prefix
@@ -35,7 +39,9 @@ class KvAdmin:
 
     def answer(self, command: KvCommand) -> KvReply:
         if self._prefix is None:
-            return KvReply(command.id, KvOutcome.REFUSED, "prefix caching is off: --enable-prefix-caching")
+            return KvReply(
+                command.id, KvOutcome.REFUSED, "prefix caching is off: --enable-prefix-caching"
+            )
         actions = {
             KvAction.CLEAR_ALL: self._clear_all,
             KvAction.CLEAR_SALT: self._clear_salt,
@@ -61,7 +67,11 @@ class KvAdmin:
     def _clear_prefix(self, command: KvCommand) -> dict[str, object]:
         digests = self._digests(command)
         pool = sum(map(self._pool.forget, digests))
-        return {"blocks": len(digests), "pool_blocks": pool, "ram_blocks": self._tiers.remove(digests)}
+        return {
+            "blocks": len(digests),
+            "pool_blocks": pool,
+            "ram_blocks": self._tiers.remove(digests),
+        }
 
     def _pin(self, command: KvCommand) -> dict[str, object]:
         digests = self._digests(command)

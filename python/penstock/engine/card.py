@@ -31,5 +31,9 @@ def node_card(config: EngineConfig, info: ModelInfo) -> dict[str, str]:
 def describe(info: ModelInfo) -> str:
     """Everything but the weights, which the ranks compare when they have loaded them."""
     spec = info.spec
-    digest = hashlib.blake2b((spec.to_json() + info.names.to_json()).encode(), digest_size=4).hexdigest()
-    return f"{info.architecture} with {spec.layers} layers of {spec.hidden} ({info.source}, {digest})"
+    digest = hashlib.blake2b(
+        (spec.to_json() + info.names.to_json()).encode(), digest_size=4
+    ).hexdigest()
+    return (
+        f"{info.architecture} with {spec.layers} layers of {spec.hidden} ({info.source}, {digest})"
+    )

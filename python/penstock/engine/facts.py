@@ -28,7 +28,8 @@ def join_facts(ranks: Sequence[WorkerFacts]) -> WorkerFacts:
 
 
 def join_numerics(each: Iterable[str]) -> str:
-    """As the decoder names them for the whole: all weight forms, and int8 activations where one has them.
+    """As the decoder names them for the whole: all weight forms, and int8 activations where one has
+    them.
 
     A rank knows the forms of its own matrices only; one without layers and head has none.
     """
@@ -39,7 +40,9 @@ def join_numerics(each: Iterable[str]) -> str:
         forms.update(form for form in weights.split("+") if form)
         kv.add(cached)
     names = sorted(forms)
-    activations = "int8" if any(name.startswith("w") for name in names) else next(iter(names), "none")
+    activations = (
+        "int8" if any(name.startswith("w") for name in names) else next(iter(names), "none")
+    )
     return f"{'+'.join(names)}/{activations}/{'+'.join(sorted(kv))}"
 
 

@@ -1,8 +1,10 @@
 """The loop: take requests in, schedule, submit, apply, publish. One STEP frame for each step.
 
-With ranks in stages several plans are in flight (`flights.py`): the oldest is awaited, the others compute.
+With ranks in stages several plans are in flight (`flights.py`): the oldest is awaited, the others
+compute.
 
-It must not become the place where features live: policy belongs to the scheduler, arithmetic to the worker.
+It must not become the place where features live: policy belongs to the scheduler, arithmetic to the
+worker.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Channel(Protocol):
 
 class Engine:
     """`run` returns after SHUTDOWN. The channel's error comes through when the front door is gone,
-    `WorkersLostError` when ranks are, UnusableError when steps keep failing: then the process is replaced.
+    `WorkersLostError` when ranks are, UnusableError when steps keep failing: then the process is
+    replaced.
     """
 
     def __init__(
@@ -105,13 +108,17 @@ class Engine:
         seconds = self._clock() - flight.began
         self._publish(len(plan.tokens), seconds * 1e3)
         if self._failures >= MOST_FAILURES:
-            raise UnusableError(f"{self._failures} steps failed one after another, see the engine's log")
+            raise UnusableError(
+                f"{self._failures} steps failed one after another, see the engine's log"
+            )
         self._tidy = True
         if plan.step % GC_STEPS == 0:
             gc.collect()
 
     def _rest(self) -> None:
-        """Nothing to compute: answer what ended without a step, else wait for a frame or a heartbeat."""
+        """Nothing to compute: answer what ended without a step, else wait for a frame or a
+        heartbeat.
+        """
         self._executor.check()
         outputs_due = self._scheduler.has_outputs()
         wait = self._last_sent + HEARTBEAT - self._clock()

@@ -1,4 +1,6 @@
-"""The engine as a process (or a thread) behind a socket: HELLO, stages, READY, the loop, and how it ends."""
+"""The engine as a process (or a thread) behind a socket: HELLO, stages, READY, the loop, and how it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def serve(socket: str, config: EngineConfig) -> int:
-    """Serve the front door at `socket` until it says SHUTDOWN or goes away; returns the exit status."""
+    """Serve the front door at `socket` until it says SHUTDOWN or goes away; returns the exit
+    status.
+    """
     try:
         connection = Connection(socket)
     except ConnectionClosed as error:

@@ -24,7 +24,9 @@ def tier_report(tiers: Tiers, movers: Iterable[str]) -> TierReport:
             each.evicted_chunks += counters.get("evicted_chunks", 0)
             each.quarantined_chunks += rank.get("damaged", 0)
             each.used_bytes = max(each.used_bytes, counters.get("used_bytes", 0))
-            each.state = max(each.state, STATES.get(rank.get("breaker", "closed"), TierState.SERVING))
+            each.state = max(
+                each.state, STATES.get(rank.get("breaker", "closed"), TierState.SERVING)
+            )
     stats[0].used_bytes, stats[0].evicted_chunks = ram.used_bytes, ram.evicted
     return TierReport(
         tiers=stats if ram.slots else stats[1:],

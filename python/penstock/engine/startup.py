@@ -53,8 +53,12 @@ class Started:
         self.executor.close()
 
 
-def start(config: EngineConfig, on_stage: StageSink, clock: Callable[[], float] = time.monotonic) -> Started:
-    """Load the model and build the rooms around it. PenstockError says what is wrong, and the remedy."""
+def start(
+    config: EngineConfig, on_stage: StageSink, clock: Callable[[], float] = time.monotonic
+) -> Started:
+    """Load the model and build the rooms around it. PenstockError says what is wrong, and the
+    remedy.
+    """
     began = time.monotonic()
     info = read_model(config)
     grid = plan_grid(info.spec, config.parallel.tensor, config.parallel.pipeline)
@@ -115,7 +119,9 @@ def report(
         name, _, held = grid.describe(rank, info.spec).partition(": ")
         memory = f"{own.weights_bytes / 2**20:.0f} MiB, {own.isa} on {own.threads} threads"
         memory += f" of {own.host}" if own.host else ""
-        on_stage(f"{name} loaded", sum(seconds for _, seconds, _ in own.stages), f"{held}; {memory}")
+        on_stage(
+            f"{name} loaded", sum(seconds for _, seconds, _ in own.stages), f"{held}; {memory}"
+        )
 
 
 def read_model(config: EngineConfig) -> ModelInfo:

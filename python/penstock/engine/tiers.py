@@ -15,7 +15,9 @@ from penstock.kv_tiers import NoTiers, Shape, TierCache, Tiers
 
 KINDS = {"disk": TierKind.DISK, "redis": TierKind.REMOTE, "object": TierKind.REMOTE}
 FLUSH_S, CLOSE_S = 8.0, 4.0
-"""What waits to be stored gets at the end, and then what ranks have begun. The front door waits 15 s."""
+"""What waits to be stored gets at the end, and then what ranks have begun. The front door waits 15
+s.
+"""
 
 
 def open_tiers(
@@ -44,7 +46,8 @@ def open_tiers(
     index = TierIndex(slots, quota) if slots else None
     stats = [TierStats("ram", TierKind.RAM, capacity_bytes=slots * kv.block_bytes)]
     stats += [
-        TierStats(each.name, KINDS[each.kind], capacity_bytes=each.size_bytes or 0) for each in settings.named
+        TierStats(each.name, KINDS[each.kind], capacity_bytes=each.size_bytes or 0)
+        for each in settings.named
     ]
     return TierCache(pool, executor, index, shape, stats, clock)
 

@@ -9,7 +9,9 @@ from penstock.core.transfer import Moved, OpenTiers, Transfer
 
 
 class WorkersLostError(PenstockError):
-    """A rank is gone or unusable, so all are: the executor has ended them and computes nothing any more."""
+    """A rank is gone or unusable, so all are: the executor has ended them and computes nothing any
+    more.
+    """
 
 
 class Ticket(Protocol):
@@ -18,8 +20,8 @@ class Ticket(Protocol):
     def result(self, timeout: float | None = None) -> StepResult:
         """Wait for the step, after all earlier ones that are of interest.
 
-        Raises what it failed with, `WorkersLostError` when there will be no more, and `TimeoutError` after
-        `timeout` seconds.
+        Raises what it failed with, `WorkersLostError` when there will be no more, and
+        `TimeoutError` after `timeout` seconds.
         """
 
 
@@ -37,16 +39,19 @@ class Executor(Protocol):
     def open_tiers(self, tiers: OpenTiers) -> None:
         """Open the tiers of the configuration on every rank, before the first transfer.
 
-        PenstockError says which rank cannot open which of them, why, and the remedy; no rank is usable then.
+        PenstockError says which rank cannot open which of them, why, and the remedy; no rank is
+        usable then.
         """
 
     def transfer(self, transfer: Transfer) -> None:
-        """Start a movement on every rank and return at once. Steps do not wait for it, nor it for them."""
+        """Start a movement on every rank and return at once. Steps do not wait for it, nor it for
+        them.
+        """
 
     def moved(self) -> list[Moved]:
-        """Transfers that all ranks have answered since the last call, joined, without waiting: done where all
-        are, found where all have it, bytes of all, seconds of the slowest, the error of the first rank that
-        has one. WorkersLostError ends those that were under way.
+        """Transfers that all ranks have answered since the last call, joined, without waiting: done
+        where all are, found where all have it, bytes of all, seconds of the slowest, the error of
+        the first rank that has one. WorkersLostError ends those that were under way.
         """
 
     def mover_reports(self) -> tuple[str, ...]:
@@ -56,6 +61,6 @@ class Executor(Protocol):
         """WorkersLostError when ranks were lost while there was nothing to compute."""
 
     def close(self) -> None:
-        """Let go of the model, when stores under way have ended or had their time (`OpenTiers.flush_s`). No
-        result is wanted any more.
+        """Let go of the model, when stores under way have ended or had their time
+        (`OpenTiers.flush_s`). No result is wanted any more.
         """

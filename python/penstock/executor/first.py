@@ -1,4 +1,6 @@
-"""The step that shows that ranks on several hosts work together, before anybody asks them for anything."""
+"""The step that shows that ranks on several hosts work together, before anybody asks them for
+anything.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ FIRST_STEP = 120.0
 
 
 def first_step() -> StepPlan:
-    """One token of one sequence through all ranks: into slot 0 and the start of block 0, which nobody has yet
-    and which plans of requests write again before they read it."""
+    """One token of one sequence through all ranks: into slot 0 and the start of block 0, which
+    nobody has yet and which plans of requests write again before they read it."""
     return StepPlan(
         step=1,
         registrations=[SlotParams(0, 0.0, 0, 1.0, 0, 0, -1, -1)],

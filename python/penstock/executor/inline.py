@@ -30,8 +30,8 @@ class Worker(Protocol):
 class InlineExecutor:
     """The decoder's own threads compute, so `submit` returns at once.
 
-    `worker` names a module with a function `create` that takes the `arguments` and gives a `Worker`. It is
-    imported here and by nobody else.
+    `worker` names a module with a function `create` that takes the `arguments` and gives a
+    `Worker`. It is imported here and by nobody else.
     """
 
     depth = 1

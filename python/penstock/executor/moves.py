@@ -22,7 +22,9 @@ class Moves:
         for moved in batch:
             answers = self._open.get(moved.id)
             if answers is None or rank in answers:
-                raise PenstockError(f"rank {rank} answered transfer {moved.id}, which it was not asked for")
+                raise PenstockError(
+                    f"rank {rank} answered transfer {moved.id}, which it was not asked for"
+                )
             answers[rank] = moved
             if len(answers) == self._ranks:
                 del self._open[moved.id]

@@ -1,4 +1,6 @@
-"""Ranks as processes of this host: one ring takes plans to all, each rank's own ring brings its answers."""
+"""Ranks as processes of this host: one ring takes plans to all, each rank's own ring brings its
+answers.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,13 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from penstock.ranks import LocalParts
 from penstock.config import EngineConfig
 from penstock.core import Ranks
 from penstock.executor.processes import Processes
 from penstock.executor.ranks import RanksExecutor
 from penstock.executor.rings import Rings
 from penstock.executor.wiring import parts, wire
+from penstock.ranks import LocalParts
 
 
 class MultiprocExecutor(RanksExecutor):
@@ -43,9 +45,13 @@ class MultiprocExecutor(RanksExecutor):
             wanted = parts(ranks)
             wirings = wire(ranks, wanted, local.make([part.wanted for part in wanted]))
             tasks = ranks.tasks(config.to_json(), map(json.dumps, wirings))
-            jobs = [{"task": asdict(task), **job} for task, job in zip(tasks, rings.jobs, strict=True)]
+            jobs = [
+                {"task": asdict(task), **job} for task, job in zip(tasks, rings.jobs, strict=True)
+            ]
             self._plans, self._answers = rings.plans, rings.answers
             self._fences = local.files.fences()
-            return Processes(worker, list(map(json.dumps, jobs)), local.files.descriptors, self.on_exit)
+            return Processes(
+                worker, list(map(json.dumps, jobs)), local.files.descriptors, self.on_exit
+            )
         finally:
             local.close()

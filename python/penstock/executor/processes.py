@@ -19,12 +19,14 @@ NOTICE = 5.0
 
 
 class Processes:
-    """A Python module with a job for each rank. `on_exit` is called once, as the first ends (on a thread).
+    """A Python module with a job for each rank. `on_exit` is called once, as the first ends (on a
+    thread).
 
     Ranks count from `first`; `host` is said with them where there are several hosts.
 
-    Each gets its job as a line of text on its standard input, a pipe whose end it takes for the end of this
-    process. Ranks that stand still see no end of anything: those of a main thread are ended by the kernel.
+    Each gets its job as a line of text on its standard input, a pipe whose end it takes for the end
+    of this process. Ranks that stand still see no end of anything: those of a main thread are ended
+    by the kernel.
     """
 
     def __init__(
@@ -80,10 +82,12 @@ class Processes:
         self._handles.clear()
 
     def _start(self, module: str, rank: int, job: str, descriptors: Sequence[int]) -> None:
-        # -P: a directory called penstock where the user happens to be must not stand in for the package.
+        # -P: a directory called penstock where the user happens to be must not stand in for the
+        # package.
         command = [sys.executable, "-P", "-m", module, "--rank", str(rank)]
         if threading.current_thread() is threading.main_thread():
-            # The kernel means the thread that starts a process; others may end before this process does.
+            # The kernel means the thread that starts a process; others may end before this process
+            # does.
             command.append("--end-with-starter")
         process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, pass_fds=descriptors)
         self._all.append(process)

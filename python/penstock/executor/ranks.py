@@ -69,7 +69,9 @@ class Members(Protocol):
 
 
 class RanksExecutor:
-    """An executor of a kind makes the `_members` and what connects them, then awaits that they are ready."""
+    """An executor of a kind makes the `_members` and what connects them, then awaits that they are
+    ready.
+    """
 
     _plans: Plans
     _members: Members
@@ -148,13 +150,17 @@ class RanksExecutor:
         with suppress(WorkersLostError):  # Then nothing is to be closed.
             self._send(END)
             while waiting and time.monotonic() < deadline:
-                closed = {rank for rank in waiting if isinstance(self._receive(rank, LOOK), MoverClosed)}
+                closed = {
+                    rank for rank in waiting if isinstance(self._receive(rank, LOOK), MoverClosed)
+                }
                 waiting -= closed
 
     # Answers --------------------------------------------------------------------------------------
 
     def _await_ready(self) -> tuple[WorkerFacts, ...]:
-        """What each rank says first. One that cannot load says so and ends, which ends this wait too."""
+        """What each rank says first. One that cannot load says so and ends, which ends this wait
+        too.
+        """
         facts = []
         for rank in range(self._ranks.size):
             answer = None
@@ -164,12 +170,16 @@ class RanksExecutor:
         return tuple(facts)
 
     def _compute_first_step(self) -> None:
-        """Shows that ranks on several hosts work together. Plans of requests count from the start again."""
+        """Shows that ranks on several hosts work together. Plans of requests count from the start
+        again.
+        """
         self.submit(first_step()).result(FIRST_STEP)
         self._answered = 0
 
     def await_result(self, step: int, timeout: float | None) -> StepResult:
-        """The result of `step`; older ones are dropped: plans are awaited in their order or not at all."""
+        """The result of `step`; older ones are dropped: plans are awaited in their order or not at
+        all.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while step not in self._results:
             self.check()
@@ -222,7 +232,9 @@ class RanksExecutor:
         return answer
 
     def _look_at_others(self) -> None:
-        """A rank that failed alone in a step leaves the others waiting for it, or one step ahead of it."""
+        """A rank that failed alone in a step leaves the others waiting for it, or one step ahead of
+        it.
+        """
         for rank, ring in enumerate(self._answers):
             while rank != self._ranks.reader and ring.ready():
                 self._receive(rank, 0.0)

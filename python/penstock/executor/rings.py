@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.ranks import Line, SharedFiles
 from penstock.core import Ranks
 from penstock.core.answers import Failed, decode_answer, encode_answer, is_failed
 from penstock.executor.ranks import LEAST_ANSWER, Answers, Fence
+from penstock.ranks import Line, SharedFiles
 
 if TYPE_CHECKING:
     from penstock._native import RingWriter
@@ -19,8 +19,8 @@ PATIENCE = 600.0
 
 
 class Rings:
-    """`lines` are those of ranks elsewhere. For the others there are rings on `files`, which stay open until
-    the ranks have opened what `jobs` names."""
+    """`lines` are those of ranks elsewhere. For the others there are rings on `files`, which stay
+    open until the ranks have opened what `jobs` names."""
 
     def __init__(self, ranks: Ranks, lines: Mapping[int, Line], files: SharedFiles) -> None:
         self.answers: list[Answers] = []
@@ -45,7 +45,10 @@ class Rings:
         self._writer: RingWriter | None = None
         if not here:
             return {}
-        ring = {**self._files.ring(len(here), ranks.plan_slots, ranks.plan_bytes), "readers": len(here)}
+        ring = {
+            **self._files.ring(len(here), ranks.plan_slots, ranks.plan_bytes),
+            "readers": len(here),
+        }
         self._writer = RingWriter(**ring, patience=PATIENCE)
         return ring
 

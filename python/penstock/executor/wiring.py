@@ -1,6 +1,7 @@
 """What joins ranks: a group for each stage, a pipe between neighbours of two stages.
 
-Shared memory and ports are made where they are used, by the first rank that uses them (`comm.LocalParts`).
+Shared memory and ports are made where they are used, by the first rank that uses them
+(`comm.LocalParts`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any, Protocol
 from penstock.core import Ranks
 
 PATIENCE = 600.0
-"""Seconds that a rank waits for another. Lost ones are noticed otherwise; this ends what nobody noticed."""
+"""Seconds that a rank waits for another. Lost ones are noticed otherwise; this ends what nobody
+noticed.
+"""
 PIPE_SLOTS = 2
 """A stage may be one step ahead of the next."""
 CARRIED = {"kind": "carried"}
@@ -40,8 +43,8 @@ class Part:
 
 
 def parts(ranks: Ranks, hosts: Sequence[Host] | None = None, carried: bool = False) -> list[Part]:
-    """What has to be made for ranks on these hosts, or on one. Pipes need nothing when the caller carries
-    (`carried`)."""
+    """What has to be made for ranks on these hosts, or on one. Pipes need nothing when the caller
+    carries (`carried`)."""
     found = []
     for stage in range(ranks.pp):
         members = range(stage * ranks.tp, (stage + 1) * ranks.tp)

@@ -11,7 +11,9 @@ from penstock.core import PenstockError
 
 
 class PartsError(PenstockError):
-    """The directory, the device or the driver did not do it: which, and why. Raised by the extension too."""
+    """The directory, the device or the driver did not do it: which, and why. Raised by the
+    extension too.
+    """
 
 
 class PartMissingError(PartsError):
@@ -62,15 +64,15 @@ class DirectParts(Protocol):
     def load(self, part: Part, into: Sequence[Memory]) -> Future[None]:
         """Fills the extents of a part, one for each block in order, and verifies what arrived.
 
-        The memory is lent until the future is done. It ends with PartMissingError, PartDamagedError or
-        another PartsError, and then the contents of `into` are unspecified.
+        The memory is lent until the future is done. It ends with PartMissingError, PartDamagedError
+        or another PartsError, and then the contents of `into` are unspecified.
         """
 
     def store(self, part: Part, extents: Sequence[Memory]) -> Future[None]:
         """Keeps a part; done when others can load it. One that is there already is left as it is.
 
-        The memory is lent until the future is done. It ends with PartsFullError or another PartsError, and
-        then nobody finds anything of it.
+        The memory is lent until the future is done. It ends with PartsFullError or another
+        PartsError, and then nobody finds anything of it.
         """
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""Payloads moved by kvikio: GPUDirect Storage where driver, file system and device have it, POSIX calls and
-a bounce buffer elsewhere. Host memory goes through POSIX calls.
+"""Payloads moved by kvikio: GPUDirect Storage where driver, file system and device have it, POSIX
+calls and a bounce buffer elsewhere. Host memory goes through POSIX calls.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ REMEDY = "install it with pip install 'penstock[gpu]'"
 class KvikioParts:
     """One directory of a disk tier (`contract.DirectParts`).
 
-    `options` is an object of `path`, `limit_bytes`, `daily_write_bytes` (or none), `chunk_blocks` (of a full
-    chunk) and `identity`, the members of identity.json (docs/kv-format.md). `copy` is needed for device
-    memory. With `posix`, kvikio is in its compatibility mode, for this whole process; otherwise it decides by
-    itself.
+    `options` is an object of `path`, `limit_bytes`, `daily_write_bytes` (or none), `chunk_blocks`
+    (of a full chunk) and `identity`, the members of identity.json (docs/kv-format.md). `copy` is
+    needed for device memory. With `posix`, kvikio is in its compatibility mode, for this whole
+    process; otherwise it decides by itself.
     """
 
     def __init__(
         self, options: Mapping[str, object], copy: HostCopy | None = None, *, posix: bool = False
     ) -> None:
-        """PartsError: kvikio or the driver is missing, or the directory cannot be used, and the remedy."""
+        """PartsError: kvikio or the driver is missing, or the directory cannot be used, and the
+        remedy.
+        """
         from penstock._native import KvParts
 
         self._kvikio = _import()
@@ -53,7 +55,9 @@ class KvikioParts:
         return self._begin(self._parts.load, "r", part, extents)
 
     def store(self, part: Part, extents: Sequence[Memory]) -> Future[None]:
-        return self._begin(self._parts.store, "r+", part, _extents(extents, self._copy, written=False))
+        return self._begin(
+            self._parts.store, "r+", part, _extents(extents, self._copy, written=False)
+        )
 
     def close(self) -> None:
         self._workers.shutdown(cancel_futures=True)
@@ -69,8 +73,9 @@ class KvikioParts:
         return self._workers.submit(act, name, sum(extent.bytes for extent in extents), move)
 
     def _move(self, file: int, flags: str, extents: list[_Extent]) -> None:
-        """All extents at once. The file is opened by its descriptor: it is the one whose header was read,
-        whatever has been renamed since, and kvikio, which remembers every path it sees, sees few.
+        """All extents at once. The file is opened by its descriptor: it is the one whose header was
+        read, whatever has been renamed since, and kvikio, which remembers every path it sees, sees
+        few.
         """
         offset = self._parts.PAYLOAD_AT
         with self._kvikio.CuFile(f"/proc/self/fd/{file}", flags) as opened:
@@ -78,7 +83,8 @@ class KvikioParts:
             moving = []
             try:
                 for extent in extents:
-                    # One task each: a call of several may end with an error while others of them still move.
+                    # One task each: a call of several may end with an error while others of them
+                    # still move.
                     moving.append(begin(extent.memory, extent.bytes, offset, max(extent.bytes, 1)))
                     offset += extent.bytes
             finally:
@@ -106,7 +112,9 @@ class _Device:
 
     def __init__(self, memory: DeviceMemory, copy: HostCopy | None, written: bool) -> None:
         if copy is None:
-            raise InvalidValueError("copy", copy, "a function that copies device memory to the host")
+            raise InvalidValueError(
+                "copy", copy, "a function that copies device memory to the host"
+            )
         interface = memory.__cuda_array_interface__
         if written and interface["data"][1]:
             raise InvalidValueError("memory", memory, "memory that may be written")
@@ -145,7 +153,9 @@ def _checksum(extents: list[_Extent]) -> int:
 
 
 def _join(moving: list[Any]) -> int:
-    """Bytes moved, when all of it has ended: the memory is lent until then. Raises what failed first."""
+    """Bytes moved, when all of it has ended: the memory is lent until then. Raises what failed
+    first.
+    """
     done, failed = 0, None
     for future in moving:
         try:

@@ -3,4 +3,11 @@
 from penstock.kv.pool import BlockPool, OutOfBlocksError, PoolCorruptError
 from penstock.kv.prefix import HashChain, HashRoot, PrefixCache
 
-__all__ = ["BlockPool", "HashChain", "HashRoot", "OutOfBlocksError", "PoolCorruptError", "PrefixCache"]
+__all__ = [
+    "BlockPool",
+    "HashChain",
+    "HashRoot",
+    "OutOfBlocksError",
+    "PoolCorruptError",
+    "PrefixCache",
+]

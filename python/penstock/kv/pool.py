@@ -14,11 +14,14 @@ class OutOfBlocksError(PenstockError):
 
 
 class PoolCorruptError(PenstockError):
-    """The self-audit found a block leaked, owned twice, or named wrongly: a bug in a caller or here."""
+    """The self-audit found a block leaked, owned twice, or named wrongly: a bug in a caller or
+    here.
+    """
 
 
 class BlockPool:
-    """Blocks 0 .. num_blocks - 1, each owned by zero or more sequences and optionally named by a digest.
+    """Blocks 0 .. num_blocks - 1, each owned by zero or more sequences and optionally named by a
+    digest.
 
     A block is in exactly one state:
 
@@ -61,7 +64,9 @@ class BlockPool:
         self._references[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Drop one owner from each block of a table; a prefix's tail becomes reusable before its head."""
+        """Drop one owner from each block of a table; a prefix's tail becomes reusable before its
+        head.
+        """
         references, digests = self._references, self._digests
         for block in reversed(blocks):
             references[block] -= 1
@@ -74,7 +79,9 @@ class BlockPool:
                 self._cached[block] = None
 
     def publish(self, block: int, digest: bytes) -> None:
-        """Name an owned block whose contents are computed. The first block of a digest keeps the name."""
+        """Name an owned block whose contents are computed. The first block of a digest keeps the
+        name.
+        """
         if self._digests[block] is None and self._by_digest.setdefault(digest, block) == block:
             self._digests[block] = digest
 
@@ -100,7 +107,9 @@ class BlockPool:
 
     def forget_all(self, group: bytes = b"") -> int:
         """Forget every name, or those of one group, which they begin with; how many there were."""
-        return sum([self.forget(digest) for digest in list(self._by_digest) if digest.startswith(group)])
+        return sum(
+            [self.forget(digest) for digest in list(self._by_digest) if digest.startswith(group)]
+        )
 
     def is_free(self, block: int) -> bool:
         return self._references[block] == 0
@@ -114,7 +123,9 @@ class BlockPool:
         return block
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
-        """Audit against the block tables of all live sequences; raises PoolCorruptError, naming one fault."""
+        """Audit against the block tables of all live sequences; raises PoolCorruptError, naming one
+        fault.
+        """
         owners = Counter(block for table in tables for block in table)
         for block in range(self.num_blocks):
             if self._references[block] != owners[block]:
@@ -124,7 +135,9 @@ class BlockPool:
         self._check_free(owners)
         for digest, block in self._by_digest.items():
             if self._digests[block] != digest:
-                raise PoolCorruptError(f"digest {digest.hex()} names block {block}, which is named otherwise")
+                raise PoolCorruptError(
+                    f"digest {digest.hex()} names block {block}, which is named otherwise"
+                )
 
     def _check_free(self, owners: Counter[int]) -> None:
         free = [*self._blank, *self._cached, *range(self._untouched, self.num_blocks)]

@@ -16,7 +16,9 @@ UNIT = 16
 class HashChain(Protocol):
     """Digest of each full unit of `tokens` after `parent`: `penstock._native.hash_chain`."""
 
-    def __call__(self, identity: bytes, parent: bytes | None, tokens: array[int], /) -> list[bytes]: ...
+    def __call__(
+        self, identity: bytes, parent: bytes | None, tokens: array[int], /
+    ) -> list[bytes]: ...
 
 
 class HashRoot(Protocol):
@@ -37,7 +39,9 @@ class PrefixCache:
         hash_root: HashRoot,
         searched: bool = True,
     ) -> None:
-        """A pool that is not `searched` is named for the tiers behind it, and nothing is found in it."""
+        """A pool that is not `searched` is named for the tiers behind it, and nothing is found in
+        it.
+        """
         if block_size < UNIT or block_size % UNIT:
             raise InvalidValueError("block_size", block_size, f"a multiple of {UNIT}")
         self.block_size = block_size
@@ -63,7 +67,9 @@ class PrefixCache:
         return (self._root(salt) or bytes(GROUP_BYTES))[:GROUP_BYTES]
 
     def lookup(self, digests: list[bytes], limit: int) -> list[int]:
-        """Blocks of the longest run of leading names that are here, at most `limit`. Takes no reference."""
+        """Blocks of the longest run of leading names that are here, at most `limit`. Takes no
+        reference.
+        """
         found: list[int] = []
         for digest in digests[: limit if self._searched else 0]:
             block = self._pool.find(digest)

@@ -1,4 +1,5 @@
-"""The tiers behind the pool, as the scheduler sees them: nothing here waits, and nothing here moves bytes.
+"""The tiers behind the pool, as the scheduler sees them: nothing here waits, and nothing here moves
+bytes.
 
 ask          -> Fetch    which chunks of a prompt do tiers have; they answer later
 settled                  whether waiting for these answers is over
@@ -36,14 +37,17 @@ from penstock.kv_tiers.transfers import Transfers
 from penstock.kv_tiers.trials import Trials
 
 PROBE_PATIENCE = 0.1
-"""Seconds that a request waits for what tiers say of its prompt. No answer counts as one that took so long.
+"""Seconds that a request waits for what tiers say of its prompt. No answer counts as one that took
+so long.
 """
 PROBE_JITTER, PROBE_LEAST = 8.0, 0.05
-"""Times as long as answers usually take, and seconds: what is waited for tiers that are quick to say it, for
-one of them may have stopped.
+"""Times as long as answers usually take, and seconds: what is waited for tiers that are quick to
+say it, for one of them may have stopped.
 """
 PROBE_SHARE = 0.05
-"""Of what computing takes: how long it waits for tiers that usually take longer than that to say it."""
+"""Of what computing takes: how long it waits for tiers that usually take longer than that to say
+it.
+"""
 
 
 class TierCache:
@@ -95,7 +99,9 @@ class TierCache:
 
     def ask(self, digests: list[bytes], hits: int) -> Fetch:
         """`digests` name the full blocks of a prompt, of which the pool has the first `hits`."""
-        fetch = Fetch(digests, self._shape.block_size, self._clock() + self._patience(hits, len(digests)))
+        fetch = Fetch(
+            digests, self._shape.block_size, self._clock() + self._patience(hits, len(digests))
+        )
         fetch.found = [set() for _ in self.counts.tiers[1:]]
         self._finder.ask(fetch, hits)
         return fetch
@@ -114,7 +120,9 @@ class TierCache:
         return not fetch.probes or self._clock() >= fetch.overdue
 
     def choose(self, fetch: Fetch, hits: int) -> int:
-        """Decide what to load behind the `hits` blocks of the pool; how many of those are still wanted."""
+        """Decide what to load behind the `hits` blocks of the pool; how many of those are still
+        wanted.
+        """
         shape = self._shape
         slots = self._finder.in_ram(fetch, hits)
         pieces = reach(fetch.digests, hits, shape.per_chunk, slots, fetch.found)
@@ -157,13 +165,17 @@ class TierCache:
         return TierTokens(by_kind[TierKind.RAM], by_kind[TierKind.DISK], by_kind[TierKind.REMOTE])
 
     def leave(self, fetch: Fetch) -> None:
-        """Nobody waits for it any more. What is under way ends by itself, its blocks are held until then."""
+        """Nobody waits for it any more. What is under way ends by itself, its blocks are held until
+        then.
+        """
         self._finder.hold_only_pieces(fetch)
         self._loader.leave(fetch)
 
     # Storing --------------------------------------------------------------------------------------
 
-    def published(self, digests: list[bytes], first: int, blocks: array[int], prompt_blocks: int) -> None:
+    def published(
+        self, digests: list[bytes], first: int, blocks: array[int], prompt_blocks: int
+    ) -> None:
         """Blocks of a sequence from `first` on are computed and named."""
         end = first + len(blocks)
         self._storer.to_ram(digests, first, blocks)
@@ -172,8 +184,8 @@ class TierCache:
             self._stores.tail(digests, end)
 
     def park(self, digests: list[bytes], blocks: Sequence[int]) -> None:
-        """A sequence is preempted and will be back: RAM takes its `blocks` whatever they are worth beside the
-        others. They are not free before they are there.
+        """A sequence is preempted and will be back: RAM takes its `blocks` whatever they are worth
+        beside the others. They are not free before they are there.
         """
         self._storer.to_ram(digests, 0, blocks, awaited=True)
 
@@ -189,7 +201,8 @@ class TierCache:
     def observed(self, plan: StepPlan, seconds: float) -> None:
         """A step took so long."""
         positions = sum(
-            length * (start + length // 2) for start, length in zip(plan.starts, plan.lengths, strict=True)
+            length * (start + length // 2)
+            for start, length in zip(plan.starts, plan.lengths, strict=True)
         )
         self.rates.computed(len(plan.tokens), positions, seconds)
 

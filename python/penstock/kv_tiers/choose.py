@@ -1,8 +1,9 @@
 """Load or compute: which pieces of a prefix are worth loading, and whether to compute meanwhile.
 
-Loading goes from the end towards the beginning while the beginning is computed, and both meet: with prefill
-rate R and bandwidth B of k bytes per token that is R + B / k tokens per second (Jin et al., "Compute or Load
-KV Cache? Why Not Both?", arXiv 2410.03065). What a fast tier has of the beginning is awaited before that.
+Loading goes from the end towards the beginning while the beginning is computed, and both meet: with
+prefill rate R and bandwidth B of k bytes per token that is R + B / k tokens per second (Jin et al.,
+"Compute or Load KV Cache? Why Not Both?", arXiv 2410.03065). What a fast tier has of the beginning
+is awaited before that.
 
     RAM RAM RAM S3 S3 S3 S3 S3 S3
     awaited --> computed -> <- loaded meanwhile
@@ -28,7 +29,8 @@ class Choice:
 
 
 def choose(pieces: Sequence[Piece], backlog: Sequence[int], rates: Rates, shape: Shape) -> Choice:
-    """Of `pieces`, which follow each other without a gap, those that are there sooner than computed.
+    """Of `pieces`, which follow each other without a gap, those that are there sooner than
+    computed.
 
     `backlog` is the bytes under way in each tier.
     """
@@ -36,20 +38,25 @@ def choose(pieces: Sequence[Piece], backlog: Sequence[int], rates: Rates, shape:
     sizes = list(backlog)
     for piece in awaited:
         sizes[piece.tier] += piece.blocks * shape.block_bytes
-    begin = max((rates.queue_seconds(piece.tier, sizes[piece.tier]) for piece in awaited), default=0.0)
+    begin = max(
+        (rates.queue_seconds(piece.tier, sizes[piece.tier]) for piece in awaited), default=0.0
+    )
     return Choice(awaited, _from_the_end(pieces[len(awaited) :], begin, sizes, rates, shape))
 
 
 def worth_waiting(
     pieces: Sequence[Piece], backlog: Sequence[int], rates: Rates, shape: Shape
 ) -> Sequence[Piece]:
-    """The first of them, as many as computing meanwhile would save less than half a step of: a step cannot be
-    interrupted when the load is done.
+    """The first of them, as many as computing meanwhile would save less than half a step of: a step
+    cannot be interrupted when the load is done.
     """
     sizes, count = list(backlog), 0
     for tier, group in groupby(pieces, key=lambda piece: piece.tier):
         run = list(group)
-        start, tokens = run[0].first * shape.block_size, (run[-1].end - run[0].first) * shape.block_size
+        start, tokens = (
+            run[0].first * shape.block_size,
+            (run[-1].end - run[0].first) * shape.block_size,
+        )
         sizes[tier] += (run[-1].end - run[0].first) * shape.block_bytes
         step = rates.compute_seconds(start, min(shape.step_tokens, tokens))
         load, compute = rates.queue_seconds(tier, sizes[tier]), rates.compute_seconds(start, tokens)
@@ -73,7 +80,9 @@ def _from_the_end(
         size = piece.blocks * shape.block_bytes
         sizes[piece.tier] += size
         tokens = (piece.end - pieces[0].first) * shape.block_size
-        there = max(rates.queue_seconds(piece.tier, sizes[piece.tier]), rates.load_seconds(piece.tier, size))
+        there = max(
+            rates.queue_seconds(piece.tier, sizes[piece.tier]), rates.load_seconds(piece.tier, size)
+        )
         if there > begin + rates.compute_seconds(pieces[0].first * shape.block_size, tokens):
             too_slow.add(piece.tier)
         else:

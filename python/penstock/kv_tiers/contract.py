@@ -21,8 +21,8 @@ class Index(Protocol):
     """Which slot of the RAM tier holds which block: `penstock._native.TierIndex`."""
 
     def lookup(self, digests: list[bytes], start: int, /) -> list[int]:
-        """Slots of the longest run from `start` on that is here; of use are the first `start` too, if they
-        are here. Once for each request.
+        """Slots of the longest run from `start` on that is here; of use are the first `start` too,
+        if they are here. Once for each request.
         """
 
     def peek(self, digests: list[bytes], /) -> int:
@@ -31,8 +31,9 @@ class Index(Protocol):
     def admit(
         self, digests: list[bytes], costs_us: list[float], parent: bytes | None, awaited: bool, /
     ) -> list[int]:
-        """A slot for each block to store; -1 where it is not worth one, -2 where it has one already. `parent`
-        is the block before the first. What is `awaited` need not be worth more than what leaves for it.
+        """A slot for each block to store; -1 where it is not worth one, -2 where it has one
+        already. `parent` is the block before the first. What is `awaited` need not be worth more
+        than what leaves for it.
         """
 
     def commit(self, digests: list[bytes], /) -> None:
@@ -53,7 +54,9 @@ class Index(Protocol):
         """Forget all, or what a group left."""
 
     def pin(self, digests: list[bytes], /) -> int:
-        """Never give these away, now or once they are here; how many are here. ValueError beyond a share."""
+        """Never give these away, now or once they are here; how many are here. ValueError beyond a
+        share.
+        """
 
     def unpin(self, digests: list[bytes], /) -> None: ...
 

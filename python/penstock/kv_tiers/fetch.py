@@ -14,9 +14,9 @@ from penstock.kv_tiers.pieces import Chunk, Piece, State
 
 @dataclass(slots=True, eq=False)
 class Fetch:
-    """Pieces that are awaited, loaded or under way bound what may be computed: computing goes up to the first
-    of them, and goes on behind it when it is there. Others that have not begun are computed instead when the
-    computation reaches them.
+    """Pieces that are awaited, loaded or under way bound what may be computed: computing goes up to
+    the first of them, and goes on behind it when it is there. Others that have not begun are
+    computed instead when the computation reaches them.
     """
 
     digests: list[bytes]
@@ -58,10 +58,14 @@ class Fetch:
         """Tokens up to `end` are in a plan: what has not begun before there is not loaded any more."""
         size = self.block_size
         self.planned = end
-        self.pieces = [p for p in self.pieces if p.first * size >= end or p.state is not State.WAITING]
+        self.pieces = [
+            p for p in self.pieces if p.first * size >= end or p.state is not State.WAITING
+        ]
 
     def advance(self, num_computed: int, known: int) -> int:
-        """Computed tokens after passing what is loaded; of `known` ones the last is computed in any case."""
+        """Computed tokens after passing what is loaded; of `known` ones the last is computed in any
+        case.
+        """
         size = self.block_size
         while self.pieces:
             piece = self.pieces[0]
@@ -81,7 +85,9 @@ class Fetch:
         for piece in choice.meanwhile:
             piece.awaited = False
         begun = [piece for piece in self.pieces if piece.state is not State.WAITING]
-        self.pieces = sorted([*begun, *choice.awaited, *choice.meanwhile], key=lambda piece: piece.first)
+        self.pieces = sorted(
+            [*begun, *choice.awaited, *choice.meanwhile], key=lambda piece: piece.first
+        )
 
     def give_up(self, tier: int) -> None:
         """What waits for its turn in this tier is computed, unless it is chosen again."""

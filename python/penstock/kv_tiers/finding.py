@@ -34,7 +34,9 @@ class Finder:
         self._named = range(1, len(counts.tiers))
 
     def ask(self, fetch: Fetch, hits: int) -> None:
-        """Which chunks behind the `hits` blocks of the pool, and behind those in RAM, do the others have?"""
+        """Which chunks behind the `hits` blocks of the pool, and behind those in RAM, do the others
+        have?
+        """
         self._counts.lookup_tokens += (len(fetch.digests) - hits) * fetch.block_size
         at = hits + (self._index.peek(fetch.digests[hits:]) if self._index is not None else 0)
         fetch.first_asked = at // self._per_chunk
@@ -42,8 +44,8 @@ class Finder:
             self._probe(fetch, chunks_to_ask(fetch.digests, at, self._per_chunk))
 
     def in_ram(self, fetch: Fetch, hits: int) -> list[int]:
-        """Where RAM has the blocks from `hits` on. They are held, so it is asked once, unless the pool lost
-        blocks meanwhile.
+        """Where RAM has the blocks from `hits` on. They are held, so it is asked once, unless the
+        pool lost blocks meanwhile.
         """
         index = self._index
         if index is None:

@@ -20,8 +20,8 @@ from penstock.kv_tiers.transfers import Transfers
 LOADS = 6
 """Under way in a tier at most."""
 STALLED, LEAST_STALL = 8.0, 0.2
-"""A load counts as stalled after so many times what it should take, so many seconds, and what computing it
-would have taken."""
+"""A load counts as stalled after so many times what it should take, so many seconds, and what
+computing it would have taken."""
 
 
 class Loader:
@@ -124,8 +124,8 @@ class Loader:
         self.backlog[piece.tier] += more * piece.blocks * self._shape.block_bytes
 
     def _give_up_stalled(self) -> None:
-        """A load that does not end is left to itself, and another may have its turn; the sequence gets other
-        blocks and computes.
+        """A load that does not end is left to itself, and another may have its turn; the sequence
+        gets other blocks and computes.
         """
         now, pool = self._clock(), self._pool
         for piece, fetch in [each for each in self._issued.items() if now >= each[0].overdue]:
@@ -149,8 +149,8 @@ class Loader:
             fetch.give_up(tier)
 
     def _reconsider(self, fetch: Fetch) -> None:
-        """A tier has answered: perhaps it is faster than it seemed when a part was to be computed, or is over
-        a stall.
+        """A tier has answered: perhaps it is faster than it seemed when a part was to be computed,
+        or is over a stall.
         """
         left = fetch.left()
         if all(piece.awaited for piece in left):

@@ -33,7 +33,9 @@ class Piece:
     key: bytes = b""
     """Tiers that go by name."""
     awaited: bool = False
-    """Computing stops here until it is there. Else, what has not begun when computing comes is computed."""
+    """Computing stops here until it is there. Else, what has not begun when computing comes is
+    computed.
+    """
     state: State = State.WAITING
     id: int = 0
     """Of its transfer, once issued."""
@@ -46,7 +48,9 @@ class Piece:
 
 
 def chunks_to_ask(digests: Sequence[bytes], first: int, per_chunk: int) -> list[Chunk]:
-    """The full chunks from that of block `first` on, then what may be there of the last, longest first."""
+    """The full chunks from that of block `first` on, then what may be there of the last, longest
+    first.
+    """
     full = len(digests) // per_chunk
     start = first // per_chunk
     whole = [(digests[(at + 1) * per_chunk - 1], per_chunk) for at in range(start, full)]
@@ -67,11 +71,11 @@ def reach(
     slots: list[int],
     named: Sequence[set[Chunk]],
 ) -> list[Piece]:
-    """The longest way from block `hits` on without a gap: what RAM has of it, in `slots`, then chunk by chunk
-    the first named tier that has one.
+    """The longest way from block `hits` on without a gap: what RAM has of it, in `slots`, then
+    chunk by chunk the first named tier that has one.
 
-    A chunk is moved as a whole, so one that begins before what is there already replaces a part of that:
-    the first piece may begin before `hits`.
+    A chunk is moved as a whole, so one that begins before what is there already replaces a part of
+    that: the first piece may begin before `hits`.
     """
     pieces = _ram_pieces(hits, slots)
     at = hits + len(slots)
@@ -85,7 +89,9 @@ def reach(
 def _ram_pieces(first: int, slots: list[int]) -> list[Piece]:
     runs = [slots[at : at + RAM_PIECE] for at in range(0, len(slots), RAM_PIECE)]
     starts = range(first, first + len(slots), RAM_PIECE)
-    return [Piece(RAM, start, start + len(run), run) for start, run in zip(starts, runs, strict=True)]
+    return [
+        Piece(RAM, start, start + len(run), run) for start, run in zip(starts, runs, strict=True)
+    ]
 
 
 def _chunk_piece(

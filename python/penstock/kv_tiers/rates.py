@@ -21,8 +21,9 @@ LEAST_TOKENS = 48
 
 
 class Rates:
-    """Seconds of a prompt's tokens follow `tokens x (a + b x position)`: the products with weights do not
-    depend on the position, attention grows with it. Both are fitted by least squares over decaying sums.
+    """Seconds of a prompt's tokens follow `tokens x (a + b x position)`: the products with weights
+    do not depend on the position, attention grows with it. Both are fitted by least squares over
+    decaying sums.
     """
 
     def __init__(self, tiers: Iterable[TierKind], seconds_per_token: float = 1e-3) -> None:
@@ -66,7 +67,9 @@ class Rates:
         self._learn(tier, size, seconds, MEMORY_RARE)
 
     def stored(self, tier: int, size: int, seconds: float) -> None:
-        """Until something was loaded, stores say whether the way to a remote tier is slower than guessed."""
+        """Until something was loaded, stores say whether the way to a remote tier is slower than
+        guessed.
+        """
         if self._remote[tier] and not self._learned[tier] and size:
             per_byte = MEMORY_RARE / self._bandwidth[tier] + (1 - MEMORY_RARE) * seconds / size
             self._bandwidth[tier] = min(1 / per_byte, GUESSED[TierKind.REMOTE])

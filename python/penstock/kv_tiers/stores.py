@@ -16,7 +16,9 @@ MOST_QUEUED = 4096
 
 @dataclass(frozen=True, slots=True)
 class ChunkStore:
-    """A chunk to be stored, by the names of its blocks: they are found in its turn, if they still are."""
+    """A chunk to be stored, by the names of its blocks: they are found in its turn, if they still
+    are.
+    """
 
     tier: int
     digests: tuple[bytes, ...]

@@ -1,4 +1,6 @@
-"""Write-behind: blocks to RAM as they are named, chunks to the other tiers as these have time for them."""
+"""Write-behind: blocks to RAM as they are named, chunks to the other tiers as these have time for
+them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Storer:
     def to_ram(
         self, digests: Sequence[bytes], first: int, blocks: Sequence[int], awaited: bool = False
     ) -> None:
-        """The blocks of a sequence from `first` on, as far as they are worth it; all that are `awaited`."""
+        """The blocks of a sequence from `first` on, as far as they are worth it; all that are
+        `awaited`.
+        """
         if self._index is None:
             return
         parent = digests[first - 1] if first else None
@@ -57,7 +61,9 @@ class Storer:
         if chosen:
             done = partial(self._in_ram, [names[at] for at in chosen], awaited)
             self.parking += len(chosen) * awaited
-            self._begin(RAM, done, [blocks[at] for at in chosen], slots=[slots[at] for at in chosen])
+            self._begin(
+                RAM, done, [blocks[at] for at in chosen], slots=[slots[at] for at in chosen]
+            )
 
     def turn(self) -> None:
         for tier, queue in enumerate(self._stores.queues, start=1):
@@ -65,7 +71,9 @@ class Storer:
                 self._store(queue.popleft())
 
     def _has_room(self, store: ChunkStore) -> bool:
-        return not self._held or self._held + len(store.digests) <= self._pool.num_blocks // POOL_SHARE
+        return (
+            not self._held or self._held + len(store.digests) <= self._pool.num_blocks // POOL_SHARE
+        )
 
     def _store(self, store: ChunkStore) -> None:
         blocks = [self._pool.find(digest) for digest in store.digests]

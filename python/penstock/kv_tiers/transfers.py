@@ -11,7 +11,9 @@ from penstock.kv.pool import BlockPool
 from penstock.kv_tiers.contract import Carrier
 
 LOOK, LOOK_LATER, OFTEN = 0.0005, 0.01, 400
-"""Seconds between looks, and what they become after so many in vain: a tier that stands still is cheap."""
+"""Seconds between looks, and what they become after so many in vain: a tier that stands still is
+cheap.
+"""
 
 Done = Callable[[Moved], None]
 
@@ -46,8 +48,8 @@ class Transfers:
         parent: bytes = b"",
         cost_us: float = 0.0,
     ) -> int:
-        """Each block gets a reference until the transfer is answered; `done` is called by `take_in` then. The
-        transfer's id.
+        """Each block gets a reference until the transfer is answered; `done` is called by `take_in`
+        then. The transfer's id.
         """
         self._last_id += 1
         self._in_vain = 0

@@ -1,5 +1,6 @@
-"""A tier that was slow once is measured again: else nothing would be loaded from it ever after, and nobody
-would learn that it has recovered. A trial is a load that no request waits for, into blocks that nobody needs.
+"""A tier that was slow once is measured again: else nothing would be loaded from it ever after, and
+nobody would learn that it has recovered. A trial is a load that no request waits for, into blocks
+that nobody needs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from penstock.kv_tiers.transfers import Transfers
 INTERVAL = 1.0
 """Seconds between the end of a trial and the next one of the tier, at least."""
 SHARE = 20.0
-"""Times as long as a trial took, at least: what it takes from the tier's other work is a twentieth."""
+"""Times as long as a trial took, at least: what it takes from the tier's other work is a twentieth.
+"""
 LONGEST = 60.0
 """Seconds after which a trial that has not ended is not waited for."""
 SPARE = 4
@@ -28,7 +30,12 @@ SPARE = 4
 
 class Trials:
     def __init__(
-        self, pool: BlockPool, transfers: Transfers, rates: Rates, counts: Counts, clock: Callable[[], float]
+        self,
+        pool: BlockPool,
+        transfers: Transfers,
+        rates: Rates,
+        counts: Counts,
+        clock: Callable[[], float],
     ) -> None:
         self._pool = pool
         self._transfers = transfers

@@ -1,4 +1,6 @@
-"""Checkpoint metadata to DecoderSpec: what a model is, without its weights and without any forward code."""
+"""Checkpoint metadata to DecoderSpec: what a model is, without its weights and without any forward
+code.
+"""
 
 from penstock.model.errors import ModelError
 from penstock.model.generation import GenerationDefaults, TokenFacts

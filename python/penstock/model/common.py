@@ -1,4 +1,6 @@
-"""Metadata that the families share: shapes, rope and sliding windows, from config.json and from GGUF keys."""
+"""Metadata that the families share: shapes, rope and sliding windows, from config.json and from
+GGUF keys.
+"""
 
 from penstock.model import rope
 from penstock.model.errors import ModelError
@@ -38,7 +40,9 @@ def hf_spec(
     attention = Attention(
         heads=heads,
         kv_heads=config.integer("num_key_value_heads", 1, heads, default=heads),
-        head_dim=config.integer("head_dim", 2, WIDEST, default=default_head_dim or max(hidden // heads, 2)),
+        head_dim=config.integer(
+            "head_dim", 2, WIDEST, default=default_head_dim or max(hidden // heads, 2)
+        ),
         qkv_bias=qkv_bias,
         out_bias=out_bias,
         qk_norm=qk_norm,
@@ -63,13 +67,17 @@ def _refuse_foreign_features(config: Fields) -> None:
     if config.get("hidden_act") not in ACTIVATIONS:
         raise config.refuse("hidden_act", " ".join(ACTIVATIONS))
     if config.get("quantization_config") is not None:
-        raise config.refuse("quantization_config", "unquantised safetensors, or quantised GGUF files")
+        raise config.refuse(
+            "quantization_config", "unquantised safetensors, or quantised GGUF files"
+        )
     for key in MOE_KEYS:
         if config.get(key):
             raise config.refuse(key, "dense models (no experts)")
 
 
-def _check_heads(fields: Fields, attention: Attention, kv_heads_key: str, head_dim_key: str) -> None:
+def _check_heads(
+    fields: Fields, attention: Attention, kv_heads_key: str, head_dim_key: str
+) -> None:
     if attention.heads % attention.kv_heads:
         raise fields.refuse(kv_heads_key, f"a divisor of the {attention.heads} query heads")
     if attention.head_dim % 2:
@@ -88,8 +96,8 @@ def uniform_windows(config: Fields) -> Windows:
 
 
 def upper_windows(config: Fields) -> Windows:
-    """Qwen: with `use_sliding_window`, the layers that `layer_types` names have a window, or else those from
-    `max_window_layers` up."""
+    """Qwen: with `use_sliding_window`, the layers that `layer_types` names have a window, or else
+    those from `max_window_layers` up."""
     if not config.flag("use_sliding_window", default=False):
         return None
     window = config.integer("sliding_window", 1, LONGEST_CONTEXT)
@@ -98,7 +106,11 @@ def upper_windows(config: Fields) -> Windows:
     if types is None:
         first = config.integer("max_window_layers", 0, MOST_LAYERS)
         sliding = [layer >= first for layer in range(layers)]
-    elif isinstance(types, list) and len(types) == layers and all(kind in LAYER_TYPES for kind in types):
+    elif (
+        isinstance(types, list)
+        and len(types) == layers
+        and all(kind in LAYER_TYPES for kind in types)
+    ):
         sliding = [kind == SLIDING for kind in types]
     else:
         raise config.refuse("layer_types", f"{layers} entries, each of {' '.join(LAYER_TYPES)}")
@@ -106,7 +118,9 @@ def upper_windows(config: Fields) -> Windows:
 
 
 def gguf_spec(header: GgufHeader, architecture: str, *, qk_norm: bool = False) -> DecoderSpec:
-    """The spec of a GGUF file whose keys start with `architecture`. Biases and head show as tensors."""
+    """The spec of a GGUF file whose keys start with `architecture`. Biases and head show as
+    tensors.
+    """
     fields = header.fields(f"{architecture}.")
     if fields.get("expert_count"):
         raise fields.refuse("expert_count", "dense models (no experts)")

@@ -6,7 +6,9 @@ from penstock.core.errors import PenstockError
 
 
 class ModelError(PenstockError):
-    """A checkpoint that cannot be served: the file, the key and value at fault, and what is supported."""
+    """A checkpoint that cannot be served: the file, the key and value at fault, and what is
+    supported.
+    """
 
     def __init__(self, file: Path, problem: str) -> None:
         super().__init__(f"{file}: {problem}")

@@ -7,7 +7,9 @@ from penstock.model.errors import ModelError, unsupported
 
 
 class Fields:
-    """Values of one file, looked up as `prefix + key`. JSON null counts as absent, as in transformers."""
+    """Values of one file, looked up as `prefix + key`. JSON null counts as absent, as in
+    transformers.
+    """
 
     def __init__(self, file: Path, values: Mapping[str, object], prefix: str = "") -> None:
         self.file = file
@@ -43,7 +45,11 @@ class Fields:
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
         value = self._present(key, default)
         # NaN fails the comparison too.
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
+        if (
+            not isinstance(value, (int, float))
+            or isinstance(value, bool)
+            or not low <= value <= high
+        ):
             raise self.refuse(key, f"a number from {low:g} to {high:g}")
         return float(value)
 

@@ -12,7 +12,8 @@ GENERATION_CONFIG = "generation_config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER = "tokenizer.json"
 
-# Sampling settings of generation_config.json that no sampler here applies, with their neutral values.
+# Sampling settings of generation_config.json that no sampler here applies, with their neutral
+# values.
 _NOT_APPLIED: dict[str, tuple[object, ...]] = {
     "repetition_penalty": (None, 1, 1.0),
     "min_p": (None, 0, 0.0),
@@ -42,11 +43,14 @@ class TokenFacts:
     stop: tuple[int, ...]
     """All tokens that end an answer, ascending; `eos` is among them."""
     add_bos: bool | None
-    """Whether plain text starts with `bos`; None: as the post-processor in tokenizer.json does it."""
+    """Whether plain text starts with `bos`; None: as the post-processor in tokenizer.json does it.
+    """
 
 
 def hf_defaults(directory: Path) -> GenerationDefaults:
-    """From generation_config.json. Keys count whether or not `do_sample` is set, as vLLM reads the file."""
+    """From generation_config.json. Keys count whether or not `do_sample` is set, as vLLM reads the
+    file.
+    """
     file = directory / GENERATION_CONFIG
     fields = Fields(file, read_optional_object(file))
     has = [key for key in ("temperature", "top_k", "top_p") if fields.get(key) is not None]
@@ -55,16 +59,24 @@ def hf_defaults(directory: Path) -> GenerationDefaults:
         top_k=fields.integer("top_k", -1, 1 << 30) if "top_k" in has else None,
         top_p=fields.number("top_p", 0.0, 1.0) if "top_p" in has else None,
         not_applied=tuple(
-            (key, fields.get(key)) for key, neutral in _NOT_APPLIED.items() if fields.get(key) not in neutral
+            (key, fields.get(key))
+            for key, neutral in _NOT_APPLIED.items()
+            if fields.get(key) not in neutral
         ),
     )
 
 
 def hf_tokens(directory: Path, config: Fields, vocab: int) -> TokenFacts:
     """Stop tokens from generation_config.json, or else config.json, with the tokenizer's end token."""
-    generation = Fields(directory / GENERATION_CONFIG, read_optional_object(directory / GENERATION_CONFIG))
-    tokenizer = Fields(directory / TOKENIZER_CONFIG, read_optional_object(directory / TOKENIZER_CONFIG))
-    listed = _token_list(generation, "eos_token_id", vocab) or _token_list(config, "eos_token_id", vocab)
+    generation = Fields(
+        directory / GENERATION_CONFIG, read_optional_object(directory / GENERATION_CONFIG)
+    )
+    tokenizer = Fields(
+        directory / TOKENIZER_CONFIG, read_optional_object(directory / TOKENIZER_CONFIG)
+    )
+    listed = _token_list(generation, "eos_token_id", vocab) or _token_list(
+        config, "eos_token_id", vocab
+    )
     eos = _named_token(directory, tokenizer, "eos_token", vocab)
     if eos is None and listed:
         eos = listed[0]
@@ -80,13 +92,17 @@ def hf_tokens(directory: Path, config: Fields, vocab: int) -> TokenFacts:
 
 
 def gguf_tokens(header: GgufHeader, vocab: int) -> TokenFacts:
-    """From the `tokenizer.*` keys. End of turn and end of message end an answer as end of sequence does."""
+    """From the `tokenizer.*` keys. End of turn and end of message end an answer as end of sequence
+    does.
+    """
     fields = header.fields("tokenizer.ggml.")
     eos = fields.token("eos_token_id", vocab)
     return TokenFacts(
         bos=fields.token("bos_token_id", vocab),
         eos=eos,
-        stop=_ascending([eos, fields.token("eot_token_id", vocab), fields.token("eom_token_id", vocab)]),
+        stop=_ascending(
+            [eos, fields.token("eot_token_id", vocab), fields.token("eom_token_id", vocab)]
+        ),
         add_bos=_optional_flag(fields, "add_bos_token"),
     )
 
@@ -105,7 +121,9 @@ def _token_list(fields: Fields, key: str, vocab: int) -> list[int]:
     if not isinstance(value, list):
         token = fields.token(key, vocab)
         return [] if token is None else [token]
-    if not all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item < vocab for item in value):
+    if not all(
+        isinstance(item, int) and not isinstance(item, bool) and 0 <= item < vocab for item in value
+    ):
         raise fields.refuse(key, f"token ids from 0 to {vocab - 1}")
     return value
 

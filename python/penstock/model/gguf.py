@@ -11,8 +11,8 @@ from penstock.model.fields import Fields
 TensorRow = tuple[str, str, Sequence[int]]
 """Name, element type, shape with the outermost dimension first."""
 GgufReader = Callable[[str], Mapping[str, object]]
-"""`{"metadata": {key: value}, "tensors": [TensorRow]}` of the file at a path. Arrays over 64 items are
-shortened to `{"len": n, "type": t}`."""
+"""`{"metadata": {key: value}, "tensors": [TensorRow]}` of the file at a path. Arrays over 64 items
+are shortened to `{"len": n, "type": t}`."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,16 @@ class GgufHeader:
     def embedding_rows(self) -> int:
         shape = self.shapes.get("token_embd.weight", ())
         if len(shape) != 2:
-            raise ModelError(self.file, f"tensor token_embd.weight must be a matrix, but has shape {shape}")
+            raise ModelError(
+                self.file, f"tensor token_embd.weight must be a matrix, but has shape {shape}"
+            )
         return shape[0]
 
 
 def native_reader(path: str) -> Mapping[str, object]:
-    """The extension's reader, imported on first use: the rest of this room runs without the extension."""
+    """The extension's reader, imported on first use: the rest of this room runs without the
+    extension.
+    """
     from penstock import _native
 
     return _native.read_gguf_metadata(path)

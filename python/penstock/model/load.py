@@ -8,7 +8,13 @@ from penstock.model.errors import ModelError
 from penstock.model.families import GGUF_ARCHITECTURES, HF_ARCHITECTURES
 from penstock.model.fields import Fields
 from penstock.model.files import read_object
-from penstock.model.generation import GenerationDefaults, TokenFacts, gguf_tokens, hf_defaults, hf_tokens
+from penstock.model.generation import (
+    GenerationDefaults,
+    TokenFacts,
+    gguf_tokens,
+    hf_defaults,
+    hf_tokens,
+)
 from penstock.model.gguf import GgufReader, native_reader, read_header
 from penstock.model.spec import DecoderSpec, WeightNames
 
@@ -18,7 +24,9 @@ WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A checkpoint's metadata, checked. Vocabulary, context length and tied embeddings are in `spec`."""
+    """A checkpoint's metadata, checked. Vocabulary, context length and tied embeddings are in
+    `spec`.
+    """
 
     name: str
     """Of the file without its suffix, or of the directory."""
@@ -36,8 +44,8 @@ class ModelInfo:
 def load_model(path: Path, gguf_reader: GgufReader = native_reader) -> ModelInfo:
     """Reads the metadata of a GGUF file or a Hugging Face directory: no weights, and never code.
 
-    Raises ModelError for a path that is neither, a damaged file, an unknown architecture, and any key whose
-    value is missing, out of range or asks for something not built.
+    Raises ModelError for a path that is neither, a damaged file, an unknown architecture, and any
+    key whose value is missing, out of range or asks for something not built.
     """
     if path.is_dir():
         return _load_directory(path)
@@ -45,7 +53,9 @@ def load_model(path: Path, gguf_reader: GgufReader = native_reader) -> ModelInfo
         raise ModelError(path, "no such file or directory")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise ModelError(path, "not a GGUF file; a model is a GGUF file or a Hugging Face directory")
+            raise ModelError(
+                path, "not a GGUF file; a model is a GGUF file or a Hugging Face directory"
+            )
     return _load_gguf(path, gguf_reader)
 
 
@@ -72,7 +82,9 @@ def _load_gguf(path: Path, reader: GgufReader) -> ModelInfo:
 def _load_directory(path: Path) -> ModelInfo:
     config = Fields(path / CONFIG, _read_config(path))
     if not any((path / file).is_file() for file in WEIGHT_FILES):
-        raise ModelError(path, f"the directory has no weights: neither {' nor '.join(WEIGHT_FILES)}")
+        raise ModelError(
+            path, f"the directory has no weights: neither {' nor '.join(WEIGHT_FILES)}"
+        )
     architecture = _hf_architecture(config)
     spec, names = HF_ARCHITECTURES[architecture](config)
     return ModelInfo(

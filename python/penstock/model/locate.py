@@ -72,4 +72,6 @@ def from_hub(model: str) -> Path:
     try:
         return Path(snapshot_download(model, allow_patterns=HUB_FILES))
     except (OSError, ValueError) as error:
-        raise PenstockError(f"{model} cannot be downloaded from the Hugging Face hub: {error}") from error
+        raise PenstockError(
+            f"{model} cannot be downloaded from the Hugging Face hub: {error}"
+        ) from error

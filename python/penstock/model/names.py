@@ -1,4 +1,6 @@
-"""Tensor names of the two containers. They belong to the container: every family here uses the same."""
+"""Tensor names of the two containers. They belong to the container: every family here uses the
+same.
+"""
 
 from penstock.model.spec import DecoderSpec, FactorsScaling, WeightNames
 

@@ -9,7 +9,9 @@ LARGEST_FACTOR = 1e6
 
 
 def from_hf(config: Fields) -> Rope:
-    """`rope_parameters` with `rope_theta` inside (transformers 5), or `rope_theta` beside `rope_scaling`."""
+    """`rope_parameters` with `rope_theta` inside (transformers 5), or `rope_theta` beside
+    `rope_scaling`.
+    """
     if config.get("partial_rotary_factor") not in (None, 1, 1.0):
         raise config.refuse("partial_rotary_factor", "rope over the whole head, 1.0")
     outer_theta = config.number("rope_theta", 1.0, LARGEST_THETA, default=DEFAULT_THETA)

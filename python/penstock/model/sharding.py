@@ -1,9 +1,10 @@
-"""Who holds what: a decoder cut between the ranks of a grid, tensor parallel times pipeline parallel.
+"""Who holds what: a decoder cut between the ranks of a grid, tensor parallel times pipeline
+parallel.
 
-Cuts need not be even. Query heads are cut so that the slowest rank is as fast as it can be; a KV head whose
-query heads land on two ranks is on both (9 heads over 2 ranks are 5 + 4, with the middle KV head twice).
-MLP columns are cut in units of 32, because 32 of them share a quantisation scale. Layers are cut by their
-cost, to which the last stage adds the output head.
+Cuts need not be even. Query heads are cut so that the slowest rank is as fast as it can be; a KV
+head whose query heads land on two ranks is on both (9 heads over 2 ranks are 5 + 4, with the middle
+KV head twice). MLP columns are cut in units of 32, because 32 of them share a quantisation scale.
+Layers are cut by their cost, to which the last stage adds the output head.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ VOCAB_UNIT = 16
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Cuts, each from 0 to the whole: rank r of a stage holds `heads[r]` to `heads[r + 1]`, and so on."""
+    """Cuts, each from 0 to the whole: rank r of a stage holds `heads[r]` to `heads[r + 1]`, and so
+    on.
+    """
 
     heads: tuple[int, ...]
     mlp: tuple[int, ...]
@@ -43,7 +46,9 @@ class Grid:
 
     @property
     def reader(self) -> int:
-        """The rank that reads tokens off: the first of the last stage. Ranks count stage after stage."""
+        """The rank that reads tokens off: the first of the last stage. Ranks count stage after
+        stage.
+        """
         return (self.pp - 1) * self.tp
 
     def shard(self, rank: int) -> dict[str, object]:
@@ -67,7 +72,11 @@ class Grid:
         stage, of_stage = divmod(rank, self.tp)
         heads = f"heads {_span(self.heads, of_stage)} with {self.kv_heads(rank, spec)} of "
         heads += f"{spec.attention.kv_heads} KV heads"
-        parts = [f"layers {_span(self.layers, stage)}", heads, f"MLP columns {_span(self.mlp, of_stage)}"]
+        parts = [
+            f"layers {_span(self.layers, stage)}",
+            heads,
+            f"MLP columns {_span(self.mlp, of_stage)}",
+        ]
         if stage == 0:
             parts.append("embedding")
         if stage == self.pp - 1:
@@ -76,13 +85,19 @@ class Grid:
 
 
 def plan_grid(spec: DecoderSpec, tp: int, pp: int) -> Grid:
-    """The best cuts for `tp` ranks in each of `pp` stages; InvalidValueError where there are too many."""
+    """The best cuts for `tp` ranks in each of `pp` stages; InvalidValueError where there are too
+    many.
+    """
     heads, inner = spec.attention.heads, spec.mlp.intermediate
     if not 1 <= tp <= min(heads, inner, spec.vocab):
         most = min(heads, inner, spec.vocab)
-        raise InvalidValueError("--tensor-parallel-size", tp, f"1 to {most}, the model's attention heads")
+        raise InvalidValueError(
+            "--tensor-parallel-size", tp, f"1 to {most}, the model's attention heads"
+        )
     if not 1 <= pp <= spec.layers + 1:
-        raise InvalidValueError("--pipeline-parallel-size", pp, f"1 to {spec.layers}, the model's layers")
+        raise InvalidValueError(
+            "--pipeline-parallel-size", pp, f"1 to {spec.layers}, the model's layers"
+        )
     return Grid(
         heads=_cut_heads(spec, tp),
         mlp=_cut_evenly(inner, tp, COLUMN_UNIT),
@@ -104,14 +119,18 @@ def _span(cuts: Sequence[int], at: int) -> str:
 
 
 def _cut_evenly(whole: int, parts: int, unit: int) -> tuple[int, ...]:
-    """Whole units, the last one possibly short; single items where there are fewer units than parts."""
+    """Whole units, the last one possibly short; single items where there are fewer units than
+    parts.
+    """
     unit = unit if -(-whole // unit) >= parts else 1
     units = -(-whole // unit)
     return tuple(min(whole, units * part // parts * unit) for part in range(parts + 1))
 
 
 def _cut_heads(spec: DecoderSpec, tp: int) -> tuple[int, ...]:
-    """A query head costs its rows of q and columns of o; a KV head its rows of k and v, wherever it is."""
+    """A query head costs its rows of q and columns of o; a KV head its rows of k and v, wherever it
+    is.
+    """
     group = _group(spec)
 
     def cost(start: int, end: int) -> float:
@@ -133,8 +152,12 @@ def _cut_layers(spec: DecoderSpec, pp: int) -> tuple[int, ...]:
     return _cut(spec.layers, pp, cost, smallest=1 if pp <= spec.layers else 0)
 
 
-def _cut(whole: int, parts: int, cost: Callable[[int, int], float], smallest: int) -> tuple[int, ...]:
-    """Cuts of the least greatest cost, then of the least sum: dynamic programming over the last cut."""
+def _cut(
+    whole: int, parts: int, cost: Callable[[int, int], float], smallest: int
+) -> tuple[int, ...]:
+    """Cuts of the least greatest cost, then of the least sum: dynamic programming over the last
+    cut.
+    """
 
     @cache
     def best(end: int, parts: int) -> tuple[tuple[float, float], tuple[int, ...]]:

@@ -1,4 +1,5 @@
-"""What the decoder has to compute, declared: the contract between checkpoint metadata and every executor.
+"""What the decoder has to compute, declared: the contract between checkpoint metadata and every
+executor.
 
 The JSON forms are parsed by `penstock_decoder::spec`, which refuses fields it does not know.
 """
@@ -90,7 +91,9 @@ class DecoderSpec:
 
 @dataclass(frozen=True, slots=True)
 class WeightNames:
-    """Tensor names by role. `layer` has the roles that the spec needs, with "{i}" for the layer number."""
+    """Tensor names by role. `layer` has the roles that the spec needs, with "{i}" for the layer
+    number.
+    """
 
     embed: str
     final_norm: str
@@ -99,7 +102,9 @@ class WeightNames:
     rope_factors: str | None
     layer: Mapping[str, str]
     rope_rows_interleaved: bool
-    """Whether q and k rows (and biases) are stored for interleaved rope; the loader un-permutes them."""
+    """Whether q and k rows (and biases) are stored for interleaved rope; the loader un-permutes
+    them.
+    """
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

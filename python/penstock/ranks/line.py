@@ -26,11 +26,14 @@ class Stream(Protocol):
 
 
 class Line:
-    """Messages of at most `limit` bytes come in. `on_end` is called once (on a thread), with the reason, when
-    the other end is gone or was silent for `silence` seconds; afterwards everything raises ConnectionError.
+    """Messages of at most `limit` bytes come in. `on_end` is called once (on a thread), with the
+    reason, when the other end is gone or was silent for `silence` seconds; afterwards everything
+    raises ConnectionError.
     """
 
-    def __init__(self, stream: Stream, limit: int, silence: float, on_end: Callable[[str], None]) -> None:
+    def __init__(
+        self, stream: Stream, limit: int, silence: float, on_end: Callable[[str], None]
+    ) -> None:
         self._stream = stream
         self._limit = limit
         self._silence = silence
@@ -52,7 +55,9 @@ class Line:
         self._stream.send(message)
 
     def receive(self, timeout: float) -> bytes | None:
-        """The next message, one from before the end too; None when none came within `timeout` seconds."""
+        """The next message, one from before the end too; None when none came within `timeout`
+        seconds.
+        """
         with self._news:
             self._news.wait_for(lambda: self._messages or self._reason is not None, timeout)
             if self._messages:

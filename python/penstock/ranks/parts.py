@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.ranks.shared import SharedFiles
 from penstock.core import PenstockError
+from penstock.ranks.shared import SharedFiles
 
 
 class LocalParts:
@@ -22,8 +22,8 @@ class LocalParts:
     def make(self, wanted: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
         """Once: ("group", ranks, capacity), ("ring", slots, capacity) or ("port", host) each.
 
-        Gives what a rank's wiring has for it, but for rank, key and capacity of a stream. PenstockError when
-        there is too little memory, or the host has no such address.
+        Gives what a rank's wiring has for it, but for rank, key and capacity of a stream.
+        PenstockError when there is too little memory, or the host has no such address.
         """
         made = [self._make(*each) for each in wanted]
         self.files.seal()
@@ -43,8 +43,8 @@ class LocalParts:
         return {"kind": "stream", "address": self._reserve(*sizes)}
 
     def _reserve(self, host: str) -> str:
-        """A port that nobody else is given while this socket is bound to it; a listener that asks for it by
-        number, and shares addresses, gets it."""
+        """A port that nobody else is given while this socket is bound to it; a listener that asks
+        for it by number, and shares addresses, gets it."""
         held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self._ports.append(held)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,6 @@
-"""Shared memory that nobody has to remove: files without a name, handed to processes as descriptors."""
+"""Shared memory that nobody has to remove: files without a name, handed to processes as
+descriptors.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,10 @@ MIB = 2**20
 class SharedFiles:
     """Groups and rings on `parent`, a directory in memory.
 
-    Each file loses its name as soon as it exists. It is opened by way of /proc/self/fd, here and in processes
-    that inherit `descriptors`, so even a kill leaves nothing behind. Processes that do not inherit them, but
-    belong to the same user, find them under the number of this `process` while it keeps them open.
+    Each file loses its name as soon as it exists. It is opened by way of /proc/self/fd, here and in
+    processes that inherit `descriptors`, so even a kill leaves nothing behind. Processes that do
+    not inherit them, but belong to the same user, find them under the number of this `process`
+    while it keeps them open.
     """
 
     def __init__(self, parent: Path, process: str = "self") -> None:
@@ -34,7 +37,9 @@ class SharedFiles:
             raise PenstockError(f"shared memory in {parent}: {error.strerror}") from error
 
     def ring(self, readers: int, slots: int, capacity: int) -> dict[str, Any]:
-        """What a RingReader or RingWriter is made with, but for its own part; `slots` is rounded up."""
+        """What a RingReader or RingWriter is made with, but for its own part; `slots` is rounded
+        up.
+        """
         from penstock._native import create_ring
 
         slots = 1 << (slots - 1).bit_length()

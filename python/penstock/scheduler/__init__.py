@@ -1,4 +1,6 @@
-"""Decides what each step computes. Knows no executor, no socket, no text, no clock but an injected one."""
+"""Decides what each step computes. Knows no executor, no socket, no text, no clock but an injected
+one.
+"""
 
 from penstock.scheduler.scheduler import Limits, Scheduler
 

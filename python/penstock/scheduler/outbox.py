@@ -69,6 +69,8 @@ class Outbox:
             seq.prompt_logprobs = -1
 
     def _queue_us(self, seq: Sequence) -> int:
-        """Microseconds from receipt to the first schedule, or until now for a request that never had one."""
+        """Microseconds from receipt to the first schedule, or until now for a request that never
+        had one.
+        """
         left = seq.first_schedule if seq.first_schedule >= 0 else self._clock()
         return min(max(int((left - seq.request.arrived) * 1e6), 0), U32_MAX)

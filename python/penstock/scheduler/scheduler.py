@@ -9,9 +9,10 @@
 Invariants (tests/scheduler checks them after each step):
 
 * Every added request gets exactly one row that is not NONE, and no row after it.
-* `running` and `waiting` are sorted by arrival; the oldest running sequence can take blocks from all others,
-  so somebody always advances.
-* A sequence enters with the blocks of all its known tokens, so only growth beyond them can run out of blocks.
+* `running` and `waiting` are sorted by arrival; the oldest running sequence can take blocks from
+  all others, so somebody always advances.
+* A sequence enters with the blocks of all its known tokens, so only growth beyond them can run out
+  of blocks.
 * A block's name is published when a step that filled it is applied, never before.
 """
 
@@ -44,7 +45,8 @@ from penstock.scheduler.sequence import NO_SLOT, Sequence
 class Limits:
     """What one step and one request may take. `max_queue` bounds the requests that wait for a slot.
 
-    With several `stages` as many plans are in flight, and the decoding sequences are spread over them.
+    With several `stages` as many plans are in flight, and the decoding sequences are spread over
+    them.
     """
 
     max_num_seqs: int
@@ -98,7 +100,9 @@ class Scheduler:
     # Intake ---------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        """Queue a request, or answer it at once with ERROR or REJECTED. Ids of live requests are distinct."""
+        """Queue a request, or answer it at once with ERROR or REJECTED. Ids of live requests are
+        distinct.
+        """
         if request.id in self._sequences:
             raise InvalidValueError("request id", request.id, "an id that no live request has")
         self._arrivals += 1
@@ -114,7 +118,9 @@ class Scheduler:
             self._waiting.append(seq)
 
     def cancel(self, request_id: int) -> None:
-        """End a request as CANCELLED: now, or when the plan that holds it is applied. Ignores unknown ids."""
+        """End a request as CANCELLED: now, or when the plan that holds it is applied. Ignores
+        unknown ids.
+        """
         seq = self._sequences.get(request_id)
         if seq is None:
             return
@@ -164,7 +170,9 @@ class Scheduler:
     # Scheduling -----------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan | None:
-        """Choose the next step: a token for each decoding sequence, then prompt chunks, then newcomers."""
+        """Choose the next step: a token for each decoding sequence, then prompt chunks, then
+        newcomers.
+        """
         if self.tiers.busy:
             self._take_in_loaded()
         work: Work = []
@@ -196,23 +204,27 @@ class Scheduler:
         return self.limits.max_num_batched_tokens - len(work)
 
     def _share(self) -> int:
-        """How many sequences decode in one plan, so that the plans for all stages are equally large."""
+        """How many sequences decode in one plan, so that the plans for all stages are equally
+        large.
+        """
         stages = self.limits.stages
         if stages == 1:
             return len(self._running)
         return -(-sum(seq.num_computed + 1 == len(seq.tokens) for seq in self._running) // stages)
 
     def _grow(self, seq: Sequence) -> bool:
-        """Give a block to a sequence, taking from the latest arrivals; False when it stands still or ended.
+        """Give a block to a sequence, taking from the latest arrivals; False when it stands still
+        or ended.
 
-        A sequence that stands still keeps its blocks: an older one takes them when it needs them. It stands
-        still too while blocks that were taken from others are copied to RAM.
+        A sequence that stands still keeps its blocks: an older one takes them when it needs them.
+        It stands still too while blocks that were taken from others are copied to RAM.
         """
         while not self._pool.available:
             if self.tiers.parking:
                 return False
             victim = next(
-                (other for other in reversed(self._running) if not other.busy and other.slot >= 0), seq
+                (other for other in reversed(self._running) if not other.busy and other.slot >= 0),
+                seq,
             )
             if victim.order > seq.order:
                 self._preempt(victim)
@@ -259,8 +271,8 @@ class Scheduler:
             self._waiting = [seq for seq in self._waiting if seq.slot < 0]
 
     def _find_prefix(self, seq: Sequence) -> list[int] | None:
-        """Cached blocks to start from; None while a running sequence computes the next one to share, or tiers
-        have not said yet what they have.
+        """Cached blocks to start from; None while a running sequence computes the next one to
+        share, or tiers have not said yet what they have.
 
         At least the last known token is computed: its logits are needed.
         """
@@ -283,9 +295,11 @@ class Scheduler:
         return hits[: self.tiers.choose(seq.fetch, len(hits))]
 
     def _enter(self, seq: Sequence, hits: list[int]) -> bool:
-        """Move a sequence to running with blocks for all it knows; False when the pool cannot give them.
+        """Move a sequence to running with blocks for all it knows; False when the pool cannot give
+        them.
 
-        One block for each running sequence is left to grow into, so that an entry is not undone at once.
+        One block for each running sequence is left to grow into, so that an entry is not undone at
+        once.
         """
         pool = self._pool
         missing = self._blocks_for(len(seq.tokens)) - len(hits)
@@ -331,7 +345,9 @@ class Scheduler:
         if seq.num_computed == before:
             return
         if seq.first_output:
-            seq.cached_tokens = min(seq.cached_tokens + seq.num_computed - before, seq.prompt_len - 1)
+            seq.cached_tokens = min(
+                seq.cached_tokens + seq.num_computed - before, seq.prompt_len - 1
+            )
             seq.tier_tokens = self.tiers.tokens(seq.fetch)
         if seq.num_computed >= seq.publish_at:
             self._publish(seq)
@@ -339,7 +355,9 @@ class Scheduler:
     # Results --------------------------------------------------------------------------------------
 
     def apply(self, plan: StepPlan, result: StepResult) -> None:
-        """Take in what a plan gave: advance its sequences, publish full blocks, end what is complete."""
+        """Take in what a plan gave: advance its sequences, publish full blocks, end what is
+        complete.
+        """
         work = self._in_flight.pop(plan.step)
         counts, tokens = result.counts, result.tokens
         ended = False
@@ -396,7 +414,9 @@ class Scheduler:
             return
         full = seq.num_computed // self._block_size
         if len(seq.digests) < full:
-            seq.digests.extend(self._prefix.digests(seq.tokens, seq.digests, seq.request.cache_salt))
+            seq.digests.extend(
+                self._prefix.digests(seq.tokens, seq.digests, seq.request.cache_salt)
+            )
         for at in range(seq.num_published, full):
             digest = seq.digests[at]
             self._pool.publish(seq.blocks[at], digest)
@@ -410,7 +430,9 @@ class Scheduler:
     # Leaving --------------------------------------------------------------------------------------
 
     def _preempt(self, seq: Sequence) -> None:
-        """Back to waiting with all its tokens; their KV is computed again, or found while it is cached."""
+        """Back to waiting with all its tokens; their KV is computed again, or found while it is
+        cached.
+        """
         self._preemptions += 1
         if seq.reads_cache:
             self.tiers.park(seq.digests, seq.blocks[: seq.num_published])
@@ -472,7 +494,9 @@ class Scheduler:
         )
 
     def check(self) -> None:
-        """Audit blocks, slots and claims; PoolCorruptError names a fault. O(blocks): not for every step."""
+        """Audit blocks, slots and claims; PoolCorruptError names a fault. O(blocks): not for every
+        step.
+        """
         self._pool.check([*(seq.blocks for seq in self._running), *self.tiers.tables()])
         slots = sorted([*self._slots, *(seq.slot for seq in self._running)])
         if slots != list(range(self.limits.max_num_seqs)):

@@ -13,8 +13,9 @@ NO_SLOT = -1
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Counters, not phases: a sequence knows `len(tokens)` tokens (prompt and output) and has the KV of the
-    first `num_computed` of them. Prefill, decode and recomputation differ in these numbers only.
+    """Counters, not phases: a sequence knows `len(tokens)` tokens (prompt and output) and has the
+    KV of the first `num_computed` of them. Prefill, decode and recomputation differ in these
+    numbers only.
     """
 
     request: Request

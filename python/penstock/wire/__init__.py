@@ -1,6 +1,14 @@
-"""The engine's end of docs/wire.md: frames as plain data, their bytes, the connection that carries them."""
+"""The engine's end of docs/wire.md: frames as plain data, their bytes, the connection that carries
+them.
+"""
 
-from penstock.wire.codec import MAX_FRAME_BYTES, FrameReader, decode_engine_frame, decode_front_frame, encode
+from penstock.wire.codec import (
+    MAX_FRAME_BYTES,
+    FrameReader,
+    decode_engine_frame,
+    decode_front_frame,
+    encode,
+)
 from penstock.wire.connection import Connection
 from penstock.wire.errors import ConnectionClosed, FrameError
 from penstock.wire.frames import (

@@ -67,7 +67,9 @@ F = TypeVar("F")
 
 
 def encode(frame: EngineFrame | FrontFrame) -> bytes:
-    """The bytes of `frame`, with its length. Raises FrameError when it is longer than a frame may be."""
+    """The bytes of `frame`, with its length. Raises FrameError when it is longer than a frame may
+    be.
+    """
     kind, encode_body = _ENCODERS[type(frame)]
     body: bytes = encode_body(frame)
     length = len(body) + 1
@@ -87,7 +89,9 @@ def decode_front_frame(kind: int, body: bytes) -> FrontFrame:
     return _decode(_FRONT_DECODERS, kind, body)
 
 
-def _decode(decoders: dict[int, tuple[str, Callable[[FieldReader], F]]], kind: int, body: bytes) -> F:
+def _decode(
+    decoders: dict[int, tuple[str, Callable[[FieldReader], F]]], kind: int, body: bytes
+) -> F:
     if kind not in decoders:
         raise FrameError("unknown", "type", 0, f"{kind:#04x} is not a frame type of this direction")
     name, decode_body = decoders[kind]
@@ -105,7 +109,9 @@ class FrameReader(Generic[F]):
         self._buffer = bytearray()
 
     def feed(self, data: bytes | memoryview) -> list[F]:
-        """The frames that `data` completes. After a FrameError the stream cannot be read on: close it."""
+        """The frames that `data` completes. After a FrameError the stream cannot be read on: close
+        it.
+        """
         self._buffer += data
         frames: list[F] = []
         start = 0
@@ -122,7 +128,9 @@ class FrameReader(Generic[F]):
             return None
         (length,) = U32.unpack_from(self._buffer, start)
         if not 1 <= length <= MAX_FRAME_BYTES:
-            raise FrameError("unknown", "length", 0, f"{length} bytes, a frame has 1 to {MAX_FRAME_BYTES}")
+            raise FrameError(
+                "unknown", "length", 0, f"{length} bytes, a frame has 1 to {MAX_FRAME_BYTES}"
+            )
         end = start + U32.size + int(length)
         return end if end <= len(self._buffer) else None
 
@@ -140,7 +148,9 @@ def _decode_hello(fields: FieldReader) -> Hello:
     version = fields.number("version", U16)
     if version != WIRE_VERSION:
         problem = f"the peer speaks wire version {version}, this side {WIRE_VERSION}"
-        raise fields.error("version", f"{problem}: install the same Penstock release on both sides", back=2)
+        raise fields.error(
+            "version", f"{problem}: install the same Penstock release on both sides", back=2
+        )
     return Hello(fields.number("pid", U32), version)
 
 
@@ -221,7 +231,11 @@ def _decode_add(fields: FieldReader) -> Request:
     request_id = int.from_bytes(fields.take("id", 8), "little")
     prompt = fields.list("prompt", "i")
     if not prompt or min(prompt) < 0:
-        problem = "a token id above 2147483647 is not allowed" if prompt else "at least one token is needed"
+        problem = (
+            "a token id above 2147483647 is not allowed"
+            if prompt
+            else "at least one token is needed"
+        )
         raise fields.error("prompt", problem, back=4 * len(prompt) + 4)
     numbers_at = fields.offset
     *numbers, flags = fields.unpack("max_tokens to flags", _ADD_NUMBERS)
@@ -232,7 +246,9 @@ def _decode_add(fields: FieldReader) -> Request:
     try:
         params = SamplingParams(*numbers, *stops)
     except InvalidValueError as error:
-        raise FrameError("ADD", error.field, numbers_at + _ADD_OFFSETS[error.field], str(error)) from None
+        raise FrameError(
+            "ADD", error.field, numbers_at + _ADD_OFFSETS[error.field], str(error)
+        ) from None
     skip = bool(flags & _SKIP_PREFIX_CACHE)
     return Request(request_id, prompt, params, read_prefix_cache=not skip, cache_salt=cache_salt)
 

@@ -21,19 +21,23 @@ _MAX_UNSENT_BYTES = MAX_FRAME_BYTES
 class Connection:
     """A unix socket that never blocks the engine while its peer is slow.
 
-    What the kernel does not take at once is kept and sent by later calls. A send that waits receives too.
-    Not for several threads. Methods raise ConnectionClosed when the front door is gone and FrameError when it
-    breaks the protocol. `clock` stamps `Request.arrived`.
+    What the kernel does not take at once is kept and sent by later calls. A send that waits
+    receives too. Not for several threads. Methods raise ConnectionClosed when the front door is
+    gone and FrameError when it breaks the protocol. `clock` stamps `Request.arrived`.
     """
 
-    def __init__(self, path: str | PathLike[str], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, path: str | PathLike[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._clock = clock
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.connect(str(path))
         except OSError as error:
             self._socket.close()
-            raise ConnectionClosed(f"cannot connect to the front door at {path}: {error}") from error
+            raise ConnectionClosed(
+                f"cannot connect to the front door at {path}: {error}"
+            ) from error
         self._socket.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
@@ -43,7 +47,9 @@ class Connection:
         self._unsent = bytearray()
 
     def send(self, frame: EngineFrame) -> None:
-        """Sends `frame` or keeps it to be sent. Waits only while 64 MiB are unsent and receives meanwhile."""
+        """Sends `frame` or keeps it to be sent. Waits only while 64 MiB are unsent and receives
+        meanwhile.
+        """
         data = encode(frame)
         if self._unsent:
             self._unsent += data
@@ -56,7 +62,9 @@ class Connection:
             self._flush()
 
     def poll(self, timeout: float) -> list[FrontFrame]:
-        """The frames that have arrived; waits up to `timeout` seconds for the first one. 0 never waits."""
+        """The frames that have arrived; waits up to `timeout` seconds for the first one. 0 never
+        waits.
+        """
         deadline = time.monotonic() + timeout
         while True:
             self._receive()
@@ -98,7 +106,9 @@ class Connection:
             raise ConnectionClosed("the front door closed the connection")
         now = self._clock()
         for frame in self._reader.feed(self._space[:count]):
-            self._received.append(replace(frame, arrived=now) if isinstance(frame, Request) else frame)
+            self._received.append(
+                replace(frame, arrived=now) if isinstance(frame, Request) else frame
+            )
 
     def _flush(self) -> None:
         if self._unsent:

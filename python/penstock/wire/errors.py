@@ -4,7 +4,9 @@ from penstock.core import PenstockError
 
 
 class FrameError(PenstockError):
-    """Bytes that are not a frame. `offset` counts from the first byte of the frame's body to the field."""
+    """Bytes that are not a frame. `offset` counts from the first byte of the frame's body to the
+    field.
+    """
 
     def __init__(self, frame: str, field: str, offset: int, problem: str) -> None:
         super().__init__(f"{frame} frame, field {field} at byte {offset}: {problem}")

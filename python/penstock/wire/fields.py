@@ -1,4 +1,6 @@
-"""Fields of one frame body: columns are little-endian `array.array` bytes, everything else a `struct`."""
+"""Fields of one frame body: columns are little-endian `array.array` bytes, everything else a
+`struct`.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def text(value: str) -> bytes:
 
 
 class FieldReader:
-    """Reads the fields of a body in order. A failure is a `FrameError` with the field's name and offset."""
+    """Reads the fields of a body in order. A failure is a `FrameError` with the field's name and
+    offset.
+    """
 
     __slots__ = ("_body", "_frame", "offset")
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.core import EngineStats, KvCommand, KvReply, Request, StepOutputs, TierKinds, TierReport
+from penstock.core import (
+    EngineStats,
+    KvCommand,
+    KvReply,
+    Request,
+    StepOutputs,
+    TierKinds,
+    TierReport,
+)
 
 WIRE_VERSION = 2
 
@@ -58,7 +66,8 @@ class Fatal:
 class Step:
     """One engine step: counters after it and what its requests got. A heartbeat has no outputs.
 
-    `step` counts from 1 and stays in heartbeats; `batch_tokens` were computed in `step_ms` milliseconds.
+    `step` counts from 1 and stays in heartbeats; `batch_tokens` were computed in `step_ms`
+    milliseconds.
     """
 
     step: int

@@ -1,4 +1,6 @@
-"""The body of STEP. Its columns are those of `StepOutputs`: without extras it is a few `tobytes` calls."""
+"""The body of STEP. Its columns are those of `StepOutputs`: without extras it is a few `tobytes`
+calls.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +60,15 @@ def _decode_columns(fields: FieldReader, n: int) -> StepOutputs:
     finish = fields.column("finish", "B", n)
     for row, code in enumerate(finish):
         if code > _LAST_FINISH:
-            raise fields.error("finish", f"{code} is not allowed, only 0 to {_LAST_FINISH}", back=n - row)
+            raise fields.error(
+                "finish", f"{code} is not allowed, only 0 to {_LAST_FINISH}", back=n - row
+            )
     stop_tokens = fields.column("stop_token", "i", n)
     for row, token in enumerate(stop_tokens):
         if token < -1:
-            raise fields.error("stop_token", f"{token} is not allowed, only -1 and more", back=4 * (n - row))
+            raise fields.error(
+                "stop_token", f"{token} is not allowed, only -1 and more", back=4 * (n - row)
+            )
     cached_tokens = fields.column("cached_tokens", "I", n)
     queue_us = fields.column("queue_us", "I", n)
     counts = fields.column("count", "H", n)
@@ -82,7 +88,10 @@ def _encode_extras(outputs: StepOutputs) -> bytes:
         return U32.pack(0)
     extras = [U32.pack(count)]
     for row in sorted(set().union(*kinds)):
-        for kind, tables in ((_LOGPROBS, outputs.logprobs), (_PROMPT_LOGPROBS, outputs.prompt_logprobs)):
+        for kind, tables in (
+            (_LOGPROBS, outputs.logprobs),
+            (_PROMPT_LOGPROBS, outputs.prompt_logprobs),
+        ):
             if row in tables:
                 extras += (_EXTRA.pack(row, kind), sized(_encode_rows(tables[row])))
         if row in outputs.errors:

@@ -21,7 +21,17 @@ from penstock.core.tiers import (
     TierStats,
 )
 from penstock.wire.errors import FrameError
-from penstock.wire.fields import F64, U8, U32, U64, FieldReader, column_bytes, list_bytes, sized, text
+from penstock.wire.fields import (
+    F64,
+    U8,
+    U32,
+    U64,
+    FieldReader,
+    column_bytes,
+    list_bytes,
+    sized,
+    text,
+)
 
 _HEAD = Struct("<QQQQI")
 _TIER = Struct("<BBQQQQQQQQQQQ")
@@ -90,7 +100,9 @@ def _encode_durations(durations: Durations) -> bytes:
 def _decode_durations(fields: FieldReader, field: str) -> Durations:
     seconds = fields.number(field, F64)
     if not (math.isfinite(seconds) and seconds >= 0):
-        raise fields.error(field, f"{seconds} is not allowed, only finite numbers from 0", back=F64.size)
+        raise fields.error(
+            field, f"{seconds} is not allowed, only finite numbers from 0", back=F64.size
+        )
     return Durations(seconds, fields.column(field, "Q", len(DURATION_BOUNDS) + 1))
 
 
@@ -113,7 +125,9 @@ def decode_command(fields: FieldReader) -> KvCommand:
     tokens_at = fields.offset
     tokens: array[int] = fields.list("tokens", "i")
     if tokens and min(tokens) < 0:
-        raise fields.error("tokens", "a token id above 2147483647 is not allowed", back=4 * len(tokens))
+        raise fields.error(
+            "tokens", "a token id above 2147483647 is not allowed", back=4 * len(tokens)
+        )
     salt_at = fields.offset
     salt = fields.sized("cache_salt")
     try:
@@ -130,5 +144,7 @@ def encode_reply(frame: KvReply) -> bytes:
 def decode_reply(fields: FieldReader) -> KvReply:
     reply_id, outcome = fields.number("id", U64), fields.number("outcome", U8)
     if outcome > _LAST_OUTCOME:
-        raise fields.error("outcome", f"{outcome} is not allowed, only 0 to {_LAST_OUTCOME}", back=1)
+        raise fields.error(
+            "outcome", f"{outcome} is not allowed, only 0 to {_LAST_OUTCOME}", back=1
+        )
     return KvReply(reply_id, KvOutcome(outcome), fields.text("text"))

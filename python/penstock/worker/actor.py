@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from penstock.ranks import Line, LocalParts, forget_graph_semaphores
 from penstock.config import shared_memory_directory
 from penstock.core import RankTask
 from penstock.core.answers import Failed, decode_answer, is_failed
+from penstock.ranks import Line, LocalParts, forget_graph_semaphores
 from penstock.worker.loop import MessageChannel, compute
 from penstock.worker.process import LoadedWorker, live, load_rank, open_line, open_rings, prepare
 
@@ -32,7 +32,9 @@ class StageWorker(LoadedWorker, Protocol):
 
 
 class Actor:
-    """Calls come in the order of the methods. `stay` is made beside the others and lasts as the rank does."""
+    """Calls come in the order of the methods. `stay` is made beside the others and lasts as the
+    rank does.
+    """
 
     def __init__(self) -> None:
         self._line: Line | None = None
@@ -85,7 +87,11 @@ class Actor:
 
     def load(self, job: dict[str, Any]) -> bytes:
         """What the executor is told first; plans follow unless it is a failure."""
-        self._task, self._capacity, self._last = RankTask(**job["task"]), job["capacity"], job["last"]
+        self._task, self._capacity, self._last = (
+            RankTask(**job["task"]),
+            job["capacity"],
+            job["last"],
+        )
         worker, answer = prepare(self._task, self.load_rank, self._capacity)
         self._loaded = time.time_ns()
         if worker is not None:
@@ -97,8 +103,8 @@ class Actor:
         return compute(message, self._worker, self._task.rank, self._task.reads, self._capacity)[0]
 
     def stage(self, message: bytes, carried: bytes | None = None) -> bytes:
-        """One node of a compiled graph: takes what the stage before left and gives what it leaves itself, or
-        the answer where it is the last. Failures are handed on as they are.
+        """One node of a compiled graph: takes what the stage before left and gives what it leaves
+        itself, or the answer where it is the last. Failures are handed on as they are.
         """
         if carried is not None:
             if carried[:1] != CARRIED:

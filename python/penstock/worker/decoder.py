@@ -19,22 +19,28 @@ if TYPE_CHECKING:
 def create(
     config: EngineConfig, info: ModelInfo, num_blocks: int, rank: tuple[str, str] | None = None
 ) -> Worker:
-    """Load the weights and reserve the KV blocks; errors name the tensor, the flag or the size at fault.
+    """Load the weights and reserve the KV blocks; errors name the tensor, the flag or the size at
+    fault.
 
-    `rank` is the JSON of a `Shard` and of the `Wiring` to the other ranks; None for a model in one piece.
+    `rank` is the JSON of a `Shard` and of the `Wiring` to the other ranks; None for a model in one
+    piece.
     """
     from penstock._native import Decoder
 
     options = json.dumps(decoder_options(config, num_blocks))
     try:
-        decoder = Decoder(info.spec.to_json(), info.names.to_json(), list(info.paths), options, rank)
+        decoder = Decoder(
+            info.spec.to_json(), info.names.to_json(), list(info.paths), options, rank
+        )
     except ValueError as error:
         raise PenstockError(str(error)) from error
     return Worker(decoder, lambda tiers: mover_options(config, tiers))
 
 
 class Worker:
-    """`options` gives what the mover is told. Without tiers there is no mover, and nothing to call it for."""
+    """`options` gives what the mover is told. Without tiers there is no mover, and nothing to call
+    it for.
+    """
 
     def __init__(self, decoder: Decoder, options: Callable[[OpenTiers], dict[str, object]]) -> None:
         self._decoder = decoder

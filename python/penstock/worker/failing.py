@@ -10,7 +10,9 @@ from penstock.core.answers import Failed
 
 
 def failure(rank: int, step: int, error: Exception) -> Failed:
-    """`step` is 0 where the error is not a plan's. The rank can go on only where the plan was wrong."""
+    """`step` is 0 where the error is not a plan's. The rank can go on only where the plan was
+    wrong.
+    """
     known = isinstance(error, PenstockError)
     return Failed(
         rank=rank,

@@ -53,8 +53,9 @@ class Ticket(Protocol):
 
 class Worker(Mover, Protocol):
     def submit(self, plan: StepPlan) -> Ticket:
-        """ValueError, here or from the ticket, for a plan that cannot be computed; after any other error the
-        worker is unusable, ConnectionError where that is because another rank was lost."""
+        """ValueError, here or from the ticket, for a plan that cannot be computed; after any other
+        error the worker is unusable, ConnectionError where that is because another rank was lost.
+        """
 
 
 def serve(channel: Channel, worker: Worker, rank: int, reads: bool) -> bool:
@@ -75,7 +76,9 @@ def serve(channel: Channel, worker: Worker, rank: int, reads: bool) -> bool:
     return True
 
 
-def compute(message: bytes, worker: Worker, rank: int, reads: bool, capacity: int) -> tuple[bytes, bool]:
+def compute(
+    message: bytes, worker: Worker, rank: int, reads: bool, capacity: int
+) -> tuple[bytes, bool]:
     """The answer to one plan, and whether the worker is still usable."""
     step = 0
     try:

@@ -1,5 +1,5 @@
-"""Transfers in a rank that is not in the engine's process: begun while a step is computed, answered as they
-end.
+"""Transfers in a rank that is not in the engine's process: begun while a step is computed, answered
+as they end.
 
 Only where there are tiers: without them no plan takes the way over another thread.
 """
@@ -54,7 +54,9 @@ class Mover(Protocol):
 
 
 def open_tiers(message: bytes, channel: Channel, mover: Mover, rank: int) -> MovingChannel | None:
-    """What to receive from and to answer to from now on; None when the rank cannot go on, and has said so."""
+    """What to receive from and to answer to from now on; None when the rank cannot go on, and has
+    said so.
+    """
     try:
         mover.open_tiers(decode_open(message))
         moving = MovingChannel(channel, mover, rank)
@@ -69,11 +71,11 @@ def open_tiers(message: bytes, channel: Channel, mover: Mover, rank: int) -> Mov
 
 
 class MovingChannel:
-    """`channel` without its transfers. They are begun on a thread of their own, which receives all there is,
-    and answered on another one, between the answers of plans.
+    """`channel` without its transfers. They are begun on a thread of their own, which receives all
+    there is, and answered on another one, between the answers of plans.
 
-    A transfer waits for the plans whose results the engine knew when it asked, because another rank gave
-    them: this one may still hold their blocks. It does not wait for those under way since.
+    A transfer waits for the plans whose results the engine knew when it asked, because another rank
+    gave them: this one may still hold their blocks. It does not wait for those under way since.
     """
 
     def __init__(self, channel: Channel, mover: Mover, rank: int) -> None:

@@ -1,7 +1,7 @@
 """One rank as a process: `python -P -m penstock.worker`, started by the executors `mp` and `nodes`.
 
-Its standard input is a pipe that the executor holds open: first comes a line with its job, later its end,
-which is the executor's end and so this process's too, however the executor died.
+Its standard input is a pipe that the executor holds open: first comes a line with its job, later
+its end, which is the executor's end and so this process's too, however the executor died.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from penstock.ranks import Line
 from penstock.config import EngineConfig
 from penstock.core import RankTask, WorkerFacts
 from penstock.core.answers import Ready, encode_answer
 from penstock.model import load_model
+from penstock.ranks import Line
 from penstock.worker.decoder import Worker as DecoderWorker
 from penstock.worker.decoder import create
 from penstock.worker.failing import failure
@@ -52,15 +52,20 @@ T = TypeVar("T", bound=LoadedWorker)
 
 
 def main(arguments: Sequence[str] | None = None, load: Load | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m penstock.worker", description="one rank of an engine")
+    parser = argparse.ArgumentParser(
+        prog="python -m penstock.worker", description="one rank of an engine"
+    )
     parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--end-with-starter", action="store_true", help="killed as that thread ends")
+    parser.add_argument(
+        "--end-with-starter", action="store_true", help="killed as that thread ends"
+    )
     parsed = parser.parse_args(arguments)
     rank: int = parsed.rank
     if parsed.end_with_starter:
         # A starter that is gone already shows at the end of standard input.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Ctrl-C and the end of a service reach whole groups of processes; the executor decides when ranks end.
+    # Ctrl-C and the end of a service reach whole groups of processes; the executor decides when
+    # ranks end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     logging.basicConfig(format=f"%(name)s[{rank}]: %(message)s", stream=sys.stderr)
@@ -131,7 +136,9 @@ def open_rings(plans: dict[str, Any], answers: dict[str, Any]) -> MessageChannel
     from penstock._native import RingReader, RingWriter
 
     reader = RingReader(**plans)
-    return MessageChannel(reader, RingWriter(**answers, readers=1, patience=PATIENCE), answers["capacity"])
+    return MessageChannel(
+        reader, RingWriter(**answers, readers=1, patience=PATIENCE), answers["capacity"]
+    )
 
 
 def _line(descriptor: int) -> bytes:
@@ -146,7 +153,9 @@ def _line(descriptor: int) -> bytes:
 
 
 def _end_with(descriptor: int) -> None:
-    """The executor is gone when its end of the pipe is; `os._exit` because other threads may be in a step."""
+    """The executor is gone when its end of the pipe is; `os._exit` because other threads may be in
+    a step.
+    """
     while os.read(descriptor, 1):
         pass
     os._exit(0)

@@ -9,7 +9,9 @@ from penstock.core.transfer import OpenTiers
 
 
 def mover_options(config: EngineConfig, tiers: OpenTiers) -> dict[str, object]:
-    """What `penstock._native.KvMover` reads. Which part of the model is this rank's, the decoder knows."""
+    """What `penstock._native.KvMover` reads. Which part of the model is this rank's, the decoder
+    knows.
+    """
     return {
         "cache": tiers.cache,
         "ram_slots": tiers.ram_slots,

@@ -1,9 +1,10 @@
-"""A server for tests that answers OpenAI's completions at once. Run as a script; standard library only.
+"""A server for tests that answers OpenAI's completions at once. Run as a script; standard library
+only.
 
 usage: fake_server.py PORT [--name NAME] [--tokens N] [--pause S] [--die-after N] [--die]
 
---tokens N: answers have N tokens whatever was asked; --pause S: seconds before each token; --die-after N: the
-process kills itself in the middle of answer N; --die: it ends before it listens.
+--tokens N: answers have N tokens whatever was asked; --pause S: seconds before each token;
+--die-after N: the process kills itself in the middle of answer N; --die: it ends before it listens.
 """
 
 from __future__ import annotations

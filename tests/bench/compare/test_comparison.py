@@ -1,4 +1,6 @@
-"""Comparisons of real processes under a scripted load: turns, states, seeds, failures, and what is left."""
+"""Comparisons of real processes under a scripted load: turns, states, seeds, failures, and what is
+left.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ if not sys.platform.startswith("linux"):
     pytest.skip("process trees are read from /proc", allow_module_level=True)
 
 FAKE = Path(__file__).with_name("fake_server.py")
-WORKLOADS = [Planned(Workload(name), ["serve"], argparse.Namespace(name=name)) for name in ("W1", "W2")]
+WORKLOADS = [
+    Planned(Workload(name), ["serve"], argparse.Namespace(name=name)) for name in ("W1", "W2")
+]
 WARM_UP = argparse.Namespace(name="warm-up")
 RULES = Rules(
     order="interleaved",
@@ -68,7 +72,9 @@ class Stage:
 
     def add(self, name: str, *flags: str) -> None:
         command = [sys.executable, str(FAKE), "{port}", "--name", name, *flags]
-        recipe = Recipe(name=name, command=command, note=f"note of {name}", environment={"COLOUR": name})
+        recipe = Recipe(
+            name=name, command=command, note=f"note of {name}", environment={"COLOUR": name}
+        )
         cpus = sorted(os.sched_getaffinity(0))
         values = Values(free_port(), cpus, "model", Path("peers"), ["penstock"], Path())
         self.contenders.append(Contender(Entry(name, recipe), values, self.directory))
@@ -101,7 +107,11 @@ class Stage:
             "output_throughput": 100.0,
             "generated_texts": ["text"],
             "itls": [[0.12345678]],
-            "penstock": {**tags, "partial": changed["partial"], "failure_examples": ["connect: no"]},
+            "penstock": {
+                **tags,
+                "partial": changed["partial"],
+                "failure_examples": ["connect: no"],
+            },
         }
 
     def run(self, rules: Rules = RULES) -> Path:
@@ -192,7 +202,9 @@ def test_a_server_that_dies_at_the_start_leaves_with_its_last_words(stage: Stage
     results = stage.run()
     assert {server for server, _ in turns(stage)} == {"a"}
     (trouble,) = load_comparison(results)["troubles"]
-    assert "b left the comparison: before it was ready it ended with status 1; the end of" in trouble
+    assert (
+        "b left the comparison: before it was ready it ended with status 1; the end of" in trouble
+    )
     assert "cannot allocate memory" in trouble
 
 
@@ -215,7 +227,9 @@ def test_a_port_that_somebody_holds_is_not_measured(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("order", ["interleaved", "sequential"])
-def test_a_server_that_dies_in_a_run_leaves_and_its_run_does_not_count(stage: Stage, order: str) -> None:
+def test_a_server_that_dies_in_a_run_leaves_and_its_run_does_not_count(
+    stage: Stage, order: str
+) -> None:
     stage.add("a")
     stage.add("b")
 
@@ -286,7 +300,9 @@ def test_an_interrupt_between_runs_ends_everything(stage: Stage) -> None:
         stage.run()
 
 
-def test_the_least_disturbed_of_some_attempts_counts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_disturbed_of_some_attempts_counts(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shares = iter([0.5, 0.2, 0.3, 0.01, 0.4, 0.05, 0.0, 0.1, 0.1, 0.1])
 
     class Scripted:

@@ -91,7 +91,9 @@ def test_what_outlives_its_command_is_ended_too(tmp_path: Path) -> None:
 def test_environment_and_cpus_are_those_of_the_command_only(tmp_path: Path) -> None:
     cpu = min(CPUS)
     script = "import os; print(os.getpid(), os.environ['COLOUR'], *os.sched_getaffinity(0))"
-    tree = ProcessTree([sys.executable, "-c", script], {"COLOUR": "deep blue"}, tmp_path / "log", {cpu})
+    tree = ProcessTree(
+        [sys.executable, "-c", script], {"COLOUR": "deep blue"}, tmp_path / "log", {cpu}
+    )
     tree.root.wait(HANG)
     assert tree.log.read_text().split() == [str(tree.root.pid), "deep", "blue", str(cpu)]
     assert os.sched_getaffinity(0) == CPUS

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 from penstock.bench.compare.lineup import lineup
-from penstock.bench.compare.recipe import BUILT_IN, Values, check_requirements, find_recipe, load_recipe
+from penstock.bench.compare.recipe import (
+    BUILT_IN,
+    Values,
+    check_requirements,
+    find_recipe,
+    load_recipe,
+)
 from penstock.core import InvalidValueError, PenstockError
 
 FULL = """
@@ -52,7 +58,9 @@ def test_placeholders(directory: Path) -> None:
 
 def test_what_is_missing_is_named_with_the_way_to_get_it(directory: Path) -> None:
     recipe = find_recipe("own", directory)
-    with pytest.raises(PenstockError, match=rf"own needs peers/bin/server; run {directory}/install\.sh"):
+    with pytest.raises(
+        PenstockError, match=rf"own needs peers/bin/server; run {directory}/install\.sh"
+    ):
         check_requirements(recipe, values(recipe.here))
 
 

@@ -9,7 +9,9 @@ from penstock.bench.compare.schedule import interleaved, seed_of, sequential
 from penstock.bench.compare.summary import Workload
 from penstock.bench.compare.workloads import Planned
 
-WORKLOADS = [Planned(Workload(name), ["serve"], argparse.Namespace()) for name in ("W1", "W2", "W3")]
+WORKLOADS = [
+    Planned(Workload(name), ["serve"], argparse.Namespace()) for name in ("W1", "W2", "W3")
+]
 SERVERS = ["a", "b", "c"]
 
 
@@ -34,7 +36,10 @@ def test_in_enough_repeats_every_server_is_first_for_every_workload() -> None:
 def test_sequential_finishes_a_server_before_the_next() -> None:
     turns = list(sequential(["a", "b"], WORKLOADS[:2], 2))
     assert [(t.server, t.planned.workload.name, t.repeat) for t in turns] == [
-        (server, name, repeat) for server in ("a", "b") for repeat in (1, 2) for name in ("W1", "W2")
+        (server, name, repeat)
+        for server in ("a", "b")
+        for repeat in (1, 2)
+        for name in ("W1", "W2")
     ]
 
 
@@ -42,7 +47,10 @@ def test_seeds_differ_between_workloads_points_repeats_and_attempts() -> None:
     workloads = [Workload(f"W{n}") for n in range(1, 9)]
     workloads += [Workload("azure", "time_scale", scale) for scale in (0.4, 0.8, 1.6)]
     seeds = [
-        seed_of(0, w, repeat, attempt) for w in workloads for repeat in range(1, 20) for attempt in range(5)
+        seed_of(0, w, repeat, attempt)
+        for w in workloads
+        for repeat in range(1, 20)
+        for attempt in range(5)
     ]
     assert len(set(seeds)) == len(seeds)
     assert seed_of(1, workloads[0], 1, 0) != seeds[0]

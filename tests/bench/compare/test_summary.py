@@ -31,7 +31,13 @@ def result(
         "total_input_tokens": 640,
         "output_throughput": throughput,
         **top,
-        "penstock": {"server": server, "workload": workload, "repeat": repeat, "partial": False, **own},
+        "penstock": {
+            "server": server,
+            "workload": workload,
+            "repeat": repeat,
+            "partial": False,
+            **own,
+        },
     }
 
 
@@ -58,7 +64,9 @@ def test_medians_spreads_and_ratios() -> None:
 def test_partial_runs_are_counted_and_do_not_enter() -> None:
     runs = [
         result("a", 100),
-        result("a", 1, partial=True, failures={"interrupted": 4}, top={"completed": 6, "failed": 4}),
+        result(
+            "a", 1, partial=True, failures={"interrupted": 4}, top={"completed": 6, "failed": 4}
+        ),
     ]
     found = summarise(runs)
     (cell,) = found.row(W1, "output_throughput")
@@ -71,7 +79,13 @@ def test_partial_runs_are_counted_and_do_not_enter() -> None:
 
 def test_failures_early_stops_and_prompt_mismatches_add_up() -> None:
     runs = [
-        result("a", 1, failures={"short": 2, "timeout": 1}, usage={"prompt_mismatch": 3}, top={"failed": 3}),
+        result(
+            "a",
+            1,
+            failures={"short": 2, "timeout": 1},
+            usage={"prompt_mismatch": 3},
+            top={"failed": 3},
+        ),
         result("a", 1, failures={"short": 5}, usage={"prompt_mismatch": 1}, top={"failed": 5}),
     ]
     counts = summarise(runs).counts[W1, "a"]
@@ -103,7 +117,9 @@ def test_zero_latencies_are_absent_and_zero_throughput_is_not() -> None:
 
 
 def test_percentiles_are_those_of_the_files_and_the_median_comes_once() -> None:
-    top = {f"{name}_ttft_ms": 1.0 for name in ("mean", "std", "median", "p99.9", "p50", "p90", "p99")}
+    top = {
+        f"{name}_ttft_ms": 1.0 for name in ("mean", "std", "median", "p99.9", "p50", "p90", "p99")
+    }
     found = summarise([result("a", 1, top=top)])
     labels = [statistic.label for statistic in found.statistics if "ttft" in statistic.key]
     assert labels == ["TTFT median ms", "TTFT P90 ms", "TTFT P99 ms", "TTFT P99.9 ms"]
@@ -133,10 +149,16 @@ def test_an_unknown_baseline_is_named() -> None:
 
 
 def test_order_comes_from_whoever_knows_it() -> None:
-    assert summarise([result("a", 1), result("b", 1)], order=["b", "gone", "a"]).servers == ["b", "a"]
+    assert summarise([result("a", 1), result("b", 1)], order=["b", "gone", "a"]).servers == [
+        "b",
+        "a",
+    ]
 
 
-@given(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=9), st.lists(st.floats(0.001, 1e6), min_size=1))
+@given(
+    st.lists(st.floats(0.001, 1e6), min_size=1, max_size=9),
+    st.lists(st.floats(0.001, 1e6), min_size=1),
+)
 def test_cells_agree_with_numpy(mine: list[float], theirs: list[float]) -> None:
     runs = [*(result("a", value) for value in mine), *(result("b", value) for value in theirs)]
     a, b = summarise(runs).row(W1, "output_throughput")

@@ -32,12 +32,19 @@ def test_names_and_words() -> None:
 
 @pytest.mark.parametrize(
     ("flag", "axis"),
-    [("--time-scale", "time_scale"), ("--request-rate", "rate"), ("--max-concurrency", "concurrency")],
+    [
+        ("--time-scale", "time_scale"),
+        ("--request-rate", "rate"),
+        ("--max-concurrency", "concurrency"),
+    ],
 )
 def test_one_name_with_several_values_is_one_curve(flag: str, axis: str) -> None:
     texts = [f"curve: trace FILE {flag} {value}" for value in (4, 1, 2)]
     found = [planned.workload for planned in plan([*texts, "other: serve"], [], parse)]
-    assert found == [*(Workload("curve", axis, float(value)) for value in (4, 1, 2)), Workload("other")]
+    assert found == [
+        *(Workload("curve", axis, float(value)) for value in (4, 1, 2)),
+        Workload("other"),
+    ]
     assert found[0].label == f"curve {axis} 4"
 
 

@@ -16,7 +16,9 @@ MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content
 
 def written(tmp_path: Path, *lines: object) -> Path:
     path = tmp_path / "prompts.jsonl"
-    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    path.write_text(
+        "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    )
     return path
 
 
@@ -26,9 +28,14 @@ def read(path: Path, chat: bool = False, maker: PlainMaker | None = None, **fiel
 
 
 def test_each_line_says_how_long(tmp_path: Path) -> None:
-    path = written(tmp_path, {"prompt": "a b", "output_tokens": 7}, "", {"prompt": "c", "output_len": 9})
+    path = written(
+        tmp_path, {"prompt": "a b", "output_tokens": 7}, "", {"prompt": "c", "output_len": 9}
+    )
     requests = read(path, output_len=-1)
-    assert [(r.prompt, r.input_tokens, r.output_tokens) for r in requests] == [("a b", 2, 7), ("c", 1, 9)]
+    assert [(r.prompt, r.input_tokens, r.output_tokens) for r in requests] == [
+        ("a b", 2, 7),
+        ("c", 1, 9),
+    ]
 
 
 def test_the_flag_overrides_the_lines(tmp_path: Path) -> None:
@@ -62,14 +69,19 @@ def test_shuffled_by_seed(tmp_path: Path) -> None:
     path = written(tmp_path, *({"prompt": f"p{n}"} for n in range(40)))
 
     def order(seed: int) -> list[object]:
-        return [r.prompt for r in custom_requests(CustomOptions(path), PlainMaker(), seed, chat=False)]
+        return [
+            r.prompt for r in custom_requests(CustomOptions(path), PlainMaker(), seed, chat=False)
+        ]
 
     assert order(1) == order(1) != order(2)
     assert sorted(order(1), key=str) == sorted(f"p{n}" for n in range(40))
 
 
 def test_unknown_lengths_are_zero(tmp_path: Path) -> None:
-    assert read(written(tmp_path, {"prompt": "a"}), maker=PlainMaker(counts=False))[0].input_tokens == 0
+    assert (
+        read(written(tmp_path, {"prompt": "a"}), maker=PlainMaker(counts=False))[0].input_tokens
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +119,9 @@ def test_a_length_of_nothing(tmp_path: Path, length: int) -> None:
 
 
 @given(content=st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_any_bytes_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
     path = tmp_path_factory.mktemp("any") / "prompts.jsonl"
     path.write_bytes(b'{"prompt": "a"}\n' + content)
     refusal = ""

@@ -12,7 +12,9 @@ from tests.fakes.tokenizing import PlainMaker
 
 
 def common(first, second) -> int:
-    return next((n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), len(first))
+    return next(
+        (n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), len(first)
+    )
 
 
 def test_fixed_lengths() -> None:
@@ -88,7 +90,8 @@ def test_normal_lengths() -> None:
     assert statistics.fmean(inputs) == pytest.approx(200, abs=2)
     assert statistics.pstdev(inputs) == pytest.approx(20, rel=0.05)
     assert min(outputs) == 1
-    # Of a normal distribution, 11.2% lie below the mean less 1.2125 deviations (1.5 is rounded to 2).
+    # Of a normal distribution, 11.2% lie below the mean less 1.2125 deviations (1.5 is rounded to
+    # 2).
     assert sum(length == 1 for length in outputs) / 4000 == pytest.approx(0.112, abs=0.02)
 
 
@@ -133,4 +136,6 @@ def test_options_out_of_range_are_named(fields: dict[str, object], named: str) -
 def test_a_prompt_that_could_be_empty(length: int, ratio: float) -> None:
     with pytest.raises(InvalidValueError, match="--random-input-len"):
         random_requests(RandomOptions(1, length, 1, (ratio, 0.0)), PlainMaker(special=2), 0)
-    assert random_requests(RandomOptions(1, length, 1, (ratio, 0.0), prefix_len=1), PlainMaker(special=2), 0)
+    assert random_requests(
+        RandomOptions(1, length, 1, (ratio, 0.0), prefix_len=1), PlainMaker(special=2), 0
+    )

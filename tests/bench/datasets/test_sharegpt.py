@@ -14,7 +14,9 @@ from tests.fakes.tokenizing import PlainMaker
 
 def conversation(prompt: int, answer: int, name: str = "w") -> dict[str, object]:
     turns = [("human", prompt, name), ("gpt", answer, "a")]
-    return {"conversations": [{"from": who, "value": " ".join([word] * n)} for who, n, word in turns]}
+    return {
+        "conversations": [{"from": who, "value": " ".join([word] * n)} for who, n, word in turns]
+    }
 
 
 def written(tmp_path: Path, entries: object) -> Path:
@@ -25,7 +27,10 @@ def written(tmp_path: Path, entries: object) -> Path:
 
 def lengths(path: Path, maker: PlainMaker | None = None, **fields: object) -> list[tuple[int, int]]:
     options = ShareGptOptions(path, **({"oversample": False, "shuffle": False} | fields))
-    return [(r.input_tokens, r.output_tokens) for r in sharegpt_requests(options, maker or PlainMaker(), 0)]
+    return [
+        (r.input_tokens, r.output_tokens)
+        for r in sharegpt_requests(options, maker or PlainMaker(), 0)
+    ]
 
 
 def test_filters(tmp_path: Path) -> None:
@@ -57,7 +62,11 @@ def test_the_first_question_and_its_answer(tmp_path: Path) -> None:
 
 
 def test_entries_without_a_conversation_are_passed_over(tmp_path: Path) -> None:
-    entries = [{"id": "x"}, {"conversations": []}, {"conversations": [{"from": "gpt", "value": "hm"}]}]
+    entries = [
+        {"id": "x"},
+        {"conversations": []},
+        {"conversations": [{"from": "gpt", "value": "hm"}]},
+    ]
     assert lengths(written(tmp_path, [*entries, conversation(5, 5)])) == [(5, 5)]
 
 
@@ -65,7 +74,9 @@ def test_shuffled_by_seed(tmp_path: Path) -> None:
     path = written(tmp_path, [conversation(5 + n, 5) for n in range(50)])
 
     def order(seed: int) -> list[int]:
-        return [r.input_tokens for r in sharegpt_requests(ShareGptOptions(path, 50), PlainMaker(), seed)]
+        return [
+            r.input_tokens for r in sharegpt_requests(ShareGptOptions(path, 50), PlainMaker(), seed)
+        ]
 
     assert order(1) == order(1) != order(2)
     assert sorted(order(1)) == list(range(5, 55))
@@ -116,15 +127,22 @@ def test_a_length_of_nothing(tmp_path: Path) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(["human", "gpt", "w w w w w"]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text()
+    | st.sampled_from(["human", "gpt", "w w w w w"]),
     lambda inner: (
-        st.lists(inner) | st.dictionaries(st.sampled_from(["conversations", "from", "value"]), inner)
+        st.lists(inner)
+        | st.dictionaries(st.sampled_from(["conversations", "from", "value"]), inner)
     ),
 )
 
 
 @given(entries=JSON)
-def test_any_json_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, entries: object) -> None:
+def test_any_json_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, entries: object
+) -> None:
     path = written(tmp_path_factory.mktemp("any"), entries)
     refusal = ""
     try:

@@ -1,4 +1,6 @@
-"""Whatever server it is, it counts what was asked; when that cannot be, the message says what to do."""
+"""Whatever server it is, it counts what was asked; when that cannot be, the message says what to
+do.
+"""
 
 from random import Random
 
@@ -77,7 +79,8 @@ def test_counting_other_text() -> None:
 def test_messages_without_a_template_are_counted_by_parts() -> None:
     maker = make(served(TokenizingServer("llama.cpp"), CHAT))
     assert (
-        maker.count([{"role": "user", "content": "one two"}, {"role": "user", "content": "three"}]) == 3 + 14
+        maker.count([{"role": "user", "content": "one two"}, {"role": "user", "content": "three"}])
+        == 3 + 14
     )
 
 

@@ -40,14 +40,18 @@ def test_thousands_of_words(maker: PromptMaker) -> None:
 def test_equal_ids_are_equal_tokens_and_no_more(maker: PromptMaker, tokenizer: Tokenizer) -> None:
     shared = ids.shared_prefix(maker.vocabulary, 1, 40)
     encoded = [
-        tokenizer.encode(str(maker.prompt(shared + ids.fresh(maker.vocabulary, 1, index, 20))), True)
+        tokenizer.encode(
+            str(maker.prompt(shared + ids.fresh(maker.vocabulary, 1, index, 20))), True
+        )
         for index in range(2)
     ]
     assert encoded[0][:40] == encoded[1][:40]
     assert encoded[0][40] != encoded[1][40]
 
 
-def test_ids_are_the_tokens_of_the_words(model_file: Path, maker: PromptMaker, tokenizer: Tokenizer) -> None:
+def test_ids_are_the_tokens_of_the_words(
+    model_file: Path, maker: PromptMaker, tokenizer: Tokenizer
+) -> None:
     as_ids = make(Served("offline"), tokenizer=str(model_file), as_ids=True)
     chosen = Random(0).choices(as_ids.vocabulary, k=50)
     assert as_ids.prompt(chosen) == chosen

@@ -64,7 +64,9 @@ def load(server: Server, shape: Shape, seed: int, concurrency: int | None = None
     for index in range(shape.requests):
         place = min(range(len(places)), key=places.__getitem__)
         tokens = (
-            shape.input_tokens + draw.randint(-8, 8) if shape.input_tokens > 8 else shape.input_tokens,
+            shape.input_tokens + draw.randint(-8, 8)
+            if shape.input_tokens > 8
+            else shape.input_tokens,
             max(1, round(shape.output_tokens * draw.uniform(0.8, 1.2))),
         )
         request = _request(draw, server, tokens, index, places, place)
@@ -74,12 +76,22 @@ def load(server: Server, shape: Shape, seed: int, concurrency: int | None = None
 
 
 def _request(
-    draw: random.Random, server: Server, tokens: tuple[int, int], index: int, places: list[float], place: int
+    draw: random.Random,
+    server: Server,
+    tokens: tuple[int, int],
+    index: int,
+    places: list[float],
+    place: int,
 ) -> dict[str, Any]:
     company = len(places)
     sent = places[place]
     waiting = sum(abs(other - sent) < 0.05 for other in places)
-    prefill = tokens[0] / server.prefill_rate * (0.5 + 0.5 * waiting) * draw.lognormvariate(0, server.noise)
+    prefill = (
+        tokens[0]
+        / server.prefill_rate
+        * (0.5 + 0.5 * waiting)
+        * draw.lognormvariate(0, server.noise)
+    )
     gap = server.step + server.step_per_request * company
     gaps = [gap * draw.lognormvariate(0, server.noise) for _ in range(tokens[1] - 1)]
     for _ in range(draw.randint(0, min(company, 4))):
@@ -102,7 +114,9 @@ def _request(
     }
 
 
-def result(requests: list[dict[str, Any]], duration: float, concurrency: int | None = None) -> Result:
+def result(
+    requests: list[dict[str, Any]], duration: float, concurrency: int | None = None
+) -> Result:
     """A detailed result file of these requests, all statistics by numpy."""
     good = [request for request in requests if not request["failure"]]
     inputs, outputs = sum(one["input"] for one in good), sum(one["output"] for one in good)
@@ -165,7 +179,9 @@ def samples(good: list[dict[str, Any]]) -> dict[str, list[float]]:
     """The four latencies of successful requests, milliseconds."""
     return {
         "ttft": [1000 * one["ttft"] for one in good],
-        "tpot": [1000 * sum(one["gaps"]) / (one["output"] - 1) for one in good if one["output"] > 1],
+        "tpot": [
+            1000 * sum(one["gaps"]) / (one["output"] - 1) for one in good if one["output"] > 1
+        ],
         "itl": [1000 * gap for one in good for gap in one["gaps"]],
         "e2el": [1000 * (one["ttft"] + sum(one["gaps"])) for one in good],
     }
@@ -175,7 +191,10 @@ def statistics(good: list[dict[str, Any]]) -> Result:
     found: Result = {}
     for name, values in samples(good).items():
         values = values or [0.0]
-        found |= {f"mean_{name}_ms": float(np.mean(values)), f"median_{name}_ms": float(np.median(values))}
+        found |= {
+            f"mean_{name}_ms": float(np.mean(values)),
+            f"median_{name}_ms": float(np.median(values)),
+        }
         found[f"std_{name}_ms"] = float(np.std(values))
         found |= {f"p{rank}_{name}_ms": float(np.percentile(values, rank)) for rank in (50, 90, 99)}
     return found
@@ -198,7 +217,12 @@ def comparison(directory: Path, repeats: int = 3) -> None:
     for shape in SHAPES:
         for repeat in range(repeats):
             for server in SERVERS:
-                tags = {"server": server.name, "workload": shape.name, "repeat": repeat, "command": "compare"}
+                tags = {
+                    "server": server.name,
+                    "workload": shape.name,
+                    "repeat": repeat,
+                    "command": "compare",
+                }
                 found = tagged(load(server, shape, repeat), **tags)
                 write(
                     directory,
@@ -244,7 +268,12 @@ def sweep(directory: Path, servers: tuple[Server, ...] = SERVERS[1:2], repeats: 
             for repeat in range(repeats):
                 sized = Shape(shape.name, 256, 128, concurrency, max(32, 2 * concurrency))
                 found = load(server, sized, repeat, concurrency)
-                tags = {"server": server.name, "workload": shape.name, "repeat": repeat, "command": "sweep"}
+                tags = {
+                    "server": server.name,
+                    "workload": shape.name,
+                    "repeat": repeat,
+                    "command": "sweep",
+                }
                 found = tagged(found, **tags, axis="concurrency", point=concurrency)
                 write(directory, found, f"{server.name}-c{concurrency}-{repeat}".replace(" ", "-"))
 
@@ -255,7 +284,12 @@ def scales(directory: Path) -> None:
         for server in SERVERS[1:3]:
             for repeat in range(3):
                 found = load(server, Shape("azure-conv", 400, 120, round(9 / scale), 120), repeat)
-                tags = {"server": server.name, "workload": "azure-conv", "repeat": repeat, "command": "trace"}
+                tags = {
+                    "server": server.name,
+                    "workload": "azure-conv",
+                    "repeat": repeat,
+                    "command": "trace",
+                }
                 found = tagged(found, **tags, axis="time_scale", point=scale)
                 write(directory, found, f"{server.name}-x{scale}-{repeat}".replace(" ", "-"))
 
@@ -271,7 +305,9 @@ def rounds(directory: Path) -> None:
                 )
             found = load(server, Shape(f"{length} tokens", length, 1, 4, 24), number)
             tags = {"server": server.name, "workload": f"{length} tokens", "command": "rounds"}
-            write(directory, tagged(found, **tags, axis="round", point=number), f"{length}-{number}")
+            write(
+                directory, tagged(found, **tags, axis="round", point=number), f"{length}-{number}"
+            )
 
 
 def vllm(directory: Path, detailed: bool = True) -> None:

@@ -27,7 +27,9 @@ from tests.bench.report.examples import SERVERS, SHAPES
         (b'{"completed": 3, "duration": "long"}', "holds no result"),
     ],
 )
-def test_what_is_no_result_is_named_and_left_out(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_what_is_no_result_is_named_and_left_out(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
     (tmp_path / "odd.json").write_bytes(content)
     examples.write(tmp_path, examples.load(SERVERS[0], SHAPES[4], 0), "good")
     found = read(tmp_path)
@@ -39,7 +41,9 @@ def test_what_is_no_result_is_named_and_left_out(tmp_path: Path, content: bytes,
 
 def test_results_come_in_the_order_of_time(tmp_path: Path) -> None:
     def run(name: str, date: int) -> str:
-        return json.dumps({"duration": 1.0, "completed": 1, "label": name, "date": f"2026010{date}"})
+        return json.dumps(
+            {"duration": 1.0, "completed": 1, "label": name, "date": f"2026010{date}"}
+        )
 
     (tmp_path / "a.json").write_text(run("late", 2))
     (tmp_path / "b.json").write_text(run("early", 1))
@@ -71,7 +75,9 @@ def test_numbers_that_are_none_are_dropped(tmp_path: Path) -> None:
     (tmp_path / "odd.json").write_text(odd)
     (run,) = collect(read(tmp_path)).runs
     assert (run.result["completed"], run.failed, run.repeat) == (0, 0, 0)
-    assert [run.value(key) for key in ("median_ttft_ms", "mean_ttft_ms", "output_throughput")] == [None] * 3
+    assert [run.value(key) for key in ("median_ttft_ms", "mean_ttft_ms", "output_throughput")] == [
+        None
+    ] * 3
     assert run.workload.point is None
     assert run.trips is not None
     assert len(run.trips) == 3
@@ -84,7 +90,9 @@ def test_files_that_were_appended_to_hold_several_results(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["penstock", "vllm"])
-def test_latencies_of_single_requests_give_the_statistics_of_the_file(tmp_path: Path, kind: str) -> None:
+def test_latencies_of_single_requests_give_the_statistics_of_the_file(
+    tmp_path: Path, kind: str
+) -> None:
     if kind == "vllm":
         examples.vllm(tmp_path)
     else:
@@ -135,7 +143,9 @@ def test_partial_runs_count_only_where_there_are_no_others(tmp_path: Path) -> No
     for repeat, (value, partial) in enumerate([(10.0, False), (30.0, False), (1000.0, True)]):
         found = examples.load(SERVERS[0], SHAPES[4], repeat)
         found["output_throughput"] = value
-        examples.write(tmp_path, examples.tagged(found, repeat=repeat, partial=partial), str(repeat))
+        examples.write(
+            tmp_path, examples.tagged(found, repeat=repeat, partial=partial), str(repeat)
+        )
     runs = collect(read(tmp_path)).runs
     whole = spread(runs, "output_throughput")
     assert whole is not None

@@ -11,10 +11,16 @@ pyplot_image = pytest.importorskip(
     "matplotlib.image", reason="matplotlib (the extra `plot`) is not installed"
 )
 
-POINTS = tuple(Point(2.0**i, 100.0 * i, label=str(i), y_range=(90.0 * i, 110.0 * i)) for i in range(1, 7))
+POINTS = tuple(
+    Point(2.0**i, 100.0 * i, label=str(i), y_range=(90.0 * i, 110.0 * i)) for i in range(1, 7)
+)
 CHARTS: list[Chart] = [
-    Plot("curve", "curve $x$ _y_", "c", "d", Axis("x", "ms"), Axis("y"), (Series("_$a$", 0, POINTS),)),
-    Plot("empty", "", "c", "d", Axis("x"), Axis("y"), (Series("a", 1, ()),), notes=("nothing here",)),
+    Plot(
+        "curve", "curve $x$ _y_", "c", "d", Axis("x", "ms"), Axis("y"), (Series("_$a$", 0, POINTS),)
+    ),
+    Plot(
+        "empty", "", "c", "d", Axis("x"), Axis("y"), (Series("a", 1, ()),), notes=("nothing here",)
+    ),
     Plot(
         "odd",
         "t" * 500,
@@ -42,7 +48,9 @@ def test_every_chart_has_its_file(written: tuple[Path, dict[str, str]]) -> None:
 
 
 @pytest.mark.parametrize("key", [chart.key for chart in CHARTS])
-def test_pictures_have_pixels_that_are_not_white(written: tuple[Path, dict[str, str]], key: str) -> None:
+def test_pictures_have_pixels_that_are_not_white(
+    written: tuple[Path, dict[str, str]], key: str
+) -> None:
     directory, names = written
     pixels = pyplot_image.imread(directory / names[key])
     assert min(pixels.shape[:2]) > 200

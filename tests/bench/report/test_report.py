@@ -35,7 +35,9 @@ def table(found: Document, title: str, section: str | None = None) -> Table:
         block
         for one in found.sections
         for block in one.blocks
-        if isinstance(block, Table) and block.title.startswith(title) and section in (None, one.title)
+        if isinstance(block, Table)
+        and block.title.startswith(title)
+        and section in (None, one.title)
     ]
     assert tables, title
     return tables[0]
@@ -61,9 +63,15 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def values(directory: Path, key: str, **tags: object) -> list[float]:
     """A statistic of all files with these tags, read without the code under test."""
-    found: list[dict[str, Any]] = [json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))]
+    found: list[dict[str, Any]] = [
+        json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))
+    ]
     results = [one for one in found if "penstock" in one]
-    return [one[key] for one in results if all(one["penstock"][tag] == value for tag, value in tags.items())]
+    return [
+        one[key]
+        for one in results
+        if all(one["penstock"][tag] == value for tag, value in tags.items())
+    ]
 
 
 class Text(HTMLParser):
@@ -122,13 +130,22 @@ def test_the_table_of_ratios_has_medians_spreads_and_ratios(comparison: Path) ->
 def test_page_and_markdown_say_the_same_numbers(comparison: Path) -> None:
     found = document(comparison)
     median = human(
-        float(np.median(values(comparison, "median_ttft_ms", server="penstock", workload="rag-1024-64")))
+        float(
+            np.median(
+                values(comparison, "median_ttft_ms", server="penstock", workload="rag-1024-64")
+            )
+        )
     )
-    row = next(row for row in table(found, "Against", "rag-1024-64").rows if row[0].text == "penstock")
+    row = next(
+        row for row in table(found, "Against", "rag-1024-64").rows if row[0].text == "penstock"
+    )
     written = Text(page(found)).rows
     expected = [cell.text for cell in row]
     assert median in expected
-    assert any([cell.split()[:1] for cell in one[1:]] == [[text] for text in expected[1:]] for one in written)
+    assert any(
+        [cell.split()[:1] for cell in one[1:]] == [[text] for text in expected[1:]]
+        for one in written
+    )
     lines = [line for line in markdown(found, {}).splitlines() if line.startswith("| penstock |")]
     assert any(all(f"| {text} " in line for text in expected[1:]) for line in lines)
 
@@ -144,8 +161,9 @@ def test_the_headline_names_the_winner_its_ratio_and_the_spread(comparison: Path
     low, high = (mine / base).min(), (mine / base).max()
     assert f"({low:.2f}–{high:.2f} over 3 repeats)" in headline.text
     assert "of openvino" in headline.text
-    assert f"{sum(values(comparison, 'failed', server='openvino', workload='chat-128-128'))} of openvino" in (
-        headline.text
+    assert (
+        f"{sum(values(comparison, 'failed', server='openvino', workload='chat-128-128'))} of openvino"
+        in (headline.text)
     )
 
 
@@ -161,7 +179,9 @@ def test_servers_that_cannot_be_told_apart_have_no_winner(tmp_path: Path) -> Non
     for name in ("a", "b"):
         for repeat in range(3):
             found = examples.load(SERVERS[1], SHAPES[0], repeat)
-            examples.write(tmp_path, examples.tagged(found, server=name, repeat=repeat), f"{name}{repeat}")
+            examples.write(
+                tmp_path, examples.tagged(found, server=name, repeat=repeat), f"{name}{repeat}"
+            )
     (headline,) = document(tmp_path).headlines
     assert headline.figure == "≈"
 
@@ -192,7 +212,8 @@ def test_rounds_compare_the_first_with_the_mean_of_the_others(tmp_path: Path) ->
     rounds = table(document(tmp_path), "Round 1", "1000 tokens")
     assert rounds.title == "Round 1 → mean of rounds 2..5"
     ttft = [
-        values(tmp_path, "mean_ttft_ms", workload="1000 tokens", point=number)[0] for number in range(1, 6)
+        values(tmp_path, "mean_ttft_ms", workload="1000 tokens", point=number)[0]
+        for number in range(1, 6)
     ]
     later = float(np.mean(ttft[1:]))
     cell = rounds.rows[0][1]
@@ -216,7 +237,11 @@ def test_percentiles_are_those_of_the_files(comparison: Path) -> None:
     expected = [
         human(
             float(
-                np.median(values(comparison, f"p{rank}_itl_ms", server="llama.cpp", workload="code-512-256"))
+                np.median(
+                    values(
+                        comparison, f"p{rank}_itl_ms", server="llama.cpp", workload="code-512-256"
+                    )
+                )
             )
         )
         for rank in (50, 90, 99)
@@ -287,8 +312,16 @@ def test_hostile_words_stay_words(tmp_path: Path) -> None:
         }
         found = examples.tagged(found, **tags) | {"failed": 3, "model_id": EVIL, "date": EVIL}
         examples.write(tmp_path, found, f"f{index}")
-    described = {f"{EVIL} 0": {"version": EVIL, "command": [EVIL], "environment": {EVIL: EVIL}, "note": EVIL}}
-    about = {"title": EVIL, "started": EVIL, "command": EVIL, "servers": described, "troubles": [EVIL]}
+    described = {
+        f"{EVIL} 0": {"version": EVIL, "command": [EVIL], "environment": {EVIL: EVIL}, "note": EVIL}
+    }
+    about = {
+        "title": EVIL,
+        "started": EVIL,
+        "command": EVIL,
+        "servers": described,
+        "troubles": [EVIL],
+    }
     (tmp_path / "comparison.json").write_text(json.dumps(about))
     made = document(tmp_path)
     text = page(made)

@@ -13,13 +13,20 @@ from penstock.bench.report.scale import fit
 values = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=20)
 
 
-@given(values, st.sampled_from([Extent.AUTO, Extent.LINEAR, Extent.LOG]), st.booleans(), st.integers(2, 9))
+@given(
+    values,
+    st.sampled_from([Extent.AUTO, Extent.LINEAR, Extent.LOG]),
+    st.booleans(),
+    st.integers(2, 9),
+)
 def test_scales_hold_all_values_and_keep_their_order(
     found: list[float], extent: Extent, zero: bool, ticks: int
 ) -> None:
     scale = fit(Axis("a", extent=extent, zero=zero), found, ticks)
     assert scale.low < scale.high
-    places = [scale.place(value) for value in sorted(value for value in found if not math.isnan(value))]
+    places = [
+        scale.place(value) for value in sorted(value for value in found if not math.isnan(value))
+    ]
     assert all(0 <= place <= 1 for place in places)
     assert places == sorted(places)
     positions = [value for value, _ in scale.ticks]

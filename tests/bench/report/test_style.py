@@ -8,14 +8,17 @@ from penstock.bench.report.ink import STYLES
 from penstock.bench.report.page import style_sheet
 
 LIGHT, DARK = (
-    dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in style_sheet().split("@media", 2)[:2]
+    dict(re.findall(r"--([\w-]+): (#\w{6})", block))
+    for block in style_sheet().split("@media", 2)[:2]
 )
 
 
 def luminance(colour: str) -> float:
     """Relative luminance of WCAG 2."""
     channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    red, green, blue = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    red, green, blue = [
+        c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
+    ]
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 

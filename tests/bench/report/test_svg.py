@@ -36,7 +36,11 @@ series = st.builds(
     light=st.booleans(),
 )
 axes = st.builds(
-    Axis, label=names, unit=st.sampled_from(["", "ms"]), extent=st.sampled_from(Extent), zero=st.booleans()
+    Axis,
+    label=names,
+    unit=st.sampled_from(["", "ms"]),
+    extent=st.sampled_from(Extent),
+    zero=st.booleans(),
 )
 plots = st.builds(
     Plot,
@@ -84,7 +88,9 @@ def test_gantt_charts_of_anything_are_well_formed_and_inside_their_frame(gantt: 
 
 
 def plot(*shown: Series) -> Plot:
-    return Plot("key", "A & B <c>", "short", "what it says", Axis("load"), Axis("time", "ms"), shown)
+    return Plot(
+        "key", "A & B <c>", "short", "what it says", Axis("load"), Axis("time", "ms"), shown
+    )
 
 
 def test_a_drawing_says_in_words_what_it_shows() -> None:
@@ -119,7 +125,9 @@ def test_a_point_without_a_place_breaks_the_line() -> None:
 
 def test_every_label_and_emphasis_is_drawn_once() -> None:
     shown = Series(
-        "s", 0, tuple(Point(i, i * i, label=f"c{i}", emphasis="knee" if i == 3 else "") for i in range(6))
+        "s",
+        0,
+        tuple(Point(i, i * i, label=f"c{i}", emphasis="knee" if i == 3 else "") for i in range(6)),
     )
     form = drawn.drawings(svg.drawing(plot(shown), WIDE))[0]
     texts = [one.text for one in form.iter(f"{drawn.SVG}text")]
@@ -141,7 +149,10 @@ def test_a_simplified_line_stays_close_to_all_its_places() -> None:
     assert (kept[0], kept[-1]) == (line[0], line[-1])
     for (x0, y0), (x1, y1) in pairwise(kept):
         for x, y in line[int(x0) : int(x1)]:
-            assert abs((x1 - x0) * (y - y0) - (x - x0) * (y1 - y0)) / math.hypot(x1 - x0, y1 - y0) < 0.2001
+            assert (
+                abs((x1 - x0) * (y - y0) - (x - x0) * (y1 - y0)) / math.hypot(x1 - x0, y1 - y0)
+                < 0.2001
+            )
 
 
 @pytest.mark.parametrize("places", [[(1.0, 2.0)], [(1.0, 2.0), (1.0, 2.0)]])
@@ -158,8 +169,12 @@ def test_failures_are_marked_and_phases_differ_in_thickness() -> None:
     crosses = [one for one in form if one.get("class") == "gx"]
     assert len(crosses) == 2
     widths = {
-        one.get("class"): one.get("stroke-width") for one in form if one.get("class") in ("gq", "gp", "gd")
+        one.get("class"): one.get("stroke-width")
+        for one in form
+        if one.get("class") in ("gq", "gp", "gd")
     }
     assert len(set(widths.values())) == 3
-    segments = {one.get("class"): one.attrib["d"].count("M") for one in form if one.get("class") in widths}
+    segments = {
+        one.get("class"): one.attrib["d"].count("M") for one in form if one.get("class") in widths
+    }
     assert segments == {"gq": 2, "gp": 2, "gd": 1}

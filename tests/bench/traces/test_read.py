@@ -21,7 +21,9 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("zone", "fraction"), [("", "6805900"), ("+00:00", "680590"), ("Z", "68059")])
+@pytest.mark.parametrize(
+    ("zone", "fraction"), [("", "6805900"), ("+00:00", "680590"), ("Z", "68059")]
+)
 def test_azure_2023_and_2024(tmp_path: Path, zone: str, fraction: str) -> None:
     first = f"2023-11-16 23:59:59.{fraction}{zone},374,44\r\n"
     path = written(tmp_path, f"{AZURE}{first}2023-11-17 00:00:00{zone},396,109\r\n\r\n")
@@ -48,8 +50,20 @@ def test_mooncake(tmp_path: Path) -> None:
 
 def test_bailian_is_in_seconds_and_blocks_of_16(tmp_path: Path) -> None:
     lines = [
-        {"chat_id": 1, "timestamp": 1e-05, "input_length": 20, "output_length": 5, "hash_ids": [1, 2]},
-        {"chat_id": 2, "timestamp": 61.11401, "input_length": 9, "output_length": 5, "type": "text"},
+        {
+            "chat_id": 1,
+            "timestamp": 1e-05,
+            "input_length": 20,
+            "output_length": 5,
+            "hash_ids": [1, 2],
+        },
+        {
+            "chat_id": 2,
+            "timestamp": 61.11401,
+            "input_length": 9,
+            "output_length": 5,
+            "type": "text",
+        },
     ]
     trace = read(written(tmp_path, "\n".join(map(json.dumps, lines))))
     assert trace.format == "bailian"
@@ -96,14 +110,22 @@ def test_the_format_can_be_said(tmp_path: Path) -> None:
         (f"{AZURE}2023-11-16 18:15:46.68,1,99999999999\n", 2, "GeneratedTokens"),
         (f"{BURST}nan,m,1,1,2,l\n", 2, "seconds"),
         (f"{BURST}1,m,1,,2,l\n", 2, "Response tokens"),
-        ('{"timestamp": 1, "input_length": 1, "output_length": 1}\n{"timestamp"\n', 2, "one JSON object"),
+        (
+            '{"timestamp": 1, "input_length": 1, "output_length": 1}\n{"timestamp"\n',
+            2,
+            "one JSON object",
+        ),
         ('{"timestamp": "1x", "input_length": 1, "output_length": 1}\n', 1, "milliseconds"),
         ('{"timestamp": NaN, "input_length": 1, "output_length": 1}\n', 1, "milliseconds"),
         ('{"timestamp": true, "input_length": 1, "output_length": 1}\n', 1, "milliseconds"),
         ('{"timestamp": 1, "output_length": 1}\n', 1, "input_length"),
         ('{"timestamp": 1, "input_length": true, "output_length": 1}\n', 1, "input_length"),
         ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": 3}\n', 1, "hash_ids"),
-        ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}\n', 1, "hash_ids"),
+        (
+            '{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}\n',
+            1,
+            "hash_ids",
+        ),
     ],
 )
 def test_malformed_lines_are_named(tmp_path: Path, text: str, line: int, expected: str) -> None:
@@ -124,7 +146,12 @@ def test_files_without_a_request(tmp_path: Path) -> None:
         read(tmp_path / "binary")
 
 
-HEADS = [AZURE.encode(), BURST.encode(), b'{"timestamp": 1, "input_length": 1, "output_length": 1}\n', b""]
+HEADS = [
+    AZURE.encode(),
+    BURST.encode(),
+    b'{"timestamp": 1, "input_length": 1, "output_length": 1}\n',
+    b"",
+]
 PIECES = st.sampled_from(
     [b",", b"\n", b'"', b"2023-11-16 18:15:46.68", b"7", b"-1", b"{", b"}", b"\x00", b"1e9"]
 )
@@ -146,7 +173,9 @@ def test_any_bytes_are_read_or_refused(
     assert not refusal or str(path) in refusal
 
 
-JSON_VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers())
+JSON_VALUES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers())
+)
 FIELDS = st.sampled_from(["timestamp", "input_length", "output_length", "hash_ids", "chat_id"])
 
 

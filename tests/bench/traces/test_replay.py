@@ -23,7 +23,9 @@ def trace_of(*arrivals: Arrival) -> Trace:
 
 
 def common(first, second) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+    return sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    )
 
 
 SECONDS = trace_of(*(Arrival(float(second), 100 + second, 10) for second in range(10)))
@@ -51,7 +53,10 @@ def test_lengths_are_the_traces(shared: Path) -> None:
     trace = read(shared / "data/traces/azure_llm_2023_conv.csv")
     requests = replay(trace, ReplayOptions(num_prompts=300), PlainMaker(special=1), 0)
     for request, arrival in zip(requests, trace.arrivals, strict=False):
-        assert (request.input_tokens, request.output_tokens) == (arrival.input_tokens, arrival.output_tokens)
+        assert (request.input_tokens, request.output_tokens) == (
+            arrival.input_tokens,
+            arrival.output_tokens,
+        )
         assert len(request.prompt) == arrival.input_tokens - 1
 
 
@@ -131,7 +136,9 @@ def test_a_window_ends_before_its_end() -> None:
     assert len(replay(SECONDS, ReplayOptions(num_prompts=400), MAKER, 0)) == 10
 
 
-@pytest.mark.parametrize("options", [ReplayOptions(start=9.5), ReplayOptions(start=4.2, duration=0.5)])
+@pytest.mark.parametrize(
+    "options", [ReplayOptions(start=9.5), ReplayOptions(start=4.2, duration=0.5)]
+)
 def test_an_empty_window_names_the_span(options: ReplayOptions) -> None:
     with pytest.raises(PenstockError, match=r"a\.jsonl.*spans seconds 0 to 9\.0"):
         replay(SECONDS, options, MAKER, 0)
@@ -161,9 +168,19 @@ def test_what_does_not_fit_is_shortened_or_dropped_and_counted() -> None:
     )
     maker = PlainMaker(special=1, template=4)
     requests = replay(trace, ReplayOptions(max_model_len=600), maker, 0)
-    assert [(r.input_tokens, r.output_tokens) for r in requests] == [(504, 50), (550, 50), (10, 590)]
+    assert [(r.input_tokens, r.output_tokens) for r in requests] == [
+        (504, 50),
+        (550, 50),
+        (10, 590),
+    ]
     assert [len(r.prompt) for r in requests] == [499, 545, 5]
-    assert requests.notes == {"total": 4, "failures": 0, "selected": 4, "shortened": 2, "dropped": 1}
+    assert requests.notes == {
+        "total": 4,
+        "failures": 0,
+        "selected": 4,
+        "shortened": 2,
+        "dropped": 1,
+    }
 
 
 def test_caps() -> None:

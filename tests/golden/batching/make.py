@@ -1,10 +1,11 @@
-"""Writes scheduler.json: what the scheduler did, step for step, with arrivals drawn from fixed seeds.
+"""Writes scheduler.json: what the scheduler did, step for step, with arrivals drawn from fixed
+seeds.
 
     python -m tests.golden.batching.make        (from the root of the repository)
 
-`crates/sim` must do the same. A prompt is a list of runs, each [first id, count] of consecutive ids. A
-step is [tokens computed, running, waiting, blocks used, preemptions, prefix query tokens, prefix hit tokens,
-outputs], an output [id, finish, tokens, cached tokens].
+`crates/sim` must do the same. A prompt is a list of runs, each [first id, count] of consecutive
+ids. A step is [tokens computed, running, waiting, blocks used, preemptions, prefix query tokens,
+prefix hit tokens, outputs], an output [id, finish, tokens, cached tokens].
 """
 
 from __future__ import annotations

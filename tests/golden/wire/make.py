@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the golden frames beside this file from field lists typed after docs/wire.md, with neither codec.
+"""Writes the golden frames beside this file from field lists typed after docs/wire.md, with neither
+codec.
 
 One line of hex for each field, with its name behind `#`. Usage: make.py [DIRECTORY]
 """
@@ -10,7 +11,16 @@ import struct
 import sys
 from pathlib import Path
 
-FORMATS = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i16": "h", "i32": "i", "f32": "f", "f64": "d"}
+FORMATS = {
+    "u8": "B",
+    "u16": "H",
+    "u32": "I",
+    "u64": "Q",
+    "i16": "h",
+    "i32": "i",
+    "f32": "f",
+    "f64": "d",
+}
 
 # (width, name, value). A `str` or `bytes` has its length in front; `raw` has not.
 Field = tuple[str, str, object]
@@ -59,8 +69,8 @@ FATAL: list[Field] = [
     ("str", "message", "tensor blk.3.attn_q.weight ends at byte 77, the file has 64 — truncated")
 ]
 
-# Three outputs: a first token with log-probabilities of itself and of the prompt and with hits in tiers, a
-# stop, a rejection.
+# Three outputs: a first token with log-probabilities of itself and of the prompt and with hits in
+# tiers, a stop, a rejection.
 STEP: list[Field] = [
     ("u64", "step", 4_294_967_301),
     ("u32", "running", 2),

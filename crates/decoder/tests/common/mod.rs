@@ -151,7 +151,8 @@ pub(crate) struct Request {
     pub(crate) logprobs: usize,
 }
 
-/// What it got: sampled tokens, their log-probabilities, and those of the prompt from its second token on.
+/// What it got: sampled tokens, their log-probabilities, and those of the prompt from its second
+/// token on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) tokens: Vec<i32>,
@@ -166,7 +167,8 @@ struct Running {
     answer: Answer,
 }
 
-/// Runs all requests together, admitting one more each step; `chunk` says how many tokens of a prompt a step may take.
+/// Runs all requests together, admitting one more each step; `chunk` says how many tokens of a
+/// prompt a step may take.
 pub(crate) fn run(
     decoder: &impl Compute,
     options: &Options,

@@ -2,9 +2,7 @@ use std::sync::Arc;
 
 use penstock_engine_client::testing::{Action, FakeEngine, Script};
 use penstock_engine_client::{CommandError, Engine, EngineState};
-use penstock_wire::{
-    KvOrder, KvOutcome, KvPrefix, TierKind, TierReport, TierStats, TokenRequest,
-};
+use penstock_wire::{KvOrder, KvOutcome, KvPrefix, TierKind, TierReport, TierStats, TokenRequest};
 
 use crate::common::*;
 

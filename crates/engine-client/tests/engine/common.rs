@@ -3,7 +3,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use penstock_engine_client::testing::{Action, FakeEngine, Script};
-use penstock_engine_client::{Engine, EngineConfig, EngineState, Event, RequestStream, RestartBackoff};
+use penstock_engine_client::{
+    Engine, EngineConfig, EngineState, Event, RequestStream, RestartBackoff,
+};
 use penstock_wire::{Output, TokenRequest};
 
 pub(crate) const QUICK: Duration = Duration::from_millis(1);

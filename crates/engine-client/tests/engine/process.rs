@@ -162,7 +162,8 @@ fn pid_file(front_door: u32) -> PathBuf {
     std::env::temp_dir().join(format!("penstock-engine-client-test-{front_door}.pids"))
 }
 
-/// The front door of the test above: its engine never looks at the socket, so only the kernel can end it.
+/// The front door of the test above: its engine never looks at the socket, so only the kernel can
+/// end it.
 #[tokio::test]
 #[ignore = "is a process that another test starts and kills"]
 async fn front_door_process() {

@@ -71,7 +71,8 @@ fn connect_as_nobody(socket: &Path) -> Option<std::os::unix::net::UnixStream> {
     let connect = move || {
         const NOBODY: libc::c_long = 65534;
         const KEEP: libc::c_long = -1;
-        // SAFETY: the bare system call changes the ids of this thread only, which ends after the connection is made.
+        // SAFETY: the bare system call changes the ids of this thread only, which ends after the
+        // connection is made.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, KEEP, NOBODY, KEEP) };
         (changed == 0).then(|| std::os::unix::net::UnixStream::connect(socket).unwrap())
     };

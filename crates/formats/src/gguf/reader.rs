@@ -2,8 +2,8 @@
 
 use crate::error::Fault;
 
-/// Far above any count in a real header (the largest arrays are vocabularies and merge lists), and low enough that
-/// believing it costs little memory.
+/// Far above any count in a real header (the largest arrays are vocabularies and merge lists), and
+/// low enough that believing it costs little memory.
 const MOST_THINGS: usize = 1 << 24;
 
 pub(super) struct Reader<'a> {

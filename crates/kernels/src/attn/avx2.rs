@@ -1,7 +1,9 @@
-//! Attention kernels on AVX2 with FMA: the loops of `generic`, bit for bit, with 6 to 12 vectors of sums in registers.
+//! Attention kernels on AVX2 with FMA: the loops of `generic`, bit for bit, with 6 to 12 vectors of
+//! sums in registers.
 //!
-//! There is no bf16 arithmetic here: a vector of pairs becomes its first numbers (shifted up) and then its second ones (masked), and the rows'
-//! numbers are widened before, so that each is one broadcast from memory.
+//! There is no bf16 arithmetic here: a vector of pairs becomes its first numbers (shifted up) and
+//! then its second ones (masked), and the rows' numbers are widened before, so that each is one
+//! broadcast from memory.
 
 use std::arch::x86_64::*;
 
@@ -62,11 +64,13 @@ unsafe fn dots<const HALF: bool, const M: usize, const R: usize, const N: usize>
         count: if HALF { dim / 2 } else { dim },
     };
     for (first, runs) in runs.chunks(R).enumerate() {
-        // The last run stands in for missing ones: `out` has room, because a split is a multiple of R runs.
+        // The last run stands in for missing ones: `out` has room, because a split is a multiple of
+        // R runs.
         let keys = |run: usize| runs[run.min(runs.len() - 1)].0.as_ptr();
         let vectors = std::array::from_fn(|n| keys(n / 2).wrapping_add(n % 2 * 32));
         let mut sums = [[_mm256_setzero_ps(); N]; M];
-        // SAFETY: a run has `count` steps of 64 bytes, `items` has M rows of `dim`, `out` has M rows of SPLIT.
+        // SAFETY: a run has `count` steps of 64 bytes, `items` has M rows of `dim`, `out` has M
+        // rows of SPLIT.
         unsafe {
             accumulate::<HALF, M, N>(&mut sums, vectors, items, &step);
             store(&sums, out.add(first * R * RUN), SPLIT);
@@ -130,7 +134,8 @@ unsafe fn weigh_rows<const HALF: bool>(
     }
 }
 
-/// Weighted values of M rows for the dims from `d0` on that N vectors hold; returns how many these are.
+/// Weighted values of M rows for the dims from `d0` on that N vectors hold; returns how many these
+/// are.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(
@@ -147,7 +152,8 @@ unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(
         count: if HALF { RUN / 2 } else { RUN },
     };
     let mut sums = [[_mm256_setzero_ps(); N]; M];
-    // SAFETY: a run has `count` steps of `dim` 4-byte items, `items` M rows with RUN items for each run, `out` M rows of `dim`.
+    // SAFETY: a run has `count` steps of `dim` 4-byte items, `items` M rows with RUN items for each
+    // run, `out` M rows of `dim`.
     unsafe {
         for (r, (_, values)) in runs.iter().enumerate() {
             let values = values.as_ptr().add(d0 * 4);
@@ -159,14 +165,16 @@ unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(
     N * LANES
 }
 
-/// How a kernel walks: bytes from one step's vectors to the next, items from one row to the next, steps.
+/// How a kernel walks: bytes from one step's vectors to the next, items from one row to the next,
+/// steps.
 struct Step {
     vectors: usize,
     rows: usize,
     count: usize,
 }
 
-/// `sums[row][n] += vectors[n] * items[row]`, step by step: a pair of bf16 (the first before the second) or one f32.
+/// `sums[row][n] += vectors[n] * items[row]`, step by step: a pair of bf16 (the first before the
+/// second) or one f32.
 #[inline(always)]
 unsafe fn accumulate<const HALF: bool, const M: usize, const N: usize>(
     sums: &mut Sums<M, N>,

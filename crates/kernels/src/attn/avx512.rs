@@ -11,7 +11,8 @@ use crate::ops::EXP2;
 const WIDTH: usize = 4;
 
 /// # Safety
-/// The CPU has AVX-512 with BF16; `q` and `out` have the shapes of `generic::scores`, every run its full length.
+/// The CPU has AVX-512 with BF16; `q` and `out` have the shapes of `generic::scores`, every run its
+/// full length.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
 pub(super) unsafe fn scores(dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut [f32]) {
     let half = dtype == KvType::Bf16;
@@ -22,7 +23,8 @@ pub(super) unsafe fn scores(dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out
         assert!(runs.iter().all(|(k, _)| k.len() == run_bytes));
         let keys: [*const u8; WIDTH] =
             std::array::from_fn(|i| runs[i.min(runs.len() - 1)].0.as_ptr());
-        // SAFETY: shapes asserted above; `out` has room for WIDTH runs from `first` on because SPLIT is a multiple of WIDTH runs.
+        // SAFETY: shapes asserted above; `out` has room for WIDTH runs from `first` on because
+        // SPLIT is a multiple of WIDTH runs.
         unsafe {
             let out = out.as_mut_ptr().add(first * WIDTH * RUN);
             match (half, q.rows) {
@@ -60,7 +62,8 @@ unsafe fn dots<const HALF: bool, const M: usize>(
 ) {
     let steps = if HALF { q.dim / 2 } else { q.dim };
     let mut sums = [[_mm512_setzero_ps(); WIDTH]; M];
-    // SAFETY: a run has `steps` vectors of 64 bytes, `q` has M rows of `dim`, `out` has M rows of SPLIT.
+    // SAFETY: a run has `steps` vectors of 64 bytes, `q` has M rows of `dim`, `out` has M rows of
+    // SPLIT.
     unsafe {
         for step in 0..steps {
             let k: [__m512; WIDTH] =
@@ -161,7 +164,8 @@ unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(
 ) {
     let steps = if HALF { RUN / 2 } else { RUN };
     let mut acc = [[_mm512_setzero_ps(); N]; M];
-    // SAFETY: a run has `steps` rows of `dim` 4-byte items, `p` has M rows with 16 items for each run, `out` has M rows of `dim`.
+    // SAFETY: a run has `steps` rows of `dim` 4-byte items, `p` has M rows with 16 items for each
+    // run, `out` has M rows of `dim`.
     unsafe {
         for (r, (_, values)) in runs.iter().enumerate() {
             let values = values.as_ptr().add(d0 * 4);

@@ -9,7 +9,8 @@ use crate::Cpu;
 use crate::buffer::{Columns, Shared, SharedColumns};
 use crate::lend::KvClaim;
 
-/// Query rows of a task: rows x heads of the group, enough to reuse keys from the first cache, few enough to balance.
+/// Query rows of a task: rows x heads of the group, enough to reuse keys from the first cache, few
+/// enough to balance.
 const TASK_ROWS: usize = 48;
 /// Chunks of tasks for each thread: within a chunk the next task's keys are fetched ahead.
 const CHUNKS: usize = 8;
@@ -105,7 +106,8 @@ thread_local! {
 }
 
 impl AttentionPlan {
-    /// Plans the batch. When decodes alone leave threads idle, their splits become tasks of their own.
+    /// Plans the batch. When decodes alone leave threads idle, their splits become tasks of their
+    /// own.
     pub fn new(sequences: Vec<Sequence>, shape: HeadShape, threads: usize) -> Self {
         let scarce = sequences.len() * shape.kv_heads() < 4 * threads
             && sequences.iter().all(|s| s.rows.len() == 1);
@@ -149,10 +151,11 @@ impl AttentionPlan {
         }
     }
 
-    /// Attends row i of `q` (heads x head_dim numbers, rows `q_ld` apart, after rotation) to the pool's keys up to its own, which are already
-    /// stored, and writes row i of `out`.
+    /// Attends row i of `q` (heads x head_dim numbers, rows `q_ld` apart, after rotation) to the
+    /// pool's keys up to its own, which are already stored, and writes row i of `out`.
     ///
-    /// `tables` holds block numbers; `window` is the number of tokens a query sees, itself included.
+    /// `tables` holds block numbers; `window` is the number of tokens a query sees, itself
+    /// included.
     #[allow(clippy::too_many_arguments)]
     pub fn run(
         &mut self,
@@ -207,7 +210,8 @@ impl AttentionPlan {
                             }
                             None => None,
                         };
-                        // Prefill reads its keys again and again from the cache; only decodes wait for memory.
+                        // Prefill reads its keys again and again from the cache; only decodes wait
+                        // for memory.
                         let ahead = ahead.filter(|_| task.rows.len() == 1);
                         scratch.attend(&call, &positions, &stretch, ahead.as_ref());
                     }
@@ -225,7 +229,8 @@ impl AttentionPlan {
         self.merge_lone(cpu, kv.layout().dim(), &out);
     }
 
-    /// Merges the splits that ran alone, in ascending order: the arithmetic of a task that did them all.
+    /// Merges the splits that ran alone, in ascending order: the arithmetic of a task that did them
+    /// all.
     fn merge_lone(&self, cpu: &Cpu, dim: usize, out: &SharedColumns<'_>) {
         let mut state = State::default();
         for task in self.tasks.iter().filter(|t| matches!(t.lone, Some((0, _)))) {
@@ -252,7 +257,8 @@ impl AttentionPlan {
     }
 }
 
-/// Copies the task's queries (row by row, the group's heads together) and returns the position of each.
+/// Copies the task's queries (row by row, the group's heads together) and returns the position of
+/// each.
 fn load(
     scratch: &mut Scratch,
     shape: &HeadShape,

@@ -52,7 +52,8 @@ impl Stretch<'_> {
     }
 }
 
-/// The running state of some query rows: maximum, sum and weighted values of the splits merged so far.
+/// The running state of some query rows: maximum, sum and weighted values of the splits merged so
+/// far.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) max: Vec<f32>,
@@ -158,7 +159,8 @@ impl Scratch {
         }
     }
 
-    /// Attends the rows, whose absolute positions are `positions`, to a stretch of keys; meanwhile fetches those of `ahead` from memory.
+    /// Attends the rows, whose absolute positions are `positions`, to a stretch of keys; meanwhile
+    /// fetches those of `ahead` from memory.
     pub(super) fn attend(
         &mut self,
         call: &Call<'_>,

@@ -1,8 +1,10 @@
-//! Tiles on AVX2 with FMA: one panel (two vectors of 8 features) times up to 4 rows in registers, bit for bit the portable twin.
+//! Tiles on AVX2 with FMA: one panel (two vectors of 8 features) times up to 4 rows in registers,
+//! bit for bit the portable twin.
 //!
-//! `vpmaddubsw` sums two products of unsigned and signed bytes into 16 bits and saturates there. Nothing here reaches the limit of 32,767: a
-//! lane sees half the products of a `W4` group, 16 * 15 * 127 = 30,480 at most, and a `W8` weight is taken as magnitude and sign, so that a pair
-//! is at most 2 * 128 * 127 = 32,512.
+//! `vpmaddubsw` sums two products of unsigned and signed bytes into 16 bits and saturates there.
+//! Nothing here reaches the limit of 32,767: a lane sees half the products of a `W4` group, 16 * 15
+//! * 127 = 30,480 at most, and a `W8` weight is taken as magnitude and sign, so that a pair is at
+//! most 2 * 128 * 127 = 32,512.
 
 use std::arch::x86_64::*;
 
@@ -77,7 +79,8 @@ unsafe fn codes<const NIBBLES: bool, const M: usize>(
     };
     let mut sums = [[_mm256_setzero_ps(); 2]; M];
     for g in 0..groups {
-        // SAFETY: a panel has `groups` groups of codes and scales, a row of activations `groups` groups of codes, scales and sums.
+        // SAFETY: a panel has `groups` groups of codes and scales, a row of activations `groups`
+        // groups of codes, scales and sums.
         unsafe {
             let (w, a) = (
                 weights.add(g * group_bytes),

@@ -1,8 +1,10 @@
 //! Integer tiles on AVX-512 VNNI.
 //!
-//! `vpdpbusd` multiplies unsigned with signed bytes: weights are the unsigned side, activations are broadcast as the signed one. A tile keeps
-//! up to 3 rows x 4 panels of integer and of f32 sums in registers. With many rows the nibbles of `W4` are spread into bytes, and its scales into
-//! f32, once for the whole block of panels; with few they are spread on the way. While weights are used, the next ones are fetched from memory.
+//! `vpdpbusd` multiplies unsigned with signed bytes: weights are the unsigned side, activations are
+//! broadcast as the signed one. A tile keeps up to 3 rows x 4 panels of integer and of f32 sums in
+//! registers. With many rows the nibbles of `W4` are spread into bytes, and its scales into f32,
+//! once for the whole block of panels; with few they are spread on the way. While weights are used,
+//! the next ones are fetched from memory.
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -74,7 +76,8 @@ pub(super) unsafe fn w4(tile: &Tile<'_>) {
     }
 }
 
-/// Panels of a block. Few rows only stream the weights from memory, and one stream is fetched better than four.
+/// Panels of a block. Few rows only stream the weights from memory, and one stream is fetched
+/// better than four.
 fn width(tile: &Tile<'_>) -> usize {
     if tile.rows.len() <= ROWS { 1 } else { PANELS }
 }
@@ -121,7 +124,8 @@ unsafe fn spread_block(
             tile.w.panel(block.panel + i),
             &mut codes[i * bytes..(i + 1) * bytes],
         );
-        // SAFETY: the CPU has AVX-512; `to` is twice as long as `from`, and the f32 as many as the f16.
+        // SAFETY: the CPU has AVX-512; `to` is twice as long as `from`, and the f32 as many as the
+        // f16.
         unsafe {
             spread(from, to);
             widen(
@@ -215,7 +219,8 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(
     let (groups, acts) = (tile.w.groups(), tile.acts);
     let ahead = Ahead::new(tile, block, row);
     let mut sums = [[_mm512_setzero_ps(); N]; M];
-    // SAFETY: all offsets stay inside the panels, the activations' rows and their groups, whose shapes `Tile::check` compared.
+    // SAFETY: all offsets stay inside the panels, the activations' rows and their groups, whose
+    // shapes `Tile::check` compared.
     unsafe {
         let act_codes = acts.codes.as_ptr().add(row * acts.k_padded);
         for g in 0..groups {
@@ -320,7 +325,8 @@ unsafe fn scale_and_min<const SOURCE: u8>(block: &Block, at: usize) -> (__m512, 
     }
 }
 
-/// Fetches weights that are wanted in a while into the second cache, a part of them with each row of register tiles.
+/// Fetches weights that are wanted in a while into the second cache, a part of them with each row
+/// of register tiles.
 struct Ahead {
     codes: *const u8,
     scales: *const u8,

@@ -1,4 +1,5 @@
-//! bf16 (`vdpbf16ps`) and f32 tiles on AVX-512: up to 6 rows x 4 panels of sums in registers, inputs in ascending order.
+//! bf16 (`vdpbf16ps`) and f32 tiles on AVX-512: up to 6 rows x 4 panels of sums in registers,
+//! inputs in ascending order.
 
 use std::arch::x86_64::*;
 use std::mem::transmute;
@@ -80,7 +81,8 @@ unsafe fn registers<const HALF: bool, const M: usize, const N: usize>(
     let stride = tile.w.panel(panel).len();
     let steps = if HALF { k / 2 } else { k };
     let mut sums = [[_mm512_setzero_ps(); N]; M];
-    // SAFETY: `steps` vectors of 64 bytes make a panel, panels are `stride` apart, and each activation row has `k` items.
+    // SAFETY: `steps` vectors of 64 bytes make a panel, panels are `stride` apart, and each
+    // activation row has `k` items.
     unsafe {
         for step in 0..steps {
             let mut w = [_mm512_setzero_ps(); N];

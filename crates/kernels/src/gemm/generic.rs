@@ -49,7 +49,8 @@ pub(super) unsafe fn store(tile: &Tile<'_>, panel: usize, row: usize, product: &
 
 #[inline(always)]
 fn dot4(acc: &mut [i32; PANEL], weights: &[u8], acts: &[i8]) {
-    // Products of u8 and i8 fit i16 only singly (255 * 127 * 2 does not), so pairs are summed as i32: nothing saturates.
+    // Products of u8 and i8 fit i16 only singly (255 * 127 * 2 does not), so pairs are summed as
+    // i32: nothing saturates.
     for lane in 0..PANEL {
         for b in 0..4 {
             acc[lane] += i32::from(weights[lane * 4 + b]) * i32::from(acts[b]);

@@ -1,9 +1,10 @@
 //! Matrix multiplication tiles: some rows of activations times some panels of one packed matrix.
 //!
-//! Whatever the tile's shape, one output element is the same sequence of operations: groups of inputs in ascending order, the integer dot
-//! product of a group exactly, then `f += dot * (scale_w * scale_a)` and, for `W4`, `f += min_w * scaled_sum_a`, each a fused multiply-add. So a
-//! row's result does not depend on the rows beside it or on the number of threads, and the integer forms agree bit for bit between
-//! instruction sets.
+//! Whatever the tile's shape, one output element is the same sequence of operations: groups of
+//! inputs in ascending order, the integer dot product of a group exactly, then `f += dot * (scale_w
+//! * scale_a)` and, for `W4`, `f += min_w * scaled_sum_a`, each a fused multiply-add. So a row's
+//! result does not depend on the rows beside it or on the number of threads, and the integer forms
+//! agree bit for bit between instruction sets.
 
 use std::ops::Range;
 
@@ -73,8 +74,8 @@ impl Tile<'_> {
 /// Computes a tile.
 ///
 /// # Safety
-/// `tile.out` is valid for writes of the tile's elements (rows x existing features, distance `ld`), nobody else touches them meanwhile, and
-/// the CPU has `isa`.
+/// `tile.out` is valid for writes of the tile's elements (rows x existing features, distance `ld`),
+/// nobody else touches them meanwhile, and the CPU has `isa`.
 pub(crate) unsafe fn compute(isa: Isa, tile: &Tile<'_>) {
     tile.check();
     // SAFETY: the caller's promises; shapes were checked.

@@ -8,7 +8,8 @@ use penstock_kernels::{
 
 use crate::common::{Rng, bits};
 
-/// Everything about a sequence: projected rows (queries, keys, values side by side) of all its positions.
+/// Everything about a sequence: projected rows (queries, keys, values side by side) of all its
+/// positions.
 pub(crate) struct Text {
     pub(crate) shape: HeadShape,
     pub(crate) rows: Vec<f32>,
@@ -138,7 +139,8 @@ impl Machine {
                 layer,
                 &mut kv,
             );
-            // The second layer must repeat the first: it has tiles of its own, and the plan is used again.
+            // The second layer must repeat the first: it has tiles of its own, and the plan is used
+            // again.
             let mut again = vec![f32::NAN; out.len()];
             plan.run(
                 &self.cpu,

@@ -1,4 +1,5 @@
-//! Paged attention against f64, and the promise that a row's bits depend on its sequence up to itself and on nothing else.
+//! Paged attention against f64, and the promise that a row's bits depend on its sequence up to
+//! itself and on nothing else.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]
@@ -11,7 +12,8 @@ use machine::{Chunk, Machine, Setting, Text, store_only, width};
 use penstock_kernels::{HeadShape, Isa, KvType};
 use proptest::prelude::*;
 
-/// Softmax attention in f64 over keys, values and queries as they are stored, for the rows `from..`.
+/// Softmax attention in f64 over keys, values and queries as they are stored, for the rows
+/// `from..`.
 fn naive(text: &Text, set: Setting, from: usize) -> Vec<f64> {
     let s = &text.shape;
     let stored = |v: f32| {
@@ -52,7 +54,8 @@ fn naive(text: &Text, set: Setting, from: usize) -> Vec<f64> {
 }
 
 fn assert_near(got: &[f32], text: &Text, set: Setting, from: usize) {
-    // Values are in [-2, 2]. Probabilities are rounded to bf16 (8 bits) with bf16 keys; rounding is independent, the sum stays under half of it.
+    // Values are in [-2, 2]. Probabilities are rounded to bf16 (8 bits) with bf16 keys; rounding is
+    // independent, the sum stays under half of it.
     let slack = if set.dtype == KvType::Bf16 {
         2.0 * 2f64.powi(-9)
     } else {
@@ -100,7 +103,8 @@ fn settings() -> impl Strategy<Value = Setting> {
     })
 }
 
-/// The settings on every instruction set; the portable one emulates fused multiply-adds and gets small work only.
+/// The settings on every instruction set; the portable one emulates fused multiply-adds and gets
+/// small work only.
 fn on_each_isa(set: Setting, work: usize) -> impl Iterator<Item = Setting> {
     let isas = isas()
         .into_iter()
@@ -123,7 +127,8 @@ proptest! {
     ) {
         let mut rng = Rng(seed);
         let texts: Vec<Text> = lengths.iter().map(|l| Text::random(&mut rng, shape, l.0)).collect();
-        // The last positions of each text are the batch: decodes and chunks of prefill side by side.
+        // The last positions of each text are the batch: decodes and chunks of prefill side by
+        // side.
         let starts: Vec<usize> = lengths.iter().enumerate().map(|(i, l)| l.0.saturating_sub(if i % 2 == 0 { 1 } else { l.1 })).collect();
         let total = lengths.iter().map(|l| l.0 + 64).sum();
         for set in on_each_isa(set, lengths.iter().map(|l| work(&shape, l.0, l.0)).sum()) {
@@ -163,7 +168,8 @@ proptest! {
     }
 }
 
-/// Long contexts, several splits of 256: decodes whose splits run as tasks of their own, decodes whose splits run in a row, one prefill.
+/// Long contexts, several splits of 256: decodes whose splits run as tasks of their own, decodes
+/// whose splits run in a row, one prefill.
 #[test]
 fn long_contexts_have_the_same_bits_by_every_path() {
     let mut rng = Rng(5);
@@ -250,7 +256,8 @@ fn sequences_do_not_touch_each_other() {
     }
 }
 
-/// A block that held NaN and infinity for its last owner serves the next one as a fresh block would.
+/// A block that held NaN and infinity for its last owner serves the next one as a fresh block
+/// would.
 #[test]
 fn poison_of_an_earlier_owner_is_gone() {
     let mut rng = Rng(7);

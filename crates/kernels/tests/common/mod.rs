@@ -1,4 +1,5 @@
-//! What the kernel tests share: numbers, sources of weights, and the instruction sets of this machine.
+//! What the kernel tests share: numbers, sources of weights, and the instruction sets of this
+//! machine.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use penstock_kernels::{
@@ -95,7 +96,8 @@ pub(crate) fn unpacked(packed: &Packed) -> Vec<f32> {
     weights
 }
 
-/// One row of activations as the multiplication sees it: quantised in groups of 32 to the absolute maximum over 127, or rounded to bf16.
+/// One row of activations as the multiplication sees it: quantised in groups of 32 to the absolute
+/// maximum over 127, or rounded to bf16.
 pub(crate) fn seen(x: &[f32], form: ActForm) -> Vec<f64> {
     match form {
         ActForm::F32 => x.iter().map(|&v| f64::from(v)).collect(),

@@ -1,4 +1,5 @@
-//! What `penstock kv` does to a directory, whoever uses it meanwhile: list, verify, collect garbage.
+//! What `penstock kv` does to a directory, whoever uses it meanwhile: list, verify, collect
+//! garbage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -197,7 +198,8 @@ pub fn verify(path: &Path, put_aside: bool, watch: Watch<'_>) -> Result<Verified
     Ok(found)
 }
 
-/// Removes what `rules` name, and in any case files left behind by writers that died, damaged files, and directories of stores without parts.
+/// Removes what `rules` name, and in any case files left behind by writers that died, damaged
+/// files, and directories of stores without parts.
 ///
 /// # Errors
 /// There is no store, none or several whose name begins as the rules say, or it cannot be read.
@@ -360,7 +362,8 @@ fn the_store(index: &Index, begin: &str) -> Result<usize, StartError> {
     }
 }
 
-/// Removes directories of stores that hold nothing. A writer that is about to use one makes it again.
+/// Removes directories of stores that hold nothing. A writer that is about to use one makes it
+/// again.
 fn remove_empty(directory: &Directory) {
     let state = directory.state();
     let used: BTreeSet<usize> = state.index.chunks().map(|(store, ..)| store).collect();
@@ -383,7 +386,8 @@ fn cannot(act: &str, path: &Path, error: &io::Error) -> StartError {
     StartError(format!("cannot {act} {}: {error}", path.display()))
 }
 
-/// Reads files past the page cache where it can, so that verifying does not push out what engines use.
+/// Reads files past the page cache where it can, so that verifying does not push out what engines
+/// use.
 struct Checker {
     io: Io,
     space: Vec<u8>,

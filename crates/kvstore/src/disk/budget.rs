@@ -7,7 +7,8 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Writes are counted by slots of this length; a slot counts until its last moment is a day old.
 const SLOT: Duration = Duration::from_secs(600);
 
-/// Bytes written in the last 24 hours of this process, and the bound on them. Times are those of any clock that never goes back.
+/// Bytes written in the last 24 hours of this process, and the bound on them. Times are those of
+/// any clock that never goes back.
 pub(crate) struct Budget {
     limit: u64,
     slots: VecDeque<(u64, u64)>,

@@ -1,4 +1,5 @@
-//! The directory as several processes share it: what others did is seen by the times of the shard directories.
+//! The directory as several processes share it: what others did is seen by the times of the shard
+//! directories.
 
 use std::fs;
 use std::io;
@@ -84,7 +85,8 @@ impl Directory {
         lock(&self.state)
     }
 
-    /// Looks at everything for the first time, on a thread of its own, and then at the times of files, by which it ranks them.
+    /// Looks at everything for the first time, on a thread of its own, and then at the times of
+    /// files, by which it ranks them.
     pub(crate) fn scan_in_background(self: &Arc<Self>) -> io::Result<()> {
         let directory = Arc::clone(self);
         std::thread::Builder::new()
@@ -120,7 +122,8 @@ impl Directory {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    /// Looks at what others did, if that has not just been done: looking takes at most 2% of the time. Removes what was left behind.
+    /// Looks at what others did, if that has not just been done: looking takes at most 2% of the
+    /// time. Removes what was left behind.
     pub(crate) fn look_sometimes(&self) {
         let Ok(mut upkeep) = self.upkeep.try_lock() else {
             return;
@@ -132,7 +135,8 @@ impl Directory {
         self.remove_abandoned(ABANDONED);
     }
 
-    /// Reads all shard directories that changed. Chunks that were not known count as used at `found`.
+    /// Reads all shard directories that changed. Chunks that were not known count as used at
+    /// `found`.
     pub(crate) fn look(&self, upkeep: &mut Upkeep, found: Option<u64>) -> io::Result<()> {
         let begin = Instant::now();
         self.find_stores()?;
@@ -167,7 +171,8 @@ impl Directory {
         shard.join(layout::file_name(key))
     }
 
-    /// Removes a chunk's files and forgets it; the bytes that came free. What cannot be removed stays known.
+    /// Removes a chunk's files and forgets it; the bytes that came free. What cannot be removed
+    /// stays known.
     pub(crate) fn remove_chunk(&self, store: usize, digest: &Digest) -> io::Result<u64> {
         let (chunk, name) = {
             let mut state = self.state();
@@ -260,7 +265,8 @@ impl Directory {
         }
     }
 
-    /// Ranks what is not ranked yet, by the times of its files. Others are not kept from the state for long.
+    /// Ranks what is not ranked yet, by the times of its files. Others are not kept from the state
+    /// for long.
     pub(crate) fn rank_all(&self) {
         if self.state().is_ranked() {
             return;
@@ -333,7 +339,8 @@ impl Directory {
     }
 }
 
-/// What is behind a lock; a thread that panicked while it held one has left counts at worst, which the next look corrects.
+/// What is behind a lock; a thread that panicked while it held one has left counts at worst, which
+/// the next look corrects.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

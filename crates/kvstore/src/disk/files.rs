@@ -14,15 +14,16 @@ use crate::format::{Header, HeaderPage};
 use crate::key::PartKey;
 use crate::tier::{About, TierError};
 
-/// The time of a file is renewed on use when it is older: the order of use is known to the minute, and reading seldom writes.
+/// The time of a file is renewed on use when it is older: the order of use is known to the minute,
+/// and reading seldom writes.
 const RENEWED: Duration = Duration::from_secs(60);
 
 /// Writes a whole new file; the page of its header is made of the payload's CRC-64.
 pub(super) type Fill<'a> = &'a dyn Fn(&File, &dyn Fn(u64) -> HeaderPage) -> Result<(), Error>;
 
 impl Disk {
-    /// Opens the file of `bytes` bytes and verifies what `take` read of it: the page of its header, and the CRC-64 of its payload. What the header
-    /// says about the chunk.
+    /// Opens the file of `bytes` bytes and verifies what `take` read of it: the page of its header,
+    /// and the CRC-64 of its payload. What the header says about the chunk.
     pub(super) fn read(
         &self,
         key: &PartKey,
@@ -120,7 +121,8 @@ impl Disk {
     }
 }
 
-/// Marks a file as used now. Whoever may not (another user's file) leaves it as it is: then it only looks older than it is.
+/// Marks a file as used now. Whoever may not (another user's file) leaves it as it is: then it only
+/// looks older than it is.
 fn renew(file: &File) {
     let at = |nanoseconds| Timespec {
         tv_sec: 0,

@@ -1,4 +1,5 @@
-//! `identity.json` beside a store's parts: what the store is, for people and for those who need its geometry.
+//! `identity.json` beside a store's parts: what the store is, for people and for those who need its
+//! geometry.
 
 use std::fs;
 use std::io;
@@ -17,7 +18,8 @@ struct IdentityFile {
     identity: StoreIdentity,
 }
 
-/// Writes the identity file of `store` if it is not there or says something else; `temporary` is a name for it until it is whole.
+/// Writes the identity file of `store` if it is not there or says something else; `temporary` is a
+/// name for it until it is whole.
 pub(crate) fn ensure(store: &Path, temporary: &Path, identity: &StoreIdentity) -> io::Result<()> {
     if read(store).as_ref() == Some(identity) {
         return Ok(());

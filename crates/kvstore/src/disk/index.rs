@@ -225,8 +225,8 @@ impl Index {
         }
     }
 
-    /// Takes over what a shard directory held. `found` is the last use of chunks that were not known. Returns the chunks that came and those that
-    /// are gone.
+    /// Takes over what a shard directory held. `found` is the last use of chunks that were not
+    /// known. Returns the chunks that came and those that are gone.
     pub(crate) fn apply(
         &mut self,
         at: (usize, usize),
@@ -250,7 +250,8 @@ impl Index {
                 .and_then(|(stamp, asked)| shard.vouched(stamp, asked));
             shard.chunks = chunks;
         } else {
-            // This process stored or removed something meanwhile: what was listed is only added, and listed again next time.
+            // This process stored or removed something meanwhile: what was listed is only added,
+            // and listed again next time.
             shard.stamp = None;
             for (digest, chunk) in chunks {
                 shard.chunks.entry(digest).or_insert(chunk);
@@ -309,8 +310,8 @@ impl Before {
 }
 
 impl Shard {
-    /// The directory's time as of `asked`, if a later change would show in it. That is so when it has been the same for a tick, by our own clock: a
-    /// file server's may be ahead or behind.
+    /// The directory's time as of `asked`, if a later change would show in it. That is so when it
+    /// has been the same for a tick, by our own clock: a file server's may be ahead or behind.
     fn vouched(&mut self, stamp: Stamp, asked: Instant) -> Option<Stamp> {
         match self.seen {
             Some((seen, since)) if seen == stamp => {

@@ -1,4 +1,5 @@
-//! Bytes between files and the caller's memory: buffered or direct, in pieces that are summed while they are in the CPU's cache.
+//! Bytes between files and the caller's memory: buffered or direct, in pieces that are summed while
+//! they are in the CPU's cache.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -12,9 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::{Checksum, HEADER_BYTES, HeaderPage};
 
-/// Bytes that are read and then summed at once: stays in the second-level cache, and is long enough for a disk.
+/// Bytes that are read and then summed at once: stays in the second-level cache, and is long enough
+/// for a disk.
 const PIECE: usize = 512 << 10;
-/// What direct I/O asks of addresses and lengths on every disk with 512-byte sectors; where it asks for more, it says EINVAL and we read buffered.
+/// What direct I/O asks of addresses and lengths on every disk with 512-byte sectors; where it asks
+/// for more, it says EINVAL and we read buffered.
 const SECTOR: usize = 512;
 
 /// Whether files are read and written past the page cache.
@@ -56,7 +59,8 @@ impl Io {
         }
     }
 
-    /// Reads the page of the header and then `into`, one slice after another; returns the page and the CRC-64 of what is in `into`.
+    /// Reads the page of the header and then `into`, one slice after another; returns the page and
+    /// the CRC-64 of what is in `into`.
     ///
     /// # Errors
     /// `UnexpectedEof` when the file ends before.
@@ -85,8 +89,9 @@ impl Io {
         }
     }
 
-    /// Fills a new file: `from` after the page of the header, which `header` makes of the payload's CRC-64 and which is written last.
-    /// The file has its final length from the start, so that others count what is being written.
+    /// Fills a new file: `from` after the page of the header, which `header` makes of the payload's
+    /// CRC-64 and which is written last. The file has its final length from the start, so that
+    /// others count what is being written.
     ///
     /// # Errors
     /// Those of the file system.
@@ -141,12 +146,14 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(path, flags, mode)?))
 }
 
-/// Closes a file that was written. A network file system may say only now that the bytes did not arrive; dropping the file would lose that.
+/// Closes a file that was written. A network file system may say only now that the bytes did not
+/// arrive; dropping the file would lose that.
 ///
 /// # Errors
 /// Those of the file system.
 pub(crate) fn close(file: File) -> io::Result<()> {
-    // SAFETY: the descriptor is ours alone (`into_raw_fd` gave it up), open, and not used after this.
+    // SAFETY: the descriptor is ours alone (`into_raw_fd` gave it up), open, and not used after
+    // this.
     Ok(unsafe { rustix::io::try_close(file.into_raw_fd()) }?)
 }
 
@@ -272,17 +279,20 @@ fn write_all(file: &File, mut slices: &mut [IoSlice<'_>], mut at: u64) -> io::Re
     Ok(())
 }
 
-/// Whether a file is in the page cache, by some of its pages from the first to the last (what is not there after all, readahead fetches).
+/// Whether a file is in the page cache, by some of its pages from the first to the last (what is
+/// not there after all, readahead fetches).
 ///
-/// `mincore` and not `preadv2(RWF_NOWAIT)`: that one starts readahead where it finds nothing, so a file that was asked about looks cached to the
-/// next who asks. Of some pages and not of all, because it looks each of them up: 0.1 ms for a file of 2 MB.
+/// `mincore` and not `preadv2(RWF_NOWAIT)`: that one starts readahead where it finds nothing, so a
+/// file that was asked about looks cached to the next who asks. Of some pages and not of all,
+/// because it looks each of them up: 0.1 ms for a file of 2 MB.
 fn is_cached(file: &File, payload: usize) -> bool {
     const SAMPLES: usize = 8;
     let bytes = HEADER_BYTES + payload;
     let page = rustix::param::page_size();
     let last = bytes.div_ceil(page) - 1;
-    // SAFETY: a new mapping at an address of the kernel's choice; nothing reads it, so a file that shrinks meanwhile cannot fault us. Every page
-    // asked about lies in it, and one page takes one byte of answer. It is unmapped before anything else happens.
+    // SAFETY: a new mapping at an address of the kernel's choice; nothing reads it, so a file that
+    // shrinks meanwhile cannot fault us. Every page asked about lies in it, and one page takes one
+    // byte of answer. It is unmapped before anything else happens.
     unsafe {
         let map = libc::mmap(
             std::ptr::null_mut(),

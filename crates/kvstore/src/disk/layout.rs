@@ -92,7 +92,8 @@ pub(crate) fn chunk_bytes(identity: &StoreIdentity, blocks: u16) -> u64 {
     file_bytes(part as u64) * identity.kv_heads as u64
 }
 
-/// Bytes of the file of `key` in the store of `identity`; None when the name cannot belong to it (another store's geometry, or no part at all).
+/// Bytes of the file of `key` in the store of `identity`; None when the name cannot belong to it
+/// (another store's geometry, or no part at all).
 pub(crate) fn part_file_bytes(key: &PartKey, identity: &StoreIdentity) -> Option<u64> {
     let fits = key.blocks > 0
         && usize::from(key.head) < identity.kv_heads

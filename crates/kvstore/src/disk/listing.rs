@@ -14,7 +14,8 @@ use rustix::io::Errno;
 use super::layout::{self, PAGE, TEMPORARY};
 use crate::key::{PartKey, StoreIdentity};
 
-/// Changes of a directory so close to each other may bear the same time: clocks of file systems have ticks.
+/// Changes of a directory so close to each other may bear the same time: clocks of file systems
+/// have ticks.
 const TICK: Duration = Duration::from_millis(20);
 /// The same where times are whole seconds, of some network file systems.
 const COARSE_TICK: Duration = Duration::from_millis(2100);
@@ -61,7 +62,8 @@ pub(crate) struct Temporary {
 /// The contents of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// The directory's time before it was read, and when that was asked; None when there is no directory.
+    /// The directory's time before it was read, and when that was asked; None when there is no
+    /// directory.
     pub(crate) stamp: Option<(Stamp, Instant)>,
     /// Committed parts and the bytes of their files.
     pub(crate) parts: Vec<(PartKey, u64)>,
@@ -80,8 +82,8 @@ pub(crate) fn length_and_time(path: &Path) -> io::Result<Option<(u64, u64)>> {
     Ok(known.map(|stat| (length(&stat), Stamp::modified(&stat).unix_seconds())))
 }
 
-/// Reads a shard directory; one that is not there is empty. Sizes of parts follow from their names and the store's geometry; where that is not
-/// known the files are asked.
+/// Reads a shard directory; one that is not there is empty. Sizes of parts follow from their names
+/// and the store's geometry; where that is not known the files are asked.
 pub(crate) fn list(directory: &Path, identity: Option<&StoreIdentity>) -> io::Result<Listing> {
     let Some(before) = stamp(directory)? else {
         return Ok(Listing::default());

@@ -1,10 +1,12 @@
 //! A directory of parts, on a disk or a share that several replicas mount (docs/kv-format.md).
 //!
-//! A part is one file, named by what it holds, and committed by renaming it: no locks, and a crash at any byte leaves nothing that anybody finds.
-//! Nothing is synced on the way. After a power failure a file may be torn under its final name; its checksum says so when it is read.
+//! A part is one file, named by what it holds, and committed by renaming it: no locks, and a crash
+//! at any byte leaves nothing that anybody finds. Nothing is synced on the way. After a power
+//! failure a file may be torn under its final name; its checksum says so when it is read.
 //!
-//! Downward: `Disk` is the tier; `files` reads and writes parts; `room` keeps the bound; `directory` looks what others did. All that is known is in
-//! `state`: which files there are (`index`) and what their chunks are worth beside each other (`ranking`, by `crate::policy`).
+//! Downward: `Disk` is the tier; `files` reads and writes parts; `room` keeps the bound;
+//! `directory` looks what others did. All that is known is in `state`: which files there are
+//! (`index`) and what their chunks are worth beside each other (`ranking`, by `crate::policy`).
 
 pub mod admin;
 mod budget;
@@ -82,7 +84,8 @@ impl Disk {
     /// Opens a directory; names in it are read meanwhile, on another thread if there are very many.
     ///
     /// # Errors
-    /// The path is missing and cannot be made, no directory, not writable, or full; the limit is less than a chunk. With the remedy.
+    /// The path is missing and cannot be made, no directory, not writable, or full; the limit is
+    /// less than a chunk. With the remedy.
     pub fn open(options: DiskOptions, identity: StoreIdentity) -> Result<Self, StartError> {
         let DiskOptions {
             path, limit_bytes, ..
@@ -171,7 +174,8 @@ impl Disk {
         )))
     }
 
-    /// Writes into room that was reserved; when the file system itself has none, makes it and tries once more.
+    /// Writes into room that was reserved; when the file system itself has none, makes it and tries
+    /// once more.
     fn write_with_room(
         &self,
         key: &PartKey,
@@ -195,8 +199,9 @@ impl Disk {
         })
     }
 
-    /// The chunks that somebody wants who asks for these parts of a prompt: the full ones, and one of the shorter ones at its end, the longest that is
-    /// there. If none is, it will be the longest.
+    /// The chunks that somebody wants who asks for these parts of a prompt: the full ones, and one
+    /// of the shorter ones at its end, the longest that is there. If none is, it will be the
+    /// longest.
     fn wanted(&self, keys: &[PartKey], found: &[bool]) -> Vec<Digest> {
         let mut wanted = Vec::new();
         let mut end: Option<(Digest, bool)> = None;

@@ -1,6 +1,8 @@
-//! Parts whose payload somebody else moves, between files and memory that this process cannot address: an accelerator's.
+//! Parts whose payload somebody else moves, between files and memory that this process cannot
+//! address: an accelerator's.
 //!
-//! Names, headers, room, commit point and quarantine stay the tier's, so its files are the same whoever moved what is in them.
+//! Names, headers, room, commit point and quarantine stay the tier's, so its files are the same
+//! whoever moved what is in them.
 
 use std::fs::File;
 use std::io::Error;
@@ -18,8 +20,8 @@ use crate::tier::{About, TierError};
 pub const PAYLOAD_AT: usize = HEADER_BYTES;
 
 impl Disk {
-    /// `Tier::load` of a part of `bytes` of payload, which `take` reads from `PAYLOAD_AT` of the open file; it returns the CRC-64 of what
-    /// arrived.
+    /// `Tier::load` of a part of `bytes` of payload, which `take` reads from `PAYLOAD_AT` of the
+    /// open file; it returns the CRC-64 of what arrived.
     ///
     /// # Errors
     /// Those of `Tier::load`. What `take` says is `Failed`; that the file ends early, `Damaged`.
@@ -36,8 +38,9 @@ impl Disk {
         })
     }
 
-    /// `Tier::store` of a part of `bytes` of payload, which `give` writes from `PAYLOAD_AT` of the new file; it returns the CRC-64 of what it
-    /// wrote. Called again when the file system was full and room was made.
+    /// `Tier::store` of a part of `bytes` of payload, which `give` writes from `PAYLOAD_AT` of the
+    /// new file; it returns the CRC-64 of what it wrote. Called again when the file system was full
+    /// and room was made.
     ///
     /// # Errors
     /// Those of `Tier::store`.
@@ -55,7 +58,8 @@ impl Disk {
     }
 }
 
-/// Gives the file its length, and room for it: that the file system is full must be known here, because those who write do not say it in numbers.
+/// Gives the file its length, and room for it: that the file system is full must be known here,
+/// because those who write do not say it in numbers.
 fn allot(file: &File, bytes: u64) -> Result<(), Error> {
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
         Err(Errno::OPNOTSUPP) => file.set_len(bytes),

@@ -1,4 +1,5 @@
-//! What chunks are worth beside each other, of all stores of a directory: who is let in, and who leaves.
+//! What chunks are worth beside each other, of all stores of a directory: who is let in, and who
+//! leaves.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -66,7 +67,8 @@ struct Decision {
     admitted: bool,
 }
 
-/// The order in which chunks leave. It knows those of the index, but for those whose times have not been asked for yet.
+/// The order in which chunks leave. It knows those of the index, but for those whose times have not
+/// been asked for yet.
 pub(crate) struct Ranking {
     policy: Policy<Name>,
     /// Bytes that a group may have.
@@ -179,7 +181,8 @@ impl Ranking {
         });
     }
 
-    /// Whether the chunk is worth more than the first that would leave for it: of its group, if that has its quota.
+    /// Whether the chunk is worth more than the first that would leave for it: of its group, if
+    /// that has its quota.
     pub(crate) fn outweighs(&mut self, newcomer: &Newcomer) -> bool {
         let of_group = self.over_quota(newcomer).is_some();
         let item = self.item(newcomer.name, newcomer.bytes, &newcomer.about);

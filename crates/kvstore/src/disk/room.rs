@@ -1,10 +1,12 @@
 //! Room for what is stored next: several writers keep one bound without a lock.
 //!
-//! Each writer counts what it knows and looks at the directory again before it stores more than an eighth of what was free when it looked last. So
-//! the bound holds for up to eight writers at once, but for what each has just begun to write.
+//! Each writer counts what it knows and looks at the directory again before it stores more than an
+//! eighth of what was free when it looked last. So the bound holds for up to eight writers at once,
+//! but for what each has just begun to write.
 //!
-//! Who comes and who leaves is the ranking's decision, made once for all parts of a chunk. Each writer has a ranking of its own; of those who store
-//! parts of the same chunks it has heard the same questions and so mostly the same answer. Where one let a chunk in, the others follow.
+//! Who comes and who leaves is the ranking's decision, made once for all parts of a chunk. Each
+//! writer has a ranking of its own; of those who store parts of the same chunks it has heard the
+//! same questions and so mostly the same answer. Where one let a chunk in, the others follow.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,19 +19,22 @@ use super::state::State;
 use crate::key::PartKey;
 use crate::tier::{About, TierError};
 
-/// Eviction frees this share of the limit more than is needed, so that it does not run for every part.
+/// Eviction frees this share of the limit more than is needed, so that it does not run for every
+/// part.
 const SLACK: u64 = 256;
-/// And room for so many files, which other writers may have begun meanwhile, where the limit is that of many more.
+/// And room for so many files, which other writers may have begun meanwhile, where the limit is
+/// that of many more.
 const SLACK_FILES: u64 = 8;
 const MANY: u64 = 16 * SLACK_FILES;
-/// Chunks for which there is room beyond that where nobody is asked for its worth: more than evictions of two ranks leave by chance, of which one may
-/// know and the other not yet.
+/// Chunks for which there is room beyond that where nobody is asked for its worth: more than
+/// evictions of two ranks leave by chance, of which one may know and the other not yet.
 const ROOMY: u64 = 3;
 /// Share of the free room that one writer uses before it looks at what others did.
 const SHARE: u64 = 8;
 /// How long a store waits for the first look at a large directory.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Times of use that others have refreshed are looked at again so often before the order is taken as it is.
+/// Times of use that others have refreshed are looked at again so often before the order is taken
+/// as it is.
 const ROUNDS: usize = 3;
 
 /// Room that is taken until it is given back or becomes a committed part.
@@ -43,7 +48,8 @@ impl Reservation<'_> {
     pub(crate) fn commit(self, store: usize, key: &PartKey, about: &About) {
         let mut state = self.directory.state();
         state.insert(store, key, self.bytes, unix_now(), about);
-        // Dropping the reservation takes its bytes out of `reserved`; the lock must not be held then.
+        // Dropping the reservation takes its bytes out of `reserved`; the lock must not be held
+        // then.
         drop(state);
     }
 }
@@ -58,7 +64,8 @@ impl Directory {
     /// Takes room for a file of the newcomer, evicting what is worth least.
     ///
     /// # Errors
-    /// `Full` when no room can be made, or the newcomer is worth less than what would have to leave; `Failed` when the directory cannot be read.
+    /// `Full` when no room can be made, or the newcomer is worth less than what would have to
+    /// leave; `Failed` when the directory cannot be read.
     pub(crate) fn reserve(
         &self,
         bytes: u64,
@@ -91,7 +98,8 @@ impl Directory {
         })
     }
 
-    /// Whether a chunk is stored at all is decided when the first of its parts comes, and its group makes room for all of it.
+    /// Whether a chunk is stored at all is decided when the first of its parts comes, and its group
+    /// makes room for all of it.
     fn let_in(&self, newcomer: &Newcomer) -> Result<(), TierError> {
         let decided = self.state().decided(newcomer);
         let admitted = decided.unwrap_or_else(|| self.decide(newcomer));
@@ -138,7 +146,8 @@ impl Directory {
         admitted
     }
 
-    /// Whether somebody else, with other heads, has let the chunk in: half of it would be of no use.
+    /// Whether somebody else, with other heads, has let the chunk in: half of it would be of no
+    /// use.
     fn others_have(&self, newcomer: &Newcomer) -> bool {
         let (store, digest) = (newcomer.name.store as usize, &newcomer.name.digest);
         let looked = self.look_at_shard(store, layout::shard_of(digest), Some(unix_now()));
@@ -160,7 +169,8 @@ impl Directory {
         self.evict(newcomer, None, |state| state.taken() <= goal);
     }
 
-    /// Evicts, of the newcomer's group or of all, until there is enough room or nothing is left that may leave.
+    /// Evicts, of the newcomer's group or of all, until there is enough room or nothing is left
+    /// that may leave.
     fn evict(
         &self,
         newcomer: &Newcomer,

@@ -45,7 +45,8 @@ pub(crate) fn prepare(path: &Path, temporary: &str) -> Result<(), StartError> {
     })
 }
 
-/// Whether at least one chunk of `chunk` bytes fits under the limit and into the file system, of which the tier has `used` bytes already.
+/// Whether at least one chunk of `chunk` bytes fits under the limit and into the file system, of
+/// which the tier has `used` bytes already.
 pub(crate) fn check_room(path: &Path, limit: u64, chunk: u64, used: u64) -> Result<(), StartError> {
     let shown = path.display();
     if limit < chunk {

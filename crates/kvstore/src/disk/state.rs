@@ -1,4 +1,5 @@
-//! What one process knows of a directory: which files there are, and what they are worth beside each other.
+//! What one process knows of a directory: which files there are, and what they are worth beside
+//! each other.
 
 use super::index::{Before, Candidate, Chunk, Index};
 use super::layout;
@@ -94,7 +95,8 @@ impl State {
         self.ask(*store, std::slice::from_ref(digest));
     }
 
-    /// Takes over what a shard directory held. `found` is the last use of chunks that were not known; None where their files are still to be asked.
+    /// Takes over what a shard directory held. `found` is the last use of chunks that were not
+    /// known; None where their files are still to be asked.
     pub(crate) fn apply(
         &mut self,
         at: (usize, usize),
@@ -116,7 +118,8 @@ impl State {
         self.ranking.len() == self.index.len()
     }
 
-    /// Chunks that are not ranked, the one first that was not used for longest. All processes see the same order.
+    /// Chunks that are not ranked, the one first that was not used for longest. All processes see
+    /// the same order.
     pub(crate) fn unranked(&self) -> Vec<Name> {
         let chunks = self.index.chunks();
         let mut waiting: Vec<(u64, Name)> = chunks
@@ -158,7 +161,8 @@ impl State {
         }
     }
 
-    /// Bytes of a known chunk with all its parts, there or not; of those that are there where its store's geometry is not known.
+    /// Bytes of a known chunk with all its parts, there or not; of those that are there where its
+    /// store's geometry is not known.
     fn chunk_bytes(&self, store: usize, digest: &Digest) -> Option<u64> {
         let chunk = self.index.chunk(store, digest)?;
         let identity = self.index.stores()[store].identity.as_ref();

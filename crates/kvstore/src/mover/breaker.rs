@@ -1,7 +1,8 @@
 //! A tier that fails is left alone for a while (Nygard 2007, "Release It!": circuit breaker).
 //!
-//! Closed, everything passes. After some failures in a row, or one stall, it opens: nothing passes for a wait. Then one load or store is let through
-//! as a trial; it closes the breaker, or opens it again for twice the wait. The wait starts anew only after as many good calls in a row as there
+//! Closed, everything passes. After some failures in a row, or one stall, it opens: nothing passes
+//! for a wait. Then one load or store is let through as a trial; it closes the breaker, or opens it
+//! again for twice the wait. The wait starts anew only after as many good calls in a row as there
 //! were failures, so that a tier that works now and then is not hammered.
 
 use std::time::Duration;

@@ -64,7 +64,8 @@ impl Slots {
     }
 }
 
-/// Copies all pairs, on several threads when there is enough of them. A thread that cannot be had leaves its work to the others.
+/// Copies all pairs, on several threads when there is enough of them. A thread that cannot be had
+/// leaves its work to the others.
 fn copy(mut pairs: Vec<Pair<'_>>, threads: usize) {
     let bytes: usize = pairs.iter().map(|(into, _)| into.len()).sum();
     let threads = threads.min(bytes / WORTH_A_THREAD).max(1);

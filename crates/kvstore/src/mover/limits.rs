@@ -20,7 +20,8 @@ pub(crate) struct Limits {
     pub(crate) tick: Duration,
     /// Time between two looks for calls that take too long.
     pub(crate) watch: Duration,
-    /// Threads that copy large transfers of the RAM tier. One reached 21 GB/s where two reached 33, beside nothing else (AMD EPYC, 2 cores).
+    /// Threads that copy large transfers of the RAM tier. One reached 21 GB/s where two reached 33,
+    /// beside nothing else (AMD EPYC, 2 cores).
     pub(crate) copy_threads: usize,
     /// Bytes of a store of the RAM tier after which loads have their turn.
     pub(crate) piece: usize,

@@ -18,7 +18,8 @@ impl Reserved {
         Ok(Self(Arc::new(Region::map(len)?)))
     }
 
-    /// Touches all of it from the first byte to the last, on a thread of its own that gives way to all others and ends with the memory.
+    /// Touches all of it from the first byte to the last, on a thread of its own that gives way to
+    /// all others and ends with the memory.
     pub(crate) fn touch_ahead(&self) {
         let (region, len) = (Arc::downgrade(&self.0), self.0.len());
         let thread = std::thread::Builder::new().name("penstock-kv-fill".into());
@@ -39,7 +40,8 @@ impl Deref for Reserved {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` bytes of the mapping begin at `start`; the system has zeroed them. Only this owner refers to them.
+        // SAFETY: `len` bytes of the mapping begin at `start`; the system has zeroed them. Only
+        // this owner refers to them.
         unsafe { std::slice::from_raw_parts(self.0.start().as_ptr(), self.0.len()) }
     }
 }

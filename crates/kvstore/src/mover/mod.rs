@@ -1,7 +1,9 @@
-//! One rank's mover: carries bytes between blocks of the KV pool and the tiers, while others compute.
+//! One rank's mover: carries bytes between blocks of the KV pool and the tiers, while others
+//! compute.
 //!
-//! `submit` borrows a transfer's blocks and puts it into its tier's queue; the tier's threads do it; `take` hands out the answers. A block is given
-//! back before the answer says so. No tier waits for another, and nobody who submits or takes waits for a tier.
+//! `submit` borrows a transfer's blocks and puts it into its tier's queue; the tier's threads do
+//! it; `take` hands out the answers. A block is given back before the answer says so. No tier waits
+//! for another, and nobody who submits or takes waits for a tier.
 
 mod answers;
 mod breaker;
@@ -304,7 +306,8 @@ impl<P: Pool> Mover<P> {
         serde_json::json!({"ram": self.ram.as_ref().map(|ram| ram.report()), "tiers": named})
     }
 
-    /// Finishes stores and removals, within `limit`; all else is answered as not done. Only a call that hangs keeps its blocks.
+    /// Finishes stores and removals, within `limit`; all else is answered as not done. Only a call
+    /// that hangs keeps its blocks.
     pub fn close(&self, limit: Duration) {
         if self.closed.swap(true, Ordering::Relaxed) {
             return;

@@ -1,7 +1,8 @@
 //! A tier that goes by name: its queue, its threads, its breaker.
 //!
-//! Calls of a tier block, and a tier that is ill may block for ever. A call that takes too long is written off: the breaker opens, another thread
-//! takes the place of the one that hangs, and the transfer keeps its blocks and is answered when the call returns.
+//! Calls of a tier block, and a tier that is ill may block for ever. A call that takes too long is
+//! written off: the breaker opens, another thread takes the place of the one that hangs, and the
+//! transfer keeps its blocks and is answered when the call returns.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -107,7 +108,8 @@ impl<P: Pool> State<P> {
             Ok(_) => &mut 0,
         };
         *error += 1;
-        // Probes are answered from an index and say nothing about the bytes behind it; nor does a store for which there is no room.
+        // Probes are answered from an index and say nothing about the bytes behind it; nor does a
+        // store for which there is no room.
         let moves = matches!(run.kind, WorkKind::Load | WorkKind::Store);
         if moves && !matches!(result, Err(TierError::Full(_))) {
             self.breaker.good(run.trial);
@@ -439,7 +441,8 @@ impl<P: Pool> Named<P> {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The end: answers what still waits. Threads that hang in a call end when it returns, the others at once.
+    /// The end: answers what still waits. Threads that hang in a call end when it returns, the
+    /// others at once.
     pub(crate) fn shut(&self) {
         let mut state = self.lock();
         state.phase = Phase::Closed;

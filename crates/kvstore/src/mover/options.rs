@@ -19,7 +19,8 @@ pub struct Options {
     pub tiers: Vec<TierSpec>,
     /// What decides the bytes of a part.
     pub identity: StoreIdentity,
-    /// This rank's KV heads, counted over the whole model, in the order of their extents in a block.
+    /// This rank's KV heads, counted over the whole model, in the order of their extents in a
+    /// block.
     pub heads: Vec<u16>,
     /// This rank's first layer and the one after its last.
     pub layers: (u16, u16),

@@ -71,7 +71,8 @@ pub(crate) struct Job<P: Pool> {
     pub(crate) reply: Reply,
 }
 
-/// Jobs in the order in which they are begun: probes on a lane of their own; loads before stores and removals, which keep their order.
+/// Jobs in the order in which they are begun: probes on a lane of their own; loads before stores
+/// and removals, which keep their order.
 pub(crate) struct Queue<P: Pool> {
     probes: VecDeque<Job<P>>,
     loads: VecDeque<Job<P>>,
@@ -102,8 +103,9 @@ impl<P: Pool> Queue<P> {
         }
     }
 
-    /// The next job of a lane. At most `stores` stores run at once, so that a load finds a thread; a removal runs beside no store, so that nothing
-    /// it forgets is stored by one that was asked for before.
+    /// The next job of a lane. At most `stores` stores run at once, so that a load finds a thread;
+    /// a removal runs beside no store, so that nothing it forgets is stored by one that was asked
+    /// for before.
     pub(crate) fn next(&mut self, lane: Lane, busy: Busy, stores: usize) -> Option<Job<P>> {
         if lane == Lane::Probe {
             return self.probes.pop_front();

@@ -1,7 +1,8 @@
 //! The RAM tier: copies between blocks of the pool and slots, on a thread of its own.
 //!
-//! Which slot holds what is the engine's business. Loads come before stores, but a load of a slot that a store waits to fill comes after that store:
-//! for each slot, things happen in the order in which they were asked for.
+//! Which slot holds what is the engine's business. Loads come before stores, but a load of a slot
+//! that a store waits to fill comes after that store: for each slot, things happen in the order in
+//! which they were asked for.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

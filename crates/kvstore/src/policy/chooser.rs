@@ -84,7 +84,8 @@ impl Chooser {
         contest.look(&self.sampled, start, self.now, &self.sketch);
     }
 
-    /// Lets the contest keep what of a prefix was computed or is known, by key, size and cost; it continues `parent`.
+    /// Lets the contest keep what of a prefix was computed or is known, by key, size and cost; it
+    /// continues `parent`.
     pub(super) fn contest_keep<K: Key>(
         &mut self,
         parent: Option<K>,

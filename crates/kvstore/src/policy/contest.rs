@@ -1,6 +1,8 @@
-//! Rules tried in miniature: each keeps the keys it would keep, of a sample, and what they save is counted.
+//! Rules tried in miniature: each keeps the keys it would keep, of a sample, and what they save is
+//! counted.
 //!
-//! Spatial sampling by key as in Waldspurger, Saemundsson, Ahmad, Park: "Cache Modeling and Optimization using Miniature Simulations", USENIX ATC
+//! Spatial sampling by key as in Waldspurger, Saemundsson, Ahmad, Park: "Cache Modeling and
+//! Optimization using Miniature Simulations", USENIX ATC
 //! 2017. A sampled prefix is still a prefix: its keys are found up to the first that is missing.
 
 use super::key::{Key, mix};
@@ -53,7 +55,8 @@ impl Ghost {
         }
     }
 
-    /// A prefix is asked for, of which the first `start` keys are known elsewhere; scores what is found of the others.
+    /// A prefix is asked for, of which the first `start` keys are known elsewhere; scores what is
+    /// found of the others.
     fn look(&mut self, chain: &[Step], start: usize, now: f64, sketch: &Sketch) {
         self.score *= DECAY;
         for (at, step) in chain.iter().enumerate() {
@@ -125,7 +128,8 @@ pub(super) struct Contest {
 }
 
 impl Contest {
-    /// `capacity` is that of the sample. The first rule is what others are measured against, and in force until one of them is better.
+    /// `capacity` is that of the sample. The first rule is what others are measured against, and in
+    /// force until one of them is better.
     pub(super) fn new(rules: &[Rule], capacity: f64) -> Self {
         let ghosts = rules
             .iter()

@@ -1,9 +1,11 @@
 //! The share of blocks that would be found at any capacity, measured while running.
 //!
-//! Stack distances (Mattson, Gecsei, Slutz, Traiger, IBM Systems Journal 1970) of a sample of the keys, chosen by their own bits: SHARDS
-//! (Waldspurger, Park, Garthwaite, Ahmad, USENIX FAST 2015), with its correction of the sample's size. The distance of a block is the number of
-//! distinct blocks used since, itself included; an LRU tier of that many slots would have it. Memory is fixed: the sample covers what lies within
-//! [`REACH`] times the capacity, and what was used longer ago counts as never seen.
+//! Stack distances (Mattson, Gecsei, Slutz, Traiger, IBM Systems Journal 1970) of a sample of the
+//! keys, chosen by their own bits: SHARDS (Waldspurger, Park, Garthwaite, Ahmad, USENIX FAST 2015),
+//! with its correction of the sample's size. The distance of a block is the number of distinct
+//! blocks used since, itself included; an LRU tier of that many slots would have it. Memory is
+//! fixed: the sample covers what lies within [`REACH`] times the capacity, and what was used longer
+//! ago counts as never seen.
 
 use super::key::{Key, Named, Table, mix};
 
@@ -66,7 +68,8 @@ impl Curve {
         }
     }
 
-    /// A prefix is asked for, of which the first `start` keys are known elsewhere: they are used, but not counted.
+    /// A prefix is asked for, of which the first `start` keys are known elsewhere: they are used,
+    /// but not counted.
     pub(super) fn look<K: Key>(&mut self, keys: &[K], start: usize) {
         // Distances are those before any of these is used, as a lookup finds them.
         for key in &keys[start..] {
@@ -83,7 +86,8 @@ impl Curve {
         self.forget();
     }
 
-    /// A prefix is there that was computed. What has been looked up was used then; the rest is new, its last key the least recently used of it.
+    /// A prefix is there that was computed. What has been looked up was used then; the rest is new,
+    /// its last key the least recently used of it.
     pub(super) fn keep<K: Key>(&mut self, keys: &[K]) {
         for key in keys.iter().rev() {
             if let Some(word) = self
@@ -95,7 +99,8 @@ impl Curve {
         }
     }
 
-    /// Share of the blocks looked up lately that an LRU tier of so many slots would have had; 0 before the first lookup.
+    /// Share of the blocks looked up lately that an LRU tier of so many slots would have had; 0
+    /// before the first lookup.
     pub(super) fn ratio(&self, slots: f64) -> f64 {
         let place = (slots / self.width()).clamp(0.0, BUCKETS as f64);
         let (whole, part) = (place as usize, place.fract());
@@ -105,7 +110,8 @@ impl Curve {
         if expected < 1.0 || place == 0.0 {
             return 0.0;
         }
-        // What the sample has too much or too little are mostly keys used all the time, with small distances (FAST 2015, section 3.3).
+        // What the sample has too much or too little are mostly keys used all the time, with small
+        // distances (FAST 2015, section 3.3).
         ((hits + expected - self.sampled) / expected).clamp(0.0, 1.0)
     }
 
@@ -124,7 +130,8 @@ impl Curve {
         self.slots * REACH as f64 / BUCKETS as f64
     }
 
-    /// The key's word if it is in the sample. Bits of their own: those of the contest's sample would not be independent of it.
+    /// The key's word if it is in the sample. Bits of their own: those of the contest's sample
+    /// would not be independent of it.
     fn sample<K: Key>(&self, key: &K) -> Option<u64> {
         let [first, second] = key.words();
         let share = mix(second) as f64 / u64::MAX as f64;

@@ -3,8 +3,9 @@
 /// Not in a heap.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
-/// The smallest rank first; equal ranks in the order of their ids, so that the order never depends on history. Where each id is stands in `places`,
-/// which several heaps with disjoint members may share.
+/// The smallest rank first; equal ranks in the order of their ids, so that the order never depends
+/// on history. Where each id is stands in `places`, which several heaps with disjoint members may
+/// share.
 #[derive(Default)]
 pub(super) struct Heap {
     nodes: Vec<(f64, u32)>,

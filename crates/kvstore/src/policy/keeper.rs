@@ -14,13 +14,15 @@ pub struct Item<K> {
     pub parent: Option<K>,
     /// In units of the capacity.
     pub size: u64,
-    /// What recomputing it takes, in microseconds; 0: not known, then it counts as much as others of the size.
+    /// What recomputing it takes, in microseconds; 0: not known, then it counts as much as others
+    /// of the size.
     pub cost_us: f32,
     /// Whose it is, where there are lanes: those that may have to make room for each other.
     pub lane: u32,
 }
 
-/// Chooses for a store that holds the values itself: it says what it holds, and asks what to give up.
+/// Chooses for a store that holds the values itself: it says what it holds, and asks what to give
+/// up.
 ///
 /// Every operation takes O(log n) at most for each key; a hit allocates nothing.
 pub struct Policy<K> {
@@ -30,7 +32,8 @@ pub struct Policy<K> {
 }
 
 impl<K: Key> Policy<K> {
-    /// For a store of `capacity`, in units of the items' sizes, that holds about `entries` of them when full; with an order for each lane if asked.
+    /// For a store of `capacity`, in units of the items' sizes, that holds about `entries` of them
+    /// when full; with an order for each lane if asked.
     pub fn new(choice: RuleChoice, capacity: u64, entries: usize, with_lanes: bool) -> Self {
         Self {
             shelf: Shelf::new(with_lanes),
@@ -59,7 +62,8 @@ impl<K: Key> Policy<K> {
         self.shelf.size_of(lane)
     }
 
-    /// `keys`, each of which continues the one before, were asked for: those up to the first that is not there are used. Returns how many.
+    /// `keys`, each of which continues the one before, were asked for: those up to the first that
+    /// is not there are used. Returns how many.
     pub fn ask(&mut self, keys: &[K]) -> usize {
         self.chooser.tick();
         self.chooser.asked(keys);
@@ -102,7 +106,8 @@ impl<K: Key> Policy<K> {
         self.shelf.unlock(id);
     }
 
-    /// An item was there before anything else was inserted or asked for, used before `later` others of its kind.
+    /// An item was there before anything else was inserted or asked for, used before `later` others
+    /// of its kind.
     pub fn found(&mut self, item: Item<K>, later: usize) {
         let id = self.place(&item);
         self.chooser
@@ -193,7 +198,8 @@ impl<K: Key> Policy<K> {
         id
     }
 
-    /// Whether an entry continues another, over any number of steps; names that somebody made up must not close a circle, of which nothing would leave.
+    /// Whether an entry continues another, over any number of steps; names that somebody made up
+    /// must not close a circle, of which nothing would leave.
     fn continues(&self, id: Id, other: Id) -> bool {
         let mut steps = std::iter::successors(Some(id), |&id| self.shelf.parent(id));
         !self.shelf.is_leaf(other) && steps.any(|step| step == other)
@@ -222,7 +228,8 @@ mod tests {
         }
     }
 
-    /// Share of the accesses found in a store of 1000; what is not found is stored if it is accepted. Key k has the size 1 + k % 5.
+    /// Share of the accesses found in a store of 1000; what is not found is stored if it is
+    /// accepted. Key k has the size 1 + k % 5.
     fn hit_ratio(choice: RuleChoice, keys: impl Iterator<Item = u64>) -> f64 {
         let mut policy = Policy::new(choice, 1000, 333, false);
         let (mut hits, mut all) = (0, 0);

@@ -1,4 +1,5 @@
-//! Names whose bits are as good as random, so that tables, sketches and samples take them as they are.
+//! Names whose bits are as good as random, so that tables, sketches and samples take them as they
+//! are.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -28,7 +29,8 @@ impl Key for u64 {
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a bijection, every bit of the result depends on all bits.
+/// The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a bijection, every bit of the
+/// result depends on all bits.
 pub(super) fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,8 +1,10 @@
 //! The rules that compete, and the rank by which an entry leaves under one.
 //!
-//! The rank is the time until which an entry is worth its room: last use + (value - 1) x the age at which entries leave lately. If the chance of
-//! being used again falls with age as 1/age, an entry of twice the value is worth keeping to twice the age (hyperbolic caching: Blankstein, Sen,
-//! Freedman, USENIX ATC 2017); a rank that is fixed at the last use says that in one heap. Where all values are equal this is LRU.
+//! The rank is the time until which an entry is worth its room: last use + (value - 1) x the age at
+//! which entries leave lately. If the chance of being used again falls with age as 1/age, an entry
+//! of twice the value is worth keeping to twice the age (hyperbolic caching: Blankstein, Sen,
+//! Freedman, USENIX ATC 2017); a rank that is fixed at the last use says that in one heap. Where
+//! all values are equal this is LRU.
 
 use serde::Deserialize;
 
@@ -28,7 +30,8 @@ pub(super) struct Rule {
     pub(super) gated: bool,
     /// How much longer an entry stays that is asked for again and again, in ages of leaving.
     pub(super) loyalty: f64,
-    /// How much longer an entry stays that takes long to recompute: the exponent of its cost in its value.
+    /// How much longer an entry stays that takes long to recompute: the exponent of its cost in its
+    /// value.
     pub(super) cost_weight: f64,
 }
 
@@ -42,8 +45,8 @@ impl RuleChoice {
     }
 }
 
-/// With these, more of the published conversation trace is found than by LRU, and more time saved, at every capacity (benchmarks/kv_eviction.py);
-/// with larger ones less is found again.
+/// With these, more of the published conversation trace is found than by LRU, and more time saved,
+/// at every capacity (benchmarks/kv_eviction.py); with larger ones less is found again.
 const LOYALTY: f64 = 0.5;
 const COST_WEIGHT: f64 = 0.2;
 
@@ -66,10 +69,12 @@ const GATED: Rule = Rule {
 
 /// Share of the latest departure in the mean age of leaving.
 const NEWS: f64 = 0.01;
-/// Bounds of a value by cost: what is a hundred times as costly is not kept a hundred times as long.
+/// Bounds of a value by cost: what is a hundred times as costly is not kept a hundred times as
+/// long.
 const COST_RANGE: (f64, f64) = (0.25, 4.0);
 
-/// Ranks under any rule; what it learns is the age at which entries leave and the mean cost of room.
+/// Ranks under any rule; what it learns is the age at which entries leave and the mean cost of
+/// room.
 #[derive(Default)]
 pub(super) struct Ranker {
     age: f64,
@@ -77,7 +82,8 @@ pub(super) struct Ranker {
 }
 
 impl Ranker {
-    /// What recomputing an entry takes: `cost` unless that is 0, not known; then what others of the size take.
+    /// What recomputing an entry takes: `cost` unless that is 0, not known; then what others of the
+    /// size take.
     pub(super) fn price(&self, cost: f32, size: u64) -> f32 {
         if cost > 0.0 {
             return cost;
@@ -90,7 +96,8 @@ impl Ranker {
         (mean * size as f64) as f32
     }
 
-    /// An entry comes whose room costs so much to fill again (0: not known); returns what that makes it worth.
+    /// An entry comes whose room costs so much to fill again (0: not known); returns what that
+    /// makes it worth.
     pub(super) fn worth(&mut self, rule: Rule, cost: f32, size: u64) -> f32 {
         if cost <= 0.0 {
             return 1.0;

@@ -1,7 +1,9 @@
-//! Entries with their order of leaving: only leaves of the tree of prefixes leave, the lowest rank first.
+//! Entries with their order of leaving: only leaves of the tree of prefixes leave, the lowest rank
+//! first.
 //!
-//! A block is of no use without the blocks before it, so one that others continue is no candidate while they are there; an interior entry is in no
-//! heap at all, and a hit on a prefix of n blocks moves one leaf instead of n entries. Its rank is set anew when it becomes a leaf.
+//! A block is of no use without the blocks before it, so one that others continue is no candidate
+//! while they are there; an interior entry is in no heap at all, and a hit on a prefix of n blocks
+//! moves one leaf instead of n entries. Its rank is set anew when it becomes a leaf.
 
 use super::heap::{Heap, NOWHERE};
 use super::key::{Key, Named, Table};
@@ -113,7 +115,8 @@ impl<K: Key> Shelf<K> {
         self.lanes.get(lane as usize).and_then(Heap::first)
     }
 
-    /// A key that is not there yet, used at `now`; it has one lock. Ids count from 0 and are used again; there are never more than entries at one time.
+    /// A key that is not there yet, used at `now`; it has one lock. Ids count from 0 and are used
+    /// again; there are never more than entries at one time.
     pub(super) fn insert_locked(&mut self, key: K, facts: Facts, now: f64) -> Id {
         let id = self.free.pop().unwrap_or_else(|| self.grow(key));
         let entry = &mut self.entries[id as usize];
@@ -135,7 +138,8 @@ impl<K: Key> Shelf<K> {
         id
     }
 
-    /// Forgets an entry, whatever holds it. What continues it stays, as a root. Returns what it continued, if that is a leaf now: its rank is old.
+    /// Forgets an entry, whatever holds it. What continues it stays, as a root. Returns what it
+    /// continued, if that is a leaf now: its rank is old.
     pub(super) fn remove(&mut self, id: Id) -> Option<Id> {
         let parent = self.parent(id);
         if let Some(parent) = parent {

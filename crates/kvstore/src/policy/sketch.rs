@@ -1,8 +1,10 @@
 //! How often a key was asked for lately, in about 16 bytes for each key that a tier holds.
 //!
-//! A count-min sketch whose counts are halved now and then, as in TinyLFU (Einziger, Friedman, Manes: "TinyLFU: A Highly Efficient Cache Admission
-//! Policy", ACM Transactions on Storage 13, 2017), with counters of 8 bits that keep eighths. Whole counts, halved in the middle of a loop, would rank
-//! the keys of its second half above those of the first; with fractions the difference stays below one request.
+//! A count-min sketch whose counts are halved now and then, as in TinyLFU (Einziger, Friedman,
+//! Manes: "TinyLFU: A Highly Efficient Cache Admission Policy", ACM Transactions on Storage 13,
+//! 2017), with counters of 8 bits that keep eighths. Whole counts, halved in the middle of a loop,
+//! would rank the keys of its second half above those of the first; with fractions the difference
+//! stays below one request.
 
 use super::key::mix;
 
@@ -10,7 +12,8 @@ const ROWS: usize = 4;
 /// Of one request, in a counter.
 const ONE: u64 = 8;
 const MOST: u64 = 0xff;
-/// Counts are halved after this many for each key held: what is asked for less often than that is forgotten.
+/// Counts are halved after this many for each key held: what is asked for less often than that is
+/// forgotten.
 const MEMORY: usize = 10;
 const LOW_SEVEN: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 

@@ -62,7 +62,8 @@ impl Names {
         header.encode()
     }
 
-    /// The payload's checksum by `page`, which must be the header of `key` with `payload_bytes` of payload.
+    /// The payload's checksum by `page`, which must be the header of `key` with `payload_bytes` of
+    /// payload.
     pub(super) fn checksum_of(
         &self,
         page: &[u8],

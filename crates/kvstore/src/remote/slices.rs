@@ -2,7 +2,8 @@
 
 use crate::format::Checksum;
 
-/// The caller's slices, filled front to back; sums what it was given while that is still in the CPU's cache.
+/// The caller's slices, filled front to back; sums what it was given while that is still in the
+/// CPU's cache.
 pub(super) struct Filling<'a, 'b> {
     into: &'a mut [&'b mut [u8]],
     /// The slice being filled, and how much of it is.

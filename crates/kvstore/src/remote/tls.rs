@@ -13,7 +13,8 @@ pub(super) fn unbelieving() -> Result<ClientConfig, String> {
     with_roots(RootCertStore::empty())
 }
 
-/// Believes the authorities in the PEM file `authorities`, else those of the platform. An error says what is wrong and the remedy.
+/// Believes the authorities in the PEM file `authorities`, else those of the platform. An error
+/// says what is wrong and the remedy.
 pub(super) fn client(authorities: Option<&Path>) -> Result<ClientConfig, String> {
     let roots = match authorities {
         Some(path) => from_file(path)?,

@@ -102,7 +102,8 @@ fn stores_until_killed() {
 }
 
 fn disk_usage_without_identity(place: &Place) -> u64 {
-    // Files left behind have their full length but not all of their bytes: count lengths, as the tier does.
+    // Files left behind have their full length but not all of their bytes: count lengths, as the
+    // tier does.
     fn lengths(path: &std::path::Path) -> u64 {
         let entries = std::fs::read_dir(path).unwrap().map(Result::unwrap);
         entries

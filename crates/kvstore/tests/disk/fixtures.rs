@@ -1,4 +1,5 @@
-//! Stores of small parts in directories of their own, and the format written a second time, by the book.
+//! Stores of small parts in directories of their own, and the format written a second time, by the
+//! book.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

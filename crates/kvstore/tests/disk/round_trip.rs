@@ -28,7 +28,8 @@ impl Memory {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Any geometry, any alignment, every way of reading and writing: what comes back is what went in.
+    /// Any geometry, any alignment, every way of reading and writing: what comes back is what went
+    /// in.
     #[test]
     fn any_geometry(
         (layers, first) in (1_usize..6).prop_flat_map(|layers| (Just(layers), 0..layers)),

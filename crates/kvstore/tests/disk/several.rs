@@ -137,8 +137,8 @@ fn four_processes_keep_one_limit() {
         assert!(writer.wait().unwrap().success());
     }
     println!("at most {most} of {LIMIT} bytes in {looks} looks");
-    // Each may have begun a chunk that the others do not see yet; on a machine so busy that a writer stands still between its look and its
-    // store, another one.
+    // Each may have begun a chunk that the others do not see yet; on a machine so busy that a
+    // writer stands still between its look and its store, another one.
     assert!(
         most > LIMIT / 2 && most <= LIMIT + 2 * WRITERS * CHUNK,
         "{most} of {LIMIT}"

@@ -1,4 +1,5 @@
-//! What the tier keeps of workloads that are larger than it, against a plain LRU that is written here.
+//! What the tier keeps of workloads that are larger than it, against a plain LRU that is written
+//! here.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -73,7 +74,8 @@ fn leading(found: &[bool]) -> usize {
     found.iter().take_while(|there| **there).count()
 }
 
-/// One prompt: what is there is loaded, the rest computed and stored. Returns how many chunks were there.
+/// One prompt: what is there is loaded, the rest computed and stored. Returns how many chunks were
+/// there.
 fn serve(disk: &Disk, chunks: &[PartKey], of: Range<u16>) -> usize {
     let there = leading(&ask(disk, chunks, of.clone()));
     for part in chunks[..there]
@@ -86,7 +88,8 @@ fn serve(disk: &Disk, chunks: &[PartKey], of: Range<u16>) -> usize {
     there
 }
 
-/// Least recently used first, by the book: of one prompt the end counts as older than the beginning.
+/// Least recently used first, by the book: of one prompt the end counts as older than the
+/// beginning.
 struct Lru {
     limit: u64,
     heads: u64,
@@ -163,7 +166,8 @@ fn a_loop_over_twice_the_disk_keeps_most_of_what_fits() {
     assert!(disk_usage(&place.root()) <= limit(chunks_there) + 4096);
 }
 
-/// Conversations that grow by a few blocks a turn, 40 at a time in a scrambled order, some of them much longer than others; then never again.
+/// Conversations that grow by a few blocks a turn, 40 at a time in a scrambled order, some of them
+/// much longer than others; then never again.
 fn turns() -> Vec<(u64, u64)> {
     let mut turns = Vec::new();
     let mut word = 88_172_645_463_325_252_u64;
@@ -346,7 +350,8 @@ fn loops_over_twice_the_disk() {
     }
     let ratio = hits as f64 / (12 * LOOP.0 * LOOP.1) as f64;
     eprintln!("an engine of two: {ratio:.3} of chunks found");
-    // Each has counts of its own and they differ in what to keep, so it is less than the half that fits; LRU has nothing.
+    // Each has counts of its own and they differ in what to keep, so it is less than the half that
+    // fits; LRU has nothing.
     assert!(ratio >= 0.1, "{ratio}");
 }
 
@@ -357,7 +362,8 @@ fn what_another_process_wrote_keeps_what_it_knows() {
     let disk = open_limited(place.path(), limit(4));
     keep(&disk, &prompt, 0, 0..HEADS);
     drop(disk);
-    // Loading tells the next process what continues what: the beginning leaves last, though it is as old as the rest.
+    // Loading tells the next process what continues what: the beginning leaves last, though it is
+    // as old as the rest.
     let disk = open_limited(place.path(), limit(4));
     assert_eq!(serve(&disk, &prompt, 0..HEADS), 3);
     let others = chunks(2, 2 * FULL);
@@ -439,7 +445,8 @@ fn a_salt_has_its_quota() {
         10,
         "the oldest of its own left"
     );
-    // Requests without a salt have no quota; those with one keep theirs while the others leave room.
+    // Requests without a salt have no quota; those with one keep theirs while the others leave
+    // room.
     (0..20).for_each(|number| assert_eq!(keep_one(&disk, of_group(0, number)), 0));
     assert_eq!(group_count(&disk, 0, 0..20), 20);
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Remote tiers against real servers: what is kept, what is damaged, what happens when the server goes.
+//! Remote tiers against real servers: what is kept, what is damaged, what happens when the server
+//! goes.
 #![allow(clippy::unwrap_used)]
 
 mod directory;

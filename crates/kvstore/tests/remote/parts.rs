@@ -71,7 +71,8 @@ pub(crate) fn counter(tier: &dyn Tier, name: &str) -> u64 {
         .1
 }
 
-/// What the tier does with a part that somebody damaged: says so, counts it, has it no more, takes it again.
+/// What the tier does with a part that somebody damaged: says so, counts it, has it no more, takes
+/// it again.
 pub(crate) fn assert_damage_is_noticed(
     tier: &dyn Tier,
     key: &PartKey,

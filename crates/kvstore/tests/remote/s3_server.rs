@@ -100,7 +100,8 @@ impl Server {
         .into()
     }
 
-    /// A request without a client in between, for S3 and not signed unless `headers` say otherwise: status and body.
+    /// A request without a client in between, for S3 and not signed unless `headers` say otherwise:
+    /// status and body.
     pub(crate) fn http(
         &self,
         method: &str,
@@ -131,7 +132,8 @@ impl Server {
     }
 }
 
-/// Where `make test-tools` puts it, in the version that is known to check signatures of listings; else from the search path.
+/// Where `make test-tools` puts it, in the version that is known to check signatures of listings;
+/// else from the search path.
 fn program() -> Option<String> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/moto_server");
     [here.display().to_string(), "moto_server".into()]

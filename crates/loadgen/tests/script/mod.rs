@@ -1,5 +1,5 @@
-//! A server that plays a script over memory, under the runtime's virtual clock. The words are those of
-//! `tests/golden/bench/README.md`.
+//! A server that plays a script over memory, under the runtime's virtual clock. The words are those
+//! of `tests/golden/bench/README.md`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

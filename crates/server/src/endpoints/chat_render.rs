@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use penstock_openai::sse::{ChunkWriter, Tail};
 use penstock_openai::{
     AssistantMessage, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse, Delta, Usage,
 };
-use penstock_openai::sse::{ChunkWriter, Tail};
 use penstock_text::Tokenizer;
 
 use crate::generation::Piece;
@@ -52,7 +52,8 @@ impl ChatRender {
             .then(|| logprobs::chat(&self.tokenizer, &piece.tokens, &piece.logprobs))
     }
 
-    /// The chunk that names the role. It leaves with the first token: clients take its arrival for the first token's.
+    /// The chunk that names the role. It leaves with the first token: clients take its arrival for
+    /// the first token's.
     fn start(&mut self, out: &mut BytesMut, usage: Option<&Usage>) {
         self.started = true;
         let choice = ChatChunkChoice {

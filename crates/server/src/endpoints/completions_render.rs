@@ -4,8 +4,8 @@ use std::iter::once;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use penstock_openai::{CompletionChoice, CompletionLogprobs, CompletionResponse, Usage};
 use penstock_openai::sse::{ChunkWriter, Tail};
+use penstock_openai::{CompletionChoice, CompletionLogprobs, CompletionResponse, Usage};
 use penstock_text::Tokenizer;
 
 use crate::generation::Piece;

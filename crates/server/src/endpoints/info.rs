@@ -50,7 +50,8 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Result<Response, Fail
     Ok(json(b"{\"status\":\"ok\"}".to_vec()))
 }
 
-/// `GET /ready`: as `/health`, and 503 while draining: a load balancer should send requests elsewhere.
+/// `GET /ready`: as `/health`, and 503 while draining: a load balancer should send requests
+/// elsewhere.
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Result<Response, Failure> {
     if app.draining() {
         return Err(ApiError::unavailable("The server is shutting down.", 5).into());

@@ -1,6 +1,7 @@
 //! `/v1/kv`: what an operator sees of the cache and may do to it. The admin key has been checked.
 //!
-//! The engine's reply to an order is the response, so what a report holds is said in one place only.
+//! The engine's reply to an order is the response, so what a report holds is said in one place
+//! only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use axum::http::{Request, Uri};
 use axum::response::Response;
 use penstock_engine_client::CommandError;
 use penstock_openai::ApiError;
-use penstock_wire::{KvOrder, KvOutcome, KvPrefix};
 use penstock_openai::{KvInput, KvRequest};
+use penstock_wire::{KvOrder, KvOutcome, KvPrefix};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 

@@ -1,5 +1,5 @@
-//! One file for each group of endpoints. A generation endpoint is one function, read downward: parse, admit,
-//! tokenize, submit, answer.
+//! One file for each group of endpoints. A generation endpoint is one function, read downward:
+//! parse, admit, tokenize, submit, answer.
 
 pub(crate) mod chat;
 mod chat_render;
@@ -16,8 +16,8 @@ use penstock_text::{TextError, TextModel};
 
 use crate::app::App;
 
-/// Text up to this many bytes is tokenized where it stands, in about a millisecond; more goes to a thread of its own,
-/// so that other streams go on.
+/// Text up to this many bytes is tokenized where it stands, in about a millisecond; more goes to a
+/// thread of its own, so that other streams go on.
 const INLINE_BYTES: usize = 4096;
 
 /// Runs `work` on the model's text side. `bytes` says how much text it is about.
@@ -35,7 +35,8 @@ async fn on_text<T: Send + 'static>(
     joined.unwrap_or_else(|_| Err(ApiError::internal("Tokenizing the request failed.")))
 }
 
-/// Errors of templates and tokenizers are errors of the request: the model's files were checked at the start.
+/// Errors of templates and tokenizers are errors of the request: the model's files were checked at
+/// the start.
 fn text_error(field: &'static str, error: &TextError) -> ApiError {
     ApiError::invalid(field, format!("{error}."))
 }

@@ -1,4 +1,5 @@
-//! Counters and histograms of the front door. Names are vLLM's, so that its dashboards and autoscalers read them.
+//! Counters and histograms of the front door. Names are vLLM's, so that its dashboards and
+//! autoscalers read them.
 
 mod histogram;
 mod render;

@@ -1,9 +1,8 @@
-//! What the tiers behind the pool did. Names with an equivalent in vLLM 0.32 or LMCache are there too, so that their dashboards
-//! work; those count what this server counts, which is named in docs/kv-tiers.md.
+//! What the tiers behind the pool did. Names with an equivalent in vLLM 0.32 or LMCache are there
+//! too, so that their dashboards work; those count what this server counts, which is named in
+//! docs/kv-tiers.md.
 
-use penstock_wire::{
-    DURATION_BOUNDS, Durations, TierKind, TierReport, TierState, TierStats,
-};
+use penstock_wire::{DURATION_BOUNDS, Durations, TierKind, TierReport, TierState, TierStats};
 
 use super::histogram::write_lines;
 use super::render::{Page, escaped};

@@ -71,7 +71,8 @@ impl Kv {
         }
     }
 
-    /// Gives a sequence blocks for all it knows; false when the pool cannot, with one to grow into for each of the `running`.
+    /// Gives a sequence blocks for all it knows; false when the pool cannot, with one to grow into
+    /// for each of the `running`.
     pub(super) fn enter(&mut self, seq: &mut Sequence, hits: &[u32], running: usize) -> bool {
         let missing = self.blocks_for(seq.tokens.len()) - hits.len();
         let free_hits = hits

@@ -1,10 +1,13 @@
-//! Continuous batching without arithmetic: what Penstock's scheduler (`penstock.scheduler`) does, step for step.
+//! Continuous batching without arithmetic: what Penstock's scheduler (`penstock.scheduler`) does,
+//! step for step.
 //!
-//! A step computes one token for each decoding sequence, then prompt chunks, then newcomers, within a token budget. A
-//! sequence enters with the blocks of all it knows; growth beyond them may preempt the latest arrivals, which compute
-//! everything again. Requests that share a prefix with one that is being computed wait for it.
+//! A step computes one token for each decoding sequence, then prompt chunks, then newcomers, within
+//! a token budget. A sequence enters with the blocks of all it knows; growth beyond them may
+//! preempt the latest arrivals, which compute everything again. Requests that share a prefix with
+//! one that is being computed wait for it.
 //!
-//! Nothing here reads a clock: the caller says when a step begins, and [`Batcher::schedule`] how long it takes.
+//! Nothing here reads a clock: the caller says when a step begins, and [`Batcher::schedule`] how
+//! long it takes.
 
 mod kv;
 mod pool;
@@ -70,7 +73,8 @@ impl Batcher {
         }
     }
 
-    /// Queues a request, or answers it at once with an error or a rejection. Ids of live requests are distinct.
+    /// Queues a request, or answers it at once with an error or a rejection. Ids of live requests
+    /// are distinct.
     pub fn add(&mut self, id: u64, ask: Ask, now: Duration) {
         self.arrivals += 1;
         let refusal = self.refusal(&ask.request);
@@ -90,7 +94,8 @@ impl Batcher {
         }
     }
 
-    /// Ends a request as cancelled: now, or when the step that computes it is applied. Ignores unknown ids.
+    /// Ends a request as cancelled: now, or when the step that computes it is applied. Ignores
+    /// unknown ids.
     pub fn cancel(&mut self, id: u64) {
         if let Some(at) = self.waiting.iter().position(|seq| seq.id == id) {
             if let Some(mut seq) = self.waiting.remove(at) {
@@ -144,8 +149,8 @@ impl Batcher {
 
     // Scheduling.
 
-    /// Begins the next step at `now`; says how long it takes. `None` when there is nothing to compute. A step in flight
-    /// is to be applied first.
+    /// Begins the next step at `now`; says how long it takes. `None` when there is nothing to
+    /// compute. A step in flight is to be applied first.
     pub fn schedule(&mut self, now: Duration) -> Option<Duration> {
         debug_assert!(!self.in_flight, "one step at a time");
         let mut budget = self.profile.max_num_batched_tokens as usize;
@@ -270,7 +275,8 @@ impl Batcher {
 
     // Results.
 
-    /// Ends the step in flight: what it gave each request, and what ended without a step since the last call.
+    /// Ends the step in flight: what it gave each request, and what ended without a step since the
+    /// last call.
     pub fn apply(&mut self) -> Step {
         self.in_flight = false;
         let mut at = 0;

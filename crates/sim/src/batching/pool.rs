@@ -6,8 +6,8 @@ use penstock_prefix::Digest;
 
 /// Blocks 0 .. `num_blocks`, each owned by zero or more sequences and optionally named by a digest.
 ///
-/// A free block is blank (reused first, last freed first out), untouched (next), or cached: still named, found by
-/// [`Self::find`], and given away last, least recently used first.
+/// A free block is blank (reused first, last freed first out), untouched (next), or cached: still
+/// named, found by [`Self::find`], and given away last, least recently used first.
 #[derive(Debug)]
 pub(super) struct BlockPool {
     blocks: Vec<Block>,

@@ -105,7 +105,8 @@ proptest! {
             if record.finishes == [Finish::Length] {
                 prop_assert_eq!(record.tokens.len() as u32, max_tokens);
             }
-            // Preempted or not, cached or not: the answer is a beginning of the one it would be given alone.
+            // Preempted or not, cached or not: the answer is a beginning of the one it would be
+            // given alone.
             let roomy = Profile { num_blocks: 64, ..profile.clone() };
             let mut alone = Run::new(roomy);
             alone.add(0, ask(from, length, max_tokens));

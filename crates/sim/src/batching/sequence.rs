@@ -7,8 +7,8 @@ use penstock_wire::{Finish, Output, TokenRequest};
 
 use crate::answers::Answer;
 
-/// It knows `tokens.len()` tokens, prompt and answer, and has the KV of the first `computed` of them. Prefill, decode
-/// and recomputation differ in these numbers only.
+/// It knows `tokens.len()` tokens, prompt and answer, and has the KV of the first `computed` of
+/// them. Prefill, decode and recomputation differ in these numbers only.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: u64,

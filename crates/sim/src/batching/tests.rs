@@ -144,8 +144,8 @@ fn a_newcomer_joins_the_decodes_and_slows_them() {
     assert!(run.step());
     run.add(2, ask(500, 20, 2));
     let records = run.finish();
-    // At 2 ms the first decodes (1) beside the second's prompt (20 x 0.1) and the base: until 6. Both decode (1 + 2)
-    // until 9; then the first alone until 11.
+    // At 2 ms the first decodes (1) beside the second's prompt (20 x 0.1) and the base: until 6.
+    // Both decode (1 + 2) until 9; then the first alone until 11.
     assert_eq!(millis(&records[&1].times), [2.0, 6.0, 9.0, 11.0]);
     assert_eq!(millis(&records[&2].times), [6.0, 9.0]);
 }

@@ -8,8 +8,8 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use http_body_util::BodyExt;
 use penstock_openai::ApiError;
-use penstock_wire::TokenRequest;
 use penstock_openai::{ChatRequest, Common, CompletionRequest, MaxTokens, Prompt, Usage};
+use penstock_wire::TokenRequest;
 use tokio::sync::oneshot;
 
 use super::app::{App, Departure, Failure, json};

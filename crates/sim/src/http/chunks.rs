@@ -1,11 +1,12 @@
-//! The events of one stream. What they share is rendered once; a token's text is put into its place.
+//! The events of one stream. What they share is rendered once; a token's text is put into its
+//! place.
 
 use bytes::{BufMut, BytesMut};
+use penstock_openai::sse::{ChunkWriter, Tail};
 use penstock_openai::{
     AssistantMessage, ChatChoice, ChatChunkChoice, ChatResponse, CompletionChoice,
     CompletionResponse, Delta, FinishReason, Usage,
 };
-use penstock_openai::sse::{ChunkWriter, Tail};
 
 /// Stands for the text in a rendered event; JSON would escape it if it were part of anything else.
 const PLACE: &str = "{text}";

@@ -7,9 +7,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use penstock_openai::ApiError;
-use penstock_openai::{
-    DetokenizeRequest, Model, ModelList, TokenizeInput, TokenizeRequest,
-};
+use penstock_openai::{DetokenizeRequest, Model, ModelList, TokenizeInput, TokenizeRequest};
 use serde_json::json;
 
 use super::app::{App, Failure, json, unix_now};

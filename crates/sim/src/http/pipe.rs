@@ -1,7 +1,8 @@
-//! The body of a stream: bytes between the engine, which renders events, and the connection, which writes them.
+//! The body of a stream: bytes between the engine, which renders events, and the connection, which
+//! writes them.
 //!
-//! What is rendered while a connection is busy leaves in one write. Nothing is refused to a client that does not read: an answer has
-//! at most `max_model_len` events.
+//! What is rendered while a connection is busy leaves in one write. Nothing is refused to a client
+//! that does not read: an answer has at most `max_model_len` events.
 
 use std::io;
 use std::pin::Pin;

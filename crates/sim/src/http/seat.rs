@@ -1,8 +1,8 @@
 //! Where the results of one request go, and what goes wrong with it on the way.
 
-use penstock_wire::{Finish, Output};
-use penstock_openai::{FinishReason, StreamOptions, Usage};
 use penstock_openai::{ApiError, sse};
+use penstock_openai::{FinishReason, StreamOptions, Usage};
+use penstock_wire::{Finish, Output};
 use tokio::sync::oneshot;
 
 use super::chunks::Chunks;

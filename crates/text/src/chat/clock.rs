@@ -1,4 +1,5 @@
-//! `strftime_now`: the date for templates that print it, in UTC so that a prompt does not depend on the server's zone.
+//! `strftime_now`: the date for templates that print it, in UTC so that a prompt does not depend on
+//! the server's zone.
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};

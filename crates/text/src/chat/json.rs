@@ -1,4 +1,5 @@
-//! `tojson` as transformers defines it: Python's `json.dumps`, non-ASCII kept, nothing escaped for HTML.
+//! `tojson` as transformers defines it: Python's `json.dumps`, non-ASCII kept, nothing escaped for
+//! HTML.
 
 use std::io;
 
@@ -207,7 +208,8 @@ impl<F: Formatter> Formatter for PythonFormatter<'_, F> {
     }
 }
 
-/// Python's `repr` of a finite float: the shortest digits that read back, in scientific form below 1e-4 and from 1e16.
+/// Python's `repr` of a finite float: the shortest digits that read back, in scientific form below
+/// 1e-4 and from 1e16.
 pub(super) fn python_float(value: f64) -> String {
     let scientific = format!("{value:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else {

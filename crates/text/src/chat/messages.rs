@@ -36,8 +36,8 @@ fn normalised_message(message: &Map<String, Value>) -> Result<Value, String> {
     Ok(Value::Object(normal))
 }
 
-/// Absent and null content (an assistant that only called tools) is empty text, parts are joined by line breaks as vLLM
-/// does for templates that take strings.
+/// Absent and null content (an assistant that only called tools) is empty text, parts are joined by
+/// line breaks as vLLM does for templates that take strings.
 fn content_text(content: Option<&Value>) -> Result<String, String> {
     match content {
         None | Some(Value::Null) => Ok(String::new()),

@@ -1,9 +1,10 @@
 //! Chat templates: Jinja programs that come with a model and turn a conversation into prompt text.
 //!
-//! They run in an interpreter without loader, filesystem or network, with bounds on executed instructions, recursion and
-//! output. What these do not bound are the values that a template builds on purpose: a string doubled forty times fills
-//! the memory, a list nested a hundred thousand times overflows the stack when it is dropped. A template is trusted as
-//! much as the model file that it comes with, so one must not be taken from a request.
+//! They run in an interpreter without loader, filesystem or network, with bounds on executed
+//! instructions, recursion and output. What these do not bound are the values that a template
+//! builds on purpose: a string doubled forty times fills the memory, a list nested a hundred
+//! thousand times overflows the stack when it is dropped. A template is trusted as much as the
+//! model file that it comes with, so one must not be taken from a request.
 
 mod clock;
 mod json;
@@ -21,7 +22,8 @@ use crate::{SpecialTokens, TextError};
 
 /// Instructions one rendering may execute; a message of a conversation costs some tens.
 const FUEL: u64 = 10_000_000;
-/// Nested macro calls and loops; templates that print JSON schemas recurse by the depth of the schema.
+/// Nested macro calls and loops; templates that print JSON schemas recurse by the depth of the
+/// schema.
 const RECURSION: usize = 200;
 /// Bytes of prompt; far over any context length.
 const OUTPUT_LIMIT: usize = 32 << 20;
@@ -37,8 +39,8 @@ pub(crate) struct TemplateSources {
     pub(crate) with_tools: Option<String>,
 }
 
-/// A compiled chat template. Rendering follows transformers' `apply_chat_template`: the same globals, `tojson`, block
-/// trimming, and Python's spelling of printed values.
+/// A compiled chat template. Rendering follows transformers' `apply_chat_template`: the same
+/// globals, `tojson`, block trimming, and Python's spelling of printed values.
 pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: SpecialTokens,
@@ -79,9 +81,9 @@ impl ChatTemplate {
         })
     }
 
-    /// Prompt text of `messages`, an array of `{role, content, ...}` whose content is a string, null or a list of text
-    /// parts. `kwargs` are further variables (`documents`, `enable_thinking`, ...); they do not replace the standard
-    /// ones.
+    /// Prompt text of `messages`, an array of `{role, content, ...}` whose content is a string,
+    /// null or a list of text parts. `kwargs` are further variables (`documents`,
+    /// `enable_thinking`, ...); they do not replace the standard ones.
     ///
     /// # Errors
     /// Malformed messages, a template that raises (its message), fails, or exceeds a limit.
@@ -156,7 +158,8 @@ fn add(
         .map_err(syntax_error)
 }
 
-/// `{% generation %}` marks the assistant's tokens for training; here it is a block that is always rendered.
+/// `{% generation %}` marks the assistant's tokens for training; here it is a block that is always
+/// rendered.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

@@ -1,4 +1,5 @@
-//! Tokenizer and chat template from the metadata of a GGUF file (keys `tokenizer.*` of the GGUF specification).
+//! Tokenizer and chat template from the metadata of a GGUF file (keys `tokenizer.*` of the GGUF
+//! specification).
 
 mod bpe;
 mod fields;
@@ -55,7 +56,8 @@ pub(crate) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, TextError> {
     ))
 }
 
-/// `normalized(false)`: the text of a special token is matched as written, before any normalisation.
+/// `normalized(false)`: the text of a special token is matched as written, before any
+/// normalisation.
 fn added_token((_, text, kind): (u32, &str, TokenType)) -> AddedToken {
     AddedToken::from(text, kind.is_special()).normalized(false)
 }

@@ -1,7 +1,7 @@
 //! Pre-tokenizers by their `tokenizer.ggml.pre` name.
 //!
-//! Listed are those whose definition in the models' own tokenizer.json is certain. The patterns are data of those
-//! files.
+//! Listed are those whose definition in the models' own tokenizer.json is certain. The patterns are
+//! data of those files.
 
 use tokenizers::normalizers::unicode::NFC;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;

@@ -1,8 +1,9 @@
 //! `tokenizer.ggml.model = llama`: SentencePiece BPE with byte fallback.
 //!
-//! SentencePiece joins the neighbours whose joined piece has the highest score. That is BPE whose merges are all cuts
-//! of all pieces into two, ranked by the score of the whole; between cuts of one piece the longer left part goes first,
-//! the order that transformers' converter of SentencePiece models uses.
+//! SentencePiece joins the neighbours whose joined piece has the highest score. That is BPE whose
+//! merges are all cuts of all pieces into two, ranked by the score of the whole; between cuts of
+//! one piece the longer left part goes first, the order that transformers' converter of
+//! SentencePiece models uses.
 
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::decoders::byte_fallback::ByteFallback;

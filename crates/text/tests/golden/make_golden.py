@@ -1,7 +1,8 @@
 """Writes smollm2.json: token ids of hostile texts under the default model's tokenizer.
 
-An implementation of byte-level BPE from its definition (split, map bytes to symbols, join the pair of lowest
-rank until none is left), sharing no code with the `tokenizers` crate. It needs `pip install gguf regex`:
+An implementation of byte-level BPE from its definition (split, map bytes to symbols, join the pair
+of lowest rank until none is left), sharing no code with the `tokenizers` crate. It needs `pip
+install gguf regex`:
 
     python make_golden.py path/to/SmolLM2-135M-Instruct.Q4_1.gguf
 """
@@ -115,7 +116,9 @@ class Bpe:
         self.ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
         self.symbols = byte_symbols()
         self.bytes = {symbol: byte for byte, symbol in self.symbols.items()}
-        self.special = {token for token, kind in zip(tokens, types, strict=True) if kind in CONTROL_TYPES}
+        self.special = {
+            token for token, kind in zip(tokens, types, strict=True) if kind in CONTROL_TYPES
+        }
         by_length = sorted(self.special, key=len, reverse=True)
         self.special_pattern = regex.compile("(" + "|".join(map(regex.escape, by_length)) + ")")
 
@@ -145,7 +148,11 @@ class Bpe:
     def decode(self, ids: list[int]) -> str:
         out = b""
         for token in (self.tokens[i] for i in ids):
-            out += token.encode() if token in self.special else bytes(self.bytes[symbol] for symbol in token)
+            out += (
+                token.encode()
+                if token in self.special
+                else bytes(self.bytes[symbol] for symbol in token)
+            )
         return out.decode(errors="replace")
 
 

@@ -1,9 +1,11 @@
-"""Writes spm.json: a small SentencePiece BPE vocabulary and the ids that sentencepiece itself gives.
+"""Writes spm.json: a small SentencePiece BPE vocabulary and the ids that sentencepiece itself
+gives.
 
     pip install sentencepiece && python make_spm.py
 
-The model is trained on the source of a few standard modules with the settings of Llama 2 (BPE, byte fallback,
-digits apart, no normalisation, a space put before the text), so the file differs between Python versions.
+The model is trained on the source of a few standard modules with the settings of Llama 2 (BPE, byte
+fallback, digits apart, no normalisation, a space put before the text), so the file differs between
+Python versions.
 """
 
 import argparse
@@ -51,7 +53,10 @@ def kind(model: spm.SentencePieceProcessor, i: int) -> int:
 
 def main() -> None:
     sentences = [
-        line for module in MODULES for line in inspect.getsource(module).splitlines() if line.strip()
+        line
+        for module in MODULES
+        for line in inspect.getsource(module).splitlines()
+        if line.strip()
     ]
     trained = io.BytesIO()
     spm.SentencePieceTrainer.train(

@@ -1,4 +1,5 @@
-"""Several servers under the same load on one machine: who takes part, whose turn it is, and what came out.
+"""Several servers under the same load on one machine: who takes part, whose turn it is, and what
+came out.
 
 recipe      what starts a server, as TOML
 lineup      the command line's `--server`s

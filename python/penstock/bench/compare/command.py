@@ -69,12 +69,18 @@ def _add_servers(group: argparse._ArgumentGroup) -> None:
         metavar='NAME="WORDS"',
         help="added to the command of a server that is started",
     )
-    group.add_argument("--baseline", metavar="NAME", help="server that ratios refer to; default: the first")
-    group.add_argument("--recipes", type=Path, default=RECIPES, metavar="DIR", help="default: %(default)s")
+    group.add_argument(
+        "--baseline", metavar="NAME", help="server that ratios refer to; default: the first"
+    )
+    group.add_argument(
+        "--recipes", type=Path, default=RECIPES, metavar="DIR", help="default: %(default)s"
+    )
     group.add_argument(
         "--peers", type=Path, default=PEERS, metavar="DIR", help="{peers}; default: %(default)s"
     )
-    group.add_argument("--model", default="smollm2", help="{model} of recipes; default: %(default)s")
+    group.add_argument(
+        "--model", default="smollm2", help="{model} of recipes; default: %(default)s"
+    )
     group.add_argument(
         "--penstock",
         type=shlex.split,
@@ -95,7 +101,9 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
         "loads that share a name and differ in rate, concurrency or time scale are points of one curve",
     )
     group.add_argument("--workloads", type=Path, metavar="FILE", help="the same, one on each line")
-    group.add_argument("--only", type=_names, default=[], metavar="NAME,...", help="only these workloads")
+    group.add_argument(
+        "--only", type=_names, default=[], metavar="NAME,...", help="only these workloads"
+    )
     group.add_argument("--repeats", type=_positive, default=3, help="default: %(default)s")
     group.add_argument(
         "--order",
@@ -104,7 +112,9 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
         help="interleaved: all are started, and run by turns while the others are stopped with SIGSTOP; "
         "sequential: one at a time is started, measured and ended; default: %(default)s",
     )
-    group.add_argument("--seed", type=int, default=0, help="of the seeds of all runs; default: %(default)s")
+    group.add_argument(
+        "--seed", type=int, default=0, help="of the seeds of all runs; default: %(default)s"
+    )
     group.add_argument(
         "--warm-up",
         action="append",
@@ -120,7 +130,9 @@ def _add_requests(group: argparse._ArgumentGroup) -> None:
         help="makes the prompts of loads that name none, so that all servers get the same text; default: "
         "each server's own",
     )
-    group.add_argument("--backend", choices=tuple(ENDPOINTS), default="openai", help="default: %(default)s")
+    group.add_argument(
+        "--backend", choices=tuple(ENDPOINTS), default="openai", help="default: %(default)s"
+    )
     group.add_argument(
         "--header",
         type=pair,
@@ -140,8 +152,12 @@ def _add_requests(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_machine(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--server-cpus", type=_cpus, metavar="LIST", help="such as 0-2,4; default: all")
-    group.add_argument("--client-cpus", type=_cpus, metavar="LIST", help="of this process; default: all")
+    group.add_argument(
+        "--server-cpus", type=_cpus, metavar="LIST", help="such as 0-2,4; default: all"
+    )
+    group.add_argument(
+        "--client-cpus", type=_cpus, metavar="LIST", help="of this process; default: all"
+    )
     group.add_argument(
         "--patience",
         type=float,
@@ -184,13 +200,16 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """0; 1 when a server has left; 130 after Ctrl-C, with what there was until then written and printed.
+    """0; 1 when a server has left; 130 after Ctrl-C, with what there was until then written and
+    printed.
 
     Raises:
         PenstockError: wrong arguments, or no server is left.
     """
     if not sys.platform.startswith("linux"):
-        raise PenstockError("bench compare reads /proc to stop, measure and end servers: run it on Linux")
+        raise PenstockError(
+            "bench compare reads /proc to stop, measure and end servers: run it on Linux"
+        )
     signal.signal(signal.SIGTERM, _as_interrupt)
     signal.signal(signal.SIGHUP, _as_interrupt)
     comparison, journal = _prepare(parsed)
@@ -286,7 +305,9 @@ def _print_summary(journal: Journal) -> None:
     print()
     for line in lines(summarise(journal.results, baseline, facts["order"]), facts):
         print(line)
-    print(f"\n{len(journal.results)} result files in {journal.directory}; `penstock bench report` draws them")
+    print(
+        f"\n{len(journal.results)} result files in {journal.directory}; `penstock bench report` draws them"
+    )
 
 
 def _say(line: str) -> None:

@@ -130,7 +130,9 @@ class Comparison:
             self._drop(contender, contender.ending())
         elif not result["completed"]:
             example = next(iter(own.get("failure_examples") or ["no example"]))
-            self._trouble(f"{contender.name}, {turn.planned.workload.label}: no request completed: {example}")
+            self._trouble(
+                f"{contender.name}, {turn.planned.workload.label}: no request completed: {example}"
+            )
 
     def _least_disturbed(self, contender: Contender, turn: Turn) -> Result:
         """Of at most `attempts` runs, the first that is quiet enough if there is one."""

@@ -45,26 +45,29 @@ class Contender:
 
     def _fill(self, recipe: Recipe) -> None:
         self.command = self._values.words(recipe.command)
-        self.environment = {key: self._values.fill(value) for key, value in recipe.environment.items()}
+        self.environment = {
+            key: self._values.fill(value) for key, value in recipe.environment.items()
+        }
 
     @property
     def note(self) -> str:
         return self._recipe.note if self._recipe else "was running already"
 
     def start(self, patience: float) -> None:
-        """Start it and wait; `ready_s` is the time from its start to the first answer that it is ready.
+        """Start it and wait; `ready_s` is the time from its start to the first answer that it is
+        ready.
 
-        Raises:
-            PenstockError: something it needs is missing, it ended, or it is not ready within `patience`
-                seconds.
-            OSError: the command cannot be started.
+        Raises: PenstockError: something it needs is missing, it ended, or it is not ready within
+        `patience` seconds. OSError: the command cannot be started.
         """
         begin = time.monotonic()
         if self._recipe is not None:
             check_requirements(self._recipe, self._values)
             self._check_port()
             with uninterrupted():
-                self._tree = ProcessTree(self.command, self.environment, self._log, self._values.cpus)
+                self._tree = ProcessTree(
+                    self.command, self.environment, self._log, self._values.cpus
+                )
         while not self._ready():
             if not self.alive():
                 raise PenstockError(f"before it was ready it {self.ending()}")
@@ -79,14 +82,18 @@ class Contender:
         with socket.socket() as probe:
             probe.settimeout(READY_TIMEOUT)
             if parts.port and probe.connect_ex((parts.hostname or HOST, parts.port)) == 0:
-                raise PenstockError(f"something listens at {self.url} already; end it or choose another port")
+                raise PenstockError(
+                    f"something listens at {self.url} already; end it or choose another port"
+                )
 
     def _ready(self) -> bool:
         path = self._recipe.ready_path if self._recipe else "/v1/models"
         return answers(self.url + path)
 
     def version(self) -> str:
-        """What the recipe's version command says: its first line with a digit; empty without a command."""
+        """What the recipe's version command says: its first line with a digit; empty without a
+        command.
+        """
         command = self._values.words(self._recipe.version_command) if self._recipe else []
         return first_line_with_digit(command) if command else ""
 
@@ -96,7 +103,11 @@ class Contender:
     def ending(self) -> str:
         """How it ended, with the end of its log."""
         status = self._tree.root.returncode if self._tree else None
-        how = f"was killed by signal {-status}" if status and status < 0 else f"ended with status {status}"
+        how = (
+            f"was killed by signal {-status}"
+            if status and status < 0
+            else f"ended with status {status}"
+        )
         return f"{how}{self._tail()}"
 
     def _tail(self) -> str:
@@ -166,7 +177,12 @@ def first_line_with_digit(command: Sequence[str]) -> str:
     """Of what `command` prints; why it could not run, if it could not."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=VERSION_TIMEOUT, errors="replace"
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=VERSION_TIMEOUT,
+            errors="replace",
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)

@@ -16,15 +16,19 @@ from penstock.core import InvalidValueError
 class Journal:
     """Writes after each run, so that what is there survives whatever comes."""
 
-    def __init__(self, directory: Path, facts: Mapping[str, Any], hidden: Mapping[str, str]) -> None:
-        """`facts` are the keys of comparison.json that are known at the start; `hidden` are directories of
-        this machine and what is written in their place.
+    def __init__(
+        self, directory: Path, facts: Mapping[str, Any], hidden: Mapping[str, str]
+    ) -> None:
+        """`facts` are the keys of comparison.json that are known at the start; `hidden` are
+        directories of this machine and what is written in their place.
 
         Raises:
             InvalidValueError: the directory holds result files already.
         """
         if any(directory.glob("*.json")):
-            raise InvalidValueError("--result-dir", str(directory), "a directory without result files")
+            raise InvalidValueError(
+                "--result-dir", str(directory), "a directory without result files"
+            )
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.troubles: list[str] = []
@@ -72,12 +76,16 @@ class Journal:
 
 
 def _rounded(value: object) -> Any:
-    """Numbers to six decimals, a microsecond for times: files of a comparison are many and are kept."""
+    """Numbers to six decimals, a microsecond for times: files of a comparison are many and are
+    kept.
+    """
     if isinstance(value, float):
         return round(value, 6)
     if isinstance(value, list):
         return [_rounded(item) for item in value]
-    return {key: _rounded(item) for key, item in value.items()} if isinstance(value, dict) else value
+    return (
+        {key: _rounded(item) for key, item in value.items()} if isinstance(value, dict) else value
+    )
 
 
 def machine() -> dict[str, str]:

@@ -15,8 +15,8 @@ from penstock.core import InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A server of the comparison. Without a recipe it runs already, at `url`; without a `url` it gets a
-    free port."""
+    """A server of the comparison. Without a recipe it runs already, at `url`; without a `url` it
+    gets a free port."""
 
     name: str
     recipe: Recipe | None
@@ -26,10 +26,11 @@ class Entry:
 def lineup(
     servers: Sequence[str], starts: Sequence[str], arguments: Sequence[str], directory: Path
 ) -> list[Entry]:
-    """Each of `servers` is NAME (a recipe of `directory` or a built-in one), NAME=FILE.toml or NAME=URL.
+    """Each of `servers` is NAME (a recipe of `directory` or a built-in one), NAME=FILE.toml or
+    NAME=URL.
 
-    `starts` are NAME="COMMAND" for servers with a URL, `arguments` are NAME="WORDS" that are added to a
-    recipe's command.
+    `starts` are NAME="COMMAND" for servers with a URL, `arguments` are NAME="WORDS" that are added
+    to a recipe's command.
 
     Raises:
         InvalidValueError: a server is given twice, or what is said does not fit together.
@@ -41,7 +42,9 @@ def lineup(
     names = [entry.name for entry in entries]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidValueError("--server", name, "a name that no other server has (NAME=RECIPE.toml)")
+            raise InvalidValueError(
+                "--server", name, "a name that no other server has (NAME=RECIPE.toml)"
+            )
     for flag, named in (("--start", start), ("--args", added)):
         if unknown := set(named) - set(names):
             raise InvalidValueError(flag, ", ".join(sorted(unknown)), "the name of a --server")
@@ -57,11 +60,15 @@ def _by_name(flag: str, texts: Sequence[str]) -> dict[str, list[str]]:
         try:
             found[name] = shlex.split(words)
         except ValueError as error:
-            raise InvalidValueError(flag, text, f"words that a shell could read ({error})") from error
+            raise InvalidValueError(
+                flag, text, f"words that a shell could read ({error})"
+            ) from error
     return found
 
 
-def _entry(text: str, starts: dict[str, list[str]], added: dict[str, list[str]], directory: Path) -> Entry:
+def _entry(
+    text: str, starts: dict[str, list[str]], added: dict[str, list[str]], directory: Path
+) -> Entry:
     name, equals, where = text.partition("=")
     if not name or (equals and not where):
         raise InvalidValueError("--server", text, "NAME, NAME=FILE.toml or NAME=http://HOST:PORT")
@@ -81,5 +88,7 @@ def _at_url(name: str, url: str, start: list[str] | None, added: list[str] | Non
     if start is None:
         return Entry(name, None, base)
     if urllib.parse.urlsplit(base).port is None:
-        raise InvalidValueError("--server", f"{name}={url}", "a URL with a port, for --start to listen on")
+        raise InvalidValueError(
+            "--server", f"{name}={url}", "a URL with a port, for --start to listen on"
+        )
     return Entry(name, Recipe(name=name, command=[*start, *(added or ())]), base)

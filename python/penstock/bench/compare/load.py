@@ -23,12 +23,16 @@ class Loads:
     progress: Progress
     _targets: dict[str, Target] = field(default_factory=dict)
 
-    def __call__(self, parsed: argparse.Namespace, url: str, seed: int, tags: Mapping[str, object]) -> Result:
+    def __call__(
+        self, parsed: argparse.Namespace, url: str, seed: int, tags: Mapping[str, object]
+    ) -> Result:
         """
         Raises:
             PenstockError: the server does not answer, or cannot take this load.
         """
         if url not in self._targets:
             self._targets[url] = discover(Address(url, self.headers), self.wanted)
-        mine = argparse.Namespace(**{**vars(parsed), "tokenizer": parsed.tokenizer or self.tokenizer})
+        mine = argparse.Namespace(
+            **{**vars(parsed), "tokenizer": parsed.tokenizer or self.tokenizer}
+        )
         return measure(mine, self._targets[url], seed=seed, tags=tags, progress=self.progress)

@@ -1,4 +1,5 @@
-"""Process trees that a comparison started: their CPU time, their memory, stopping, resuming and ending them.
+"""Process trees that a comparison started: their CPU time, their memory, stopping, resuming and
+ending them.
 
 Reads /proc, so Linux only. Signals go to the pids of the tree and to nothing else.
 """
@@ -23,7 +24,9 @@ STOPPED, ENDED = "TZX", "ZX"
 
 
 def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat after the command name (it may hold blanks): state, parent, group, session."""
+    """Fields of /proc/PID/stat after the command name (it may hold blanks): state, parent, group,
+    session.
+    """
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
 
 
@@ -54,7 +57,8 @@ def _settle(pids: Sequence[int], states: str, patience: float = 2.0) -> None:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Signals that end us wait until the block is left, so that no process is started and not known.
+    """Signals that end us wait until the block is left, so that no process is started and not
+    known.
 
     Handlers and not a signal mask, because what is started inside would inherit the mask.
     """
@@ -90,8 +94,8 @@ def pinned(cpus: Collection[int]) -> Iterator[None]:
 class ProcessTree:
     """A command and everything it started.
 
-    `session` is a new one, so children that lost their parent are still found, and Ctrl-C in a terminal
-    reaches the comparison only, which then ends them in order.
+    `session` is a new one, so children that lost their parent are still found, and Ctrl-C in a
+    terminal reaches the comparison only, which then ends them in order.
     """
 
     def __init__(
@@ -109,7 +113,11 @@ class ProcessTree:
         self.command = list(command)
         self.log = log
         # env(1) becomes the command, so the pid stays.
-        added = ["env", *(f"{key}={value}" for key, value in environment.items())] if environment else []
+        added = (
+            ["env", *(f"{key}={value}" for key, value in environment.items())]
+            if environment
+            else []
+        )
         with log.open("wb") as sink, pinned(cpus):
             self.root = subprocess.Popen(
                 [*added, *self.command],
@@ -184,7 +192,8 @@ class ProcessTree:
         while self.alive() and time.monotonic() < deadline:
             time.sleep(0.02)
         births |= self._births()
-        # The pid of a member that ended may belong to somebody else by now, its time of birth tells.
+        # The pid of a member that ended may belong to somebody else by now, its time of birth
+        # tells.
         left = [pid for pid, birth in births.items() if birth and _birth(pid) == birth]
         self._signal(signal.SIGKILL, left)
         self.root.wait()
@@ -218,7 +227,9 @@ class Meter:
 
 
 def wait_until_quiet(limit: float, share: float = 0.05) -> bool:
-    """Wait at most `limit` seconds for a second in which others use less than `share` of the machine."""
+    """Wait at most `limit` seconds for a second in which others use less than `share` of the
+    machine.
+    """
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
         busy, mine, start = machine_cpu_seconds(), time.process_time(), time.monotonic()

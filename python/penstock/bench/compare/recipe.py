@@ -1,4 +1,6 @@
-"""What starts a server: a TOML file with a command, its environment, and what has to be there first."""
+"""What starts a server: a TOML file with a command, its environment, and what has to be there
+first.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _KINDS: Mapping[str, tuple[type[object], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a server is started. Words may hold the placeholders of `Values`; `{penstock}` is a whole word."""
+    """How a server is started. Words may hold the placeholders of `Values`; `{penstock}` is a whole
+    word.
+    """
 
     name: str
     command: Sequence[str]
@@ -45,8 +49,8 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What the placeholders stand for: `{port}`, `{threads}`, `{cpus}`, `{model}`, `{peers}`, `{penstock}`
-    and `{here}`, the directory of the recipe."""
+    """What the placeholders stand for: `{port}`, `{threads}`, `{cpus}`, `{model}`, `{peers}`,
+    `{penstock}` and `{here}`, the directory of the recipe."""
 
     port: int
     cpus: Sequence[int]
@@ -75,13 +79,17 @@ class Values:
         def replaced(match: re.Match[str]) -> str:
             if match[1] not in texts:
                 known = ", ".join(f"{{{name}}}" for name in texts)
-                raise PenstockError(f"{word!r}: unknown placeholder {match[0]}; known: {known}, {{penstock}}")
+                raise PenstockError(
+                    f"{word!r}: unknown placeholder {match[0]}; known: {known}, {{penstock}}"
+                )
             return texts[match[1]]
 
         return _PLACEHOLDER.sub(replaced, word)
 
     def words(self, command: Sequence[str]) -> list[str]:
-        """A command with its placeholders replaced; `{penstock}` becomes the words that run Penstock."""
+        """A command with its placeholders replaced; `{penstock}` becomes the words that run
+        Penstock.
+        """
         words: list[str] = []
         for word in command:
             words += self.penstock if word == "{penstock}" else [self.fill(word)]
@@ -130,13 +138,17 @@ def load_recipe(path: Path) -> Recipe:
 
 def _check(path: Path, table: Mapping[str, object]) -> None:
     if unknown := set(table) - set(_KINDS):
-        raise PenstockError(f"recipe {path}: unknown keys {sorted(unknown)}; known: {', '.join(_KINDS)}")
+        raise PenstockError(
+            f"recipe {path}: unknown keys {sorted(unknown)}; known: {', '.join(_KINDS)}"
+        )
     for key, value in table.items():
         kind, expected = _KINDS[key]
         if not isinstance(value, kind) or not all(isinstance(part, str) for part in _parts(value)):
             raise PenstockError(f"recipe {path}: {key} is {value!r}, expected {expected}")
     if not table.get("command"):
-        raise PenstockError(f"recipe {path}: no command; it is the list of words that starts the server")
+        raise PenstockError(
+            f"recipe {path}: no command; it is the list of words that starts the server"
+        )
 
 
 def _parts(value: object) -> Sequence[object]:

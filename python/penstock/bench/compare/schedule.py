@@ -19,11 +19,13 @@ class Turn:
     repeat: int
 
 
-def interleaved(servers: Sequence[str], workloads: Sequence[Planned], repeats: int) -> Iterator[Turn]:
+def interleaved(
+    servers: Sequence[str], workloads: Sequence[Planned], repeats: int
+) -> Iterator[Turn]:
     """Round by round: within each repeat and workload every server has its turn.
 
-    Who is first moves on with each repeat and each workload, so that nobody always finds the machine as the
-    same other one has left it.
+    Who is first moves on with each repeat and each workload, so that nobody always finds the
+    machine as the same other one has left it.
     """
     for repeat in range(1, repeats + 1):
         for index, planned in enumerate(workloads):
@@ -32,7 +34,9 @@ def interleaved(servers: Sequence[str], workloads: Sequence[Planned], repeats: i
                 yield Turn(server, planned, repeat)
 
 
-def sequential(servers: Sequence[str], workloads: Sequence[Planned], repeats: int) -> Iterator[Turn]:
+def sequential(
+    servers: Sequence[str], workloads: Sequence[Planned], repeats: int
+) -> Iterator[Turn]:
     """Server by server: all repeats and workloads of one before the next is started."""
     for server in servers:
         for repeat in range(1, repeats + 1):
@@ -41,7 +45,8 @@ def sequential(servers: Sequence[str], workloads: Sequence[Planned], repeats: in
 
 
 def seed_of(base: int, workload: Workload, repeat: int, attempt: int) -> int:
-    """The same for every server; new for each repeat and attempt, so that no prefix cache remembers.
+    """The same for every server; new for each repeat and attempt, so that no prefix cache
+    remembers.
 
     Depends on names, not on positions: a comparison of fewer workloads sends the same prompts.
     """

@@ -1,6 +1,7 @@
 """Result files of a comparison to medians over the repeats, their spread, and ratios to a baseline.
 
-Reads nothing but the files' own keys, so it works on any directory of result files, whoever wrote them.
+Reads nothing but the files' own keys, so it works on any directory of result files, whoever wrote
+them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ PROCESS = (
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A workload, and its point when several were run under one name, at different rates for example."""
+    """A workload, and its point when several were run under one name, at different rates for
+    example.
+    """
 
     name: str
     axis: str | None = None
@@ -107,11 +110,14 @@ class Summary:
         return [self.cells.get((workload, server, key)) for server in self.servers]
 
 
-def summarise(results: Iterable[Result], baseline: str | None = None, order: Sequence[str] = ()) -> Summary:
-    """Group the runs by server and workload. Partial runs are counted and do not enter the statistics.
+def summarise(
+    results: Iterable[Result], baseline: str | None = None, order: Sequence[str] = ()
+) -> Summary:
+    """Group the runs by server and workload. Partial runs are counted and do not enter the
+    statistics.
 
-    `baseline` is the server that ratios refer to, the first one unless given; `order` are servers that come
-    first.
+    `baseline` is the server that ratios refer to, the first one unless given; `order` are servers
+    that come first.
 
     Raises:
         PenstockError: `baseline` is not among the servers.
@@ -121,7 +127,9 @@ def summarise(results: Iterable[Result], baseline: str | None = None, order: Seq
     servers = _unique([*order, *map(server_of, every)])
     servers = [name for name in servers if name in set(map(server_of, every))]
     if baseline is not None and baseline not in servers:
-        raise PenstockError(f"baseline {baseline!r} has no results; servers: {', '.join(servers) or 'none'}")
+        raise PenstockError(
+            f"baseline {baseline!r} has no results; servers: {', '.join(servers) or 'none'}"
+        )
     reference = baseline or (servers[0] if servers else "")
     statistics = _statistics(complete)
     workloads = _unique(map(workload_of, every))
@@ -130,7 +138,9 @@ def summarise(results: Iterable[Result], baseline: str | None = None, order: Seq
 
 
 def server_of(result: Mapping[str, Any]) -> str:
-    """Name of the server; that of the model for files without one, such as those of `vllm bench serve`."""
+    """Name of the server; that of the model for files without one, such as those of `vllm bench
+    serve`.
+    """
     own = _own(result)
     return str(own.get("server") or result.get("label") or result.get("model_id") or "server")
 
@@ -147,7 +157,10 @@ def workload_of(result: Mapping[str, Any]) -> Workload:
 def value_of(result: Mapping[str, Any], key: str) -> float | None:
     """A statistic of one run; None when it is missing or not finite."""
     if key == "input_throughput" and key not in result:
-        tokens, duration = _number(result.get("total_input_tokens")), _number(result.get("duration"))
+        tokens, duration = (
+            _number(result.get("total_input_tokens")),
+            _number(result.get("duration")),
+        )
         return tokens / duration if tokens is not None and duration else None
     found = _number(result.get(key))
     if found == 0 and _LATENCY.fullmatch(key):
@@ -171,7 +184,9 @@ def _unique(items: Iterable[T]) -> list[T]:
 
 
 def _statistics(results: Sequence[Result]) -> list[Statistic]:
-    """Throughputs, the percentiles that the runs have (medians once), and the numbers of the processes."""
+    """Throughputs, the percentiles that the runs have (medians once), and the numbers of the
+    processes.
+    """
     keys = _unique(key for result in results for key in result)
     latencies = [
         Statistic(key, f"{LATENCIES[name]} {label} ms")
@@ -179,7 +194,9 @@ def _statistics(results: Sequence[Result]) -> list[Statistic]:
         for key, label in _percentiles(keys, name)
     ]
     known = [*THROUGHPUTS, *latencies, *PROCESS]
-    return [one for one in known if any(value_of(result, one.key) is not None for result in results)]
+    return [
+        one for one in known if any(value_of(result, one.key) is not None for result in results)
+    ]
 
 
 def _percentiles(keys: Iterable[str], latency: str) -> list[tuple[str, str]]:
@@ -205,7 +222,8 @@ def _cells(
     for workload in workloads:
         for statistic in statistics:
             samples = {
-                server: _samples(grouped.get((workload, server), ()), statistic.key) for server in servers
+                server: _samples(grouped.get((workload, server), ()), statistic.key)
+                for server in servers
             }
             reference = median(samples[baseline]) if samples[baseline] else 0.0
             for server, values in samples.items():
@@ -251,5 +269,7 @@ def _count(workload: Workload, server: str, runs: Sequence[Result]) -> Counts:
         completed=sum(int(run.get("completed") or 0) for run in runs),
         failed=sum(int(run.get("failed") or 0) for run in runs),
         failures=dict(failures),
-        prompt_mismatch=sum(int((_own(run).get("usage") or {}).get("prompt_mismatch") or 0) for run in runs),
+        prompt_mismatch=sum(
+            int((_own(run).get("usage") or {}).get("prompt_mismatch") or 0) for run in runs
+        ),
     )

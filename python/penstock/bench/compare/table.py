@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock.bench.compare.summary import Cell, Counts, Result, Summary, Workload, value_of, workload_of
+from penstock.bench.compare.summary import (
+    Cell,
+    Counts,
+    Result,
+    Summary,
+    Workload,
+    value_of,
+    workload_of,
+)
 from penstock.bench.table import render
 
 _LIVE = (
@@ -35,7 +43,9 @@ def run_line(result: Result) -> str:
 
 
 def lines(summary: Summary, comparison: Mapping[str, Any]) -> Iterator[str]:
-    """The summary: servers, a table for each workload, what went wrong. `comparison` is comparison.json."""
+    """The summary: servers, a table for each workload, what went wrong. `comparison` is
+    comparison.json.
+    """
     yield from _servers(summary, comparison)
     for workload in summary.workloads:
         yield ""
@@ -70,7 +80,9 @@ def _workload(summary: Summary, workload: Workload) -> Iterator[str]:
     counts = [summary.counts.get((workload, server)) for server in summary.servers]
     rows.append(["failed", *map(_failed, counts)])
     if any(count and count.prompt_mismatch for count in counts):
-        rows.append(["other prompt length", *(str(c.prompt_mismatch) if c else "-" for c in counts)])
+        rows.append(
+            ["other prompt length", *(str(c.prompt_mismatch) if c else "-" for c in counts)]
+        )
     yield from render([workload.label, *summary.servers], rows)
 
 

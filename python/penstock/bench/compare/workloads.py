@@ -45,8 +45,8 @@ def plan(texts: Iterable[str], only: Sequence[str], parse: Parse) -> list[Planne
 
     Several may share a name if they differ in one of `AXES`; they are then points of one curve.
 
-    Raises:
-        InvalidValueError: a text is wrong, a name is unknown, or two workloads cannot be told apart.
+    Raises: InvalidValueError: a text is wrong, a name is unknown, or two workloads cannot be told
+    apart.
     """
     split = [_split(text) for text in texts]
     names = list(dict.fromkeys(name for name, _ in split))
@@ -54,9 +54,14 @@ def plan(texts: Iterable[str], only: Sequence[str], parse: Parse) -> list[Planne
         raise InvalidValueError("--only", ",".join(unknown), f"names among {', '.join(names)}")
     chosen = [(name, words, parse(words)) for name, words in split if not only or name in only]
     if not chosen:
-        raise InvalidValueError("--workload", "", "at least one workload, here or in --workloads FILE")
+        raise InvalidValueError(
+            "--workload", "", "at least one workload, here or in --workloads FILE"
+        )
     axes = {name: _axis(name, [p for other, _, p in chosen if other == name]) for name in names}
-    return [Planned(_workload(name, axes[name], parsed), words, parsed) for name, words, parsed in chosen]
+    return [
+        Planned(_workload(name, axes[name], parsed), words, parsed)
+        for name, words, parsed in chosen
+    ]
 
 
 def _split(text: str) -> tuple[str, list[str]]:
@@ -64,7 +69,9 @@ def _split(text: str) -> tuple[str, list[str]]:
     try:
         words = shlex.split(rest, comments=True)
     except ValueError as error:
-        raise InvalidValueError("--workload", text, f"words that a shell could read ({error})") from error
+        raise InvalidValueError(
+            "--workload", text, f"words that a shell could read ({error})"
+        ) from error
     if not colon or not name.strip() or not words:
         raise InvalidValueError("--workload", text, "'NAME: serve ...' or 'NAME: trace FILE ...'")
     return name.strip(), words

@@ -30,11 +30,17 @@ class CustomOptions:
 
     def __post_init__(self) -> None:
         if self.output_len < 1 and self.output_len != -1:
-            raise InvalidValueError("--custom-output-len", self.output_len, "a number above 0, or -1")
+            raise InvalidValueError(
+                "--custom-output-len", self.output_len, "a number above 0, or -1"
+            )
 
 
-def custom_requests(options: CustomOptions, maker: PromptMaker, seed: int, chat: bool) -> Sequence[Request]:
-    """`chat`: whether the endpoint takes messages. `input_tokens` is 0 where nothing here can count."""
+def custom_requests(
+    options: CustomOptions, maker: PromptMaker, seed: int, chat: bool
+) -> Sequence[Request]:
+    """`chat`: whether the endpoint takes messages. `input_tokens` is 0 where nothing here can
+    count.
+    """
     rows = [_row(options, line, fields, chat) for line, fields in json_lines(options.path)]
     rows = shuffled(rows, seed, options.shuffle)
     requests = (Request(prompt, maker.count(prompt) or 0, output) for _, prompt, output in rows)

@@ -28,7 +28,9 @@ def opened(path: Path) -> Iterator[TextIO]:
     except OSError as error:
         raise PenstockError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise PenstockError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise PenstockError(
+            f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from error
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, object]]]:

@@ -16,8 +16,9 @@ from penstock.core import InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class RandomOptions:
-    """Lengths are tokens. With a range ratio r: whole numbers from floor(L(1-r)) to ceil(L(1+r)), all equally
-    likely. With a standard deviation: normal around L, rounded, at least 1. `prefix_len` comes on top."""
+    """Lengths are tokens. With a range ratio r: whole numbers from floor(L(1-r)) to ceil(L(1+r)),
+    all equally likely. With a standard deviation: normal around L, rounded, at least 1.
+    `prefix_len` comes on top."""
 
     num_prompts: int = 1000
     input_len: int = 1024
@@ -42,7 +43,9 @@ class RandomOptions:
             ("output", self.output_stddev, self.range_ratio[1]),
         ):
             if not 0 <= stddev < math.inf:
-                raise InvalidValueError(f"standard deviation of the {name} length", stddev, "a number from 0")
+                raise InvalidValueError(
+                    f"standard deviation of the {name} length", stddev, "a number from 0"
+                )
             if stddev and ratio:
                 raise InvalidValueError(
                     "--random-range-ratio", ratio, f"0 with a standard deviation ({name})"
@@ -69,13 +72,15 @@ def parse_range_ratio(text: str) -> tuple[float, float]:
 def random_requests(options: RandomOptions, maker: PromptMaker, seed: int) -> Sequence[Request]:
     """Requests whose prompts share the prefix and nothing else.
 
-    A length that is asked for includes what the tokenizer adds (`maker.special`); a chat template comes on
-    top. The same seed gives the same lengths whatever the vocabulary.
+    A length that is asked for includes what the tokenizer adds (`maker.special`); a chat template
+    comes on top. The same seed gives the same lengths whatever the vocabulary.
     """
     own = max(0, options.input_len - maker.special)
     rng = Random(f"lengths:{seed}")
     draw_input = _lengths(rng, own, options.range_ratio[0], options.input_stddev, least=0)
-    draw_output = _lengths(rng, options.output_len, options.range_ratio[1], options.output_stddev, least=1)
+    draw_output = _lengths(
+        rng, options.output_len, options.range_ratio[1], options.output_stddev, least=1
+    )
     inputs = [draw_input() for _ in range(options.num_prompts)]
     outputs = [draw_output() for _ in range(options.num_prompts)]
     _check_least(options, maker, own)
@@ -99,7 +104,5 @@ def _check_least(options: RandomOptions, maker: PromptMaker, own: int) -> None:
     low = 1 if options.input_stddev else math.floor(own * (1 - options.range_ratio[0]))
     if options.prefix_len + low < 1:
         ratio = options.range_ratio[0]
-        expected = (
-            f"more: {maker.special} tokens are the tokenizer's own, range ratio {ratio} leaves none else"
-        )
+        expected = f"more: {maker.special} tokens are the tokenizer's own, range ratio {ratio} leaves none else"
         raise InvalidValueError("--random-input-len", options.input_len, expected)

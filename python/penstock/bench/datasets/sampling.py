@@ -22,7 +22,9 @@ def shuffled(items: list[T], seed: int, shuffle: bool) -> list[T]:
     return items
 
 
-def take(requests: Iterable[Request], count: int, seed: int, oversample: bool, path: Path) -> list[Request]:
+def take(
+    requests: Iterable[Request], count: int, seed: int, oversample: bool, path: Path
+) -> list[Request]:
     """The first `count` requests; when there are fewer, some of them again unless not `oversample`."""
     if count < 1:
         raise InvalidValueError("--num-prompts", count, "a number above 0")

@@ -19,17 +19,15 @@ MOST_PROMPT = 1024
 MOST_TOTAL = 2048
 HUMAN = {"human", "user"}
 ANSWERS = {"gpt", "assistant", "chatgpt", "bing", "bard", "model"}
-EXPECTED = (
-    'a list of {"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": text}, ...]}'
-)
+EXPECTED = 'a list of {"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": text}, ...]}'
 
 Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class ShareGptOptions:
-    """Left out: prompts under 4 or over 1024 tokens, answers under 4 (unless `output_len` says how many to
-    ask for), and what exceeds 2048 together."""
+    """Left out: prompts under 4 or over 1024 tokens, answers under 4 (unless `output_len` says how
+    many to ask for), and what exceeds 2048 together."""
 
     path: Path
     num_prompts: int = 1000
@@ -48,7 +46,9 @@ def sharegpt_requests(options: ShareGptOptions, maker: PromptMaker, seed: int) -
     return take(fitting, options.num_prompts, seed, options.oversample, options.path)
 
 
-def _fitting(pairs: Sequence[Pair], options: ShareGptOptions, maker: PromptMaker) -> Iterator[Request]:
+def _fitting(
+    pairs: Sequence[Pair], options: ShareGptOptions, maker: PromptMaker
+) -> Iterator[Request]:
     for prompt, answer in pairs:
         counted = _counted(maker, prompt)
         asked = counted - maker.template
@@ -74,7 +74,9 @@ def _pairs(path: Path) -> Iterator[Pair]:
     try:
         entries = json.loads(text)
     except json.JSONDecodeError as error:
-        raise PenstockError(f"{path}, line {error.lineno}: {error.msg}, expected {EXPECTED}") from error
+        raise PenstockError(
+            f"{path}, line {error.lineno}: {error.msg}, expected {EXPECTED}"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise PenstockError(f"{path}: {error}, expected {EXPECTED}") from error
     if not isinstance(entries, list):
@@ -86,7 +88,9 @@ def _pairs(path: Path) -> Iterator[Pair]:
 
 
 def _turns(path: Path, number: int, entry: object) -> list[tuple[str, str]]:
-    """Role and text of each turn; none where an entry holds no conversation, as in the published file."""
+    """Role and text of each turn; none where an entry holds no conversation, as in the published
+    file.
+    """
     turns = entry.get("conversations", []) if isinstance(entry, Mapping) else None
     if not isinstance(turns, list):
         raise PenstockError(
@@ -94,7 +98,9 @@ def _turns(path: Path, number: int, entry: object) -> list[tuple[str, str]]:
         )
     read = []
     for turn in turns:
-        role, text = (turn.get("from"), turn.get("value")) if isinstance(turn, Mapping) else (None, None)
+        role, text = (
+            (turn.get("from"), turn.get("value")) if isinstance(turn, Mapping) else (None, None)
+        )
         if not isinstance(role, str) or not isinstance(text, str):
             raise PenstockError(
                 f"{path}, entry {number} of the list (from 0): a turn is {turn!r:.80}, expected {EXPECTED}"

@@ -15,17 +15,22 @@ from penstock.core import InvalidValueError, PenstockError
 
 
 def make(
-    server: Served, tokenizer: str | None = None, as_ids: bool = False, vocab_size: int | None = None
+    server: Served,
+    tokenizer: str | None = None,
+    as_ids: bool = False,
+    vocab_size: int | None = None,
 ) -> PromptMaker:
     """A maker of prompts in which `server` counts what was asked.
 
-    The words come from `tokenizer` (alias, path, hub name); without it from the model's own files if they
-    are here, else from the server's /tokenize, else from usage. The server is asked to count two short
-    prompts, so that a wrong tokenizer is found out before the run. `vocab_size` is for ids without any
-    tokenizer.
+    The words come from `tokenizer` (alias, path, hub name); without it from the model's own files
+    if they are here, else from the server's /tokenize, else from usage. The server is asked to
+    count two short prompts, so that a wrong tokenizer is found out before the run. `vocab_size` is
+    for ids without any tokenizer.
     """
     if as_ids and server.chat:
-        raise InvalidValueError("--prompt-ids", True, "a completions endpoint (--endpoint /v1/completions)")
+        raise InvalidValueError(
+            "--prompt-ids", True, "a completions endpoint (--endpoint /v1/completions)"
+        )
     if as_ids and vocab_size is not None:
         return _from_range(server, vocab_size)
     if tokenizer is not None:
@@ -53,7 +58,9 @@ def _guess(name: str) -> Lexicon | None:
         return None
 
 
-def _tried(server: Served, source: Callable[[], Lexicon | None], as_ids: bool) -> PromptMaker | None:
+def _tried(
+    server: Served, source: Callable[[], Lexicon | None], as_ids: bool
+) -> PromptMaker | None:
     lexicon = source()
     if lexicon is None:
         return None
@@ -94,7 +101,9 @@ def _assumed(server: Served, lexicon: Lexicon, as_ids: bool) -> int:
 def _from_range(server: Served, vocab_size: int) -> PromptMaker:
     """The middle half: special tokens lie at the beginning or the end of a vocabulary."""
     if vocab_size < 64:
-        raise InvalidValueError("--vocab-size", vocab_size, "the size of the model's vocabulary, at least 64")
+        raise InvalidValueError(
+            "--vocab-size", vocab_size, "the size of the model's vocabulary, at least 64"
+        )
     maker = IdMaker(range(vocab_size // 4, vocab_size - vocab_size // 4))
     measured = measure(server, maker)
     if measured is None:

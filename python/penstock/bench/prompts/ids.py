@@ -10,8 +10,8 @@ from random import Random
 def drawn(vocabulary: Sequence[int], name: str, rank: int, length: int) -> list[int]:
     """`length` ids of `vocabulary`; fewer under the same name and rank are a prefix of more.
 
-    The first id is the one at `rank`, so that two prompts whose ranks differ (modulo the vocabulary's size)
-    share not a single token by accident.
+    The first id is the one at `rank`, so that two prompts whose ranks differ (modulo the
+    vocabulary's size) share not a single token by accident.
     """
     if length <= 0:
         return []
@@ -33,7 +33,9 @@ def fresh(vocabulary: Sequence[int], seed: int, index: int, length: int) -> list
 
 
 def block(vocabulary: Sequence[int], seed: int, hash_id: int, length: int) -> list[int]:
-    """Ids of the block that a trace calls `hash_id`: equal for equal ids, whatever request holds it."""
+    """Ids of the block that a trace calls `hash_id`: equal for equal ids, whatever request holds
+    it.
+    """
     rank = first_rank(seed, len(vocabulary)) + hash_id
     return drawn(vocabulary, f"block:{seed}:{hash_id}", rank, length)
 

@@ -19,11 +19,14 @@ class Lexicon:
     name: str
     """Where it comes from, for messages and results."""
     words: Mapping[int, str]
-    """`word` at the beginning of a text and ` word` after another are one token each; the latter's id."""
+    """`word` at the beginning of a text and ` word` after another are one token each; the latter's
+    id.
+    """
     special: int
     """Tokens that the tokenizer adds to a text by itself, such as BOS."""
     count_text: CountText | None = None
-    """Tokens of a text, special ones left out. None: only the server could tell, by computing it."""
+    """Tokens of a text, special ones left out. None: only the server could tell, by computing it.
+    """
     count_chat: CountChat | None = None
     """Tokens of a rendered conversation."""
 
@@ -43,7 +46,9 @@ class PromptMaker(Protocol):
 
     @property
     def special(self) -> int:
-        """Tokens that the server adds and that count towards a length asked for (BOS), as in vLLM's tools."""
+        """Tokens that the server adds and that count towards a length asked for (BOS), as in vLLM's
+        tools.
+        """
         ...
 
     @property
@@ -106,7 +111,9 @@ class WordMaker:
         return None if self.lexicon.count_text is None else self.lexicon.count_text(text)
 
     def _parts(self, messages: Sequence[Message]) -> int | None:
-        """Without the template at hand: the contents, and a one-message conversation's overhead for each."""
+        """Without the template at hand: the contents, and a one-message conversation's overhead for
+        each.
+        """
         counts = [self._text(str(message.get("content", ""))) for message in messages]
         known = [count for count in counts if count is not None]
         return sum(known) + self.template * len(messages) if len(known) == len(counts) else None

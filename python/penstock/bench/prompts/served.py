@@ -63,7 +63,11 @@ def _llama_cpp(fetch: Fetch, model: str) -> tuple[Tokenize, None]:
 
 
 def _tokens(reply: Reply) -> list[int] | None:
-    tokens = reply.body.get("tokens") if reply.status == 200 and isinstance(reply.body, Mapping) else None
+    tokens = (
+        reply.body.get("tokens")
+        if reply.status == 200 and isinstance(reply.body, Mapping)
+        else None
+    )
     if not isinstance(tokens, list) or not tokens:
         return None  # llama.cpp answers vLLM's form with no tokens
     return tokens if all(isinstance(token, int) for token in tokens) else None

@@ -20,12 +20,15 @@ class Reply(NamedTuple):
 
 
 class Fetch(Protocol):
-    """One request, answered whole. `path` begins at the server's root (`/tokenize`, `/v1/completions`).
+    """One request, answered whole. `path` begins at the server's root (`/tokenize`,
+    `/v1/completions`).
 
     A server that cannot be reached is a PenstockError; any status that it answers is a Reply.
     """
 
-    def __call__(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Reply: ...
+    def __call__(
+        self, method: str, path: str, body: Mapping[str, object] | None = None
+    ) -> Reply: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,9 @@ class Served:
         return self.endpoint.rstrip("/").endswith("/chat/completions")
 
     def prompt_tokens(self, prompt: Prompt) -> int | None:
-        """Tokens that the server counts in `prompt`, by a request for one token. None: it does not say."""
+        """Tokens that the server counts in `prompt`, by a request for one token. None: it does not
+        say.
+        """
         if self.fetch is None:
             return None
         reply = self.fetch("POST", self.endpoint, self._one_token(prompt))
@@ -58,7 +63,12 @@ class Served:
         return count if isinstance(count, int) and count > 0 else None
 
     def _one_token(self, prompt: Prompt) -> dict[str, object]:
-        asked: dict[str, object] = {"model": self.model, "max_tokens": 1, "temperature": 0, "stream": False}
+        asked: dict[str, object] = {
+            "model": self.model,
+            "max_tokens": 1,
+            "temperature": 0,
+            "stream": False,
+        }
         if self.chat:
             return asked | {"messages": as_messages(prompt)}
         return asked | {"prompt": prompt}
@@ -70,7 +80,9 @@ def as_messages(prompt: Prompt) -> Sequence[Message]:
         return [{"role": "user", "content": prompt}]
     messages = [item for item in prompt if isinstance(item, Mapping)]
     if len(messages) != len(prompt):
-        raise PenstockError("token ids cannot be sent to a chat endpoint: use --endpoint /v1/completions")
+        raise PenstockError(
+            "token ids cannot be sent to a chat endpoint: use --endpoint /v1/completions"
+        )
     return messages
 
 

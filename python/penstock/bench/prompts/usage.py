@@ -1,4 +1,6 @@
-"""What the server counts, by requests for one token: the last word on overhead, the last resort for words."""
+"""What the server counts, by requests for one token: the last word on overhead, the last resort for
+words.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,17 @@ from penstock.bench.prompts.server import Served
 from penstock.bench.prompts.words import COMMON
 
 LIMIT = 32
-"""Each word costs the server a prompt and a token; any two prompts differ within a few words all the same."""
+"""Each word costs the server a prompt and a token; any two prompts differ within a few words all
+the same.
+"""
 MINIMUM = 16
 SHORT, LONG = 12, 36
 """Lengths that tell a constant overhead from a wrong count."""
 
 
 def from_usage(server: Served) -> Lexicon | None:
-    """A lexicon of common words that the server counts as one token each. None: it reports no usage.
+    """A lexicon of common words that the server counts as one token each. None: it reports no
+    usage.
 
     The ids are made up: such prompts can only be sent as text.
     """
@@ -52,9 +57,12 @@ class Measured:
 
 
 def measure(server: Served, maker: PromptMaker) -> Measured | None:
-    """Ask the server how long it finds two prompts. None: it does not report usage, or there is no server."""
+    """Ask the server how long it finds two prompts. None: it does not report usage, or there is no
+    server.
+    """
     counts = [
-        server.prompt_tokens(maker.prompt(_spread(maker.vocabulary, length))) for length in (SHORT, LONG)
+        server.prompt_tokens(maker.prompt(_spread(maker.vocabulary, length)))
+        for length in (SHORT, LONG)
     ]
     short, long = counts
     return None if short is None or long is None else Measured(short, long)

@@ -11,9 +11,11 @@ LIMIT = 8192
 
 
 def usable(candidates: Iterable[str], encode: Encode, limit: int = LIMIT) -> dict[int, str]:
-    """The candidates that are one token at the beginning of a text and after a space, by the latter's id.
+    """The candidates that are one token at the beginning of a text and after a space, by the
+    latter's id.
 
-    Texts of such words joined by spaces have as many tokens as words: tokenizers split before a space.
+    Texts of such words joined by spaces have as many tokens as words: tokenizers split before a
+    space.
     """
     found: dict[int, str] = {}
     for word in candidates:

@@ -52,7 +52,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one server or one load. `style` is its number: colour, dashes and marker follow from it."""
+    """Points of one server or one load. `style` is its number: colour, dashes and marker follow
+    from it.
+    """
 
     name: str
     style: int
@@ -85,8 +87,8 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One request in a Gantt chart, seconds. Until `sent` it waits in the client, until `first` in the
-    server: queue and prefill, which a client cannot tell apart. Then it decodes."""
+    """One request in a Gantt chart, seconds. Until `sent` it waits in the client, until `first` in
+    the server: queue and prefill, which a client cannot tell apart. Then it decodes."""
 
     number: int
     due: float
@@ -120,7 +122,11 @@ def lane_parts(lane: Lane) -> tuple[Stretch | None, Stretch | None, Stretch | No
     A request that ended without a first event has no decode: the second part lasts until its end.
     """
     first = lane.first if math.isfinite(lane.first) else lane.ended
-    return _stretch(lane.due, lane.sent), _stretch(lane.sent, first), _stretch(lane.first, lane.ended)
+    return (
+        _stretch(lane.due, lane.sent),
+        _stretch(lane.sent, first),
+        _stretch(lane.first, lane.ended),
+    )
 
 
 def _stretch(start: float, end: float) -> Stretch | None:

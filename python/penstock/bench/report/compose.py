@@ -20,7 +20,9 @@ NO_DETAIL = "{} for want of single requests in {}: run again with `--save-detail
 MOST_GANTTS = 40
 
 
-def compose(collection: Collection, title: str | None = None, baseline: str | None = None) -> Document:
+def compose(
+    collection: Collection, title: str | None = None, baseline: str | None = None
+) -> Document:
     """The whole report.
 
     Raises:
@@ -35,7 +37,9 @@ def compose(collection: Collection, title: str | None = None, baseline: str | No
         title=clean(title or str(collection.comparison.get("title") or "") or "Benchmark report"),
         facts=_facts(collection),
         warnings=records.warnings(collection),
-        headlines=tuple(headlines.headline(collection, name, summary.baseline) for name in workloads),
+        headlines=tuple(
+            headlines.headline(collection, name, summary.baseline) for name in workloads
+        ),
         sections=tuple(sections),
     )
     return _with_unique_keys(document)
@@ -44,7 +48,9 @@ def compose(collection: Collection, title: str | None = None, baseline: str | No
 def _baseline(collection: Collection, asked: str | None) -> str | None:
     if asked is not None:
         if asked not in collection.servers:
-            raise InvalidValueError("--baseline", asked, f"a server: {listing(collection.servers, 20)}")
+            raise InvalidValueError(
+                "--baseline", asked, f"a server: {listing(collection.servers, 20)}"
+            )
         return asked
     named = collection.comparison.get("baseline")
     return named if isinstance(named, str) and named in collection.servers else None
@@ -53,7 +59,9 @@ def _baseline(collection: Collection, asked: str | None) -> str | None:
 def _facts(collection: Collection) -> tuple[str, ...]:
     dates = sorted(str(date) for run in collection.runs if (date := run.result.get("date")))
     started = collection.comparison.get("started") or (dates[0] if dates else "")
-    versions = dict.fromkeys(str(version) for run in collection.runs if (version := run.own.get("version")))
+    versions = dict.fromkeys(
+        str(version) for run in collection.runs if (version := run.own.get("version"))
+    )
     models = dict.fromkeys(
         clean(str(model)) for run in collection.runs if (model := run.result.get("model_id"))
     )
@@ -107,7 +115,9 @@ def _single_requests(collection: Collection, workload: str) -> Iterator[Block | 
     if without:
         which = "these files" if len(without) == len(runs) else count(len(without), "file")
         yield Note(
-            NO_DETAIL.format("Charts of single requests are left out", f"{which} ({listing(without, 4)})")
+            NO_DETAIL.format(
+                "Charts of single requests are left out", f"{which} ({listing(without, 4)})"
+            )
         )
     if len(without) == len(runs):
         return
@@ -123,11 +133,15 @@ def _single_requests(collection: Collection, workload: str) -> Iterator[Block | 
     yield _charts("Requests one by one", _gantts(collection, workload, points), folded=True)
 
 
-def _distributions(collection: Collection, workload: str, points: Sequence[float | None]) -> list[Chart]:
+def _distributions(
+    collection: Collection, workload: str, points: Sequence[float | None]
+) -> list[Chart]:
     loads = [point for point in points if point is not None]
     if len(collection.servers) == 1 and len(loads) > 1:
         return [*distributions.by_load(collection, workload, loads)]
-    return [chart for point in points for chart in distributions.by_server(collection, workload, point)]
+    return [
+        chart for point in points for chart in distributions.by_server(collection, workload, point)
+    ]
 
 
 def _gantts(collection: Collection, workload: str, points: Sequence[float | None]) -> list[Chart]:
@@ -160,10 +174,16 @@ def _with_unique_keys(document: Document) -> Document:
 
     def unique(chart: Chart) -> Chart:
         seen[chart.key] = seen.get(chart.key, 0) + 1
-        return chart if seen[chart.key] == 1 else replace(chart, key=f"{chart.key}-{seen[chart.key]}")
+        return (
+            chart if seen[chart.key] == 1 else replace(chart, key=f"{chart.key}-{seen[chart.key]}")
+        )
 
     def block(one: Block) -> Block:
-        return replace(one, charts=tuple(map(unique, one.charts))) if isinstance(one, Charts) else one
+        return (
+            replace(one, charts=tuple(map(unique, one.charts))) if isinstance(one, Charts) else one
+        )
 
-    sections = (replace(section, blocks=tuple(map(block, section.blocks))) for section in document.sections)
+    sections = (
+        replace(section, blocks=tuple(map(block, section.blocks))) for section in document.sections
+    )
     return replace(document, sections=tuple(sections))

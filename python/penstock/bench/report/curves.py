@@ -16,7 +16,9 @@ FULLY_LABELLED = 3
 
 
 def knee(collection: Collection, workload: str, server: str) -> float | None:
-    """The load of one server beyond which more load brings little throughput; None where there is no knee."""
+    """The load of one server beyond which more load brings little throughput; None where there is
+    no knee.
+    """
     if collection.axis(workload) not in ("concurrency", "rate"):
         return None
     points = [
@@ -30,7 +32,9 @@ def knee(collection: Collection, workload: str, server: str) -> float | None:
 
 
 def throughput_against_ttft(collection: Collection, workload: str) -> Plot | None:
-    """A curve for each server, a point for each load. None unless the axis is a load with two points."""
+    """A curve for each server, a point for each load. None unless the axis is a load with two
+    points.
+    """
     axis = collection.axis(workload)
     if axis not in ("concurrency", "rate") or len(collection.points(workload)) < 2:
         return None
@@ -97,7 +101,9 @@ def _curve_words(series: Sequence[Series], axis: str, unit: str) -> str:
 
 
 def latencies_against_load(collection: Collection, workload: str) -> list[Plot]:
-    """Median and tail of each latency over the axis of a workload. Empty without an axis of two points."""
+    """Median and tail of each latency over the axis of a workload. Empty without an axis of two
+    points.
+    """
     axis = collection.axis(workload)
     if axis is None or len(collection.points(workload)) < 2:
         return []
@@ -105,10 +111,14 @@ def latencies_against_load(collection: Collection, workload: str) -> list[Plot]:
     return [plot for plot in plots if plot is not None]
 
 
-def _latency_plot(collection: Collection, workload: str, axis: str, latency: Latency) -> Plot | None:
+def _latency_plot(
+    collection: Collection, workload: str, axis: str, latency: Latency
+) -> Plot | None:
     tail = tail_percentile(collection.of(workload), latency.key)
     keys = [f"median_{latency.key}_ms"] + ([f"{tail}_{latency.key}_ms"] if tail else [])
-    highest = max((run.value(key) or 0 for run in collection.of(workload) for key in keys), default=0)
+    highest = max(
+        (run.value(key) or 0 for run in collection.of(workload) for key in keys), default=0
+    )
     factor, unit = time_unit(highest)
     series = [
         Series(server, collection.styles[server], points, light=key != keys[0])
@@ -120,7 +130,11 @@ def _latency_plot(collection: Collection, workload: str, axis: str, latency: Lat
         return None
     thin = f"; thin with hollow marks: {tail.upper()}" if tail else ""
     kind, loads = AXES[axis], collection.points(workload)
-    extent = Extent.LOG if axis != "round" and loads[0] > 0 and loads[-1] >= 8 * loads[0] else Extent.LINEAR
+    extent = (
+        Extent.LOG
+        if axis != "round" and loads[0] > 0 and loads[-1] >= 8 * loads[0]
+        else Extent.LINEAR
+    )
     return Plot(
         key=slug(latency.key, "against", axis, workload),
         title=f"{workload}: {latency.name} against {kind.name}",
@@ -145,13 +159,14 @@ def _over_axis(
 
 
 def shown_points(collection: Collection, workload: str) -> list[float]:
-    """The loads whose single requests are shown: all of three, else the lightest, the knee or the middle, and
-    the heaviest."""
+    """The loads whose single requests are shown: all of three, else the lightest, the knee or the
+    middle, and the heaviest."""
     points = collection.points(workload)
     if len(points) <= 3:
         return points
     bends = [knee(collection, workload, server) for server in collection.servers]
     inner = next(
-        (bend for bend in bends if bend is not None and bend in points[1:-1]), points[len(points) // 2]
+        (bend for bend in bends if bend is not None and bend in points[1:-1]),
+        points[len(points) // 2],
     )
     return [points[0], inner, points[-1]]

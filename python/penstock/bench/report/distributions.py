@@ -32,14 +32,16 @@ def by_load(collection: Collection, workload: str, points: Sequence[float]) -> l
     """For a single server: one curve for each load."""
     axis = collection.axis(workload)
     groups = [
-        (at(axis, point), index, collection.of(workload, None, point)) for index, point in enumerate(points)
+        (at(axis, point), index, collection.of(workload, None, point))
+        for index, point in enumerate(points)
     ]
     return _plots(groups, workload, "")
 
 
 def _plots(groups: Sequence[Group], workload: str, place: str) -> list[Plot]:
     trips = [
-        (name, style, [trip for run in runs for trip in run.trips or ()]) for name, style, runs in groups
+        (name, style, [trip for run in runs for trip in run.trips or ()])
+        for name, style, runs in groups
     ]
     plots = [_plot(trips, workload, place, latency) for latency in LATENCIES]
     return [plot for plot in plots if plot is not None]

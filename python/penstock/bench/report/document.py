@@ -114,5 +114,10 @@ class Document:
     @property
     def charts(self) -> list[Chart]:
         """All charts, in order."""
-        groups = [block for section in self.sections for block in section.blocks if isinstance(block, Charts)]
+        groups = [
+            block
+            for section in self.sections
+            for block in section.blocks
+            if isinstance(block, Charts)
+        ]
         return [chart for group in groups for chart in group.charts]

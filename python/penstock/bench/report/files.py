@@ -66,7 +66,9 @@ def read(directory: Path) -> Found:
 
 
 def _values(path: Path) -> Iterator[Any]:
-    """The JSON values of a file: one, or several in a row as `vllm bench serve --append-result` writes."""
+    """The JSON values of a file: one, or several in a row as `vllm bench serve --append-result`
+    writes.
+    """
     if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"is larger than {MOST_BYTES >> 20} MiB")
     text = path.read_text(encoding="utf-8")
@@ -89,7 +91,11 @@ def _reason(error: Exception) -> str:
 
 
 def _is_result(value: object) -> bool:
-    return isinstance(value, dict) and "completed" in value and number(value.get("duration")) is not None
+    return (
+        isinstance(value, dict)
+        and "completed" in value
+        and number(value.get("duration")) is not None
+    )
 
 
 def number(value: object) -> float | None:
@@ -108,9 +114,13 @@ def sequence(value: object) -> list[Any]:
 
 
 def tidy(result: Result) -> Result:
-    """The same result with every number finite and every part of `penstock` of its own type, so that nothing
-    which reads it later has to look again."""
-    kept = {key: value for key, value in result.items() if number(value) is not None or not _is_number(value)}
+    """The same result with every number finite and every part of `penstock` of its own type, so
+    that nothing which reads it later has to look again."""
+    kept = {
+        key: value
+        for key, value in result.items()
+        if number(value) is not None or not _is_number(value)
+    }
     for name in ("completed", "failed"):
         kept[name] = int(max(number(result.get(name)) or 0, 0))
     if "penstock" in kept:
@@ -127,8 +137,12 @@ def _tidy_own(own: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("server", "workload", "axis", "command", "version"):
         kept[name] = clean(str(own[name])) if isinstance(own.get(name), str | int | float) else None
     kept["point"], kept["repeat"] = number(own.get("point")), int(number(own.get("repeat")) or 0)
-    kept["failures"] = {clean(kind): int(many) for kind, many in _numbers(own.get("failures")).items()}
-    kept["failure_examples"] = [clean(str(example)) for example in sequence(own.get("failure_examples"))]
+    kept["failures"] = {
+        clean(kind): int(many) for kind, many in _numbers(own.get("failures")).items()
+    }
+    kept["failure_examples"] = [
+        clean(str(example)) for example in sequence(own.get("failure_examples"))
+    ]
     kept["argv"] = [clean(str(word)) for word in sequence(own.get("argv"))]
     for name in ("send_lateness_ms", "usage", "process"):
         kept[name] = _numbers(own.get(name))

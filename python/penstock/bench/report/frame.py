@@ -1,4 +1,6 @@
-"""The part of a drawing that all charts share: a legend above, ticks and grid around a box for the data."""
+"""The part of a drawing that all charts share: a legend above, ticks and grid around a box for the
+data.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _GAP = 16.0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the legend: its name, and the markup of its sample, drawn at 0, 0 to 22 units right."""
+    """A line of the legend: its name, and the markup of its sample, drawn at 0, 0 to 22 units
+    right.
+    """
 
     name: str
     sample: str
@@ -65,13 +69,17 @@ def legend(entries: Sequence[Entry], form: Form) -> tuple[str, float]:
         if x and x + width > form.width:
             x, y = 0.0, y + pitch
         label = tag("text", words(name) or " ", x=_SAMPLE, y=form.font * 0.35, class_="t")
-        parts.append(tag("g", entry.sample + label, transform=f"translate({short(x + 4)} {short(y)})"))
+        parts.append(
+            tag("g", entry.sample + label, transform=f"translate({short(x + 4)} {short(y)})")
+        )
         x += width + _GAP
     return "".join(parts), y + pitch * 0.7
 
 
 def make(form: Form, top: float, height: float, x: Scale, y: Scale) -> Frame:
-    """A frame of `height` below `top`, with room for the labels of its ticks and the names of its axes."""
+    """A frame of `height` below `top`, with room for the labels of its ticks and the names of its
+    axes.
+    """
     left = max((text_width(label, form.font) for _, label in y.ticks), default=0.0) + 10
     right = max(8.0, text_width(x.ticks[-1][1], form.font) / 2 if x.ticks else 0.0)
     box = (left, top + form.font * 2.1, form.width - right, top + height - form.font * 3.4)

@@ -76,9 +76,7 @@ def _rounds(collection: Collection, workload: str) -> tuple[str, str, str]:
     if not found:
         return "", "", "One round only: there is nothing to compare it with."
     ratio, server, first, later = min(found)
-    text = (
-        f"With {server}, repeating the same prompts takes mean TTFT from {human(first)} to {human(later)} ms."
-    )
+    text = f"With {server}, repeating the same prompts takes mean TTFT from {human(first)} to {human(later)} ms."
     if len(found) > 1:
         worst = max(found)
         text += f" The others: up to {times(worst[0])} ({worst[1]})."
@@ -134,7 +132,9 @@ def _standing(
 
 
 def _contest(collection: Collection, workload: str, baseline: str) -> tuple[str, str, str]:
-    """Several servers: most throughput wins; where that cannot tell them apart, the lowest latency does."""
+    """Several servers: most throughput wins; where that cannot tell them apart, the lowest latency
+    does.
+    """
     axis = collection.axis(workload)
     points = collection.points(workload)
     heaviest = _heaviest(collection, workload)
@@ -146,13 +146,20 @@ def _contest(collection: Collection, workload: str, baseline: str) -> tuple[str,
         if decided:
             return _won(collection, workload, decided, THROUGHPUT, len(points) > 1)
     for measure in (LATENCY, DELAY):
-        known = [_standing(collection, workload, server, heaviest, measure) for server in collection.servers]
+        known = [
+            _standing(collection, workload, server, heaviest, measure)
+            for server in collection.servers
+        ]
         decided = _decide([one for one in known if one is not None], measure, baseline)
         if decided:
             figure, caption, text = _won(collection, workload, decided, measure, len(points) > 1)
             lead = "" if open_loop else "Output throughput does not tell the servers apart. "
             return figure, caption, lead + text
-    return "≈", "no difference", "The runs of the best servers overlap in output throughput and in latency."
+    return (
+        "≈",
+        "no difference",
+        "The runs of the best servers overlap in output throughput and in latency.",
+    )
 
 
 def _heaviest(collection: Collection, workload: str) -> float | None:
@@ -202,7 +209,9 @@ def _won(
 def _ratio_spread(best: Standing, other: Standing, measure: Measure) -> str:
     """The range of the ratio over repeats that both servers have."""
     theirs = {run.repeat: run.value(measure.key) for run in other.runs}
-    pairs = [(run.value(measure.key), theirs.get(run.repeat)) for run in best.runs if not run.partial]
+    pairs = [
+        (run.value(measure.key), theirs.get(run.repeat)) for run in best.runs if not run.partial
+    ]
     ratios = [mine / its for mine, its in pairs if mine is not None and its]
     if len(ratios) < 2:
         return ""

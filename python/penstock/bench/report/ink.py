@@ -12,9 +12,13 @@ Box = tuple[float, float, float, float]
 """Left, top, right, bottom."""
 
 CHARACTER = 0.56
-"""Mean width of a character in a sans-serif font, as a share of its size; long enough for most fonts."""
+"""Mean width of a character in a sans-serif font, as a share of its size; long enough for most
+fonts.
+"""
 STYLES = 8
-"""Colours, dashes and markers that the style sheet knows; more series begin again with the next dashes."""
+"""Colours, dashes and markers that the style sheet knows; more series begin again with the next
+dashes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +56,12 @@ def words(text: str) -> str:
 
 
 def tag(name: str, body: str = "", **attributes: object) -> str:
-    """An element. `body` is markup already; attributes are escaped here, `_` in their names becomes `-`."""
+    """An element. `body` is markup already; attributes are escaped here, `_` in their names becomes
+    `-`.
+    """
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{words(_value(value))}"' for key, value in attributes.items()
+        f' {key.rstrip("_").replace("_", "-")}="{words(_value(value))}"'
+        for key, value in attributes.items()
     )
     return f"<{name}{written}>{body}</{name}>" if body else f"<{name}{written}/>"
 
@@ -89,15 +96,17 @@ def line_path(places: Sequence[Place]) -> str:
 
 
 def simplified(places: Sequence[Place], tolerance: float = 0.2) -> list[Place]:
-    """Those places that a line needs so that no other lies further than `tolerance` from it (Ramer 1972,
-    Douglas and Peucker 1973)."""
+    """Those places that a line needs so that no other lies further than `tolerance` from it (Ramer
+    1972, Douglas and Peucker 1973)."""
     kept = {0, len(places) - 1}
     open_ranges = [(0, len(places) - 1)]
     while open_ranges:
         first, last = open_ranges.pop()
         if last - first < 2:
             continue
-        distances = [_distance(place, places[first], places[last]) for place in places[first + 1 : last]]
+        distances = [
+            _distance(place, places[first], places[last]) for place in places[first + 1 : last]
+        ]
         furthest = max(range(len(distances)), key=distances.__getitem__)
         if distances[furthest] > tolerance:
             middle = first + 1 + furthest
@@ -128,7 +137,10 @@ def marker(style: int, x: float, y: float, radius: float) -> str:
         ((0, -1.25 * r), _steps((r, 1.25 * r), (-r, 1.25 * r), (-r, -1.25 * r))),
         ((-r, -0.8 * r), f"l{short(r)} {short(1.8 * r)}l{short(r)} {short(-1.8 * r)}z"),
         ((-0.4 * r, -1.1 * r), _cross(r)),
-        ((0, -1.1 * r), _steps((r, 0.8 * r), (-0.4 * r, 1.2 * r), (-1.2 * r, 0), (-0.4 * r, -1.2 * r))),
+        (
+            (0, -1.1 * r),
+            _steps((r, 0.8 * r), (-0.4 * r, 1.2 * r), (-1.2 * r, 0), (-0.4 * r, -1.2 * r)),
+        ),
         ((-1.1 * r, -0.5 * r), f"h{short(2.2 * r)}v{short(r)}h{short(-2.2 * r)}z"),
     )
     (dx, dy), shape = shapes[style % STYLES]
@@ -141,8 +153,20 @@ def _steps(*steps: Place) -> str:
 
 def _cross(r: float) -> str:
     arm, side = 0.7 * r, 0.8 * r
-    moves = (f"h{short(side)}", f"v{short(arm)}", f"h{short(arm)}", f"v{short(side)}", f"h{short(-arm)}")
-    back = (f"v{short(arm)}", f"h{short(-side)}", f"v{short(-arm)}", f"h{short(-arm)}", f"v{short(-side)}")
+    moves = (
+        f"h{short(side)}",
+        f"v{short(arm)}",
+        f"h{short(arm)}",
+        f"v{short(side)}",
+        f"h{short(-arm)}",
+    )
+    back = (
+        f"v{short(arm)}",
+        f"h{short(-side)}",
+        f"v{short(-arm)}",
+        f"h{short(-arm)}",
+        f"v{short(-side)}",
+    )
     return "".join(moves + back) + f"h{short(arm)}z"
 
 
@@ -159,7 +183,9 @@ def inside(box: Box, frame: Box) -> bool:
     return box[0] >= frame[0] and box[1] >= frame[1] and box[2] <= frame[2] and box[3] <= frame[3]
 
 
-def document(form_name: str, width: float, height: float, title: str, description: str, body: str) -> str:
+def document(
+    form_name: str, width: float, height: float, title: str, description: str, body: str
+) -> str:
     """The SVG element, with the words that are read aloud."""
     head = tag("title", words(title) or " ") + tag("desc", words(description) or " ")
     return (

@@ -52,7 +52,11 @@ def date_words(date: object) -> str:
 
 def slug(*parts: str) -> str:
     """A file name of harmless characters."""
-    folded = unicodedata.normalize("NFKD", "-".join(filter(None, parts))).encode("ascii", "ignore").decode()
+    folded = (
+        unicodedata.normalize("NFKD", "-".join(filter(None, parts)))
+        .encode("ascii", "ignore")
+        .decode()
+    )
     return re.sub(r"[^a-z0-9.]+", "-", folded.lower()).strip("-.")[:80] or "chart"
 
 

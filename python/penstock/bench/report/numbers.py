@@ -10,7 +10,9 @@ _SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def human(value: float | None) -> str:
-    """Three significant digits: 0.0123, 1.23, 12.3, 123; all from 1,234 to 1e15; else with an exponent."""
+    """Three significant digits: 0.0123, 1.23, 12.3, 123; all from 1,234 to 1e15; else with an
+    exponent.
+    """
     if value is None or not math.isfinite(value):
         return NOTHING
     size = abs(value)
@@ -48,7 +50,9 @@ def human_range(low: float, high: float) -> str:
 
 
 def plain(value: float) -> str:
-    """A number that a user chose (a concurrency, a rate): as it was written, without a needless `.0`."""
+    """A number that a user chose (a concurrency, a rate): as it was written, without a needless
+    `.0`.
+    """
     return f"{value:.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:g}"
 
 

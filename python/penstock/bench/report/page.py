@@ -62,7 +62,9 @@ def _card(one: Headline, index: int) -> str:
     partial = '<span class="badge">partial results</span>' if one.partial else ""
     figure = ""
     if one.figure:
-        figure = f'<p class="figure"><b>{words(one.figure)}</b> <span>{words(one.caption)}</span></p>'
+        figure = (
+            f'<p class="figure"><b>{words(one.figure)}</b> <span>{words(one.caption)}</span></p>'
+        )
     heading = f'<h2><a href="#s{index}">{words(one.subject)}</a>{partial}</h2>'
     return f"<article>{heading}{figure}<p>{words(one.text)}</p></article>"
 

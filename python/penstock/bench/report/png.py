@@ -28,7 +28,11 @@ _DASHES: tuple[Any, ...] = (
     (0, (8, 2, 3, 2)),
 )
 _MARKERS = ("o", "s", "^", "D", "v", "P", "p", "_")
-_PARTS = (("client queue", "#8a9099", 0.22), ("to first token", "#c94f00", 0.92), ("decode", "#0072b2", 0.6))
+_PARTS = (
+    ("client queue", "#8a9099", 0.22),
+    ("to first token", "#c94f00", 0.92),
+    ("decode", "#0072b2", 0.6),
+)
 _QUIET = "#59616b"
 _LONGEST = 84
 """Characters of a title."""
@@ -67,7 +71,9 @@ def write(charts: Sequence[Chart], stem: Path) -> dict[str, str]:
 
 def _size(chart: Chart) -> tuple[float, float]:
     """Inches."""
-    return (7.2, min(1.8 + 0.12 * len(chart.lanes), 8.0)) if isinstance(chart, Gantt) else (7.2, 4.4)
+    return (
+        (7.2, min(1.8 + 0.12 * len(chart.lanes), 8.0)) if isinstance(chart, Gantt) else (7.2, 4.4)
+    )
 
 
 def _frame(axes: Axes, chart: Chart) -> None:
@@ -157,7 +163,9 @@ def _series(axes: Axes, series: Series) -> None:
                 fontweight=weight,
             )
         if point.emphasis:
-            axes.plot(point.x, point.y, marker="o", markersize=13, fillstyle="none", color="#1d2126")
+            axes.plot(
+                point.x, point.y, marker="o", markersize=13, fillstyle="none", color="#1d2126"
+            )
 
 
 def _cut(text: str, most: int) -> str:
@@ -202,6 +210,7 @@ def _gantt(axes: Axes, chart: Gantt) -> None:
     axes.set_ylim(max(len(chart.lanes), 1) - 0.5, -0.5)
     every = max(1, math.ceil(len(chart.lanes) / 8))
     axes.set_yticks(
-        range(0, len(chart.lanes), every), labels=[f"{lane.number:,}" for lane in chart.lanes[::every]]
+        range(0, len(chart.lanes), every),
+        labels=[f"{lane.number:,}" for lane in chart.lanes[::every]],
     )
     axes.set_ylabel("Request")

@@ -22,7 +22,8 @@ _GRID = (
 def curve(ordered: Sequence[float]) -> list[tuple[float, float, bool]]:
     """(value, percent, whether it is a named percentile), ascending, of ascending values.
 
-    Percentiles interpolate linearly, so between the points of a small sample the line itself is exact.
+    Percentiles interpolate linearly, so between the points of a small sample the line itself is
+    exact.
     """
     if not ordered:
         return []

@@ -18,7 +18,11 @@ MOST_EXAMPLES = 8
 def failures(collection: Collection) -> list[Block]:
     """Failures by reason for each server and workload, with examples in the servers' words."""
     requests = sum(run.failed + int(run.result["completed"]) for run in collection.runs)
-    rows = [row for name, server, runs in _groups(collection) if (row := _failure_row(name, server, runs))]
+    rows = [
+        row
+        for name, server, runs in _groups(collection)
+        if (row := _failure_row(name, server, runs))
+    ]
     if not rows:
         return [Note(f"No request failed, of {count(requests, 'request')}.")]
     columns = ("Workload", "Server", "Failed", "By reason")
@@ -55,12 +59,17 @@ def _failure_row(workload: str, server: str, runs: Sequence[Run]) -> tuple[Cell,
     total = failed + sum(int(run.result["completed"]) for run in runs)
     reasons = ", ".join(f"{kind} {many:,}" for kind, many in kinds.most_common())
     share = f"{failed / total:.1%} of {total:,}"
-    return Cell(workload), Cell(server), Cell(f"{failed:,}", detail=share, mark=Mark.WARNING), Cell(reasons)
+    return (
+        Cell(workload),
+        Cell(server),
+        Cell(f"{failed:,}", detail=share, mark=Mark.WARNING),
+        Cell(reasons),
+    )
 
 
 def load_made(collection: Collection) -> Table:
-    """Whether the client kept its schedule, the servers counted the tokens that were asked, and the machine
-    was theirs. Columns that no file fills are left out."""
+    """Whether the client kept its schedule, the servers counted the tokens that were asked, and the
+    machine was theirs. Columns that no file fills are left out."""
     columns = (
         Column("Workload", numeric=False),
         Column("Server", numeric=False),
@@ -75,14 +84,18 @@ def load_made(collection: Collection) -> Table:
         Column("Cached tokens"),
     )
     rows = [_load_row(*group) for group in _groups(collection)]
-    used = [index for index in range(len(columns)) if any(row[index].text != NOTHING for row in rows)]
+    used = [
+        index for index in range(len(columns)) if any(row[index].text != NOTHING for row in rows)
+    ]
     notes = (
         "Sent late is sending minus due time; with a limit of concurrency it is the wait for a place.",
         "Shares of the CPU are the largest of the runs.",
         "Prompt mismatch counts answers whose server saw another number of prompt tokens than was asked.",
     )
     kept = tuple(tuple(row[index] for index in used) for row in rows)
-    return Table("How the load was made", tuple(columns[index] for index in used), kept, notes=notes)
+    return Table(
+        "How the load was made", tuple(columns[index] for index in used), kept, notes=notes
+    )
 
 
 def _load_row(workload: str, server: str, runs: Sequence[Run]) -> tuple[Cell, ...]:
@@ -178,7 +191,17 @@ def commands(collection: Collection) -> Listing | None:
 
 def files(collection: Collection) -> Table:
     """Every file with the run that it holds."""
-    columns = ("File", "Date", "Model", "Workload", "Server", "Point", "Repeat", "Completed", "Failed")
+    columns = (
+        "File",
+        "Date",
+        "Model",
+        "Workload",
+        "Server",
+        "Point",
+        "Repeat",
+        "Completed",
+        "Failed",
+    )
     numeric = {"Repeat", "Completed", "Failed"}
     rows = tuple(_file_row(run) for run in collection.runs)
     return Table(

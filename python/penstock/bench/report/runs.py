@@ -93,12 +93,16 @@ class Collection:
 
     def points(self, workload: str) -> list[float]:
         """Points of a workload's axis, ascending; empty without an axis."""
-        return sorted({run.workload.point for run in self.of(workload) if run.workload.point is not None})
+        return sorted(
+            {run.workload.point for run in self.of(workload) if run.workload.point is not None}
+        )
 
 
 def tail_percentile(runs: Iterable[Run], latency: str) -> str | None:
     """The highest percentile up to 99 that the runs have of a latency, as in its key: `p99`."""
-    known = {key.split("_")[0] for run in runs for key in run.result if key.endswith(f"_{latency}_ms")}
+    known = {
+        key.split("_")[0] for run in runs for key in run.result if key.endswith(f"_{latency}_ms")
+    }
     ranks = [rank for name in known if (rank := _rank(name)) is not None and 50 < rank <= 99]
     return f"p{max(ranks):g}" if ranks else None
 
@@ -111,7 +115,9 @@ def _rank(name: str) -> float | None:
 
 
 def spread(runs: Iterable[Run], key: str) -> Spread | None:
-    """A statistic over repeats; partial runs count only where there are no others. None when none has it."""
+    """A statistic over repeats; partial runs count only where there are no others. None when none
+    has it.
+    """
     every = list(runs)
     complete = [run for run in every if not run.partial] or every
     values = [value for run in complete if (value := run.value(key)) is not None]
@@ -122,7 +128,9 @@ def collect(found: Found) -> Collection:
     """Runs in order of date; servers in the order of the comparison, else as they come."""
     results = _adopted(found.results)
     runs = [_run(name, result) for name, result in results]
-    order = [clean(name) for name in sequence(found.comparison.get("order")) if isinstance(name, str)]
+    order = [
+        clean(name) for name in sequence(found.comparison.get("order")) if isinstance(name, str)
+    ]
     present = dict.fromkeys(run.server for run in runs)
     servers = [*(name for name in dict.fromkeys(order) if name in present)]
     servers += [name for name in present if name not in servers]
@@ -146,12 +154,18 @@ def _run(name: str, result: Result) -> Run:
 def _adopted(results: Sequence[tuple[str, Result]]) -> list[tuple[str, Result]]:
     """Results of `vllm bench serve` get the server, workload and axis that their own keys imply.
 
-    Their concurrency is the axis when it differs between the files, else their request rate when that does.
+    Their concurrency is the axis when it differs between the files, else their request rate when
+    that does.
     """
     foreign = [result for _, result in results if "penstock" not in result]
     axes = {"concurrency": "max_concurrency", "rate": "request_rate"}
     axis = next(
-        (axis for axis, key in axes.items() if len({_load(one, key) for one in foreign} - {None}) > 1), None
+        (
+            axis
+            for axis, key in axes.items()
+            if len({_load(one, key) for one in foreign} - {None}) > 1
+        ),
+        None,
     )
     seen: Counter[object] = Counter()
     adopted = []

@@ -1,4 +1,6 @@
-"""Where a value lies on an axis, and which ticks the axis has. Both renderers ask here, so they agree."""
+"""Where a value lies on an axis, and which ticks the axis has. Both renderers ask here, so they
+agree.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def _linear(low: float, high: float, ticks: int) -> Scale:
     step = _step((high - low) / max(ticks, 1))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     values = [index * step for index in range(first, last + 1)]
-    return Scale(values[0], values[-1], False, tuple((value, tick(value, step)) for value in values))
+    return Scale(
+        values[0], values[-1], False, tuple((value, tick(value, step)) for value in values)
+    )
 
 
 def _step(raw: float) -> float:

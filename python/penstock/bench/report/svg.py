@@ -1,4 +1,6 @@
-"""Charts as SVG for the page: colours and dashes come from its style sheet, in light, dark and print."""
+"""Charts as SVG for the page: colours and dashes come from its style sheet, in light, dark and
+print.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,9 @@ def _labels(plot: Plot, frame: Frame, form: Form) -> str:
     labelled = [p for p in plot.points if _finite(p) and (p.label or p.emphasis)]
     marked = [p for p in plot.points if _finite(p) and p.marked] if labelled else []
     taken: list[Box] = [_around(frame.place(p.x, p.y), 5) for p in marked]
-    taken += [box for series in plot.series if series.line and labelled for box in _along(series, frame)]
+    taken += [
+        box for series in plot.series if series.line and labelled for box in _along(series, frame)
+    ]
     parts = []
     for point in labelled:
         x, y = frame.place(point.x, point.y)

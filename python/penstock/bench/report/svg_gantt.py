@@ -11,8 +11,8 @@ from penstock.bench.report.frame import Entry, Frame
 from penstock.bench.report.ink import Form, document, line_path, short, tag
 from penstock.bench.report.scale import Scale, fit
 
-# The parts of a request with the class and the share of the row of each: thickness tells them apart, not
-# colour alone.
+# The parts of a request with the class and the share of the row of each: thickness tells them
+# apart, not colour alone.
 _PARTS = (("client queue", "gq", 0.22), ("to first token", "gp", 0.92), ("decode", "gd", 0.6))
 _MOST_HEIGHT = 620.0
 _LEAST_PITCH = 2.6
@@ -23,13 +23,17 @@ def drawing(chart: Gantt, form: Form) -> str:
     pitch = max(min(form.lane, _MOST_HEIGHT / max(len(lanes), 1)), _LEAST_PITCH)
     legend, top = frames.legend([*map(_entry, _PARTS), Entry("failed", _cross(11, 0, 3.5))], form)
     x = fit(
-        chart.x, [time for lane in lanes for part in lane_parts(lane) for time in part or ()], form.x_ticks
+        chart.x,
+        [time for lane in lanes for part in lane_parts(lane) for time in part or ()],
+        form.x_ticks,
     )
     height = pitch * max(len(lanes), 1) + form.font * 5.3
     frame = frames.make(form, top, height, x, _rows(lanes))
     body = legend + frames.axes(frame, form, chart.x, Axis("Request"))
     for index, (_, kind, share) in enumerate(_PARTS):
-        path = "".join(_segment(lane_parts(lane)[index], row, frame) for row, lane in enumerate(lanes))
+        path = "".join(
+            _segment(lane_parts(lane)[index], row, frame) for row, lane in enumerate(lanes)
+        )
         if path:
             body += tag("path", class_=kind, d=path, stroke_width=f"{pitch * share:.2f}")
     body += _failures(lanes, frame, pitch)
@@ -45,7 +49,9 @@ def _rows(lanes: Sequence[Lane]) -> Scale:
     """Rows from the top; about eight of them are numbered."""
     total = max(len(lanes), 1)
     every = max(1, math.ceil(len(lanes) / 8))
-    ticks = tuple((row + 0.5, f"{lane.number:,}") for row, lane in enumerate(lanes) if row % every == 0)
+    ticks = tuple(
+        (row + 0.5, f"{lane.number:,}") for row, lane in enumerate(lanes) if row % every == 0
+    )
     return Scale(float(total), 0.0, False, ticks)
 
 
@@ -68,4 +74,6 @@ def _failures(lanes: Sequence[Lane], frame: Frame, pitch: float) -> str:
 
 def _cross(x: float, y: float, size: float) -> str:
     path = line_path([(x - size, y - size), (x + size, y + size)])
-    return tag("path", class_="gx", d=path + line_path([(x - size, y + size), (x + size, y - size)]))
+    return tag(
+        "path", class_="gx", d=path + line_path([(x - size, y + size), (x + size, y - size)])
+    )

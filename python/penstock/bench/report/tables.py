@@ -37,7 +37,9 @@ def ratios(collection: Collection, summary: Summary, workload: str) -> Table | N
     compared = len(summary.servers) > 1 and any(server == summary.baseline for _, server in found)
     title = f"Against {summary.baseline}" if compared else "Results"
     columns = tuple(map(_column, statistics))
-    return _by_place(collection, workload, found, Table(title, columns, (), notes=_ratio_notes(summary)))
+    return _by_place(
+        collection, workload, found, Table(title, columns, (), notes=_ratio_notes(summary))
+    )
 
 
 def _by_place(
@@ -48,7 +50,8 @@ def _by_place(
 ) -> Table:
     """A table with the rows of each server at each point, its columns being those after the first.
 
-    Rows are named by their server and grouped by point; those of a single server are named by their point.
+    Rows are named by their server and grouped by point; those of a single server are named by their
+    point.
     """
     axis = collection.axis(workload)
     points = list(dict.fromkeys(point for point, _ in found))
@@ -60,18 +63,24 @@ def _by_place(
         columns = (Column(AXES[axis].title, numeric=False), *table.columns)
         return replace(table, columns=columns, rows=tuple(rows))
     places = [point for point, _ in found]
-    groups = [(places.index(point), at(axis, point).capitalize()) for point in points if len(points) > 1]
+    groups = [
+        (places.index(point), at(axis, point).capitalize()) for point in points if len(points) > 1
+    ]
     rows = [(name, *cells) for name, cells in found.values()]
     columns = (Column("Server", numeric=False), *table.columns)
     return replace(table, columns=columns, rows=tuple(rows), groups=tuple(groups))
 
 
 def _statistics(collection: Collection, summary: Summary, workload: str) -> list[Statistic]:
-    """Throughputs, and the median and the tail of each latency, of what the runs of a workload have."""
+    """Throughputs, and the median and the tail of each latency, of what the runs of a workload
+    have.
+    """
     runs = collection.of(workload)
     wanted = {"output_throughput", "request_throughput", "request_goodput", "pss_mb"}
     for latency in LATENCIES:
-        wanted |= {f"{kind}_{latency.key}_ms" for kind in ("median", tail_percentile(runs, latency.key))}
+        wanted |= {
+            f"{kind}_{latency.key}_ms" for kind in ("median", tail_percentile(runs, latency.key))
+        }
     return [
         one
         for one in summary.statistics
@@ -82,7 +91,9 @@ def _statistics(collection: Collection, summary: Summary, workload: str) -> list
 def _column(statistic: Statistic) -> Column:
     """`TTFT median ms` -> TTFT median, ms."""
     name, _, unit = statistic.label.rpartition(" ")
-    return Column(name[:1].upper() + name[1:], unit) if name else Column(statistic.label.capitalize())
+    return (
+        Column(name[:1].upper() + name[1:], unit) if name else Column(statistic.label.capitalize())
+    )
 
 
 def _ratio_row(
@@ -107,13 +118,20 @@ def _ratio_cell(summary: Summary, place: Workload, server: str, statistic: Stati
     spread = human_range(cell.minimum, cell.maximum)
     spread = spread if spread != human(cell.median) else ""
     reference = summary.cells.get((place, summary.baseline, statistic.key))
-    if server == summary.baseline or len(summary.servers) < 2 or reference is None or cell.ratio is None:
+    if (
+        server == summary.baseline
+        or len(summary.servers) < 2
+        or reference is None
+        or cell.ratio is None
+    ):
         return Cell(human(cell.median), detail=spread)
     return Cell(human(cell.median), times(cell.ratio), spread, verdict(cell, reference))
 
 
 def verdict(cell: summaries.Cell, reference: summaries.Cell) -> Mark:
-    """Better or worse only where the ranges of the repeats do not touch and the medians differ enough."""
+    """Better or worse only where the ranges of the repeats do not touch and the medians differ
+    enough.
+    """
     mine = cell.minimum, cell.median, cell.maximum
     if same(mine, (reference.minimum, reference.median, reference.maximum)):
         return Mark.EVEN
@@ -122,7 +140,9 @@ def verdict(cell: summaries.Cell, reference: summaries.Cell) -> Mark:
 
 
 def same(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
-    """Whether two statistics cannot be told apart. Each is smallest, median and largest over the repeats."""
+    """Whether two statistics cannot be told apart. Each is smallest, median and largest over the
+    repeats.
+    """
     overlap = one[0] <= other[2] and other[0] <= one[2]
     return overlap or abs(one[1] - other[1]) <= SAME * abs(other[1])
 
@@ -209,8 +229,12 @@ def _round_cell(collection: Collection, workload: str, server: str, key: str) ->
     return Cell(f"{human(first)} → {human(later)}", ratio, mark=mark)
 
 
-def round_change(collection: Collection, workload: str, server: str, key: str) -> tuple[float, float] | None:
-    """A statistic of the first round, and its mean over the later ones; repeats count by their median."""
+def round_change(
+    collection: Collection, workload: str, server: str, key: str
+) -> tuple[float, float] | None:
+    """A statistic of the first round, and its mean over the later ones; repeats count by their
+    median.
+    """
     values = []
     for point in collection.points(workload):
         runs = [run for run in collection.of(workload, server, point) if not run.partial]

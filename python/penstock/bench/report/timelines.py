@@ -25,7 +25,9 @@ def example(runs: Sequence[Run]) -> Run | None:
 
 
 def ttft_over_time(collection: Collection, workload: str, point: float | None) -> Plot | None:
-    """Time to first token against the time of sending, a series for each server, the first repeat of each."""
+    """Time to first token against the time of sending, a series for each server, the first repeat
+    of each.
+    """
     examples = [example(collection.of(workload, server, point)) for server in collection.servers]
     chosen = [run for run in examples if run is not None]
     answered = [(run, [trip for trip in run.trips or () if _answered(trip)]) for run in chosen]
@@ -35,7 +37,9 @@ def ttft_over_time(collection: Collection, workload: str, point: float | None) -
     factor, unit = time_unit(max(trip.ttft for _, trips in answered for trip in trips) * 1000)
     most = max(MOST_DOTS // len(answered), 50)
     series = [
-        Series(run.server, collection.styles[run.server], _dots(trips, 1000 * factor, most), line=False)
+        Series(
+            run.server, collection.styles[run.server], _dots(trips, 1000 * factor, most), line=False
+        )
         for run, trips in answered
     ]
     place = collection.place(workload, point)
@@ -74,7 +78,9 @@ def _dot_notes(answered: Sequence[tuple[Run, list[Trip]]], most: int) -> tuple[s
     notes = ["Successful requests of one repeat."]
     longest = max(len(trips) for _, trips in answered)
     if longest > most:
-        notes.append(f"The fastest and the slowest of every {math.ceil(2 * longest / most)} requests.")
+        notes.append(
+            f"The fastest and the slowest of every {math.ceil(2 * longest / most)} requests."
+        )
     if any(run.partial for run, _ in answered):
         notes.append("Partial runs among them.")
     failed = sum(trip.failure != "" for run, _ in answered for trip in run.trips or ())
@@ -93,9 +99,13 @@ def gantt(collection: Collection, run: Run, most: int) -> Gantt | None:
     known = [trip for trip in run.trips or () if math.isfinite(trip.due)]
     if not known:
         return None
-    ordered = sorted(known, key=lambda trip: (trip.due, trip.sent if math.isfinite(trip.sent) else math.inf))
+    ordered = sorted(
+        known, key=lambda trip: (trip.due, trip.sent if math.isfinite(trip.sent) else math.inf)
+    )
     origin = min(0.0, ordered[0].due)
-    lanes = tuple(_lane(number, trip, origin) for number, trip in enumerate(ordered[:most], start=1))
+    lanes = tuple(
+        _lane(number, trip, origin) for number, trip in enumerate(ordered[:most], start=1)
+    )
     place = collection.place(run.workload.name, run.workload.point)
     where = f"{run.workload.name}, {place}" if place else run.workload.name
     failed = sum(bool(lane.failure) for lane in lanes)

@@ -39,12 +39,16 @@ class Trip:
     @property
     def tpot(self) -> float:
         """NaN with at most one output token."""
-        return (self.last - self.first) / (self.output_tokens - 1) if self.output_tokens > 1 else NAN
+        return (
+            (self.last - self.first) / (self.output_tokens - 1) if self.output_tokens > 1 else NAN
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One of the four latencies: its key in result files, its name, and how to get it from a request."""
+    """One of the four latencies: its key in result files, its name, and how to get it from a
+    request.
+    """
 
     key: str
     name: str
@@ -69,7 +73,12 @@ def pooled(trips: Iterable[Trip], latency: Latency) -> list[float]:
 def unfold(result: Mapping[str, Any]) -> list[Trip] | None:
     """The requests of a result; None when it has no arrays, or arrays of different lengths."""
     ttfts, gaps = result.get("ttfts"), result.get("itls")
-    if not isinstance(ttfts, list) or not isinstance(gaps, list) or not ttfts or len(ttfts) != len(gaps):
+    if (
+        not isinstance(ttfts, list)
+        or not isinstance(gaps, list)
+        or not ttfts
+        or len(ttfts) != len(gaps)
+    ):
         return None
     detail = mapping(mapping(result.get("penstock")).get("detail"))
     total = len(ttfts)

@@ -1,11 +1,12 @@
 """Trace files of four kinds, told apart by their content.
 
-* `azure`: Azure LLM inference traces 2023 and 2024 (github.com/Azure/AzurePublicDataset), CSV with TIMESTAMP,
-  ContextTokens, GeneratedTokens.
+* `azure`: Azure LLM inference traces 2023 and 2024 (github.com/Azure/AzurePublicDataset), CSV with
+  TIMESTAMP, ContextTokens, GeneratedTokens.
 * `mooncake`: Mooncake's JSONL (github.com/kvcache-ai/Mooncake), milliseconds, blocks of 512 tokens.
-* `bailian`: Qwen-Bailian's JSONL (github.com/alibaba-edu/qwen-bailian-usagetraces-anon), seconds, blocks of
-  16 tokens.
-* `burstgpt`: BurstGPT's CSV (github.com/HPMLL/BurstGPT). A response of 0 tokens is a failure and is dropped.
+* `bailian`: Qwen-Bailian's JSONL (github.com/alibaba-edu/qwen-bailian-usagetraces-anon), seconds,
+  blocks of 16 tokens.
+* `burstgpt`: BurstGPT's CSV (github.com/HPMLL/BurstGPT). A response of 0 tokens is a failure and is
+  dropped.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Arrival:
     input_tokens: int
     output_tokens: int
     hash_ids: tuple[int, ...] = ()
-    """A name for each block of the prompt: equal leading names are equal prefixes. Empty: not told."""
+    """A name for each block of the prompt: equal leading names are equal prefixes. Empty: not told.
+    """
     block_tokens: int = 0
     """Tokens of a block; the last one may be partial."""
 
@@ -92,9 +94,7 @@ def _detected(path: Path) -> str:
         return "azure"
     if "Request tokens" in columns:
         return "burstgpt"
-    expected = (
-        "a header with ContextTokens (Azure) or Request tokens (BurstGPT), or JSON lines (Mooncake, Bailian)"
-    )
+    expected = "a header with ContextTokens (Azure) or Request tokens (BurstGPT), or JSON lines (Mooncake, Bailian)"
     raise malformed(path, 1, head.strip(), expected)
 
 
@@ -162,7 +162,10 @@ def _csv(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]
             for row in reader:
                 if row and len(row) != len(header):
                     raise malformed(
-                        path, reader.line_num, ",".join(row), f"{len(header)} values: {','.join(header)}"
+                        path,
+                        reader.line_num,
+                        ",".join(row),
+                        f"{len(header)} values: {','.join(header)}",
                     )
                 if row:
                     yield reader.line_num, [row[place] for place in places]
@@ -182,7 +185,11 @@ def _count(path: Path, line: int, name: str, value: object) -> int:
 def _clock(path: Path, line: int, name: str, value: object, unit: int) -> int:
     """Nanoseconds of a number in units of so many."""
     number = float(value) if isinstance(value, str) and NUMBER.fullmatch(value.strip()) else value
-    if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < MOST_CLOCK:
+    if (
+        isinstance(number, bool)
+        or not isinstance(number, int | float)
+        or not abs(number) < MOST_CLOCK
+    ):
         kind = "seconds" if unit > 1_000_000 else "milliseconds"
         raise malformed(path, line, value, f"{name}: a number of {kind}")
     return round(number * unit)

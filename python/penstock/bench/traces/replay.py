@@ -1,4 +1,6 @@
-"""A trace as requests: when each is due, how long it may be, and prompts with the trace's own prefixes."""
+"""A trace as requests: when each is due, how long it may be, and prompts with the trace's own
+prefixes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from penstock.core import InvalidValueError, PenstockError
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
     time_scale: float = 1.0
-    """A request is due at `time_scale` x (its time - the time of the first one selected): less is heavier."""
+    """A request is due at `time_scale` x (its time - the time of the first one selected): less is
+    heavier.
+    """
     start: float = 0.0
     """Seconds of trace time at which the window begins."""
     duration: float | None = None
@@ -26,8 +30,8 @@ class ReplayOptions:
     num_prompts: int | None = None
     """At most so many of the window, the first ones."""
     length_scale: float = 1.0
-    """Inputs and outputs are so many times as long, and at least 1 token. With hash ids, inputs are scaled as
-    their blocks are, whose size stays a whole number."""
+    """Inputs and outputs are so many times as long, and at least 1 token. With hash ids, inputs are
+    scaled as their blocks are, whose size stays a whole number."""
     max_input_len: int | None = None
     max_output_len: int | None = None
     max_model_len: int | None = None
@@ -56,11 +60,13 @@ def _positive(name: str, value: float, zero: bool = False) -> None:
 class Replay(LazyRequests):
     """Requests in the order of the trace, and what became of it."""
 
-    def __init__(self, plan: _Plan, maker: PromptMaker, seed: int, notes: Mapping[str, int]) -> None:
+    def __init__(
+        self, plan: _Plan, maker: PromptMaker, seed: int, notes: Mapping[str, int]
+    ) -> None:
         super().__init__(range(len(plan.due)), lambda index: _build(plan, index, maker, seed))
         self.notes = notes
-        """total, failures (left out when read), selected (in the window), shortened (input cut to fit),
-        dropped (not even an input of one token fits)."""
+        """total, failures (left out when read), selected (in the window), shortened (input cut to
+        fit), dropped (not even an input of one token fits)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +102,13 @@ def replay(trace: Trace, options: ReplayOptions, maker: PromptMaker, seed: int) 
     return Replay(plan, maker, seed, notes)
 
 
-def _planned(trace: Trace, window: range, options: ReplayOptions, maker: PromptMaker) -> tuple[_Plan, int]:
+def _planned(
+    trace: Trace, window: range, options: ReplayOptions, maker: PromptMaker
+) -> tuple[_Plan, int]:
     """The plan, and how many inputs were shortened."""
-    plan = _Plan(trace.arrivals, options.length_scale, array("q"), array("d"), array("q"), array("q"))
+    plan = _Plan(
+        trace.arrivals, options.length_scale, array("q"), array("d"), array("q"), array("q")
+    )
     shortened = 0
     origin = trace.arrivals[window.start].at
     for position in window:
@@ -164,4 +174,6 @@ def _build(plan: _Plan, index: int, maker: PromptMaker, seed: int) -> Request:
             tokens += ids.block(maker.vocabulary, seed, hash_id, min(block, length - len(tokens)))
     # What the hash ids do not name (all of it, where there are none) is this request's own.
     tokens += ids.fresh(maker.vocabulary, seed, position, length - len(tokens))
-    return Request(maker.prompt(tokens), length + maker.overhead, plan.outputs[index], plan.due[index])
+    return Request(
+        maker.prompt(tokens), length + maker.overhead, plan.outputs[index], plan.due[index]
+    )

@@ -1,4 +1,6 @@
-"""A node other than 0: it calls node 0, again and again, and runs ranks for each engine that is there."""
+"""A node other than 0: it calls node 0, again and again, and runs ranks for each engine that is
+there.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.ranks import Line, join_address
 from penstock.config import EngineConfig, split_address
 from penstock.executor.nodes.messages import LIMIT, PROTOCOL_CARD, Hello, MessageError, encode
 from penstock.executor.nodes.visit import Place, RefusedError, Visit
+from penstock.ranks import Line, join_address
 
 CONNECT = 5.0
 """Seconds of one call."""
@@ -28,10 +30,17 @@ log = logging.getLogger("penstock.node")
 
 
 class NodeAgent:
-    """`worker` names the module that is run for each rank, `card` is what must be the same on all nodes."""
+    """`worker` names the module that is run for each rank, `card` is what must be the same on all
+    nodes.
+    """
 
     def __init__(
-        self, worker: str, config: EngineConfig, directory: Path, key: bytes, card: Mapping[str, str]
+        self,
+        worker: str,
+        config: EngineConfig,
+        directory: Path,
+        key: bytes,
+        card: Mapping[str, str],
     ) -> None:
         self._worker = worker
         self._config = config
@@ -84,7 +93,9 @@ class NodeAgent:
         return True
 
     def _call(self) -> tuple[str, Line, str]:
-        """Address of the engine, a line to it on which this node has said who it is, its own address."""
+        """Address of the engine, a line to it on which this node has said who it is, its own
+        address.
+        """
         from penstock._native import Stream
 
         parallel = self._config.parallel

@@ -22,7 +22,9 @@ REPORT = 0.3
 WAIT = 60.0
 
 CAUSE, END, SILENT = range(3)
-"""What tells of a loss, the better account first: a kill or the end of a node, an exit, the end of a line."""
+"""What tells of a loss, the better account first: a kill or the end of a node, an exit, the end of
+a line.
+"""
 
 
 class Processes(Protocol):
@@ -43,7 +45,9 @@ class Loss:
 
 
 class Crew:
-    """`hosts` names the node of each rank. `on_exit` is called once (on a thread), when one is lost."""
+    """`hosts` names the node of each rank. `on_exit` is called once (on a thread), when one is
+    lost.
+    """
 
     def __init__(
         self, members: Sequence[Member], hosts: Sequence[Node], on_exit: Callable[[Exit], None]
@@ -60,7 +64,9 @@ class Crew:
         self._watcher = threading.Thread(target=self._watch, name="losses", daemon=True)
         self._watcher.start()
         self._listeners = [
-            threading.Thread(target=self._listen, args=(member,), name=f"{member.node}", daemon=True)
+            threading.Thread(
+                target=self._listen, args=(member,), name=f"{member.node}", daemon=True
+            )
             for member in members
         ]
         for listener in self._listeners:
@@ -73,14 +79,18 @@ class Crew:
     def pids(self) -> list[int]:
         """Processes of the ranks on their nodes, in their order."""
         own = self._processes.pids if self._processes else []
-        return [*own, *(pid for node in sorted(self._remote_pids) for pid in self._remote_pids[node])]
+        return [
+            *own,
+            *(pid for node in sorted(self._remote_pids) for pid in self._remote_pids[node]),
+        ]
 
     @property
     def host(self) -> str:
         """Address of this node, which has the first ranks."""
         return self._hosts[0].address
 
-    # Losses -----------------------------------------------------------------------------------------
+    # Losses
+    # -----------------------------------------------------------------------------------------
 
     def on_local_exit(self, gone: Exit) -> None:
         self._losses.put(Loss(CAUSE if gone.killed else END, gone))
@@ -130,14 +140,21 @@ class Crew:
         if losses and not self._over:
             self._on_exit(min(losses, key=lambda loss: loss.account).exit)
 
-    # The end ----------------------------------------------------------------------------------------
+    # The end
+    # ----------------------------------------------------------------------------------------
 
     def all_ended(self, timeout: float) -> bool:
-        """Whether no rank is left, after at most `timeout` seconds; nobody waits for a node that is lost."""
+        """Whether no rank is left, after at most `timeout` seconds; nobody waits for a node that is
+        lost.
+        """
         deadline = time.monotonic() + timeout
-        if self._cut_off or (self._processes is not None and not self._processes.all_ended(timeout)):
+        if self._cut_off or (
+            self._processes is not None and not self._processes.all_ended(timeout)
+        ):
             return False
-        return all(ended.wait(max(deadline - time.monotonic(), 0.0)) for ended in self._ended.values())
+        return all(
+            ended.wait(max(deadline - time.monotonic(), 0.0)) for ended in self._ended.values()
+        )
 
     def end(self, notice: float = NOTICE) -> None:
         """Returns when the ranks of this node are gone, and those of nodes that still answer."""

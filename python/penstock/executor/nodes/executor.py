@@ -1,4 +1,6 @@
-"""The engine's side of ranks on several hosts: nodes gathered, ranks started, joined, and shown to work."""
+"""The engine's side of ranks on several hosts: nodes gathered, ranks started, joined, and shown to
+work.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.ranks import Line, LocalParts, SharedFiles
 from penstock.config import EngineConfig
 from penstock.core import Ranks
 from penstock.executor.nodes.crew import Crew
@@ -20,6 +21,7 @@ from penstock.executor.processes import Processes
 from penstock.executor.ranks import LEAST_ANSWER, RanksExecutor
 from penstock.executor.rings import LineAnswers, Rings, answer_bytes
 from penstock.executor.wiring import Part, keyed, parts, wire
+from penstock.ranks import Line, LocalParts, SharedFiles
 
 JOIN = 300.0
 """Seconds that the other nodes get to call; their hosts may still be fetching an image."""
@@ -30,10 +32,11 @@ CALL = 60.0
 
 
 class NodesExecutor(RanksExecutor):
-    """`worker` names the module that is run for each rank of this node, the others know their own. Returns
-    when all ranks have computed a step.
+    """`worker` names the module that is run for each rank of this node, the others know their own.
+    Returns when all ranks have computed a step.
 
-    Raises PenstockError: a node that is missing or differs, or the reason of the first rank that cannot load.
+    Raises PenstockError: a node that is missing or differs, or the reason of the first rank that
+    cannot load.
     """
 
     def __init__(
@@ -93,7 +96,9 @@ class NodesExecutor(RanksExecutor):
             local.close()
         for member in members:
             member.line.send(encode(Opened()))
-        self.facts = tuple(replace(own, host=node.address) for own, node in zip(facts, where, strict=True))
+        self.facts = tuple(
+            replace(own, host=node.address) for own, node in zip(facts, where, strict=True)
+        )
         self._compute_first_step()
 
     def _join(
@@ -152,7 +157,9 @@ class NodesExecutor(RanksExecutor):
         memory: Sequence[SharedFiles],
     ) -> None:
         key = session_key(self._key, self._session)
-        tasks = self._ranks.tasks(self._config.to_json(), [keyed(wiring, key) for wiring in wirings])
+        tasks = self._ranks.tasks(
+            self._config.to_json(), [keyed(wiring, key) for wiring in wirings]
+        )
         jobs = [json.dumps({"task": asdict(tasks[rank]), **rings.jobs[rank]}) for rank in self._own]
         self._plans, self._answers = rings.plans, rings.answers
         self._fences = [*rings.fences, *(fence for files in memory for fence in files.fences())]

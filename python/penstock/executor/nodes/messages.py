@@ -10,8 +10,8 @@ engine -> node     Opened
 engine -> node     End       node -> engine   Ended
 ```
 
-`Gone` and `Unable` come from a node at any time. Nothing here is secret: keys are derived on both sides from
-the nodes' own and the number of the session.
+`Gone` and `Unable` come from a node at any time. Nothing here is secret: keys are derived on both
+sides from the nodes' own and the number of the session.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ class Ended:
     """No rank is left."""
 
 
-Message = Hello | Refused | Make | Made | Start | Started | Called | Opened | Gone | Unable | End | Ended
+Message = (
+    Hello | Refused | Make | Made | Start | Started | Called | Opened | Gone | Unable | End | Ended
+)
 M = TypeVar("M", bound=Message)
 TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.ranks import Line, join_address
 from penstock.config import split_address
 from penstock.core import PenstockError
 from penstock.executor.nodes.messages import (
@@ -29,6 +28,7 @@ from penstock.executor.nodes.messages import (
     expect,
 )
 from penstock.executor.nodes.places import Node
+from penstock.ranks import Line, join_address
 
 if TYPE_CHECKING:
     from penstock._native import Stream
@@ -63,7 +63,9 @@ class Member:
         except ConnectionError as error:
             raise PenstockError(f"{self.node} was lost: {error}") from error
         if answer is None:
-            raise PenstockError(f"{self.node} does not answer after {timeout:.0f} s: look at its log")
+            raise PenstockError(
+                f"{self.node} does not answer after {timeout:.0f} s: look at its log"
+            )
         decoded = decode(answer)
         if isinstance(decoded, Unable):
             raise PenstockError(f"{self.node}: {decoded.reason}")
@@ -81,7 +83,8 @@ class Callers:
 
 
 class Muster:
-    """Listens at `master` for nodes with the same `card`, and for their ranks. Authenticated by `key`.
+    """Listens at `master` for nodes with the same `card`, and for their ranks. Authenticated by
+    `key`.
 
     PenstockError when it cannot listen there.
     """
@@ -107,8 +110,8 @@ class Muster:
         return self._callers.ranks
 
     def gather(self, patience: float) -> list[Member]:
-        """All nodes but this one, in their order. PenstockError names those that are missing after `patience`
-        seconds, or the first that does not fit."""
+        """All nodes but this one, in their order. PenstockError names those that are missing after
+        `patience` seconds, or the first that does not fit."""
         began = said = time.monotonic()
         members = self._callers.members
         while len(members) < self._nnodes - 1:
@@ -133,8 +136,9 @@ class Muster:
         check: Callable[[], None],
         on_end: Callable[[int, str], None],
     ) -> dict[int, Line]:
-        """A line to each of `ranks`, whose messages have at most `limit` bytes. `check` raises when one of
-        them will not come, `on_end` is called with the rank and the reason when its line ends."""
+        """A line to each of `ranks`, whose messages have at most `limit` bytes. `check` raises when
+        one of them will not come, `on_end` is called with the rank and the reason when its line
+        ends."""
         deadline = time.monotonic() + patience
         lines = self._callers.ranks
         while len(lines) < len(ranks):
@@ -155,11 +159,15 @@ class Muster:
         return dict(lines)
 
     def close(self) -> None:
-        for line in [*self._callers.ranks.values(), *(m.line for m in self._callers.members.values())]:
+        for line in [
+            *self._callers.ranks.values(),
+            *(m.line for m in self._callers.members.values()),
+        ]:
             line.close("the engine ended")
         self._listener = None
 
-    # Callers ----------------------------------------------------------------------------------------
+    # Callers
+    # ----------------------------------------------------------------------------------------
 
     def _take(self) -> tuple[Stream, Called] | None:
         """The next caller, if it is a rank; nodes are taken in, or refused."""
@@ -168,7 +176,9 @@ class Muster:
         away = self._listener.turned_away()
         if away is not None:
             if away != self._callers.turned_away:
-                log.warning("a caller from %s was turned away: it has not the token of this node", away)
+                log.warning(
+                    "a caller from %s was turned away: it has not the token of this node", away
+                )
             self._callers.turned_away = away
         if stream is None:
             return None
@@ -190,7 +200,9 @@ class Muster:
         differences = compare(self._card, hello.card)
         if differences:
             reason = f"{node} cannot join node 0 ({hello.called}): {'; '.join(differences)}"
-            refused = Refused(f"{reason}. Start all nodes with the same version, model and flags", True)
+            refused = Refused(
+                f"{reason}. Start all nodes with the same version, model and flags", True
+            )
         elif not 0 < node.id < self._nnodes:
             refused = Refused(f"{node} cannot join {self._nnodes} nodes", True)
         elif other is not None and not other.line.ended:
@@ -209,7 +221,9 @@ class Muster:
 
     def _missing(self) -> str:
         missing = [node for node in range(1, self._nnodes) if node not in self._callers.members]
-        names = f"node {missing[0]}" if len(missing) == 1 else f"nodes {', '.join(map(str, missing))}"
+        names = (
+            f"node {missing[0]}" if len(missing) == 1 else f"nodes {', '.join(map(str, missing))}"
+        )
         said = f"waiting for {names} of {self._nnodes} at {self._master}"
         away = self._callers.turned_away
         if away:
@@ -227,8 +241,8 @@ def compare(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
 
 
 def listening_address(master: str) -> str:
-    """An address as it is. A name says where others find node 0, here it may lead to a loopback: all
-    addresses of this host then."""
+    """An address as it is. A name says where others find node 0, here it may lead to a loopback:
+    all addresses of this host then."""
     host, port = split_address(master)
     try:
         ipaddress.ip_address(host)

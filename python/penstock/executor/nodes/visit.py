@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from penstock.ranks import Line, LocalParts
 from penstock.config import EngineConfig
 from penstock.core import PenstockError, RankTask
 from penstock.executor.exits import Exit
@@ -34,6 +33,7 @@ from penstock.executor.nodes.messages import (
 from penstock.executor.processes import Processes
 from penstock.executor.ranks import Fence
 from penstock.executor.wiring import keyed
+from penstock.ranks import Line, LocalParts
 
 LOOK = 0.25
 """Seconds between looks whether this node is to end."""
@@ -75,7 +75,9 @@ class Visit:
         self._over = False
 
     def serve(self, stopping: Callable[[], bool]) -> str:
-        """Do as the engine says until its line ends; why it did. RefusedError when it wants no such node."""
+        """Do as the engine says until its line ends; why it did. RefusedError when it wants no such
+        node.
+        """
         try:
             while not stopping():
                 data = self._line.receive(LOOK)
@@ -124,10 +126,17 @@ class Visit:
         self._fences = files.fences()
         place = self._place
         threads = max(place.config.compute.threads // len(jobs), 1)
-        config = replace(place.config, compute=replace(place.config.compute, threads=threads)).to_json()
+        config = replace(
+            place.config, compute=replace(place.config.compute, threads=threads)
+        ).to_json()
         texts = [self._job(job, config) for job in jobs]
         self._processes = Processes(
-            place.worker, texts, files.descriptors, self._on_exit, first=jobs[0].rank, host=place.host
+            place.worker,
+            texts,
+            files.descriptors,
+            self._on_exit,
+            first=jobs[0].rank,
+            host=place.host,
         )
         return Started(self._processes.pids)
 

@@ -38,9 +38,12 @@ class Actors:
         self.pids: list[int] = []
         environment = ray_actor_environment()
         self.handles = [
-            cluster.actor(kind, placement.group, seat.bundle, environment) for seat in placement.seats
+            cluster.actor(kind, placement.group, seat.bundle, environment)
+            for seat in placement.seats
         ]
-        self._stays = [handle.stay.options(concurrency_group="control").remote() for handle in self.handles]
+        self._stays = [
+            handle.stay.options(concurrency_group="control").remote() for handle in self.handles
+        ]
         self._watcher = threading.Thread(target=self._watch, name="actors", daemon=True)
         self._watcher.start()
 
@@ -50,7 +53,9 @@ class Actors:
 
     def everywhere(self, method: str) -> None:
         """Call `method` of all ranks beside what they are doing."""
-        calls = [getattr(handle, method).options(concurrency_group="control") for handle in self.handles]
+        calls = [
+            getattr(handle, method).options(concurrency_group="control") for handle in self.handles
+        ]
         self.get({rank: call.remote() for rank, call in enumerate(calls)})
 
     def get(self, refs: Mapping[int, Any], timeout: float = START) -> list[Any]:
@@ -118,7 +123,12 @@ class Actors:
         failed = decode_answer(answer) if answer else None
         if not isinstance(failed, Failed):
             return "it ended"
-        log.error("rank %d failed in step %d:\n%s", failed.rank, failed.step, failed.trace or failed.message)
+        log.error(
+            "rank %d failed in step %d:\n%s",
+            failed.rank,
+            failed.step,
+            failed.trace or failed.message,
+        )
         return f"rank {failed.rank} failed in step {failed.step}: {failed.message}"
 
 

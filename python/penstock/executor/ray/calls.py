@@ -25,7 +25,9 @@ class CallAnswers:
         self._lost = False
 
     def add(self, ref: Any) -> None:
-        """The next call. Answers of a rank that nobody reads are taken here, so that they do not pile up."""
+        """The next call. Answers of a rank that nobody reads are taken here, so that they do not
+        pile up.
+        """
         self._refs.append(ref)
         if len(self._refs) > self._keep:
             self._take(0.0)
@@ -73,7 +75,8 @@ class Calls:
     def __init__(self, cluster: Cluster, actors: Actors, depth: int) -> None:
         self._handles = actors.handles
         self.answers = [
-            CallAnswers(cluster.ray, actors.name(rank), depth + 1) for rank in range(len(actors.handles))
+            CallAnswers(cluster.ray, actors.name(rank), depth + 1)
+            for rank in range(len(actors.handles))
         ]
 
     def load(self, jobs: Sequence[dict[str, Any]]) -> None:
@@ -93,8 +96,8 @@ class GraphAnswers:
         self.messages: deque[bytes] = deque()
 
     def receive(self, timeout: float) -> bytes | None:
-        """Reads the next execution if there is one, however long that takes: Ray cannot go on with a read
-        that it gave up. What ends it is the end of an actor."""
+        """Reads the next execution if there is one, however long that takes: Ray cannot go on with
+        a read that it gave up. What ends it is the end of an actor."""
         if not self.messages:
             self._graph.read(timeout)
         return self.messages.popleft() if self.messages else None
@@ -104,10 +107,18 @@ class GraphAnswers:
 
 
 class Graph:
-    """Plans as executions of a compiled graph: input, ranks of the first stage, of the next, ..., output."""
+    """Plans as executions of a compiled graph: input, ranks of the first stage, of the next, ...,
+    output.
+    """
 
     def __init__(
-        self, cluster: Cluster, actors: Actors, tp: int, depth: int, buffer_bytes: int, overlap: bool
+        self,
+        cluster: Cluster,
+        actors: Actors,
+        tp: int,
+        depth: int,
+        buffer_bytes: int,
+        overlap: bool,
     ) -> None:
         self._ray = cluster.ray
         self._actors = actors
@@ -153,11 +164,15 @@ class Graph:
         nodes = [handle.stage.bind(given) for handle in handles[:tp]]
         for start in range(tp, len(handles), tp):
             row = handles[start : start + tp]
-            nodes = [handle.stage.bind(given, node) for handle, node in zip(row, nodes, strict=True)]
+            nodes = [
+                handle.stage.bind(given, node) for handle, node in zip(row, nodes, strict=True)
+            ]
         return nodes
 
     def _hand_out(self, column: int, answer: bytes) -> None:
-        """A failure belongs to the rank that failed, and to those after it, which had nothing to compute."""
+        """A failure belongs to the rank that failed, and to those after it, which had nothing to
+        compute.
+        """
         failed = decode_answer(answer) if is_failed(answer) else None
         if isinstance(failed, Failed):
             for rank in range(failed.rank, len(self.answers), self._tp):

@@ -22,7 +22,8 @@ log = logging.getLogger("penstock.executor")
 
 
 REACH = 5.0
-"""Seconds in which a cluster takes a call. Ray itself would try for a minute, and end the process."""
+"""Seconds in which a cluster takes a call. Ray itself would try for a minute, and end the process.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,11 @@ class Cluster:
             ) from error
         self.ray: Any = ray
         _reach(address)
-        options: dict[str, Any] = {"address": address, "configure_logging": False, "log_to_driver": True}
+        options: dict[str, Any] = {
+            "address": address,
+            "configure_logging": False,
+            "log_to_driver": True,
+        }
         if address == LOCAL:
             options |= {
                 "num_cpus": max(cpu_count(), own_cpus),
@@ -125,7 +130,8 @@ class Cluster:
         """A compiled graph. `build` gets the input node and returns the last nodes."""
         from ray.dag import InputNode, MultiOutputNode
 
-        # It reports each actor that it finds dead as it ends; who died first is told by the executor.
+        # It reports each actor that it finds dead as it ends; who died first is told by the
+        # executor.
         logging.getLogger("ray.dag.compiled_dag_node").setLevel(logging.CRITICAL)
         with InputNode() as given:
             nodes = MultiOutputNode(build(given))

@@ -1,4 +1,6 @@
-"""Ranks as Ray actors: placed, joined, loaded, and shown to work by a step before the engine is ready."""
+"""Ranks as Ray actors: placed, joined, loaded, and shown to work by a step before the engine is
+ready.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.ranks import Line, SharedFiles, forget_graph_semaphores, join_address
 from penstock.config import EngineConfig
 from penstock.core import InvalidValueError, PenstockError, Ranks, RankTask
 from penstock.executor.ranks import LEAST_ANSWER, Fence, RanksExecutor
@@ -23,6 +24,7 @@ from penstock.executor.ray.cluster import Cluster
 from penstock.executor.ray.placement import Placement, place
 from penstock.executor.rings import Rings, answer_bytes
 from penstock.executor.wiring import Part, keyed, parts, wire
+from penstock.ranks import Line, SharedFiles, forget_graph_semaphores, join_address
 
 if TYPE_CHECKING:
     from penstock._native import StreamListener
@@ -42,9 +44,11 @@ log = logging.getLogger("penstock.executor")
 
 
 class RayExecutor(RanksExecutor):
-    """`worker` names the module whose `Actor` is a rank. Returns when all ranks have computed a step.
+    """`worker` names the module whose `Actor` is a rank. Returns when all ranks have computed a
+    step.
 
-    Raises PenstockError: no Ray, no cluster, no room, or the reason of the first rank that cannot load.
+    Raises PenstockError: no Ray, no cluster, no room, or the reason of the first rank that cannot
+    load.
     """
 
     def __init__(
@@ -68,7 +72,9 @@ class RayExecutor(RanksExecutor):
         self._graph: Graph | None = None
         self._placement: Placement | None = None
         self._actors: Actors | None = None
-        messages = max(ranks.plan_bytes, ranks.rows_bytes, ranks.result_bytes, LEAST_ANSWER) + ENVELOPE
+        messages = (
+            max(ranks.plan_bytes, ranks.rows_bytes, ranks.result_bytes, LEAST_ANSWER) + ENVELOPE
+        )
         self._message_bytes = messages
         # Each rank writes to buffers of its own, the engine to one set: room for twice that.
         store = 2 * (ranks.size + 1) * (self.depth + 1) * messages
@@ -100,7 +106,9 @@ class RayExecutor(RanksExecutor):
 
     def _start(self, kind: type, placement_timeout: float) -> None:
         parallel = self._config.parallel
-        placement = self._placement = place(self._cluster, self._ranks, parallel.placement, placement_timeout)
+        placement = self._placement = place(
+            self._cluster, self._ranks, parallel.placement, placement_timeout
+        )
         actors = self._members = self._actors = Actors(self._cluster, kind, placement, self.on_exit)
         actors.greet()
         self._open_lines(actors, placement)
@@ -127,20 +135,28 @@ class RayExecutor(RanksExecutor):
         if self._files is not None:
             self._files.close()
 
-    # What joins the ranks ---------------------------------------------------------------------------
+    # What joins the ranks
+    # ---------------------------------------------------------------------------
 
     def _open_lines(self, actors: Actors, placement: Placement) -> None:
-        """A line to each rank on another node, whatever brings its plans: it shows that the node lives."""
+        """A line to each rank on another node, whatever brings its plans: it shows that the node
+        lives.
+        """
         from penstock._native import StreamListener
 
-        away = [rank for rank, seat in enumerate(placement.seats) if seat.node.id != self._cluster.here]
+        away = [
+            rank for rank, seat in enumerate(placement.seats) if seat.node.id != self._cluster.here
+        ]
         if not away:
             return
-        address = next(node.address for node in self._cluster.nodes() if node.id == self._cluster.here)
+        address = next(
+            node.address for node in self._cluster.nodes() if node.id == self._cluster.here
+        )
         listener = StreamListener(join_address(address, 0), self._key)
         limit = self._message_bytes
         calls = {
-            rank: actors.handles[rank].call.remote(listener.address, self._key, rank, limit) for rank in away
+            rank: actors.handles[rank].call.remote(listener.address, self._key, rank, limit)
+            for rank in away
         }
         for _ in away:
             self._accept(listener, actors)
@@ -152,9 +168,13 @@ class RayExecutor(RanksExecutor):
             name = stream.receive(CALLED, NUMBER)
         except ConnectionError as error:
             reason = f"a rank on another node cannot reach {listener.address}: {error}"
-            raise PenstockError(f"{reason}. Ranks and engine need TCP to each other, on any port") from error
+            raise PenstockError(
+                f"{reason}. Ranks and engine need TCP to each other, on any port"
+            ) from error
         rank = int(name or b"")
-        self._lines[rank] = Line(stream, self._message_bytes, SILENCE, partial(actors.cut_off, rank))
+        self._lines[rank] = Line(
+            stream, self._message_bytes, SILENCE, partial(actors.cut_off, rank)
+        )
 
     def _tasks(self, actors: Actors, placement: Placement) -> list[RankTask]:
         ranks, carried = self._ranks, self._config.parallel.ray_channel == "compiled-graph"
@@ -180,10 +200,13 @@ class RayExecutor(RanksExecutor):
         here = self._cluster.here
         found = zip(wanted, things, strict=True)
         return [
-            Fence(t["path"]) for p, t in found if "path" in t and placement.seats[p.maker].node.id == here
+            Fence(t["path"])
+            for p, t in found
+            if "path" in t and placement.seats[p.maker].node.id == here
         ]
 
-    # Channels ---------------------------------------------------------------------------------------
+    # Channels
+    # ---------------------------------------------------------------------------------------
 
     def _serve(self, actors: Actors, tasks: Sequence[RankTask]) -> None:
         files = self._files = SharedFiles(self._directory, str(os.getpid()))
@@ -219,7 +242,9 @@ class RayExecutor(RanksExecutor):
             log.warning(
                 "--ray-overlap-comm: Ray overlaps the communication of GPU tensors only, and there are none"
             )
-        graph = Graph(self._cluster, actors, self._ranks.tp, self.depth, self._message_bytes, overlap)
+        graph = Graph(
+            self._cluster, actors, self._ranks.tp, self.depth, self._message_bytes, overlap
+        )
         self._graph = self._plans = graph
         self._answers = graph.answers
         self._fences = [*self._fences, graph]

@@ -1,8 +1,8 @@
 """The end of a Ray cluster of our own, however its engine ended.
 
-Ray's agents outlive a killed engine by a minute, in which they call a cluster that is gone. So a small
-process, this file run by itself, knows the cluster's processes and kills what is left when its standard input
-ends.
+Ray's agents outlive a killed engine by a minute, in which they call a cluster that is gone. So a
+small process, this file run by itself, knows the cluster's processes and kills what is left when
+its standard input ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Where the stages go. Ranks of a stage share memory, so a stage is one bundle: on one node or nowhere."""
+"""Where the stages go. Ranks of a stage share memory, so a stage is one bundle: on one node or
+nowhere.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +52,16 @@ class Placement:
 
 def place(cluster: Cluster, ranks: Ranks, strategy: str, deadline: float) -> Placement:
     """Reserve a CPU for each rank; after `deadline` seconds PenstockError says what is missing."""
-    group = cluster.reserve([{"CPU": float(ranks.tp)}] * ranks.pp, strategy.replace("-", "_").upper())
+    group = cluster.reserve(
+        [{"CPU": float(ranks.tp)}] * ranks.pp, strategy.replace("-", "_").upper()
+    )
     began, said = time.monotonic(), False
     try:
         while not cluster.reserved(group, min(LOOK, deadline)):
             if time.monotonic() - began >= deadline:
-                raise PenstockError(f"{shortage(cluster, ranks, strategy)}; waited {deadline:.0f} s")
+                raise PenstockError(
+                    f"{shortage(cluster, ranks, strategy)}; waited {deadline:.0f} s"
+                )
             if not said:
                 log.warning("waiting for room: %s", shortage(cluster, ranks, strategy))
                 said = True
@@ -65,8 +71,11 @@ def place(cluster: Cluster, ranks: Ranks, strategy: str, deadline: float) -> Pla
         raise
 
 
-def seats(ranks: Ranks, places: Sequence[str], nodes: Sequence[Node], here: str) -> tuple[Seat, ...]:
-    """Stages node by node, the engine's own node first, so that the fewest neighbours are on different nodes.
+def seats(
+    ranks: Ranks, places: Sequence[str], nodes: Sequence[Node], here: str
+) -> tuple[Seat, ...]:
+    """Stages node by node, the engine's own node first, so that the fewest neighbours are on
+    different nodes.
 
     `places` names the node of each bundle.
     """
@@ -75,7 +84,8 @@ def seats(ranks: Ranks, places: Sequence[str], nodes: Sequence[Node], here: str)
     if lost:
         raise PenstockError(f"node {lost[0]} was lost while ranks were placed on it")
     order = sorted(
-        range(len(places)), key=lambda at: (places[at] != here, known[places[at]].address, places[at], at)
+        range(len(places)),
+        key=lambda at: (places[at] != here, known[places[at]].address, places[at], at),
     )
     return tuple(Seat(bundle, known[places[bundle]]) for bundle in order for _ in range(ranks.tp))
 
@@ -103,7 +113,9 @@ def _remedy(ranks: Ranks, nodes: Sequence[Node], least: int, each: int) -> str:
         return "Add nodes or choose another --placement"
     if max((node.cpus for node in nodes), default=0.0) < each:
         # Sums of a stage go through shared memory, so it cannot be spread.
-        return "Add a larger node, or lower --tensor-parallel-size: the ranks of a stage share memory"
+        return (
+            "Add a larger node, or lower --tensor-parallel-size: the ranks of a stage share memory"
+        )
     if sum(node.cpus for node in nodes) < ranks.size:
         return "Add nodes or CPUs (ray start --num-cpus counts what may be used, not what is there)"
     return "Something else holds them: look at `ray status`"

@@ -1,4 +1,6 @@
-"""Which family reads which architecture. A family maps metadata to a spec; it holds no forward code."""
+"""Which family reads which architecture. A family maps metadata to a spec; it holds no forward
+code.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,6 @@
-"""Llama (SmolLM2, Llama 3.x with its rope scaling) and Mistral, which is Llama with a sliding window."""
+"""Llama (SmolLM2, Llama 3.x with its rope scaling) and Mistral, which is Llama with a sliding
+window.
+"""
 
 from penstock.model import common
 from penstock.model.fields import Fields
@@ -21,6 +23,8 @@ def from_hf_mistral(config: Fields) -> tuple[DecoderSpec, WeightNames]:
 
 
 def from_gguf(header: GgufHeader) -> tuple[DecoderSpec, WeightNames]:
-    """GGUF files call both families "llama" and store q and k rows permuted for interleaved rope pairs."""
+    """GGUF files call both families "llama" and store q and k rows permuted for interleaved rope
+    pairs.
+    """
     spec = common.gguf_spec(header, "llama")
     return spec, gguf_names(spec, rope_rows_interleaved=True)

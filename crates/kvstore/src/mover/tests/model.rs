@@ -119,7 +119,8 @@ struct Round<'a> {
     model: &'a mut Model,
     id: u64,
     free: Vec<i32>,
-    /// Names that are stored or loaded in this round: what a second transfer would find depends on who is first.
+    /// Names that are stored or loaded in this round: what a second transfer would find depends on
+    /// who is first.
     names: Vec<(usize, u8)>,
     expected: Vec<(Transfer, bool, Vec<u8>)>,
 }

@@ -43,11 +43,12 @@ impl TierIndex {
         Ok(())
     }
 
-    /// Keeps `digests` from the moment they are here until they are unpinned. Give all blocks of a prefix: one that is here keeps those before it. Returns
-    /// how many of them are here.
+    /// Keeps `digests` from the moment they are here until they are unpinned. Give all blocks of a
+    /// prefix: one that is here keeps those before it. Returns how many of them are here.
     ///
     /// # Errors
-    /// `PinShare` when more blocks would be pinned, here or not, than may be; then nothing has changed.
+    /// `PinShare` when more blocks would be pinned, here or not, than may be; then nothing has
+    /// changed.
     pub fn pin(&mut self, digests: &[Digest]) -> Result<usize, IndexError> {
         let new = digests
             .iter()
@@ -78,8 +79,8 @@ impl TierIndex {
         }
     }
 
-    /// Forgets `digests`, pinned ones too: no lookup finds them from now on. A slot with a load or store in flight is free when that ends. Returns how many
-    /// were there.
+    /// Forgets `digests`, pinned ones too: no lookup finds them from now on. A slot with a load or
+    /// store in flight is free when that ends. Returns how many were there.
     pub fn remove(&mut self, digests: &[Digest]) -> usize {
         let mut count = 0;
         for digest in digests {
@@ -92,7 +93,8 @@ impl TierIndex {
         count
     }
 
-    /// Forgets all that a group has with its pins, those of absent blocks too; or everything. Returns how many blocks that were.
+    /// Forgets all that a group has with its pins, those of absent blocks too; or everything.
+    /// Returns how many blocks that were.
     pub fn clear(&mut self, group: Option<Group>) -> usize {
         let named = |digest: &Digest| group.is_none_or(|group| key::group(digest) == group);
         self.pins.retain(|pin, ()| !named(&pin.0));

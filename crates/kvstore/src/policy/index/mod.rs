@@ -1,4 +1,5 @@
-//! Who has which slot of a tier of equal slots: the RAM tier, of which every rank has the same slots.
+//! Who has which slot of a tier of equal slots: the RAM tier, of which every rank has the same
+//! slots.
 
 mod groups;
 mod holding;
@@ -97,8 +98,10 @@ pub struct IndexStats {
 
 /// An index of `slots` slots, numbered from 0.
 ///
-/// A digest is stored in two steps: [`admit`](Self::admit) gives it a slot, [`commit`](Self::commit) says that the bytes are there; until then it is
-/// not found. A slot that is stored to, held by a load, or pinned is never given to another digest. Operations take O(log n) for each block at most.
+/// A digest is stored in two steps: [`admit`](Self::admit) gives it a slot,
+/// [`commit`](Self::commit) says that the bytes are there; until then it is not found. A slot that
+/// is stored to, held by a load, or pinned is never given to another digest. Operations take O(log
+/// n) for each block at most.
 pub struct TierIndex {
     shelf: Shelf<Digest>,
     slots: Slots,
@@ -168,9 +171,10 @@ impl TierIndex {
         })
     }
 
-    /// Puts the slots of the longest run of `digests` from `start` on that is here into `found`. This counts as a use of the run and as a request for
-    /// all of `digests`, so it belongs to each request once. The first `start` blocks are those that the caller has elsewhere; of them, what is here
-    /// is used and what is missing ends nothing.
+    /// Puts the slots of the longest run of `digests` from `start` on that is here into `found`.
+    /// This counts as a use of the run and as a request for all of `digests`, so it belongs to each
+    /// request once. The first `start` blocks are those that the caller has elsewhere; of them,
+    /// what is here is used and what is missing ends nothing.
     pub fn lookup(&mut self, digests: &[Digest], start: usize, found: &mut Vec<u32>) {
         let start = start.min(digests.len());
         self.chooser.tick();
@@ -220,14 +224,16 @@ impl TierIndex {
         }
     }
 
-    /// The hit ratio that an LRU tier of other capacities would have had lately, from a sixteenth of the slots up to eight times as many.
+    /// The hit ratio that an LRU tier of other capacities would have had lately, from a sixteenth
+    /// of the slots up to eight times as many.
     ///
     /// Under a rule that beats LRU, the tier's own ratio is above the curve.
     pub fn curve(&self) -> Vec<CurvePoint> {
         self.curve.points()
     }
 
-    /// Share of the blocks looked up lately that `extra` slots more would have had in addition; negative for what fewer slots would lose.
+    /// Share of the blocks looked up lately that `extra` slots more would have had in addition;
+    /// negative for what fewer slots would lose.
     pub fn saved(&self, extra: i64) -> f64 {
         let slots = self.limits.slots as f64;
         self.curve.ratio(slots + extra as f64) - self.curve.ratio(slots)

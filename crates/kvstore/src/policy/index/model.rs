@@ -86,7 +86,8 @@ impl Model {
         });
     }
 
-    /// What may have been evicted is gone from the model if it is gone from the index; nothing else may be.
+    /// What may have been evicted is gone from the model if it is gone from the index; nothing else
+    /// may be.
     fn follow_evictions(&mut self, index: &TierIndex) -> Result<(), TestCaseError> {
         let gone: Vec<_> = self
             .kept

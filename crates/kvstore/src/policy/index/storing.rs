@@ -22,13 +22,16 @@ struct Bringer {
 }
 
 impl TierIndex {
-    /// Finds a slot for each of `digests`, consecutive blocks that continue `parent`, and puts into `answers` where to store it, [`PRESENT`] or
-    /// [`REFUSED`]. `costs_us` is what recomputing each took. Once a block is refused, so are those that continue it. A parent that is here stays as
+    /// Finds a slot for each of `digests`, consecutive blocks that continue `parent`, and puts into
+    /// `answers` where to store it, [`PRESENT`] or [`REFUSED`]. `costs_us` is what recomputing each
+    /// took. Once a block is refused, so are those that continue it. A parent that is here stays as
     /// long as they do; one that is not may be in the pool, and is no reason to refuse them.
     ///
-    /// What is `awaited` will be asked for again whatever else is: it need not be worth more than what leaves for it.
+    /// What is `awaited` will be asked for again whatever else is: it need not be worth more than
+    /// what leaves for it.
     ///
-    /// A group that has its quota gives up entries of its own; what has no salt has no quota. All of `digests` are of one group, as a chain is.
+    /// A group that has its quota gives up entries of its own; what has no salt has no quota. All
+    /// of `digests` are of one group, as a chain is.
     ///
     /// # Errors
     /// `Lengths`.

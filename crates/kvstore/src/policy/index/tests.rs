@@ -99,7 +99,8 @@ fn popular_documents_are_found_at_least_as_often_as_with_lru() {
 
 #[test]
 fn conversations_are_found_as_often_as_with_lru() {
-    // Turns of 64 conversations at a time, each a block longer than the one before, then never again: all reuse is recent.
+    // Turns of 64 conversations at a time, each a block longer than the one before, then never
+    // again: all reuse is recent.
     let ratio = |rule| {
         let mut index = index(600, 1.0, 0.5, rule);
         let turns =
@@ -204,7 +205,8 @@ fn a_chain_longer_than_the_tier_keeps_its_beginning() {
 
 #[test]
 fn costly_blocks_stay_longer_than_cheap_ones() {
-    // Documents of one block in turn, every other one eight times as costly to recompute; the tier has room for two thirds of them.
+    // Documents of one block in turn, every other one eight times as costly to recompute; the tier
+    // has room for two thirds of them.
     let mut index = index(80, 1.0, 0.5, RuleChoice::Auto);
     let (mut saved, mut answers, mut found) = ([0_u32; 2], Vec::new(), Vec::new());
     for turn in 0..20_000 {
@@ -223,11 +225,13 @@ fn costly_blocks_stay_longer_than_cheap_ones() {
                 .unwrap();
         }
     }
-    // Odd documents are a little less popular than even ones (1 is odd, and left out of the comparison by its own weight).
+    // Odd documents are a little less popular than even ones (1 is odd, and left out of the
+    // comparison by its own weight).
     assert!(saved[1] > saved[0], "{saved:?}");
 }
 
-/// A loop over twice the tier makes the gate close; what a preempted sequence leaves comes in all the same.
+/// A loop over twice the tier makes the gate close; what a preempted sequence leaves comes in all
+/// the same.
 #[test]
 fn what_is_awaited_passes_the_gate() {
     let mut index = index(64, 1.0, 0.5, RuleChoice::Auto);
@@ -276,7 +280,8 @@ fn the_curve_says_what_more_room_would_save() {
     (0..400).for_each(|turn| {
         serve(&mut index, &chain(turn % 20, 10));
     });
-    // A working set of 200 blocks: all of it in twice the room, LRU has none of it in the present one.
+    // A working set of 200 blocks: all of it in twice the room, LRU has none of it in the present
+    // one.
     assert!(
         (index.saved(100) - 0.95).abs() < 1e-9,
         "{}",

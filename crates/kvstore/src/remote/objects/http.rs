@@ -1,5 +1,6 @@
-//! How object stores are spoken to: HTTP/1.1 by the client that the rest of Penstock is built on. The one that
-//! `object_store` would bring weighs as much as everything else in this crate several times over.
+//! How object stores are spoken to: HTTP/1.1 by the client that the rest of Penstock is built on.
+//! The one that `object_store` would bring weighs as much as everything else in this crate several
+//! times over.
 
 use std::time::Duration;
 

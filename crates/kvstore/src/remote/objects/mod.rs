@@ -47,13 +47,15 @@ pub struct Objects {
 impl Objects {
     /// Opens the store at `url` and writes something small to see that it may.
     ///
-    /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container@account/prefix`, `file:///directory`. Options:
-    /// `timeout_s` (10) for a call with its payload and what it repeats, `connect_timeout_s` (2), `ca_file` (PEM; else the
-    /// platform's authorities), and those that the `object_store` crate knows for the scheme, such as `endpoint`, `region`,
+    /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container@account/prefix`,
+    /// `file:///directory`. Options: `timeout_s` (10) for a call with its payload and what it
+    /// repeats, `connect_timeout_s` (2), `ca_file` (PEM; else the platform's authorities), and
+    /// those that the `object_store` crate knows for the scheme, such as `endpoint`, `region`,
     /// `access_key_id`, `secret_access_key`, `allow_http`, `unsigned_payload`.
     ///
     /// # Errors
-    /// The URL or an option is wrong, or the store is not there or does not let us write: which, and the remedy.
+    /// The URL or an option is wrong, or the store is not there or does not let us write: which,
+    /// and the remedy.
     pub fn open(
         url: &str,
         options: &BTreeMap<String, String>,
@@ -317,7 +319,8 @@ impl Trouble {
     }
 }
 
-/// What happened, shortened, for servers answer errors with documents; and what was at the root of it, which clients leave out.
+/// What happened, shortened, for servers answer errors with documents; and what was at the root of
+/// it, which clients leave out.
 fn told(error: &Error) -> String {
     const ENOUGH: usize = 600;
     let mut text = error.to_string();

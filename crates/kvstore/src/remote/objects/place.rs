@@ -176,8 +176,9 @@ fn s3(url: &Url, options: &Options, own: &Own) -> Result<Arc<dyn ObjectStore>, S
     )
 }
 
-/// Payloads are signed where the connection is not encrypted, unless the options say otherwise. Elsewhere that protects nothing and takes a third of
-/// what a store costs; what is read is verified in any case.
+/// Payloads are signed where the connection is not encrypted, unless the options say otherwise.
+/// Elsewhere that protects nothing and takes a third of what a store costs; what is read is
+/// verified in any case.
 fn signing(options: &Options, own: &Own) -> Options {
     const NAME: &str = "unsigned_payload";
     let mut options = options.clone();

@@ -44,8 +44,9 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// `redis://[user][:password@]host[:port][/database]`, `rediss://` the same with TLS and `?ssl_ca_certs=FILE`,
-    /// `unix://[user:password@]/path[?db=N]`. Valkey's and others' names for them too. User and password may be percent-encoded.
+    /// `redis://[user][:password@]host[:port][/database]`, `rediss://` the same with TLS and
+    /// `?ssl_ca_certs=FILE`, `unix://[user:password@]/path[?db=N]`. Valkey's and others' names for
+    /// them too. User and password may be percent-encoded.
     pub(super) fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").ok_or("no scheme such as redis://")?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));

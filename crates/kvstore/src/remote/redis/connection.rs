@@ -1,7 +1,8 @@
-//! One conversation with a Redis: commands out, replies in, payloads straight from and to the caller's slices.
+//! One conversation with a Redis: commands out, replies in, payloads straight from and to the
+//! caller's slices.
 //!
-//! RESP2 by hand (redis.io, "Redis serialization protocol specification"): what a client library would add here is a
-//! copy of every payload in each direction.
+//! RESP2 by hand (redis.io, "Redis serialization protocol specification"): what a client library
+//! would add here is a copy of every payload in each direction.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::Arc;
@@ -79,7 +80,8 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Sends all commands at once and returns their replies; the first error reply, after all were read.
+    /// Sends all commands at once and returns their replies; the first error reply, after all were
+    /// read.
     pub(super) fn ask(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Trouble> {
         let mut request = Vec::new();
         commands
@@ -89,7 +91,8 @@ impl Connection {
         self.replies(commands.len())
     }
 
-    /// Sends `before`, then a command whose last word is `header` and `payload`, then `after`; returns the replies to all.
+    /// Sends `before`, then a command whose last word is `header` and `payload`, then `after`;
+    /// returns the replies to all.
     pub(super) fn ask_with_payload(
         &mut self,
         before: &[&[&[u8]]],
@@ -114,8 +117,8 @@ impl Connection {
         self.replies(before.len() + 1 + after.len())
     }
 
-    /// Sends a command that is answered with a part. `checksum` reads the payload's checksum from the header or says
-    /// what is wrong with it. False when there is none.
+    /// Sends a command that is answered with a part. `checksum` reads the payload's checksum from
+    /// the header or says what is wrong with it. False when there is none.
     pub(super) fn fetch(
         &mut self,
         words: &[&[u8]],
@@ -180,7 +183,8 @@ impl Connection {
         self.reply_within(DEPTH)
     }
 
-    /// A transaction answers with replies within a reply, SCAN with replies within these. More do not come.
+    /// A transaction answers with replies within a reply, SCAN with replies within these. More do
+    /// not come.
     fn reply_within(&mut self, depth: usize) -> Result<Reply, Trouble> {
         let (kind, line) = self.line()?;
         if kind != b'*' {

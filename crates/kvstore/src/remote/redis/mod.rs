@@ -1,7 +1,8 @@
 //! Parts in a Redis or Valkey server.
 //!
-//! A chunk is one hash, its parts are the fields: so the server's own eviction (`maxmemory-policy allkeys-lru`) takes
-//! chunks whole, a time to live is that of the chunk, and forgetting a chunk is one `UNLINK`. A cluster is not spoken to.
+//! A chunk is one hash, its parts are the fields: so the server's own eviction (`maxmemory-policy
+//! allkeys-lru`) takes chunks whole, a time to live is that of the chunk, and forgetting a chunk is
+//! one `UNLINK`. A cluster is not spoken to.
 
 mod address;
 mod connection;
@@ -61,12 +62,14 @@ pub struct Redis {
 impl Redis {
     /// Connects to `url` and stores something small to see that it may.
     ///
-    /// `redis://[[user]:password@]host[:port][/database]`; `rediss://` is the same with TLS, its authorities those of the
-    /// platform or of `?ssl_ca_certs=FILE`; `unix://[[user]:password@]/path[?db=N]`. With `ttl` (whole seconds) a chunk
-    /// disappears that long after something was stored to it, and no sooner by itself without.
+    /// `redis://[[user]:password@]host[:port][/database]`; `rediss://` is the same with TLS, its
+    /// authorities those of the platform or of `?ssl_ca_certs=FILE`;
+    /// `unix://[[user]:password@]/path[?db=N]`. With `ttl` (whole seconds) a chunk disappears that
+    /// long after something was stored to it, and no sooner by itself without.
     ///
     /// # Errors
-    /// The URL is wrong, or the server is not there, does not let us in or does not let us write: which, and the remedy.
+    /// The URL is wrong, or the server is not there, does not let us in or does not let us write:
+    /// which, and the remedy.
     pub fn open(
         url: &str,
         ttl: Option<Duration>,
@@ -104,7 +107,8 @@ impl Redis {
         Ok(tier)
     }
 
-    /// Calls with a connection. One that was idle may have been closed since: then once more with a new one.
+    /// Calls with a connection. One that was idle may have been closed since: then once more with a
+    /// new one.
     fn with<T>(
         &self,
         mut call: impl FnMut(&mut Connection) -> Result<T, Trouble>,

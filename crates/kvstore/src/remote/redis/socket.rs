@@ -1,4 +1,5 @@
-//! The bytes under a connection: TCP, TLS or a Unix socket, none of which may be waited for too long.
+//! The bytes under a connection: TCP, TLS or a Unix socket, none of which may be waited for too
+//! long.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
