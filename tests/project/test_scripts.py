@@ -23,7 +23,10 @@ successes:
 test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s
 test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
 """
-JUNIT = '<testsuites><testsuite errors="1" failures="1" skipped="2" tests="10"></testsuite></testsuites>'
+JUNIT = (
+    '<testsuites><testsuite errors="1" failures="1" skipped="2" tests="10">'
+    "</testsuite></testsuites>"
+)
 BASIC_TOOLS = ("awk", "head", "sh", "sort", "uname")
 
 

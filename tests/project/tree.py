@@ -57,7 +57,7 @@ def package_sources() -> Iterator[Path]:
 
 
 def room(path: Path) -> str:
-    """Name of the room of a file of the package: its first directory, or its own name at the top."""
+    """Room of a file of the package: its first directory, or its own name at the top."""
     parts = path.relative_to(PACKAGE).parts
     return parts[0] if len(parts) > 1 else path.stem
 

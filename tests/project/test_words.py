@@ -1,0 +1,164 @@
+"""Words and widths: the voice of docs/glossary.md, as far as a machine can check it."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.project import tree
+
+CODE_COLUMNS = 100
+MARKDOWN_COLUMNS = 120
+CODE = (".py", ".pyi", ".rs", ".sh", ".toml")
+
+# Persons for mechanisms, and relative clauses where a noun exists.
+RIDDLES = re.compile(
+    r"\b(nobody|whoever|whatever has|(?:is|are) told|hears? of|goe?s? by name|who has it"
+    r"|what (?:is there|there is))\b|(?:\"\"\"|//[/!] )Of ",
+    re.IGNORECASE,
+)
+# Directories and files not rewritten yet. Entries are removed, never added.
+RIDDLES_LEFT: tuple[str, ...] = (
+    "ARCHITECTURE.md",
+    "benchmarks/",
+    "crates/comm/",
+    "crates/decoder/",
+    "crates/engine-client/",
+    "crates/formats/",
+    "crates/kernels/",
+    "crates/kvstore/",
+    "crates/loadgen/",
+    "crates/memory/",
+    "crates/native/",
+    "crates/openai/",
+    "crates/server/",
+    "crates/sim/",
+    "crates/text/",
+    "docs/benchmarking.md",
+    "docs/distributed.md",
+    "docs/kv-format.md",
+    "docs/kv-tiers.md",
+    "python/penstock/_native.pyi",
+    "python/penstock/bench/",
+    "python/penstock/cli/",
+    "python/penstock/config/",
+    "python/penstock/core/",
+    "python/penstock/engine/",
+    "python/penstock/executor/",
+    "python/penstock/gds/",
+    "python/penstock/kv_tiers/",
+    "python/penstock/llm.py",
+    "python/penstock/model/",
+    "python/penstock/ranks/",
+    "python/penstock/scheduler/",
+    "python/penstock/wire/",
+    "python/penstock/worker/",
+    "tests/bench/",
+    "tests/cli/",
+    "tests/config/",
+    "tests/e2e/",
+    "tests/engine/",
+    "tests/executor/",
+    "tests/fakes/",
+    "tests/kv/",
+    "tests/namespaces.py",
+    "tests/prefix/",
+    "tests/ray_cluster.py",
+    "tests/scheduler/",
+    "tests/wire/",
+    "tests/worker/",
+)
+COLUMNS_LEFT: tuple[str, ...] = (
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "Cargo.toml",
+    "README.md",
+    "benchmarks/",
+    "benchmarks/results/",
+    "crates/comm/",
+    "crates/decoder/",
+    "crates/engine-client/",
+    "crates/formats/",
+    "crates/kernels/",
+    "crates/kvstore/",
+    "crates/loadgen/",
+    "crates/openai/",
+    "crates/prefix/",
+    "crates/server/",
+    "crates/sim/",
+    "crates/text/",
+    "crates/wire/",
+    "docs/benchmarking.md",
+    "docs/configuration.md",
+    "docs/distributed.md",
+    "docs/kv-format.md",
+    "docs/kv-remote.md",
+    "docs/kv-tiers.md",
+    "docs/simulation.md",
+    "docs/wire.md",
+    "pyproject.toml",
+    "python/penstock/_native.pyi",
+    "python/penstock/bench/",
+    "python/penstock/cli/",
+    "python/penstock/config/",
+    "python/penstock/core/",
+    "python/penstock/engine/",
+    "python/penstock/executor/",
+    "python/penstock/gds/",
+    "python/penstock/kv/",
+    "python/penstock/kv_tiers/",
+    "python/penstock/model/",
+    "python/penstock/ranks/",
+    "python/penstock/scheduler/",
+    "python/penstock/wire/",
+    "python/penstock/worker/",
+    "scripts/check_prerequisites.sh",
+    "tests/bench/",
+    "tests/config/",
+    "tests/e2e/",
+    "tests/engine/",
+    "tests/executor/",
+    "tests/fakes/",
+    "tests/fixtures/",
+    "tests/gds/",
+    "tests/golden/",
+    "tests/project/",
+    "tests/scheduler/",
+)
+# This file names the words; results are records of their day.
+RIDDLES_EXEMPT = ("tests/project/test_words.py", "benchmarks/results/")
+# A URL, a path or a table row has no place for a line break.
+UNBREAKABLE = re.compile(r"^\W*\S+\W*$|^\s*\|")
+# Files whose lines are data, each with its reason.
+LONG_LINES: dict[str, str] = {}
+
+
+def files(*suffixes: str) -> Iterator[tuple[str, Path]]:
+    """Tracked files with one of the suffixes, by relative name."""
+    return ((tree.relative(path), path) for path in tree.sources(*suffixes))
+
+
+def test_comments_and_documents_use_plain_words() -> None:
+    wrong = [
+        f"{name}:{number}: {found[0].strip()}"
+        for name, path in files(*CODE, ".md")
+        if not name.startswith(RIDDLES_LEFT + RIDDLES_EXEMPT)
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if (found := RIDDLES.search(line))
+    ]
+    assert not wrong
+
+
+def long_lines(columns: int, *suffixes: str) -> list[str]:
+    """Breakable lines over `columns`, outside files with a reason."""
+    return [
+        f"{name}:{number}: {len(line)}"
+        for name, path in files(*suffixes)
+        if name not in LONG_LINES and not name.startswith(COLUMNS_LEFT)
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if len(line) > columns and not UNBREAKABLE.match(line)
+    ]
+
+
+def test_lines_end_at_their_column() -> None:
+    assert not long_lines(CODE_COLUMNS, *CODE)
+    assert not long_lines(MARKDOWN_COLUMNS, ".md")
