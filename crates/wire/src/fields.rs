@@ -146,20 +146,35 @@ impl<'a> Fields<'a> {
             .collect())
     }
 
+    /// A `u32` as a number of items.
+    pub(super) fn size(&mut self, field: &'static str) -> Result<usize> {
+        self.u32(field).map(|size| size as usize)
+    }
+
+    pub(super) fn i32_column(&mut self, field: &'static str, count: usize) -> Result<Vec<i32>> {
+        let items = self.column(field, count)?.iter();
+        Ok(items.map(|bytes| i32::from_le_bytes(*bytes)).collect())
+    }
+
+    pub(super) fn i8_column(&mut self, field: &'static str, count: usize) -> Result<Vec<i8>> {
+        let items = self.column(field, count)?.iter();
+        Ok(items.map(|bytes| i8::from_le_bytes(*bytes)).collect())
+    }
+
     /// A list count, refused when `item_bytes` each do not fit in what is left: the caller may
     /// reserve that many.
     pub(super) fn count(&mut self, field: &'static str, item_bytes: usize) -> Result<usize> {
-        let count = self.u32(field)? as usize;
-        let needed = count as u64 * item_bytes as u64;
-        if needed > self.rest.len() as u64 {
-            return Err(self.error(
-                field,
-                Problem::Short {
-                    needed,
-                    left: self.rest.len(),
-                },
-            ));
-        }
+        let count = self.size(field)?;
+        self.room(field, count, item_bytes)?;
         Ok(count)
+    }
+
+    /// An error unless `count` items of `item_bytes` fit in what is left.
+    pub(super) fn room(&self, field: &'static str, count: usize, item_bytes: usize) -> Result<()> {
+        let (needed, left) = (count as u64 * item_bytes as u64, self.rest.len());
+        if needed > left as u64 {
+            return Err(self.error(field, Problem::Short { needed, left }));
+        }
+        Ok(())
     }
 }

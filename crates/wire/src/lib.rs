@@ -7,7 +7,9 @@ mod add;
 mod error;
 mod fields;
 mod kv;
+mod plan;
 mod reader;
+mod sampling;
 mod start;
 mod step;
 mod tiers;
@@ -16,7 +18,11 @@ mod writer;
 pub use add::{Add, TokenRequest};
 pub use error::{FrameError, Problem};
 pub use kv::{KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply};
+pub use plan::{
+    LAST_SAMPLED, LogprobTable, Registration, StepPlan, StepResult, plan_bytes, result_bytes,
+};
 pub use reader::{Frame, FrameReader};
+pub use sampling::{MAX_SAMPLING_BYTES, SamplingParams};
 pub use start::{Fatal, Hello, Ready, Stage};
 pub use step::{Finish, LogprobRow, Output, Step, StepStats};
 pub use tiers::{

@@ -275,7 +275,7 @@ fn write_extras(w: &mut FrameWriter<'_>, outputs: &[Output]) {
     }
 }
 
-fn read_rows(f: &mut Fields<'_>) -> Result<Vec<LogprobRow>, FrameError> {
+pub(super) fn read_rows(f: &mut Fields<'_>) -> Result<Vec<LogprobRow>, FrameError> {
     let count = f.count("rows", SMALLEST_ROW)?;
     let mut rows = Vec::with_capacity(count);
     for _ in 0..count {
@@ -297,7 +297,7 @@ fn read_rows(f: &mut Fields<'_>) -> Result<Vec<LogprobRow>, FrameError> {
     Ok(rows)
 }
 
-fn write_rows(w: &mut FrameWriter<'_>, rows: &[LogprobRow]) {
+pub(super) fn write_rows(w: &mut FrameWriter<'_>, rows: &[LogprobRow]) {
     w.count(rows.len());
     for row in rows {
         w.f32(row.logprob);

@@ -45,6 +45,24 @@ impl FrameWriter<'_> {
         checked
     }
 
+    /// Appends what `write` appends, without length and type; takes it back on an error.
+    pub(super) fn message(
+        out: &mut Vec<u8>,
+        frame: &'static str,
+        write: impl FnOnce(&mut FrameWriter<'_>) -> Result<(), FrameError>,
+    ) -> Result<(), FrameError> {
+        let body = out.len();
+        let written = write(&mut FrameWriter {
+            frame,
+            out: &mut *out,
+            body,
+        });
+        if written.is_err() {
+            out.truncate(body);
+        }
+        written
+    }
+
     pub(super) fn refuse(
         &self,
         field: &'static str,
@@ -93,6 +111,20 @@ impl FrameWriter<'_> {
 
     pub(super) fn u32_column(&mut self, items: impl Iterator<Item = u32>) {
         self.out.extend(items.flat_map(u32::to_le_bytes));
+    }
+
+    pub(super) fn i32_column(&mut self, items: &[i32]) {
+        let start = self.out.len();
+        self.out.resize(start + 4 * items.len(), 0);
+        let (slots, _) = self.out[start..].as_chunks_mut::<4>();
+        for (slot, item) in slots.iter_mut().zip(items) {
+            *slot = item.to_le_bytes();
+        }
+    }
+
+    pub(super) fn i8_column(&mut self, items: &[i8]) {
+        self.out
+            .extend(items.iter().map(|item| item.to_le_bytes()[0]));
     }
 
     /// A `bytes` field made of what `write` appends.

@@ -1,0 +1,307 @@
+//! Step plans and results as ranks get and give them.
+
+use super::fields::Fields;
+use super::sampling::MAX_SAMPLING_BYTES;
+use super::step::{LogprobRow, read_rows, write_rows};
+use super::writer::FrameWriter;
+use super::{FrameError, Problem};
+
+/// A token that only the ranks know: the one sampled last for the slot.
+pub const LAST_SAMPLED: i32 = -1;
+
+/// A sequence that takes a slot. Its block tables are empty and it has no last token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registration {
+    /// Below `max_num_seqs`.
+    pub slot: u32,
+    /// Encoded [`SamplingParams`](super::SamplingParams), at most [`MAX_SAMPLING_BYTES`].
+    pub sampling: Vec<u8>,
+    /// Alternatives for each prompt token; -1 is no log-probabilities.
+    pub prompt_logprobs: i32,
+    /// 0 is none.
+    pub grammar: u32,
+    /// 0 is none.
+    pub adapter: u32,
+}
+
+/// What every rank computes in one step: columns with an entry for each of n sequences, unless
+/// said otherwise, over G KV groups.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepPlan {
+    /// Counts up from 1.
+    pub step: u64,
+    pub registrations: Vec<Registration>,
+    pub slots: Vec<i32>,
+    /// Absolute position of the first token computed.
+    pub starts: Vec<i32>,
+    /// Tokens computed, drafts included.
+    pub lengths: Vec<i32>,
+    /// 1: sample after the last 1 + drafts tokens.
+    pub sample: Vec<i8>,
+    /// How many of the last tokens are drafts, 0 without `sample`; empty when no sequence has any.
+    pub drafts: Vec<i32>,
+    /// Token ids, sequence after sequence. The first of a sequence may be [`LAST_SAMPLED`].
+    pub tokens: Vec<i32>,
+    /// The prompt token after each of `tokens`, -1 for none; empty when no log-probabilities of
+    /// prompts are wanted.
+    pub targets: Vec<i32>,
+    /// n * G: entries at the front of the slot's block table of the group that stay.
+    pub kept: Vec<i32>,
+    /// n * G + 1 offsets into `added`.
+    pub added_offsets: Vec<i32>,
+    /// Blocks that follow the kept ones; -1 where all tokens of the block are behind the window.
+    pub added: Vec<i32>,
+}
+
+/// Log-probabilities by sequence: its index in the plan, and a row for each token.
+pub type LogprobTable = Vec<(u32, Vec<LogprobRow>)>;
+
+/// What a step gave.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StepResult {
+    /// Tokens of each sequence of the plan: 0 to drafts + 1.
+    pub counts: Vec<i32>,
+    /// Sampled tokens, sequence after sequence.
+    pub tokens: Vec<i32>,
+    pub logprobs: LogprobTable,
+    /// Row j belongs to the prompt token at position start + 1 + j.
+    pub prompt_logprobs: LogprobTable,
+    /// Wall time of the step on the rank.
+    pub seconds: f64,
+}
+
+const PLAN: &str = "PLAN";
+const RESULT: &str = "RESULT";
+const SAMPLING_ALLOWED: &str = "up to 64 bytes";
+const DRAFTS: u8 = 1;
+const TARGETS: u8 = 2;
+/// Step, five counts, flags.
+const PLAN_HEAD: usize = 8 + 5 * 4 + 1;
+/// Slot, prompt_logprobs, grammar, adapter, length of the sampling parameters.
+const SMALLEST_REGISTRATION: usize = 5 * 4;
+/// Seconds, four counts.
+const RESULT_HEAD: usize = 8 + 4 * 4;
+/// Index, length of the rows, their number.
+const SMALLEST_TABLE: usize = 3 * 4;
+
+impl StepPlan {
+    /// Appends the plan; an error names a column that does not fit the others.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), FrameError> {
+        let groups = self.groups()?;
+        FrameWriter::message(out, PLAN, |w| {
+            w.u64(self.step);
+            w.count(self.registrations.len());
+            w.count(self.slots.len());
+            w.count(groups);
+            w.count(self.tokens.len());
+            w.count(self.added.len());
+            let flag = |column: &[i32], flag| if column.is_empty() { 0 } else { flag };
+            w.u8(flag(&self.drafts, DRAFTS) | flag(&self.targets, TARGETS));
+            self.registrations.iter().for_each(|each| each.write(w));
+            for column in [&self.slots, &self.starts, &self.lengths, &self.drafts] {
+                w.i32_column(column);
+            }
+            w.i8_column(&self.sample);
+            for column in [&self.tokens, &self.targets, &self.kept] {
+                w.i32_column(column);
+            }
+            w.i32_column(&self.added_offsets);
+            w.i32_column(&self.added);
+            Ok(())
+        })
+    }
+
+    /// Reads one whole plan. Checks its shape; the values are checked against a decoder's limits.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
+        Fields::frame(bytes, PLAN, |f| {
+            let step = f.u64("step")?;
+            let registrations = f.u32("registrations")? as usize;
+            let [n, groups, tokens, added] = [
+                f.size("n")?,
+                f.size("groups")?,
+                f.size("tokens")?,
+                f.size("added")?,
+            ];
+            let tables = n.checked_mul(groups).unwrap_or(usize::MAX - 1);
+            let flags = f.u8("flags")?;
+            if flags & !(DRAFTS | TARGETS) != 0 {
+                return Err(f.refuse("flags", 1, flags, "0 to 3"));
+            }
+            let present = |flag, count| if flags & flag == 0 { 0 } else { count };
+            f.room("registrations", registrations, SMALLEST_REGISTRATION)?;
+            Ok(Self {
+                step,
+                registrations: (0..registrations)
+                    .map(|_| Registration::read(f))
+                    .collect::<Result<_, _>>()?,
+                slots: f.i32_column("slots", n)?,
+                starts: f.i32_column("starts", n)?,
+                lengths: f.i32_column("lengths", n)?,
+                drafts: f.i32_column("drafts", present(DRAFTS, n))?,
+                sample: f.i8_column("sample", n)?,
+                tokens: f.i32_column("tokens", tokens)?,
+                targets: f.i32_column("targets", present(TARGETS, tokens))?,
+                kept: f.i32_column("kept", tables)?,
+                added_offsets: f.i32_column("added_offsets", tables + 1)?,
+                added: f.i32_column("added", added)?,
+            })
+        })
+    }
+
+    /// KV groups of the plan; an error where the columns differ in length.
+    fn groups(&self) -> Result<usize, FrameError> {
+        let n = self.slots.len();
+        let groups = self.kept.len() / n.max(1);
+        let optional = |column: &[i32], length| column.is_empty() || column.len() == length;
+        let shapes = [
+            ("starts", self.starts.len(), self.starts.len() == n),
+            ("lengths", self.lengths.len(), self.lengths.len() == n),
+            ("sample", self.sample.len(), self.sample.len() == n),
+            ("drafts", self.drafts.len(), optional(&self.drafts, n)),
+            (
+                "targets",
+                self.targets.len(),
+                optional(&self.targets, self.tokens.len()),
+            ),
+            ("kept", self.kept.len(), self.kept.len() == n * groups),
+            (
+                "added_offsets",
+                self.added_offsets.len(),
+                self.added_offsets.len() == n * groups + 1,
+            ),
+        ];
+        for (field, entries, fits) in shapes {
+            if !fits {
+                let value = format!("a column of {entries}");
+                return Err(refuse(field, value, "columns that fit each other"));
+            }
+        }
+        let long = |each: &&Registration| each.sampling.len() > MAX_SAMPLING_BYTES;
+        match self.registrations.iter().find(long) {
+            Some(each) => {
+                let value = format!("{} bytes", each.sampling.len());
+                Err(refuse("sampling", value, SAMPLING_ALLOWED))
+            }
+            None => Ok(groups),
+        }
+    }
+}
+
+fn refuse(field: &'static str, value: String, allowed: &'static str) -> FrameError {
+    FrameError {
+        frame: PLAN,
+        field,
+        offset: 0,
+        problem: Problem::Value { value, allowed },
+    }
+}
+
+impl Registration {
+    fn read(f: &mut Fields<'_>) -> Result<Self, FrameError> {
+        let registration = Self {
+            slot: f.u32("slot")?,
+            prompt_logprobs: f.i32("prompt_logprobs")?,
+            grammar: f.u32("grammar")?,
+            adapter: f.u32("adapter")?,
+            sampling: f.bytes("sampling")?.to_vec(),
+        };
+        match registration.sampling.len() {
+            ..=MAX_SAMPLING_BYTES => Ok(registration),
+            length => Err(f.refuse(
+                "sampling",
+                length,
+                format!("{length} bytes"),
+                SAMPLING_ALLOWED,
+            )),
+        }
+    }
+
+    fn write(&self, w: &mut FrameWriter<'_>) {
+        w.u32(self.slot);
+        w.i32(self.prompt_logprobs);
+        w.u32(self.grammar);
+        w.u32(self.adapter);
+        w.bytes(&self.sampling);
+    }
+}
+
+impl StepResult {
+    /// Appends the result.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), FrameError> {
+        FrameWriter::message(out, RESULT, |w| {
+            self.write(w);
+            Ok(())
+        })
+    }
+
+    /// Reads one whole result.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
+        Fields::frame(bytes, RESULT, Self::read)
+    }
+
+    fn write(&self, w: &mut FrameWriter<'_>) {
+        let tables = [&self.logprobs, &self.prompt_logprobs];
+        w.f64(self.seconds);
+        w.count(self.counts.len());
+        w.count(self.tokens.len());
+        tables.iter().for_each(|table| w.count(table.len()));
+        w.i32_column(&self.counts);
+        w.i32_column(&self.tokens);
+        for (index, rows) in tables.into_iter().flatten() {
+            w.u32(*index);
+            w.nested(|w| write_rows(w, rows));
+        }
+    }
+
+    fn read(f: &mut Fields<'_>) -> Result<Self, FrameError> {
+        let seconds = f.f64("seconds")?;
+        let [counts, tokens, logprobs, prompts] = [
+            f.size("counts")?,
+            f.size("tokens")?,
+            f.size("logprobs")?,
+            f.size("prompt logprobs")?,
+        ];
+        Ok(Self {
+            seconds,
+            counts: f.i32_column("counts", counts)?,
+            tokens: f.i32_column("tokens", tokens)?,
+            logprobs: read_table(f, "logprobs", logprobs, counts)?,
+            prompt_logprobs: read_table(f, "prompt logprobs", prompts, counts)?,
+        })
+    }
+}
+
+/// A table whose indexes ascend below `n`, the sequences of the plan.
+fn read_table(
+    f: &mut Fields<'_>,
+    field: &'static str,
+    entries: usize,
+    n: usize,
+) -> Result<LogprobTable, FrameError> {
+    f.room(field, entries, SMALLEST_TABLE)?;
+    let mut table: LogprobTable = Vec::with_capacity(entries);
+    for _ in 0..entries {
+        let index = f.u32("index")?;
+        let ascends = table.last().is_none_or(|(last, _)| *last < index);
+        if !(ascends && (index as usize) < n) {
+            return Err(f.refuse("index", 4, index, "sequences of the plan, ascending"));
+        }
+        table.push((index, f.nested(field, read_rows)?));
+    }
+    Ok(table)
+}
+
+/// Bytes of the largest plan: all `sequences` register, no column is left out.
+pub fn plan_bytes(sequences: usize, tokens: usize, groups: usize, added: usize) -> usize {
+    let columns = 4 * 4 + 1 + 2 * 4 * groups;
+    PLAN_HEAD
+        + sequences * (SMALLEST_REGISTRATION + MAX_SAMPLING_BYTES + columns)
+        + 2 * 4 * tokens
+        + 4 * (added + 1)
+}
+
+/// Bytes of the largest result: a row for each sequence and each token, with `alternatives` each.
+pub fn result_bytes(sequences: usize, tokens: usize, alternatives: usize) -> usize {
+    let row = 12 + 8 * alternatives;
+    RESULT_HEAD + (sequences + tokens) * (4 + row) + sequences * (4 + 2 * SMALLEST_TABLE)
+}
