@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import struct
 from array import array
 from dataclasses import dataclass, field
 
 from penstock.core.errors import InvalidValueError
 
 MAX_LOGPROBS = 20
+_SAMPLING = struct.Struct("<BfIfQIh")
+"""`penstock_wire::SamplingParams`, version 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,20 @@ class Request:
     arrived: float = 0.0
     read_prefix_cache: bool = True
     cache_salt: bytes = field(default=b"", repr=False)
+    grammar: int = 0
+    """Grammar that constrains the output; 0 is none."""
+    adapter: int = 0
+    """Adapter applied to the weights; 0 is none."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise InvalidValueError("prompt", [], "at least one token id")
+
+    @property
+    def sampling(self) -> bytes:
+        """Encoded sampling parameters, opaque to the engine."""
+        p = self.params
+        return _SAMPLING.pack(1, p.temperature, p.top_k, p.top_p, p.seed, p.choice, p.logprobs)
 
 
 def _within(name: str, value: int, low: int, high: int) -> None:
