@@ -13,7 +13,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use penstock_comm::Group;
-use penstock_decoder::{Local, Peers};
+use penstock_decoder::{Collectives, Local};
 use penstock_kernels::{Cpu, Isa};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -87,14 +87,14 @@ fn capacity(sizes: &[Size]) -> usize {
 fn sum(path: &Path, rank: usize, ranks: usize, sizes: &[Size]) -> Outcome {
     let cpu = Cpu::new(Isa::detect(), 1)?;
     let group = Group::join(path, rank, ranks, capacity(sizes), PATIENCE)?;
-    let mut peers = Local {
+    let mut collectives = Local {
         group: Some(group),
         before: None,
         after: None,
     };
     for size in sizes {
-        check(&cpu, &mut peers, rank, ranks, size.numbers)?;
-        let laps = laps(&cpu, &mut peers, size)?;
+        check(&cpu, &mut collectives, rank, ranks, size.numbers)?;
+        let laps = laps(&cpu, &mut collectives, size)?;
         if rank == 0 {
             println!(
                 "{}",
@@ -105,11 +105,11 @@ fn sum(path: &Path, rank: usize, ranks: usize, sizes: &[Size]) -> Outcome {
     Ok(())
 }
 
-fn check(cpu: &Cpu, peers: &mut Local, rank: usize, ranks: usize, numbers: usize) -> Outcome {
+fn check(cpu: &Cpu, collectives: &mut Local, rank: usize, ranks: usize, numbers: usize) -> Outcome {
     let mut x: Vec<f32> = (0..numbers)
         .map(|i| ((rank + 1) * (i % 7)) as f32)
         .collect();
-    peers.total(cpu, &mut x)?;
+    collectives.all_reduce(cpu, &mut x)?;
     let all = ranks * (ranks + 1) / 2;
     match x
         .iter()
@@ -122,12 +122,16 @@ fn check(cpu: &Cpu, peers: &mut Local, rank: usize, ranks: usize, numbers: usize
 }
 
 /// Microseconds of each sum.
-fn laps(cpu: &Cpu, peers: &mut Local, size: &Size) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
+fn laps(
+    cpu: &Cpu,
+    collectives: &mut Local,
+    size: &Size,
+) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
     let mut x = vec![0.0; size.numbers];
     let mut laps = Vec::with_capacity(size.times);
     for lap in 0..WARM + size.times {
         let begin = Instant::now();
-        peers.total(cpu, &mut x)?;
+        collectives.all_reduce(cpu, &mut x)?;
         if lap >= WARM {
             laps.push((begin.elapsed().as_nanos() as f64 / 10.0).round() / 100.0);
         }

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use penstock_formats::Checkpoint;
 use penstock_kernels::{Cpu, Isa, KvLayout, KvPool, KvType, Packed, PoolHandle};
 
+use crate::collectives::{Alone, Collectives};
 use crate::error::DecoderError;
-use crate::forward::{Buffers, forward};
+use crate::forward::{Buffers, GroupBlocks, forward};
 use crate::logits::{HeadBuffers, read_off};
 use crate::model::Model;
 use crate::options::Options;
-use crate::peers::{Alone, Peers};
 use crate::rope;
 use crate::shard::Shard;
 use crate::spec::{DecoderSpec, WeightNames};
@@ -94,12 +94,13 @@ struct Runner {
     cpu: Cpu,
     model: Model,
     frequencies: Vec<f32>,
-    kv: KvPool,
+    /// One pool for each KV group.
+    kv: Vec<KvPool>,
     limits: Limits,
     slots: Vec<Option<Registration>>,
     buffers: Buffers,
     head: HeadBuffers,
-    peers: Box<dyn Peers>,
+    collectives: Box<dyn Collectives>,
 }
 
 impl Decoder {
@@ -129,7 +130,7 @@ impl Decoder {
         path: &Path,
         options: &Options,
         shard: Shard,
-        peers: Box<dyn Peers>,
+        collectives: Box<dyn Collectives>,
     ) -> Result<Self, DecoderError> {
         let names: WeightNames = serde_json::from_str(names_json)
             .map_err(|e| DecoderError::Spec(format!("weight names: {e}")))?;
@@ -154,9 +155,10 @@ impl Decoder {
                 options.threads
             ),
         );
-        let runner = Runner::new(cpu, model, options, peers);
-        let (pool, kv) = (runner.kv.handle(), runner.share());
-        let kv_bytes = pool.blocks() * pool.layout().block_bytes();
+        let runner = Runner::new(cpu, model, options, collectives);
+        let (pool, kv) = (runner.kv[0].handle(), runner.share());
+        let bytes = |pool: &KvPool| pool.blocks() * pool.layout().block_bytes();
+        let kv_bytes = runner.kv.iter().map(bytes).sum();
         let tokens = options.num_blocks * options.block_size;
         let kv_name = if options.kv == KvType::F32 {
             "f32"
@@ -231,9 +233,9 @@ impl Drop for Decoder {
 }
 
 impl Runner {
-    fn new(cpu: Cpu, model: Model, options: &Options, peers: Box<dyn Peers>) -> Self {
-        let layout = KvLayout {
-            layers: model.layers.len(),
+    fn new(cpu: Cpu, model: Model, options: &Options, collectives: Box<dyn Collectives>) -> Self {
+        let layout = |layers: usize| KvLayout {
+            layers,
             kv_heads: model.heads.kv_heads(),
             head_dim: model.heads.head_dim,
             block_size: options.block_size,
@@ -248,7 +250,10 @@ impl Runner {
             blocks: options.num_blocks,
         };
         let frequencies = rope::frequencies(&model.spec, model.rope_factors.as_deref());
-        let kv = KvPool::new(layout, options.num_blocks);
+        let groups = model.kv_groups().iter();
+        let kv = groups
+            .map(|group| KvPool::new(layout(group.layers.len()), options.num_blocks))
+            .collect();
         let slots = vec![None; options.max_num_seqs];
         Self {
             cpu,
@@ -259,7 +264,7 @@ impl Runner {
             slots,
             buffers: Buffers::default(),
             head: HeadBuffers::default(),
-            peers,
+            collectives,
         }
     }
 
@@ -279,7 +284,7 @@ impl Runner {
             let broken = result.is_err();
             let result = result.unwrap_or_else(|panic| Err(DecoderError::Failed(message(&*panic))));
             if let Err(error @ (DecoderError::Failed(_) | DecoderError::Lost(_))) = &result {
-                self.peers.end(&error.to_string());
+                self.collectives.end(&error.to_string());
             }
             *answer.0.lock().unwrap_or_else(|e| e.into_inner()) = Some(result);
             answer.1.notify_all();
@@ -291,7 +296,18 @@ impl Runner {
 
     fn step(&mut self, mut plan: StepPlan) -> Result<StepOutput, DecoderError> {
         plan.check(&self.limits)?;
-        let mut kv = plan.claim(&mut self.kv)?;
+        let table = &plan.blocks;
+        let claim = |pool| {
+            Ok(GroupBlocks {
+                lease: plan.claim(pool)?,
+                table,
+            })
+        };
+        let mut kv = self
+            .kv
+            .iter_mut()
+            .map(claim)
+            .collect::<Result<Vec<_>, DecoderError>>()?;
         for registration in plan.registrations.drain(..) {
             let slot = registration.slot;
             self.slots[slot] = Some(registration);
@@ -312,7 +328,7 @@ impl Runner {
             &mut kv,
             &plan,
             &mut self.buffers,
-            &mut *self.peers,
+            &mut *self.collectives,
         )?;
         drop(kv);
         Ok(read_off(
@@ -322,7 +338,7 @@ impl Runner {
             &self.slots,
             &mut self.buffers,
             &mut self.head,
-            &mut *self.peers,
+            &mut *self.collectives,
         )?)
     }
 }

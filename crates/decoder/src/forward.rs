@@ -5,8 +5,8 @@ use penstock_kernels::{
     ActForm, Acts, Aligned, AttentionPlan, Columns, Cpu, KvClaim, Mode, Place, Rotation, Sequence,
 };
 
+use crate::collectives::Collectives;
 use crate::model::{Layer, Model};
-use crate::peers::Peers;
 use crate::rope;
 use crate::step::StepPlan;
 
@@ -49,29 +49,37 @@ impl Buffers {
     }
 }
 
+/// The KV blocks of one group in a step.
+pub(crate) struct GroupBlocks<'a> {
+    /// The blocks that the step touches.
+    pub(crate) lease: KvClaim<'a>,
+    /// Block tables, each sequence's in its range of the plan; the same ranges in every group.
+    pub(crate) table: &'a [i32],
+}
+
 /// What all layers of a step share.
 struct Step<'a> {
     cpu: &'a Cpu,
     model: &'a Model,
     rows: usize,
-    places: Vec<Place>,
-    tables: &'a [i32],
+    /// Where each row's key and value go, by KV group.
+    places: Vec<Vec<Place>>,
 }
 
 /// Computes `buffers.x`: the residual stream after this rank's last layer, one row for each token
 /// of the (checked) plan. A stage that is not the first begins with what the one before sent; one
-/// that is not the last sends on what it has.
+/// that is not the last sends on what it has. `kv` has the blocks of every KV group of the model.
 ///
 /// # Errors
-/// A peer is gone.
+/// A rank is gone.
 pub(crate) fn forward(
     cpu: &Cpu,
     model: &Model,
     frequencies: &[f32],
-    kv: &mut KvClaim<'_>,
+    kv: &mut [GroupBlocks<'_>],
     plan: &StepPlan,
     buffers: &mut Buffers,
-    peers: &mut dyn Peers,
+    collectives: &mut dyn Collectives,
 ) -> Result<(), Lost> {
     let (spec, rows) = (&model.spec, plan.tokens.len());
     buffers.ensure(model, rows);
@@ -81,53 +89,58 @@ pub(crate) fn forward(
         model.embed(token as usize, out)
     });
     if embeds {
-        peers.total(cpu, &mut buffers.x[..x])?;
+        collectives.all_reduce(cpu, &mut buffers.x[..x])?;
     } else {
-        peers.receive(&mut buffers.x[..x])?;
+        collectives.receive(&mut buffers.x[..x])?;
     }
     let sequences = sequences(plan);
-    let places = places(&sequences, plan, frequencies, kv, &mut buffers.cos_sin);
+    angles(&sequences, frequencies, &mut buffers.cos_sin);
+    let places = kv.iter().map(|group| places(&sequences, group)).collect();
     let mut attention = AttentionPlan::new(sequences, model.heads, cpu.pool().threads());
     let step = Step {
         cpu,
         model,
         rows,
         places,
-        tables: &plan.blocks,
     };
-    for (index, layer) in model.layers.iter().enumerate() {
-        step.attend(index, layer, kv, &mut attention, buffers, peers)?;
-        step.feed_forward(layer, buffers, peers)?;
+    for layer in &model.layers {
+        let kv = &mut kv[layer.kv_group];
+        step.attend(layer, kv, &mut attention, buffers, collectives)?;
+        step.feed_forward(layer, buffers, collectives)?;
     }
     match model.head() {
         Some(_) => Ok(()),
-        None => peers.send(&buffers.x[..x]),
+        None => collectives.send(&buffers.x[..x]),
     }
 }
 
-/// Where each row's key and value go, and its angles.
-fn places(
-    sequences: &[Sequence],
-    plan: &StepPlan,
-    frequencies: &[f32],
-    kv: &KvClaim<'_>,
-    cos_sin: &mut [f32],
-) -> Vec<Place> {
-    let (block_size, dim) = (kv.layout().block_size, 2 * frequencies.len());
-    let mut places = Vec::with_capacity(plan.tokens.len());
+/// Cosines and sines of every row's position.
+fn angles(sequences: &[Sequence], frequencies: &[f32], cos_sin: &mut [f32]) {
+    let dim = 2 * frequencies.len();
     for sequence in sequences {
-        let table = &plan.blocks[sequence.table.clone()];
-        for row in sequence.rows.clone() {
-            let position = sequence.start + row - sequence.rows.start;
-            places.push(Place {
-                block: table[position / block_size] as usize,
-                offset: position % block_size,
-            });
+        for (i, row) in sequence.rows.clone().enumerate() {
             let angles = &mut cos_sin[row * dim..(row + 1) * dim];
-            rope::angles(frequencies, position, angles);
+            rope::angles(frequencies, sequence.start + i, angles);
         }
     }
-    places
+}
+
+/// Where each row's key and value go in one KV group.
+fn places(sequences: &[Sequence], group: &GroupBlocks<'_>) -> Vec<Place> {
+    let size = group.lease.layout().block_size;
+    let of_sequence = |s: &Sequence| {
+        let table = &group.table[s.table.clone()];
+        let position = |row: usize| s.start + row - s.rows.start;
+        let place = |position: usize| Place {
+            block: table[position / size] as usize,
+            offset: position % size,
+        };
+        s.rows
+            .clone()
+            .map(|row| place(position(row)))
+            .collect::<Vec<_>>()
+    };
+    sequences.iter().flat_map(of_sequence).collect()
 }
 
 fn sequences(plan: &StepPlan) -> Vec<Sequence> {
@@ -150,12 +163,11 @@ impl Step<'_> {
     /// `x += o(attention(norm(x)))`.
     fn attend(
         &self,
-        index: usize,
         layer: &Layer,
-        kv: &mut KvClaim<'_>,
+        kv: &mut GroupBlocks<'_>,
         attention: &mut AttentionPlan,
         b: &mut Buffers,
-        peers: &mut dyn Peers,
+        collectives: &mut dyn Collectives,
     ) -> Result<(), Lost> {
         let (cpu, model, spec) = (self.cpu, self.model, &self.model.spec);
         let (heads, dim) = (&model.heads, spec.attention.head_dim);
@@ -171,9 +183,16 @@ impl Step<'_> {
             cos_sin: &b.cos_sin,
             norm,
         };
-        cpu.rotate_and_store(&mut b.qkv, heads.heads, &rotation, &self.places, index, kv);
+        let (places, index) = (&self.places[layer.kv_group], layer.kv_index);
+        cpu.rotate_and_store(
+            &mut b.qkv,
+            heads.heads,
+            &rotation,
+            places,
+            index,
+            &mut kv.lease,
+        );
         let stride = (heads.heads + 2 * heads.kv_heads()) * dim;
-        let window = spec.window(model.shard.layers().start + index);
         let inputs = &model.attended;
         let attended = Columns {
             rows: &mut b.attended,
@@ -182,10 +201,10 @@ impl Step<'_> {
         };
         attention.run(
             cpu,
-            kv,
+            &kv.lease,
             index,
-            window,
-            self.tables,
+            layer.window,
+            kv.table,
             &b.qkv,
             stride,
             attended,
@@ -199,7 +218,7 @@ impl Step<'_> {
             form,
             &mut b.acts,
         );
-        peers.add(cpu, &layer.o, &b.acts, self.stream(&mut b.x))
+        collectives.matmul_reduce(cpu, &layer.o, &b.acts, self.stream(&mut b.x))
     }
 
     /// `x += down(silu(gate(norm(x))) * up(norm(x)))`.
@@ -207,7 +226,7 @@ impl Step<'_> {
         &self,
         layer: &Layer,
         b: &mut Buffers,
-        peers: &mut dyn Peers,
+        collectives: &mut dyn Collectives,
     ) -> Result<(), Lost> {
         let (cpu, spec, inputs) = (self.cpu, &self.model.spec, &self.model.inner);
         let norm = Some((layer.mlp_norm.as_slice(), spec.norm_eps));
@@ -221,7 +240,7 @@ impl Step<'_> {
         cpu.swiglu(&layer.gate, &layer.up, &b.acts, inner);
         let form = layer.down.act_form();
         cpu.prepare(&b.inner, self.rows, inputs.len(), None, form, &mut b.acts);
-        peers.add(cpu, &layer.down, &b.acts, self.stream(&mut b.x))
+        collectives.matmul_reduce(cpu, &layer.down, &b.acts, self.stream(&mut b.x))
     }
 
     /// The rows of this step.

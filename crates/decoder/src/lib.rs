@@ -3,13 +3,13 @@
 //! It owns the weights, the KV pool and the threads; it knows nothing of requests, text or
 //! scheduling. Plans are checked against its limits before anything is computed.
 
+mod collectives;
 mod decoder;
 mod error;
 mod forward;
 mod logits;
 mod model;
 mod options;
-mod peers;
 mod rope;
 mod shard;
 mod source;
@@ -17,10 +17,11 @@ mod spec;
 mod step;
 mod wiring;
 
+pub use collectives::{After, Alone, Before, Collectives, Local};
 pub use decoder::{Decoder, Info, KvShare, Ticket};
 pub use error::DecoderError;
+pub use model::KvGroup;
 pub use options::{Numerics, Options, RawOptions};
-pub use peers::{After, Alone, Before, Local, Peers};
 pub use shard::Shard;
 pub use spec::{
     AttentionSpec, DecoderSpec, LayerNames, MlpKind, MlpSpec, RopeScaling, RopeSpec, WeightNames,

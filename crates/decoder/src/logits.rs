@@ -4,9 +4,9 @@
 use penstock_comm::Lost;
 use penstock_kernels::{ActForm, Aligned, Cpu, Logprob, argmax, logprob, sample};
 
+use crate::collectives::Collectives;
 use crate::forward::Buffers;
 use crate::model::Model;
-use crate::peers::Peers;
 use crate::step::{Registration, StepOutput, StepPlan};
 
 /// Rows that go through the head at once: bounds the logits' memory.
@@ -60,14 +60,14 @@ pub(crate) fn read_off(
     slots: &[Option<Registration>],
     buffers: &mut Buffers,
     head: &mut HeadBuffers,
-    peers: &mut dyn Peers,
+    collectives: &mut dyn Collectives,
 ) -> Result<StepOutput, Lost> {
     let mut output = StepOutput {
         counts: vec![0; plan.sequences()],
         ..StepOutput::default()
     };
     for rows in wanted(plan, slots).chunks(CHUNK) {
-        if !compute(cpu, model, rows, buffers, head, peers)? {
+        if !compute(cpu, model, rows, buffers, head, collectives)? {
             continue;
         }
         let vocab = model.spec.vocab;
@@ -135,7 +135,7 @@ fn compute(
     rows: &[Row],
     buffers: &mut Buffers,
     head: &mut HeadBuffers,
-    peers: &mut dyn Peers,
+    collectives: &mut dyn Collectives,
 ) -> Result<bool, Lost> {
     let Some(linear) = model.head() else {
         return Ok(false);
@@ -158,7 +158,7 @@ fn compute(
         &mut buffers.acts,
     );
     let cuts = &model.shard.vocab;
-    peers.gather(cpu, linear, &buffers.acts, cuts, &mut head.logits)
+    collectives.gather_logits(cpu, linear, &buffers.acts, cuts, &mut head.logits)
 }
 
 fn read_row(cpu: &Cpu, logits: &[f32], task: &Task, slot: &Registration) -> Found {

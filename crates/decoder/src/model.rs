@@ -11,8 +11,24 @@ use crate::shard::{Inputs, Shard};
 use crate::source::{TensorRows, stored_row};
 use crate::spec::{DecoderSpec, RopeScaling, WeightNames};
 
+/// Layers of the decoder that share one block table: all with full attention, or all with the same
+/// window. Groups stand in the order of their first layers over the whole model, so that they are
+/// the same list on every rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvGroup {
+    /// This rank's layers in the group, counted over the whole model; may be empty.
+    pub layers: Vec<usize>,
+    /// Tokens that a token sees, itself included; `None` = all.
+    pub window: Option<usize>,
+}
+
 /// One decoder layer.
 pub(crate) struct Layer {
+    /// KV group, and the layer's index among this rank's layers in it.
+    pub(crate) kv_group: usize,
+    pub(crate) kv_index: usize,
+    /// Tokens that a token sees, itself included; `None` = all.
+    pub(crate) window: Option<usize>,
     pub(crate) attn_norm: Vec<f32>,
     /// Query, key and value projections side by side.
     pub(crate) qkv: Linear,
@@ -41,6 +57,7 @@ pub(crate) struct Model {
     head: Option<Linear>,
     pub(crate) final_norm: Vec<f32>,
     pub(crate) layers: Vec<Layer>,
+    kv_groups: Vec<KvGroup>,
     /// Divisors of the rotary frequencies from the checkpoint.
     pub(crate) rope_factors: Option<Vec<f32>>,
 }
@@ -67,9 +84,10 @@ impl Model {
             spec: &spec,
             shard: &shard,
         };
+        let kv_groups = kv_groups(&spec, shard.layers());
         let layers = shard
             .layers()
-            .map(|i| loader.layer(i))
+            .map(|i| loader.layer(i, &kv_groups))
             .collect::<Result<_, _>>()?;
         let has_head = shard.has_head();
         let head = match (&names.head, spec.tied_embeddings) {
@@ -101,10 +119,16 @@ impl Model {
             head,
             final_norm: loader.vector(&names.final_norm, hidden)?,
             layers,
+            kv_groups,
             rope_factors,
             shard,
             spec,
         })
+    }
+
+    /// The KV groups of the model with this rank's layers in them.
+    pub(crate) fn kv_groups(&self) -> &[KvGroup] {
+        &self.kv_groups
     }
 
     /// This rank's part of the output head; `None` where another stage has it.
@@ -139,6 +163,23 @@ impl Model {
             .chain(self.embed.iter().flat_map(|e| &e.parts))
             .chain(self.head.iter().flat_map(|h| &h.parts))
     }
+}
+
+/// The KV groups of `spec` with those of their layers that are in `own`.
+fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
+    let mut groups: Vec<KvGroup> = Vec::new();
+    for layer in 0..spec.layers {
+        let window = spec.window(layer);
+        let group = match groups.iter_mut().find(|g| g.window == window) {
+            Some(group) => group,
+            None => groups.push_mut(KvGroup {
+                layers: Vec::new(),
+                window,
+            }),
+        };
+        group.layers.extend(own.contains(&layer).then_some(layer));
+    }
+    groups
 }
 
 struct Loader<'a> {
@@ -177,7 +218,7 @@ impl Loader<'_> {
         )
     }
 
-    fn layer(&self, i: usize) -> Result<Layer, DecoderError> {
+    fn layer(&self, i: usize, kv_groups: &[KvGroup]) -> Result<Layer, DecoderError> {
         let (n, spec) = (&self.names.layer, self.spec);
         let a = &spec.attention;
         let at = |name: &String| name.replace("{i}", &i.to_string());
@@ -227,7 +268,15 @@ impl Loader<'_> {
         let (Some(up), Some(gate)) = (gate_up.pop(), gate_up.pop()) else {
             return Err(DecoderError::Spec("gate and up projections".into()));
         };
+        let kv = kv_groups.iter().enumerate();
+        let (kv_group, kv_index) = kv
+            .filter_map(|(g, group)| Some((g, group.layers.iter().position(|&l| l == i)?)))
+            .next()
+            .unwrap_or_default();
         let layer = Layer {
+            kv_group,
+            kv_index,
+            window: spec.window(i),
             attn_norm: self.vector(&at(&n.attn_norm), spec.hidden)?,
             qkv,
             qk_norm,

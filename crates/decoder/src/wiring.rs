@@ -8,7 +8,7 @@ use std::time::Duration;
 use penstock_comm::{CommError, Group, Key, Lost, Reader, Stream, StreamListener, Writer};
 use serde::Deserialize;
 
-use crate::peers::{After, Before, Local};
+use crate::collectives::{After, Before, Local};
 
 /// Where a rank finds the others.
 #[derive(Clone, Debug, Deserialize)]

@@ -1,35 +1,41 @@
-//! The other ranks, as the forward pass sees them.
+//! Communication between the ranks of one decoder: sums and gathers inside a tensor-parallel group,
+//! the residual stream between pipeline stages.
 
 use penstock_comm::{Group, Lost};
 use penstock_kernels::{Acts, Cpu, Linear, Mode};
 
-/// Numbers that `total` exchanges at once: few enough that the parts stay in the caches.
+/// Numbers that an all-reduce exchanges at once: few enough that the parts stay in the caches.
 const WINDOW: usize = 16 << 10;
 
-/// How parts of the residual stream and of the logits come together.
+/// What the forward pass asks of the other ranks.
 ///
-/// Ranks of a tensor-parallel group call the same methods in the same order with the same number of
-/// rows.
-pub trait Peers: Send {
+/// Ranks of a group call the same methods in the same order with the same number of rows. Every
+/// method fails with [`Lost`] when a rank is gone.
+pub trait Collectives: Send {
     /// `x += linear(acts)`, summed over the group in the order of ranks: all get the same bits.
     ///
     /// # Errors
-    /// A peer is gone.
-    fn add(&mut self, cpu: &Cpu, linear: &Linear, acts: &Acts, x: &mut [f32]) -> Result<(), Lost>;
+    /// A rank is gone.
+    fn matmul_reduce(
+        &mut self,
+        cpu: &Cpu,
+        linear: &Linear,
+        acts: &Acts,
+        x: &mut [f32],
+    ) -> Result<(), Lost>;
 
     /// `x` summed over the group.
     ///
     /// # Errors
-    /// As `add`.
-    fn total(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost>;
+    /// A rank is gone.
+    fn all_reduce(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost>;
 
-    /// The outputs of all ranks' `linear` side by side, one row of `out` for each of the `rows` of
-    /// `acts`, on the rank that reads them off; whether this is the one. `cuts` says which columns
-    /// are whose.
+    /// The outputs of all ranks' `linear` side by side, one row of `out` for each row of `acts`, on
+    /// rank 0; returns whether this is the one. `cuts[r]..cuts[r + 1]` are the columns of rank r.
     ///
     /// # Errors
-    /// As `add`.
-    fn gather(
+    /// A rank is gone.
+    fn gather_logits(
         &mut self,
         cpu: &Cpu,
         linear: &Linear,
@@ -38,36 +44,48 @@ pub trait Peers: Send {
         out: &mut [f32],
     ) -> Result<bool, Lost>;
 
-    /// The residual stream after the stage before.
+    /// Copies the `tokens` of rank 0, which draws them, to the whole group.
     ///
     /// # Errors
-    /// As `add`.
+    /// A rank is gone.
+    fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), Lost>;
+
+    /// Receives the residual stream from the stage before.
+    ///
+    /// # Errors
+    /// A rank is gone.
     fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost>;
 
-    /// Hands the residual stream to the stage after.
+    /// Sends the residual stream to the stage after.
     ///
     /// # Errors
-    /// As `add`.
+    /// A rank is gone.
     fn send(&mut self, x: &[f32]) -> Result<(), Lost>;
 
-    /// This rank cannot go on, and `reason` is why: nobody may wait for it.
+    /// Ends all waits for this rank, which cannot go on because of `reason`.
     fn end(&mut self, reason: &str);
 }
 
-/// No other rank.
+/// Collectives of a decoder on one rank.
 pub struct Alone;
 
-impl Peers for Alone {
-    fn add(&mut self, cpu: &Cpu, linear: &Linear, acts: &Acts, x: &mut [f32]) -> Result<(), Lost> {
+impl Collectives for Alone {
+    fn matmul_reduce(
+        &mut self,
+        cpu: &Cpu,
+        linear: &Linear,
+        acts: &Acts,
+        x: &mut [f32],
+    ) -> Result<(), Lost> {
         cpu.matmul(linear, acts, x, Mode::Add);
         Ok(())
     }
 
-    fn total(&mut self, _: &Cpu, _: &mut [f32]) -> Result<(), Lost> {
+    fn all_reduce(&mut self, _: &Cpu, _: &mut [f32]) -> Result<(), Lost> {
         Ok(())
     }
 
-    fn gather(
+    fn gather_logits(
         &mut self,
         cpu: &Cpu,
         linear: &Linear,
@@ -77,6 +95,10 @@ impl Peers for Alone {
     ) -> Result<bool, Lost> {
         cpu.matmul(linear, acts, out, Mode::Store);
         Ok(true)
+    }
+
+    fn broadcast_tokens(&mut self, _: &mut [u32]) -> Result<(), Lost> {
+        Ok(())
     }
 
     fn receive(&mut self, _: &mut [f32]) -> Result<(), Lost> {
@@ -90,7 +112,7 @@ impl Peers for Alone {
     fn end(&mut self, _: &str) {}
 }
 
-/// The way from the same rank of the stage before.
+/// Receiving end of the pipe from the same rank of the stage before.
 pub trait Before: Send {
     /// Waits for the residual stream of the next step.
     ///
@@ -98,23 +120,23 @@ pub trait Before: Send {
     /// The stage before is gone, or computed another step.
     fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost>;
 
-    /// Ends what the other end waits for.
+    /// Ends the waits of the other end.
     fn end(&mut self, reason: &str);
 }
 
-/// The way to the same rank of the stage after.
+/// Sending end of the pipe to the same rank of the stage after.
 pub trait After: Send {
-    /// Hands over the residual stream of a step.
+    /// Sends the residual stream of a step.
     ///
     /// # Errors
     /// The stage after is gone.
     fn send(&mut self, x: &[f32]) -> Result<(), Lost>;
 
-    /// Ends what the other end waits for.
+    /// Ends the waits of the other end.
     fn end(&mut self, reason: &str);
 }
 
-/// A rank among others: its stage shares memory, other stages are wherever the pipes lead.
+/// Collectives of a rank that shares memory with its group and has pipes to other stages.
 pub struct Local {
     /// The tensor-parallel group; `None` where the stage is one rank.
     pub group: Option<Group>,
@@ -124,16 +146,22 @@ pub struct Local {
     pub after: Option<Box<dyn After>>,
 }
 
-impl Peers for Local {
-    fn add(&mut self, cpu: &Cpu, linear: &Linear, acts: &Acts, x: &mut [f32]) -> Result<(), Lost> {
+impl Collectives for Local {
+    fn matmul_reduce(
+        &mut self,
+        cpu: &Cpu,
+        linear: &Linear,
+        acts: &Acts,
+        x: &mut [f32],
+    ) -> Result<(), Lost> {
         let Some(group) = &mut self.group else {
-            return Alone.add(cpu, linear, acts, x);
+            return Alone.matmul_reduce(cpu, linear, acts, x);
         };
         cpu.matmul(linear, acts, group.part(), Mode::Store);
         sum(cpu, group, x)
     }
 
-    fn total(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost> {
+    fn all_reduce(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost> {
         let Some(group) = &mut self.group else {
             return Ok(());
         };
@@ -145,7 +173,7 @@ impl Peers for Local {
         Ok(())
     }
 
-    fn gather(
+    fn gather_logits(
         &mut self,
         cpu: &Cpu,
         linear: &Linear,
@@ -154,7 +182,7 @@ impl Peers for Local {
         out: &mut [f32],
     ) -> Result<bool, Lost> {
         let Some(group) = &mut self.group else {
-            return Alone.gather(cpu, linear, acts, cuts, out);
+            return Alone.gather_logits(cpu, linear, acts, cuts, out);
         };
         cpu.matmul(linear, acts, group.part(), Mode::Store);
         let reads = group.rank() == 0;
@@ -170,6 +198,23 @@ impl Peers for Local {
             }
         }
         Ok(reads)
+    }
+
+    fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), Lost> {
+        let Some(group) = &mut self.group else {
+            return Ok(());
+        };
+        for window in tokens.chunks_mut(WINDOW) {
+            // Bits in f32 numbers: they are copied, never computed with.
+            for (number, token) in group.part().iter_mut().zip(&*window) {
+                *number = f32::from_bits(*token);
+            }
+            let (parts, len) = (group.exchange()?, window.len());
+            for (token, number) in window.iter_mut().zip(parts.of(0, len)) {
+                *token = number.to_bits();
+            }
+        }
+        Ok(())
     }
 
     fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost> {
