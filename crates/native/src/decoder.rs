@@ -69,10 +69,10 @@ impl Decoder {
                     let shard = Shard::parse(&shard, &spec)?;
                     let wiring: Wiring = serde_json::from_str(&wiring)
                         .map_err(|e| DecoderError::Options(format!("wiring: {e}")))?;
-                    let (peers, carried) = join(&wiring)?;
-                    let peers = Box::new(peers);
+                    let (collectives, carried) = join(&wiring)?;
+                    let collectives = Box::new(collectives);
                     let native =
-                        Native::load_shard(spec, names_json, path, &options, shard, peers)?;
+                        Native::load_shard(spec, names_json, path, &options, shard, collectives)?;
                     Ok((native, carried))
                 }
             })
