@@ -216,6 +216,36 @@ class LoadRun:
     def progress(self) -> dict[str, int]: ...
     def take(self) -> dict[str, object]: ...
 
+def encode_plan(plan: StepPlan, /) -> bytes:
+    """CodecError for columns that do not fit each other."""
+
+def decode_plan(data: bytes, /) -> StepPlan:
+    """CodecError unless `data` is one plan, whole and with nothing after it."""
+
+def encode_result(result: StepResult, /) -> bytes: ...
+def decode_result(data: bytes, /) -> StepResult:
+    """CodecError unless `data` is one result, whole and with nothing after it."""
+
+def plan_bytes(sequences: int, tokens: int, groups: int, added: int, /) -> int:
+    """Bytes of the largest plan."""
+
+def result_bytes(sequences: int, tokens: int, alternatives: int, /) -> int:
+    """Bytes of the largest result."""
+
+def encode_sampling(
+    *,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    seed: int,
+    choice: int,
+    logprobs: int | None,
+) -> bytes:
+    """Sampling parameters as opaque bytes; CodecError names a value out of range."""
+
+def decode_sampling(data: bytes, /) -> tuple[float, int, float, int, int, int | None]:
+    """The arguments of `encode_sampling`, in its order."""
+
 def hash_chain(identity: bytes, parent: bytes | None, tokens: array[int], /) -> list[bytes]: ...
 def hash_root(identity: bytes, adapter: bytes, salt: bytes, /) -> bytes: ...
 def read_gguf_metadata(path: str) -> dict[str, object]: ...

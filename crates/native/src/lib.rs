@@ -9,6 +9,7 @@ mod kv_disk;
 mod kv_mover;
 mod kv_parts;
 mod loadgen;
+mod plan;
 mod prefix;
 mod simengine;
 mod text;
@@ -49,6 +50,14 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(kv_disk::kv_collect, module)?)?;
     module.add_function(wrap_pyfunction!(kv_disk::kv_inventory, module)?)?;
     module.add_function(wrap_pyfunction!(kv_disk::kv_verify, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::decode_plan, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::decode_result, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::decode_sampling, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::encode_plan, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::encode_result, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::encode_sampling, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::plan_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::result_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(simengine::sim_serve, module)?)?;
     module.add_function(wrap_pyfunction!(simengine::sim_wire, module)?)?;
     module.add_function(wrap_pyfunction!(front_door, module)?)

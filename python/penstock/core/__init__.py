@@ -1,6 +1,6 @@
 """Plain data that crosses room boundaries. No behaviour beyond validation, no IO, no other room."""
 
-from penstock.core.errors import InvalidValueError, PenstockError
+from penstock.core.errors import CodecError, InvalidValueError, PenstockError
 from penstock.core.facts import WorkerFacts
 from penstock.core.outputs import EngineStats, FinishReason, StepOutput, StepOutputs
 from penstock.core.plan import LogprobRow, SlotParams, StepPlan, StepResult
@@ -22,6 +22,7 @@ from penstock.core.tiers import (
 )
 
 __all__ = [
+    "CodecError",
     "Decisions",
     "Durations",
     "EngineStats",

@@ -10,7 +10,7 @@ import struct
 from array import array
 from typing import Any, cast
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import CodecError
 from penstock.core.plan import LogprobRow, SlotParams, StepPlan, StepResult
 
 _PLAN = struct.Struct("<4sQ5I")
@@ -25,10 +25,6 @@ _ROW = struct.Struct("<dIH")
 _PAIR = struct.Struct("<Id")
 PLAN_MAGIC = b"PLN1"
 RESULT_MAGIC = b"RES1"
-
-
-class CodecError(PenstockError):
-    """Bytes that no rank of this version sent."""
 
 
 def encode_plan(plan: StepPlan) -> bytes:

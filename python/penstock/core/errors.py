@@ -11,3 +11,7 @@ class InvalidValueError(PenstockError, ValueError):
     def __init__(self, field: str, value: object, expected: str) -> None:
         super().__init__(f"{field} is {value!r}, expected {expected}")
         self.field = field
+
+
+class CodecError(PenstockError):
+    """Bytes that no peer of this version sent, or a message that has no bytes."""

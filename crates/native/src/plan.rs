@@ -1,0 +1,268 @@
+//! Step plans, their results and sampling parameters: Python's columns, and their bytes.
+
+use penstock_wire::{
+    FrameError, LogprobRow, LogprobTable, Registration, SamplingParams, StepPlan, StepResult,
+};
+use pyo3::buffer::Element;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyString, PyType};
+
+use crate::buffers::items;
+
+/// `penstock.core.CodecError` with the message of `error`.
+pub(crate) fn codec_error(py: Python<'_>, error: &FrameError) -> PyErr {
+    static ERROR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    match ERROR.import(py, "penstock.core", "CodecError") {
+        Ok(class) => PyErr::from_type(class.clone(), error.to_string()),
+        Err(error) => error,
+    }
+}
+
+/// `array.array(typecode, ...)` of items in native order.
+pub(crate) fn array<'py>(
+    py: Python<'py>,
+    typecode: &str,
+    bytes: &[u8],
+) -> PyResult<Bound<'py, PyAny>> {
+    static ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    ARRAY
+        .import(py, "array", "array")?
+        .call1((typecode, PyBytes::new(py, bytes)))
+}
+
+pub(crate) fn int_array<'py>(py: Python<'py>, items: &[i32]) -> PyResult<Bound<'py, PyAny>> {
+    let bytes: Vec<[u8; 4]> = items.iter().map(|item| item.to_ne_bytes()).collect();
+    array(py, "i", bytes.as_flattened())
+}
+
+fn column<T: Element>(object: &Bound<'_, PyAny>, name: &Bound<'_, PyString>) -> PyResult<Vec<T>> {
+    items(object.py(), &object.getattr(name)?)
+}
+
+/// A `penstock.core.StepPlan`.
+pub(crate) fn read_plan(plan: &Bound<'_, PyAny>) -> PyResult<StepPlan> {
+    let py = plan.py();
+    let registrations = plan.getattr(intern!(py, "registrations"))?;
+    Ok(StepPlan {
+        step: plan.getattr(intern!(py, "step"))?.extract()?,
+        registrations: registrations
+            .try_iter()?
+            .map(|each| read_registration(&each?))
+            .collect::<PyResult<_>>()?,
+        slots: column(plan, intern!(py, "slots"))?,
+        starts: column(plan, intern!(py, "starts"))?,
+        lengths: column(plan, intern!(py, "lengths"))?,
+        sample: column(plan, intern!(py, "sample"))?,
+        drafts: column(plan, intern!(py, "drafts"))?,
+        tokens: column(plan, intern!(py, "tokens"))?,
+        targets: column(plan, intern!(py, "targets"))?,
+        kept: column(plan, intern!(py, "kept"))?,
+        added_offsets: column(plan, intern!(py, "added_offsets"))?,
+        added: column(plan, intern!(py, "added"))?,
+    })
+}
+
+fn read_registration(object: &Bound<'_, PyAny>) -> PyResult<Registration> {
+    Ok(Registration {
+        slot: object.getattr("slot")?.extract()?,
+        sampling: object.getattr("sampling")?.extract()?,
+        prompt_logprobs: object.getattr("prompt_logprobs")?.extract()?,
+        grammar: object.getattr("grammar")?.extract()?,
+        adapter: object.getattr("adapter")?.extract()?,
+    })
+}
+
+fn write_plan(py: Python<'_>, plan: StepPlan) -> PyResult<Bound<'_, PyAny>> {
+    static PLAN: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let fields = PyDict::new(py);
+    let registrations = plan.registrations.into_iter();
+    let registrations: Vec<_> = registrations
+        .map(|each| write_registration(py, &each))
+        .collect::<PyResult<_>>()?;
+    let sample: Vec<[u8; 1]> = plan.sample.iter().map(|item| item.to_ne_bytes()).collect();
+    fields.set_item("step", plan.step)?;
+    fields.set_item("registrations", registrations)?;
+    fields.set_item("sample", array(py, "b", sample.as_flattened())?)?;
+    for (name, column) in [
+        ("slots", &plan.slots),
+        ("starts", &plan.starts),
+        ("lengths", &plan.lengths),
+        ("drafts", &plan.drafts),
+        ("tokens", &plan.tokens),
+        ("targets", &plan.targets),
+        ("kept", &plan.kept),
+        ("added_offsets", &plan.added_offsets),
+        ("added", &plan.added),
+    ] {
+        fields.set_item(name, int_array(py, column)?)?;
+    }
+    let class = PLAN.import(py, "penstock.core", "StepPlan")?;
+    class.call((), Some(&fields))
+}
+
+fn write_registration<'py>(py: Python<'py>, each: &Registration) -> PyResult<Bound<'py, PyAny>> {
+    static REGISTRATION: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let fields = PyDict::new(py);
+    fields.set_item("slot", each.slot)?;
+    fields.set_item("sampling", PyBytes::new(py, &each.sampling))?;
+    fields.set_item("prompt_logprobs", each.prompt_logprobs)?;
+    fields.set_item("grammar", each.grammar)?;
+    fields.set_item("adapter", each.adapter)?;
+    let class = REGISTRATION.import(py, "penstock.core", "Registration")?;
+    class.call((), Some(&fields))
+}
+
+/// Python's `LogprobRow`: log-probability, rank, (token id, log-probability) pairs.
+type Row = (f32, u32, Vec<(u32, f32)>);
+
+pub(crate) fn write_row(row: LogprobRow) -> Row {
+    (row.logprob, row.rank, row.alternatives)
+}
+
+pub(crate) fn read_row((logprob, rank, alternatives): Row) -> LogprobRow {
+    LogprobRow {
+        logprob,
+        rank,
+        alternatives,
+    }
+}
+
+/// A `penstock.core.StepResult`.
+pub(crate) fn write_result(py: Python<'_>, result: StepResult) -> PyResult<Bound<'_, PyAny>> {
+    static RESULT: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let table = |rows: LogprobTable| -> PyResult<Bound<'_, PyDict>> {
+        let table = PyDict::new(py);
+        for (index, rows) in rows {
+            table.set_item(index, rows.into_iter().map(write_row).collect::<Vec<_>>())?;
+        }
+        Ok(table)
+    };
+    let fields = PyDict::new(py);
+    fields.set_item("counts", int_array(py, &result.counts)?)?;
+    fields.set_item("tokens", int_array(py, &result.tokens)?)?;
+    fields.set_item("logprobs", table(result.logprobs)?)?;
+    fields.set_item("prompt_logprobs", table(result.prompt_logprobs)?)?;
+    fields.set_item("seconds", result.seconds)?;
+    let class = RESULT.import(py, "penstock.core", "StepResult")?;
+    class.call((), Some(&fields))
+}
+
+fn read_result(result: &Bound<'_, PyAny>) -> PyResult<StepResult> {
+    let py = result.py();
+    let table = |name: &str| -> PyResult<LogprobTable> {
+        let table: Vec<(u32, Vec<Row>)> = result
+            .getattr(name)?
+            .call_method0("items")?
+            .try_iter()?
+            .map(|each| each?.extract())
+            .collect::<PyResult<_>>()?;
+        let mut table: LogprobTable = table
+            .into_iter()
+            .map(|(index, rows)| (index, rows.into_iter().map(read_row).collect()))
+            .collect();
+        table.sort_unstable_by_key(|(index, _)| *index);
+        Ok(table)
+    };
+    Ok(StepResult {
+        counts: column(result, intern!(py, "counts"))?,
+        tokens: column(result, intern!(py, "tokens"))?,
+        logprobs: table("logprobs")?,
+        prompt_logprobs: table("prompt_logprobs")?,
+        seconds: result.getattr("seconds")?.extract()?,
+    })
+}
+
+/// Bytes of a `StepPlan`; CodecError where its columns do not fit each other.
+#[pyfunction]
+#[pyo3(signature = (plan, /))]
+pub(crate) fn encode_plan<'py>(plan: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    let (py, mut out) = (plan.py(), Vec::new());
+    let encoded = read_plan(plan)?.encode(&mut out);
+    encoded.map_err(|e| codec_error(py, &e))?;
+    Ok(PyBytes::new(py, &out))
+}
+
+/// The `StepPlan` of `data`; CodecError unless it is one plan, whole and with nothing after it.
+#[pyfunction]
+#[pyo3(signature = (data, /))]
+pub(crate) fn decode_plan<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    write_plan(py, StepPlan::decode(data).map_err(|e| codec_error(py, &e))?)
+}
+
+/// Bytes of a `StepResult`.
+#[pyfunction]
+#[pyo3(signature = (result, /))]
+pub(crate) fn encode_result<'py>(result: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    let (py, mut out) = (result.py(), Vec::new());
+    let encoded = read_result(result)?.encode(&mut out);
+    encoded.map_err(|e| codec_error(py, &e))?;
+    Ok(PyBytes::new(py, &out))
+}
+
+/// The `StepResult` of `data`; CodecError unless it is one result and nothing else.
+#[pyfunction]
+#[pyo3(signature = (data, /))]
+pub(crate) fn decode_result<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    write_result(
+        py,
+        StepResult::decode(data).map_err(|e| codec_error(py, &e))?,
+    )
+}
+
+/// Bytes of the largest plan.
+#[pyfunction]
+#[pyo3(signature = (sequences, tokens, groups, added, /))]
+pub(crate) fn plan_bytes(sequences: usize, tokens: usize, groups: usize, added: usize) -> usize {
+    penstock_wire::plan_bytes(sequences, tokens, groups, added)
+}
+
+/// Bytes of the largest result.
+#[pyfunction]
+#[pyo3(signature = (sequences, tokens, alternatives, /))]
+pub(crate) fn result_bytes(sequences: usize, tokens: usize, alternatives: usize) -> usize {
+    penstock_wire::result_bytes(sequences, tokens, alternatives)
+}
+
+/// Sampling parameters as opaque bytes; CodecError names a value out of range.
+#[pyfunction]
+#[pyo3(signature = (*, temperature, top_k, top_p, seed, choice, logprobs))]
+pub(crate) fn encode_sampling(
+    py: Python<'_>,
+    temperature: f32,
+    top_k: u32,
+    top_p: f32,
+    seed: u64,
+    choice: u32,
+    logprobs: Option<u8>,
+) -> PyResult<Bound<'_, PyBytes>> {
+    let params = SamplingParams {
+        temperature,
+        top_k,
+        top_p,
+        seed,
+        choice,
+        logprobs,
+    };
+    let bytes = params.encode().map_err(|e| codec_error(py, &e))?;
+    Ok(PyBytes::new(py, &bytes))
+}
+
+/// Temperature, top_k, top_p, seed, choice and logprobs.
+type Sampling = (f32, u32, f32, u64, u32, Option<u8>);
+
+/// What `encode_sampling` was given, in its order.
+#[pyfunction]
+#[pyo3(signature = (data, /))]
+pub(crate) fn decode_sampling(py: Python<'_>, data: &[u8]) -> PyResult<Sampling> {
+    let p = SamplingParams::decode(data).map_err(|e| codec_error(py, &e))?;
+    Ok((
+        p.temperature,
+        p.top_k,
+        p.top_p,
+        p.seed,
+        p.choice,
+        p.logprobs,
+    ))
+}
