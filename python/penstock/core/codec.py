@@ -10,7 +10,7 @@ import struct
 from array import array
 from typing import Any, cast
 
-from penstock.core.errors import CodecError
+from penstock.core.errors import CodecError as CodecError
 from penstock.core.plan import LogprobRow, SlotParams, StepPlan, StepResult
 
 _PLAN = struct.Struct("<4sQ5I")
