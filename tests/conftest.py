@@ -10,10 +10,28 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[1]
 MODEL_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
+# What a test needs beside the installed wheel, by the fixture that provides it.
+NEEDS = {
+    "model_file": "model",
+    "cluster": "ray",
+    "hosts": "net",
+    "store": "store",
+    "kept": "store",
+}
+
 # No deadline: the machines that run this are shared. No database: a failure prints how to repeat
 # it.
 hypothesis.settings.register_profile("penstock", deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile("penstock")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with what its fixtures need; `make check` leaves the marked ones out."""
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            if fixture in NEEDS:
+                item.add_marker(NEEDS[fixture])
 
 
 @pytest.fixture(scope="session", autouse=True)

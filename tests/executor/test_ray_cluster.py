@@ -13,7 +13,7 @@ from tests.ray_cluster import TOKEN, free_port
 
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of all test clusters: whoever imports Ray first decides for the process."""
+    """Those of all test clusters: the first import of Ray decides for the process."""
     for name, value in {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": TOKEN,
@@ -28,6 +28,7 @@ def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         Cluster("auto", 1, 0)
 
 
+@pytest.mark.ray
 def test_a_cluster_that_is_not_there_is_named_at_once() -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'penstock[ray]'")
     with pytest.raises(
