@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.compare.contender import first_line_with_digit
 from penstock.bench.compare.processes import wait_until_quiet
+from penstock.bench.compare.server_under_test import first_line_with_digit
 from penstock.config import shared_memory_directory
 from penstock.core import PenstockError
 from support import facts
@@ -87,12 +87,12 @@ def lap(us: Sequence[float]) -> Lap:
 
 COLUMNS = ("ranks", "rows x 576", "program", "median us", "P99 us", "GB/s", "slower than penstock")
 PROSE = (
-    "A sum leaves the total in every rank. Ours goes through `Peers::total`, which copies the vector into",
-    "shared memory first; in the layers of a model the matrix product writes there, and that copy is not",
-    "needed. GB/s: bytes of the vector divided by the median. Each repeat is a new set of processes;",
-    "median over repeats of their medians, and of their P99s. Sums are checked; ours adds in the order of",
-    f"ranks. This machine has {os.cpu_count()} CPUs: of more ranks, some sleep until the kernel runs them,",
-    "whoever adds.",
+    "A sum leaves the total in every rank. Ours goes through `Peers::total`, which copies the",
+    "vector into shared memory first; in the layers of a model the matrix product writes there,",
+    "and that copy is not needed. GB/s: bytes of the vector divided by the median. Each repeat is",
+    "a new set of processes; median over repeats of their medians, and of their P99s. Sums are",
+    f"checked; ours adds in the order of ranks. This machine has {os.cpu_count()} CPUs: of more",
+    "ranks, some sleep until the kernel runs them, whoever adds.",
 )
 
 

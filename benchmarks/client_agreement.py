@@ -45,10 +45,10 @@ SAME, OWN = "same draw", "own draws"
 Result = dict[str, Any]
 
 PROSE = (
-    "Random prompts, 256 tokens in and 128 out on average (range ratio 0.2), on `penstock sim` with the",
-    "profile `default`. The ratio is Penstock's number over vLLM's; **bold** is not within 5%.",
-    f"`{SAME}`: vLLM replays the lengths and arrivals that Penstock drew. `{OWN}`: vLLM draws its own from",
-    "the same distributions; what this adds is chance.",
+    "Random prompts, 256 tokens in and 128 out on average (range ratio 0.2), on `penstock sim`",
+    "with the profile `default`. The ratio is Penstock's number over vLLM's; **bold** is not",
+    f"within 5%. `{SAME}`: vLLM replays the lengths and arrivals that Penstock drew. `{OWN}`: vLLM",
+    "draws its own from the same distributions; what this adds is chance.",
 )
 
 

@@ -169,16 +169,16 @@ COLUMNS = (
     "foreign",
 )
 PROSE = (
-    f"The modelled engine sends each stream a token every {STEP_MS:g} ms, and requests arrive at random.",
-    f"Truth: every gap {STEP_MS:g} ms; TTFT {STEP_MS:g} to {2 * STEP_MS:g} ms, median",
-    f"{TRUTH['median_ttft_ms']:g}, P99 {TRUTH['p99_ttft_ms']:.2f}. In parentheses: what a client reports",
-    "less the truth, in ms. What the engine itself is late is in the numbers of all clients; its share of",
-    f"its core tells how near its limit it is. `!`: received less than {KEEPS_UP:.0%} of what was due by the",
-    "end of the run; what is due starts with the first arrival, so it is less than the rate of a full load",
-    "(and for aiperf, whose arrivals are not scaled to the rate, only about right). CPU is that of the",
-    "client's whole process tree while events flow, start-up and final statistics left out. aiperf's ITL is",
-    "its inter-chunk latency.",
-    f"A client that received less than {GIVES_UP:.0%} at a rate is not asked for more.",
+    f"The modelled engine sends each stream a token every {STEP_MS:g} ms, and requests arrive at",
+    f"random. Truth: every gap {STEP_MS:g} ms; TTFT {STEP_MS:g} to {2 * STEP_MS:g} ms, median",
+    f"{TRUTH['median_ttft_ms']:g}, P99 {TRUTH['p99_ttft_ms']:.2f}. In parentheses: what a client",
+    "reports less the truth, in ms. What the engine itself is late is in the numbers of all",
+    "clients; its share of its core tells how near its limit it is. `!`: received less than",
+    f"{KEEPS_UP:.0%} of what was due by the end of the run; what is due starts with the first",
+    "arrival, so it is less than the rate of a full load (and for aiperf, whose arrivals are not",
+    "scaled to the rate, only about right). CPU is that of the client's whole process tree while",
+    "events flow, start-up and final statistics left out. aiperf's ITL is its inter-chunk",
+    f"latency. A client that received less than {GIVES_UP:.0%} at a rate is not asked for more.",
 )
 
 

@@ -104,16 +104,17 @@ COLUMNS = (
     "foreign",
 )
 PROSE = (
-    "A step is `executor.submit(plan).result()`: the plan becomes bytes, every rank reads and decodes it,",
-    "the reading rank answers, the answer is decoded. Ranks compute nothing; where there are two stages,",
-    "each waits for 2,304 bytes (a row) of the one before, through the ring of its wiring or as the",
-    "graph's own edge. One step at a time. Idle is the share of a core that all ranks together, and the",
-    "engine's side, use while nothing is asked; the step after such a spell is the one that a lone",
-    "request begins with. Published for compiled graphs over actor calls: 8x to 20x. This machine has",
-    f"{os.cpu_count()} CPUs. Ranks of a compiled graph spin while they wait, each on a core if there is",
-    "one; with more ranks than CPUs, or with an engine that needs one too, they keep the core from",
-    "whoever they wait for until the kernel takes it from them. On a ring nobody waits for ranks that do",
-    "not answer: of several tensor-parallel ranks that compute nothing, one is on the way of a step.",
+    "A step is `executor.submit(plan).result()`: the plan becomes bytes, every rank reads and",
+    "decodes it, the reading rank answers, the answer is decoded. Ranks compute nothing; where",
+    "there are two stages, each waits for 2,304 bytes (a row) of the one before, through the ring",
+    "of its wiring or as the graph's own edge. One step at a time. Idle is the share of a core",
+    "that all ranks together, and the engine's side, use while nothing is asked; the step after",
+    "such a spell is the one that a lone request begins with. Published for compiled graphs over",
+    f"actor calls: 8x to 20x. This machine has {os.cpu_count()} CPUs. Ranks of a compiled graph",
+    "spin while they wait, each on a core if there is one; with more ranks than CPUs, or with an",
+    "engine that needs one too, they keep the core from whoever they wait for until the kernel",
+    "takes it from them. On a ring nobody waits for ranks that do not answer: of several",
+    "tensor-parallel ranks that compute nothing, one is on the way of a step.",
 )
 
 

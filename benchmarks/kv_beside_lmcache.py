@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.compare.contender import answers, first_line_with_digit, free_port
 from penstock.bench.compare.processes import ProcessTree, wait_until_quiet
+from penstock.bench.compare.server_under_test import answers, first_line_with_digit, free_port
 from support import facts, stores
 from support.servers import Server
 
@@ -50,17 +50,17 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class ServerUnderTest:
     title: str
     system: str
     tier: str
 
 
 CONTENDERS = (
-    Contender("Penstock, RAM", "penstock", "ram"),
-    Contender("vLLM + LMCache, RAM", "lmcache", "ram"),
-    Contender("Penstock, disk", "penstock", "disk"),
-    Contender("vLLM + LMCache, disk", "lmcache", "disk"),
+    ServerUnderTest("Penstock, RAM", "penstock", "ram"),
+    ServerUnderTest("vLLM + LMCache, RAM", "lmcache", "ram"),
+    ServerUnderTest("Penstock, disk", "penstock", "disk"),
+    ServerUnderTest("vLLM + LMCache, disk", "lmcache", "disk"),
 )
 
 
@@ -100,7 +100,9 @@ def main() -> None:
     )
 
 
-def measure(each: Contender, parsed: argparse.Namespace, peers: Path) -> dict[str, list[float]]:
+def measure(
+    each: ServerUnderTest, parsed: argparse.Namespace, peers: Path
+) -> dict[str, list[float]]:
     """Milliseconds to the first token, by part."""
     with tempfile.TemporaryDirectory(dir=parsed.directory) as name:
         scratch = Path(name)
@@ -109,7 +111,9 @@ def measure(each: Contender, parsed: argparse.Namespace, peers: Path) -> dict[st
             return rounds(each, server, scratch, parsed.tokens)
 
 
-def rounds(each: Contender, server: Endpoint, scratch: Path, tokens: int) -> dict[str, list[float]]:
+def rounds(
+    each: ServerUnderTest, server: Endpoint, scratch: Path, tokens: int
+) -> dict[str, list[float]]:
     drawn = random.Random(11)
     prompts = [[drawn.randrange(100, VOCAB) for _ in range(tokens)] for _ in range(1 + OTHERS)]
     ttft(server, prompts[0][:300])  # Buffers and code, not what is measured.

@@ -23,8 +23,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.compare.contender import first_line_with_digit
 from penstock.bench.compare.processes import wait_until_quiet
+from penstock.bench.compare.server_under_test import first_line_with_digit
 from penstock.bench.rounds import Figures, read_results, summarise
 from penstock.core import PenstockError
 from support import facts, stores

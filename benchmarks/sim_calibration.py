@@ -25,9 +25,9 @@ from typing import Any
 from penstock.bench.body import ENDPOINTS
 from penstock.bench.compare.load import Loads
 from penstock.bench.compare.processes import wait_until_quiet
+from penstock.bench.measure import parse_workload
 from penstock.bench.progress import progress
 from penstock.bench.target import Wanted
-from penstock.bench.workload import parse_workload
 from support import facts
 from support.fitting import Decode, fit_prefill, timing
 from support.servers import Server, simulation
@@ -52,13 +52,13 @@ ALONE = 4
 LEFT_OUT = (
     "What the model leaves out, and which way that shows:",
     "",
-    "* The cost of a step is a sum. A real step that computes a chunk and decodes reads the weights once, so",
-    "  decodes beside a chunk cost less than in a step of their own: modelled TTFT and ITL P99 are too high",
-    "  where many prompts meet many decodes.",
-    "* Sequences with a common prefix read the same keys, which stay in the processor's cache: a shared",
-    "  prefix is modelled too slow.",
-    "* Attention costs the same for each token whether the keys fit the processor's cache or not: many long",
-    "  contexts are modelled too fast.",
+    "* The cost of a step is a sum. A real step that computes a chunk and decodes reads the",
+    "  weights once, so decodes beside a chunk cost less than in a step of their own: modelled",
+    "  TTFT and ITL P99 are too high where many prompts meet many decodes.",
+    "* Sequences with a common prefix read the same keys, which stay in the processor's cache: a",
+    "  shared prefix is modelled too slow.",
+    "* Attention costs the same for each token whether the keys fit the processor's cache or not:",
+    "  many long contexts are modelled too fast.",
     "* Tokenization and HTTP, which share the processors with the real engine, cost it nothing.",
 )
 QUIET_WAIT_S, MAX_FOREIGN = 60.0, 0.05
@@ -75,7 +75,8 @@ CHECKS = {
     "8 at a time, 256/128": f"{MIDDLING} --max-concurrency 8 --num-prompts 48",
     "32 at a time, 256/128": f"{MIDDLING} --max-concurrency 32 --num-prompts 96",
     "shared prefix 1024, 8 at a time, 128/64": (
-        "serve --random-prefix-len 1024 --random-input-len 128 --random-output-len 64 --max-concurrency 8 "
+        "serve --random-prefix-len 1024 --random-input-len 128 --random-output-len 64 "
+        "--max-concurrency 8 "
         "--num-prompts 32"
     ),
     "open, 3.5 a second, 256/128": f"{MIDDLING} --request-rate 3.5 --num-prompts 84",
@@ -200,10 +201,12 @@ def lines(about: Mapping[str, Any], data: Mapping[str, Any]) -> list[str]:
         "# The modelled engine beside the real one",
         "",
         *facts.said(about),
-        f"* medians of {data['repeats']} repeat(s); the real engine and the client share all processors",
+        f"* medians of {data['repeats']} repeat(s); the real engine and the client share all",
+        "processors",
         "",
-        "The profile was fitted to lone requests and to batches of equal ones; the workloads of this table",
-        "were not used. Modelled / real = ratio, the same prompts and arrivals on both; ms but for tok/s.",
+        "The profile was fitted to lone requests and to batches of equal ones; the workloads of",
+        "this table were not used. Modelled / real = ratio, the same prompts and arrivals on",
+        "both; ms but for tok/s.",
         "",
         *facts.table(("workload", *CHECKED.values()), check_rows(data["checked"])),
         "",

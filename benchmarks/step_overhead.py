@@ -99,7 +99,8 @@ def main() -> None:
         parts = measure(running, options.context, options.steps)
         note = f"  budget {BUDGET_US:.0f}" if running == BUDGET_AT else ""
         print(
-            f"{running:>8} {parts[0]:>9.1f} {parts[1]:>9.1f} {parts[2]:>9.1f} {sum(parts):>9.1f}{note}"
+            f"{running:>8} {parts[0]:>9.1f} {parts[1]:>9.1f} {parts[2]:>9.1f} "
+            f"{sum(parts):>9.1f}{note}"
         )
 
 

@@ -97,13 +97,13 @@ KEYS = {
 }
 COLUMNS = ("load", "ranks", "executor", *KEYS.values(), "failed")
 PROSE = (
-    "In parentheses: divided by the first row of the same load and ranks. Weights, arithmetic and seeds",
-    "are the same everywhere; requests are greedy and of fixed lengths. Published for two stages on a",
-    "pair of GPUs, compiled graph to actor calls: 1.28 times the tokens/s, 0.57 of the median ITL, 0.49",
-    f"of its P99. This machine has {os.cpu_count()} CPUs for two ranks, the engine, the front door and the",
-    "client. The ranks of a compiled graph keep a CPU each whether there is a step or not, so everybody",
-    "else waits for the kernel to take it from them; it would be otherwise with a CPU to spare for each",
-    "rank.",
+    "In parentheses: divided by the first row of the same load and ranks. Weights, arithmetic and",
+    "seeds are the same everywhere; requests are greedy and of fixed lengths. Published for two",
+    "stages on a pair of GPUs, compiled graph to actor calls: 1.28 times the tokens/s, 0.57 of",
+    f"the median ITL, 0.49 of its P99. This machine has {os.cpu_count()} CPUs for two ranks, the",
+    "engine, the front door and the client. The ranks of a compiled graph keep a CPU each whether",
+    "there is a step or not, so everybody else waits for the kernel to take it from them; it",
+    "would be otherwise with a CPU to spare for each rank.",
 )
 
 
@@ -114,7 +114,8 @@ def loads(trace: Path, short: bool, names: Sequence[str]) -> dict[str, str]:
     known = {
         "random": f"serve --random-input-len 256 --random-output-len 128 --max-concurrency 8 "
         f"--num-prompts {prompts} {common}",
-        "azure": f"trace '{trace}' --start 120 --duration {seconds} --time-scale 1.2 --length-scale 0.25 "
+        "azure": f"trace '{trace}' --start 120 --duration {seconds} --time-scale 1.2 "
+        "--length-scale 0.25 "
         f"--max-model-len 2048 {common}",
         "light": f"serve --random-input-len 32 --random-output-len 256 --max-concurrency 2 "
         f"--num-prompts {prompts // 4} {common}",
@@ -186,7 +187,8 @@ def verdict(summary: Summary) -> list[str]:
         if workload.name == "random" and cell is not None and cell.ratio is not None:
             kept = "kept" if cell.ratio >= BAR else "MISSED"
             return [
-                f"* two ranks give {cell.ratio:.2f} of two threads' tokens/s (bar: {BAR:.2f}, {kept})"
+                f"* two ranks give {cell.ratio:.2f} of two threads' tokens/s (bar: {BAR:.2f}, "
+                f"{kept})"
             ]
     return []
 

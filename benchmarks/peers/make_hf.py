@@ -40,7 +40,8 @@ def convert(gguf: Path, output: Path) -> None:
         model.save_pretrained(output / name)
         tokenizer.save_pretrained(output / name)
         print(
-            f"{output / name}: {sum(f.stat().st_size for f in (output / name).iterdir()) / 1e6:.0f} MB"
+            f"{output / name}: "
+            f"{sum(f.stat().st_size for f in (output / name).iterdir()) / 1e6:.0f} MB"
         )
 
 

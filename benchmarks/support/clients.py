@@ -82,7 +82,10 @@ def _closed(concurrency: int | None, flag: str) -> list[str]:
 
 def _common(place: Place, directory: Path) -> list[str]:
     base = f"bench serve --backend openai --base-url {place.url}"
-    results = f"--disable-tqdm --save-result --save-detailed --result-dir {directory} --result-filename run.json"
+    results = (
+        f"--disable-tqdm --save-result --save-detailed --result-dir {directory} "
+        "--result-filename run.json"
+    )
     statistics = "--percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,99"
     return f"{base} --disable-tqdm {results} {statistics}".split()
 
@@ -90,7 +93,10 @@ def _common(place: Place, directory: Path) -> list[str]:
 def _shared(load: Load, place: Place, directory: Path) -> list[str]:
     """The flags that Penstock's and vLLM's client have in common."""
     lengths = f"--random-input-len {load.input_len} --random-output-len {load.output_len}"
-    words = f"--dataset-name random {lengths} --num-prompts {load.requests} --seed {load.seed} --ignore-eos"
+    words = (
+        f"--dataset-name random {lengths} --num-prompts {load.requests} --seed {load.seed} "
+        "--ignore-eos"
+    )
     closed = _closed(load.concurrency, "--max-concurrency")
     rate = [] if math.isinf(load.rate) else ["--request-rate", f"{load.rate:g}"]
     ratio = ["--random-range-ratio", f"{load.range_ratio:g}"] if load.range_ratio else []

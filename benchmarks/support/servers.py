@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from penstock.bench.compare.contender import answers, free_port
 from penstock.bench.compare.processes import ProcessTree, uninterrupted
+from penstock.bench.compare.server_under_test import answers, free_port
 
 HERE = (sys.executable, "-P", "-m", "penstock")
 """The Penstock that these scripts import."""
@@ -45,7 +45,8 @@ class Server:
             if not self.tree.alive() or time.monotonic() > deadline:
                 self.tree.end()
                 raise RuntimeError(
-                    f"penstock {' '.join(self.words)} is not ready:\n{self._log.read_text(errors='replace')}"
+                    f"penstock {' '.join(self.words)} is not "
+                    f"ready:\n{self._log.read_text(errors='replace')}"
                 )
             time.sleep(0.02)
         return self

@@ -20,7 +20,7 @@ class Call:
 
 
 def result_of(call: Call, **statistics: object) -> Result:
-    """What `workload.measure` returns, as far as loops over it look at it; `statistics` win."""
+    """What `measure` returns, as far as loops over it look at it; `statistics` win."""
     usage = {
         "reported": 10,
         "prompt_mismatch": 0,

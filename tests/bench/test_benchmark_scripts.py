@@ -217,7 +217,8 @@ def test_commands_are_shown_without_this_machine(scripts: dict[str, ModuleType])
         [*words, "--base-url", "http://127.0.0.1:4711", str(Path.home() / "model.gguf"), "256/128"]
     )
     assert shown == (
-        "python benchmarks/x.py --trace azure.csv --base-url http://127.0.0.1:PORT ~/model.gguf 256/128"
+        "python benchmarks/x.py --trace azure.csv --base-url http://127.0.0.1:PORT ~/model.gguf "
+        "256/128"
     )
 
 

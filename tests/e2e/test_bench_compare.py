@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from penstock.bench.compare.contender import free_port
+from penstock.bench.compare.server_under_test import free_port
 from penstock.bench.compare.summary import Workload, summarise
 
 from tests.bench.results import load_comparison, load_results

@@ -62,7 +62,8 @@ def _messages(prompt: Prompt) -> object:
         return [{"role": "user", "content": prompt}]
     if prompt and isinstance(prompt[0], int):
         raise PenstockError(
-            "token ids cannot be sent as a conversation: leave out --prompt-ids or use --backend openai"
+            "token ids cannot be sent as a conversation: leave out --prompt-ids or use --backend "
+            "openai"
         )
     return prompt
 
@@ -70,6 +71,7 @@ def _messages(prompt: Prompt) -> object:
 def _flat(prompt: Prompt) -> object:
     if not isinstance(prompt, str) and prompt and not isinstance(prompt[0], int):
         raise PenstockError(
-            "the dataset holds conversations, which --backend openai cannot send: use --backend openai-chat"
+            "the dataset holds conversations, which --backend openai cannot send: use --backend "
+            "openai-chat"
         )
     return prompt

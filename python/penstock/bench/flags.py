@@ -138,7 +138,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         type=integer(0),
         default=0,
         metavar="SECONDS",
-        help="wait so long for the server to be ready; default: 0, it must be. Asks /health or /v1/models; "
+        help="wait so long for the server to be ready; default: 0, it must be. Asks /health or "
+        "/v1/models; "
         "vLLM sends the first prompt instead, which warms its prefix",
     )
 
@@ -213,7 +214,8 @@ def add_load(parser: argparse.ArgumentParser) -> None:
         type=integer(0),
         default=0,
         metavar="N",
-        help="requests before the measurement, made as its own are but with another seed; vLLM repeats the "
+        help="requests before the measurement, made as its own are but with another seed; vLLM "
+        "repeats the "
         "first prompt instead, which warms its prefix (default: 0)",
     )
 
@@ -231,7 +233,8 @@ def add_arrivals(parser: argparse.ArgumentParser) -> None:
         "--burstiness",
         type=positive,
         default=1.0,
-        help="shape of the gamma distribution between requests: 1 Poisson, less is burstier (default: 1)",
+        help="shape of the gamma distribution between requests: 1 Poisson, less is burstier "
+        "(default: 1)",
     )
     group.add_argument("--ramp-up-strategy", choices=("linear", "exponential"))
     group.add_argument("--ramp-up-start-rps", type=integer(0), metavar="RPS")
@@ -244,7 +247,8 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tokenizer",
         metavar="MODEL",
-        help="model whose tokenizer makes prompts of exact length: an alias or a path; default: the server's "
+        help="model whose tokenizer makes prompts of exact length: an alias or a path; default: "
+        "the server's "
         "model when it is found here, else the server is asked",
     )
     group.add_argument(
@@ -269,7 +273,8 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--ignore-eos",
         action="store_true",
-        help="answers have exactly the length that was asked for, else they are failures; always so with "
+        help="answers have exactly the length that was asked for, else they are failures; always "
+        "so with "
         "random prompts and traces",
     )
     group.add_argument(

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from penstock import __version__
-from penstock.bench import backends, flags, offered, result
+from penstock.bench import backends, flags, result, workload
 from penstock.bench.batch import Backend, Batch
+from penstock.bench.measure import WARMUP_SEED
 from penstock.bench.progress import progress
 from penstock.bench.runs import INTERRUPTED
-from penstock.bench.workload import WARMUP_SEED
 from penstock.core import PenstockError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    offered.add_requests(parser)
+    workload.add_requests(parser)
     group = parser.add_argument_group("load")
     group.add_argument(
         "--seed", type=int, default=0, help="of lengths and prompts (default: %(default)s)"
@@ -56,7 +56,7 @@ def measure(parsed: argparse.Namespace, backend: Backend) -> Batch:
     """
     maker = backend.maker()
     if parsed.num_warmups:
-        warmups = offered.requests_of(parsed, maker, parsed.seed + WARMUP_SEED, backend.chat)
+        warmups = workload.requests_of(parsed, maker, parsed.seed + WARMUP_SEED, backend.chat)
         warmed = backend.run(list(warmups[: parsed.num_warmups]), "warm-up")
         if warmed.partial:
             raise KeyboardInterrupt
@@ -64,7 +64,7 @@ def measure(parsed: argparse.Namespace, backend: Backend) -> Batch:
             raise PenstockError(f"every warm-up request failed; the first: {warmed.examples[0]}")
     # Prompts are made before the clock starts.
     return backend.run(
-        list(offered.requests_of(parsed, maker, parsed.seed, backend.chat)), "requests"
+        list(workload.requests_of(parsed, maker, parsed.seed, backend.chat)), "requests"
     )
 
 
@@ -105,7 +105,7 @@ def record(parsed: argparse.Namespace, backend: Backend, measured: Batch) -> dic
             "command": "offline",
             "argv": flags.redacted(parsed.argv),
             "server": backend.name,
-            "workload": offered.dataset_name(parsed),
+            "workload": workload.dataset_name(parsed),
             "seed": parsed.seed,
             "partial": measured.partial,
             "failed": measured.failed,

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.bench import flags, progress, result, workload
+from penstock.bench import flags, progress, result
+from penstock.bench.measure import measure, parse_workload
 from penstock.bench.result import Result
 from penstock.bench.target import Target
 from penstock.core import PenstockError
@@ -65,14 +66,14 @@ def measure_at(target: Target, parsed: argparse.Namespace, command: str) -> Meas
     }
     shown = progress.progress(parsed.disable_tqdm)
 
-    def measure(words: Sequence[str], *, seed: int, tags: Mapping[str, object]) -> Result:
-        wanted = workload.parse_workload(["serve", *words])
+    def run(words: Sequence[str], *, seed: int, tags: Mapping[str, object]) -> Result:
+        wanted = parse_workload(["serve", *words])
         vars(wanted).update(shared, label=parsed.label or None)
         if not parsed.disable_tqdm:
             print(f"{tags['workload']}, {tags['axis']} {tags['point']:g}:", file=sys.stderr)
-        return workload.measure(wanted, target, seed=seed, tags={**always, **tags}, progress=shown)
+        return measure(wanted, target, seed=seed, tags={**always, **tags}, progress=shown)
 
-    return measure
+    return run
 
 
 class Keeper:

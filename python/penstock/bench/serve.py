@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.bench import once
-from penstock.bench.workload import add_serve_arguments
+from penstock.bench import run_single
+from penstock.bench.measure import add_serve_arguments
 
-run = once.run
+run = run_single.run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_serve_arguments(parser)
-    once.add_arguments(parser)
+    run_single.add_arguments(parser)

@@ -142,7 +142,8 @@ def _add_runs(runs: argparse._ArgumentGroup) -> None:
         *("--requests-per-point", "--request-count"),
         type=int,
         metavar="N",
-        help=f"default: {REQUESTS_PER_PLACE} for each concurrent request, or {SECONDS_OF_ARRIVALS} s of "
+        help=f"default: {REQUESTS_PER_PLACE} for each concurrent request, or {SECONDS_OF_ARRIVALS} "
+        "s of "
         f"arrivals; at least {FEWEST_REQUESTS}",
     )
     runs.add_argument(
@@ -164,7 +165,8 @@ def _add_runs(runs: argparse._ArgumentGroup) -> None:
         metavar="STATISTIC:MS",
         action="append",
         default=[],
-        help="a limit such as p99_ttft_ms:2000; a workload ends with the first beyond (repeat for more)",
+        help="a limit such as p99_ttft_ms:2000; a workload ends with the first beyond (repeat for "
+        "more)",
     )
 
 

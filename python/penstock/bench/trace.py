@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.bench import once
-from penstock.bench.workload import add_trace_arguments
+from penstock.bench import run_single
+from penstock.bench.measure import add_trace_arguments
 
-run = once.run
+run = run_single.run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trace_arguments(parser)
-    once.add_arguments(parser)
+    run_single.add_arguments(parser)

@@ -1,173 +1,326 @@
-"""What `bench serve` and `bench trace` offer a server, as something that can be measured again and
-again.
-
-Sweeps, rounds and comparisons are loops over `measure`. It prints nothing; after Ctrl-C it returns
-what there is, with `penstock.partial` set, and the loop has to end too.
+"""What a workload's flags offer a server: its requests, when they are due, and how results call
+that.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
 
-from penstock.bench import client, flags, prompts, result
-from penstock.bench.body import Body
-from penstock.bench.offered import (
-    Offered,
-    add_serve,
-    add_trace,
-    offered_by_dataset,
-    offered_by_trace,
+from penstock.bench import arrivals, flags, traces
+from penstock.bench.datasets import (
+    CustomOptions,
+    RandomOptions,
+    ShareGptOptions,
+    custom_requests,
+    parse_range_ratio,
+    random_requests,
+    sharegpt_requests,
 )
-from penstock.bench.progress import Progress
 from penstock.bench.prompts import PromptMaker
-from penstock.bench.request import Load
+from penstock.bench.request import Request
+from penstock.bench.result import RampUp, Traffic
 from penstock.bench.target import Target
-from penstock.core import PenstockError
-
-WARMUP_SEED = 2**31
-"""Added to the seed of a run for its warm-up, so that none of its prompts is met twice."""
+from penstock.bench.traces import Replay, ReplayOptions, Trace
+from penstock.core import InvalidValueError
 
 
-def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `bench serve` that `measure` reads; not those of the server or of the results."""
-    add_serve(parser)
-    _add_common(parser, "serve")
+@dataclass(frozen=True, slots=True)
+class Workload:
+    requests: Sequence[Request]
+    traffic: Traffic
+    name: str
+    """What a report calls the workload."""
+    axis: str | None
+    """What a sweep of this load would vary: concurrency, rate or time_scale."""
+    point: float | None
+    ignore_eos: bool
+    """Whether answers must have the length that was asked for."""
+    trace: Mapping[str, int] = field(default_factory=dict)
+    """Of a trace: what was left out and what was cut to fit (`traces.Replay.notes`)."""
+
+    def first(self, count: int) -> Workload:
+        """Only the first `count` requests, all due at once."""
+        chosen = self.requests[:count]
+        return replace(self, requests=arrivals.at_times(chosen, [0.0] * len(chosen)))
 
 
-def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `bench trace` that `measure` reads; not those of the server or of the results."""
-    add_trace(parser)
-    _add_common(parser, "trace")
+def add_serve(parser: argparse.ArgumentParser) -> None:
+    add_requests(parser)
+    flags.add_arrivals(parser)
 
 
-def _add_common(parser: argparse.ArgumentParser, workload: str) -> None:
-    flags.add_load(parser)
-    flags.add_prompts(parser)
-    flags.add_sampling(parser)
-    flags.add_statistics(parser)
-    parser.set_defaults(workload=workload)
+def add_requests(parser: argparse.ArgumentParser) -> None:
+    """The dataset and its lengths; `requests_of` reads them."""
+    _add_dataset(parser)
+    _add_lengths(parser)
 
 
-def parse_workload(words: Sequence[str]) -> argparse.Namespace:
-    """`serve --random-input-len 128 ...` or `trace FILE --time-scale 1.6 ...` for `measure`.
-
-    Wrong words end the program with status 2 and the usage, as on a command line.
-    """
-    parser = argparse.ArgumentParser(prog="workload", allow_abbrev=False)
-    kinds = parser.add_subparsers(required=True, metavar="serve|trace")
-    add_serve_arguments(kinds.add_parser("serve", allow_abbrev=False))
-    add_trace_arguments(kinds.add_parser("trace", allow_abbrev=False))
-    parsed = parser.parse_args(words)
-    parsed.argv = list(words)
-    return parsed
-
-
-def measure(
-    parsed: argparse.Namespace,
-    target: Target,
-    *,
-    seed: int,
-    tags: Mapping[str, object],
-    progress: Progress,
-    keep_text: bool = False,
-) -> dict[str, Any]:
-    """One run of the workload, as `result.make` has it: all arrays are there, texts if `keep_text`.
-
-    `seed` is used instead of --seed. `tags` go to the `penstock` key over what is known here:
-    command, argv, server, workload, repeat, seed, axis, point. KeyboardInterrupt when it was
-    interrupted before the first request of the measurement was sent.
-    """
-    maker = _maker(target, parsed.tokenizer, parsed.prompt_ids, parsed.vocab_size)
-    if parsed.num_warmups:
-        _warm_up(parsed, target, maker, seed + WARMUP_SEED, progress)
-    offered = _offered(parsed, target, maker, seed)
-    date = datetime.now()
-    load = _run(parsed, target, offered, progress, keep_text=keep_text)
-    return result.make(
-        load,
-        result.Identity(
-            backend=target.backend,
-            model_id=target.model_id,
-            tokenizer_id=parsed.tokenizer or target.model_id,
-            label=getattr(parsed, "label", None),
-            metadata=dict(getattr(parsed, "metadata", ())),
-        ),
-        offered.traffic,
-        result.Wanted(parsed.metric_percentiles, dict(parsed.goodput)),
-        {**_tags(parsed, target, maker, offered), "seed": seed, **tags},
-        date,
+def _add_dataset(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("dataset")
+    group.add_argument("--dataset-name", choices=("random", "sharegpt", "custom"), default="random")
+    group.add_argument(
+        "--dataset-path", metavar="FILE", help="ShareGPT's JSON, or JSONL with `prompt`"
+    )
+    group.add_argument(
+        "--num-prompts",
+        type=flags.integer(1),
+        default=flags.DEFAULT_PROMPTS,
+        metavar="N",
+        help="default: 1000",
+    )
+    group.add_argument("--disable-shuffle", action="store_true", help="in the order of the file")
+    group.add_argument(
+        "--no-oversample",
+        action="store_true",
+        help="not more requests than the file has, instead of repeating",
+    )
+    group.add_argument(
+        "--input-len", type=flags.integer(1), metavar="TOKENS", help="as --random-input-len"
+    )
+    group.add_argument(
+        "--output-len",
+        type=flags.integer(1),
+        metavar="TOKENS",
+        help="output length, whatever the dataset",
     )
 
 
-def _tags(
-    parsed: argparse.Namespace, target: Target, maker: PromptMaker, offered: Offered
-) -> dict[str, object]:
-    return {
-        "command": parsed.workload,
-        "argv": flags.redacted(parsed.argv),
-        "server": target.base_url,
-        "workload": offered.name,
-        "axis": offered.axis,
-        "point": offered.point,
-        "prompts": maker.name,
-        **({"trace": dict(offered.trace)} if offered.trace else {}),
-    }
-
-
-# By the identity of the target: one discovery, one look at its tokenizer.
-@lru_cache(maxsize=64)
-def _maker(
-    target: Target, tokenizer: str | None, as_ids: bool, vocab_size: int | None
-) -> PromptMaker:
-    return prompts.make(target.served(), tokenizer, as_ids, vocab_size)
-
-
-def _offered(parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int) -> Offered:
-    offer = offered_by_trace if parsed.workload == "trace" else offered_by_dataset
-    return offer(parsed, target, maker, seed)
-
-
-def _warm_up(
-    parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int, progress: Progress
-) -> None:
-    """PenstockError when not one request succeeds: then the measurement would not either."""
-    offered = _offered(parsed, target, maker, seed).first(parsed.num_warmups)
-    load = _run(parsed, target, offered, progress, what="warm-up")
-    if load.partial:
-        raise KeyboardInterrupt
-    if not any(outcome.success for outcome in load.outcomes):
-        first = load.outcomes[0]
-        raise PenstockError(
-            f"every warm-up request failed; the first: {first.failure}: {first.detail}"
+def _add_lengths(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("random prompts")
+    group.add_argument("--random-input-len", type=flags.integer(1), default=1024, metavar="TOKENS")
+    group.add_argument("--random-output-len", type=flags.integer(1), default=128, metavar="TOKENS")
+    group.add_argument(
+        "--random-range-ratio",
+        default="0.0",
+        metavar="R",
+        help="uniform lengths in [L(1-R), L(1+R)]; a number, or JSON with `input` and `output` "
+        "(default: 0)",
+    )
+    for end in ("input", "output"):
+        group.add_argument(
+            f"--random-{end}-stddev",
+            type=float,
+            default=0.0,
+            metavar="TOKENS",
+            help=f"{end} lengths are normal with this standard deviation, not uniform (default: 0)",
         )
-
-
-def _run(
-    parsed: argparse.Namespace,
-    target: Target,
-    offered: Offered,
-    progress: Progress,
-    *,
-    keep_text: bool = False,
-    what: str = "requests",
-) -> Load:
-    return client.run_load(
-        target,
-        offered.requests,
-        body=Body(
-            chat=target.chat,
-            model=target.model,
-            ignore_eos=parsed.ignore_eos or offered.ignore_eos,
-            logprobs=parsed.logprobs,
-            extra=flags.sampling(parsed),
-            request_id_prefix=parsed.request_id_prefix,
-        ),
-        max_concurrency=parsed.max_concurrency,
-        keep_text=keep_text,
-        progress=progress,
-        what=what,
+    group.add_argument(
+        "--random-prefix-len",
+        type=flags.integer(0),
+        default=0,
+        metavar="TOKENS",
+        help="tokens that all prompts begin with, on top of the input length (default: 0)",
     )
+    group = parser.add_argument_group("other datasets")
+    group.add_argument("--sharegpt-output-len", type=flags.integer(1), metavar="TOKENS")
+    group.add_argument(
+        "--custom-output-len",
+        type=int,
+        default=256,
+        metavar="TOKENS",
+        help="-1: the file's own (default: 256)",
+    )
+
+
+def add_trace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", metavar="FILE", help="trace: Azure CSV, Mooncake or Bailian JSONL, BurstGPT CSV"
+    )
+    group = parser.add_argument_group("trace")
+    group.add_argument(
+        "--trace-format",
+        choices=("auto", *traces.FORMATS),
+        default="auto",
+        help="default: by the content",
+    )
+    group.add_argument(
+        "--time-scale",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="requests are X times as far apart: less is heavier (default: 1)",
+    )
+    group.add_argument(
+        "--start",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="of the window, in the trace's own time",
+    )
+    group.add_argument(
+        "--duration", type=float, metavar="SECONDS", help="of the window; default: to the end"
+    )
+    group.add_argument(
+        "--num-prompts", type=flags.integer(1), metavar="N", help="at most, from the start"
+    )
+    group.add_argument(
+        "--length-scale",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="inputs and outputs are X times as long, to fit the context of a small model "
+        "(default: 1)",
+    )
+    for name in ("--max-input-len", "--max-output-len"):
+        group.add_argument(
+            name, type=flags.integer(1), metavar="TOKENS", help="longer ones are cut"
+        )
+    group.add_argument(
+        "--max-model-len",
+        type=flags.integer(2),
+        metavar="TOKENS",
+        help="input and output together; inputs are cut to fit. Default: what the server says at "
+        "/v1/models",
+    )
+
+
+def workload_from_trace(
+    parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int
+) -> Workload:
+    """`bench trace`: the requests of a window, due as they came."""
+    replayed = _replay(parsed, target, maker, seed)
+    last = replayed[len(replayed) - 1].due
+    return Workload(
+        requests=replayed,
+        traffic=Traffic(
+            num_prompts=len(replayed),
+            # What the window offers on average; in a result file it stands where a set rate would.
+            request_rate=round(len(replayed) / last, 4) if last else math.inf,
+            max_concurrency=parsed.max_concurrency,
+        ),
+        name=Path(parsed.file).stem,
+        axis="time_scale",
+        point=parsed.time_scale,
+        ignore_eos=True,
+        trace=replayed.notes,
+    )
+
+
+def _replay(parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int) -> Replay:
+    options = ReplayOptions(
+        time_scale=parsed.time_scale,
+        start=parsed.start,
+        duration=parsed.duration,
+        num_prompts=parsed.num_prompts,
+        length_scale=parsed.length_scale,
+        max_input_len=parsed.max_input_len,
+        max_output_len=parsed.max_output_len,
+        max_model_len=parsed.max_model_len or target.max_model_len,
+    )
+    return traces.replay(_read(Path(parsed.file), parsed.trace_format), options, maker, seed)
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, form: str) -> Trace:
+    """A trace is read once, however often it is replayed."""
+    return traces.read(path, form)
+
+
+def workload_from_dataset(
+    parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int
+) -> Workload:
+    """`bench serve`: prompts of a dataset, due as the arrival process has it."""
+    requests = requests_of(parsed, maker, seed, target.chat)
+    ramp = _ramp(parsed)
+    due = arrivals.due_times(len(requests), parsed.request_rate, parsed.burstiness, seed, ramp)
+    axis, point = _axis(parsed)
+    return Workload(
+        requests=arrivals.at_times(requests, due),
+        traffic=Traffic(
+            num_prompts=len(requests),
+            request_rate=parsed.request_rate,
+            burstiness=parsed.burstiness,
+            max_concurrency=parsed.max_concurrency,
+            ramp_up=_ramp_up(ramp, due) if ramp else None,
+        ),
+        name=dataset_name(parsed),
+        axis=axis,
+        point=point,
+        ignore_eos=parsed.dataset_name == "random",
+    )
+
+
+def requests_of(
+    parsed: argparse.Namespace, maker: PromptMaker, seed: int, chat: bool
+) -> Sequence[Request]:
+    """All due at once. `chat`: whether conversations may be among them."""
+    shuffle, oversample = not parsed.disable_shuffle, not parsed.no_oversample
+    if parsed.dataset_name == "random":
+        return random_requests(_random_options(parsed), maker, seed)
+    if parsed.dataset_path is None:
+        raise InvalidValueError(
+            "--dataset-path", None, f"a file, with --dataset-name {parsed.dataset_name}"
+        )
+    path, count = Path(parsed.dataset_path), parsed.num_prompts
+    if parsed.dataset_name == "sharegpt":
+        length = parsed.output_len or parsed.sharegpt_output_len
+        return sharegpt_requests(
+            ShareGptOptions(path, count, length, shuffle, oversample), maker, seed
+        )
+    length = parsed.output_len or parsed.custom_output_len
+    return custom_requests(
+        CustomOptions(path, count, length, shuffle, oversample), maker, seed, chat
+    )
+
+
+def _random_options(parsed: argparse.Namespace) -> RandomOptions:
+    if parsed.dataset_path is not None:
+        raise InvalidValueError(
+            "--dataset-path", parsed.dataset_path, "nothing with --dataset-name random"
+        )
+    return RandomOptions(
+        num_prompts=parsed.num_prompts,
+        input_len=parsed.input_len or parsed.random_input_len,
+        output_len=parsed.output_len or parsed.random_output_len,
+        range_ratio=parse_range_ratio(parsed.random_range_ratio),
+        prefix_len=parsed.random_prefix_len,
+        input_stddev=parsed.random_input_stddev,
+        output_stddev=parsed.random_output_stddev,
+    )
+
+
+def _ramp(parsed: argparse.Namespace) -> arrivals.Ramp | None:
+    if parsed.ramp_up_strategy is None:
+        return None
+    if not math.isinf(parsed.request_rate):
+        raise InvalidValueError(
+            "--request-rate", parsed.request_rate, "nothing: --ramp-up-strategy decides it"
+        )
+    for flag, value in (
+        ("--ramp-up-start-rps", parsed.ramp_up_start_rps),
+        ("--ramp-up-end-rps", parsed.ramp_up_end_rps),
+    ):
+        if value is None:
+            raise InvalidValueError(flag, None, "requests per second, with --ramp-up-strategy")
+    return arrivals.Ramp(parsed.ramp_up_strategy, parsed.ramp_up_start_rps, parsed.ramp_up_end_rps)
+
+
+def _ramp_up(ramp: arrivals.Ramp, due: Sequence[float]) -> RampUp:
+    """With the moments at which the rate reached another whole number."""
+    start = int(ramp.start)
+    reached = {start: 0.0}
+    for rate, moment in zip(ramp.rates(len(due)), due, strict=True):
+        for whole in range(max(reached) + 1, int(rate) + 1):
+            reached[whole] = moment
+    return RampUp(ramp.strategy, start, int(ramp.end), tuple(reached.items()))
+
+
+def _axis(parsed: argparse.Namespace) -> tuple[str | None, float | None]:
+    if not math.isinf(parsed.request_rate):
+        return "rate", parsed.request_rate
+    if parsed.max_concurrency is not None:
+        return "concurrency", float(parsed.max_concurrency)
+    return None, None
+
+
+def dataset_name(parsed: argparse.Namespace) -> str:
+    """What a report calls the workload."""
+    if parsed.dataset_name != "random":
+        return f"{parsed.dataset_name} {Path(parsed.dataset_path or '').stem}".strip()
+    options = _random_options(parsed)
+    return f"random {options.input_len}/{options.output_len}"

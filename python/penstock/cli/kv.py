@@ -25,7 +25,10 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Look after the directory of a disk tier (--kv-tier disk:PATH,SIZE). Engines may use it meanwhile."
+    parser.description = (
+        "Look after the directory of a disk tier (--kv-tier disk:PATH,SIZE). "
+        "Engines may use it meanwhile."
+    )
     acts = parser.add_subparsers(required=True, metavar="ACT")
     listing = acts.add_parser("ls", help="what is there: stores, chunks, bytes, last use")
     verify = acts.add_parser("verify", help="read every file; exit 1 with a list of damaged ones")
@@ -142,7 +145,8 @@ def _gc(parsed: argparse.Namespace) -> int:
         print(json.dumps(gone, indent=2))
     else:
         print(
-            f"{gone['chunks']} chunks and {gone['other_files']} other files removed, {size(gone['bytes'])}; "
+            f"{gone['chunks']} chunks and {gone['other_files']} other files removed, "
+            f"{size(gone['bytes'])}; "
             f"{size(gone['bytes_left'])} left"
         )
         if gone["failed"]:

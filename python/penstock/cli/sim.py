@@ -17,8 +17,10 @@ from penstock.core import InvalidValueError, PenstockError
 from penstock.model.locate import locate
 
 DESCRIPTION = (
-    "Serve without a model: requests are scheduled as Penstock schedules them, steps take as long as a "
-    "profile says, and answers are made-up words. Prints one line for each replica when all of them listen."
+    "Serve without a model: requests are scheduled as Penstock schedules them, steps take as long "
+    "as a "
+    "profile says, and answers are made-up words. Prints one line for each replica when all of "
+    "them listen."
 )
 PRESETS = ("default", "fast", "instant")
 
@@ -64,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KIND[:PROBABILITY[:PARAM]]",
-        help="refuse, status, slow-headers, error-event, cut, stall, malformed, early-stop, no-finish, "
+        help="refuse, status, slow-headers, error-event, cut, stall, malformed, early-stop, "
+        "no-finish, "
         "no-usage; repeatable",
     )
     parser.add_argument(

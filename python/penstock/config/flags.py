@@ -67,14 +67,16 @@ FLAGS: tuple[Flag, ...] = (
         "model",
         Choice(("auto", "none", "int8", "int4")),
         "auto",
-        "auto: as the checkpoint stores them; none: everything in float32; int8, int4: made at load",
+        "auto: as the checkpoint stores them; none: everything in float32; int8, int4: made at "
+        "load",
     ),
     Flag(
         "--max-model-len",
         "model",
         Integer(2, 2**24),
         None,
-        "longest prompt and output together, in tokens; default: the model's own, or what the KV cache holds",
+        "longest prompt and output together, in tokens; default: the model's own, or what the KV "
+        "cache holds",
     ),
     Flag(
         "--seed",
@@ -91,7 +93,8 @@ FLAGS: tuple[Flag, ...] = (
         "cache",
         Bytes(2**20, 2**46),
         None,
-        "memory for keys and values, of each rank; default: two sequences of full length, within 256 MiB and "
+        "memory for keys and values, of each rank; default: two sequences of full length, within "
+        "256 MiB and "
         "1 GiB, never above half of the free memory",
     ),
     Flag("--block-size", "cache", IntegerChoice((16, 32, 64, 128)), 32, "tokens in a KV block"),
@@ -114,8 +117,10 @@ FLAGS: tuple[Flag, ...] = (
         "cache",
         Tier(),
         (),
-        "where KV is kept beyond the pool, in the order in which it is looked for: ram:SIZE, disk:PATH,SIZE, "
-        "redis://HOST:PORT/DB or the URL of an object store (docs/kv-tiers.md); separated by spaces in the "
+        "where KV is kept beyond the pool, in the order in which it is looked for: ram:SIZE, "
+        "disk:PATH,SIZE, "
+        "redis://HOST:PORT/DB or the URL of an object store (docs/kv-tiers.md); separated by "
+        "spaces in the "
         "environment",
         repeatable=True,
         separator=" ",
@@ -139,7 +144,8 @@ FLAGS: tuple[Flag, ...] = (
         "scheduler",
         Integer(1, 2**20),
         None,
-        "tokens computed in one step, at least --max-num-seqs; default: 256. Larger steps finish prompts "
+        "tokens computed in one step, at least --max-num-seqs; default: 256. Larger steps finish "
+        "prompts "
         "sooner and delay the tokens of running answers",
     ),
     Flag(
@@ -184,7 +190,8 @@ FLAGS: tuple[Flag, ...] = (
         "parallel",
         Choice(("inline", "mp", "ray")),
         None,
-        "where ranks run: in the engine's process, each in a process of its own on this host (and on those "
+        "where ranks run: in the engine's process, each in a process of its own on this host (and "
+        "on those "
         "of --nnodes), or as actors of a Ray cluster; default: inline for a single rank, else mp",
     ),
     Flag(
@@ -192,7 +199,8 @@ FLAGS: tuple[Flag, ...] = (
         "parallel",
         Text(),
         None,
-        "Ray cluster that holds the ranks: host:port, or auto for the one this host belongs to; default: "
+        "Ray cluster that holds the ranks: host:port, or auto for the one this host belongs to; "
+        "default: "
         "$RAY_ADDRESS, else one of our own on this host",
     ),
     Flag(
@@ -200,8 +208,10 @@ FLAGS: tuple[Flag, ...] = (
         "parallel",
         Choice(("ring", "compiled-graph", "actor")),
         "ring",
-        "what takes steps to Ray's actors. ring: shared memory, and streams to other nodes; compiled-graph: "
-        "Ray's own, which keeps a CPU of each actor busy even when there is nothing to do; actor: plain "
+        "what takes steps to Ray's actors. ring: shared memory, and streams to other nodes; "
+        "compiled-graph: "
+        "Ray's own, which keeps a CPU of each actor busy even when there is nothing to do; actor: "
+        "plain "
         "calls, the slowest",
     ),
     Flag(
@@ -209,21 +219,24 @@ FLAGS: tuple[Flag, ...] = (
         "parallel",
         Switch(),
         False,
-        "let a compiled graph overlap communication and computation; Ray does so for GPU tensors only",
+        "let a compiled graph overlap communication and computation; Ray does so for GPU tensors "
+        "only",
     ),
     Flag(
         "--placement",
         "parallel",
         Choice(("pack", "spread", "strict-pack", "strict-spread")),
         "pack",
-        "how Ray places stages on nodes: together or apart if it can, or only so (strict); the ranks of one "
+        "how Ray places stages on nodes: together or apart if it can, or only so (strict); the "
+        "ranks of one "
         "stage are always on one node",
     ),
     _nodes(
         "--nnodes",
         Integer(1, 1024),
         1,
-        "hosts that run this same command, each with a --node-rank of its own and whole stages: at most "
+        "hosts that run this same command, each with a --node-rank of its own and whole stages: at "
+        "most "
         "--pipeline-parallel-size",
     ),
     _nodes(
@@ -236,14 +249,16 @@ FLAGS: tuple[Flag, ...] = (
         "--master-addr",
         Text(),
         None,
-        f"node 0 as HOST[:PORT], port {MASTER_PORT} unless given. The others call it; node 0 listens at the "
+        f"node 0 as HOST[:PORT], port {MASTER_PORT} unless given. The others call it; node 0 "
+        "listens at the "
         "address, on all of its own when HOST is a name",
     ),
     _nodes(
         "--cluster-token-file",
         Text(),
         None,
-        "file with the secret that all nodes share, 16 characters or more; default: $PENSTOCK_CLUSTER_TOKEN",
+        "file with the secret that all nodes share, 16 characters or more; default: "
+        "$PENSTOCK_CLUSTER_TOKEN",
     ),
     _server(
         "--host",
@@ -270,14 +285,16 @@ FLAGS: tuple[Flag, ...] = (
         "--admin-api-key",
         Text(),
         None,
-        "key for /v1/kv, which clears, pins and reports the KV cache; default: nobody may. Better in the "
+        "key for /v1/kv, which clears, pins and reports the KV cache; default: nobody may. Better "
+        "in the "
         "environment than on the command line, which every user of the machine can read",
     ),
     _server(
         "--engine-process",
         Switch(),
         True,
-        "run the engine in its own process; --no-engine-process keeps it in this one, for comparison",
+        "run the engine in its own process; --no-engine-process keeps it in this one, for "
+        "comparison",
     ),
     _server(
         "--shutdown-timeout", Seconds(0, 3600), 30.0, "time that running requests get after SIGTERM"
@@ -286,7 +303,8 @@ FLAGS: tuple[Flag, ...] = (
         "--engine-stall-timeout",
         Seconds(1, 3600),
         30.0,
-        "time without progress after which /health says that the engine is stuck; its requests stay open",
+        "time without progress after which /health says that the engine is stuck; its requests "
+        "stay open",
     ),
 )
 

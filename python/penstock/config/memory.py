@@ -62,7 +62,8 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
     num_blocks = size // block_bytes
     if num_blocks < 1:
         raise PenstockError(
-            f"--kv-cache-memory-bytes: {size} bytes hold no block, one block of {needs.block_size} tokens "
+            f"--kv-cache-memory-bytes: {size} bytes hold no block, one block of {needs.block_size} "
+            "tokens "
             f"takes {block_bytes}"
         )
     held = num_blocks * needs.block_size
@@ -70,7 +71,8 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
         return KvPlan(num_blocks, block_bytes, length, "")
     if needs.asked_len:
         raise PenstockError(
-            f"--max-model-len {length} needs {per_sequence} bytes of KV cache, there are {size} (room for "
+            f"--max-model-len {length} needs {per_sequence} bytes of KV cache, there are {size} "
+            "(room for "
             f"{held} tokens): lower it or raise --kv-cache-memory-bytes"
         )
     notice = (

@@ -79,7 +79,8 @@ def cluster_key(token_file: str | None, environ: Mapping[str, str] = os.environ)
         token, place = environ.get(TOKEN, "").strip(), TOKEN
     if not token:
         raise PenstockError(
-            "several nodes need a secret that all of them share, so that nobody else joins: put one into a "
+            "several nodes need a secret that all of them share, so that nobody else joins: put "
+            "one into a "
             f"file for --cluster-token-file, or into {TOKEN} (openssl rand -hex 32)"
         )
     if len(token) < LEAST_TOKEN:

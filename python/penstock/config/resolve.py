@@ -119,14 +119,16 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
         raise InvalidValueError("--distributed-executor-backend", backend, f"mp for {ranks} ranks")
     if backend != "inline" and not values["engine_process"]:
         raise PenstockError(
-            f"--no-engine-process does not go with --distributed-executor-backend {backend}: an engine that "
+            f"--no-engine-process does not go with --distributed-executor-backend {backend}: an "
+            "engine that "
             "lost a rank is replaced, and this process cannot be. Leave one of them out"
         )
     if values["ray_overlap_comm"] and (
         backend != "ray" or values["ray_channel"] != "compiled-graph"
     ):
         raise PenstockError(
-            "--ray-overlap-comm needs --distributed-executor-backend ray and --ray-channel compiled-graph: "
+            "--ray-overlap-comm needs --distributed-executor-backend ray and --ray-channel "
+            "compiled-graph: "
             "the other channels have no communication of Ray's to overlap"
         )
     return ParallelConfig(

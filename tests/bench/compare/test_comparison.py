@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 from penstock.bench.compare.comparison import Comparison, Rules
-from penstock.bench.compare.contender import Contender, free_port
 from penstock.bench.compare.journal import Journal
-from penstock.bench.compare.lineup import Entry
 from penstock.bench.compare.recipe import Recipe, Values
+from penstock.bench.compare.server_under_test import ServerUnderTest, free_port
+from penstock.bench.compare.servers import Entry
 from penstock.bench.compare.summary import Workload, summarise
 from penstock.bench.compare.workloads import Planned
 from penstock.bench.target import Address
@@ -62,7 +62,7 @@ class Stage:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.contenders: list[Contender] = []
+        self.servers: list[ServerUnderTest] = []
         self.calls: list[tuple[str, str, int]] = []
         """Server, workload and seed of each load, warm-ups included."""
         self.states: list[dict[str, str]] = []
@@ -77,27 +77,27 @@ class Stage:
         )
         cpus = sorted(os.sched_getaffinity(0))
         values = Values(free_port(), cpus, "model", Path("peers"), ["penstock"], Path())
-        self.contenders.append(Contender(Entry(name, recipe), values, self.directory))
+        self.servers.append(ServerUnderTest(Entry(name, recipe), values, self.directory))
 
-    def pid(self, contender: Contender) -> int:
-        """The pid of the process that was started with the contender's port; 0 when there is none."""
+    def pid(self, server: ServerUnderTest) -> int:
+        """The pid of the process that was started with the server's port; 0 when there is none."""
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 words = entry.read_bytes().split(b"\0")
             except OSError:
                 continue
-            if contender.command and contender.command == [word.decode() for word in words[:-1]]:
+            if server.command and server.command == [word.decode() for word in words[:-1]]:
                 return int(entry.parent.name)
         return 0
 
     def measure(
         self, parsed: argparse.Namespace, url: str, seed: int, tags: Mapping[str, object]
     ) -> dict[str, Any]:
-        (server,) = (c.name for c in self.contenders if c.url == url)
+        (server,) = (c.name for c in self.servers if c.url == url)
         self.calls.append((server, parsed.name, seed))
         if tags:
             assert tags["server"] == server
-            self.states.append({c.name: state(self.pid(c)) for c in self.contenders})
+            self.states.append({c.name: state(self.pid(c)) for c in self.servers})
         Address(url).fetch("/v1/models")
         changed = {"partial": False, "completed": 5, **self.during(server, tags)}
         return {
@@ -117,9 +117,9 @@ class Stage:
     def run(self, rules: Rules = RULES) -> Path:
         """The directory of results."""
         results = self.directory / "results"
-        facts = {"title": "T", "order": [c.name for c in self.contenders]}
+        facts = {"title": "T", "order": [c.name for c in self.servers]}
         journal = Journal(results, facts, {str(FAKE.parent): "$FAKES"})
-        Comparison(self.contenders, WORKLOADS, rules, self.measure, journal, self.said.append).run()
+        Comparison(self.servers, WORKLOADS, rules, self.measure, journal, self.said.append).run()
         return results
 
 
@@ -128,7 +128,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     """Whatever a test does, nothing that it started runs afterwards."""
     made = Stage(tmp_path)
     yield made
-    assert not [made.pid(contender) for contender in made.contenders if made.pid(contender)]
+    assert not [made.pid(server) for server in made.servers if made.pid(server)]
 
 
 def turns(stage: Stage) -> list[tuple[str, str]]:
@@ -211,7 +211,7 @@ def test_a_server_that_dies_at_the_start_leaves_with_its_last_words(stage: Stage
 def test_a_command_that_is_not_there_is_a_trouble(stage: Stage) -> None:
     stage.add("a")
     stage.add("b")
-    stage.contenders[1].command = ["no-such-program"]
+    stage.servers[1].command = ["no-such-program"]
     (trouble,) = load_comparison(stage.run())["troubles"]
     assert "no-such-program" in trouble
 
@@ -220,7 +220,7 @@ def test_a_port_that_somebody_holds_is_not_measured(stage: Stage) -> None:
     stage.add("a")
     stage.add("b")
     with socket.socket() as other:
-        other.bind(("127.0.0.1", int(stage.contenders[1].url.rpartition(":")[2])))
+        other.bind(("127.0.0.1", int(stage.servers[1].url.rpartition(":")[2])))
         other.listen()
         (trouble,) = load_comparison(stage.run())["troubles"]
     assert "something listens at http://127.0.0.1" in trouble
@@ -235,7 +235,7 @@ def test_a_server_that_dies_in_a_run_leaves_and_its_run_does_not_count(
 
     def kill_b(server: str, tags: Mapping[str, object]) -> dict[str, Any]:
         if server == "b" and tags and (tags["workload"], tags["repeat"]) == ("W2", 1):
-            pid = stage.pid(stage.contenders[1])
+            pid = stage.pid(stage.servers[1])
             os.kill(pid, 9)
             while state(pid):
                 pass
@@ -309,7 +309,7 @@ def test_the_least_disturbed_of_some_attempts_counts(
         def read(self) -> dict[str, float]:
             return {"server_cpu_s": 1.0, "foreign_share": next(shares)}
 
-    monkeypatch.setattr(Contender, "meter", lambda self: Scripted())
+    monkeypatch.setattr(ServerUnderTest, "meter", lambda self: Scripted())
     stage.add("a")
     results = stage.run(replace(RULES, attempts=3, max_foreign=0.05))
     measured = [run["penstock"]["process"]["foreign_share"] for run in load_results(results)]
@@ -321,11 +321,11 @@ def test_the_least_disturbed_of_some_attempts_counts(
 
 def test_a_server_at_a_url_is_neither_stopped_nor_ended(stage: Stage, tmp_path: Path) -> None:
     stage.add("outside")
-    (outside,) = stage.contenders
+    (outside,) = stage.servers
     outside.start(60)
     try:
         values = Values(0, [0], "model", Path(), [], Path())
-        stage.contenders = [Contender(Entry("url", None, outside.url), values, tmp_path)]
+        stage.servers = [ServerUnderTest(Entry("url", None, outside.url), values, tmp_path)]
         results = stage.run()
         with urllib.request.urlopen(outside.url + "/v1/models") as answer:
             assert json.load(answer)["data"][0]["id"] == "outside"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from penstock.bench.compare.lineup import lineup
 from penstock.bench.compare.recipe import (
     BUILT_IN,
     Values,
@@ -13,6 +12,7 @@ from penstock.bench.compare.recipe import (
     find_recipe,
     load_recipe,
 )
+from penstock.bench.compare.servers import parse_servers
 from penstock.core import InvalidValueError, PenstockError
 
 FULL = """
@@ -104,7 +104,7 @@ def test_recipes_of_the_repository_and_of_the_package_can_be_filled(repository: 
 
 
 def test_a_server_is_a_name_a_file_or_a_url(directory: Path) -> None:
-    entries = lineup(
+    entries = parse_servers(
         [
             "penstock",
             "own",
@@ -150,4 +150,4 @@ def test_what_does_not_fit_is_named(
     servers: list[str], starts: list[str], arguments: list[str], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidValueError, match=said):
-        lineup(servers, starts, arguments, tmp_path)
+        parse_servers(servers, starts, arguments, tmp_path)

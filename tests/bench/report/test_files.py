@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from penstock.bench.report.files import read
+from penstock.bench.report.request_rows import LATENCIES, pooled
 from penstock.bench.report.runs import collect, spread, tail_percentile
-from penstock.bench.report.trips import LATENCIES, pooled
 from penstock.core import PenstockError
 
 from tests.bench.report import examples
@@ -67,9 +67,11 @@ def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
 
 def test_numbers_that_are_none_are_dropped(tmp_path: Path) -> None:
     odd = (
-        '{"completed": "x", "failed": null, "duration": 1, "median_ttft_ms": NaN, "mean_ttft_ms": Infinity, '
+        '{"completed": "x", "failed": null, "duration": 1, "median_ttft_ms": NaN, "mean_ttft_ms": '
+        "Infinity, "
         f'"output_throughput": 1{"0" * 400}, "request_throughput": true, "ttfts": [1, "x", null], '
-        '"itls": [1, [null, "a", 0.5], [1e999]], "penstock": {"failures": 3, "point": "a", "axis": {}, '
+        '"itls": [1, [null, "a", 0.5], [1e999]], "penstock": {"failures": 3, "point": "a", "axis": '
+        "{}, "
         '"usage": [], "detail": 7, "repeat": -1e400, "failure_examples": {}, "argv": 5}}'
     )
     (tmp_path / "odd.json").write_text(odd)
@@ -79,8 +81,8 @@ def test_numbers_that_are_none_are_dropped(tmp_path: Path) -> None:
         None
     ] * 3
     assert run.workload.point is None
-    assert run.trips is not None
-    assert len(run.trips) == 3
+    assert run.requests is not None
+    assert len(run.requests) == 3
 
 
 def test_files_that_were_appended_to_hold_several_results(tmp_path: Path) -> None:
@@ -98,9 +100,9 @@ def test_latencies_of_single_requests_give_the_statistics_of_the_file(
     else:
         examples.write(tmp_path, examples.load(SERVERS[4], SHAPES[0], 0), "one")
     (run,) = collect(read(tmp_path)).runs
-    assert run.trips is not None
+    assert run.requests is not None
     for latency in LATENCIES:
-        values = pooled(run.trips, latency)
+        values = pooled(run.requests, latency)
         for rank in (50, 99):
             expected = run.value(f"p{rank}_{latency.key}_ms")
             assert np.percentile(values, rank) == pytest.approx(expected, rel=1e-9)
@@ -109,9 +111,9 @@ def test_latencies_of_single_requests_give_the_statistics_of_the_file(
 def test_start_times_of_vllm_count_from_the_first(tmp_path: Path) -> None:
     examples.vllm(tmp_path)
     (run,) = collect(read(tmp_path)).runs
-    assert run.trips is not None
-    assert min(trip.sent for trip in run.trips) == 0
-    assert all(trip.sent - trip.due == pytest.approx(0.01) for trip in run.trips)
+    assert run.requests is not None
+    assert min(request.sent for request in run.requests) == 0
+    assert all(request.sent - request.due == pytest.approx(0.01) for request in run.requests)
     assert run.server == "vllm"
 
 
@@ -174,7 +176,7 @@ def test_requests_that_were_not_sent_have_no_times(tmp_path: Path) -> None:
     found["ttfts"][-1], found["itls"][-1] = 0.0, []
     examples.write(tmp_path, found, "one")
     (run,) = collect(read(tmp_path)).runs
-    assert run.trips is not None
-    last = run.trips[-1]
+    assert run.requests is not None
+    last = run.requests[-1]
     assert (last.failure, math.isnan(last.sent), math.isnan(last.first)) == ("unsent", True, True)
     assert math.isfinite(last.due)

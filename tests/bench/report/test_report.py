@@ -23,7 +23,10 @@ from penstock.core import InvalidValueError, PenstockError
 from tests.bench.report import drawn, examples
 from tests.bench.report.examples import SERVERS, SHAPES, Shape
 
-EVIL = "</title><script>alert(1)</script>\"'><img src=x onerror=alert(2)>`|*_[a](javascript:b)\x00\ud800"
+EVIL = (
+    "</title><script>alert(1)</script>\"'><img src=x "
+    "onerror=alert(2)>`|*_[a](javascript:b)\x00\ud800"
+)
 
 
 def document(directory: Path, baseline: str | None = None) -> Document:
@@ -162,8 +165,8 @@ def test_the_headline_names_the_winner_its_ratio_and_the_spread(comparison: Path
     assert f"({low:.2f}–{high:.2f} over 3 repeats)" in headline.text
     assert "of openvino" in headline.text
     assert (
-        f"{sum(values(comparison, 'failed', server='openvino', workload='chat-128-128'))} of openvino"
-        in (headline.text)
+        f"{sum(values(comparison, 'failed', server='openvino', workload='chat-128-128'))} of "
+        "openvino" in (headline.text)
     )
 
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 from penstock.bench.report import png
-from penstock.bench.report.ink import STYLES
 from penstock.bench.report.page import style_sheet
+from penstock.bench.report.svg_primitives import STYLES
 
 LIGHT, DARK = (
     dict(re.findall(r"--([\w-]+): (#\w{6})", block))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.bench.report import svg
 from penstock.bench.report.charts import Axis, Extent, Gantt, Lane, Plot, Point, Series
-from penstock.bench.report.ink import WIDE, line_path, simplified
+from penstock.bench.report.svg_primitives import WIDE, line_path, simplified
 
 from tests.bench.report import drawn
 

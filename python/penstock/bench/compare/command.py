@@ -14,19 +14,19 @@ from pathlib import Path
 
 from penstock.bench.body import ENDPOINTS
 from penstock.bench.compare.comparison import Comparison, Rules
-from penstock.bench.compare.contender import Contender, port_of
 from penstock.bench.compare.journal import Journal, machine
-from penstock.bench.compare.lineup import Entry, lineup
 from penstock.bench.compare.load import Loads
 from penstock.bench.compare.recipe import Values
+from penstock.bench.compare.server_under_test import ServerUnderTest, port_of
+from penstock.bench.compare.servers import Entry, parse_servers
 from penstock.bench.compare.summary import summarise
 from penstock.bench.compare.table import lines
 from penstock.bench.compare.workloads import plan, read_lines
 from penstock.bench.flags import headers, pair, positive, redacted
+from penstock.bench.measure import parse_workload
 from penstock.bench.progress import progress
 from penstock.bench.runs import INTERRUPTED
 from penstock.bench.target import Wanted
-from penstock.bench.workload import parse_workload
 from penstock.core import InvalidValueError, PenstockError
 
 RECIPES = Path("benchmarks/peers/recipes")
@@ -52,7 +52,8 @@ def _add_servers(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="NAME[=RECIPE.toml|=URL]",
-        help="who takes part, repeatable: a recipe by name (penstock and penstock-inprocess are built in), a "
+        help="who takes part, repeatable: a recipe by name (penstock and penstock-inprocess are "
+        "built in), a "
         "recipe's file, or http://HOST:PORT of a server that runs or that --start starts",
     )
     group.add_argument(
@@ -97,8 +98,10 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
         default=[],
         metavar='"NAME: COMMAND"',
         help="a load, repeatable: NAME: and what follows `penstock bench`, for example "
-        '"W1: serve --random-input-len 128 --num-prompts 10" or "azure: trace FILE --time-scale 0.4"; '
-        "loads that share a name and differ in rate, concurrency or time scale are points of one curve",
+        '"W1: serve --random-input-len 128 --num-prompts 10" or "azure: trace FILE --time-scale '
+        '0.4"; '
+        "loads that share a name and differ in rate, concurrency or time scale are points of one "
+        "curve",
     )
     group.add_argument("--workloads", type=Path, metavar="FILE", help="the same, one on each line")
     group.add_argument(
@@ -109,7 +112,8 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
         "--order",
         choices=("interleaved", "sequential"),
         default="interleaved",
-        help="interleaved: all are started, and run by turns while the others are stopped with SIGSTOP; "
+        help="interleaved: all are started, and run by turns while the others are stopped with "
+        "SIGSTOP; "
         "sequential: one at a time is started, measured and ended; default: %(default)s",
     )
     group.add_argument(
@@ -119,7 +123,8 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
         "--warm-up",
         action="append",
         metavar='"COMMAND"',
-        help="load after the start of each server that is not recorded, repeatable; default: two short ones",
+        help="load after the start of each server that is not recorded, repeatable; default: two "
+        "short ones",
     )
 
 
@@ -127,7 +132,8 @@ def _add_requests(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--tokenizer",
         metavar="MODEL",
-        help="makes the prompts of loads that name none, so that all servers get the same text; default: "
+        help="makes the prompts of loads that name none, so that all servers get the same text; "
+        "default: "
         "each server's own",
     )
     group.add_argument(
@@ -170,20 +176,23 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
         type=float,
         default=60.0,
         metavar="S",
-        help="wait at most so long before a run until others leave the machine alone; default: %(default)g",
+        help="wait at most so long before a run until others leave the machine alone; default: "
+        "%(default)g",
     )
     group.add_argument(
         "--max-foreign",
         type=float,
         default=0.05,
         metavar="SHARE",
-        help="of the machine's CPU time (0 to 1) that others may use during a run; default: %(default)g",
+        help="of the machine's CPU time (0 to 1) that others may use during a run; default: "
+        "%(default)g",
     )
     group.add_argument(
         "--attempts",
         type=_positive,
         default=3,
-        help="runs of a load, with other seeds, until others used less; the least disturbed one counts; "
+        help="runs of a load, with other seeds, until others used less; the least disturbed one "
+        "counts; "
         "default: %(default)s",
     )
 
@@ -235,7 +244,7 @@ def _as_interrupt(_number: int, _frame: object) -> None:
 
 def _prepare(parsed: argparse.Namespace) -> tuple[Comparison, Journal]:
     """Everything that can be wrong is found before the first server is started."""
-    entries = lineup(parsed.server, parsed.start, parsed.args, parsed.recipes)
+    entries = parse_servers(parsed.server, parsed.start, parsed.args, parsed.recipes)
     if not entries:
         raise InvalidValueError("--server", "", "at least one server")
     if parsed.baseline not in (None, *(entry.name for entry in entries)):
@@ -253,10 +262,10 @@ def _prepare(parsed: argparse.Namespace) -> tuple[Comparison, Journal]:
         max_foreign=parsed.max_foreign,
         attempts=parsed.attempts,
     )
-    contenders = _contenders(parsed, entries)
+    servers = _servers(parsed, entries)
     loads = _loads(parsed)
     journal = _journal(parsed, entries)
-    return Comparison(contenders, workloads, rules, loads, journal, _say), journal
+    return Comparison(servers, workloads, rules, loads, journal, _say), journal
 
 
 def _loads(parsed: argparse.Namespace) -> Loads:
@@ -264,7 +273,7 @@ def _loads(parsed: argparse.Namespace) -> Loads:
     return Loads(wanted, headers(parsed.header), parsed.tokenizer, progress(parsed.disable_tqdm))
 
 
-def _contenders(parsed: argparse.Namespace, entries: Sequence[Entry]) -> list[Contender]:
+def _servers(parsed: argparse.Namespace, entries: Sequence[Entry]) -> list[ServerUnderTest]:
     cpus = sorted(parsed.server_cpus or os.sched_getaffinity(0))
     logs = Path(tempfile.mkdtemp(prefix="penstock-compare-"))
     _say(f"logs of the servers in {logs}")
@@ -273,7 +282,7 @@ def _contenders(parsed: argparse.Namespace, entries: Sequence[Entry]) -> list[Co
         here = entry.recipe.here if entry.recipe else Path()
         peers = parsed.peers.expanduser()
         values = Values(port_of(entry), cpus, parsed.model, peers, parsed.penstock, here)
-        made.append(Contender(entry, values, logs))
+        made.append(ServerUnderTest(entry, values, logs))
     return made
 
 
@@ -306,7 +315,8 @@ def _print_summary(journal: Journal) -> None:
     for line in lines(summarise(journal.results, baseline, facts["order"]), facts):
         print(line)
     print(
-        f"\n{len(journal.results)} result files in {journal.directory}; `penstock bench report` draws them"
+        f"\n{len(journal.results)} result files in {journal.directory}; `penstock bench report` "
+        "draws them"
     )
 
 

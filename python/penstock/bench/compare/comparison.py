@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from penstock.bench.compare.contender import Contender
 from penstock.bench.compare.journal import Journal
 from penstock.bench.compare.processes import uninterrupted, wait_until_quiet
 from penstock.bench.compare.schedule import Turn, interleaved, seed_of, sequential
+from penstock.bench.compare.server_under_test import ServerUnderTest
 from penstock.bench.compare.summary import Result
 from penstock.bench.compare.table import run_line
 from penstock.bench.compare.workloads import Planned
@@ -45,14 +45,14 @@ class Comparison:
 
     def __init__(
         self,
-        contenders: Sequence[Contender],
+        servers: Sequence[ServerUnderTest],
         workloads: Sequence[Planned],
         rules: Rules,
         measure: Measure,
         journal: Journal,
         say: Say,
     ) -> None:
-        self._contenders = {contender.name: contender for contender in contenders}
+        self._servers = {server.name: server for server in servers}
         self._workloads = workloads
         self._rules = rules
         self._measure = measure
@@ -72,75 +72,75 @@ class Comparison:
                 self._sequential()
         finally:
             with uninterrupted():
-                for contender in self._contenders.values():
-                    contender.end()
+                for server in self._servers.values():
+                    server.end()
 
     def _interleaved(self) -> None:
-        names = list(self._contenders)
+        names = list(self._servers)
         for name in names:
-            if contender := self._start(name):
-                contender.stop()
+            if server := self._start(name):
+                server.stop()
         for turn in interleaved(names, self._workloads, self._rules.repeats):
-            if contender := self._contenders.get(turn.server):
-                contender.resume()
-                self._turn(contender, turn)
-                contender.stop()
+            if server := self._servers.get(turn.server):
+                server.resume()
+                self._turn(server, turn)
+                server.stop()
 
     def _sequential(self) -> None:
-        turns = sequential(list(self._contenders), self._workloads, self._rules.repeats)
+        turns = sequential(list(self._servers), self._workloads, self._rules.repeats)
         for name, own in groupby(turns, key=lambda turn: turn.server):
-            contender = self._start(name)
+            server = self._start(name)
             for turn in own:
-                if name in self._contenders and contender:
-                    self._turn(contender, turn)
-            if contender:
-                contender.end()
+                if name in self._servers and server:
+                    self._turn(server, turn)
+            if server:
+                server.end()
 
-    def _start(self, name: str) -> Contender | None:
+    def _start(self, name: str) -> ServerUnderTest | None:
         """Start and warm up a server; None when it failed and has left."""
-        contender = self._contenders[name]
+        server = self._servers[name]
         wait_until_quiet(self._rules.quiet_wait, self._rules.max_foreign)
         try:
-            contender.start(self._rules.patience)
+            server.start(self._rules.patience)
             for index, parsed in enumerate(self._rules.warm_up):
-                _check_interrupt(self._measure(parsed, contender.url, self._rules.seed + index, {}))
+                _check_interrupt(self._measure(parsed, server.url, self._rules.seed + index, {}))
         except (PenstockError, OSError) as error:
-            self._drop(contender, str(error))
+            self._drop(server, str(error))
             return None
-        self._say(f"{name}: ready after {contender.ready_s:.2f} s")
-        self._journal.server(name, contender.facts())
-        return contender
+        self._say(f"{name}: ready after {server.ready_s:.2f} s")
+        self._journal.server(name, server.facts())
+        return server
 
-    def _turn(self, contender: Contender, turn: Turn) -> None:
+    def _turn(self, server: ServerUnderTest, turn: Turn) -> None:
         try:
-            result = self._least_disturbed(contender, turn)
+            result = self._least_disturbed(server, turn)
         except (PenstockError, OSError) as error:
-            self._drop(contender, contender.ending() if not contender.alive() else str(error))
+            self._drop(server, server.ending() if not server.alive() else str(error))
             return
         own = result["penstock"]
         interrupted = bool(own["partial"])
-        dead = not contender.alive()
+        dead = not server.alive()
         # On disk and in the counts, but not in the statistics: half of it was measured on nothing.
         own["partial"] = interrupted or dead
-        self._journal.run(contender.name, turn.planned.workload, turn.repeat, result)
+        self._journal.run(server.name, turn.planned.workload, turn.repeat, result)
         self._say(run_line(result))
         if interrupted:
             raise KeyboardInterrupt
         if dead:
-            self._drop(contender, contender.ending())
+            self._drop(server, server.ending())
         elif not result["completed"]:
             example = next(iter(own.get("failure_examples") or ["no example"]))
             self._trouble(
-                f"{contender.name}, {turn.planned.workload.label}: no request completed: {example}"
+                f"{server.name}, {turn.planned.workload.label}: no request completed: {example}"
             )
 
-    def _least_disturbed(self, contender: Contender, turn: Turn) -> Result:
+    def _least_disturbed(self, server: ServerUnderTest, turn: Turn) -> Result:
         """Of at most `attempts` runs, the first that is quiet enough if there is one."""
         best: Result | None = None
         for attempt in range(self._rules.attempts):
             wait_until_quiet(self._rules.quiet_wait, self._rules.max_foreign)
-            result = self._once(contender, turn, attempt)
-            if result["penstock"]["partial"] or not contender.alive():
+            result = self._once(server, turn, attempt)
+            if result["penstock"]["partial"] or not server.alive():
                 return result
             if best is None or _foreign(result) < _foreign(best):
                 best = result
@@ -149,28 +149,28 @@ class Comparison:
         assert best is not None, "attempts are at least 1"
         return best
 
-    def _once(self, contender: Contender, turn: Turn, attempt: int) -> Result:
+    def _once(self, server: ServerUnderTest, turn: Turn, attempt: int) -> Result:
         workload = turn.planned.workload
         tags = {
-            "server": contender.name,
+            "server": server.name,
             "workload": workload.name,
             "repeat": turn.repeat,
             "axis": workload.axis,
             "point": workload.point,
         }
-        meter = contender.meter()
+        meter = server.meter()
         seed = seed_of(self._rules.seed, workload, turn.repeat, attempt)
-        result = self._measure(turn.planned.parsed, contender.url, seed, tags)
+        result = self._measure(turn.planned.parsed, server.url, seed, tags)
         result["penstock"]["command"] = "compare"
         if meter is not None:
-            result["penstock"]["process"] = {**meter.read(), "pss_mb": contender.pss_mb()}
+            result["penstock"]["process"] = {**meter.read(), "pss_mb": server.pss_mb()}
         return result
 
-    def _drop(self, contender: Contender, reason: str) -> None:
-        del self._contenders[contender.name]
+    def _drop(self, server: ServerUnderTest, reason: str) -> None:
+        del self._servers[server.name]
         with uninterrupted():
-            contender.end()
-        self._trouble(f"{contender.name} left the comparison: {reason}")
+            server.end()
+        self._trouble(f"{server.name} left the comparison: {reason}")
 
     def _trouble(self, line: str) -> None:
         self._say(line)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.bench.compare.summary import Result
+from penstock.bench.measure import measure
 from penstock.bench.progress import Progress
 from penstock.bench.target import Address, Target, Wanted, discover
-from penstock.bench.workload import measure
 
 
 @dataclass(slots=True)

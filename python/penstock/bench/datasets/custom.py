@@ -12,7 +12,11 @@ from penstock.bench.prompts import PromptMaker
 from penstock.bench.request import Message, Request
 from penstock.core import InvalidValueError
 
-EXPECTED = '{"prompt": text or list of messages, "output_tokens": number} ("messages" for "prompt" does too)'
+EXPECTED = (
+    '{"prompt": text or list of messages, "output_tokens": number} ("messages" for '
+    '"prompt" '
+    "does too)"
+)
 
 Row = tuple[int, str | list[Message], int]
 """Line, prompt, output tokens."""

@@ -104,5 +104,8 @@ def _check_least(options: RandomOptions, maker: PromptMaker, own: int) -> None:
     low = 1 if options.input_stddev else math.floor(own * (1 - options.range_ratio[0]))
     if options.prefix_len + low < 1:
         ratio = options.range_ratio[0]
-        expected = f"more: {maker.special} tokens are the tokenizer's own, range ratio {ratio} leaves none else"
+        expected = (
+            f"more: {maker.special} tokens are the tokenizer's own, range ratio {ratio} "
+            "leaves none else"
+        )
         raise InvalidValueError("--random-input-len", options.input_len, expected)

@@ -19,7 +19,10 @@ MOST_PROMPT = 1024
 MOST_TOTAL = 2048
 HUMAN = {"human", "user"}
 ANSWERS = {"gpt", "assistant", "chatgpt", "bing", "bard", "model"}
-EXPECTED = 'a list of {"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": text}, ...]}'
+EXPECTED = (
+    'a list of {"conversations": [{"from": "human", "value": text}, {"from": "gpt", '
+    '"value": text}, ...]}'
+)
 
 Pair = tuple[str, str]
 
@@ -62,7 +65,8 @@ def _counted(maker: PromptMaker, text: str) -> int:
     count = maker.count(text)
     if count is None:
         raise PenstockError(
-            f"ShareGPT prompts are chosen by their length, which {maker.name} cannot tell: name the model's "
+            f"ShareGPT prompts are chosen by their length, which {maker.name} cannot tell: name "
+            "the model's "
             "tokenizer with --tokenizer"
         )
     return count
@@ -103,7 +107,8 @@ def _turns(path: Path, number: int, entry: object) -> list[tuple[str, str]]:
         )
         if not isinstance(role, str) or not isinstance(text, str):
             raise PenstockError(
-                f"{path}, entry {number} of the list (from 0): a turn is {turn!r:.80}, expected {EXPECTED}"
+                f"{path}, entry {number} of the list (from 0): a turn is {turn!r:.80}, expected "
+                f"{EXPECTED}"
             )
         read.append((role, text))
     return read

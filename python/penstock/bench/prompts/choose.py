@@ -72,7 +72,8 @@ def _checked(server: Served, lexicon: Lexicon, as_ids: bool) -> PromptMaker:
     maker, measured = _measured(server, lexicon, as_ids)
     if measured is not None and not measured.constant:
         raise PenstockError(
-            f"{lexicon.name}: the server counts {measured.short} and {measured.long} tokens in prompts of "
+            f"{lexicon.name}: the server counts {measured.short} and {measured.long} tokens in "
+            "prompts of "
             f"{SHORT} and {LONG}: it has another tokenizer, name that one with --tokenizer"
         )
     return maker
@@ -110,7 +111,8 @@ def _from_range(server: Served, vocab_size: int) -> PromptMaker:
         return maker
     if not measured.constant:
         raise PenstockError(
-            f"the server counts {measured.short} and {measured.long} tokens in prompts of {SHORT} and {LONG} "
+            f"the server counts {measured.short} and {measured.long} tokens in prompts of {SHORT} "
+            f"and {LONG} "
             "ids: it does not take ids as they are, leave out --prompt-ids"
         )
     return replace(maker, special=measured.overhead)
@@ -119,11 +121,15 @@ def _from_range(server: Served, vocab_size: int) -> PromptMaker:
 def _no_words(server: Served, as_ids: bool) -> str:
     if as_ids:
         return (
-            f"no token ids for {server.model!r}: there is no tokenizer of that name here, and the server has"
-            " no /tokenize; name one with --tokenizer, or give the vocabulary's size with --vocab-size"
+            f"no token ids for {server.model!r}: there is no tokenizer of that name here, and the "
+            "server has"
+            " no /tokenize; name one with --tokenizer, or give the vocabulary's size with "
+            "--vocab-size"
         )
     return (
-        f"no prompts of an exact length for {server.model!r}: there is no tokenizer of that name here, the"
-        " server has no /tokenize and reports no usage; name its tokenizer with --tokenizer, or send token"
+        f"no prompts of an exact length for {server.model!r}: there is no tokenizer of that name "
+        "here, the"
+        " server has no /tokenize and reports no usage; name its tokenizer with --tokenizer, or "
+        "send token"
         " ids with --prompt-ids --vocab-size N"
     )

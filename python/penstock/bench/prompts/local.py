@@ -50,7 +50,8 @@ def lexicon(tokenizer: Tokenizer, name: str) -> Lexicon:
     Random(0).shuffle(mixed)
     if len(words) < MINIMUM or len(encode(" ".join(mixed))) != len(mixed):
         raise PenstockError(
-            f"{name}: text of an exact length cannot be made of it ({len(words)} words are one token each): "
+            f"{name}: text of an exact length cannot be made of it ({len(words)} words are one "
+            "token each): "
             "send token ids (--prompt-ids)"
         )
     special = len(tokenizer.encode("", True))

@@ -55,7 +55,8 @@ class Served:
         reply = self.fetch("POST", self.endpoint, self._one_token(prompt))
         if reply.status != 200:
             raise PenstockError(
-                f"{self.endpoint} answered {reply.status} to a request for one token of {self.model!r} "
+                f"{self.endpoint} answered {reply.status} to a request for one token of "
+                f"{self.model!r} "
                 f"with {_kind(prompt)}: {excerpt(reply.body)}"
             )
         usage = reply.body.get("usage") if isinstance(reply.body, Mapping) else None

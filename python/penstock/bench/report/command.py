@@ -19,15 +19,18 @@ from penstock.core import PenstockError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Write a page, pictures and Markdown about the result files (*.json) of a directory: those of "
-        "Penstock's benchmark and those of `vllm bench serve`. Pictures need the extra penstock[plot]."
+        "Write a page, pictures and Markdown about the result files (*.json) of a directory: those "
+        "of "
+        "Penstock's benchmark and those of `vllm bench serve`. Pictures need the extra "
+        "penstock[plot]."
     )
     parser.add_argument("directory", metavar="DIR", type=Path, help="where the result files are")
     parser.add_argument(
         "--output",
         metavar="STEM",
         type=Path,
-        help="path without a suffix: STEM.html, STEM.md and STEM-CHART.png are written (default: DIR/report)",
+        help="path without a suffix: STEM.html, STEM.md and STEM-CHART.png are written (default: "
+        "DIR/report)",
     )
     parser.add_argument("--title", help="heading of the page (default: that of the comparison)")
     parser.add_argument(

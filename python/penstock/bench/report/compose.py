@@ -10,10 +10,10 @@ from penstock.bench.report import curves, distributions, headlines, records, tab
 from penstock.bench.report.charts import Chart
 from penstock.bench.report.document import Block, Charts, Document, Note, Section
 from penstock.bench.report.files import mapping
-from penstock.bench.report.ink import clean
 from penstock.bench.report.naming import AXES, at, date_words
 from penstock.bench.report.numbers import count, listing
 from penstock.bench.report.runs import Collection
+from penstock.bench.report.svg_primitives import clean
 from penstock.core import InvalidValueError
 
 NO_DETAIL = "{} for want of single requests in {}: run again with `--save-detailed`."
@@ -111,7 +111,7 @@ def _charts(title: str, charts: Sequence[Chart], folded: bool = False) -> Charts
 def _single_requests(collection: Collection, workload: str) -> Iterator[Block | None]:
     """Distributions, TTFT over time and Gantt charts, as far as the files have single requests."""
     runs = collection.of(workload)
-    without = sorted({run.file for run in runs if run.trips is None})
+    without = sorted({run.file for run in runs if run.requests is None})
     if without:
         which = "these files" if len(without) == len(runs) else count(len(without), "file")
         yield Note(

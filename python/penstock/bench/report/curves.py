@@ -8,8 +8,8 @@ from penstock.bench.knee import find_knee
 from penstock.bench.report.charts import Axis, Extent, Plot, Point, Series
 from penstock.bench.report.naming import AXES, slug, time_unit
 from penstock.bench.report.numbers import human, listing, plain
+from penstock.bench.report.request_rows import LATENCIES, Latency
 from penstock.bench.report.runs import Collection, Spread, spread, tail_percentile
-from penstock.bench.report.trips import LATENCIES, Latency
 
 FULLY_LABELLED = 3
 """With more servers than this, only the ends of each curve and its knee carry a label."""
@@ -95,7 +95,8 @@ def _curve_words(series: Sequence[Series], axis: str, unit: str) -> str:
     for one in series:
         best = max(one.points, key=lambda point: point.y)
         peaks.append(
-            f"{one.name} peaks at {human(best.y)} tok/s with a median TTFT of {human(best.x)} {unit}"
+            f"{one.name} peaks at {human(best.y)} tok/s with a median TTFT of {human(best.x)} "
+            f"{unit}"
         )
     return f"One curve for each server, one point for each {AXES[axis].name}. {listing(peaks, 12)}."
 

@@ -8,8 +8,8 @@ from penstock.bench.report import quantiles
 from penstock.bench.report.charts import Axis, Extent, Plot, Point, Series
 from penstock.bench.report.naming import at, slug, time_unit
 from penstock.bench.report.numbers import human, listing
+from penstock.bench.report.request_rows import LATENCIES, Latency, RequestRow, pooled
 from penstock.bench.report.runs import Collection, Run
-from penstock.bench.report.trips import LATENCIES, Latency, Trip, pooled
 from penstock.bench.stats import percentile
 
 WIDE_FROM = 8.0
@@ -39,25 +39,29 @@ def by_load(collection: Collection, workload: str, points: Sequence[float]) -> l
 
 
 def _plots(groups: Sequence[Group], workload: str, place: str) -> list[Plot]:
-    trips = [
-        (name, style, [trip for run in runs for trip in run.trips or ()])
+    requests = [
+        (name, style, [request for run in runs for request in run.requests or ()])
         for name, style, runs in groups
     ]
-    plots = [_plot(trips, workload, place, latency) for latency in LATENCIES]
+    plots = [_plot(requests, workload, place, latency) for latency in LATENCIES]
     return [plot for plot in plots if plot is not None]
 
 
 def _plot(
-    groups: Sequence[tuple[str, int, Sequence[Trip]]], workload: str, place: str, latency: Latency
+    groups: Sequence[tuple[str, int, Sequence[RequestRow]]],
+    workload: str,
+    place: str,
+    latency: Latency,
 ) -> Plot | None:
-    samples = [(name, style, pooled(trips, latency)) for name, style, trips in groups]
+    samples = [(name, style, pooled(requests, latency)) for name, style, requests in groups]
     samples = [(name, style, values) for name, style, values in samples if values]
     if not samples:
         return None
     factor, unit = time_unit(max(percentile(values, 99) for _, _, values in samples))
     where = f"{workload}, {place}" if place else workload
     medians = [
-        f"{name} {human(percentile(values, 50) * factor)} and {human(percentile(values, 99) * factor)} {unit}"
+        f"{name} {human(percentile(values, 50) * factor)} and "
+        f"{human(percentile(values, 99) * factor)} {unit}"
         for name, _, values in samples
     ]
     whole = "Gaps" if latency.key == "itl" else "Requests"

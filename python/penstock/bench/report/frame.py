@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.bench.report.charts import Axis
-from penstock.bench.report.ink import (
+from penstock.bench.report.scale import Scale
+from penstock.bench.report.svg_primitives import (
     Box,
     Form,
     Place,
@@ -21,7 +22,6 @@ from penstock.bench.report.ink import (
     text_width,
     words,
 )
-from penstock.bench.report.scale import Scale
 
 _SAMPLE = 26.0
 _GAP = 16.0

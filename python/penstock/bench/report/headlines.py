@@ -76,7 +76,10 @@ def _rounds(collection: Collection, workload: str) -> tuple[str, str, str]:
     if not found:
         return "", "", "One round only: there is nothing to compare it with."
     ratio, server, first, later = min(found)
-    text = f"With {server}, repeating the same prompts takes mean TTFT from {human(first)} to {human(later)} ms."
+    text = (
+        f"With {server}, repeating the same prompts takes mean TTFT from {human(first)} to "
+        f"{human(later)} ms."
+    )
     if len(found) > 1:
         worst = max(found)
         text += f" The others: up to {times(worst[0])} ({worst[1]})."

@@ -19,7 +19,7 @@ from penstock.bench.report.document import (
     Section,
     Table,
 )
-from penstock.bench.report.ink import tag, words
+from penstock.bench.report.svg_primitives import tag, words
 
 # Nothing may be fetched, whatever a result file says.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -36,7 +36,8 @@ def page(document: Document) -> str:
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{words(_POLICY)}">'
-        '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'
+        '<meta name="color-scheme" content="light dark"><meta name="referrer" '
+        'content="no-referrer">'
         f"<title>{title}</title><style>{style_sheet()}</style>"
     )
     sections = "".join(_section(section, index) for index, section in enumerate(document.sections))
@@ -136,7 +137,10 @@ def _table(table: Table) -> str:
 def _group(title: str | None, columns: int) -> str:
     if title is None:
         return ""
-    return f'<tr class="group"><th scope="rowgroup">{words(title)}</th><td colspan="{columns - 1}"></td></tr>'
+    return (
+        f'<tr class="group"><th scope="rowgroup">{words(title)}</th><td '
+        f'colspan="{columns - 1}"></td></tr>'
+    )
 
 
 def _heading(column: Column) -> str:

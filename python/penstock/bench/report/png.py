@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.report.charts import Chart, Gantt, Plot, Series, lane_parts
-from penstock.bench.report.ink import STYLES, clean
 from penstock.bench.report.scale import Scale, fit
+from penstock.bench.report.svg_primitives import STYLES, clean
 from penstock.core import PenstockError
 
 Axes = Any

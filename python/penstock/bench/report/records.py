@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from penstock.bench.report.document import Block, Cell, Column, Listing, Mark, Note, Table
 from penstock.bench.report.files import mapping, number, sequence
-from penstock.bench.report.ink import clean
 from penstock.bench.report.naming import at, date_words
 from penstock.bench.report.numbers import NOTHING, count, human, listing, plain
 from penstock.bench.report.runs import Collection, Run
+from penstock.bench.report.svg_primitives import clean
 
 MOST_EXAMPLES = 8
 
@@ -88,9 +88,11 @@ def load_made(collection: Collection) -> Table:
         index for index in range(len(columns)) if any(row[index].text != NOTHING for row in rows)
     ]
     notes = (
-        "Sent late is sending minus due time; with a limit of concurrency it is the wait for a place.",
+        "Sent late is sending minus due time; with a limit of concurrency it is the wait for a "
+        "place.",
         "Shares of the CPU are the largest of the runs.",
-        "Prompt mismatch counts answers whose server saw another number of prompt tokens than was asked.",
+        "Prompt mismatch counts answers whose server saw another number of prompt tokens than was "
+        "asked.",
     )
     kept = tuple(tuple(row[index] for index in used) for row in rows)
     return Table(

@@ -10,9 +10,9 @@ from typing import Any
 
 from penstock.bench.compare.summary import Workload, server_of, value_of, workload_of
 from penstock.bench.report.files import Found, Result, Skipped, mapping, number, sequence
-from penstock.bench.report.ink import clean
 from penstock.bench.report.naming import at
-from penstock.bench.report.trips import Trip, unfold
+from penstock.bench.report.request_rows import RequestRow, unfold
+from penstock.bench.report.svg_primitives import clean
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Run:
     workload: Workload
     repeat: int
     partial: bool
-    trips: Sequence[Trip] | None
+    requests: Sequence[RequestRow] | None
     """Its requests; None without `--save-detailed`."""
 
     @property
@@ -147,7 +147,7 @@ def _run(name: str, result: Result) -> Run:
         workload=workload_of(result),
         repeat=int(own.get("repeat") or 0),
         partial=bool(own.get("partial")),
-        trips=unfold(result),
+        requests=unfold(result),
     )
 
 

@@ -12,7 +12,8 @@ from penstock.bench.report import frame as frames
 from penstock.bench.report import svg_gantt
 from penstock.bench.report.charts import Chart, Gantt, Plot, Point, Series
 from penstock.bench.report.frame import Frame
-from penstock.bench.report.ink import (
+from penstock.bench.report.scale import fit
+from penstock.bench.report.svg_primitives import (
     NARROW,
     WIDE,
     Box,
@@ -30,7 +31,6 @@ from penstock.bench.report.ink import (
     text_width,
     words,
 )
-from penstock.bench.report.scale import fit
 
 MANY = 40
 """A series without a line and with more points than this is drawn with small marks."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from penstock.bench.report import frame as frames
 from penstock.bench.report.charts import Axis, Gantt, Lane, Stretch, lane_parts
 from penstock.bench.report.frame import Entry, Frame
-from penstock.bench.report.ink import Form, document, line_path, short, tag
 from penstock.bench.report.scale import Scale, fit
+from penstock.bench.report.svg_primitives import Form, document, line_path, short, tag
 
 # The parts of a request with the class and the share of the row of each: thickness tells them
 # apart, not colour alone.

@@ -11,8 +11,8 @@ from penstock.bench.compare.summary import Statistic, Summary, Workload
 from penstock.bench.report.document import Cell, Column, Mark, Table
 from penstock.bench.report.naming import AXES, at
 from penstock.bench.report.numbers import NOTHING, human, human_range, plain, times
+from penstock.bench.report.request_rows import LATENCIES, Latency, pooled
 from penstock.bench.report.runs import Collection, Run, tail_percentile
-from penstock.bench.report.trips import LATENCIES, Latency, pooled
 from penstock.bench.stats import percentile
 
 SAME = 0.02
@@ -177,7 +177,7 @@ def percentiles(collection: Collection, workload: str) -> Table | None:
 
 def _percentile_cell(runs: Sequence[Run], latency: Latency) -> Cell | None:
     complete = [run for run in runs if not run.partial] or runs
-    ordered = {id(run): pooled(run.trips or (), latency) for run in complete}
+    ordered = {id(run): pooled(run.requests or (), latency) for run in complete}
     found = []
     for percent in _PERCENTS:
         values = [_percentile(run, latency, percent, ordered[id(run)]) for run in complete]

@@ -94,7 +94,10 @@ def _detected(path: Path) -> str:
         return "azure"
     if "Request tokens" in columns:
         return "burstgpt"
-    expected = "a header with ContextTokens (Azure) or Request tokens (BurstGPT), or JSON lines (Mooncake, Bailian)"
+    expected = (
+        "a header with ContextTokens (Azure) or Request tokens (BurstGPT), or JSON lines "
+        "(Mooncake, Bailian)"
+    )
     raise malformed(path, 1, head.strip(), expected)
 
 

@@ -89,7 +89,8 @@ def replay(trace: Trace, options: ReplayOptions, maker: PromptMaker, seed: int) 
     plan, shortened = _planned(trace, window, options, maker)
     if not plan.due:
         raise PenstockError(
-            f"{trace.path}: none of {len(window)} requests fits (--max-input-len {options.max_input_len}, "
+            f"{trace.path}: none of {len(window)} requests fits (--max-input-len "
+            f"{options.max_input_len}, "
             f"--max-model-len {options.max_model_len}): lower --length-scale or --max-output-len"
         )
     notes = {
@@ -133,7 +134,8 @@ def _window(trace: Trace, options: ReplayOptions) -> range:
         after = min(after, first + options.num_prompts)
     if first >= after:
         raise PenstockError(
-            f"{trace.path}: no request from second {options.start:g} to {end:g}; the trace spans seconds 0 to"
+            f"{trace.path}: no request from second {options.start:g} to {end:g}; the trace spans "
+            "seconds 0 to"
             f" {trace.span:.1f} (--start and --duration are in its own time)"
         )
     return range(first, after)

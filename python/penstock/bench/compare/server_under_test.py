@@ -13,9 +13,9 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from penstock.bench.compare.lineup import Entry
 from penstock.bench.compare.processes import Meter, ProcessTree, uninterrupted
 from penstock.bench.compare.recipe import Recipe, Values, check_requirements
+from penstock.bench.compare.servers import Entry
 from penstock.core import PenstockError
 
 HOST = "127.0.0.1"
@@ -26,7 +26,7 @@ VERSION_TIMEOUT = 60.0
 LOG_TAIL_LINES = 5
 
 
-class Contender:
+class ServerUnderTest:
     """A server that was started from a recipe, or one at a URL that is only asked."""
 
     def __init__(self, entry: Entry, values: Values, logs: Path) -> None:

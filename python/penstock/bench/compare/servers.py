@@ -23,7 +23,7 @@ class Entry:
     url: str | None = None
 
 
-def lineup(
+def parse_servers(
     servers: Sequence[str], starts: Sequence[str], arguments: Sequence[str], directory: Path
 ) -> list[Entry]:
     """Each of `servers` is NAME (a recipe of `directory` or a built-in one), NAME=FILE.toml or

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from penstock.bench import block, flags, result
+from penstock.bench.measure import measure
 from penstock.bench.progress import progress
-from penstock.bench.workload import measure
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""

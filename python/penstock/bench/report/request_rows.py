@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.bench.report.files import mapping, number, sequence
-from penstock.bench.report.ink import clean
+from penstock.bench.report.svg_primitives import clean
 
 NAN = math.nan
 
 
 @dataclass(frozen=True, slots=True)
-class Trip:
+class RequestRow:
     """One request. Seconds after the start of the load; NaN: it did not happen or is not known."""
 
     due: float
@@ -53,24 +53,30 @@ class Latency:
     key: str
     name: str
     long: str
-    values: Callable[[Trip], Iterable[float]]
+    values: Callable[[RequestRow], Iterable[float]]
 
 
 LATENCIES = (
-    Latency("ttft", "TTFT", "Time to first token", lambda trip: (trip.ttft,)),
-    Latency("tpot", "TPOT", "Time per output token after the first", lambda trip: (trip.tpot,)),
-    Latency("itl", "ITL", "Inter-token latency, gaps pooled over requests", lambda trip: trip.gaps),
-    Latency("e2el", "E2EL", "End-to-end latency", lambda trip: (trip.e2el,)),
+    Latency("ttft", "TTFT", "Time to first token", lambda request: (request.ttft,)),
+    Latency(
+        "tpot", "TPOT", "Time per output token after the first", lambda request: (request.tpot,)
+    ),
+    Latency(
+        "itl", "ITL", "Inter-token latency, gaps pooled over requests", lambda request: request.gaps
+    ),
+    Latency("e2el", "E2EL", "End-to-end latency", lambda request: (request.e2el,)),
 )
 
 
-def pooled(trips: Iterable[Trip], latency: Latency) -> list[float]:
+def pooled(requests: Iterable[RequestRow], latency: Latency) -> list[float]:
     """A latency of all successful requests, ascending, milliseconds."""
-    values = (value for trip in trips if not trip.failure for value in latency.values(trip))
+    values = (
+        value for request in requests if not request.failure for value in latency.values(request)
+    )
     return sorted(value * 1000 for value in values if math.isfinite(value) and value >= 0)
 
 
-def unfold(result: Mapping[str, Any]) -> list[Trip] | None:
+def unfold(result: Mapping[str, Any]) -> list[RequestRow] | None:
     """The requests of a result; None when it has no arrays, or arrays of different lengths."""
     ttfts, gaps = result.get("ttfts"), result.get("itls")
     if (
@@ -96,12 +102,12 @@ def unfold(result: Mapping[str, Any]) -> list[Trip] | None:
 
 def _trip(
     due: float, sent: float, ttft: float, gaps: object, ended: float, tokens: float, failure: str
-) -> Trip:
+) -> RequestRow:
     between = tuple(_seconds(gap) for gap in sequence(gaps))
     began = ttft > 0 or bool(between)
     first = sent + ttft if began else NAN
     last = first + math.fsum(between)
-    return Trip(
+    return RequestRow(
         due=due if math.isfinite(due) else sent,
         sent=sent,
         first=first,

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.bench import client, workload
+from penstock.bench import client, prompts
+from penstock.bench.measure import measure, parse_workload
 from penstock.bench.progress import Silent
 from penstock.bench.target import Address, Target
-from penstock.bench.workload import measure, parse_workload
 from penstock.core import InvalidValueError, PenstockError
 
 from tests.fakes.load import Answer, PlayedRun, Serve, exact
@@ -38,7 +38,7 @@ class Words:
 
 @pytest.fixture(autouse=True)
 def words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workload.prompts, "make", lambda *_: Words())
+    monkeypatch.setattr(prompts, "make", lambda *_: Words())
 
 
 class Played:
@@ -119,7 +119,10 @@ def test_arrivals_end_when_the_rate_says(played: Played) -> None:
 
 
 def test_a_ramp(played: Played) -> None:
-    line = f"{RANDOM} --ramp-up-strategy linear --ramp-up-start-rps 1 --ramp-up-end-rps 10 --burstiness inf"
+    line = (
+        f"{RANDOM} --ramp-up-strategy linear --ramp-up-start-rps 1 --ramp-up-end-rps 10 "
+        "--burstiness inf"
+    )
     found = measured(line)
     rates = [event["rps"] for event in found["rps_change_events"]]
     assert rates == list(range(1, 11))

@@ -130,7 +130,8 @@ def marker(style: int, x: float, y: float, radius: float) -> str:
     shapes = (
         (
             (-r, 0),
-            f"a{short(r)} {short(r)} 0 1 0 {short(2 * r)} 0a{short(r)} {short(r)} 0 1 0 {short(-2 * r)} 0z",
+            f"a{short(r)} {short(r)} 0 1 0 {short(2 * r)} 0a{short(r)} {short(r)} 0 1 0 "
+            f"{short(-2 * r)} 0z",
         ),
         ((-0.85 * r, -0.85 * r), f"h{short(1.7 * r)}v{short(1.7 * r)}h{short(-1.7 * r)}z"),
         ((-r, 0.8 * r), f"l{short(r)} {short(-1.8 * r)}l{short(r)} {short(1.8 * r)}z"),
