@@ -18,7 +18,8 @@ RUST: dict[str, set[str]] = {
     "kvstore": {"memory"},
     "decoder": {"comm", "formats", "kernels"},
     "engine-client": {"wire"},
-    "server": {"engine-client", "openai", "text", "wire"},
+    "http": set(),
+    "server": {"engine-client", "http", "openai", "text", "wire"},
     "loadgen": {"openai"},
     "sim": {"openai", "prefix", "text", "wire"},
     # bindings of all of them

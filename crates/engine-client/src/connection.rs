@@ -5,7 +5,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
-use crate::loss::Loss;
+use crate::failure::EngineFailure;
 use crate::requests::Outbox;
 
 /// One engine's connection. Writing has a task of its own, so that an engine that does not read
@@ -39,15 +39,15 @@ impl Connection {
     }
 
     /// Waits for a whole frame. Cancel safe.
-    pub(crate) async fn next_frame(&mut self) -> Result<EngineFrame, Loss> {
+    pub(crate) async fn next_frame(&mut self) -> Result<EngineFrame, EngineFailure> {
         loop {
             if let Some(frame) = self.frames.next_frame()? {
                 return Ok(frame);
             }
             match self.stream.read_buf(self.frames.spare()).await {
-                Ok(0) => return Err(Loss::Closed),
+                Ok(0) => return Err(EngineFailure::Closed),
                 Ok(_) => {}
-                Err(error) => return Err(Loss::Broken(error)),
+                Err(error) => return Err(EngineFailure::Broken(error)),
             }
         }
     }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::socket::EngineSocket;
 use crate::supervisor::{Shared, Stop, Supervisor};
 use crate::{
-    CommandError, EngineConfig, EngineState, FleetError, Observer, RequestStream, SubmitError,
+    CommandError, EngineConfig, EngineError, EngineState, Observer, RequestStream, SubmitError,
 };
 
 /// A handle on one engine. Clones are the same engine; when the last is dropped, the engine is
@@ -34,7 +34,7 @@ impl Engine {
     /// # Errors
     /// When the socket cannot be made or `argv` is empty. An engine that does not start shows in
     /// [`Engine::state`].
-    pub fn start(config: EngineConfig) -> Result<Self, FleetError> {
+    pub fn start(config: EngineConfig) -> Result<Self, EngineError> {
         Self::start_observed(config, Arc::new(()))
     }
 
@@ -45,9 +45,9 @@ impl Engine {
     pub fn start_observed(
         config: EngineConfig,
         observer: Arc<dyn Observer>,
-    ) -> Result<Self, FleetError> {
+    ) -> Result<Self, EngineError> {
         if config.argv.as_ref().is_some_and(Vec::is_empty) {
-            return Err(FleetError::EmptyArgv);
+            return Err(EngineError::EmptyArgv);
         }
         let socket = EngineSocket::bind(&config.socket)?;
         let shared = Arc::new(Shared::new(observer));
@@ -85,7 +85,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the engine failed for good or was stopped.
-    pub async fn wait_ready(&self) -> Result<Arc<Ready>, FleetError> {
+    pub async fn wait_ready(&self) -> Result<Arc<Ready>, EngineError> {
         let mut states = self.watch();
         let settled = states
             .wait_for(|state| {
@@ -99,7 +99,7 @@ impl Engine {
         settled
             .ready()
             .cloned()
-            .ok_or_else(|| FleetError::NotReady {
+            .ok_or_else(|| EngineError::NotReady {
                 reason: settled.to_string(),
             })
     }

@@ -5,7 +5,7 @@ use penstock_wire::FrameError;
 
 /// Why there is no engine.
 #[derive(Debug, thiserror::Error)]
-pub enum FleetError {
+pub enum EngineError {
     #[error("the engine's argv is empty: its first item is the program to start")]
     EmptyArgv,
     #[error("cannot make the directory of the engine socket {path}: {source}")]

@@ -9,7 +9,7 @@ mod config;
 mod connection;
 mod engine;
 mod error;
-mod loss;
+mod failure;
 mod observer;
 mod process;
 mod requests;
@@ -22,7 +22,7 @@ pub mod testing;
 
 pub use config::{EngineConfig, RestartBackoff, SocketPlace};
 pub use engine::Engine;
-pub use error::{CommandError, FleetError, SubmitError};
+pub use error::{CommandError, EngineError, SubmitError};
 pub use observer::Observer;
 pub use requests::{Event, RequestStream};
 pub use state::EngineState;

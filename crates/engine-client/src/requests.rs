@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 
 use penstock_wire::{
     Add, Cancel, Finish, FrameError, FrontFrame, KvCommand, KvOrder, KvReply, Output, TokenRequest,
@@ -45,12 +46,17 @@ impl RequestStream {
 
     /// The next event; `None` after the terminal one. Cancel safe.
     pub async fn next(&mut self) -> Option<Event> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// [`Self::next`] as a poll.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         if self.ended {
-            return None;
+            return Poll::Ready(None);
         }
-        let event = self.events.recv().await;
+        let event = ready!(self.events.poll_recv(cx));
         self.ended = event.as_ref().is_none_or(Event::is_terminal);
-        event
+        Poll::Ready(event)
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
 use crate::socket_dir::SocketDir;
-use crate::{FleetError, SocketPlace};
+use crate::{EngineError, SocketPlace};
 
 pub(crate) const SOCKET_NAME: &str = "engine.sock";
 
@@ -24,7 +24,7 @@ pub(crate) struct EngineSocket {
 
 impl EngineSocket {
     /// A socket that nobody listens on any more is replaced.
-    pub(crate) fn bind(place: &SocketPlace) -> Result<Self, FleetError> {
+    pub(crate) fn bind(place: &SocketPlace) -> Result<Self, EngineError> {
         let dir = SocketDir::open(place)?;
         let path = dir.path().join(SOCKET_NAME);
         Ok(Self {
@@ -66,28 +66,28 @@ fn is_ours(uid: u32) -> bool {
     uid == unsafe { libc::geteuid() }
 }
 
-fn listen(path: &Path) -> Result<UnixListener, FleetError> {
+fn listen(path: &Path) -> Result<UnixListener, EngineError> {
     remove_stale(path)?;
     let bound = UnixListener::bind(path).and_then(|listener| {
         fs::set_permissions(path, Permissions::from_mode(0o600))?;
         Ok(listener)
     });
-    bound.map_err(|source| FleetError::Listen {
+    bound.map_err(|source| EngineError::Listen {
         path: path.to_owned(),
         source,
     })
 }
 
-fn remove_stale(path: &Path) -> Result<(), FleetError> {
+fn remove_stale(path: &Path) -> Result<(), EngineError> {
     let Ok(metadata) = fs::symlink_metadata(path) else {
         return Ok(());
     };
     let path = path.to_owned();
     if !metadata.file_type().is_socket() {
-        return Err(FleetError::NotASocket { path });
+        return Err(EngineError::NotASocket { path });
     }
     if StdUnixStream::connect(&path).is_ok() {
-        return Err(FleetError::InUse { path });
+        return Err(EngineError::InUse { path });
     }
-    fs::remove_file(&path).map_err(|source| FleetError::Listen { path, source })
+    fs::remove_file(&path).map_err(|source| EngineError::Listen { path, source })
 }

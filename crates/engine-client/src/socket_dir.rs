@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::socket::SOCKET_NAME;
-use crate::{FleetError, SocketPlace};
+use crate::{EngineError, SocketPlace};
 
 /// The directory of an engine's socket, removed on drop when it was made here and is empty.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct SocketDir {
 }
 
 impl SocketDir {
-    pub(crate) fn open(place: &SocketPlace) -> Result<Self, FleetError> {
+    pub(crate) fn open(place: &SocketPlace) -> Result<Self, EngineError> {
         let (path, made) = match place {
             SocketPlace::Directory(path) => (path.clone(), make(path)?),
             SocketPlace::PrivateIn(parent) => {
@@ -48,18 +48,18 @@ impl Drop for SocketDir {
 }
 
 /// False when it exists already.
-fn make(dir: &Path) -> Result<bool, FleetError> {
+fn make(dir: &Path) -> Result<bool, EngineError> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(source) => Err(FleetError::SocketDir {
+        Err(source) => Err(EngineError::SocketDir {
             path: dir.to_owned(),
             source,
         }),
     }
 }
 
-fn make_private(parent: &Path) -> Result<PathBuf, FleetError> {
+fn make_private(parent: &Path) -> Result<PathBuf, EngineError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::backoff::Backoff;
 use crate::connection::Connection;
-use crate::loss::Loss;
+use crate::failure::EngineFailure;
 use crate::process::EngineProcess;
 use crate::requests::Requests;
 use crate::socket::EngineSocket;
@@ -105,8 +105,8 @@ pub(crate) struct Supervisor {
 /// How the life of one engine process ended.
 enum End {
     Stopped(Stop),
-    Lost {
-        loss: Loss,
+    Failed {
+        failure: EngineFailure,
         ready_for: Option<Duration>,
     },
 }
@@ -129,19 +129,19 @@ impl Supervisor {
         let mut was_ready = false;
         loop {
             let mut process = EngineProcess::external();
-            let (loss, ready_for) = match self.run_engine(&mut process, stops).await {
+            let (failure, ready_for) = match self.run_engine(&mut process, stops).await {
                 End::Stopped(stop) => {
                     process.end(stop.deadline).await;
                     return stop;
                 }
-                End::Lost { loss, ready_for } => (loss, ready_for),
+                End::Failed { failure, ready_for } => (failure, ready_for),
             };
             was_ready |= ready_for.is_some();
-            if !was_ready && self.config.argv.is_some() && loss.is_final_before_ready() {
+            if !was_ready && self.config.argv.is_some() && failure.is_final_before_ready() {
                 self.lose(
-                    &loss,
+                    &failure,
                     EngineState::Failed {
-                        reason: loss.to_string(),
+                        reason: failure.to_string(),
                     },
                 );
                 process.kill().await;
@@ -149,9 +149,9 @@ impl Supervisor {
             }
             let retry_in = backoff.after(ready_for.unwrap_or_default());
             self.lose(
-                &loss,
+                &failure,
                 EngineState::Down {
-                    reason: loss.to_string(),
+                    reason: failure.to_string(),
                     retry_in,
                 },
             );
@@ -167,9 +167,9 @@ impl Supervisor {
     }
 
     /// The state comes first: whoever submits after its request failed must be told why.
-    fn lose(&self, loss: &Loss, state: EngineState) {
+    fn lose(&self, failure: &EngineFailure, state: EngineState) {
         self.shared.state.send_replace(state);
-        self.shared.requests.fail_all(&loss.to_string());
+        self.shared.requests.fail_all(&failure.to_string());
     }
 
     /// One engine from its start to its end. `process` is left as it is: a lost engine may still
@@ -181,9 +181,9 @@ impl Supervisor {
     ) -> End {
         self.shared.state.send_replace(EngineState::Starting);
         // Not given up half-way: who asks for a stop waits until the process is gone.
-        if let Err(loss) = self.launch(process).await {
-            return End::Lost {
-                loss,
+        if let Err(failure) = self.launch(process).await {
+            return End::Failed {
+                failure,
                 ready_for: None,
             };
         }
@@ -191,14 +191,14 @@ impl Supervisor {
             stop = next_stop(stops) => return End::Stopped(Stop { deadline: Instant::now(), ..stop }),
             greeted = self.wait_ready(process) => match greeted {
                 Ok(connection) => connection,
-                Err(loss) => return End::Lost { loss, ready_for: None },
+                Err(failure) => return End::Failed { failure, ready_for: None },
             },
         };
         let ready_at = Instant::now();
         let stop = tokio::select! {
             stop = next_stop(stops) => stop,
-            Err(loss) = or_exit(process, self.serve(&mut connection)) => {
-                return End::Lost { loss, ready_for: Some(ready_at.elapsed()) };
+            Err(failure) = or_exit(process, self.serve(&mut connection)) => {
+                return End::Failed { failure, ready_for: Some(ready_at.elapsed()) };
             }
         };
         send_shutdown(&connection);
@@ -207,10 +207,10 @@ impl Supervisor {
         End::Stopped(stop)
     }
 
-    async fn launch(&self, process: &mut EngineProcess) -> Result<(), Loss> {
+    async fn launch(&self, process: &mut EngineProcess) -> Result<(), EngineFailure> {
         if let Some(argv) = &self.config.argv {
             let started = EngineProcess::start(argv, self.socket.path()).await;
-            *process = started.map_err(|source| Loss::Spawn {
+            *process = started.map_err(|source| EngineFailure::Spawn {
                 program: argv[0].clone(),
                 source,
             })?;
@@ -220,7 +220,7 @@ impl Supervisor {
 
     /// Waits until an engine has connected and is ready. When somebody else starts it, it may
     /// connect at any time.
-    async fn wait_ready(&self, process: &mut EngineProcess) -> Result<Connection, Loss> {
+    async fn wait_ready(&self, process: &mut EngineProcess) -> Result<Connection, EngineFailure> {
         let limit = self.config.start_timeout;
         let in_time = if self.config.argv.is_some() {
             let handshake = async { self.shake_hands(self.accept().await?).await };
@@ -228,22 +228,22 @@ impl Supervisor {
         } else {
             timeout(limit, self.shake_hands(self.accept().await?)).await
         };
-        in_time.unwrap_or(Err(Loss::StartTimeout(limit)))
+        in_time.unwrap_or(Err(EngineFailure::StartTimeout(limit)))
     }
 
-    async fn accept(&self) -> Result<Connection, Loss> {
+    async fn accept(&self) -> Result<Connection, EngineFailure> {
         self.socket
             .accept()
             .await
             .map(Connection::new)
-            .map_err(Loss::Accept)
+            .map_err(EngineFailure::Accept)
     }
 
-    async fn shake_hands(&self, mut connection: Connection) -> Result<Connection, Loss> {
+    async fn shake_hands(&self, mut connection: Connection) -> Result<Connection, EngineFailure> {
         match connection.next_frame().await? {
             EngineFrame::Hello(_) => {}
             other => {
-                return Err(Loss::OutOfOrder {
+                return Err(EngineFailure::OutOfOrder {
                     got: other.name(),
                     when: "before HELLO",
                 });
@@ -252,13 +252,13 @@ impl Supervisor {
         loop {
             match connection.next_frame().await? {
                 EngineFrame::Stage(stage) => self.shared.observer.stage(&stage),
-                EngineFrame::Fatal(fatal) => return Err(Loss::Fatal(fatal.message)),
+                EngineFrame::Fatal(fatal) => return Err(EngineFailure::Fatal(fatal.message)),
                 EngineFrame::Ready(ready) => {
                     self.shared.set_ready(ready, &connection);
                     return Ok(connection);
                 }
                 other => {
-                    return Err(Loss::OutOfOrder {
+                    return Err(EngineFailure::OutOfOrder {
                         got: other.name(),
                         when: "before READY",
                     });
@@ -267,7 +267,7 @@ impl Supervisor {
         }
     }
 
-    async fn serve(&self, connection: &mut Connection) -> Result<Infallible, Loss> {
+    async fn serve(&self, connection: &mut Connection) -> Result<Infallible, EngineFailure> {
         loop {
             match connection.next_frame().await? {
                 EngineFrame::Step(step) => self.shared.take_step(step),
@@ -275,9 +275,9 @@ impl Supervisor {
                     *self.shared.lock_tiers() = Some(Arc::new(report));
                 }
                 EngineFrame::KvReply(reply) => self.shared.requests.answer(reply),
-                EngineFrame::Fatal(fatal) => return Err(Loss::Fatal(fatal.message)),
+                EngineFrame::Fatal(fatal) => return Err(EngineFailure::Fatal(fatal.message)),
                 other => {
-                    return Err(Loss::OutOfOrder {
+                    return Err(EngineFailure::OutOfOrder {
                         got: other.name(),
                         when: "after READY",
                     });
@@ -291,20 +291,20 @@ impl Supervisor {
 /// two names for the cause when both end: a FATAL that was sent, else the exit status.
 async fn or_exit<T>(
     process: &mut EngineProcess,
-    work: impl Future<Output = Result<T, Loss>>,
-) -> Result<T, Loss> {
+    work: impl Future<Output = Result<T, EngineFailure>>,
+) -> Result<T, EngineFailure> {
     tokio::pin!(work);
     tokio::select! {
         biased;
         done = &mut work => match done {
-            Err(end @ (Loss::Closed | Loss::Broken(_))) => {
-                Err(timeout(LAST_WORDS, process.exited()).await.map_or(end, Loss::Exited))
+            Err(end @ (EngineFailure::Closed | EngineFailure::Broken(_))) => {
+                Err(timeout(LAST_WORDS, process.exited()).await.map_or(end, EngineFailure::Exited))
             }
             other => other,
         },
         status = process.exited() => match timeout(LAST_WORDS, work).await {
-            Ok(Err(fatal @ Loss::Fatal(_))) => Err(fatal),
-            _ => Err(Loss::Exited(status)),
+            Ok(Err(fatal @ EngineFailure::Fatal(_))) => Err(fatal),
+            _ => Err(EngineFailure::Exited(status)),
         },
     }
 }

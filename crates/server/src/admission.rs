@@ -1,39 +1,59 @@
-//! How many requests may be inside at once.
+//! Admission: a bound on the requests inside the server, those being tokenized included.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts the engine requests inside the front door, those being tokenized included.
+use penstock_wire::TierKinds;
+
+/// What a ready engine allows, within the server's own limits.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Limits {
+    /// In tokens.
+    pub(crate) max_model_len: u32,
+    pub(crate) vocab_size: u32,
+    /// Engine requests that may be inside at once.
+    pub(crate) capacity: usize,
+    pub(crate) kv_tiers: TierKinds,
+}
+
+/// Counts the engine requests inside.
 #[derive(Default, Clone)]
-pub(crate) struct Seats {
+pub(crate) struct AdmissionLimiter {
     taken: Arc<AtomicUsize>,
 }
 
-/// Some seats, given back when dropped.
-pub(crate) struct Seat {
+/// Leave for some engine requests to be inside, given back when dropped.
+pub(crate) struct AdmissionPermit {
     taken: Arc<AtomicUsize>,
     count: usize,
+    /// The limits at the time of admission.
+    pub(crate) limits: Limits,
 }
 
-impl Seats {
-    /// Takes `count` seats unless more than `capacity` would be taken then.
-    pub(crate) fn take(&self, count: usize, capacity: usize) -> Option<Seat> {
-        let more = |taken: usize| taken.checked_add(count).filter(|sum| *sum <= capacity);
+impl AdmissionLimiter {
+    /// Admits `count` requests unless more than the capacity would be inside.
+    pub(crate) fn acquire(&self, count: usize, limits: Limits) -> Option<AdmissionPermit> {
+        let more = |taken: usize| {
+            let sum = taken.checked_add(count)?;
+            (sum <= limits.capacity).then_some(sum)
+        };
         let update = self
             .taken
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        update.ok().map(|_| Seat {
+        update.ok().map(|_| AdmissionPermit {
             taken: self.taken.clone(),
             count,
+            limits,
         })
     }
 
+    /// Requests inside now.
     pub(crate) fn taken(&self) -> usize {
         self.taken.load(Ordering::Acquire)
     }
 }
 
-impl Drop for Seat {
+impl Drop for AdmissionPermit {
     fn drop(&mut self) {
         self.taken.fetch_sub(self.count, Ordering::AcqRel);
     }
@@ -44,14 +64,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seats_are_bounded_and_come_back() {
-        let seats = Seats::default();
-        let two = seats.take(2, 3).unwrap();
-        assert!(seats.take(2, 3).is_none());
-        let one = seats.take(1, 3).unwrap();
-        assert_eq!(seats.taken(), 3);
+    fn permits_are_bounded_and_come_back() {
+        let limiter = AdmissionLimiter::default();
+        let limits = Limits {
+            capacity: 3,
+            ..Limits::default()
+        };
+        let two = limiter.acquire(2, limits).unwrap();
+        assert!(limiter.acquire(2, limits).is_none());
+        let one = limiter.acquire(1, limits).unwrap();
+        assert_eq!(limiter.taken(), 3);
         drop((two, one));
-        assert_eq!(seats.taken(), 0);
-        assert!(seats.take(usize::MAX, 3).is_none());
+        assert_eq!(limiter.taken(), 0);
+        assert!(limiter.acquire(usize::MAX, limits).is_none());
     }
 }

@@ -1,16 +1,16 @@
-//! What all requests share.
+//! State that all requests share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use penstock_engine_client::Engine;
+use penstock_http::RandomIds;
 use penstock_openai::ApiError;
 use penstock_text::TextModel;
-use penstock_wire::{Ready, TierKinds};
+use penstock_wire::Ready;
 
-use crate::admission::{Seat, Seats};
+use crate::admission::{AdmissionLimiter, AdmissionPermit, Limits};
 use crate::config::Config;
-use crate::ids::Ids;
 use crate::metrics::{EngineView, Metrics, Rejection};
 use crate::render::Identity;
 
@@ -24,22 +24,12 @@ pub(crate) struct App {
     pub(crate) config: Config,
     pub(crate) engine: Engine,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) ids: Ids,
-    seats: Seats,
+    pub(crate) ids: RandomIds,
+    limiter: AdmissionLimiter,
     /// Empty until the model's text files have been read.
     text: OnceLock<TextModel>,
     draining: AtomicBool,
     started: u64,
-}
-
-/// What a ready engine allows, within the front door's own limits.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    pub(crate) max_model_len: u32,
-    pub(crate) vocab_size: u32,
-    /// Engine requests that may be inside at once.
-    pub(crate) capacity: usize,
-    pub(crate) kv_tiers: TierKinds,
 }
 
 impl App {
@@ -48,8 +38,8 @@ impl App {
             config,
             engine,
             metrics,
-            ids: Ids::new(),
-            seats: Seats::default(),
+            ids: RandomIds::default(),
+            limiter: AdmissionLimiter::default(),
             text: OnceLock::new(),
             draining: AtomicBool::new(false),
             started: unix_now(),
@@ -79,7 +69,7 @@ impl App {
 
     /// Requests inside that have not ended.
     pub(crate) fn in_flight(&self) -> usize {
-        self.seats.taken()
+        self.limiter.taken()
     }
 
     /// 404 unless `asked` is absent or served.
@@ -107,8 +97,11 @@ impl App {
         }
     }
 
-    /// Seats for `count` engine requests, or the reason why there are none.
-    pub(crate) fn admit(&self, count: usize) -> Result<(Seat, Limits), ApiError> {
+    /// Leave for `count` engine requests to be inside.
+    ///
+    /// # Errors
+    /// 503 while draining, without an engine or at capacity; 400 when `count` is over capacity.
+    pub(crate) fn admit(&self, count: usize) -> Result<AdmissionPermit, ApiError> {
         if self.draining() {
             self.metrics.rejected(Rejection::Draining);
             return Err(ApiError::unavailable(
@@ -124,12 +117,10 @@ impl App {
             );
             return Err(ApiError::invalid("prompt", message));
         }
-        let seat = self.seats.take(count, limits.capacity);
-        let seat = seat.ok_or_else(|| {
+        self.limiter.acquire(count, limits).ok_or_else(|| {
             self.metrics.rejected(Rejection::QueueFull);
             ApiError::queue_full(RETRY_QUEUE)
-        })?;
-        Ok((seat, limits))
+        })
     }
 
     /// The error of a request that comes while no engine is ready.

@@ -1,45 +1,230 @@
-//! All engine requests of one client request.
+//! The outputs of one client request: token ids of the engine become the text of its choices.
 
-use std::future::Future;
-use std::pin::pin;
 use std::task::{Context, Poll};
 
-use penstock_openai::ApiError;
-use penstock_openai::{CachedByTier, Usage};
-use penstock_wire::{TierKinds, TierTokens};
+use penstock_engine_client::{Event, RequestStream};
+use penstock_openai::{ApiError, CachedByTier, FinishReason, StopReason, Usage};
+use penstock_text::{Detokenizer, StopStrings};
+use penstock_wire::{Finish, LogprobRow, Output, TierKinds, TierTokens};
 
-use crate::admission::Seat;
-use crate::generation::{Generation, Piece};
+use crate::admission::AdmissionPermit;
+use crate::metrics::{Ending, RequestTimer};
 
-/// The choices of a request, by index. Dropping them cancels what still runs at the engine and
-/// frees the seats.
-pub(crate) struct Choices {
-    generations: Vec<Generation>,
-    /// Where the next look for events starts, so that no choice starves the others.
-    turn: usize,
-    /// `Some` when usage says which tiers cached tokens came from.
-    tiers: Option<TierKinds>,
-    _seat: Seat,
+/// What one or more engine steps added to a choice.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct OutputDelta {
+    /// Whole characters, with nothing that may still become a stop string.
+    pub(crate) text: String,
+    /// All tokens, also one that stopped the request and has no text.
+    pub(crate) tokens: Vec<u32>,
+    /// One row for each of `tokens`, or none.
+    pub(crate) logprobs: Vec<LogprobRow>,
+    /// Row i belongs to prompt token i + 1. Comes with the first delta.
+    pub(crate) prompt_logprobs: Vec<LogprobRow>,
+    pub(crate) finish: Option<FinishReason>,
+    pub(crate) stop_reason: Option<StopReason>,
 }
 
-impl Choices {
-    /// `tiers` are named in the usage; `None`: none are.
-    pub(crate) fn new(generations: Vec<Generation>, tiers: Option<TierKinds>, seat: Seat) -> Self {
+impl OutputDelta {
+    /// Appends a later delta of the same choice.
+    pub(crate) fn merge(&mut self, later: Self) {
+        self.text.push_str(&later.text);
+        self.tokens.extend(later.tokens);
+        self.logprobs.extend(later.logprobs);
+        self.prompt_logprobs.extend(later.prompt_logprobs);
+        self.finish = later.finish;
+        self.stop_reason = later.stop_reason;
+    }
+}
+
+/// How token ids become the text of a choice.
+pub(crate) struct TextRules {
+    pub(crate) stop: Vec<String>,
+    pub(crate) stop_token_ids: Vec<u32>,
+    /// Stop strings do not count in the first tokens.
+    pub(crate) min_tokens: u32,
+    /// The request wanted no output: the one token that the engine must make is dropped.
+    pub(crate) discard_output: bool,
+}
+
+/// One request at the engine.
+pub(crate) struct Choice {
+    events: RequestStream,
+    detokenizer: Detokenizer,
+    stops: StopStrings,
+    rules: TextRules,
+    timer: RequestTimer,
+    /// Tokens so far, without tiers.
+    usage: Usage,
+    tier_tokens: TierTokens,
+    finished: bool,
+}
+
+impl Choice {
+    pub(crate) fn new(
+        events: RequestStream,
+        detokenizer: Detokenizer,
+        rules: TextRules,
+        timer: RequestTimer,
+        prompt_tokens: u32,
+    ) -> Self {
         Self {
-            generations,
+            events,
+            detokenizer,
+            stops: StopStrings::new(rules.stop.clone()),
+            rules,
+            timer,
+            usage: Usage {
+                prompt_tokens,
+                ..Usage::default()
+            },
+            tier_tokens: TierTokens::default(),
+            finished: false,
+        }
+    }
+
+    /// The next delta. Not polled after a finish or an error.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<OutputDelta, ApiError>> {
+        let delta = match self.events.poll_next(cx) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Some(Event::Output(output))) => self.accept(output),
+            Poll::Ready(Some(Event::Failed { reason })) => Err(ApiError::engine_failed(&reason)),
+            Poll::Ready(None) => Err(ApiError::internal(
+                "The engine ended the request without a finish.",
+            )),
+        };
+        let ending = match delta.as_ref().map(|delta| delta.finish) {
+            Ok(None) => return Poll::Ready(delta),
+            Ok(Some(FinishReason::Stop)) => Ending::Stop,
+            Ok(Some(FinishReason::Length)) => Ending::Length,
+            Err(_) => Ending::Error,
+        };
+        self.finished = true;
+        self.timer.ended(ending);
+        Poll::Ready(delta)
+    }
+
+    fn accept(&mut self, mut output: Output) -> Result<OutputDelta, ApiError> {
+        refusal(&mut output)?;
+        if output.cached_tokens > 0 {
+            self.usage.cached_tokens = output.cached_tokens;
+            self.tier_tokens = output.tier_tokens;
+        }
+        self.timer.tokens(&output);
+        if self.rules.discard_output {
+            return Ok(OutputDelta {
+                prompt_logprobs: output.prompt_logprobs,
+                finish: (output.finish != Finish::None).then_some(FinishReason::Length),
+                ..OutputDelta::default()
+            });
+        }
+        Ok(self.detokenize(output))
+    }
+
+    fn detokenize(&mut self, output: Output) -> OutputDelta {
+        let mut delta = OutputDelta {
+            tokens: output.tokens,
+            logprobs: output.logprobs,
+            prompt_logprobs: output.prompt_logprobs,
+            ..OutputDelta::default()
+        };
+        let silent = output.stop_token.filter(|_| output.finish == Finish::Stop);
+        let with_text = delta.tokens.len()
+            - usize::from(silent.is_some() && delta.tokens.last().copied() == silent);
+        for index in 0..with_text {
+            self.usage.completion_tokens += 1;
+            let text = self.detokenizer.push(delta.tokens[index]);
+            if self.emit(&text, &mut delta) {
+                delta.tokens.truncate(index + 1);
+                delta.logprobs.truncate(index + 1);
+                return delta;
+            }
+        }
+        self.usage.completion_tokens += (delta.tokens.len() - with_text) as u32;
+        self.finish(output.finish, silent, &mut delta);
+        delta
+    }
+
+    /// Appends what may be sent of `text`; true when a stop string has ended the output.
+    fn emit(&mut self, text: &str, delta: &mut OutputDelta) -> bool {
+        if self.usage.completion_tokens <= self.rules.min_tokens {
+            delta.text.push_str(text);
+            return false;
+        }
+        let outcome = self.stops.push(text);
+        delta.text.push_str(&outcome.emit);
+        let Some(index) = outcome.stopped else {
+            return false;
+        };
+        delta.finish = Some(FinishReason::Stop);
+        delta.stop_reason = self.rules.stop.get(index).cloned().map(StopReason::Text);
+        true
+    }
+
+    /// Releases the text held back once the output is complete.
+    fn finish(&mut self, finish: Finish, stop_token: Option<u32>, delta: &mut OutputDelta) {
+        let reason = match finish {
+            Finish::Stop => FinishReason::Stop,
+            Finish::Length => FinishReason::Length,
+            _ => return,
+        };
+        let rest = self.detokenizer.finish();
+        if self.emit(&rest, delta) {
+            return;
+        }
+        delta.text.push_str(&self.stops.finish());
+        delta.finish = Some(reason);
+        let named = stop_token.filter(|token| self.rules.stop_token_ids.contains(token));
+        delta.stop_reason = named.map(StopReason::Token);
+    }
+}
+
+/// The error of an ending that the client did not ask for.
+fn refusal(output: &mut Output) -> Result<(), ApiError> {
+    match output.finish {
+        Finish::None | Finish::Stop | Finish::Length => Ok(()),
+        Finish::Rejected => Err(ApiError::queue_full(1)),
+        Finish::Cancelled => Err(ApiError::unavailable("The engine is shutting down.", 5)),
+        Finish::Error => {
+            let reason = output.error.take();
+            let reason = reason.as_deref().unwrap_or("it gave no reason");
+            let message = format!("The engine could not run the request: {reason}.");
+            Err(ApiError::internal(message))
+        }
+    }
+}
+
+/// The choices of a request, by index. Dropping them cancels what still runs at the engine and
+/// releases the permit.
+pub(crate) struct ChoiceStreams {
+    choices: Vec<Choice>,
+    /// The choice to poll first, so that none starves the others.
+    turn: usize,
+    /// `Some` when usage names the tiers that cached tokens came from.
+    tiers: Option<TierKinds>,
+    _permit: AdmissionPermit,
+}
+
+impl ChoiceStreams {
+    pub(crate) fn new(
+        choices: Vec<Choice>,
+        tiers: Option<TierKinds>,
+        permit: AdmissionPermit,
+    ) -> Self {
+        Self {
+            choices,
             turn: 0,
             tiers,
-            _seat: seat,
+            _permit: permit,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.generations.len()
+        self.choices.len()
     }
 
-    /// The next piece of any choice with its index; `None` when all have ended. Safe to drop and
-    /// call again.
-    pub(crate) async fn next(&mut self) -> Option<Result<(usize, Piece), ApiError>> {
+    /// The next delta of any choice with its index; `None` when all have ended. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Option<Result<(usize, OutputDelta), ApiError>> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
@@ -47,19 +232,19 @@ impl Choices {
     pub(crate) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<(usize, Piece), ApiError>>> {
-        let count = self.generations.len();
+    ) -> Poll<Option<Result<(usize, OutputDelta), ApiError>>> {
+        let count = self.choices.len();
         let mut open = false;
         for step in 0..count {
             let index = (self.turn + step) % count;
-            let generation = &mut self.generations[index];
-            if generation.finished() {
+            let choice = &mut self.choices[index];
+            if choice.finished {
                 continue;
             }
             open = true;
-            if let Poll::Ready(piece) = pin!(generation.next()).poll(cx) {
+            if let Poll::Ready(delta) = choice.poll_next(cx) {
                 self.turn = index + 1;
-                return Poll::Ready(Some(piece.map(|piece| (index, piece))));
+                return Poll::Ready(Some(delta.map(|delta| (index, delta))));
             }
         }
         if open {
@@ -71,29 +256,27 @@ impl Choices {
 
     /// Tokens so far, over all choices.
     pub(crate) fn usage(&self) -> Usage {
-        self.usage_over(&self.generations)
+        self.usage_over(&self.choices)
     }
 
     /// Tokens so far of one choice.
     pub(crate) fn usage_of(&self, index: usize) -> Usage {
-        self.usage_over(&self.generations[index..=index])
+        self.usage_over(&self.choices[index..=index])
     }
 
-    fn usage_over(&self, generations: &[Generation]) -> Usage {
+    fn usage_over(&self, choices: &[Choice]) -> Usage {
         let mut usage = Usage::default();
         let mut tiers = TierTokens::default();
-        for generation in generations {
-            usage.prompt_tokens += generation.prompt_tokens();
-            usage.completion_tokens += generation.generated();
-            usage.cached_tokens += generation.cached_tokens();
-            let more = generation.tier_tokens();
-            tiers.ram += more.ram;
-            tiers.disk += more.disk;
-            tiers.remote += more.remote;
+        for choice in choices {
+            usage.prompt_tokens += choice.usage.prompt_tokens;
+            usage.completion_tokens += choice.usage.completion_tokens;
+            usage.cached_tokens += choice.usage.cached_tokens;
+            tiers.ram += choice.tier_tokens.ram;
+            tiers.disk += choice.tier_tokens.disk;
+            tiers.remote += choice.tier_tokens.remote;
         }
-        usage.cached_by_tier = self
-            .tiers
-            .map(|kinds| cached_by_tier(usage.cached_tokens, tiers, kinds));
+        let by_tier = |kinds| cached_by_tier(usage.cached_tokens, tiers, kinds);
+        usage.cached_by_tier = self.tiers.map(by_tier);
         usage
     }
 }

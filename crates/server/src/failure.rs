@@ -1,16 +1,27 @@
-//! [`ApiError`] as an HTTP response.
+//! Errors as HTTP responses.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use penstock_http::BodyError;
 use penstock_openai::ApiError;
 
-/// What a handler returns instead of a response.
+/// The error of a handler.
 #[derive(Debug)]
 pub(crate) struct Failure(pub(crate) ApiError);
 
 impl From<ApiError> for Failure {
     fn from(error: ApiError) -> Self {
         Self(error)
+    }
+}
+
+impl From<BodyError> for Failure {
+    fn from(error: BodyError) -> Self {
+        Self(match error {
+            BodyError::TooLarge { limit } => ApiError::body_too_large(limit),
+            BodyError::Timeout { seconds } => ApiError::request_timeout(seconds),
+            BodyError::EndedEarly => ApiError::bad_request("The request body ended early."),
+        })
     }
 }
 

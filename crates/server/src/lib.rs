@@ -1,24 +1,19 @@
-//! The front door: OpenAI's API over HTTP on one side, one engine on the other.
+//! The HTTP server before one engine (the front door): OpenAI's API.
 //!
 //! [`run`] is the whole life of the process: bind, start the engine, serve, drain. A generation
-//! request is one function in `endpoints/`, read downward; everything it calls is named after what
-//! it does. Nothing here blocks the runtime: long texts are tokenized on a thread of their own, and
-//! a stream is rendered by a task that the connection's departure ends.
+//! request is one function in `endpoints/`, read downward. Nothing here blocks the runtime: long
+//! texts are tokenized on a thread of their own, and a stream is rendered by a task that ends with
+//! its connection.
 
 mod admission;
 mod app;
-mod body;
 mod choices;
 mod config;
-mod connections;
 mod endpoints;
-mod envelope;
 mod failure;
-mod generation;
-mod ids;
 mod logprobs;
 mod metrics;
-mod pipe;
+mod middleware;
 mod render;
 mod routes;
 mod run;

@@ -1,4 +1,4 @@
-//! Which path leads where.
+//! The routes.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use penstock_openai::ApiError;
 
 use crate::app::App;
 use crate::endpoints::{chat, completions, info, kv, tokenize};
-use crate::envelope::envelope;
 use crate::failure::Failure;
+use crate::middleware::identify_and_authorize;
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
@@ -29,7 +29,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/metrics", get(info::metrics))
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn_with_state(app.clone(), envelope))
+        .layer(from_fn_with_state(app.clone(), identify_and_authorize))
         .with_state(app)
 }
 

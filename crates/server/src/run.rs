@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use penstock_http::Signals;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
 use crate::server::{Server, StartError};
@@ -82,26 +82,4 @@ async fn wind_down(server: Server, signals: &mut Signals) -> i32 {
     server.drain(hurry).await;
     log("stopped");
     i32::from(cut)
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn install() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    /// The next of either.
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

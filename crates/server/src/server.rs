@@ -6,16 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_engine_client::{Engine, EngineConfig, FleetError, SocketPlace};
+use penstock_engine_client::{Engine, EngineConfig, EngineError, SocketPlace};
+use penstock_http::Connections;
 use penstock_wire::Ready;
 use tokio::net::TcpListener;
 
 use crate::app::App;
 use crate::config::{Config, EngineProcess};
-use crate::connections::Connections;
 use crate::metrics::Metrics;
 use crate::routes::router;
-use crate::startup::{self, EngineWitness, StartupError};
+use crate::startup::{self, EngineLog, StartupError};
 
 /// How long the engine may take to end its requests and exit.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(5);
@@ -43,7 +43,7 @@ pub enum StartError {
     #[error("cannot handle signals: {0}")]
     Signals(std::io::Error),
     #[error(transparent)]
-    Engine(#[from] FleetError),
+    Engine(#[from] EngineError),
 }
 
 /// A listening server. It answers from the start; generation is refused with 503 until
@@ -70,7 +70,7 @@ impl Server {
             source,
         })?;
         let metrics = Arc::new(Metrics::new(&config.served_model_names[0], &config.version));
-        let witness = EngineWitness::new(metrics.clone());
+        let witness = EngineLog::new(metrics.clone());
         let engine = Engine::start_observed(engine_config(&config), Arc::new(witness))?;
         let app = Arc::new(App::new(config, engine, metrics));
         let connections = Connections::accept(listener, router(app.clone()));

@@ -28,17 +28,17 @@ pub(crate) fn log(line: &str) {
 
 /// Logs the stages of every start of the engine, and counts its steps.
 #[derive(Debug)]
-pub(crate) struct EngineWitness {
+pub(crate) struct EngineLog {
     metrics: Arc<Metrics>,
 }
 
-impl EngineWitness {
+impl EngineLog {
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
         Self { metrics }
     }
 }
 
-impl Observer for EngineWitness {
+impl Observer for EngineLog {
     fn stage(&self, stage: &Stage) {
         log(&stage_line(&stage.name, stage.seconds, &stage.detail));
     }

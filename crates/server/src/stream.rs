@@ -5,30 +5,28 @@ use std::task::Poll;
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use penstock_openai::StreamOptions;
-use penstock_openai::{ApiError, sse};
+use penstock_http::{PipeWriter, WriteError, pipe};
+use penstock_openai::{ApiError, StreamOptions, sse};
 
-use crate::choices::Choices;
+use crate::choices::{ChoiceStreams, OutputDelta};
 use crate::failure::json;
-use crate::generation::Piece;
-use crate::pipe::{Broken, PipeWriter, pipe};
 use crate::render::Render;
 
 /// Rendered bytes that a client may leave unread before its request is given up.
 const MAX_UNREAD: usize = 1 << 20;
 
-type Next = Option<Result<(usize, Piece), ApiError>>;
+type Next = Option<Result<(usize, OutputDelta), ApiError>>;
 
 /// Waits for all choices to end and answers with one body.
 pub(crate) async fn whole(
-    mut choices: Choices,
+    mut choices: ChoiceStreams,
     mut render: impl Render,
 ) -> Result<Response, ApiError> {
-    let mut merged: Vec<Piece> = Vec::new();
-    merged.resize_with(choices.len(), Piece::default);
+    let mut merged: Vec<OutputDelta> = Vec::new();
+    merged.resize_with(choices.len(), OutputDelta::default);
     while let Some(next) = choices.next().await {
-        let (index, piece) = next?;
-        merged[index].merge(piece);
+        let (index, delta) = next?;
+        merged[index].merge(delta);
     }
     Ok(json(render.response(&merged, choices.usage())))
 }
@@ -36,7 +34,7 @@ pub(crate) async fn whole(
 /// Answers with an event stream. The headers wait for the first event of the engine, so that a
 /// request it refuses has a status of its own.
 pub(crate) async fn events(
-    mut choices: Choices,
+    mut choices: ChoiceStreams,
     render: impl Render,
     options: StreamOptions,
 ) -> Result<Response, ApiError> {
@@ -55,31 +53,31 @@ pub(crate) async fn events(
     Ok(response)
 }
 
-/// Writes every piece as it comes, until the end, an error, or the client's departure. Returning
+/// Writes every delta as it comes, until the end, an error, or the client's departure. Returning
 /// drops the choices, which cancels what still runs.
 async fn pump(
-    mut choices: Choices,
+    mut choices: ChoiceStreams,
     mut render: impl Render,
     options: StreamOptions,
-    first: Option<(usize, Piece)>,
+    first: Option<(usize, OutputDelta)>,
     mut writer: PipeWriter,
 ) {
     let mut next: Next = first.map(Ok);
     loop {
         let outcome = match next {
-            Some(Ok((index, piece))) => {
+            Some(Ok((index, delta))) => {
                 let usage = options
                     .continuous_usage_stats
                     .then(|| choices.usage_of(index));
-                writer.write(|out| render.chunk(out, index, &piece, usage.as_ref()))
+                writer.write(|out| render.chunk(out, index, &delta, usage.as_ref()))
             }
             Some(Err(error)) => return fail(writer, &error),
             None => return complete(writer, &choices, &render, options),
         };
         match outcome {
             Ok(()) => {}
-            Err(Broken::Gone) => return,
-            Err(Broken::Slow) => return fail(writer, &too_slow()),
+            Err(WriteError::Gone) => return,
+            Err(WriteError::Slow) => return fail(writer, &too_slow()),
         }
         next = match next_or_gone(&mut choices, &mut writer).await {
             Some(next) => next,
@@ -89,7 +87,7 @@ async fn pump(
 }
 
 /// The next event, or `None` when the client has gone.
-async fn next_or_gone(choices: &mut Choices, writer: &mut PipeWriter) -> Option<Next> {
+async fn next_or_gone(choices: &mut ChoiceStreams, writer: &mut PipeWriter) -> Option<Next> {
     std::future::poll_fn(|cx| {
         if writer.poll_gone(cx).is_ready() {
             return Poll::Ready(None);
@@ -99,7 +97,12 @@ async fn next_or_gone(choices: &mut Choices, writer: &mut PipeWriter) -> Option<
     .await
 }
 
-fn complete(writer: PipeWriter, choices: &Choices, render: &impl Render, options: StreamOptions) {
+fn complete(
+    writer: PipeWriter,
+    choices: &ChoiceStreams,
+    render: &impl Render,
+    options: StreamOptions,
+) {
     writer.finish(|out| {
         if options.include_usage {
             render.usage(out, &choices.usage());

@@ -3,19 +3,18 @@
 use std::time::Instant;
 
 use penstock_engine_client::SubmitError;
-use penstock_openai::ApiError;
-use penstock_openai::{Common, MaxTokens};
+use penstock_openai::{ApiError, Common, MaxTokens};
+use penstock_text::Detokenizer;
 use penstock_wire::TokenRequest;
 
-use crate::admission::Seat;
-use crate::app::{App, Limits};
-use crate::choices::Choices;
-use crate::generation::{Generation, TextRules};
-use crate::metrics::Timeline;
+use crate::admission::{AdmissionPermit, Limits};
+use crate::app::App;
+use crate::choices::{Choice, ChoiceStreams, TextRules};
+use crate::metrics::RequestTimer;
 
 /// What an endpoint adds to the common parameters.
-pub(crate) struct Wanted {
-    /// `max_tokens` of requests that do not say; `None` for what fits.
+pub(crate) struct EndpointParams {
+    /// `max_tokens` of requests without it; `None` for what fits.
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) logprobs: Option<u8>,
     pub(crate) prompt_logprobs: Option<u8>,
@@ -27,10 +26,11 @@ pub(crate) struct Wanted {
 pub(crate) fn submit(
     app: &App,
     common: &Common,
-    wanted: &Wanted,
+    params: &EndpointParams,
     prompts: Vec<Vec<u32>>,
-    (seat, limits): (Seat, Limits),
-) -> Result<Choices, ApiError> {
+    permit: AdmissionPermit,
+) -> Result<ChoiceStreams, ApiError> {
+    let limits = permit.limits;
     check_stop_tokens(common, &limits)?;
     let seed = common.seed.map(i64::cast_unsigned);
     let seed = seed
@@ -38,27 +38,27 @@ pub(crate) fn submit(
         .unwrap_or_else(|| app.ids.next());
     let requests = prompts
         .into_iter()
-        .map(|prompt| token_request(app, common, wanted, &limits, prompt, seed));
+        .map(|prompt| token_request(app, common, params, &limits, prompt, seed));
     let requests = requests.collect::<Result<Vec<_>, _>>()?;
-    let generations = requests
+    let choices = requests
         .into_iter()
-        .map(|request| start(app, common, wanted, request))
+        .map(|request| start(app, common, params, request))
         .collect::<Result<_, _>>()?;
     let tiers_shown = limits.kv_tiers.any() || common.return_cached_tokens_by_tier;
     let tiers = tiers_shown.then_some(limits.kv_tiers);
-    Ok(Choices::new(generations, tiers, seat))
+    Ok(ChoiceStreams::new(choices, tiers, permit))
 }
 
 fn token_request(
     app: &App,
     common: &Common,
-    wanted: &Wanted,
+    params: &EndpointParams,
     limits: &Limits,
     prompt: Vec<u32>,
     seed: u64,
 ) -> Result<TokenRequest, ApiError> {
     check_prompt(&prompt, limits)?;
-    let max_tokens = resolve_max_tokens(common, wanted, limits, prompt.len())?;
+    let max_tokens = resolve_max_tokens(common, params, limits, prompt.len())?;
     let defaults = &app.config.generation_defaults;
     Ok(TokenRequest {
         prompt,
@@ -69,11 +69,11 @@ fn token_request(
         top_p: common.top_p.or(defaults.top_p).unwrap_or(1.0),
         seed,
         choice: 0,
-        logprobs: wanted.logprobs,
-        prompt_logprobs: wanted.prompt_logprobs,
+        logprobs: params.logprobs,
+        prompt_logprobs: params.prompt_logprobs,
         ignore_eos: common.ignore_eos,
         // A cached position has no logits to take probabilities from.
-        skip_prefix_cache: wanted.prompt_logprobs.is_some(),
+        skip_prefix_cache: params.prompt_logprobs.is_some(),
         stop_token_ids: common.stop_token_ids.clone(),
         cache_salt: common.cache_salt.clone().unwrap_or_default().into_bytes(),
     })
@@ -112,7 +112,7 @@ fn unknown_token(field: &'static str, token: u32, limits: &Limits) -> ApiError {
 /// At least 1, also when no output is wanted: the engine cannot make none.
 fn resolve_max_tokens(
     common: &Common,
-    wanted: &Wanted,
+    params: &EndpointParams,
     limits: &Limits,
     prompt_tokens: usize,
 ) -> Result<u32, ApiError> {
@@ -128,37 +128,38 @@ fn resolve_max_tokens(
         }
         MaxTokens::Exactly(asked) => Ok(asked.max(1)),
         MaxTokens::Remaining => Ok(room),
-        MaxTokens::Unset => Ok(wanted.default_max_tokens.unwrap_or(room).min(room)),
+        MaxTokens::Unset => Ok(params.default_max_tokens.unwrap_or(room).min(room)),
     }
 }
 
 fn start(
     app: &App,
     common: &Common,
-    wanted: &Wanted,
+    params: &EndpointParams,
     request: TokenRequest,
-) -> Result<Generation, ApiError> {
-    let tokenizer = &app.text()?.tokenizer;
+) -> Result<Choice, ApiError> {
+    let (prompt_tokens, max_tokens) = (request.prompt.len() as u32, request.max_tokens);
+    let tokenizer = app.text()?.tokenizer.clone();
+    let detokenizer = Detokenizer::new(tokenizer, common.skip_special_tokens, &request.prompt);
     let rules = TextRules {
         stop: common.stop.clone(),
         stop_token_ids: common.stop_token_ids.clone(),
         min_tokens: request.min_tokens,
-        skip_special_tokens: common.skip_special_tokens,
         discard_output: common.max_tokens == MaxTokens::Exactly(0),
     };
-    let prompt = request.prompt.clone();
-    let max_tokens = request.max_tokens;
     let events = app.engine.submit(request).map_err(|error| match error {
         SubmitError::NotReady { .. } => app.engine_down(),
         SubmitError::Invalid(error) => {
             ApiError::bad_request(format!("The request does not fit the wire: {error}."))
         }
     })?;
-    let timeline = Timeline::new(
-        app.metrics.clone(),
-        wanted.arrived,
-        prompt.len() as u32,
-        max_tokens,
-    );
-    Ok(Generation::new(events, tokenizer, &prompt, rules, timeline))
+    let metrics = app.metrics.clone();
+    let timer = RequestTimer::new(metrics, params.arrived, prompt_tokens, max_tokens);
+    Ok(Choice::new(
+        events,
+        detokenizer,
+        rules,
+        timer,
+        prompt_tokens,
+    ))
 }

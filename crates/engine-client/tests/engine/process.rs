@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use penstock_engine_client::testing::FakeEngine;
-use penstock_engine_client::{Engine, EngineConfig, EngineState, Event, FleetError};
+use penstock_engine_client::{Engine, EngineConfig, EngineError, EngineState, Event};
 
 use crate::common::*;
 
@@ -180,6 +180,6 @@ async fn argv_must_name_a_program() {
             argv: Some(Vec::new()),
             ..config()
         }),
-        Err(FleetError::EmptyArgv)
+        Err(EngineError::EmptyArgv)
     ));
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use penstock_engine_client::testing::{Action, FakeEngine, Script, reject, tokens};
-use penstock_engine_client::{Engine, EngineConfig, EngineState, Event, FleetError, SubmitError};
+use penstock_engine_client::{Engine, EngineConfig, EngineError, EngineState, Event, SubmitError};
 use penstock_wire::{Finish, Output, TokenRequest};
 
 use crate::common::*;
@@ -129,7 +129,7 @@ async fn another_wire_version_is_named_and_the_engine_not_started_again() {
         ..open_ended()
     };
     let _fake = FakeEngine::connect(engine.socket_path(), script).await;
-    let FleetError::NotReady { reason } = engine.wait_ready().await.unwrap_err() else {
+    let EngineError::NotReady { reason } = engine.wait_ready().await.unwrap_err() else {
         panic!("not NotReady")
     };
     assert!(

@@ -3,7 +3,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use penstock_engine_client::testing::FakeEngine;
-use penstock_engine_client::{Engine, EngineConfig, EngineState, Event, FleetError, SocketPlace};
+use penstock_engine_client::{Engine, EngineConfig, EngineError, EngineState, Event, SocketPlace};
 use penstock_wire::{Finish, Output};
 
 use crate::common::*;
@@ -90,7 +90,7 @@ async fn the_socket_directory_of_the_user_stays() {
     assert_eq!(engine.socket_path(), dir.0.join("engine.sock"));
     assert!(matches!(
         Engine::start(config.clone()),
-        Err(FleetError::InUse { .. })
+        Err(EngineError::InUse { .. })
     ));
     engine.shutdown(Duration::ZERO).await;
     assert!(dir.0.exists() && !engine.socket_path().exists());
@@ -98,7 +98,7 @@ async fn the_socket_directory_of_the_user_stays() {
     std::fs::write(engine.socket_path(), "notes").unwrap();
     assert!(matches!(
         Engine::start(config),
-        Err(FleetError::NotASocket { .. })
+        Err(EngineError::NotASocket { .. })
     ));
     assert_eq!(
         std::fs::read_to_string(engine.socket_path()).unwrap(),

@@ -7,16 +7,15 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;
 use axum::response::Response;
+use penstock_http::{read_body, request_id};
 use penstock_openai::ChatRequest;
 
 use super::chat_render::ChatRender;
 use super::{on_text, text_error};
 use crate::app::App;
-use crate::body;
-use crate::envelope::request_id;
 use crate::failure::Failure;
 use crate::stream;
-use crate::submit::{Wanted, submit};
+use crate::submit::{EndpointParams, submit};
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
@@ -24,7 +23,7 @@ pub(crate) async fn create(
 ) -> Result<Response, Failure> {
     let arrived = Instant::now();
     let request_id = request_id(&request);
-    let body = body::read(request, app.config.max_body_bytes).await?;
+    let body = read_body(request, app.config.max_body_bytes).await?;
     let ChatRequest {
         common,
         messages,
@@ -33,20 +32,20 @@ pub(crate) async fn create(
         template_kwargs,
     } = ChatRequest::parse(&body)?;
     app.check_model(common.model.as_deref())?;
-    let place = app.admit(1)?;
+    let permit = app.admit(1)?;
     let prompt = on_text(&app, body.len(), move |text| {
         text.encode_chat(&messages, add_generation_prompt, None, &template_kwargs)
             .map_err(|error| text_error("messages", &error))
     })
     .await?;
     let shown_prompt = common.return_token_ids.then(|| prompt.clone());
-    let wanted = Wanted {
+    let params = EndpointParams {
         default_max_tokens: None,
         logprobs,
         prompt_logprobs: None,
         arrived,
     };
-    let choices = submit(&app, &common, &wanted, vec![prompt], place)?;
+    let choices = submit(&app, &common, &params, vec![prompt], permit)?;
     let identity = app.identity("chatcmpl", &request_id, common.model);
     let tokenizer = app.text()?.tokenizer.clone();
     let render = ChatRender::new(identity, tokenizer, logprobs.is_some(), shown_prompt);

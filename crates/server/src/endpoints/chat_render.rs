@@ -1,4 +1,4 @@
-//! Pieces as chat chunks and chat responses.
+//! OutputDeltas as chat chunks and chat responses.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use penstock_openai::{
 };
 use penstock_text::Tokenizer;
 
-use crate::generation::Piece;
+use crate::choices::OutputDelta;
 use crate::logprobs;
 use crate::render::{Identity, Render};
 
@@ -47,9 +47,9 @@ impl ChatRender {
         }
     }
 
-    fn logprobs(&self, piece: &Piece) -> Option<ChatLogprobs> {
+    fn logprobs(&self, delta: &OutputDelta) -> Option<ChatLogprobs> {
         self.with_logprobs
-            .then(|| logprobs::chat(&self.tokenizer, &piece.tokens, &piece.logprobs))
+            .then(|| logprobs::chat(&self.tokenizer, &delta.tokens, &delta.logprobs))
     }
 
     /// The chunk that names the role. It leaves with the first token: clients take its arrival for
@@ -78,33 +78,39 @@ impl ChatRender {
     }
 
     /// Whether a chunk would say anything: half a character gives none.
-    fn has_news(&self, piece: &Piece, usage: Option<&Usage>) -> bool {
+    fn has_news(&self, delta: &OutputDelta, usage: Option<&Usage>) -> bool {
         let tokens_shown = self.prompt.is_some() || self.with_logprobs || usage.is_some();
-        !piece.text.is_empty()
-            || piece.finish.is_some()
-            || (tokens_shown && !piece.tokens.is_empty())
+        !delta.text.is_empty()
+            || delta.finish.is_some()
+            || (tokens_shown && !delta.tokens.is_empty())
     }
 }
 
 impl Render for ChatRender {
-    fn chunk(&mut self, out: &mut BytesMut, _index: usize, piece: &Piece, usage: Option<&Usage>) {
+    fn chunk(
+        &mut self,
+        out: &mut BytesMut,
+        _index: usize,
+        delta: &OutputDelta,
+        usage: Option<&Usage>,
+    ) {
         if !self.started {
             self.start(out, usage);
         }
-        if !self.has_news(piece, usage) {
+        if !self.has_news(delta, usage) {
             return;
         }
-        let logprobs = self.logprobs(piece);
+        let logprobs = self.logprobs(delta);
         let choice = ChatChunkChoice {
             index: 0,
             delta: Delta {
                 role: None,
-                content: Some(&piece.text),
+                content: Some(&delta.text),
             },
             logprobs: logprobs.as_ref(),
-            finish_reason: piece.finish,
-            stop_reason: piece.stop_reason.as_ref(),
-            token_ids: self.prompt.is_some().then_some(piece.tokens.as_slice()),
+            finish_reason: delta.finish,
+            stop_reason: delta.stop_reason.as_ref(),
+            token_ids: self.prompt.is_some().then_some(delta.tokens.as_slice()),
         };
         self.writer.choice(
             out,
@@ -120,19 +126,19 @@ impl Render for ChatRender {
         self.writer.usage(out, usage);
     }
 
-    fn response(&mut self, pieces: &[Piece], usage: Usage) -> Vec<u8> {
-        let piece = &pieces[0];
-        let logprobs = self.logprobs(piece);
+    fn response(&mut self, deltas: &[OutputDelta], usage: Usage) -> Vec<u8> {
+        let delta = &deltas[0];
+        let logprobs = self.logprobs(delta);
         let choice = ChatChoice {
             index: 0,
             message: AssistantMessage {
                 role: "assistant",
-                content: &piece.text,
+                content: &delta.text,
             },
             logprobs: logprobs.as_ref(),
-            finish_reason: piece.finish,
-            stop_reason: piece.stop_reason.as_ref(),
-            token_ids: self.prompt.is_some().then_some(piece.tokens.as_slice()),
+            finish_reason: delta.finish,
+            stop_reason: delta.stop_reason.as_ref(),
+            token_ids: self.prompt.is_some().then_some(delta.tokens.as_slice()),
         };
         let response = ChatResponse {
             id: &self.identity.id,

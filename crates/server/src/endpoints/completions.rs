@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;
 use axum::response::Response;
+use penstock_http::{read_body, request_id};
 use penstock_openai::ApiError;
 use penstock_openai::{CompletionRequest, Prompt};
 use penstock_text::TextModel;
@@ -14,11 +15,9 @@ use penstock_text::TextModel;
 use super::completions_render::{CompletionRender, ShownPrompt, Style};
 use super::{on_text, text_error};
 use crate::app::App;
-use crate::body;
-use crate::envelope::request_id;
 use crate::failure::Failure;
 use crate::stream;
-use crate::submit::{Wanted, submit};
+use crate::submit::{EndpointParams, submit};
 
 /// `max_tokens` of requests that do not say, as OpenAI and vLLM have it for this endpoint.
 const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -29,16 +28,16 @@ pub(crate) async fn create(
 ) -> Result<Response, Failure> {
     let arrived = Instant::now();
     let request_id = request_id(&request);
-    let body = body::read(request, app.config.max_body_bytes).await?;
+    let body = read_body(request, app.config.max_body_bytes).await?;
     let request = CompletionRequest::parse(&body)?;
     app.check_model(request.common.model.as_deref())?;
-    let place = app.admit(request.prompts.len())?;
+    let permit = app.admit(request.prompts.len())?;
     let style = Style {
         echo: request.echo,
         logprobs: request.logprobs.is_some(),
         token_ids: request.common.return_token_ids,
     };
-    let wanted = Wanted {
+    let params = EndpointParams {
         default_max_tokens: Some(DEFAULT_MAX_TOKENS),
         logprobs: request.logprobs,
         prompt_logprobs: request.logprobs.filter(|_| request.echo),
@@ -54,7 +53,7 @@ pub(crate) async fn create(
         tokenized(text, prompts, add_special_tokens, style)
     })
     .await?;
-    let choices = submit(&app, &common, &wanted, prompts, place)?;
+    let choices = submit(&app, &common, &params, prompts, permit)?;
     let identity = app.identity("cmpl", &request_id, common.model);
     let render = CompletionRender::new(identity, app.text()?.tokenizer.clone(), style, shown);
     let response = if common.stream {

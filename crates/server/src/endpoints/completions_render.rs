@@ -1,4 +1,4 @@
-//! Pieces as completion chunks and completion responses.
+//! OutputDeltas as completion chunks and completion responses.
 
 use std::iter::once;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use penstock_openai::sse::{ChunkWriter, Tail};
 use penstock_openai::{CompletionChoice, CompletionLogprobs, CompletionResponse, Usage};
 use penstock_text::Tokenizer;
 
-use crate::generation::Piece;
+use crate::choices::OutputDelta;
 use crate::logprobs::append_completion;
 use crate::render::{Identity, Render};
 
@@ -42,7 +42,7 @@ struct Sent {
     offset: u32,
 }
 
-/// A piece with what precedes it.
+/// A delta with what precedes it.
 struct Parts {
     text: String,
     logprobs: Option<CompletionLogprobs>,
@@ -75,8 +75,8 @@ impl CompletionRender {
         }
     }
 
-    /// Puts the prompt before the first piece when it is to be echoed.
-    fn parts(&mut self, index: usize, piece: &Piece) -> Parts {
+    /// Puts the prompt before the first delta when it is to be echoed.
+    fn parts(&mut self, index: usize, delta: &OutputDelta) -> Parts {
         let sent = &mut self.choices[index];
         let echo = self.style.echo && !std::mem::replace(&mut sent.started, true);
         let mut parts = Parts {
@@ -84,7 +84,7 @@ impl CompletionRender {
             logprobs: self.style.logprobs.then(Default::default),
         };
         if let (true, Some(out)) = (echo, &mut parts.logprobs) {
-            let rows = once(None).chain(piece.prompt_logprobs.iter().map(Some));
+            let rows = once(None).chain(delta.prompt_logprobs.iter().map(Some));
             append_completion(
                 out,
                 &self.tokenizer,
@@ -94,13 +94,13 @@ impl CompletionRender {
             );
         }
         if let Some(out) = &mut parts.logprobs {
-            let rows = piece.logprobs.iter().map(Some);
-            append_completion(out, &self.tokenizer, &piece.tokens, rows, &mut sent.offset);
+            let rows = delta.logprobs.iter().map(Some);
+            append_completion(out, &self.tokenizer, &delta.tokens, rows, &mut sent.offset);
         }
         if echo {
             parts.text.push_str(&sent.prompt.text);
         }
-        parts.text.push_str(&piece.text);
+        parts.text.push_str(&delta.text);
         parts
     }
 
@@ -109,7 +109,7 @@ impl CompletionRender {
         &'a self,
         index: usize,
         first: bool,
-        piece: &'a Piece,
+        delta: &'a OutputDelta,
         parts: &'a Parts,
     ) -> CompletionChoice<'a> {
         let token_ids = self.style.token_ids;
@@ -117,24 +117,30 @@ impl CompletionRender {
             index: index as u32,
             text: &parts.text,
             logprobs: parts.logprobs.as_ref(),
-            finish_reason: piece.finish,
-            stop_reason: piece.stop_reason.as_ref(),
+            finish_reason: delta.finish,
+            stop_reason: delta.stop_reason.as_ref(),
             prompt_token_ids: (token_ids && first)
                 .then_some(self.choices[index].prompt.tokens.as_slice()),
-            token_ids: token_ids.then_some(piece.tokens.as_slice()),
+            token_ids: token_ids.then_some(delta.tokens.as_slice()),
         }
     }
 }
 
 impl Render for CompletionRender {
-    fn chunk(&mut self, out: &mut BytesMut, index: usize, piece: &Piece, usage: Option<&Usage>) {
+    fn chunk(
+        &mut self,
+        out: &mut BytesMut,
+        index: usize,
+        delta: &OutputDelta,
+        usage: Option<&Usage>,
+    ) {
         let first = !self.choices[index].started;
-        let parts = self.parts(index, piece);
+        let parts = self.parts(index, delta);
         self.choices[index].started = true;
         let tokens_shown = self.style.token_ids || self.style.logprobs || usage.is_some();
-        let has_tokens = tokens_shown && !piece.tokens.is_empty();
-        if first || !parts.text.is_empty() || piece.finish.is_some() || has_tokens {
-            let choice = self.choice(index, first, piece, &parts);
+        let has_tokens = tokens_shown && !delta.tokens.is_empty();
+        if first || !parts.text.is_empty() || delta.finish.is_some() || has_tokens {
+            let choice = self.choice(index, first, delta, &parts);
             self.writer.choice(
                 out,
                 &choice,
@@ -150,20 +156,20 @@ impl Render for CompletionRender {
         self.writer.usage(out, usage);
     }
 
-    fn response(&mut self, pieces: &[Piece], usage: Usage) -> Vec<u8> {
-        let parts: Vec<Parts> = pieces
+    fn response(&mut self, deltas: &[OutputDelta], usage: Usage) -> Vec<u8> {
+        let parts: Vec<Parts> = deltas
             .iter()
             .enumerate()
-            .map(|(index, piece)| self.parts(index, piece))
+            .map(|(index, delta)| self.parts(index, delta))
             .collect();
-        let both = pieces.iter().zip(&parts).enumerate();
+        let both = deltas.iter().zip(&parts).enumerate();
         let response = CompletionResponse {
             id: &self.identity.id,
             object: "text_completion",
             created: self.identity.created,
             model: &self.identity.model,
             choices: both
-                .map(|(index, (piece, parts))| self.choice(index, true, piece, parts))
+                .map(|(index, (delta, parts))| self.choice(index, true, delta, parts))
                 .collect(),
             usage,
         };

@@ -11,6 +11,7 @@ use axum::extract::{Query, State};
 use axum::http::{Request, Uri};
 use axum::response::Response;
 use penstock_engine_client::CommandError;
+use penstock_http::read_body;
 use penstock_openai::ApiError;
 use penstock_openai::{KvInput, KvRequest};
 use penstock_wire::{KvOrder, KvOutcome, KvPrefix};
@@ -20,7 +21,6 @@ use serde::de::DeserializeOwned;
 use super::on_text;
 use super::tokenize::encoded;
 use crate::app::App;
-use crate::body;
 use crate::failure::{Failure, json};
 use crate::submit::check_prompt;
 
@@ -49,7 +49,7 @@ pub(crate) async fn clear(
     request: Request<Body>,
 ) -> Result<Response, Failure> {
     let ClearQuery { salt } = query(request.uri())?;
-    let body = body::read(request, app.config.max_body_bytes).await?;
+    let body = read_body(request, app.config.max_body_bytes).await?;
     let order = match (salt, body.is_empty()) {
         (None, true) => KvOrder::ClearAll,
         (None, false) => KvOrder::ClearPrefix(prefix(&app, &body).await?),
@@ -85,7 +85,7 @@ async fn of_prefix(
     order: impl FnOnce(KvPrefix) -> KvOrder,
 ) -> Result<Response, Failure> {
     let NoQuery {} = query(request.uri())?;
-    let body = body::read(request, app.config.max_body_bytes).await?;
+    let body = read_body(request, app.config.max_body_bytes).await?;
     let prefix = prefix(app, &body).await?;
     obeyed(app, order(prefix)).await
 }

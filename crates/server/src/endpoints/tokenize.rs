@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;
 use axum::response::Response;
+use penstock_http::read_body;
 use penstock_openai::ApiError;
 use penstock_openai::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
 use penstock_text::TextModel;
@@ -13,14 +14,13 @@ use serde_json::json;
 
 use super::{on_text, text_error};
 use crate::app::App;
-use crate::body;
 use crate::failure::{self, Failure};
 
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Failure> {
-    let body = body::read(request, app.config.max_body_bytes).await?;
+    let body = read_body(request, app.config.max_body_bytes).await?;
     let TokenizeRequest {
         model,
         input,
@@ -70,7 +70,7 @@ pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Failure> {
-    let body = body::read(request, app.config.max_body_bytes).await?;
+    let body = read_body(request, app.config.max_body_bytes).await?;
     let DetokenizeRequest { model, tokens } = DetokenizeRequest::parse(&body)?;
     app.check_model(model.as_deref())?;
     let decode = move |text: &TextModel| {

@@ -1,17 +1,17 @@
 //! Counters and histograms of the front door. Names are vLLM's, so that its dashboards and
 //! autoscalers read them.
 
-mod histogram;
+mod buckets;
 mod render;
 mod tiers;
-mod timeline;
+mod timer;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use histogram::Histogram;
+use penstock_http::{Histogram, escaped};
 use penstock_wire::{StepStats, TierTokens};
 pub(crate) use render::EngineView;
-pub(crate) use timeline::Timeline;
+pub(crate) use timer::RequestTimer;
 
 /// How a request ended, in vLLM's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,12 +63,12 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn new(model: &str, version: &str) -> Self {
-        use histogram::{CHOICES, FIRST_TOKEN, LATENCY, STEP_TOKENS, TOKEN_GAP, TOKENS};
+        use buckets::{CHOICES, FIRST_TOKEN, LATENCY, STEP_TOKENS, TOKEN_GAP, TOKENS};
         let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Self {
-            labels: format!("model_name=\"{}\",engine=\"0\"", render::escaped(model)),
+            labels: format!("model_name=\"{}\",engine=\"0\"", escaped(model)),
             started: since_epoch.unwrap_or_default().as_secs_f64(),
-            version: render::escaped(version),
+            version: escaped(version),
             endings: Default::default(),
             rejections: Default::default(),
             prompt_tokens: AtomicU64::new(0),

@@ -1,9 +1,10 @@
 //! The Prometheus text of `GET /metrics`.
 
-use std::fmt::{Display, Write};
+use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use penstock_http::Page;
 use penstock_wire::{Ready, StepStats, TierReport};
 
 use super::{Metrics, tiers};
@@ -19,61 +20,10 @@ pub(crate) struct EngineView<'a> {
     pub(crate) in_flight: usize,
 }
 
-pub(super) struct Page<'a> {
-    pub(super) out: String,
-    pub(super) labels: &'a str,
-}
-
-impl Page<'_> {
-    pub(super) fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    /// One sample with further labels, which begin with a comma.
-    pub(super) fn sample(&mut self, name: &str, more: &str, value: impl Display) {
-        let labels = self.labels;
-        let _ = writeln!(self.out, "{name}{{{labels}{more}}} {value}");
-    }
-
-    pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
-        self.head(name, "gauge", help);
-        self.sample(name, "", value);
-    }
-
-    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.head(name, "counter", help);
-        self.sample(name, "", value);
-    }
-
-    fn by_source<const N: usize>(&mut self, name: &str, help: &str, values: [(&str, u64); N]) {
-        self.head(name, "counter", help);
-        for (source, value) in values {
-            self.sample(name, &format!(",source=\"{source}\""), value);
-        }
-    }
-
-    fn labelled<const N: usize>(
-        &mut self,
-        name: &str,
-        help: &str,
-        label: &str,
-        words: [&str; N],
-        values: &[AtomicU64; N],
-    ) {
-        self.head(name, "counter", help);
-        for (word, value) in words.iter().zip(values) {
-            self.sample(name, &format!(",{label}=\"{word}\""), load(value));
-        }
-    }
-}
-
 impl Metrics {
     /// The whole page.
     pub(crate) fn render(&self, engine: &EngineView<'_>) -> String {
-        let mut page = Page {
-            out: String::with_capacity(32 << 10),
-            labels: &self.labels,
-        };
+        let mut page = Page::new(&self.labels);
         self.gauges(&mut page, engine);
         self.counters(&mut page, &engine.stats);
         self.sources(&mut page);
@@ -167,19 +117,28 @@ impl Metrics {
             "Tokens generated.",
             load(&self.generation_tokens),
         );
-        page.labelled(
+        let [stop, length, abort, error] = self.endings.each_ref().map(load);
+        page.counters(
             "vllm:request_success_total",
             "Requests ended, by reason.",
             "finished_reason",
-            ["stop", "length", "abort", "error"],
-            &self.endings,
+            [
+                ("stop", stop),
+                ("length", length),
+                ("abort", abort),
+                ("error", error),
+            ],
         );
-        page.labelled(
+        let [full, draining, unavailable] = self.rejections.each_ref().map(load);
+        page.counters(
             "vllm:admission_rejections_total",
             "Requests turned away, by reason.",
             "reason",
-            ["queue_full", "draining", "engine_unavailable"],
-            &self.rejections,
+            [
+                ("queue_full", full),
+                ("draining", draining),
+                ("engine_unavailable", unavailable),
+            ],
         );
     }
 
@@ -189,18 +148,20 @@ impl Metrics {
         let behind = ram + disk + remote;
         let cached = load(&self.cached_tokens).max(behind);
         let prompt = load(&self.prompt_tokens).max(cached);
-        page.by_source(
+        page.counters(
             "vllm:prompt_tokens_by_source_total",
             "Prompt tokens by source.",
+            "source",
             [
                 ("local_compute", prompt - cached),
                 ("local_cache_hit", cached - behind),
                 ("external_kv_transfer", behind),
             ],
         );
-        page.by_source(
+        page.counters(
             "vllm:prompt_tokens_cached_by_source_total",
             "Prompt tokens from the cache, by the kind of tier: device is the pool.",
+            "source",
             [
                 ("device", cached - behind),
                 ("host", ram),
@@ -281,8 +242,7 @@ impl Metrics {
             ),
         ];
         for (name, help, histogram) in all {
-            page.head(name, "histogram", help);
-            histogram.render(&mut page.out, name, page.labels);
+            page.histogram(name, help, histogram);
         }
     }
 
@@ -304,12 +264,4 @@ impl Metrics {
 
 fn load(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
-}
-
-/// A label value with backslashes, quotes and newlines escaped.
-pub(super) fn escaped(value: &str) -> String {
-    value
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
 }

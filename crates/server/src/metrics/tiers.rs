@@ -2,10 +2,8 @@
 //! too, so that their dashboards work; those count what this server counts, which is named in
 //! docs/kv-tiers.md.
 
+use penstock_http::{Page, escaped, write_histogram};
 use penstock_wire::{DURATION_BOUNDS, Durations, TierKind, TierReport, TierState, TierStats};
-
-use super::histogram::write_lines;
-use super::render::{Page, escaped};
 
 type Number = fn(&TierStats) -> u64;
 type Times = fn(&TierStats) -> &Durations;
@@ -122,7 +120,7 @@ fn by_tier(page: &mut Page<'_>, tiers: &[TierStats]) {
     for (name, help, durations) in times {
         page.head(name, "histogram", help);
         for tier in tiers {
-            let labels = format!("{}{}", page.labels, label(tier));
+            let labels = format!("{}{}", page.labels(), label(tier));
             histogram(page, (name, &labels), durations(tier));
         }
     }
@@ -144,7 +142,7 @@ fn each(
 fn histogram(page: &mut Page<'_>, name_and_labels: (&str, &str), durations: &Durations) {
     let counts = durations.counts.iter().copied();
     let bounds = &DURATION_BOUNDS;
-    write_lines(
+    write_histogram(
         &mut page.out,
         name_and_labels,
         bounds,
@@ -229,7 +227,7 @@ fn lmcache(page: &mut Page<'_>, tiers: &[TierStats], (asked, hits): (u64, u64)) 
     for (name, help, durations) in times {
         page.head(name, "histogram", help);
         let all = together(tiers.iter().map(durations));
-        histogram(page, (name, page.labels), &all);
+        histogram(page, (name, page.labels()), &all);
     }
 }
 

@@ -1,9 +1,8 @@
-//! The body of a stream: a byte buffer between the task that renders chunks and the connection that
+//! The body of a stream: a byte buffer between the task that renders events and the connection that
 //! writes them.
 //!
-//! Chunks rendered while the connection is busy leave in one write. A client that does not read
-//! fills the buffer to its cap; then the writer is told and the request is given up, so memory
-//! stays bounded.
+//! Events rendered while the connection is busy leave in one write. Memory is bounded: a client
+//! that does not read fills the buffer to its cap, then writing fails.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,14 +13,14 @@ use hyper::body::{Body, Frame};
 
 /// Why nothing more can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub enum WriteError {
     /// The connection has ended.
     Gone,
     /// The client has left more than the cap unread.
     Slow,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     buffer: BytesMut,
     ended: bool,
@@ -32,17 +31,21 @@ struct State {
 
 type Shared = Arc<Mutex<State>>;
 
-pub(crate) struct PipeWriter {
+/// The end that renders. Dropping it ends the body.
+#[derive(Debug)]
+pub struct PipeWriter {
     shared: Shared,
     cap: usize,
 }
 
-pub(crate) struct PipeReader {
+/// The body.
+#[derive(Debug)]
+pub struct PipeReader {
     shared: Shared,
 }
 
 /// A pipe that holds about `cap` bytes: one write may go beyond it.
-pub(crate) fn pipe(cap: usize) -> (PipeWriter, PipeReader) {
+pub fn pipe(cap: usize) -> (PipeWriter, PipeReader) {
     let shared = Shared::default();
     (
         PipeWriter {
@@ -59,26 +62,29 @@ fn lock(shared: &Shared) -> MutexGuard<'_, State> {
 
 impl PipeWriter {
     /// Lets `render` append to the buffer.
-    pub(crate) fn write(&mut self, render: impl FnOnce(&mut BytesMut)) -> Result<(), Broken> {
+    ///
+    /// # Errors
+    /// The connection has ended, or the client has left more than the cap unread.
+    pub fn write(&mut self, render: impl FnOnce(&mut BytesMut)) -> Result<(), WriteError> {
         let mut state = lock(&self.shared);
         if state.reader_gone {
-            return Err(Broken::Gone);
+            return Err(WriteError::Gone);
         }
         if state.buffer.len() >= self.cap {
-            return Err(Broken::Slow);
+            return Err(WriteError::Slow);
         }
         render(&mut state.buffer);
         wake_reader(state);
         Ok(())
     }
 
-    /// Writes the last words and ends the stream, whatever the client has left unread.
-    pub(crate) fn finish(self, render: impl FnOnce(&mut BytesMut)) {
+    /// Appends the end of the stream beyond the cap, and ends it.
+    pub fn finish(self, render: impl FnOnce(&mut BytesMut)) {
         render(&mut lock(&self.shared).buffer);
     }
 
     /// Ready when the connection has ended.
-    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = lock(&self.shared);
         if state.reader_gone {
             return Poll::Ready(());
@@ -165,13 +171,13 @@ mod tests {
         writer
             .write(|out| out.extend_from_slice(&[b'x'; 12]))
             .unwrap();
-        assert_eq!(writer.write(|_| {}), Err(Broken::Slow));
+        assert_eq!(writer.write(|_| {}), Err(WriteError::Slow));
         writer.finish(|out| out.extend_from_slice(b"!"));
         assert_eq!(reader.collect().await.unwrap().to_bytes().len(), 13);
     }
 
     #[tokio::test]
-    async fn the_writer_hears_that_the_reader_left() {
+    async fn the_writer_learns_that_the_reader_left() {
         let (mut writer, reader) = pipe(10);
         let gone = tokio::spawn(async move {
             std::future::poll_fn(|cx| writer.poll_gone(cx)).await;
@@ -179,6 +185,6 @@ mod tests {
         });
         tokio::task::yield_now().await;
         drop(reader);
-        assert_eq!(gone.await.unwrap(), Err(Broken::Gone));
+        assert_eq!(gone.await.unwrap(), Err(WriteError::Gone));
     }
 }

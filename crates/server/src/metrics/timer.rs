@@ -8,9 +8,9 @@ use penstock_wire::Output;
 
 use super::{Ending, Metrics};
 
-/// Follows one request from arrival to its end. Dropped before [`Timeline::ended`], it counts as
+/// Follows one request from arrival to its end. Dropped before [`RequestTimer::ended`], it counts as
 /// aborted.
-pub(crate) struct Timeline {
+pub(crate) struct RequestTimer {
     metrics: Arc<Metrics>,
     arrived: Instant,
     submitted: Instant,
@@ -23,7 +23,7 @@ pub(crate) struct Timeline {
     ended: bool,
 }
 
-impl Timeline {
+impl RequestTimer {
     /// Starts when the request has been handed to the engine.
     pub(crate) fn new(
         metrics: Arc<Metrics>,
@@ -128,7 +128,7 @@ impl Timeline {
     }
 }
 
-impl Drop for Timeline {
+impl Drop for RequestTimer {
     fn drop(&mut self) {
         self.ended(Ending::Abort);
     }

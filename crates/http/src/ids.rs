@@ -1,25 +1,29 @@
-//! Request ids and seeds: unpredictable enough to be distinct, not secrets.
+//! Random numbers for request ids and seeds: distinct, not secret.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A stream of 64-bit numbers from a random start (SplitMix64 by Steele, Lea and Flood, 2014).
-pub(crate) struct Ids {
+#[derive(Debug)]
+pub struct RandomIds {
     state: AtomicU64,
 }
 
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-impl Ids {
-    pub(crate) fn new() -> Self {
+impl Default for RandomIds {
+    fn default() -> Self {
         // RandomState is seeded by the operating system; this is the only randomness std offers.
         Self {
             state: AtomicU64::new(RandomState::new().build_hasher().finish()),
         }
     }
+}
 
-    pub(crate) fn next(&self) -> u64 {
+impl RandomIds {
+    /// The next number.
+    pub fn next(&self) -> u64 {
         let mut z = self
             .state
             .fetch_add(STEP, Ordering::Relaxed)
@@ -30,7 +34,7 @@ impl Ids {
     }
 
     /// 32 hexadecimal digits.
-    pub(crate) fn hex(&self) -> String {
+    pub fn hex(&self) -> String {
         format!("{:016x}{:016x}", self.next(), self.next())
     }
 }

@@ -7,7 +7,7 @@ use penstock_wire::FrameError;
 
 /// How an engine was lost. The text names the cause to every client whose request ended by it.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Loss {
+pub(crate) enum EngineFailure {
     #[error("engine process {}", describe(*.0))]
     Exited(ExitStatus),
     #[error("engine failed: {0}")]
@@ -31,7 +31,7 @@ pub(crate) enum Loss {
     Accept(io::Error),
 }
 
-impl Loss {
+impl EngineFailure {
     /// True when another start would end the same way, provided that no start succeeded so far: the
     /// engine itself said that it cannot start, ended on its own, or is not the program this front
     /// door was made for.
@@ -81,14 +81,14 @@ mod tests {
 
     #[test]
     fn names_the_exit_code_and_the_signal() {
-        let exited = Loss::Exited(ExitStatus::from_raw(3 << 8));
+        let exited = EngineFailure::Exited(ExitStatus::from_raw(3 << 8));
         assert_eq!(exited.to_string(), "engine process exited with code 3");
-        let killed = Loss::Exited(ExitStatus::from_raw(9));
+        let killed = EngineFailure::Exited(ExitStatus::from_raw(9));
         assert_eq!(
             killed.to_string(),
             "engine process was killed by signal 9 (SIGKILL)"
         );
-        let odd = Loss::Exited(ExitStatus::from_raw(40));
+        let odd = EngineFailure::Exited(ExitStatus::from_raw(40));
         assert_eq!(odd.to_string(), "engine process was killed by signal 40");
     }
 }

@@ -1,4 +1,4 @@
-//! Accepting connections, and letting go of them.
+//! Accepting connections and closing them gracefully.
 
 use std::time::Duration;
 
@@ -20,15 +20,17 @@ const MAX_BUFFER: usize = 64 << 10;
 /// processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The open connections of a server.
-pub(crate) struct Connections {
+/// The open connections of a server. Dropping it accepts no more and leaves open ones running.
+#[derive(Debug)]
+pub struct Connections {
     /// Ends when the connections have been closed.
     accepting: JoinHandle<()>,
     closing: oneshot::Sender<Duration>,
 }
 
 impl Connections {
-    pub(crate) fn accept(listener: TcpListener, router: Router) -> Self {
+    /// Serves `router` on every connection, inside a tokio runtime.
+    pub fn accept(listener: TcpListener, router: Router) -> Self {
         let (closing, patience) = oneshot::channel();
         Self {
             accepting: tokio::spawn(accept_all(listener, router, patience)),
@@ -37,7 +39,7 @@ impl Connections {
     }
 
     /// Accepts no more and gives open connections `patience` to finish their responses.
-    pub(crate) async fn close(self, patience: Duration) {
+    pub async fn close(self, patience: Duration) {
         let _ = self.closing.send(patience);
         let _ = self.accepting.await;
     }

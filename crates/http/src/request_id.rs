@@ -1,0 +1,45 @@
+//! Request ids: taken from the client's `x-request-id` or made here, and repeated in the response.
+
+use std::future::Future;
+
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, Request};
+use axum::response::Response;
+
+use crate::RandomIds;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const MAX_REQUEST_ID: usize = 128;
+
+#[derive(Clone)]
+struct RequestId(String);
+
+/// Gives the request an id, which the response of `next` carries too.
+pub async fn with_request_id<F: Future<Output = Response>>(
+    ids: &RandomIds,
+    mut request: Request<Body>,
+    next: impl FnOnce(Request<Body>) -> F,
+) -> Response {
+    let id = client_id(&request).unwrap_or_else(|| ids.hex());
+    let header = HeaderValue::from_str(&id);
+    request.extensions_mut().insert(RequestId(id));
+    let mut response = next(request).await;
+    if let Ok(id) = header {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+/// The id that [`with_request_id`] gave; empty without one.
+pub fn request_id(request: &Request<Body>) -> String {
+    let id = request.extensions().get::<RequestId>();
+    id.map(|id| id.0.clone()).unwrap_or_default()
+}
+
+/// The client's own id, if it is short and of characters that are harmless in logs.
+fn client_id(request: &Request<Body>) -> Option<String> {
+    let id = request.headers().get(REQUEST_ID)?.to_str().ok()?;
+    let harmless = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+    (!id.is_empty() && id.len() <= MAX_REQUEST_ID && id.chars().all(harmless))
+        .then(|| id.to_owned())
+}

@@ -1,0 +1,54 @@
+//! What happens to every request before its endpoint: an id, and the check of its key.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Request;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use penstock_http::{has_key, with_request_id};
+use penstock_openai::ApiError;
+
+use crate::app::App;
+use crate::config::Config;
+use crate::failure::Failure;
+
+/// Probes carry no keys.
+const OPEN: [&str; 2] = ["/health", "/ready"];
+
+/// At and below this path the admin key is required instead of the others.
+const ADMIN: &str = "/v1/kv";
+
+/// Gives the request an id and rejects it without a valid key.
+pub(crate) async fn identify_and_authorize(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    let authorized = |request: Request<Body>| async {
+        match check_key(&app.config, &request) {
+            Ok(()) => next.run(request).await,
+            Err(error) => Failure(error).into_response(),
+        }
+    };
+    with_request_id(&app.ids, request, authorized).await
+}
+
+fn check_key(config: &Config, request: &Request<Body>) -> Result<(), ApiError> {
+    let path = request.uri().path();
+    if is_admin(path) {
+        let key = config.admin_api_key.as_ref();
+        let key = key.ok_or_else(ApiError::admin_disabled)?;
+        let known = has_key(std::slice::from_ref(key), request);
+        return known.then_some(()).ok_or_else(ApiError::admin_unauthorized);
+    }
+    let allowed =
+        config.api_keys.is_empty() || OPEN.contains(&path) || has_key(&config.api_keys, request);
+    allowed.then_some(()).ok_or_else(ApiError::unauthorized)
+}
+
+fn is_admin(path: &str) -> bool {
+    path.strip_prefix(ADMIN)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
