@@ -80,8 +80,8 @@ mod tests {
         histogram.render(&mut out, "h", "a=\"b\"");
         assert_eq!(
             out,
-            "h_bucket{a=\"b\",le=\"1\"} 2\nh_bucket{a=\"b\",le=\"2.5\"} 3\nh_bucket{a=\"b\",le=\"+Inf\"} 4\n\
-             h_sum{a=\"b\"} 102.5\nh_count{a=\"b\"} 4\n"
+            "h_bucket{a=\"b\",le=\"1\"} 2\nh_bucket{a=\"b\",le=\"2.5\"} 3\n\
+             h_bucket{a=\"b\",le=\"+Inf\"} 4\nh_sum{a=\"b\"} 102.5\nh_count{a=\"b\"} 4\n"
         );
     }
 }
