@@ -187,8 +187,10 @@ def verdict(summary: Summary) -> list[str]:
         if workload.name == "random" and cell is not None and cell.ratio is not None:
             kept = "kept" if cell.ratio >= BAR else "MISSED"
             return [
-                f"* two ranks give {cell.ratio:.2f} of two threads' tokens/s (bar: {BAR:.2f}, "
-                f"{kept})"
+                (
+                    f"* two ranks give {cell.ratio:.2f} of two threads' tokens/s (bar: {BAR:.2f}, "
+                    f"{kept})"
+                )
             ]
     return []
 

@@ -77,7 +77,7 @@ def _cumulative(rates: Sequence[float], burstiness: float, seed: int) -> list[fl
 
 
 def at_times(requests: Sequence[Request], due: Sequence[float]) -> Sequence[Request]:
-    """`requests` with these due times, still built one at a time when asked for."""
+    """`requests` with these due times, still built one at a time."""
     if len(requests) != len(due):
         raise ValueError(f"{len(requests)} requests and {len(due)} due times")
     return LazyRequests(range(len(due)), lambda index: replace(requests[index], due=due[index]))

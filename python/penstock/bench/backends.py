@@ -1,4 +1,4 @@
-"""Who answers a batch: a server, or an engine in this process."""
+"""Choice of what computes a batch: a server, or an engine in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.config.kinds import Switch
 from penstock.core import InvalidValueError
 
 ENGINE_PREFIX = "engine_"
-"""Of the engine's settings in a namespace."""
+"""Prefix of the engine's settings in a namespace."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def open_backend(
     parsed: argparse.Namespace, shown: Progress, defaults: Mapping[str, str | bool] | None = None
 ) -> Backend:
-    """The server that the flags name, or the model in this process, its settings over `defaults`."""
+    """The server of the flags, or the model in this process with settings over `defaults`."""
     settings = {
         name.removeprefix(ENGINE_PREFIX): value
         for name, value in vars(parsed).items()

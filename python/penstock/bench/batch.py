@@ -1,4 +1,4 @@
-"""Batches of requests that are handed over at once, and what comes of them: plain data."""
+"""Batches of requests that are sent at once, and their outcomes: plain data."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from penstock.bench.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What came of one batch. Tokens are those of requests that succeeded."""
+    """Outcome of a batch. Token counts are those of successful requests."""
 
     seconds: float
-    """From handing it over to the last end."""
+    """From the first request sent to the last end."""
     completed: int
     failed: int
     input_tokens: int
     output_tokens: int
     examples: Sequence[str] = ()
-    """Different reasons of failures, some of them."""
+    """A few different failure messages."""
     partial: bool = False
     """Whether Ctrl-C ended it."""
 
 
 class Backend(Protocol):
-    """Whoever answers."""
+    """What computes batches: a server or an engine in this process."""
 
     name: str
     """An address, or `in process`."""
@@ -37,4 +37,6 @@ class Backend(Protocol):
     def maker(self) -> PromptMaker: ...
 
     def run(self, requests: Sequence[Request], what: str) -> Batch:
-        """Answers of exactly the lengths that are asked for; a shorter one is a failure."""
+        """Compute a batch with outputs of exactly the requested lengths; a shorter one is a
+        failure.
+        """

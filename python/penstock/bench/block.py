@@ -93,8 +93,8 @@ def _penstock(result: Result) -> Iterator[str]:
     yield _title("Penstock", "-")
     for kind, count in sorted(ours["failures"].items()):
         yield _number(f"Failed ({kind}):", count)
-    # With a limit of concurrency a request waits in the client for its place; else it is sent when
-    # it is due.
+    # With a limit of concurrency a request waits in the client for a free connection; else it is
+    # sent when due.
     waited = "send lateness" if result["max_concurrency"] is None else "client-side queueing"
     for statistic in ("mean", "p99", "max"):
         yield _decimal(

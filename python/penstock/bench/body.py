@@ -14,13 +14,13 @@ ENDPOINTS = {
     "vllm": "/v1/completions",
     "openai-chat": "/v1/chat/completions",
 }
-"""Backends and where they post to. `vllm` is another name of `openai`."""
+"""Backends and the paths they post to. `vllm` is an alias of `openai`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What all bodies of a run share. `extra` wins over the rest, a request's own fields over
-    `extra`.
+    """Fields that all bodies of a run share. `extra` overrides them, a request's own fields
+    override `extra`.
     """
 
     chat: bool
@@ -32,7 +32,7 @@ class Body:
     """When given, bodies carry `request_id`: this and the number of the request."""
 
     def encode(self, request: Request, index: int) -> tuple[int, bytes]:
-        """Tokens that the answer must have (0: any number), and the body."""
+        """Number of tokens that the output must have (0: any), and the body."""
         fields = self._fields(request)
         if self.request_id_prefix is not None:
             fields["request_id"] = f"{self.request_id_prefix}{index}"

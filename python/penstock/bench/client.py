@@ -1,4 +1,4 @@
-"""Requests to the native load generator, its columns back to outcomes. Ctrl-C ends a load only."""
+"""Requests to the native load generator, its columns to outcomes. Ctrl-C ends the load only."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from penstock.bench.request import Load, Outcome, Request
 from penstock.bench.target import Target
 
 BYTES_AHEAD = 64 * 2**20
-"""Bodies that wait in the load generator at one time, in bytes."""
+"""Bytes of bodies that wait in the load generator at one time."""
 BATCH = 64
-"""Requests handed over at once."""
+"""Requests added at once."""
 GLANCE = 0.2
 """Seconds between looks at the progress."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Run(Protocol):
-    """`penstock._native.LoadRun`, which says what each does."""
+    """Interface of `penstock._native.LoadRun`."""
 
     def add(self, requests: list[tuple[float, int, bytes]]) -> None: ...
     def start(self) -> None: ...
@@ -93,7 +93,7 @@ def _attend(run: Run, feed: _Feed, signals: _Signals, progress: Progress) -> Non
 
 
 class _Feed:
-    """Hands requests over in order, at most `BYTES_AHEAD` before the one that is sent next."""
+    """Hand over requests in order, at most `BYTES_AHEAD` before the one that is sent next."""
 
     def __init__(self, run: Run, requests: Sequence[Request], body: Body) -> None:
         self._run = run

@@ -33,7 +33,7 @@ SAMPLING: Mapping[str, type] = {
 
 
 class Flags(Protocol):
-    """A parser or a group of one."""
+    """A parser or an argument group."""
 
     def add_argument(self, *names: str, **options: object) -> argparse.Action: ...
 
@@ -103,7 +103,7 @@ def goodput(text: str) -> tuple[str, float]:
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Where the server is; `target` reads them."""
+    """Flags of the server's address; read by `target`."""
     group = parser.add_argument_group("server")
     group.add_argument(
         "--backend",
@@ -145,7 +145,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def target(parsed: argparse.Namespace) -> Target:
-    """The server that the flags of `add_target` name, once it answers."""
+    """The server that the flags of `add_target` name, after it answered."""
     endpoint = parsed.endpoint or ENDPOINTS[parsed.backend]
     if not endpoint.startswith("/") or endpoint.endswith("chat/completions") != (
         parsed.backend == "openai-chat"
@@ -168,7 +168,7 @@ def target(parsed: argparse.Namespace) -> Target:
 
 
 def headers(given: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """`given`, and the key of the environment unless they bring their own."""
+    """`given` headers, and the key of the environment unless they carry one."""
     key = openai_api_key()
     own = {name.lower() for name, _ in given}
     bearer = (("Authorization", f"Bearer {key}"),) if key and "authorization" not in own else ()
@@ -176,7 +176,7 @@ def headers(given: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
 
 
 def redacted(argv: Sequence[str]) -> list[str]:
-    """A command line that may be kept: values of headers are left out, they hold keys."""
+    """A command line without the values of headers, which hold keys."""
     kept: list[str] = []
     inside = False
     for word in argv:
@@ -195,7 +195,7 @@ def _redacted(header: str) -> str:
 
 
 def add_load(parser: argparse.ArgumentParser) -> None:
-    """How many requests, how many at once, and from which seed."""
+    """Flags of the number of requests, the concurrency and the seed."""
     group = parser.add_argument_group("load")
     group.add_argument(
         "--max-concurrency",
@@ -221,7 +221,7 @@ def add_load(parser: argparse.ArgumentParser) -> None:
 
 
 def add_arrivals(parser: argparse.ArgumentParser) -> None:
-    """When requests are due."""
+    """Flags of the arrival process."""
     group = parser.add_argument_group("arrivals")
     group.add_argument(
         "--request-rate",
@@ -242,7 +242,7 @@ def add_arrivals(parser: argparse.ArgumentParser) -> None:
 
 
 def add_prompts(parser: argparse.ArgumentParser) -> None:
-    """How token counts become prompts."""
+    """Flags of prompt making."""
     group = parser.add_argument_group("prompts")
     group.add_argument(
         "--tokenizer",
@@ -265,7 +265,7 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """What is asked of the model. What is not given is not sent, as vLLM does: the server decides."""
+    """Flags of sampling. Absent ones are not sent: the server decides, as with vLLM."""
     group = parser.add_argument_group("sampling")
     for name, kind in SAMPLING.items():
         group.add_argument(f"--{name.replace('_', '-')}", type=kind)
@@ -299,7 +299,7 @@ def sampling(parsed: argparse.Namespace) -> dict[str, object]:
 
 
 def add_statistics(parser: argparse.ArgumentParser) -> None:
-    """What is computed and printed."""
+    """Flags of the statistics."""
     group = parser.add_argument_group("statistics")
     group.add_argument(
         "--percentile-metrics",
@@ -326,7 +326,7 @@ def add_statistics(parser: argparse.ArgumentParser) -> None:
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
-    """What is kept of one run."""
+    """Flags of the result files."""
     group = parser.add_argument_group("results")
     group.add_argument("--save-result", action="store_true", help="write a JSON file")
     group.add_argument(

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from penstock.llm import LLM, RequestOutput, SamplingParams
 
 KNOWN = ("temperature", "top_p", "top_k", "logprobs")
-"""What is asked of a model and is known to `SamplingParams`."""
+"""Sampling flags that `SamplingParams` knows."""
 GLANCE = 0.2
-"""Seconds between drawings of the progress."""
+"""Seconds between updates of the progress."""
 
 
 class InProcess:
-    """`penstock.LLM`."""
+    """Backend on `penstock.LLM`."""
 
     name = "in process"
     chat = False
@@ -54,9 +54,7 @@ class InProcess:
         )
 
     def run(self, requests: Sequence[Request], what: str) -> Batch:
-        """What a server would be asked, without the server. Ctrl-C leaves the requests that have
-        ended.
-        """
+        """Compute the batch without a server. After Ctrl-C only requests that have ended count."""
         texts = [_plain(request.prompt) for request in requests]
         params = [replace(self._sampling, max_tokens=request.output_tokens) for request in requests]
         counter = _Counter(self._progress, len(requests))
@@ -84,7 +82,7 @@ class InProcess:
 
 
 class _Counter:
-    """What has ended, shown a few times a second."""
+    """Counts of ended requests, shown a few times a second."""
 
     def __init__(self, shown: Progress, total: int) -> None:
         self.completed = 0
@@ -103,7 +101,7 @@ class _Counter:
             self._progress.show(self.counts())
 
     def counts(self) -> dict[str, int]:
-        """As of a load generator; a token is an event."""
+        """Counts as of a load generator; a token is an event."""
         return {
             "added": self._total,
             "sent": self._total,
@@ -124,9 +122,7 @@ def _refuse_unknown(parsed: argparse.Namespace) -> None:
 
 
 def _sampling(parsed: argparse.Namespace, defaults: SamplingParams) -> SamplingParams:
-    """The checkpoint's defaults, which a server would use too, and what the flags say. Exact
-    lengths.
-    """
+    """The checkpoint's defaults, overridden by the flags; lengths are exact."""
     given = {name: getattr(parsed, name) for name in KNOWN if getattr(parsed, name) is not None}
     return replace(defaults, ignore_eos=True, **given)
 

@@ -1,4 +1,4 @@
-"""`penstock bench latency`: how long one batch of fixed size takes, as `vllm bench latency` has it."""
+"""`penstock bench latency`: latency of one batch of fixed size, like `vllm bench latency`."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """0; 1 when an iteration failed; 130 after Ctrl-C, with the iterations until then printed and
-    kept.
+    """Exit status: 0; 1 when an iteration failed; 130 after Ctrl-C, with the iterations until then
+    printed and kept.
     """
     # A prefix cache would skip the prefill; a server that has one gets new prompts in each
     # iteration.
@@ -62,7 +62,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class Latencies:
-    """Iterations in which every request succeeded, and how many there were besides."""
+    """Latencies of iterations in which every request succeeded, and the number of others."""
 
     seconds: list[float] = field(default_factory=list)
     failed: int = 0
@@ -105,7 +105,7 @@ def _note(found: Latencies, done: Batch, *, warm_up: bool) -> None:
 
 
 def _batches(parsed: argparse.Namespace, backend: Backend) -> list[Sequence[Request]]:
-    """Every prompt is another. They are made when a batch is reached, before its clock starts."""
+    """Batches of distinct prompts, made before the clock of their batch starts."""
     count = parsed.num_iters_warmup + parsed.num_iters
     options = RandomOptions(parsed.batch_size * count, parsed.input_len, parsed.output_len)
     requests = random_requests(options, backend.maker(), parsed.seed)
@@ -116,7 +116,7 @@ def _batches(parsed: argparse.Namespace, backend: Backend) -> list[Sequence[Requ
 
 
 def lines(measured: Latencies) -> list[str]:
-    """vLLM's lines; an iteration in which a request failed does not count, and is said."""
+    """vLLM's lines. Iterations with a failed request are reported and not counted."""
     found = []
     if measured.seconds:
         found.append(f"Avg latency: {_mean(measured.seconds)} seconds")
@@ -133,7 +133,7 @@ def lines(measured: Latencies) -> list[str]:
 
 
 def record(parsed: argparse.Namespace, backend: Backend, measured: Latencies) -> dict[str, Any]:
-    """The file: vLLM's keys and `penstock`. There must be an iteration."""
+    """Content of the result file: vLLM's keys and `penstock`. Needs one iteration."""
     return {
         "model_id": backend.model_id,
         "avg_latency": _mean(measured.seconds),

@@ -8,11 +8,13 @@ from penstock.core import InvalidValueError
 
 FORMS = "numbers such as 1,2,4 or first:last:step or 1..64 (doubling)"
 LONGEST = 10_000
-"""Entries a range may have; more is a slip of the finger."""
+"""Most entries of a range; more is a typing error."""
 
 
 def parse_counts(flag: str, text: str) -> list[int]:
-    """Whole numbers of at least 1, in the order given, each once. InvalidValueError names `flag`."""
+    """Whole numbers of at least 1, in the given order, without repeats. InvalidValueError names
+    `flag`.
+    """
     numbers = parse_rates(flag, text)
     if not all(number.is_integer() for number in numbers):
         raise InvalidValueError(flag, text, f"whole {FORMS}")
@@ -20,7 +22,7 @@ def parse_counts(flag: str, text: str) -> list[int]:
 
 
 def parse_rates(flag: str, text: str) -> list[float]:
-    """Numbers above 0, `inf` among them, in the order given, each once. InvalidValueError names
+    """Positive numbers or `inf`, in the given order, without repeats. InvalidValueError names
     `flag`.
     """
     try:

@@ -1,6 +1,4 @@
-"""`penstock bench COMMAND`: each a module with `add_arguments` and `run`, imported when it is asked
-for.
-"""
+"""`penstock bench COMMAND`: modules with `add_arguments` and `run`, imported on use."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Runs one command; its exit status."""
+    """Run one command; its exit status."""
     return run_command(parsed.bench_command, parsed.rest)
 
 

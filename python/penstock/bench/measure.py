@@ -1,8 +1,7 @@
-"""What `bench serve` and `bench trace` offer a server, as something that can be measured again and
-again.
+"""One measurement of a workload: prompts, warm-up, load, result.
 
 Sweeps, rounds and comparisons are loops over `measure`. It prints nothing; after Ctrl-C it returns
-what there is, with `penstock.partial` set, and the loop has to end too.
+a result with `penstock.partial` set, and the loop has to end too.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from penstock.bench.workload import (
 from penstock.core import PenstockError
 
 WARMUP_SEED = 2**31
-"""Added to the seed of a run for its warm-up, so that none of its prompts is met twice."""
+"""Added to a run's seed for its warm-up, so that no prompt occurs twice."""
 
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `bench serve` that `measure` reads; not those of the server or of the results."""
+    """Flags of `bench serve` that `measure` reads, without those of the server and the results."""
     add_serve(parser)
     _add_common(parser, "serve")
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `bench trace` that `measure` reads; not those of the server or of the results."""
+    """Flags of `bench trace` that `measure` reads, without those of the server and the results."""
     add_trace(parser)
     _add_common(parser, "trace")
 
@@ -53,7 +52,7 @@ def _add_common(parser: argparse.ArgumentParser, workload: str) -> None:
 
 
 def parse_workload(words: Sequence[str]) -> argparse.Namespace:
-    """`serve --random-input-len 128 ...` or `trace FILE --time-scale 1.6 ...` for `measure`.
+    """Parse `serve --random-input-len 128 ...` or `trace FILE --time-scale 1.6 ...` for `measure`.
 
     Wrong words end the program with status 2 and the usage, as on a command line.
     """
@@ -136,7 +135,7 @@ def _workload(
 def _warm_up(
     parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int, progress: Progress
 ) -> None:
-    """PenstockError when not one request succeeds: then the measurement would not either."""
+    """PenstockError when no request succeeds: the measurement would fail too."""
     workload = _workload(parsed, target, maker, seed).first(parsed.num_warmups)
     load = _run(parsed, target, workload, progress, what="warm-up")
     if load.partial:

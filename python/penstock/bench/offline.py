@@ -1,6 +1,4 @@
-"""`penstock bench offline`: throughput of a batch, as `vllm bench throughput` has it, on any
-engine.
-"""
+"""`penstock bench offline`: throughput of a batch, like `vllm bench throughput`, on any engine."""
 
 from __future__ import annotations
 
@@ -36,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """0; 1 when a request failed; 130 after Ctrl-C. Prints and keeps what there is in all cases."""
+    """Exit status: 0; 1 when a request failed; 130 after Ctrl-C. Results are printed and kept in
+    all cases.
+    """
     backend = backends.open_backend(parsed, progress(parsed.disable_tqdm))
     measured = measure(parsed, backend)
     for line in lines(measured):
@@ -69,7 +69,7 @@ def measure(parsed: argparse.Namespace, backend: Backend) -> Batch:
 
 
 def lines(measured: Batch) -> list[str]:
-    """vLLM's lines; what failed or was interrupted does not count, and is said."""
+    """vLLM's lines. Failed and interrupted requests are reported and not counted."""
     rates = _rates(measured)
     throughput = (
         f"{rates['requests_per_second']:.2f} requests/s, "
@@ -90,7 +90,7 @@ def lines(measured: Batch) -> list[str]:
 
 
 def record(parsed: argparse.Namespace, backend: Backend, measured: Batch) -> dict[str, Any]:
-    """The file: vLLM's keys, of requests that succeeded, and `penstock`."""
+    """Content of the result file: vLLM's keys, of requests that succeeded, and `penstock`."""
     rates = _rates(measured)
     return {
         "model_id": backend.model_id,

@@ -17,7 +17,7 @@ EXAMPLES = 10
 
 
 class OnServer:
-    """All requests at once, and the answers streamed."""
+    """Backend that sends all requests of a batch at once and streams the outputs."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a user sees while a load runs: a bar on a terminal, lines elsewhere. Always on stderr."""
+"""Progress of a load: a bar on a terminal, lines elsewhere. Always on stderr."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Protocol, TextIO
 LINE_INTERVAL = 10.0
 """Seconds between lines where there is no terminal."""
 RATE_WINDOW = 3.0
-"""Seconds that live rates look back."""
+"""Window of live rates, seconds."""
 MIN_BAR = 10
 
 Counts = Mapping[str, int]
-"""As `LoadRun.progress`: added, sent, open, completed, failed, events, bytes."""
+"""Counts of `LoadRun.progress`: added, sent, open, completed, failed, events, bytes."""
 
 
 class Progress(Protocol):
@@ -42,7 +42,7 @@ class Silent:
 
 
 class Rates:
-    """Ended requests and events in a second, over the last few seconds."""
+    """Ended requests and events per second, over the last few seconds."""
 
     def __init__(self, now: float) -> None:
         self._points: deque[tuple[float, int, int]] = deque([(now, 0, 0)])
@@ -81,7 +81,7 @@ class Meter:
 
 
 class Bar:
-    """One line that is drawn again in place."""
+    """One line that is redrawn in place."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream

@@ -1,6 +1,4 @@
-"""What is asked of a server and what came of it: plain data that every part of the benchmark
-shares.
-"""
+"""Requests and outcomes: plain data that every part of the benchmark shares."""
 
 from __future__ import annotations
 
@@ -21,27 +19,25 @@ class Request:
     input_tokens: int
     output_tokens: int
     due: float = 0.0
-    """Seconds after the start of the load at which it is to be sent."""
+    """Due time, seconds after the start of the load."""
     extra: Mapping[str, object] = field(default_factory=dict)
     """More fields of the body, for this request only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one request. Times are seconds after the start of the load; NaN: it did not
-    happen.
-    """
+    """Outcome of one request. Times are seconds after the start of the load; NaN: absent."""
 
     input_tokens: int
-    """Tokens in the prompt: what the server counted, else what was asked."""
+    """Prompt tokens by the server's usage, else as requested."""
     output_tokens: int
-    """Tokens in the answer: what the server counted, else the events that carried text."""
+    """Output tokens by the server's usage, else the events with text."""
     asked: tuple[int, int]
-    """Input and output tokens of the request."""
+    """Input and output tokens that were requested."""
     due: float
     sent: float
     connected: float
-    """When the connection that carried it was there; before `due` for one that was kept open."""
+    """When its connection was established; before `due` for a kept one."""
     ended: float
     events: array[float]
     """Receipt times of the SSE chunks that carried a choice."""
@@ -52,7 +48,8 @@ class Outcome:
     text: str
     failure: str
     """Empty, or the kind of failure: connect, http_status, error_event, no_finish, short,
-    malformed, timeout, interrupted, unsent."""
+    malformed, timeout, interrupted, unsent.
+    """
     detail: str
 
     @property

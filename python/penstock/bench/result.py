@@ -1,4 +1,4 @@
-"""A load as the dictionary and the file that vLLM's serving benchmark writes, and a `penstock` key."""
+"""A load as dictionary and file with the keys of vLLM's serving benchmark and `penstock`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class RampUp:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """How the load was to be offered."""
+    """The arrival process."""
 
     num_prompts: int
     request_rate: float = math.inf
@@ -77,7 +77,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who was measured."""
+    """The server and model."""
 
     backend: str
     model_id: str
@@ -88,7 +88,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which statistics. `goodput` holds seconds for ttft, tpot and e2el."""
+    """The statistics to compute. `goodput` holds seconds for ttft, tpot and e2el."""
 
     percentiles: Sequence[float] = (99.0,)
     goodput: Mapping[str, float] = field(default_factory=dict)
@@ -102,10 +102,8 @@ def make(
     tags: Mapping[str, object],
     date: datetime,
 ) -> Result:
-    """Everything that is known about a run, arrays included; `slim` leaves those out.
-
-    `tags` are fields of the `penstock` key: command, argv, server, workload, repeat, seed, axis,
-    point.
+    """The whole result of a run, arrays included; `slim` leaves those out. `tags` are fields of the
+    `penstock` key: command, argv, server, workload, repeat, seed, axis, point.
     """
     pooled = stats.latencies(load.outcomes)
     return {
@@ -169,7 +167,7 @@ def _totals(load: Load, pooled: stats.Latencies, wanted: Wanted) -> Result:
 
 
 def _arrays(outcomes: Sequence[Outcome]) -> Result:
-    """One item for each request; what did not happen is 0 and, with vLLM, a failed request has no
+    """One item for each request; absent values are 0 and, as in vLLM, a failed request has no
     output.
     """
     return {
@@ -240,7 +238,7 @@ def _penstock(load: Load, tags: Mapping[str, object]) -> Result:
 
 
 def _lateness(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Of every request that was sent, successful or not."""
+    """Counts over every request sent, successful or not."""
     late = [
         (outcome.sent - outcome.due) * 1000 for outcome in outcomes if not math.isnan(outcome.sent)
     ]
@@ -250,7 +248,7 @@ def _lateness(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def _differs(outcome: Outcome) -> bool:
-    """0 asked is "not known beforehand"."""
+    """0 requested tokens means unknown beforehand."""
     return outcome.asked[0] not in (0, outcome.input_tokens)
 
 
@@ -283,8 +281,8 @@ def file_name(result: Result) -> str:
 
 
 def write(result: Result, path: Path, *, append: bool = False) -> None:
-    """Whole or not at all: beside `path` first, then in its place. `append` adds a line to what is
-    there.
+    """Write atomically: to a file beside `path`, then renamed. `append` adds a line to the present
+    content.
     """
     text = json.dumps(result, allow_nan=False)
     try:

@@ -1,9 +1,8 @@
-"""`penstock bench rounds`: the same prompts again and again, which shows what a prefix cache is
-worth.
+"""`penstock bench rounds`: the same prompts again, to measure a prefix cache.
 
-The method is that of the published tiered-cache comparison: random prompts of each length, one
-token of output, the same seed in every round, and the mean of the later rounds against a server
-without a cache.
+The method of the published tiered-cache comparison: random prompts of each length, one token of
+output, the same seed in every round, and the mean of the later rounds against a server without a
+cache.
 """
 
 from __future__ import annotations
@@ -72,8 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """0; 1 when a length had no answer; 130 after Ctrl-C. Prints a table of what was measured until
-    then.
+    """Exit status: 0; 1 when a length had no output; 130 after Ctrl-C. Prints a table of the rounds
+    until then.
     """
     plan = _plan(parsed)
     keeper = runs.Keeper(parsed.result_dir)
@@ -103,7 +102,7 @@ def _plan(parsed: argparse.Namespace) -> Plan:
 
 
 class _Rounds:
-    """Results as they come, until Ctrl-C."""
+    """Results in order, until Ctrl-C."""
 
     def __init__(self, results: Iterable[Mapping[str, Any]] = ()) -> None:
         self.results = list(results)
@@ -160,9 +159,8 @@ class Plan:
 def measure_rounds(plan: Plan, measure: Measure) -> Iterator[Result]:
     """All rounds of one length, then of the next. The last result is partial after Ctrl-C.
 
-    Every round of a length has the same seed. Lengths have seeds of their own, because a short
-    prompt may be the beginning of a long one under the same seed, and then the first round would
-    meet a warm cache.
+    Every round of a length has the same seed. Lengths have different seeds, because under the same
+    seed a short prompt may begin a long one, whose first round would then find a warm cache.
     """
     for index, length in enumerate(plan.lengths):
         for number in range(1, plan.rounds + 1):
@@ -186,7 +184,7 @@ class Figures:
     throughput: float
     """Input and output tokens a second."""
     cached_share: float
-    """Of the prompt tokens, those that the server says it had in its cache."""
+    """Share of prompt tokens that the server reports as cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +194,14 @@ class Summary:
     workload: str
     first: Figures | None
     later: Figures | None
-    """Mean of rounds 2..N; None where there was but one."""
+    """Mean of rounds 2..N; None with one round."""
     rounds: int
     failed: int
     partial: bool
 
     @property
     def steady(self) -> Figures | None:
-        """What comparisons look at: the later rounds, the only one where there are none."""
+        """The compared rounds: the later ones, or the only one."""
         return self.later or self.first
 
 
@@ -243,9 +241,7 @@ def _figures(results: Sequence[Mapping[str, Any]]) -> Figures | None:
 
 
 def read_results(directory: Path) -> list[Mapping[str, Any]]:
-    """Rounds in the files of a directory that an earlier run left, or in one file. PenstockError
-    for none.
-    """
+    """Rounds of an earlier run, from its directory or one file. PenstockError for none."""
     files = sorted(directory.glob("*.json")) if directory.is_dir() else [directory]
     found = [document for file in files if (document := _round(file))]
     if not found:
@@ -263,9 +259,7 @@ def _round(file: Path) -> Mapping[str, Any] | None:
 
 
 def lines(summaries: Sequence[Summary], baseline: Sequence[Summary] = ()) -> list[str]:
-    """The table. Ratios above 1 are in favour of the later rounds, and of this server over the
-    baseline.
-    """
+    """The table. Ratios above 1 favour the later rounds, and this server over the baseline."""
     known = {summary.workload: summary for summary in baseline}
     headings = [
         *("input/output", "TTFT ms, round 1", "later", "ratio"),
@@ -304,7 +298,7 @@ def _cells(summary: Summary) -> list[str]:
 
 
 def _ratios(slower: Figures | None, faster: Figures | None) -> list[str]:
-    """TTFT and throughput, each as how many times better the second is."""
+    """TTFT and throughput, each as the factor by which the second is better."""
     if slower is None or faster is None:
         return ["-", "-"]
     return [_times(slower.ttft_ms, faster.ttft_ms), _times(faster.throughput, slower.throughput)]

@@ -15,14 +15,16 @@ INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What a single measurement needs besides its workload."""
+    """Flags of a single measurement besides its workload."""
     flags.add_target(parser)
     flags.add_results(parser)
     flags.add_display(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """0; 1 when no request succeeded; 130 after Ctrl-C, with what there is printed and written."""
+    """Exit status: 0; 1 when no request succeeded; 130 after Ctrl-C, with the result until then
+    printed and written.
+    """
     target = flags.target(parsed)
     measured = measure(
         parsed,

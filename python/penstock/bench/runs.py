@@ -1,6 +1,4 @@
-"""Commands that are many runs: what a run is to them, and the directory of result files that they
-leave.
-"""
+"""Shared parts of commands with many runs: one run, and the directory of their result files."""
 
 from __future__ import annotations
 
@@ -23,11 +21,13 @@ INTERRUPTED = 130
 
 class Measure(Protocol):
     def __call__(self, words: Sequence[str], *, seed: int, tags: Mapping[str, object]) -> Result:
-        """Measures what `bench serve` with `words` would. After Ctrl-C the result is partial."""
+        """Measure like `bench serve` with `words`. After Ctrl-C the result is partial."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The server, prompts and sampling as `bench serve` has them, the seed, and where results go."""
+    """Flags of server, prompts and sampling as in `bench serve`, the seed, and the result
+    directory.
+    """
     _add_shared(parser)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first run (default: 0)")
     group = parser.add_argument_group("results")
@@ -50,7 +50,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
 
 
 def add_fields(parsed: argparse.Namespace, fields: Mapping[str, object]) -> None:
-    """More fields for every body; --extra-body wins."""
+    """Add fields to every body; --extra-body overrides them."""
     parsed.extra_body = {**fields, **parsed.extra_body}
 
 
@@ -77,14 +77,14 @@ def measure_at(target: Target, parsed: argparse.Namespace, command: str) -> Meas
 
 
 class Keeper:
-    """Writes each result to a file of its own, if there is a directory for them."""
+    """Writes each result to a file of its own, if there is a directory."""
 
     def __init__(self, directory: Path | None) -> None:
         self.directory = directory
         self._kept = 0
 
     def prepare(self) -> None:
-        """Makes the directory before anything is measured. PenstockError when that cannot be."""
+        """Create the directory before the first measurement. PenstockError when that fails."""
         if self.directory is None:
             return
         try:
@@ -93,13 +93,13 @@ class Keeper:
             raise PenstockError(f"cannot make {self.directory}: {error.strerror}") from error
 
     def keep(self, measured: Result) -> None:
-        """Everything but the texts that were generated. PenstockError when it cannot be written."""
+        """Write a result without the generated texts. PenstockError when that fails."""
         if self.directory is not None:
             result.write({**measured, "generated_texts": []}, self.directory / file_name(measured))
             self._kept += 1
 
     def announce(self) -> None:
-        """Says where the files are."""
+        """Print the directory."""
         if self._kept:
             print(
                 f"{self._kept} results in {self.directory}: penstock bench report {self.directory}"
@@ -107,7 +107,7 @@ class Keeper:
 
 
 def file_name(measured: Result) -> str:
-    """From the keys by which a report groups; characters that a file name may not have become `-`."""
+    """File name from the keys by which a report groups; other characters become `-`."""
     tags = measured["penstock"]
     axis = "" if tags["axis"] is None else f"{tags['axis']}-{tags['point']:g}"
     parts = [tags["command"], tags["server"], tags["workload"], axis, f"repeat-{tags['repeat']}"]
@@ -119,5 +119,5 @@ def is_partial(measured: Mapping[str, Any]) -> bool:
 
 
 def cached_tokens(measured: Mapping[str, Any]) -> int:
-    """Prompt tokens that the server says it did not compute."""
+    """Prompt tokens that the server reports as not computed."""
     return int(measured["penstock"]["usage"]["cached_tokens"])

@@ -1,6 +1,4 @@
-"""`penstock bench serve`: load on any OpenAI-compatible server, in the manner of `vllm bench
-serve`.
-"""
+"""`penstock bench serve`: load on any OpenAI-compatible server, like `vllm bench serve`."""
 
 from __future__ import annotations
 

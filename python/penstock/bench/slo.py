@@ -14,19 +14,19 @@ STATISTIC = re.compile(r"(mean|median|std|p(\d{1,2}(?:\.\d+)?|100))_(ttft|tpot|i
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """`key` names a statistic of a result; `limit` is what it may be, in milliseconds."""
+    """`key` names a statistic of a result; `limit` is its bound in milliseconds."""
 
     key: str
     limit: float
 
     @property
     def percentile(self) -> str | None:
-        """The percentile that must be computed for it, as in `--metric-percentiles`."""
+        """The percentile that it needs, as in `--metric-percentiles`."""
         found = STATISTIC.fullmatch(self.key)
         return found[2] if found else None
 
     def passed(self, results: Sequence[Mapping[str, object]]) -> str:
-        """What is said about rounds whose median passes the limit; empty within it."""
+        """Violation by the median of the rounds, in words; empty within the limit."""
         values = [
             value for result in results if isinstance(value := result.get(self.key), int | float)
         ]

@@ -36,9 +36,10 @@ class Latencies:
     itl: array[float] = field(default_factory=_floats)
     e2el: array[float] = field(default_factory=_floats)
     tpot_or_zero: array[float] = field(default_factory=_floats)
-    """As `tpot`, and 0 for a request of at most one token: what goodput looks at."""
+    """As `tpot`, with 0 for a request of at most one token; used by goodput."""
     queue: array[float] = field(default_factory=_floats)
-    """sent - due: with a limit of concurrency the wait for a place, else the client's own lateness.
+    """sent - due: the wait for a connection under a limit of concurrency, else the client's
+    lateness.
     """
 
 
@@ -47,9 +48,9 @@ class Summary:
     mean: float
     median: float
     std: float
-    """Of the population."""
+    """Standard deviation of the population."""
     percentiles: tuple[float, ...]
-    """In the order asked for."""
+    """Values in the requested order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,4 @@
-"""`penstock bench sweep`: throughput against TTFT, point by point, for each workload, and where it
-bends.
-"""
+"""`penstock bench sweep`: throughput against TTFT, by point, and the knee of each workload."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """0; 1 when a workload could not be measured; 130 after Ctrl-C. Prints a table after each
+    """Exit status: 0; 1 when a workload failed; 130 after Ctrl-C. Prints a table after each
     workload.
     """
     plan = sweep_plan.plan(parsed)
@@ -56,13 +54,12 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One point: a result for each round that there was time for."""
+    """One point: a result for each completed round."""
 
     point: Point
     results: Sequence[Result]
     passed: str = ""
-    """Why the workload ended here, such as the SLO that this point passes; empty when it did not.
-    """
+    """Why the workload ended here, such as a missed SLO; empty when it did not."""
 
     def answered(self) -> bool:
         """Whether any request succeeded."""
@@ -80,10 +77,10 @@ class Curve:
     workload: Lengths
     points: list[Measured] = field(default_factory=list)
     trouble: str = ""
-    """Why it could not be measured, or not to its end."""
+    """Why the measurement failed or ended early."""
 
     def knee(self) -> Knee | None:
-        """Of output tokens a second. A point that was cut short says nothing about it."""
+        """Knee of output tokens per second. Interrupted points do not count."""
         whole = [point for point in self.points if not any(map(is_partial, point.results))]
         return find_knee((point.point.load, point.value("output_throughput")) for point in whole)
 
@@ -98,10 +95,9 @@ class Sweep:
         self._keep = keep
 
     def run(self) -> Iterator[Curve]:
-        """Each workload when it has been measured. Ends early, `interrupted`, after Ctrl-C.
+        """Each workload after its measurement. Ends early, `interrupted`, after Ctrl-C.
 
-        What goes wrong with a workload, such as prompts too long for the server, leaves the others
-        to be measured.
+        An error in one workload, such as prompts too long for the server, does not end the others.
         """
         for number, workload in enumerate(self._plan.workloads):
             curve = Curve(workload)
@@ -153,7 +149,7 @@ class Sweep:
                 return
 
     def _settle(self, curve: Curve) -> None:
-        """The last point goes when nothing was measured, and is marked when it passes a limit."""
+        """Drop the last point when nothing was measured; mark it when it misses a limit."""
         point = curve.points.pop()
         if point.results:
             curve.points.append(replace(point, passed=self._passed(point)))

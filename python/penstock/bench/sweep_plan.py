@@ -1,4 +1,4 @@
-"""What a sweep measures: workloads, loads, rounds and the seed of each run."""
+"""Plan of a sweep: workloads, loads, rounds and the seed of each run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from penstock.core import InvalidValueError
 
 FEWEST_REQUESTS = 10
 REQUESTS_PER_PLACE = 3
-"""Requests of a point for each concurrent one: the first meet an empty server, the last an emptying
-one.
+"""Requests of a point for each concurrent one: the first find an empty server, the last leave one.
 """
 SECONDS_OF_ARRIVALS = 30
-"""Length of a point of a rate sweep."""
+"""Seconds of a point of a rate sweep."""
 PERCENTILES = ("50", "90", "99")
 METRICS = "ttft,tpot,itl,e2el"
 
@@ -68,8 +67,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every workload is measured at every point in every round. No two runs have the same seed, so
-    none meets prompts of an earlier one in the server's prefix cache."""
+    """Every workload at every point in every round. Each run has its own seed, so that no prompt is
+    in the server's prefix cache already.
+    """
 
     workloads: Sequence[Lengths]
     points: Sequence[Point]
@@ -83,7 +83,7 @@ class Plan:
         return self.seed + (workload * len(self.points) + point) * self.rounds + repeat
 
     def percentiles(self) -> str:
-        """As `--metric-percentiles` has them: what the tables show and what the SLOs look at."""
+        """As in `--metric-percentiles`: the percentiles of tables and SLOs."""
         wanted = {slo.percentile for slo in self.slos if slo.percentile is not None}
         return ",".join(sorted(wanted.union(PERCENTILES), key=float))
 
@@ -171,7 +171,7 @@ def _add_runs(runs: argparse._ArgumentGroup) -> None:
 
 
 def plan(parsed: argparse.Namespace) -> Plan:
-    """What the flags ask for. InvalidValueError for what cannot be."""
+    """The plan of the flags. InvalidValueError for impossible ones."""
     for flag, value, least in (
         ("--rounds", parsed.rounds, 1),
         ("--warmup-requests", parsed.warmup_requests, 0),
@@ -219,7 +219,7 @@ def _crossed(isl: str | None, osl: str | None) -> list[tuple[int, int]]:
 
 
 def _lengths(flag: str, text: str) -> list[int]:
-    # Pairs may repeat a length, so the words are read one by one.
+    # Pairs may repeat a length, so the words are parsed one by one.
     return [value for word in text.split(",") for value in lists.parse_counts(flag, word)]
 
 

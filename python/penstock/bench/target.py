@@ -1,4 +1,4 @@
-"""The server under load: where it is, what it serves, and whether it answers."""
+"""The server under load: address, model, readiness."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.core import InvalidValueError, PenstockError
 
 CONNECT_TIMEOUT = 10.0
 FETCH_TIMEOUT = 60.0
-"""Seconds for one small question, such as the list of models."""
+"""Timeout of a small request, such as the list of models, seconds."""
 RETRY_INTERVAL = 0.5
 EXCERPT = 300
 FORBIDDEN = (401, 403)
@@ -25,7 +25,7 @@ NOT_THERE = (404, 405, 501)
 
 
 class NoAnswerError(PenstockError):
-    """Nobody answered at the address."""
+    """No connection to the address."""
 
 
 class StatusError(PenstockError):
@@ -40,12 +40,12 @@ class StatusError(PenstockError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to ask, and how. `base` has no `/` at its end; paths begin with one."""
+    """Address and headers. `base` has no `/` at its end; paths begin with one."""
 
     base: str
     headers: tuple[tuple[str, str], ...] = ()
     insecure: bool = False
-    """Whether any certificate will do."""
+    """Whether any certificate is accepted."""
 
     def fetch(self, path: str, body: object = None) -> object:
         """The JSON at `path`, None for an empty answer. Errors as `ask`, and PenstockError for
@@ -61,9 +61,8 @@ class Address:
             ) from error
 
     def ask(self, path: str, body: object = None, *, timeout: float = FETCH_TIMEOUT) -> bytes:
-        """GET, or POST of `body` as JSON.
-
-        NoAnswerError when nobody listens, StatusError for a status that is not 2xx.
+        """GET, or POST of `body` as JSON. NoAnswerError without a connection, StatusError for a
+        status other than 2xx.
         """
         status, text = self._exchange("GET" if body is None else "POST", path, body, timeout)
         if not 200 <= status < 300:
@@ -71,7 +70,7 @@ class Address:
         return text
 
     def reply(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Reply:
-        """What the server says, whatever its status: how `penstock.bench.prompts` asks it."""
+        """The server's answer with any status; used by `penstock.bench.prompts`."""
         status, text = self._exchange(method, path, body, FETCH_TIMEOUT)
         try:
             return Reply(status, json.loads(text))
@@ -109,20 +108,18 @@ def _opener(insecure: bool) -> urllib.request.OpenerDirector:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A server, one endpoint of it and one model. Two of them are never equal: each is one
-    discovery.
-    """
+    """A server, one endpoint and one model. Never equal to another: each is one discovery."""
 
     address: Address
     backend: str
     endpoint: str
     """Path below the address."""
     model: str
-    """What requests call it."""
+    """Name of the model in requests."""
     model_id: str
-    """What it is: the checkpoint that the server names, or --model."""
+    """The checkpoint that the server names, or --model."""
     max_model_len: int | None = None
-    """Tokens of prompt and answer together; None: the server does not say."""
+    """Most tokens of prompt and output together; None: not reported."""
     idle_timeout: float | None = None
     """Seconds without a byte after which a request has failed."""
 
@@ -139,7 +136,7 @@ class Target:
         return Served(self.model, self.endpoint, self.address.reply, root=self.model_id)
 
     def load_run(self, max_concurrency: int | None, keep_text: bool) -> str:
-        """The JSON that `LoadRun` is made of."""
+        """The JSON for `LoadRun`."""
         parts = urllib.parse.urlsplit(self.base_url)
         return json.dumps(
             {
@@ -172,7 +169,7 @@ def base_url(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the user said about the target."""
+    """The user's flags about the target."""
 
     backend: str
     endpoint: str
@@ -182,9 +179,8 @@ class Wanted:
 
 
 def discover(address: Address, wanted: Wanted) -> Target:
-    """Asks the server what it serves, and takes the first model unless one is wanted.
-
-    A server without /v1/models will do when the model is given.
+    """Discover the model and limits of a server: its first model unless one is given. A server
+    without /v1/models needs --model.
     """
     try:
         models = _models(address.fetch("/v1/models"))
@@ -219,10 +215,8 @@ def _models(document: object) -> list[Mapping[str, object]]:
 def wait_ready(
     address: Address, seconds: float, pause: Callable[[float], None] = time.sleep
 ) -> None:
-    """Returns when the server says that it is ready: /health, or the list of models where there is
-    none.
-
-    PenstockError with its last answer after `seconds`.
+    """Wait until the server is ready: by /health, else by the list of models. PenstockError with
+    its last answer after `seconds`.
     """
     deadline = time.monotonic() + seconds
     while True:

@@ -1,6 +1,4 @@
-"""What a workload's flags offer a server: its requests, when they are due, and how results call
-that.
-"""
+"""Workloads from flags: requests, due times, and their names in results."""
 
 from __future__ import annotations
 
@@ -34,14 +32,14 @@ class Workload:
     requests: Sequence[Request]
     traffic: Traffic
     name: str
-    """What a report calls the workload."""
+    """Name in reports."""
     axis: str | None
-    """What a sweep of this load would vary: concurrency, rate or time_scale."""
+    """Axis that a sweep of this load would vary: concurrency, rate or time_scale."""
     point: float | None
     ignore_eos: bool
-    """Whether answers must have the length that was asked for."""
+    """Whether outputs must have the requested length."""
     trace: Mapping[str, int] = field(default_factory=dict)
-    """Of a trace: what was left out and what was cut to fit (`traces.Replay.notes`)."""
+    """Counts of a trace: left out, cut to fit (`traces.Replay.notes`)."""
 
     def first(self, count: int) -> Workload:
         """Only the first `count` requests, all due at once."""
@@ -182,14 +180,14 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
 def workload_from_trace(
     parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int
 ) -> Workload:
-    """`bench trace`: the requests of a window, due as they came."""
+    """`bench trace`: the requests of a window, at their recorded times."""
     replayed = _replay(parsed, target, maker, seed)
     last = replayed[len(replayed) - 1].due
     return Workload(
         requests=replayed,
         traffic=Traffic(
             num_prompts=len(replayed),
-            # What the window offers on average; in a result file it stands where a set rate would.
+            # The average rate of the window, in the place of a set rate.
             request_rate=round(len(replayed) / last, 4) if last else math.inf,
             max_concurrency=parsed.max_concurrency,
         ),
@@ -217,14 +215,14 @@ def _replay(parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed
 
 @lru_cache(maxsize=2)
 def _read(path: Path, form: str) -> Trace:
-    """A trace is read once, however often it is replayed."""
+    """The trace of a file, read once."""
     return traces.read(path, form)
 
 
 def workload_from_dataset(
     parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int
 ) -> Workload:
-    """`bench serve`: prompts of a dataset, due as the arrival process has it."""
+    """`bench serve`: prompts of a dataset, due by the arrival process."""
     requests = requests_of(parsed, maker, seed, target.chat)
     ramp = _ramp(parsed)
     due = arrivals.due_times(len(requests), parsed.request_rate, parsed.burstiness, seed, ramp)
@@ -248,7 +246,7 @@ def workload_from_dataset(
 def requests_of(
     parsed: argparse.Namespace, maker: PromptMaker, seed: int, chat: bool
 ) -> Sequence[Request]:
-    """All due at once. `chat`: whether conversations may be among them."""
+    """Requests that are due at once. `chat`: whether conversations are allowed."""
     shuffle, oversample = not parsed.disable_shuffle, not parsed.no_oversample
     if parsed.dataset_name == "random":
         return random_requests(_random_options(parsed), maker, seed)
@@ -301,7 +299,7 @@ def _ramp(parsed: argparse.Namespace) -> arrivals.Ramp | None:
 
 
 def _ramp_up(ramp: arrivals.Ramp, due: Sequence[float]) -> RampUp:
-    """With the moments at which the rate reached another whole number."""
+    """The ramp with the times at which the rate reached another whole number."""
     start = int(ramp.start)
     reached = {start: 0.0}
     for rate, moment in zip(ramp.rates(len(due)), due, strict=True):
@@ -319,7 +317,7 @@ def _axis(parsed: argparse.Namespace) -> tuple[str | None, float | None]:
 
 
 def dataset_name(parsed: argparse.Namespace) -> str:
-    """What a report calls the workload."""
+    """Name of the workload in reports."""
     if parsed.dataset_name != "random":
         return f"{parsed.dataset_name} {Path(parsed.dataset_path or '').stem}".strip()
     options = _random_options(parsed)

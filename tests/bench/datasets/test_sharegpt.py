@@ -53,10 +53,10 @@ def test_the_tokenizers_tokens_count_and_the_templates_do_not(tmp_path: Path) ->
 
 
 def test_the_first_question_and_its_answer(tmp_path: Path) -> None:
-    turns = [("system", "be brief"), ("gpt", "hello you there friend"), ("human", "one two three "
-                                                                                  "four"),
-             ("gpt", "a b c d e"), ("human", "five six seven eight "
-                                             "nine"), ("gpt", "f g h i")]  # fmt: skip
+    turns = [("system", "be brief"), ("gpt", "hello you there friend"), ("human", ("one two three "
+                                                                                  "four")),
+             ("gpt", "a b c d e"), ("human", ("five six seven eight "
+                                             "nine")), ("gpt", "f g h i")]  # fmt: skip
     entry = {"conversations": [{"from": who, "value": text} for who, text in turns]}
     path = written(tmp_path, [entry])
     (request,) = sharegpt_requests(ShareGptOptions(path, 1), PlainMaker(), 0)

@@ -35,7 +35,7 @@ WARM_UP = (
     "serve --random-input-len 64 --random-output-len 16 --max-concurrency 4 --num-prompts 8",
     "serve --random-input-len 512 --random-output-len 8 --max-concurrency 2 --num-prompts 4",
 )
-"""Lazy initialisation and first compilation are not compared."""
+"""Warm-up, so that lazy initialisation and first compilation are not compared."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -209,8 +209,8 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """0; 1 when a server has left; 130 after Ctrl-C, with what there was until then written and
-    printed.
+    """Exit status: 0; 1 when a server failed; 130 after Ctrl-C, with the results until then written
+    and printed.
 
     Raises:
         PenstockError: wrong arguments, or no server is left.
@@ -243,7 +243,7 @@ def _as_interrupt(_number: int, _frame: object) -> None:
 
 
 def _prepare(parsed: argparse.Namespace) -> tuple[Comparison, Journal]:
-    """Everything that can be wrong is found before the first server is started."""
+    """Check everything that can be wrong before the first server is started."""
     entries = parse_servers(parsed.server, parsed.start, parsed.args, parsed.recipes)
     if not entries:
         raise InvalidValueError("--server", "", "at least one server")

@@ -1,4 +1,4 @@
-"""All servers, turn by turn. A server that fails leaves; nothing that was started stays."""
+"""Runs of a comparison in order. A server that fails is left out; all are ended."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from penstock.bench.compare.workloads import Planned
 from penstock.core import PenstockError
 
 Measure = Callable[[argparse.Namespace, str, int, Mapping[str, object]], Result]
-"""Arguments of a workload, base URL, seed and tags to the result of one run."""
+"""Function from a workload's arguments, base URL, seed and tags to the result of one run."""
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How the comparison is held. Times are seconds, shares are of the whole machine (0 to 1)."""
+    """How the comparison is made. Times are seconds, shares are of the whole machine (0 to 1)."""
 
     order: str
     """`interleaved` or `sequential`."""
     repeats: int
     seed: int
     warm_up: Sequence[argparse.Namespace]
-    """Run after the start of each server and not recorded."""
+    """Warm-up after the start of each server, not recorded."""
     patience: float
-    """For a server to be ready."""
+    """Seconds for a server to become ready."""
     quiet_wait: float
     max_foreign: float
-    """CPU share of others that disturbs a run."""
+    """CPU share of other processes above which a run counts as disturbed."""
     attempts: int
-    """Runs of a disturbed measurement, at most."""
+    """Most runs of a disturbed measurement."""
 
 
 class Comparison:
-    """The servers that are still in it, and the journal that grows with them."""
+    """The servers that have not failed, and the journal of their runs."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class Comparison:
         self._say = say
 
     def run(self) -> None:
-        """Every turn.
+        """Make all runs.
 
         Raises:
-            KeyboardInterrupt: it was interrupted; what there is has been written.
+            KeyboardInterrupt: Ctrl-C; results until then are written.
         """
         try:
             if self._rules.order == "interleaved":
@@ -97,7 +97,7 @@ class Comparison:
                 server.end()
 
     def _start(self, name: str) -> ServerUnderTest | None:
-        """Start and warm up a server; None when it failed and has left."""
+        """Start and warm up a server; None when it failed and is left out."""
         server = self._servers[name]
         wait_until_quiet(self._rules.quiet_wait, self._rules.max_foreign)
         try:
@@ -120,7 +120,7 @@ class Comparison:
         own = result["penstock"]
         interrupted = bool(own["partial"])
         dead = not server.alive()
-        # On disk and in the counts, but not in the statistics: half of it was measured on nothing.
+        # On disk and in the counts, but not in the statistics: half of it ran without a server.
         own["partial"] = interrupted or dead
         self._journal.run(server.name, turn.planned.workload, turn.repeat, result)
         self._say(run_line(result))
@@ -135,7 +135,7 @@ class Comparison:
             )
 
     def _least_disturbed(self, server: ServerUnderTest, turn: Turn) -> Result:
-        """Of at most `attempts` runs, the first that is quiet enough if there is one."""
+        """The first undisturbed of at most `attempts` runs, else the least disturbed."""
         best: Result | None = None
         for attempt in range(self._rules.attempts):
             wait_until_quiet(self._rules.quiet_wait, self._rules.max_foreign)

@@ -14,7 +14,7 @@ from penstock.core import InvalidValueError
 
 
 class Journal:
-    """Writes after each run, so that what is there survives whatever comes."""
+    """Writes after each run, so that results survive an interruption."""
 
     def __init__(
         self, directory: Path, facts: Mapping[str, Any], hidden: Mapping[str, str]
@@ -38,12 +38,12 @@ class Journal:
         self._hidden = sorted(hidden.items(), key=lambda item: -len(item[0]))
 
     def server(self, name: str, facts: Mapping[str, object]) -> None:
-        """A server is ready."""
+        """Record that a server is ready."""
         self._servers[name] = facts
         self._write_comparison()
 
     def run(self, server: str, workload: Workload, repeat: int, result: Result) -> Path:
-        """A run has ended; its file."""
+        """Write the result of a run; returns its file."""
         self.results.append(result)
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{server}-{workload.label}-{repeat}")
         path = self.directory / f"{stem}.json"
@@ -52,19 +52,19 @@ class Journal:
         return path
 
     def trouble(self, line: str) -> None:
-        """Something that a reader of the numbers has to know."""
+        """Record a problem for readers of the numbers."""
         self.troubles.append(self._hide(line))
         self._write_comparison()
 
     def comparison(self) -> dict[str, Any]:
-        """comparison.json."""
+        """Write comparison.json."""
         return {**self._facts, "servers": self._servers, "troubles": self.troubles}
 
     def _write_comparison(self) -> None:
         self._write(self.directory / COMPARISON_FILE, self.comparison())
 
     def _write(self, path: Path, value: Mapping[str, Any]) -> None:
-        # Whole or not at all: a reader or a Ctrl-C may come at any time.
+        # Atomic: a reader or a Ctrl-C may come at any time.
         part = path.with_suffix(".part")
         part.write_text(self._hide(json.dumps(value, allow_nan=False)) + "\n")
         part.replace(path)
@@ -76,9 +76,7 @@ class Journal:
 
 
 def _rounded(value: object) -> Any:
-    """Numbers to six decimals, a microsecond for times: files of a comparison are many and are
-    kept.
-    """
+    """Numbers rounded to six decimals (a microsecond for times), to keep files small."""
     if isinstance(value, float):
         return round(value, 6)
     if isinstance(value, list):
@@ -89,7 +87,7 @@ def _rounded(value: object) -> Any:
 
 
 def machine() -> dict[str, str]:
-    """What the servers run on."""
+    """Processor, memory and kernel of this machine."""
     names = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     processor = f"{len(names)} x {names[0]}" if names else platform.machine()
     return {"processor": processor, "kernel": platform.release().split("-")[0]}

@@ -39,7 +39,7 @@ def _birth(pid: int) -> str:
 
 
 def machine_cpu_seconds() -> float:
-    """CPU seconds that all processors have spent on anything but idling, since boot."""
+    """CPU seconds of all processors since boot, idle time left out."""
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(
         int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     )
@@ -47,7 +47,7 @@ def machine_cpu_seconds() -> float:
 
 
 def _settle(pids: Sequence[int], states: str, patience: float = 2.0) -> None:
-    """Wait until every process is in one of `states` or gone: a signal takes effect a little later."""
+    """Wait until every process is in one of `states` or gone; signals take effect late."""
     deadline = time.monotonic() + patience
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -57,10 +57,10 @@ def _settle(pids: Sequence[int], states: str, patience: float = 2.0) -> None:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Signals that end us wait until the block is left, so that no process is started and not
-    known.
+    """Delay signals that end this process to the end of the block, so that no started process is
+    lost.
 
-    Handlers and not a signal mask, because what is started inside would inherit the mask.
+    Handlers and not a signal mask, because children would inherit the mask.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -82,7 +82,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def pinned(cpus: Collection[int]) -> Iterator[None]:
-    """Within the block this thread runs on `cpus`, and so does, for good, what it starts."""
+    """Run this thread on `cpus` within the block; processes started inside stay on them."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     try:
@@ -92,10 +92,8 @@ def pinned(cpus: Collection[int]) -> Iterator[None]:
 
 
 class ProcessTree:
-    """A command and everything it started.
-
-    `session` is a new one, so children that lost their parent are still found, and Ctrl-C in a
-    terminal reaches the comparison only, which then ends them in order.
+    """A command and its descendants, in a session of their own: orphans are still found, and Ctrl-C
+    in a terminal reaches only the comparison, which ends them in order.
     """
 
     def __init__(
@@ -128,7 +126,7 @@ class ProcessTree:
             )
 
     def pids(self) -> list[int]:
-        """Living members, parents before their children."""
+        """Living members, parents first."""
         children: dict[int, list[int]] = {}
         session = set()
         for entry in os.listdir("/proc"):
@@ -138,7 +136,7 @@ class ProcessTree:
                     children.setdefault(int(fields[1]), []).append(int(entry))
                     if int(fields[3]) == self.root.pid:
                         session.add(int(entry))
-        # The pid of a root that was waited for may be anybody's by now.
+        # The pid of a root that was waited for may be in use again.
         members = [self.root.pid] if self.alive() else []
         for pid in members:
             members.extend(children.get(pid, []))
@@ -173,17 +171,17 @@ class ProcessTree:
                 os.kill(pid, number)
 
     def stop(self) -> None:
-        """Freeze every member; parents first, so that none sees its child fall silent."""
+        """Freeze every member, parents first, so that none sees its child stall."""
         pids = self.pids()
         self._signal(signal.SIGSTOP, pids)
         _settle(pids, STOPPED)
 
     def resume(self) -> None:
-        """Thaw every member; children first, for the same reason."""
+        """Thaw every member, children first."""
         self._signal(signal.SIGCONT, self.pids()[::-1])
 
     def end(self, patience: float = 10.0) -> None:
-        """Ask the command to end, then kill what is left after `patience` seconds."""
+        """Terminate the command, then kill the remaining members after `patience` seconds."""
         births = self._births()
         members = list(births)
         self._signal(signal.SIGCONT, members[::-1])
@@ -192,20 +190,19 @@ class ProcessTree:
         while self.alive() and time.monotonic() < deadline:
             time.sleep(0.02)
         births |= self._births()
-        # The pid of a member that ended may belong to somebody else by now, its time of birth
-        # tells.
+        # A pid may be in use again; the start time tells.
         left = [pid for pid, birth in births.items() if birth and _birth(pid) == birth]
         self._signal(signal.SIGKILL, left)
         self.root.wait()
         _settle(left, ENDED)
 
     def _births(self) -> dict[int, str]:
-        """Members with their time of birth, which is empty for one that is gone."""
+        """Members with their start time, empty for one that is gone."""
         return {pid: _birth(pid) for pid in self.pids()}
 
 
 class Meter:
-    """CPU accounting of one run: what the server's tree, this process and everybody else used."""
+    """CPU accounting of one run: server tree, this process, all others."""
 
     def __init__(self, tree: ProcessTree) -> None:
         self._tree = tree
@@ -215,7 +212,7 @@ class Meter:
         self._client = time.process_time()
 
     def read(self) -> dict[str, float]:
-        """Server CPU seconds, and the share of the whole machine that went to others (0 to 1)."""
+        """Server CPU seconds, and the share of the whole machine used by others (0 to 1)."""
         server = self._tree.cpu_seconds() - self._server
         client = time.process_time() - self._client
         wall = time.monotonic() - self._wall
@@ -227,7 +224,7 @@ class Meter:
 
 
 def wait_until_quiet(limit: float, share: float = 0.05) -> bool:
-    """Wait at most `limit` seconds for a second in which others use less than `share` of the
+    """Wait at most `limit` seconds for one second in which others use less than `share` of the
     machine.
     """
     deadline = time.monotonic() + limit

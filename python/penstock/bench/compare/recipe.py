@@ -1,6 +1,4 @@
-"""What starts a server: a TOML file with a command, its environment, and what has to be there
-first.
-"""
+"""Recipes: TOML files with the command, environment and requirements of a server."""
 
 from __future__ import annotations
 
@@ -34,15 +32,15 @@ class Recipe:
     name: str
     command: Sequence[str]
     note: str = ""
-    """Numerics and whatever else a reader of the numbers has to know."""
+    """Numerics, and anything else a reader of the numbers needs."""
     environment: Mapping[str, str] = field(default_factory=dict)
     ready_path: str = "/v1/models"
-    """Answers 200 once the server can serve."""
+    """Path that answers 200 once the server is ready."""
     version_command: Sequence[str] = ()
     requires: Sequence[str] = ()
     """Paths that must exist."""
     install: str = ""
-    """The command that makes them."""
+    """Command that makes them."""
     here: Path = Path()
     """Directory of the file."""
 
@@ -97,9 +95,10 @@ class Values:
 
 
 def check_requirements(recipe: Recipe, values: Values) -> None:
-    """
+    """Check that the required paths exist.
+
     Raises:
-        PenstockError: something that the recipe requires is not there.
+        PenstockError: one is missing.
     """
     missing = [path for path in map(values.fill, recipe.requires) if not Path(path).exists()]
     if missing:

@@ -1,4 +1,4 @@
-"""Whose turn it is. Pure: names in, turns out."""
+"""Order of the runs. Pure: names in, turns out."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ class Turn:
 def interleaved(
     servers: Sequence[str], workloads: Sequence[Planned], repeats: int
 ) -> Iterator[Turn]:
-    """Round by round: within each repeat and workload every server has its turn.
-
-    Who is first moves on with each repeat and each workload, so that nobody always finds the
-    machine as the same other one has left it.
+    """Interleaved: within each repeat and workload every server has one run. The first server
+    changes with each repeat and workload, so that no server always follows the same other one.
     """
     for repeat in range(1, repeats + 1):
         for index, planned in enumerate(workloads):
@@ -37,7 +35,7 @@ def interleaved(
 def sequential(
     servers: Sequence[str], workloads: Sequence[Planned], repeats: int
 ) -> Iterator[Turn]:
-    """Server by server: all repeats and workloads of one before the next is started."""
+    """Sequential: all repeats and workloads of one server before the next is started."""
     for server in servers:
         for repeat in range(1, repeats + 1):
             for planned in workloads:
@@ -45,9 +43,8 @@ def sequential(
 
 
 def seed_of(base: int, workload: Workload, repeat: int, attempt: int) -> int:
-    """The same for every server; new for each repeat and attempt, so that no prefix cache
-    remembers.
-
-    Depends on names, not on positions: a comparison of fewer workloads sends the same prompts.
+    """Seed of a run: the same for every server, new for each repeat and attempt, so that no prefix
+    cache has its prompts. Depends on names, not positions: a subset of the workloads sends the same
+    prompts.
     """
     return zlib.crc32(f"{base}/{workload.label}/{repeat}/{attempt}".encode()) & 0x7FFFFFFF

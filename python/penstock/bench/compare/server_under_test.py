@@ -21,16 +21,16 @@ from penstock.core import PenstockError
 HOST = "127.0.0.1"
 POLL_S = 0.02
 READY_TIMEOUT = 2.0
-"""Seconds for one answer to the question whether it is ready."""
+"""Timeout of one readiness check, seconds."""
 VERSION_TIMEOUT = 60.0
 LOG_TAIL_LINES = 5
 
 
 class ServerUnderTest:
-    """A server that was started from a recipe, or one at a URL that is only asked."""
+    """A server started from a recipe, or one that already runs at a URL."""
 
     def __init__(self, entry: Entry, values: Values, logs: Path) -> None:
-        """What is started runs on `values.cpus`; its output goes to `logs`."""
+        """A started server runs on `values.cpus`; its output goes to `logs`."""
         self.name = entry.name
         self.ready_s = 0.0
         self.command: list[str] = []
@@ -54,11 +54,12 @@ class ServerUnderTest:
         return self._recipe.note if self._recipe else "was running already"
 
     def start(self, patience: float) -> None:
-        """Start it and wait; `ready_s` is the time from its start to the first answer that it is
-        ready.
+        """Start the server and wait until it is ready; `ready_s` is the time that took.
 
-        Raises: PenstockError: something it needs is missing, it ended, or it is not ready within
-        `patience` seconds. OSError: the command cannot be started.
+        Raises:
+            PenstockError: a requirement is missing, the server ended, or it is not ready within
+                `patience` seconds.
+            OSError: the command cannot be started.
         """
         begin = time.monotonic()
         if self._recipe is not None:
@@ -77,7 +78,7 @@ class ServerUnderTest:
         self.ready_s = round(time.monotonic() - begin, 2)
 
     def _check_port(self) -> None:
-        """Somebody else's server on our port would be measured in place of ours."""
+        """Refuse a port in use: another server would be measured in place of this one."""
         parts = urllib.parse.urlsplit(self.url)
         with socket.socket() as probe:
             probe.settimeout(READY_TIMEOUT)
@@ -91,9 +92,7 @@ class ServerUnderTest:
         return answers(self.url + path)
 
     def version(self) -> str:
-        """What the recipe's version command says: its first line with a digit; empty without a
-        command.
-        """
+        """First line with a digit of the recipe's version command; empty without one."""
         command = self._values.words(self._recipe.version_command) if self._recipe else []
         return first_line_with_digit(command) if command else ""
 
@@ -101,7 +100,7 @@ class ServerUnderTest:
         return self._tree is None or self._tree.alive()
 
     def ending(self) -> str:
-        """How it ended, with the end of its log."""
+        """How the server ended, with the end of its log."""
         status = self._tree.root.returncode if self._tree else None
         how = (
             f"was killed by signal {-status}"
@@ -117,14 +116,14 @@ class ServerUnderTest:
         return f"; the end of {self._log}: {' / '.join(line.strip() for line in lines)}"
 
     def meter(self) -> Meter | None:
-        """CPU accounting from now on; None when its processes are not ours."""
+        """CPU accounting from now on; None for a server that was not started here."""
         return Meter(self._tree) if self._tree else None
 
     def pss_mb(self) -> int:
         return self._tree.pss_mb() if self._tree else 0
 
     def stop(self) -> None:
-        """Freeze it while others run."""
+        """Freeze the server while others run."""
         if self._tree:
             self._tree.stop()
 
@@ -133,12 +132,12 @@ class ServerUnderTest:
             self._tree.resume()
 
     def end(self) -> None:
-        """End what was started. Doing it twice is harmless."""
+        """End the server if it was started here. Idempotent."""
         if self._tree:
             self._tree.end()
 
     def facts(self) -> Mapping[str, object]:
-        """Its entry in comparison.json."""
+        """Entry of the server in comparison.json."""
         return {
             "version": self.version(),
             "command": self.command,
@@ -149,7 +148,7 @@ class ServerUnderTest:
 
 
 def answers(url: str) -> bool:
-    """Whether `url` answers 200, or wants a key, which comes with the load."""
+    """Whether `url` answers 200, 401 or 403 (keys come with the load)."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(url, timeout=READY_TIMEOUT):
@@ -162,19 +161,19 @@ def answers(url: str) -> bool:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on now."""
+    """A free TCP port."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
 def port_of(entry: Entry) -> int:
-    """The port of its URL, or a free one."""
+    """The port of the URL, or a free one."""
     return (urllib.parse.urlsplit(entry.url).port if entry.url else None) or free_port()
 
 
 def first_line_with_digit(command: Sequence[str]) -> str:
-    """Of what `command` prints; why it could not run, if it could not."""
+    """First line with a digit of what `command` prints, or why it could not run."""
     try:
         done = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""Who takes part: the `--server`, `--start` and `--args` of the command line."""
+"""Servers of a comparison: `--server`, `--start` and `--args` of the command line."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from penstock.core import InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A server of the comparison. Without a recipe it runs already, at `url`; without a `url` it
-    gets a free port."""
+    """A server of the comparison. Without a recipe it already runs at `url`; without a `url` it
+    gets a free port.
+    """
 
     name: str
     recipe: Recipe | None

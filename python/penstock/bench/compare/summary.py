@@ -1,7 +1,6 @@
 """Result files of a comparison to medians over the repeats, their spread, and ratios to a baseline.
 
-Reads nothing but the files' own keys, so it works on any directory of result files, whoever wrote
-them.
+Reads only keys of the result files, so it works on files of any tool that writes them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Statistic:
     label: str
     higher_is_better: bool = False
     compared: bool = True
-    """Whether a ratio of it means something."""
+    """Whether its ratio to a baseline is meaningful."""
 
 
 THROUGHPUTS = (
@@ -49,9 +48,7 @@ PROCESS = (
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A workload, and its point when several were run under one name, at different rates for
-    example.
-    """
+    """A workload, and its point when several runs share the name, for example rates."""
 
     name: str
     axis: str | None = None
@@ -79,7 +76,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What went wrong in the runs of one server under one workload, partial ones included."""
+    """Failures of one server under one workload, partial runs included."""
 
     workload: Workload
     server: str
@@ -88,14 +85,14 @@ class Counts:
     completed: int
     failed: int
     failures: Mapping[str, int]
-    """Kind to count; `short` are answers that ended before the tokens that were asked."""
+    """Count by kind; `short` are outputs with fewer tokens than requested."""
     prompt_mismatch: int
-    """Answers whose server counted another number of prompt tokens than was asked."""
+    """Outputs whose server counted another number of prompt tokens than requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All cells, in the order: workload, statistic, server. Names are in the order of the results."""
+    """All cells in the order workload, statistic, server; names in the order of the results."""
 
     baseline: str
     servers: Sequence[str]
@@ -164,7 +161,7 @@ def value_of(result: Mapping[str, Any], key: str) -> float | None:
         return tokens / duration if tokens is not None and duration else None
     found = _number(result.get(key))
     if found == 0 and _LATENCY.fullmatch(key):
-        return None  # vLLM's zero for a latency that no request has, such as TPOT with one output token
+        return None  # vLLM writes 0 for an absent latency
     return found if found is not None else _number((_own(result).get("process") or {}).get(key))
 
 

@@ -1,4 +1,4 @@
-"""A comparison as text: a line for each run as it ends, and tables of all of them."""
+"""A comparison as text: a line for each run, and tables of all."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def run_line(result: Result) -> str:
 
 
 def lines(summary: Summary, comparison: Mapping[str, Any]) -> Iterator[str]:
-    """The summary: servers, a table for each workload, what went wrong. `comparison` is
-    comparison.json.
-    """
+    """Summary: servers, a table for each workload, failures. `comparison` is comparison.json."""
     yield from _servers(summary, comparison)
     for workload in summary.workloads:
         yield ""
@@ -58,7 +56,7 @@ def lines(summary: Summary, comparison: Mapping[str, Any]) -> Iterator[str]:
 
 
 def number(value: float) -> str:
-    """Three or four digits that count."""
+    """A number with three or four significant digits."""
     size = abs(value)
     decimals = 0 if size >= 1000 else 1 if size >= 10 else 2
     return f"{value:,.{decimals}f}"

@@ -1,4 +1,4 @@
-"""The workloads of a comparison, `NAME: serve ...` or `NAME: trace FILE ...`: arguments or a file."""
+"""Workloads of a comparison: `NAME: serve ...` or `NAME: trace FILE ...`, given or in a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.bench.compare.summary import Workload
 from penstock.core import InvalidValueError, PenstockError
 
 AXES = {"time_scale": "time_scale", "request_rate": "rate", "max_concurrency": "concurrency"}
-"""Arguments in which workloads of one name may differ, and what the axis is then called."""
+"""Arguments in which workloads of one name may differ, and the name of that axis."""
 
 Parse = Callable[[Sequence[str]], argparse.Namespace]
 

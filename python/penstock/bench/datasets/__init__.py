@@ -1,8 +1,8 @@
-"""Requests that are not replayed: random lengths, ShareGPT conversations, one's own prompts.
+"""Requests that are not replayed: random lengths, ShareGPT conversations, custom prompts.
 
 Each module has an options dataclass and a function (options, maker, seed) -> requests, due at once;
-see `arrivals.at_times` for when they are sent. Names, defaults and meanings are those of `vllm
-bench serve` 0.32.
+`arrivals.at_times` sets their times. Names, defaults and meanings are those of `vllm bench serve`
+0.32.
 """
 
 from penstock.bench.datasets.custom import CustomOptions, custom_requests

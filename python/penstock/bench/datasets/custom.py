@@ -1,4 +1,4 @@
-"""One's own prompts: a JSONL file, a request in each line."""
+"""Custom prompts: a JSONL file, a request in each line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CustomOptions:
     num_prompts: int = 0
     """0: as many as the file has."""
     output_len: int = 256
-    """-1: each line says it (`output_tokens` or `output_len`)."""
+    """-1: taken from each line (`output_tokens` or `output_len`)."""
     shuffle: bool = True
     oversample: bool = True
 
@@ -42,9 +42,7 @@ class CustomOptions:
 def custom_requests(
     options: CustomOptions, maker: PromptMaker, seed: int, chat: bool
 ) -> Sequence[Request]:
-    """`chat`: whether the endpoint takes messages. `input_tokens` is 0 where nothing here can
-    count.
-    """
+    """`chat`: whether the endpoint takes messages. `input_tokens` is 0 without a tokenizer."""
     rows = [_row(options, line, fields, chat) for line, fields in json_lines(options.path)]
     rows = shuffled(rows, seed, options.shuffle)
     requests = (Request(prompt, maker.count(prompt) or 0, output) for _, prompt, output in rows)

@@ -1,4 +1,4 @@
-"""Files of others: read line by line, and wrong in a way that names the line."""
+"""Foreign files, read line by line; errors name the line."""
 
 from __future__ import annotations
 

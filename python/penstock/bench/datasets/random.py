@@ -24,7 +24,7 @@ class RandomOptions:
     input_len: int = 1024
     output_len: int = 128
     range_ratio: tuple[float, float] = (0.0, 0.0)
-    """Of inputs and of outputs, each in [0, 1)."""
+    """Range ratio of inputs and of outputs, each in [0, 1)."""
     prefix_len: int = 0
     """Tokens that all prompts begin with."""
     input_stddev: float = 0.0
@@ -72,8 +72,8 @@ def parse_range_ratio(text: str) -> tuple[float, float]:
 def random_requests(options: RandomOptions, maker: PromptMaker, seed: int) -> Sequence[Request]:
     """Requests whose prompts share the prefix and nothing else.
 
-    A length that is asked for includes what the tokenizer adds (`maker.special`); a chat template
-    comes on top. The same seed gives the same lengths whatever the vocabulary.
+    A requested length includes the tokens that the tokenizer adds (`maker.special`); a chat
+    template comes on top. The same seed gives the same lengths for every vocabulary.
     """
     own = max(0, options.input_len - maker.special)
     rng = Random(f"lengths:{seed}")

@@ -1,4 +1,4 @@
-"""From what a file offers to as many requests as were asked for."""
+"""Selection of the requested number of items from a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shuffled(items: list[T], seed: int, shuffle: bool) -> list[T]:
 def take(
     requests: Iterable[Request], count: int, seed: int, oversample: bool, path: Path
 ) -> list[Request]:
-    """The first `count` requests; when there are fewer, some of them again unless not `oversample`."""
+    """The first `count` requests, repeated where there are fewer if `oversample`."""
     if count < 1:
         raise InvalidValueError("--num-prompts", count, "a number above 0")
     taken = list(islice(requests, count))

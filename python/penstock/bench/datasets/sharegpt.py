@@ -1,4 +1,4 @@
-"""ShareGPT conversations: a person's first turn is the prompt, the answer's length is the output's."""
+"""ShareGPT: the first human turn is the prompt, the answer has the output length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which source of words serves a server, and what the server adds to a prompt."""
+"""Choice of the source of words for a server, and the tokens that the server adds to a prompt."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def make(
     as_ids: bool = False,
     vocab_size: int | None = None,
 ) -> PromptMaker:
-    """A maker of prompts in which `server` counts what was asked.
+    """A maker of prompts with the number of tokens that `server` counts.
 
-    The words come from `tokenizer` (alias, path, hub name); without it from the model's own files
-    if they are here, else from the server's /tokenize, else from usage. The server is asked to
-    count two short prompts, so that a wrong tokenizer is found out before the run. `vocab_size` is
-    for ids without any tokenizer.
+    The words come from `tokenizer` (alias, path, hub name); else from the model's own files if they
+    are local, else from the server's /tokenize, else from usage. The server counts two short
+    prompts, so that a wrong tokenizer is found before the run. `vocab_size` is for ids without any
+    tokenizer.
     """
     if as_ids and server.chat:
         raise InvalidValueError(
@@ -51,7 +51,7 @@ def _sources(server: Served, as_ids: bool) -> Iterator[Callable[[], Lexicon | No
 
 
 def _guess(name: str) -> Lexicon | None:
-    """The model's own files. Nobody named them, so what is no tokenizer is passed over in silence."""
+    """The model's own files, if they hold a tokenizer. Silent otherwise: no flag asked for them."""
     try:
         return from_file(name) if is_here(name) else None
     except PenstockError:
@@ -89,7 +89,7 @@ def _measured(server: Served, lexicon: Lexicon, as_ids: bool) -> tuple[WordMaker
 
 
 def _assumed(server: Served, lexicon: Lexicon, as_ids: bool) -> int:
-    """The overhead by the tokenizer's own rules."""
+    """Overhead by the tokenizer's own rules."""
     if as_ids:
         return 0
     if not server.chat or lexicon.count_chat is None or lexicon.count_text is None:
@@ -100,7 +100,7 @@ def _assumed(server: Served, lexicon: Lexicon, as_ids: bool) -> int:
 
 
 def _from_range(server: Served, vocab_size: int) -> PromptMaker:
-    """The middle half: special tokens lie at the beginning or the end of a vocabulary."""
+    """The middle half: special tokens are at the ends of a vocabulary."""
     if vocab_size < 64:
         raise InvalidValueError(
             "--vocab-size", vocab_size, "the size of the model's vocabulary, at least 64"

@@ -1,4 +1,4 @@
-"""Token ids drawn by name: the same name gives the same ids in every run and process."""
+"""Token ids derived from a name: equal in every run and process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def drawn(vocabulary: Sequence[int], name: str, rank: int, length: int) -> list[
 
 @lru_cache(maxsize=64)
 def first_rank(seed: int, vocabulary_size: int) -> int:
-    """Where the ranks of a seed begin, so that other seeds begin elsewhere."""
+    """Rank at which the ids of a seed begin; differs between seeds."""
     return Random(f"rank:{seed}").randrange(vocabulary_size)
 
 
@@ -33,9 +33,7 @@ def fresh(vocabulary: Sequence[int], seed: int, index: int, length: int) -> list
 
 
 def block(vocabulary: Sequence[int], seed: int, hash_id: int, length: int) -> list[int]:
-    """Ids of the block that a trace calls `hash_id`: equal for equal ids, whatever request holds
-    it.
-    """
+    """Ids of the block that a trace calls `hash_id`: equal for equal ids in any request."""
     rank = first_rank(seed, len(vocabulary)) + hash_id
     return drawn(vocabulary, f"block:{seed}:{hash_id}", rank, length)
 

@@ -1,6 +1,4 @@
-"""Requests that are built when they are asked for: the prompts of a long trace do not fit in
-memory.
-"""
+"""Requests built on access: the prompts of a long trace do not fit in memory."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ from penstock.bench.request import Request
 
 
 class LazyRequests(Sequence[Request]):
-    """`build(index)` for each of `indices`. Building is repeatable, so that what is read twice is
-    equal.
-    """
+    """`build(index)` for each of `indices`, each time it is read; building is deterministic."""
 
     def __init__(self, indices: Sequence[int], build: Callable[[int], Request]) -> None:
         self._indices = indices

@@ -1,4 +1,4 @@
-"""A tokenizer's own file: every token of its vocabulary can be looked at."""
+"""Lexicon of a tokenizer's own file, from its whole vocabulary."""
 
 from __future__ import annotations
 

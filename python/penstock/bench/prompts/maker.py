@@ -1,4 +1,4 @@
-"""From ids to prompts, and back to how many tokens a server will count."""
+"""Ids to prompts, and the number of tokens a server will count."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Lexicon:
     """Words of one token each, by id, and how to count other text."""
 
     name: str
-    """Where it comes from, for messages and results."""
+    """Source, for messages and results."""
     words: Mapping[int, str]
     """`word` at the beginning of a text and ` word` after another are one token each; the latter's
     id.
@@ -25,35 +25,32 @@ class Lexicon:
     special: int
     """Tokens that the tokenizer adds to a text by itself, such as BOS."""
     count_text: CountText | None = None
-    """Tokens of a text, special ones left out. None: only the server could tell, by computing it.
-    """
+    """Tokens of a text without special ones. None: only the server could count them."""
     count_chat: CountChat | None = None
     """Tokens of a rendered conversation."""
 
 
 class PromptMaker(Protocol):
-    """Makes prompts of which the server will count exactly `len(ids) + overhead` tokens."""
+    """Makes prompts for which the server counts exactly `len(ids) + overhead` tokens."""
 
     @property
     def name(self) -> str:
-        """Where the vocabulary comes from."""
+        """Source of the vocabulary."""
         ...
 
     @property
     def vocabulary(self) -> Sequence[int]:
-        """The ids that prompts may be made of."""
+        """Ids that prompts may consist of."""
         ...
 
     @property
     def special(self) -> int:
-        """Tokens that the server adds and that count towards a length asked for (BOS), as in vLLM's
-        tools.
-        """
+        """Tokens that the server adds within a requested length (BOS), as in vLLM's tools."""
         ...
 
     @property
     def template(self) -> int:
-        """Tokens of the chat template, which come on top of a length asked for, as in vLLM's tools."""
+        """Tokens of the chat template, on top of a requested length, as in vLLM's tools."""
         ...
 
     @property
@@ -66,7 +63,7 @@ class PromptMaker(Protocol):
         ...
 
     def count(self, prompt: Prompt) -> int | None:
-        """Tokens that the server will count in any prompt. None: no tokenizer is at hand."""
+        """Tokens that the server will count in any prompt. None: no tokenizer."""
         ...
 
 
@@ -111,8 +108,8 @@ class WordMaker:
         return None if self.lexicon.count_text is None else self.lexicon.count_text(text)
 
     def _parts(self, messages: Sequence[Message]) -> int | None:
-        """Without the template at hand: the contents, and a one-message conversation's overhead for
-        each.
+        """Contents of the messages and the overhead of a one-message conversation for each; used
+        without the template.
         """
         counts = [self._text(str(message.get("content", ""))) for message in messages]
         known = [count for count in counts if count is not None]

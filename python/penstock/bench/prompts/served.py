@@ -1,4 +1,4 @@
-"""The server's own tokenizer, over HTTP: vLLM's form of /tokenize (Penstock's too), or llama.cpp's."""
+"""The server's own tokenizer over HTTP: the /tokenize of vLLM and Penstock, or llama.cpp's."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from penstock.bench.prompts.words import COMMON, usable
 from penstock.bench.request import Message
 
 LIMIT = 256
-"""Each word is a request; more would be felt on a distant server."""
+"""Most words tried; each is a request."""
 MINIMUM = 16
 
 Tokenize = Callable[[str, bool], list[int] | None]
-"""Ids of a text, with or without special tokens. None: not this form."""
+"""Ids of a text, with or without special tokens. None: another form of /tokenize."""
 
 
 def from_server(server: Served) -> Lexicon | None:

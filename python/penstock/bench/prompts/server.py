@@ -1,4 +1,4 @@
-"""The server as prompts see it: its model, its endpoint, and a way to ask it something."""
+"""The server as prompts need it: model, endpoint, and a way to send one request."""
 
 from __future__ import annotations
 
@@ -33,23 +33,21 @@ class Fetch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Whom prompts are for. Without `fetch` (offline) only a local tokenizer is asked."""
+    """The server that prompts are for. Without `fetch` (offline) only a local tokenizer is used."""
 
     model: str
     """The model's name in requests."""
     endpoint: str = "/v1/completions"
     fetch: Fetch | None = None
     root: str | None = None
-    """What /v1/models calls the model itself: often the path of its files."""
+    """Name of the model in /v1/models: often the path of its files."""
 
     @property
     def chat(self) -> bool:
         return self.endpoint.rstrip("/").endswith("/chat/completions")
 
     def prompt_tokens(self, prompt: Prompt) -> int | None:
-        """Tokens that the server counts in `prompt`, by a request for one token. None: it does not
-        say.
-        """
+        """Tokens counted by the server in `prompt`, by a request for one token. None: no usage."""
         if self.fetch is None:
             return None
         reply = self.fetch("POST", self.endpoint, self._one_token(prompt))
@@ -76,7 +74,7 @@ class Served:
 
 
 def as_messages(prompt: Prompt) -> Sequence[Message]:
-    """The conversation that a prompt is at a chat endpoint."""
+    """The conversation of a prompt at a chat endpoint."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     messages = [item for item in prompt if isinstance(item, Mapping)]

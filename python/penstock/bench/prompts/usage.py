@@ -1,6 +1,4 @@
-"""What the server counts, by requests for one token: the last word on overhead, the last resort for
-words.
-"""
+"""Token counts from requests for one token: decisive for overhead, last resort for words."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from penstock.bench.prompts.server import Served
 from penstock.bench.prompts.words import COMMON
 
 LIMIT = 32
-"""Each word costs the server a prompt and a token; any two prompts differ within a few words all
-the same.
-"""
+"""Words tried; each costs the server a prompt and a token."""
 MINIMUM = 16
 SHORT, LONG = 12, 36
 """Lengths that tell a constant overhead from a wrong count."""
@@ -57,9 +53,7 @@ class Measured:
 
 
 def measure(server: Served, maker: PromptMaker) -> Measured | None:
-    """Ask the server how long it finds two prompts. None: it does not report usage, or there is no
-    server.
-    """
+    """Have the server count two prompts. None: no usage, or no server."""
     counts = [
         server.prompt_tokens(maker.prompt(_spread(maker.vocabulary, length)))
         for length in (SHORT, LONG)
@@ -69,5 +63,5 @@ def measure(server: Served, maker: PromptMaker) -> Measured | None:
 
 
 def _spread(vocabulary: Sequence[int], length: int) -> list[int]:
-    """Ids from all over the vocabulary: a wrong one shows on rare words."""
+    """Ids from the whole vocabulary: a wrong tokenizer shows on rare words."""
     return [vocabulary[(index * 7919) % len(vocabulary)] for index in range(length)]

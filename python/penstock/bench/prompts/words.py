@@ -1,4 +1,4 @@
-"""Which words are one token, and the words to try where no vocabulary can be listed."""
+"""Selection of words that are one token, and candidates for an unknown vocabulary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 Encode = Callable[[str], list[int]]
 
 LIMIT = 8192
-"""Words beyond which a larger vocabulary changes nothing for a server."""
+"""Vocabulary size beyond which a server's load does not change."""
 
 
 def usable(candidates: Iterable[str], encode: Encode, limit: int = LIMIT) -> dict[int, str]:

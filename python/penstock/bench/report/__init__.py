@@ -1,7 +1,7 @@
-"""Result files -> one page, pictures and Markdown.
+"""Result files to one page, pictures and Markdown.
 
 Downward: `files` and `runs` read, `request_rows` unfolds the arrays of single requests, `curves`,
 `distributions` and `timelines` make charts (plain data of `charts`), `tables`, `records` and
-`headlines` say it in words, `compose` puts a `Document` together. `page` and `markdown` write
-documents; `svg` and `png` draw charts. None of these measures anything.
+`headlines` make words, `compose` puts a `Document` together. `page` and `markdown` write documents;
+`svg` and `png` draw charts.
 """

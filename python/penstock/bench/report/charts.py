@@ -1,4 +1,4 @@
-"""Charts as plain data: what they show. What they look like is up to a renderer (`svg`, `png`)."""
+"""Charts as plain data. Their looks are up to a renderer (`svg`, `png`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Extent(Enum):
-    """How an axis finds its ends."""
+    """Rule for the ends of an axis."""
 
     AUTO = "logarithmic where the range is large"
     LINEAR = "linear"
@@ -18,7 +18,7 @@ class Extent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A quantity, its unit, and how it is laid out."""
+    """A quantity, its unit, and its layout."""
 
     label: str
     unit: str = ""
@@ -26,10 +26,10 @@ class Axis:
     zero: bool = False
     """Whether a linear axis has to show zero."""
     low: float = 0.0
-    """Of a logarithmic axis: what is smaller lies at its beginning."""
+    """Lowest value of a logarithmic axis; smaller ones are drawn there."""
     high: float = 1.0
     ticks: tuple[float, ...] = ()
-    """Where to put ticks instead: the values that were measured."""
+    """Positions of ticks, when not chosen by the scale: the values that were measured."""
 
     @property
     def title(self) -> str:
@@ -38,7 +38,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One place in a plot, in the units of its axes. Ranges are the spread over repeats."""
+    """One point in a plot, in the units of its axes. Ranges are the spread over repeats."""
 
     x: float
     y: float
@@ -46,7 +46,7 @@ class Point:
     x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
     emphasis: str = ""
-    """Not empty: the point is ringed, and this says why (a knee)."""
+    """Reason for a ring around the point (a knee); empty for none."""
     marked: bool = True
 
 
@@ -74,7 +74,7 @@ class Plot:
     caption: str
     """The title where the workload is known from the place."""
     description: str
-    """For those who cannot see it: what is drawn, and what it says."""
+    """Text for readers who cannot see the chart."""
     x: Axis
     y: Axis
     series: tuple[Series, ...]
@@ -117,9 +117,9 @@ Stretch = tuple[float, float]
 
 
 def lane_parts(lane: Lane) -> tuple[Stretch | None, Stretch | None, Stretch | None]:
-    """Client's queue, time to first token and decode; None for what did not happen or is not known.
+    """Client queue, time to first token and decode of a request; None where absent or unknown.
 
-    A request that ended without a first event has no decode: the second part lasts until its end.
+    A request without a first event has no decode: the second part lasts until its end.
     """
     first = lane.first if math.isfinite(lane.first) else lane.ended
     return (

@@ -1,4 +1,4 @@
-"""Runs -> the document: what is shown, and in which order."""
+"""Runs to the document: content and order."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _distributions(
 
 
 def _gantts(collection: Collection, workload: str, points: Sequence[float | None]) -> list[Chart]:
-    """A chart for each server; of several loads the last one shown, so that a page stays small."""
+    """A chart for each server; of several loads only the last, to keep the page small."""
     total = len(collection.workloads) * len(collection.servers)
     most = timelines.lanes_each(total)
     charts = []

@@ -12,7 +12,7 @@ from penstock.bench.report.request_rows import LATENCIES, Latency
 from penstock.bench.report.runs import Collection, Spread, spread, tail_percentile
 
 FULLY_LABELLED = 3
-"""With more servers than this, only the ends of each curve and its knee carry a label."""
+"""Most servers with a label at each point; with more, only ends and knees have one."""
 
 
 def knee(collection: Collection, workload: str, server: str) -> float | None:
@@ -160,8 +160,7 @@ def _over_axis(
 
 
 def shown_points(collection: Collection, workload: str) -> list[float]:
-    """The loads whose single requests are shown: all of three, else the lightest, the knee or the
-    middle, and the heaviest."""
+    """Loads whose single requests are shown: up to three (lightest, knee or middle, heaviest)."""
     points = collection.points(workload)
     if len(points) <= 3:
         return points

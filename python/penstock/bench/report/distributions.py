@@ -13,10 +13,10 @@ from penstock.bench.report.runs import Collection, Run
 from penstock.bench.stats import percentile
 
 WIDE_FROM = 8.0
-"""A distribution whose largest value is so many times its smallest has a logarithmic axis."""
+"""Ratio of largest to smallest value from which the axis is logarithmic."""
 
 Group = tuple[str, int, Sequence[Run]]
-"""Name in the legend, style, and the runs whose requests are pooled."""
+"""Name in the legend, style, and runs whose requests are pooled."""
 
 
 def by_server(collection: Collection, workload: str, point: float | None) -> list[Plot]:
@@ -78,9 +78,8 @@ def _plot(
 
 
 def _axis(name: str, unit: str, factor: float, samples: Sequence[Sequence[float]]) -> Axis:
-    """Logarithmic where tails would press the bodies of linear curves against the axis.
-
-    Tokens that arrive together have gaps of nothing, so the axis begins at the first percentile.
+    """Whether the axis is logarithmic: tails would press linear curves against it. Tokens that
+    arrive together have gaps of zero, so the axis begins at the first percentile.
     """
     low = min(percentile(values, 1) for values in samples)
     wide = low > 0 and max(values[-1] for values in samples) >= WIDE_FROM * low

@@ -9,7 +9,7 @@ from penstock.bench.report.charts import Chart
 
 
 class Mark(Enum):
-    """How a number compares: never by colour alone, so each has a sign and a word."""
+    """Verdict of a comparison: a sign and a word, never colour alone."""
 
     BETTER = ("▲", "better")
     WORSE = ("▼", "worse")
@@ -27,7 +27,7 @@ class Mark(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A place in a table: what it says, below it what belongs to it, and a mark."""
+    """A cell of a table: text, detail below it, and a mark."""
 
     text: str
     ratio: str = ""
@@ -66,7 +66,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Words of a machine, line by line, each as it is."""
+    """Machine output, line by line, verbatim."""
 
     title: str
     lines: tuple[str, ...]
@@ -92,13 +92,13 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """What there is to say about a workload first."""
+    """Headline of a workload."""
 
     subject: str
     figure: str
-    """The number that says it, with its unit: `1.42×`."""
+    """Its number with the unit: `1.42×`."""
     caption: str
-    """What the figure is."""
+    """Meaning of the number."""
     text: str
     partial: bool = False
 

@@ -1,4 +1,4 @@
-"""A directory of result files, read with distrust: what is no result is named and left out."""
+"""Result files of a directory, untrusted: files that are no result are named and left out."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock.core import PenstockError
 
 MOST_BYTES = 1 << 30
 _LARGEST = 1e15
-"""No number of a measurement is larger; such a one is taken for none."""
+"""Largest plausible number; larger ones count as missing."""
 
 Result = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that is no result, and why."""
+    """A file that is no result, and the reason."""
 
     name: str
     reason: str
@@ -30,7 +30,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a directory holds: results with the name of their file, in order of date."""
+    """Results with their file names, in order of date."""
 
     results: tuple[tuple[str, Result], ...]
     comparison: Mapping[str, Any]
@@ -38,10 +38,10 @@ class Found:
 
 
 def read(directory: Path) -> Found:
-    """Everything in the `*.json` files of a directory.
+    """Read the `*.json` files of a directory.
 
     Raises:
-        PenstockError: there is no such directory.
+        PenstockError: no such directory.
     """
     if not directory.is_dir():
         raise PenstockError(f"{directory} is no directory: name one that holds result files")
@@ -114,8 +114,9 @@ def sequence(value: object) -> list[Any]:
 
 
 def tidy(result: Result) -> Result:
-    """The same result with every number finite and every part of `penstock` of its own type, so
-    that nothing which reads it later has to look again."""
+    """A result with finite numbers and `penstock` fields of the right types, so that later readers
+    need no checks.
+    """
     kept = {
         key: value
         for key, value in result.items()

@@ -1,6 +1,4 @@
-"""The part of a drawing that all charts share: a legend above, ticks and grid around a box for the
-data.
-"""
+"""Frame of all charts: a legend above, ticks and grid around a box for the data."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where the data lie in a drawing, and the scales of its axes."""
+    """Box of the data in a drawing, and the scales of its axes."""
 
     box: Box
     x: Scale
@@ -113,7 +111,7 @@ def _base(box: Box) -> str:
 
 
 def _x_labels(frame: Frame, columns: Sequence[float], form: Form) -> list[str]:
-    """Labels of the ticks, those left out that would touch the one before."""
+    """Tick labels without those that would touch the one before."""
     parts: list[str] = []
     free = float("-inf")
     for x, (_, label) in zip(columns, frame.x.ticks, strict=True):

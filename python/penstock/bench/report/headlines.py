@@ -1,4 +1,4 @@
-"""One sentence for each workload: who wins, by what ratio, with the spread."""
+"""One sentence for each workload: winner, ratio, spread."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LATENCY = Measure("median_e2el_ms", "median end-to-end latency", "ms", False)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A server with the runs it is judged by."""
+    """A server with the runs that are compared."""
 
     server: str
     runs: Sequence[Run]
@@ -42,11 +42,11 @@ class Decision:
     best: Standing
     other: Standing
     level: tuple[str, ...]
-    """Servers that the best one does not beat beyond the spread."""
+    """Servers within the spread of the best one."""
 
 
 def headline(collection: Collection, workload: str, baseline: str) -> Headline:
-    """What to say first about a workload."""
+    """Headlines of a workload."""
     runs = collection.of(workload)
     axis = collection.axis(workload)
     partial = any(run.partial for run in runs)
@@ -135,9 +135,7 @@ def _standing(
 
 
 def _contest(collection: Collection, workload: str, baseline: str) -> tuple[str, str, str]:
-    """Several servers: most throughput wins; where that cannot tell them apart, the lowest latency
-    does.
-    """
+    """Several servers: most throughput wins; within the spread, the lowest latency does."""
     axis = collection.axis(workload)
     points = collection.points(workload)
     heaviest = _heaviest(collection, workload)
@@ -173,7 +171,7 @@ def _heaviest(collection: Collection, workload: str) -> float | None:
 
 
 def _decide(standings: Sequence[Standing], measure: Measure, baseline: str) -> Decision | None:
-    """Who is first, and whom it is compared with: the baseline, or the best of those it beats.
+    """The winner, and the server it is compared with: the baseline, or the best of those it beats.
 
     None when the runs of the first overlap with those of the baseline, or of all others.
     """
@@ -222,7 +220,7 @@ def _ratio_spread(best: Standing, other: Standing, measure: Measure) -> str:
 
 
 def _beside(best: Standing, other: Standing) -> str:
-    """What the winner pays, or gains besides: its median TTFT at that load."""
+    """The winner's cost or further gain: its median TTFT at that load."""
     mine, its = spread(best.runs, DELAY.key), spread(other.runs, DELAY.key)
     if mine is None or its is None or not its.median:
         return ""

@@ -22,7 +22,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|&$~#!])")
 
 
 def markdown(document: Document, pictures: Mapping[str, str]) -> str:
-    """The text. `pictures` are file names by key of the chart; charts without one are named only."""
+    """Text of the file. `pictures` are file names by chart key; others are only named."""
     return "\n\n".join(_parts(document, pictures)) + "\n"
 
 

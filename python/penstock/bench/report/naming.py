@@ -1,4 +1,4 @@
-"""Names: of axes in words, of points on them, of picture files, of units."""
+"""Names of axes, points, picture files and units."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Kind:
 
 
 class _Axes(dict[str, Kind]):
-    """Axes that no version of Penstock writes are called what the file calls them."""
+    """Unknown axes keep the name in the file."""
 
     def __missing__(self, axis: str) -> Kind:
         return Kind(axis, axis)
@@ -37,7 +37,7 @@ AXES = _Axes(
 
 
 def at(axis: str | None, point: float | None) -> str:
-    """A place on an axis: `concurrency 8`; empty without one."""
+    """A point on an axis, `concurrency 8`; empty without one."""
     if axis is None or point is None:
         return ""
     unit = f" {AXES[axis].unit}" if axis == "rate" else ""

@@ -1,4 +1,4 @@
-"""Numbers as people read them: three digits that matter, thousands grouped, never a bare NaN."""
+"""Numbers for readers: three significant digits, thousands grouped, never NaN."""
 
 from __future__ import annotations
 
@@ -50,14 +50,12 @@ def human_range(low: float, high: float) -> str:
 
 
 def plain(value: float) -> str:
-    """A number that a user chose (a concurrency, a rate): as it was written, without a needless
-    `.0`.
-    """
+    """A number chosen by a user (a concurrency, a rate), without a needless `.0`."""
     return f"{value:.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:g}"
 
 
 def tick(value: float, step: float) -> str:
-    """A tick's label, with as many decimals as tell it from its neighbour `step` away."""
+    """Label of a tick, with enough decimals to differ from its neighbour `step` away."""
     for size, suffix in _SUFFIXES:
         if abs(value) >= size * 10 or (abs(value) >= size and size > 1e3):
             return _short(value / size, step / size) + suffix
@@ -80,7 +78,7 @@ def count(number: int, one: str, many: str = "") -> str:
 
 
 def listing(words: Sequence[str], most: int = 8) -> str:
-    """`a, b and c`; what is beyond `most` is counted instead of named."""
+    """`a, b and c`; items beyond `most` are counted instead of named."""
     if len(words) > most:
         words = [*words[: most - 1], f"{len(words) - most + 1} more"]
     if len(words) < 2:

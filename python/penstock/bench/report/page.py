@@ -1,4 +1,4 @@
-"""The document as one HTML page that needs nothing else: no script, no font, no request."""
+"""The document as one self-contained HTML page: no script, no font, no request."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _note(note: Note) -> str:
 
 
 def _charts(block: Charts) -> str:
-    """Notes that all charts share are said once, above them."""
+    """Notes shared by all charts, shown once above them."""
     shared = len(block.charts) > 1 and len({chart.notes for chart in block.charts}) == 1
     lead = _notes(block.charts[0].notes, "note lead") if shared else ""
     figures = "".join(_figure(chart, with_notes=not shared) for chart in block.charts)
@@ -171,7 +171,7 @@ def _cell(cell: Cell) -> str:
 
 
 def _ratio(cell: Cell) -> str:
-    """The ratio with its sign; the word is for those who hear it."""
+    """The ratio with its sign; the word is for screen readers."""
     mark = f' {cell.mark.sign}<i class="heard"> {cell.mark.word}</i>' if cell.mark else ""
     kind = cell.mark.name.lower() if cell.mark else "plain"
     return f'<span class="mark-{kind}">{words(cell.ratio)}{mark}</span>'

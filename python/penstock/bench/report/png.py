@@ -1,4 +1,4 @@
-"""Charts as PNG files with matplotlib (the extra `plot`), with the scales and series of the page."""
+"""Charts as PNG files by matplotlib (the extra `plot`), with scales and series of the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.bench.report.svg_primitives import STYLES, clean
 from penstock.core import PenstockError
 
 Axes = Any
-"""matplotlib's; the base install has no such package to name."""
+"""matplotlib's type; the base install lacks the package."""
 DPI = 144
 # The light colours of the style sheet.
 COLOURS = ("#0072b2", "#c94f00", "#008560", "#b0508a", "#a37200", "#2b87b8", "#30343a", "#7a5230")
@@ -70,7 +70,7 @@ def write(charts: Sequence[Chart], stem: Path) -> dict[str, str]:
 
 
 def _size(chart: Chart) -> tuple[float, float]:
-    """Inches."""
+    """Size in inches."""
     return (
         (7.2, min(1.8 + 0.12 * len(chart.lanes), 8.0)) if isinstance(chart, Gantt) else (7.2, 4.4)
     )
@@ -113,7 +113,7 @@ def _plot(axes: Axes, plot: Plot) -> None:
 
 
 def _scale(axes: Axes, scale: Scale, which: str) -> None:
-    """The ticks and ends that the page has."""
+    """Set the ticks and ends of the page's axis."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     (axes.set_xscale if which == "x" else axes.set_yscale)("log" if scale.log else "linear")
     (axes.set_xlim if which == "x" else axes.set_ylim)(scale.low, scale.high)

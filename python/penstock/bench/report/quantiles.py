@@ -1,4 +1,4 @@
-"""A distribution as a few points that still say what its quantiles are."""
+"""A distribution reduced to few points with the same quantiles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.bench.stats import percentile
 
 EXACT = 400
-"""So many values are drawn one by one; more are drawn by quantiles."""
+"""Most values drawn one by one; more are drawn by quantiles."""
 NAMED = (50.0, 90.0, 99.0)
 """Percentiles that carry a marker. Each is exact."""
 # Denser towards the end, where the curves of servers part.

@@ -68,8 +68,9 @@ def _failure_row(workload: str, server: str, runs: Sequence[Run]) -> tuple[Cell,
 
 
 def load_made(collection: Collection) -> Table:
-    """Whether the client kept its schedule, the servers counted the tokens that were asked, and the
-    machine was theirs. Columns that no file fills are left out."""
+    """Accuracy of the load: lateness of the client, prompt tokens counted by the server, CPU of
+    others. Empty columns are left out.
+    """
     columns = (
         Column("Workload", numeric=False),
         Column("Server", numeric=False),
@@ -88,11 +89,9 @@ def load_made(collection: Collection) -> Table:
         index for index in range(len(columns)) if any(row[index].text != NOTHING for row in rows)
     ]
     notes = (
-        "Sent late is sending minus due time; with a limit of concurrency it is the wait for a "
-        "place.",
+        "Sent late is sending minus due time; with a limit of concurrency it includes the wait.",
         "Shares of the CPU are the largest of the runs.",
-        "Prompt mismatch counts answers whose server saw another number of prompt tokens than was "
-        "asked.",
+        "Prompt mismatch counts outputs whose server saw another number of prompt tokens.",
     )
     kept = tuple(tuple(row[index] for index in used) for row in rows)
     return Table(
@@ -192,7 +191,7 @@ def commands(collection: Collection) -> Listing | None:
 
 
 def files(collection: Collection) -> Table:
-    """Every file with the run that it holds."""
+    """Every file with its run."""
     columns = (
         "File",
         "Date",
@@ -230,7 +229,7 @@ def _file_row(run: Run) -> tuple[Cell, ...]:
 
 
 def warnings(collection: Collection) -> tuple[str, ...]:
-    """What a reader has to know before the numbers: troubles, partial runs, skipped files."""
+    """Warnings to read before the numbers: troubles, partial runs, skipped files."""
     partial = [run.file for run in collection.runs if run.partial]
     found = [clean(str(trouble)) for trouble in sequence(collection.comparison.get("troubles"))]
     if partial:

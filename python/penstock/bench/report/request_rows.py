@@ -15,7 +15,7 @@ NAN = math.nan
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """One request. Seconds after the start of the load; NaN: it did not happen or is not known."""
+    """One request. Seconds after the start of the load; NaN: absent or unknown."""
 
     due: float
     sent: float
@@ -26,7 +26,7 @@ class RequestRow:
     gaps: tuple[float, ...]
     output_tokens: int
     failure: str
-    """Empty, or why it failed."""
+    """Reason of the failure; empty for none."""
 
     @property
     def ttft(self) -> float:
@@ -131,13 +131,13 @@ def _column(values: object, total: int) -> list[float]:
 
 
 def _from_zero(starts: Sequence[float]) -> list[float]:
-    """vLLM's start times are those of a clock that began somewhere."""
+    """vLLM's start times, relative to the first: its clock has an arbitrary zero."""
     origin = min((start for start in starts if math.isfinite(start)), default=0.0)
     return [start - origin for start in starts]
 
 
 def _due(starts: Sequence[float], waits: Sequence[float]) -> list[float]:
-    """When the requests were due: before the wait for a place, where that is known."""
+    """Due times: before the wait for a connection, where known."""
     pairs = zip(starts, waits, strict=True)
     return [start - wait if math.isfinite(wait) and wait > 0 else start for start, wait in pairs]
 

@@ -1,4 +1,4 @@
-"""Runs as the report sees them: tidy results with a server, a workload and a place on an axis."""
+"""Runs of a report: checked results with a server, a workload and a point on an axis."""
 
 from __future__ import annotations
 
@@ -115,9 +115,7 @@ def _rank(name: str) -> float | None:
 
 
 def spread(runs: Iterable[Run], key: str) -> Spread | None:
-    """A statistic over repeats; partial runs count only where there are no others. None when none
-    has it.
-    """
+    """A statistic over repeats, partial runs only without others. None without values."""
     every = list(runs)
     complete = [run for run in every if not run.partial] or every
     values = [value for run in complete if (value := run.value(key)) is not None]
@@ -125,7 +123,7 @@ def spread(runs: Iterable[Run], key: str) -> Spread | None:
 
 
 def collect(found: Found) -> Collection:
-    """Runs in order of date; servers in the order of the comparison, else as they come."""
+    """Runs in order of date; servers in the order of the comparison, else of appearance."""
     results = _adopted(found.results)
     runs = [_run(name, result) for name, result in results]
     order = [

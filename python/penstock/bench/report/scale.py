@@ -1,6 +1,4 @@
-"""Where a value lies on an axis, and which ticks the axis has. Both renderers ask here, so they
-agree.
-"""
+"""Position of values on an axis, and its ticks; shared by both renderers."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from penstock.bench.report.charts import Axis, Extent
 from penstock.bench.report.numbers import plain, tick
 
 LOG_FROM = 40.0
-"""An axis that may choose is logarithmic when its largest value is so many times its smallest."""
+"""Ratio of largest to smallest value from which an automatic axis is logarithmic."""
 _LARGEST = 1e100
 _MANTISSAS = (1.0, 2.0, 5.0)
 _LINEAR_TICKS = 5

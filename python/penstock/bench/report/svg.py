@@ -1,6 +1,4 @@
-"""Charts as SVG for the page: colours and dashes come from its style sheet, in light, dark and
-print.
-"""
+"""Charts as SVG for the page, whose style sheet has colours and dashes."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ from penstock.bench.report.svg_primitives import (
 )
 
 MANY = 40
-"""A series without a line and with more points than this is drawn with small marks."""
+"""Series without a line and with more points than this have small marks."""
 
 
 def draw(chart: Chart) -> str:
@@ -86,7 +84,7 @@ def _series(series: Series, frame: Frame) -> str:
 
 
 def _runs(points: Sequence[Point], frame: Frame) -> Iterator[list[Place]]:
-    """Stretches of points that can be joined: a point without a place breaks the line."""
+    """Runs of drawable points: a point without a position breaks the line."""
     run: list[Place] = []
     for point in points:
         if _finite(point):
@@ -135,7 +133,7 @@ def _labels(plot: Plot, frame: Frame, form: Form) -> str:
 
 
 def _along(series: Series, frame: Frame) -> Iterator[Box]:
-    """Small boxes on the line of a series, for labels to stay away from."""
+    """Boxes along the line of a series, avoided by labels."""
     for run in _runs(series.points, frame):
         for (x, y), (to_x, to_y) in pairwise(run):
             steps = max(1, int(math.hypot(to_x - x, to_y - y) / 6))
@@ -148,7 +146,7 @@ def _around(place: Place, radius: float) -> Box:
 
 
 def _free(place: Place, width: float, form: Form, frame: Box, taken: Sequence[Box]) -> Box:
-    """Of the places around a point, the one whose text touches least."""
+    """The position around a point whose label touches least."""
     x, y = place
     height = form.font * 1.1
     best: tuple[float, Box] | None = None

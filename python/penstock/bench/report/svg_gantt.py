@@ -11,8 +11,7 @@ from penstock.bench.report.frame import Entry, Frame
 from penstock.bench.report.scale import Scale, fit
 from penstock.bench.report.svg_primitives import Form, document, line_path, short, tag
 
-# The parts of a request with the class and the share of the row of each: thickness tells them
-# apart, not colour alone.
+# Parts of a request with class and thickness: not told apart by colour alone.
 _PARTS = (("client queue", "gq", 0.22), ("to first token", "gp", 0.92), ("decode", "gd", 0.6))
 _MOST_HEIGHT = 620.0
 _LEAST_PITCH = 2.6

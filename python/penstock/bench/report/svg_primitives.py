@@ -1,4 +1,4 @@
-"""What SVG drawings are made of: elements, markers, paths, text that fits. Knows nothing of charts."""
+"""SVG primitives: elements, markers, paths, text that fits. No knowledge of charts."""
 
 from __future__ import annotations
 
@@ -130,8 +130,10 @@ def marker(style: int, x: float, y: float, radius: float) -> str:
     shapes = (
         (
             (-r, 0),
-            f"a{short(r)} {short(r)} 0 1 0 {short(2 * r)} 0a{short(r)} {short(r)} 0 1 0 "
-            f"{short(-2 * r)} 0z",
+            (
+                f"a{short(r)} {short(r)} 0 1 0 {short(2 * r)} 0a{short(r)} {short(r)} 0 1 0 "
+                f"{short(-2 * r)} 0z"
+            ),
         ),
         ((-0.85 * r, -0.85 * r), f"h{short(1.7 * r)}v{short(1.7 * r)}h{short(-1.7 * r)}z"),
         ((-r, 0.8 * r), f"l{short(r)} {short(-1.8 * r)}l{short(r)} {short(1.8 * r)}z"),
@@ -187,7 +189,7 @@ def inside(box: Box, frame: Box) -> bool:
 def document(
     form_name: str, width: float, height: float, title: str, description: str, body: str
 ) -> str:
-    """The SVG element, with the words that are read aloud."""
+    """The SVG element, with title and description for screen readers."""
     head = tag("title", words(title) or " ") + tag("desc", words(description) or " ")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="{form_name}" role="img" '

@@ -16,12 +16,12 @@ from penstock.bench.report.runs import Collection, Run, tail_percentile
 from penstock.bench.stats import percentile
 
 SAME = 0.02
-"""Medians that differ by less are called even, whatever their spread."""
+"""Relative difference below which medians count as equal, for any spread."""
 _PERCENTS = (50, 90, 99)
 
 
 def ratios(collection: Collection, summary: Summary, workload: str) -> Table | None:
-    """Medians over the repeats, their spread, and with several servers the ratio to the baseline."""
+    """Medians over the repeats, their spread, and their ratio to the baseline."""
     places = sorted(
         (one for one in summary.workloads if one.name == workload), key=lambda one: one.point or 0
     )
@@ -72,9 +72,7 @@ def _by_place(
 
 
 def _statistics(collection: Collection, summary: Summary, workload: str) -> list[Statistic]:
-    """Throughputs, and the median and the tail of each latency, of what the runs of a workload
-    have.
-    """
+    """Throughputs, and median and tail of each latency that the runs have."""
     runs = collection.of(workload)
     wanted = {"output_throughput", "request_throughput", "request_goodput", "pss_mb"}
     for latency in LATENCIES:
@@ -129,7 +127,7 @@ def _ratio_cell(summary: Summary, place: Workload, server: str, statistic: Stati
 
 
 def verdict(cell: summaries.Cell, reference: summaries.Cell) -> Mark:
-    """Better or worse only where the ranges of the repeats do not touch and the medians differ
+    """Better or worse only where the ranges of the repeats do not overlap and the medians differ
     enough.
     """
     mine = cell.minimum, cell.median, cell.maximum
@@ -140,7 +138,7 @@ def verdict(cell: summaries.Cell, reference: summaries.Cell) -> Mark:
 
 
 def same(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
-    """Whether two statistics cannot be told apart. Each is smallest, median and largest over the
+    """Whether two statistics are indistinguishable. Each is smallest, median and largest over the
     repeats.
     """
     overlap = one[0] <= other[2] and other[0] <= one[2]
@@ -189,7 +187,7 @@ def _percentile_cell(runs: Sequence[Run], latency: Latency) -> Cell | None:
 
 
 def _percentile(run: Run, latency: Latency, percent: int, ordered: Sequence[float]) -> float | None:
-    """What the file says, else what its arrays say."""
+    """The statistic of the file, else computed from its arrays."""
     names = [f"p{percent}", "median"] if percent == 50 else [f"p{percent}"]
     for name in names:
         value = run.value(f"{name}_{latency.key}_ms")

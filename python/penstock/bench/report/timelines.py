@@ -12,7 +12,7 @@ from penstock.bench.report.request_rows import RequestRow
 from penstock.bench.report.runs import Collection, Run
 
 MOST_DOTS = 1200
-"""Dots in one chart; more become the fastest and slowest of every few requests."""
+"""Most dots in a chart; more are reduced to the fastest and slowest of neighbours."""
 MOST_LANES = 200
 LEAST_LANES = 40
 LANES_ON_A_PAGE = 5000
@@ -106,7 +106,7 @@ def lanes_each(charts: int) -> int:
 
 
 def gantt(collection: Collection, run: Run, most: int) -> Gantt | None:
-    """The first requests of a run: client queue, time to first token, decode. None without detail."""
+    """Gantt chart of a run: client queue, TTFT, decode. None without single requests."""
     known = [request for request in run.requests or () if math.isfinite(request.due)]
     if not known:
         return None

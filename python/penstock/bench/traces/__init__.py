@@ -1,4 +1,4 @@
-"""Traces of real services: when requests came, how long they were, what they had in common."""
+"""Traces of real services: arrival times, lengths, shared prefixes."""
 
 from penstock.bench.traces.read import FORMATS, Arrival, Trace, read
 from penstock.bench.traces.replay import Replay, ReplayOptions, replay

@@ -39,7 +39,7 @@ class Arrival:
     input_tokens: int
     output_tokens: int
     hash_ids: tuple[int, ...] = ()
-    """A name for each block of the prompt: equal leading names are equal prefixes. Empty: not told.
+    """A name for each block of the prompt: equal leading names are equal prefixes. Empty: unknown.
     """
     block_tokens: int = 0
     """Tokens of a block; the last one may be partial."""

@@ -1,6 +1,4 @@
-"""A trace as requests: when each is due, how long it may be, and prompts with the trace's own
-prefixes.
-"""
+"""A trace as requests: due times, lengths, and prompts with the trace's own prefixes."""
 
 from __future__ import annotations
 
@@ -20,22 +18,20 @@ from penstock.core import InvalidValueError, PenstockError
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
     time_scale: float = 1.0
-    """A request is due at `time_scale` x (its time - the time of the first one selected): less is
-    heavier.
-    """
+    """A request is due at `time_scale` x (its time - the first one's): less is heavier."""
     start: float = 0.0
     """Seconds of trace time at which the window begins."""
     duration: float | None = None
     """Seconds of trace time that the window lasts."""
     num_prompts: int | None = None
-    """At most so many of the window, the first ones."""
+    """Most requests, from the start of the window."""
     length_scale: float = 1.0
     """Inputs and outputs are so many times as long, and at least 1 token. With hash ids, inputs are
     scaled as their blocks are, whose size stays a whole number."""
     max_input_len: int | None = None
     max_output_len: int | None = None
     max_model_len: int | None = None
-    """What the server takes, input and output together."""
+    """Input and output together, as the server allows."""
 
     def __post_init__(self) -> None:
         _positive("--time-scale", self.time_scale, zero=True)
@@ -58,7 +54,7 @@ def _positive(name: str, value: float, zero: bool = False) -> None:
 
 
 class Replay(LazyRequests):
-    """Requests in the order of the trace, and what became of it."""
+    """Requests in the order of the trace, and counts of what was changed."""
 
     def __init__(
         self, plan: _Plan, maker: PromptMaker, seed: int, notes: Mapping[str, int]
@@ -71,12 +67,12 @@ class Replay(LazyRequests):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The requests of a replay as columns; prompts come later, one at a time."""
+    """Requests of a replay as columns; prompts are made later, one at a time."""
 
     arrivals: tuple[Arrival, ...]
     length_scale: float
     position: array[int]
-    """In the trace."""
+    """Number in the trace."""
     due: array[float]
     inputs: array[int]
     """Tokens to make a prompt of, overhead left out."""
@@ -157,7 +153,7 @@ def scaled_block(arrival: Arrival, length_scale: float) -> int:
 
 
 def _room(options: ReplayOptions, output: int, maker: PromptMaker) -> int:
-    """Ids that a prompt may have beside its output and what the server adds."""
+    """Ids left for the prompt beside its output and the server's overhead."""
     room = 2**62
     if options.max_input_len is not None:
         room = options.max_input_len - maker.special
@@ -174,7 +170,7 @@ def _build(plan: _Plan, index: int, maker: PromptMaker, seed: int) -> Request:
         block = scaled_block(arrival, plan.length_scale)
         for hash_id in arrival.hash_ids[: -(-length // block)]:
             tokens += ids.block(maker.vocabulary, seed, hash_id, min(block, length - len(tokens)))
-    # What the hash ids do not name (all of it, where there are none) is this request's own.
+    # Tokens without hash ids are this request's own.
     tokens += ids.fresh(maker.vocabulary, seed, position, length - len(tokens))
     return Request(
         maker.prompt(tokens), length + maker.overhead, plan.outputs[index], plan.due[index]
