@@ -76,8 +76,7 @@ CHECKS = {
     "32 at a time, 256/128": f"{MIDDLING} --max-concurrency 32 --num-prompts 96",
     "shared prefix 1024, 8 at a time, 128/64": (
         "serve --random-prefix-len 1024 --random-input-len 128 --random-output-len 64 "
-        "--max-concurrency 8 "
-        "--num-prompts 32"
+        "--max-concurrency 8 --num-prompts 32"
     ),
     "open, 3.5 a second, 256/128": f"{MIDDLING} --request-rate 3.5 --num-prompts 84",
 }

@@ -115,8 +115,7 @@ def loads(trace: Path, short: bool, names: Sequence[str]) -> dict[str, str]:
         "random": f"serve --random-input-len 256 --random-output-len 128 --max-concurrency 8 "
         f"--num-prompts {prompts} {common}",
         "azure": f"trace '{trace}' --start 120 --duration {seconds} --time-scale 1.2 "
-        "--length-scale 0.25 "
-        f"--max-model-len 2048 {common}",
+        f"--length-scale 0.25 --max-model-len 2048 {common}",
         "light": f"serve --random-input-len 32 --random-output-len 256 --max-concurrency 2 "
         f"--num-prompts {prompts // 4} {common}",
     }

@@ -36,9 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """A shell has what it runs in the background ignore SIGINT, and so would all that the tests
-    start.
-    """
+    """Restore SIGINT: a shell makes background jobs ignore it, and so would all child processes."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -72,7 +72,8 @@ def test_a_warm_up_that_fails_as_a_whole_ends_it() -> None:
 
 def on_server(serve: object, *words: str) -> OnServer:
     target = Target(Address("http://host:1"), "openai", "/v1/completions", "m", "org/m")
-    return OnServer(parse(offline, *words), target, Silent(), lambda text: PlayedRun(text, serve))  # type: ignore[arg-type]
+    played = lambda text: PlayedRun(text, serve)  # type: ignore[arg-type] # noqa: E731
+    return OnServer(parse(offline, *words), target, Silent(), played)
 
 
 REQUESTS = [Request(f"a b c {number}", 4, 5) for number in range(3)]

@@ -1,4 +1,4 @@
-"""Result files: vLLM's keys and names, this tool's own key, and a file that is whole or not there."""
+"""Result files: vLLM's keys and names, this tool's own key, atomic writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench serve` from its flags to its file and exit status, the load played under a virtual clock."""
+"""`bench serve` from flags to file and exit status, under a virtual clock."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def sweep_of(
 
 
 def saturating(capacity: int, **beyond: object) -> Callable[[Call], Result]:
-    """100 output tokens a second for each of `capacity` requests; statistics of points `beyond` it."""
+    """100 output tokens a second for each of `capacity` requests; statistics `beyond` it."""
 
     def answer(call: Call) -> Result:
         load = call.tags["point"]

@@ -28,8 +28,8 @@ def named(model: str | None, served: str | None = None) -> Wanted:
     return Wanted("openai", "/v1/completions", model, served)
 
 
-def nobody() -> str:
-    """An address where nobody listens."""
+def closed_address() -> str:
+    """An address without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
@@ -93,8 +93,8 @@ def test_an_empty_list_asks_for_the_model() -> None:
         discover(Address(url), WANTED)
 
 
-def test_nobody_there_names_the_address() -> None:
-    url = nobody()
+def test_without_a_listener_the_address_is_named() -> None:
+    url = closed_address()
     with pytest.raises(NoAnswerError, match=f"{url}/v1/models.*is a server running there"):
         discover(Address(url), named("m"))
 

@@ -106,9 +106,9 @@ def test_what_the_engine_says_of_its_settings_is_a_usage_error(
         assert main(["sim", "--profile", str(file)]) == 2
         assert complaint in capsys.readouterr().err
     assert main(["sim", "--fault", "explode"]) == 2
-    assert main(["sim", "--wire", str(tmp_path / "nobody"), "--fault", "cut"]) == 2
+    assert main(["sim", "--wire", str(tmp_path / "closed"), "--fault", "cut"]) == 2
     assert "on the wire" in capsys.readouterr().err
-    assert main(["sim", "--wire", str(tmp_path / "nobody")]) == 1
+    assert main(["sim", "--wire", str(tmp_path / "closed")]) == 1
     assert "cannot connect to the front door" in capsys.readouterr().err
 
 

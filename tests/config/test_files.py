@@ -200,4 +200,4 @@ def test_whatever_a_file_holds_it_is_understood_or_refused(directory: Path, text
     try:
         resolve(gather({}, str(file), {}), "m", "n")
     except PenstockError as error:
-        assert str(error).startswith((str(file), "--"))  # noqa: PT017 - one that is understood is as good
+        assert str(error).startswith((str(file), "--"))  # noqa: PT017 - valid is as good

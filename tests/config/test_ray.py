@@ -1,4 +1,4 @@
-"""What Ray is told before it is imported."""
+"""Environment that Ray reads on import."""
 
 from __future__ import annotations
 

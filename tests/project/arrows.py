@@ -63,8 +63,7 @@ PYTHON: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-# Rooms that call the compiled extension. The scheduler gets what it needs handed in and runs
-# without it.
+# Rooms that call the compiled extension. The scheduler runs without it.
 NATIVE = {
     "bench",
     "cli",

@@ -15,7 +15,7 @@ UNSAFE = {
     "kvstore": "slices of the RAM tier's memory, reads and writes of scattered blocks",
     "engine-client": "calls of libc: signals and the death of the parent",
 }
-# Temporary directories count too: they are somebody's machine as well.
+# Temporary directories too.
 MACHINE_PATH = re.compile(r"(?<![\w.$}~*-])/(?:work|root|tmp|home/[a-z]\w*|Users/\w+)/")
 # Written so that this file does not match itself.
 UNFINISHED = re.compile(r"\b(?:T[O]DO|F[I]XME|X[X]X)\b|\b(?:t[o]do|unimplemente[d])!\(")

@@ -139,8 +139,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         default=0,
         metavar="SECONDS",
         help="wait so long for the server to be ready; default: 0, it must be. Asks /health or "
-        "/v1/models; "
-        "vLLM sends the first prompt instead, which warms its prefix",
+        "/v1/models; vLLM sends the first prompt instead, which warms its prefix",
     )
 
 
@@ -215,8 +214,7 @@ def add_load(parser: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="requests before the measurement, made as its own are but with another seed; vLLM "
-        "repeats the "
-        "first prompt instead, which warms its prefix (default: 0)",
+        "repeats the first prompt instead, which warms its prefix (default: 0)",
     )
 
 
@@ -248,8 +246,7 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
         "--tokenizer",
         metavar="MODEL",
         help="model whose tokenizer makes prompts of exact length: an alias or a path; default: "
-        "the server's "
-        "model when it is found here, else the server is asked",
+        "the server's model when it is found here, else the server is asked",
     )
     group.add_argument(
         "--prompt-ids",
@@ -274,8 +271,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         "--ignore-eos",
         action="store_true",
         help="answers have exactly the length that was asked for, else they are failures; always "
-        "so with "
-        "random prompts and traces",
+        "so with random prompts and traces",
     )
     group.add_argument(
         "--extra-body",

@@ -72,9 +72,8 @@ def lines(measured: Batch) -> list[str]:
     """vLLM's lines. Failed and interrupted requests are reported and not counted."""
     rates = _rates(measured)
     throughput = (
-        f"{rates['requests_per_second']:.2f} requests/s, "
-        f"{rates['tokens_per_second']:.2f} total tokens/s, "
-        f"{rates['output_tokens_per_second']:.2f} output tokens/s"
+        f"{rates['requests_per_second']:.2f} requests/s, {rates['tokens_per_second']:.2f} total "
+        f"tokens/s, {rates['output_tokens_per_second']:.2f} output tokens/s"
     )
     found = [
         f"Throughput: {throughput}",

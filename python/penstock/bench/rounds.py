@@ -64,8 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baseline",
         metavar="DIR|URL",
         help="what to compare with, such as a server without a prefix cache: the --result-dir of "
-        "an earlier "
-        "run, or the address of a server that is measured first",
+        "an earlier run, or the address of a server that is measured first",
     )
     runs.add_arguments(parser)
 

@@ -143,8 +143,7 @@ def _add_runs(runs: argparse._ArgumentGroup) -> None:
         type=int,
         metavar="N",
         help=f"default: {REQUESTS_PER_PLACE} for each concurrent request, or {SECONDS_OF_ARRIVALS} "
-        "s of "
-        f"arrivals; at least {FEWEST_REQUESTS}",
+        f"s of arrivals; at least {FEWEST_REQUESTS}",
     )
     runs.add_argument(
         "--rounds",

@@ -1,1 +1,1 @@
-"""The command line. Sees every room, imports each when a command needs it."""
+"""The command line. Imports each room when a command needs it."""

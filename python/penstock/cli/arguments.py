@@ -1,6 +1,4 @@
-"""The flag table as argparse arguments. Values stay text: `penstock.config` parses all sources
-alike.
-"""
+"""The flag table as argparse arguments. Values stay text: `penstock.config` parses all sources."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(parsed: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    """What stood on the command line, by key."""
+    """Settings of the command line, by key."""
     found = {}
     for name, value in vars(parsed).items():
         if name.startswith(KEY):
@@ -92,7 +90,7 @@ def _metavar(flag: Flag) -> str:
 
 
 class _Ignore(argparse.Action):
-    """Says why a flag of another server does nothing here, and goes on."""
+    """Warn that a flag of another server has no effect here, and why."""
 
     def __call__(
         self,

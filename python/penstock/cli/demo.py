@@ -1,6 +1,4 @@
-"""`penstock demo`: a server of its own, one streaming question, the answer, and one line of
-numbers.
-"""
+"""`penstock demo`: start a server, stream one answer, print one line of numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ MAX_TOKENS = 128
 class Answer:
     asked: float
     arrivals: list[float] = field(default_factory=list)
-    """When each piece of text came."""
+    """Arrival time of each piece of text."""
     tokens: int = 0
 
     def line(self) -> str:
@@ -117,7 +115,7 @@ def ask(port: int, question: str) -> Answer:
 
 
 def authorization() -> dict[str, str]:
-    """A key that the environment gave to the server, which reads the same one."""
+    """The key that the environment gives to client and server alike."""
     keys = gather({}, None).get("api_key")
     return {"Authorization": f"Bearer {keys.texts[0]}"} if keys else {}
 

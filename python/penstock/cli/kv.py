@@ -1,5 +1,4 @@
-"""`penstock kv ls|verify|gc|stats PATH`: what is in the directory of a disk tier, and looking after
-it.
+"""`penstock kv ls|verify|gc|stats PATH`: list, check and clean the directory of a disk tier.
 
 Engines may use the directory meanwhile (docs/kv-format.md).
 """
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Engines may use it meanwhile."
     )
     acts = parser.add_subparsers(required=True, metavar="ACT")
-    listing = acts.add_parser("ls", help="what is there: stores, chunks, bytes, last use")
+    listing = acts.add_parser("ls", help="stores, chunks, bytes, last use")
     verify = acts.add_parser("verify", help="read every file; exit 1 with a list of damaged ones")
     verify.add_argument("--quarantine", action="store_true", help="put damaged files aside")
     collect = acts.add_parser(
@@ -146,8 +145,7 @@ def _gc(parsed: argparse.Namespace) -> int:
     else:
         print(
             f"{gone['chunks']} chunks and {gone['other_files']} other files removed, "
-            f"{size(gone['bytes'])}; "
-            f"{size(gone['bytes_left'])} left"
+            f"{size(gone['bytes'])}; {size(gone['bytes_left'])} left"
         )
         if gone["failed"]:
             print(f"{gone['failed']} chunks could not be removed: they belong to another user?")
@@ -201,7 +199,7 @@ def _others(found: Report) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people: 1.50 GiB."""
+    """Bytes as 1.50 GiB."""
     value, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":

@@ -55,11 +55,10 @@ def parser() -> argparse.ArgumentParser:
 
 def _serve(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Serve MODEL: an alias (smollm2), a GGUF file, a Hugging Face directory, or org/name with "
-        "penstock[hub]. Each setting can also come from its environment variable or from a YAML "
-        "file, "
-        "which may name the model too; flags win over the environment, the environment over the "
-        "file."
+        "Serve MODEL: an alias (smollm2), a GGUF file, a Hugging Face directory, or org/name "
+        "with penstock[hub]. Each setting can also come from its environment variable or from a "
+        "YAML file, which may name the model too; flags win over the environment, the "
+        "environment over the file."
     )
     parser.add_argument("model", metavar="MODEL", nargs="?")
     add_settings(parser)

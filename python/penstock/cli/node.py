@@ -1,6 +1,4 @@
-"""`penstock serve --node-rank K`, K above 0: no front door and no engine, but stages for those of
-node 0.
-"""
+"""`penstock serve --node-rank K`, K > 0: stages for the engine of node 0, no front door."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from penstock.model import ModelInfo
 
 
 def serve_node(config: EngineConfig, info: ModelInfo) -> int:
-    """Until SIGTERM or Ctrl-C; returns the exit status. PenstockError when node 0 refuses this
-    node.
-    """
+    """Run until SIGTERM or Ctrl-C; returns the exit status. PenstockError when node 0 refuses."""
     logging.basicConfig(format="penstock: %(message)s", stream=sys.stderr, level=logging.INFO)
     key = cluster_key(config.parallel.token_file)
     agent = NodeAgent(WORKER, config, shared_memory_directory(), key, node_card(config, info))

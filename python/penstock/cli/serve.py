@@ -1,4 +1,4 @@
-"""`penstock serve`: settings and model metadata become the front door's configuration, and it runs."""
+"""`penstock serve`: the front door, configured from settings and model metadata."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SOCKET_WAIT = 30.0
 
 def serve(parsed: argparse.Namespace) -> int:
     raw = gather(settings(parsed), parsed.config)
-    resolve(raw, "", "")  # A wrong value is refused before a model is looked for.
+    resolve(raw, "", "")  # Before the model is located: wrong values are reported first.
     located = locate(model_named(raw, parsed.model))
     config = resolve(raw, str(located.path.resolve()), located.served_name)
     info = read_model(config.engine)
     if config.engine.parallel.nnodes > 1:
-        cluster_key(config.engine.parallel.token_file)  # Refused here rather than by the engine.
+        cluster_key(config.engine.parallel.token_file)  # Reported here rather than by the engine.
     if config.engine.parallel.node_rank:
         from penstock.cli.node import serve_node
 
@@ -63,7 +63,7 @@ def serve(parsed: argparse.Namespace) -> int:
 
 
 def run(configuration: dict[str, object]) -> int:
-    """Be the front door until it is drained; returns its exit status."""
+    """Run the front door until it is drained; returns its exit status."""
     from penstock import _native
 
     # The front door handles Ctrl-C; Python's own handler would raise KeyboardInterrupt after a
@@ -78,7 +78,7 @@ def run(configuration: dict[str, object]) -> int:
 
 
 def front_door(config: Config, info: ModelInfo, engine: dict[str, object]) -> dict[str, object]:
-    """The configuration of `crates/server`; ARCHITECTURE.md has its fields, `engine` included."""
+    """Configuration of `crates/server` (`Config` in its src/config.rs), `engine` included."""
     server, generation = config.server, info.generation
     defaults: dict[str, object] = {
         "temperature": generation.temperature,
@@ -107,9 +107,7 @@ def front_door(config: Config, info: ModelInfo, engine: dict[str, object]) -> di
 
 
 def engine_argv(config: EngineConfig) -> list[str]:
-    """`-P`: a directory called penstock where the user happens to be must not stand in for the
-    package.
-    """
+    """`-P`: a directory named penstock in the working directory must not shadow the package."""
     return [
         sys.executable,
         "-P",

@@ -1,6 +1,4 @@
-"""`penstock sim`: an engine with modelled timing (docs/simulation.md), as servers or behind a front
-door.
-"""
+"""`penstock sim`: an engine with modelled timing (docs/simulation.md)."""
 
 from __future__ import annotations
 
@@ -17,10 +15,9 @@ from penstock.core import InvalidValueError, PenstockError
 from penstock.model.locate import locate
 
 DESCRIPTION = (
-    "Serve without a model: requests are scheduled as Penstock schedules them, steps take as long "
-    "as a "
-    "profile says, and answers are made-up words. Prints one line for each replica when all of "
-    "them listen."
+    "Serve without a model: requests are scheduled as Penstock schedules them, steps take as "
+    "long as a profile says, and answers are made-up words. Prints one line for each replica "
+    "when all of them listen."
 )
 PRESETS = ("default", "fast", "instant")
 
@@ -67,8 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KIND[:PROBABILITY[:PARAM]]",
         help="refuse, status, slow-headers, error-event, cut, stall, malformed, early-stop, "
-        "no-finish, "
-        "no-usage; repeatable",
+        "no-finish, no-usage; repeatable",
     )
     parser.add_argument(
         "--die-after", type=float, metavar="S", help="end the process with status 1 after S s"
@@ -99,7 +95,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 class WrongSettingError(InvalidValueError):
-    """What the engine says about its settings."""
+    """Settings of the modelled engine."""
 
     def __init__(self, message: str) -> None:
         PenstockError.__init__(self, message)
@@ -127,7 +123,7 @@ def server(parsed: argparse.Namespace) -> dict[str, object]:
 
 
 def engine(parsed: argparse.Namespace) -> dict[str, object]:
-    """The part of it that is the engine's."""
+    """The engine's part of the configuration."""
     return {
         "profile": profile(parsed.profile),
         "tokenizer": str(locate(parsed.tokenizer).path.resolve()) if parsed.tokenizer else None,
@@ -139,7 +135,7 @@ def engine(parsed: argparse.Namespace) -> dict[str, object]:
 
 
 def profile(named: str) -> str | dict[str, object]:
-    """The name of a preset, or what a file says."""
+    """A preset by its name, or the content of a file."""
     if named in PRESETS:
         return named
     try:
@@ -176,7 +172,7 @@ def _front_door(parsed: argparse.Namespace) -> int:
     from penstock.cli.serve import run as serve
     from penstock.engine.startup import read_model
 
-    profile(parsed.profile)  # What is wrong with it is better said before a server starts.
+    profile(parsed.profile)  # Checked before a server starts.
     located = locate(parsed.front_door)
     model = located.path.resolve()
     flags = {"host": (parsed.host,), "port": (str(parsed.port),)}

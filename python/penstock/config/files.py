@@ -1,7 +1,7 @@
-"""Configuration files: YAML in which every scalar stays the text that was written.
+"""Configuration files: YAML in which every scalar stays text as written.
 
-No scalar is guessed at: `direct: off` is the word off and `port: 0123` is 0123, as on the command
-line and in the environment. What a text means, the kind of its flag says.
+Scalars are not typed by YAML: `direct: off` is the word off and `port: 0123` is 0123, as on the
+command line and in the environment. The kind of the flag parses the text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TAG = "tag:yaml.org,2002:"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One name of a file with what stands there."""
+    """One key of a file with its value."""
 
     name: str
     """As written."""
@@ -28,9 +28,9 @@ class Setting:
     """File and line."""
     items: tuple[str | Section, ...]
     listed: bool
-    """Whether the items stand in a list; otherwise there is one."""
+    """Whether the items are in a list; otherwise there is one."""
     source: str
-    """What stands there, for errors."""
+    """The value, for errors."""
 
     @property
     def key(self) -> str:
@@ -38,9 +38,7 @@ class Setting:
 
 
 def read_settings(path: Path) -> list[Setting]:
-    """What a file says, in its order. PenstockError names the file, the line and what should stand
-    there.
-    """
+    """Entries of a file in order. PenstockError names the file, the line and the expected text."""
     return list(_File(path).settings())
 
 
@@ -74,7 +72,7 @@ class _File:
 
     def _document(self) -> yaml.Node | None:
         try:
-            # Not the one on libyaml: its nesting is bounded by the C stack, and the file is short.
+            # Not libyaml's: its nesting is bounded by the C stack, and the file is short.
             return yaml.compose(self._text, yaml.BaseLoader)
         except yaml.MarkedYAMLError as error:
             said, line = _said(error)
@@ -96,7 +94,7 @@ class _File:
         )
 
     def _entries(self, mapping: yaml.MappingNode) -> Iterator[tuple[str, int, yaml.Node]]:
-        """Names with their lines and values; none twice, in whichever spelling."""
+        """Keys with their lines and values; no key twice, in any spelling."""
         self._untagged(mapping, "map")
         seen: dict[str, int] = {}
         for key, value in mapping.value:
@@ -117,7 +115,7 @@ class _File:
         return str(node.value)
 
     def _untagged(self, node: yaml.Node, kind: str) -> None:
-        """Tags could only be ignored, and `!env NAME` means something to who wrote it."""
+        """Refuse tags: they would be ignored, and `!env NAME` has a meaning for its author."""
         if node.tag != f"{_TAG}{kind}":
             tag = node.tag.replace(_TAG, "!!")
             raise self._fault(node, f"the tag {tag} is not understood; write the value alone")
@@ -127,7 +125,7 @@ class _File:
 
 
 def _said(error: yaml.MarkedYAMLError) -> tuple[str, int]:
-    """What the parser found, and on which line."""
+    """Error of the parser, and its line."""
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else 1
     began = error.context_mark

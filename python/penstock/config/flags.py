@@ -30,15 +30,15 @@ class Flag:
     help: str
     repeatable: bool = False
     offline: bool = True
-    """Whether it also is a keyword of `penstock.LLM`."""
+    """Whether it is a keyword of `penstock.LLM` too."""
     short: str = ""
-    """Another spelling on the command line."""
+    """Short spelling on the command line."""
     separator: str = ","
-    """Between the values of one that is repeatable, in its environment variable."""
+    """Separator of the values of a repeatable flag in its environment variable."""
 
     @property
     def key(self) -> str:
-        """The name in a configuration file (where `-` is as good as `_`) and as a keyword of `LLM`."""
+        """Key in a configuration file (where `-` equals `_`) and keyword of `LLM`."""
         return self.name.removeprefix("--").replace("-", "_")
 
     @property
@@ -57,7 +57,7 @@ def _nodes(name: str, kind: Kind, default: object, help_: str) -> Flag:
 
 
 MASTER_PORT = 29501
-"""vLLM's for the same purpose."""
+"""vLLM's default."""
 _DTYPES = Choice(("auto", "float32", "bfloat16"))
 
 FLAGS: tuple[Flag, ...] = (
@@ -94,8 +94,7 @@ FLAGS: tuple[Flag, ...] = (
         Bytes(2**20, 2**46),
         None,
         "memory for keys and values, of each rank; default: two sequences of full length, within "
-        "256 MiB and "
-        "1 GiB, never above half of the free memory",
+        "256 MiB and 1 GiB, never above half of the free memory",
     ),
     Flag("--block-size", "cache", IntegerChoice((16, 32, 64, 128)), 32, "tokens in a KV block"),
     Flag(
@@ -118,10 +117,8 @@ FLAGS: tuple[Flag, ...] = (
         Tier(),
         (),
         "where KV is kept beyond the pool, in the order in which it is looked for: ram:SIZE, "
-        "disk:PATH,SIZE, "
-        "redis://HOST:PORT/DB or the URL of an object store (docs/kv-tiers.md); separated by "
-        "spaces in the "
-        "environment",
+        "disk:PATH,SIZE, redis://HOST:PORT/DB or the URL of an object store (docs/kv-tiers.md); "
+        "separated by spaces in the environment",
         repeatable=True,
         separator=" ",
     ),
@@ -145,8 +142,7 @@ FLAGS: tuple[Flag, ...] = (
         Integer(1, 2**20),
         None,
         "tokens computed in one step, at least --max-num-seqs; default: 256. Larger steps finish "
-        "prompts "
-        "sooner and delay the tokens of running answers",
+        "prompts sooner and delay the tokens of running answers",
     ),
     Flag(
         "--max-num-queued-reqs",
@@ -200,8 +196,7 @@ FLAGS: tuple[Flag, ...] = (
         Text(),
         None,
         "Ray cluster that holds the ranks: host:port, or auto for the one this host belongs to; "
-        "default: "
-        "$RAY_ADDRESS, else one of our own on this host",
+        "default: $RAY_ADDRESS, else one of our own on this host",
     ),
     Flag(
         "--ray-channel",
@@ -209,10 +204,8 @@ FLAGS: tuple[Flag, ...] = (
         Choice(("ring", "compiled-graph", "actor")),
         "ring",
         "what takes steps to Ray's actors. ring: shared memory, and streams to other nodes; "
-        "compiled-graph: "
-        "Ray's own, which keeps a CPU of each actor busy even when there is nothing to do; actor: "
-        "plain "
-        "calls, the slowest",
+        "compiled-graph: Ray's own, which keeps a CPU of each actor busy even when there is "
+        "nothing to do; actor: plain calls, the slowest",
     ),
     Flag(
         "--ray-overlap-comm",
@@ -228,16 +221,14 @@ FLAGS: tuple[Flag, ...] = (
         Choice(("pack", "spread", "strict-pack", "strict-spread")),
         "pack",
         "how Ray places stages on nodes: together or apart if it can, or only so (strict); the "
-        "ranks of one "
-        "stage are always on one node",
+        "ranks of one stage are always on one node",
     ),
     _nodes(
         "--nnodes",
         Integer(1, 1024),
         1,
-        "hosts that run this same command, each with a --node-rank of its own and whole stages: at "
-        "most "
-        "--pipeline-parallel-size",
+        "hosts that run this same command, each with a --node-rank of its own and whole stages: "
+        "at most --pipeline-parallel-size",
     ),
     _nodes(
         "--node-rank",
@@ -250,8 +241,7 @@ FLAGS: tuple[Flag, ...] = (
         Text(),
         None,
         f"node 0 as HOST[:PORT], port {MASTER_PORT} unless given. The others call it; node 0 "
-        "listens at the "
-        "address, on all of its own when HOST is a name",
+        "listens at the address, on all of its own when HOST is a name",
     ),
     _nodes(
         "--cluster-token-file",
@@ -285,7 +275,7 @@ FLAGS: tuple[Flag, ...] = (
         "--admin-api-key",
         Text(),
         None,
-        "key for /v1/kv, which clears, pins and reports the KV cache; default: nobody may. Better "
+        "key for /v1/kv, which clears, pins and reports the KV cache; default: closed. Better "
         "in the "
         "environment than on the command line, which every user of the machine can read",
     ),

@@ -1,4 +1,4 @@
-"""Kinds of flag values: how text becomes a value, and how the allowed range reads."""
+"""Kinds of flag values: parsing of text, and the description of the allowed range."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", re.IGNORECASE)
 
 
 class PartError(ValueError):
-    """One part of a value is wrong. The message continues the place where the value stands."""
+    """One part of a value is wrong. The message continues the name of the part."""
 
     def __init__(self, said: str, name: str = "") -> None:
         super().__init__(said)
         self.name = name
-        """Of the part, where one is to blame."""
+        """Name of the part, if one is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What a configuration file may have in place of a text: a mapping, such as a KV tier."""
+    """A mapping in a configuration file in place of a text, such as a KV tier."""
 
     setting: str
-    """The name above it."""
+    """Key of the mapping."""
     place: str
     """File and line."""
     words: tuple[tuple[str, str], ...]
-    """Names, with `-` for `_`, and their texts."""
+    """Keys, with `-` for `_`, and their texts."""
     places: tuple[str, ...]
-    """Of the words."""
+    """Positions of the values in the file."""
 
     def place_of(self, name: str) -> str:
-        """Of the word with this name, else of the section; to be followed by what is wrong there."""
+        """Position of the value of `name`, else of the section, as a prefix of errors."""
         named = zip(self.words, self.places, strict=True)
         place = next((place for (word, _), place in named if word == name), self.place)
         return f"{place}: {self.setting}"
@@ -48,7 +48,7 @@ class Kind(Protocol):
         """
 
     def expected(self) -> str:
-        """The range, to follow "expected"."""
+        """Description of the range, to follow "expected"."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""What this process may use of the machine: CPUs and memory, limits of cgroup v1 and v2 honoured.
+"""Resources of this process: CPUs and memory within the limits of cgroup v1 and v2.
 
-`root` stands for `/` so that tests can bring their own machine.
+`root` stands for `/`, so that tests can bring their own machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path("/")
 NO_LIMIT = 2**60
-"""Above this a memory limit is "unlimited" in the spelling of cgroup v1."""
+"""Memory limits of cgroup v1 above this mean unlimited."""
 
 
 def cpu_count(root: Path = ROOT) -> int:
@@ -23,7 +23,7 @@ def cpu_count(root: Path = ROOT) -> int:
 
 
 def available_memory(root: Path = ROOT) -> int:
-    """Bytes to take before the machine or a cgroup runs out. Reclaimable page cache counts as free."""
+    """Bytes until the machine or a cgroup is full. Reclaimable page cache counts as free."""
     found = [_meminfo(root), *_cgroup_free(root)]
     return max(0, min(found))
 
@@ -71,10 +71,10 @@ def _free(directory: Path, limit_file: str, usage_file: str, cache_field: str) -
 
 
 def _cgroup_directories(root: Path, controller: str) -> Iterator[Path]:
-    """Directories of this process's cgroup and its ancestors; "" names the unified hierarchy of
+    """Directories of this process's cgroup and its ancestors; "" is the unified hierarchy of
     version 2.
 
-    In a container the path of /proc/self/cgroup may be the host's, where only the mount's top
+    In a container the path of /proc/self/cgroup may be the host's; then only the top of the mount
     exists.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():

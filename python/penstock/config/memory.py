@@ -1,4 +1,4 @@
-"""How much memory the KV cache gets, and how long a sequence can be in it."""
+"""Size of the KV cache, and the longest sequence that it holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class KvPlan:
     block_bytes: int
     max_model_len: int
     notice: str
-    """What was lowered and why, or nothing."""
+    """What was lowered and why; empty for nothing."""
 
     @property
     def bytes(self) -> int:
@@ -26,13 +26,13 @@ class KvPlan:
 
 @dataclass(frozen=True, slots=True)
 class KvNeeds:
-    """Facts that decide the size. `asked_*` is None where the user left it to the rule."""
+    """Facts that decide the size. `asked_*` is None without a flag."""
 
     token_bytes: int
     """Keys and values of one token in all layers."""
     block_size: int
     model_len: int
-    """Positions the model was made for."""
+    """Positions that the model was trained for."""
     max_num_seqs: int
     available: int
     """Free memory after the weights."""
@@ -62,9 +62,8 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
     num_blocks = size // block_bytes
     if num_blocks < 1:
         raise PenstockError(
-            f"--kv-cache-memory-bytes: {size} bytes hold no block, one block of {needs.block_size} "
-            "tokens "
-            f"takes {block_bytes}"
+            f"--kv-cache-memory-bytes: {size} bytes hold no block, one block of "
+            f"{needs.block_size} tokens takes {block_bytes}"
         )
     held = num_blocks * needs.block_size
     if held >= length:
@@ -72,8 +71,7 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
     if needs.asked_len:
         raise PenstockError(
             f"--max-model-len {length} needs {per_sequence} bytes of KV cache, there are {size} "
-            "(room for "
-            f"{held} tokens): lower it or raise --kv-cache-memory-bytes"
+            f"(room for {held} tokens): lower it or raise --kv-cache-memory-bytes"
         )
     notice = (
         f"max_model_len lowered from {length} to {held}: the KV cache of {size} bytes holds no more"

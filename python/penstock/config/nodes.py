@@ -1,6 +1,4 @@
-"""Several hosts without Ray: which of them this is, where node 0 is, and the secret that they
-share.
-"""
+"""Several hosts without Ray: the number of this one, the address of node 0, the shared secret."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from penstock.core import InvalidValueError, PenstockError
 
 TOKEN = "PENSTOCK_CLUSTER_TOKEN"
 LEAST_TOKEN = 16
-"""Characters. Who listens to a handshake can try secrets on it at leisure."""
+"""Least characters of the secret: a recorded handshake allows guesses offline."""
 PURPOSE = b"penstock cluster"
 
 
@@ -66,7 +64,7 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def cluster_key(token_file: str | None, environ: Mapping[str, str] = os.environ) -> bytes:
-    """32 bytes from the secret of the nodes; PenstockError when there is none worth the name."""
+    """32-byte key from the secret of the nodes; PenstockError for a missing or short one."""
     if token_file is not None:
         try:
             token, place = (
@@ -79,9 +77,8 @@ def cluster_key(token_file: str | None, environ: Mapping[str, str] = os.environ)
         token, place = environ.get(TOKEN, "").strip(), TOKEN
     if not token:
         raise PenstockError(
-            "several nodes need a secret that all of them share, so that nobody else joins: put "
-            "one into a "
-            f"file for --cluster-token-file, or into {TOKEN} (openssl rand -hex 32)"
+            "several nodes need a secret that all of them share, so that no other host joins: put "
+            f"one into a file for --cluster-token-file, or into {TOKEN} (openssl rand -hex 32)"
         )
     if len(token) < LEAST_TOKEN:
         raise PenstockError(f"{place}: {len(token)} characters, expected {LEAST_TOKEN} or more")

@@ -1,4 +1,4 @@
-"""Ray's own settings, which it reads from the environment as it is imported."""
+"""Ray's own settings, which it reads from the environment on import."""
 
 from __future__ import annotations
 
@@ -8,28 +8,26 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 LOCAL = "local"
-"""Ray's name for a cluster of one's own."""
+"""Ray's name for a private cluster."""
 PASSED = ("RUST_BACKTRACE",)
-"""What ranks get of this process's environment. Settings come to them as `EngineConfig`, keys
-never.
+"""Variables of this process that ranks inherit. Settings reach them as `EngineConfig`, keys never.
 """
 
 
 def prepare_ray_environment(
     asked: str | None, environ: MutableMapping[str, str] = os.environ, home: Path | None = None
 ) -> str:
-    """The address of the cluster, after everything is said that Ray would otherwise decide by
-    itself.
+    """Address of the cluster, with Ray's own defaults made explicit.
 
-    Nothing is reported to anybody. A cluster of our own wants a token, by default one that is
-    written nowhere; to join one, its token is used if there is one, unless RAY_AUTH_MODE says
+    Usage statistics are off. A private cluster has a token, by default a random one that is not
+    stored; to join another, its token is used if there is one, unless RAY_AUTH_MODE decides
     otherwise.
     """
     address = asked or environ.get("RAY_ADDRESS") or LOCAL
     environ["RAY_USAGE_STATS_ENABLED"] = "0"
     if address == LOCAL:
         environ["RAY_AUTH_MODE"] = "token"
-        # Ray reads it once in the life of a process: the next cluster of our own has the same.
+        # Ray reads the token once per process: the next private cluster has the same.
         environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     elif not environ.get("RAY_AUTH_MODE"):
         environ["RAY_AUTH_MODE"] = (

@@ -1,6 +1,4 @@
-"""Raw settings to sections: parse each, fill in what the machine decides, and check what hangs
-together.
-"""
+"""Raw settings to sections: parse, fill in machine defaults, cross-check."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ DEFAULT_BATCHED_TOKENS = 256
 
 
 def parse(raw: Mapping[str, Raw]) -> dict[str, Any]:
-    """A value for every flag, by key; InvalidValueError names the place of the first one out of
-    range.
-    """
+    """A value for every flag, by key; InvalidValueError names the source of the first wrong one."""
     return {flag.key: _value(flag, raw.get(flag.key)) for flag in FLAGS}
 
 
@@ -58,7 +54,7 @@ def _parsed(kind: Kind, place: str, written: str | Section) -> object:
 
 
 class WrongPartError(InvalidValueError):
-    """A part of a value is outside its range."""
+    """InvalidValueError for a wrong part of a value."""
 
     def __init__(self, place: str, error: PartError) -> None:
         PenstockError.__init__(self, f"{place} {error}")
@@ -66,8 +62,8 @@ class WrongPartError(InvalidValueError):
 
 
 def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config:
-    """The configuration of a server for the model at `model_path`, which clients call
-    `served_name`.
+    """Configuration of a server for the model at `model_path`; `served_name` is its name for
+    clients.
     """
     values = parse(raw)
     engine = EngineConfig(
@@ -128,8 +124,7 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
     ):
         raise PenstockError(
             "--ray-overlap-comm needs --distributed-executor-backend ray and --ray-channel "
-            "compiled-graph: "
-            "the other channels have no communication of Ray's to overlap"
+            "compiled-graph: the other channels have no communication of Ray's to overlap"
         )
     return ParallelConfig(
         tensor,

@@ -14,14 +14,14 @@ class ModelConfig:
     dtype: str
     quantization: str
     max_model_len: int | None
-    """None: as long as model and KV cache allow."""
+    """None: limited by model and KV cache."""
     seed: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
     memory_bytes: int | None
-    """None: by the rule in `penstock.config.memory`."""
+    """None: sized by `penstock.config.memory`."""
     block_size: int
     dtype: str
     prefix_caching: bool
@@ -29,26 +29,26 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True)
 class TierConfig:
-    """A place behind the KV pool, in the order in which places are asked."""
+    """A KV tier, in lookup order."""
 
     kind: str
     """`ram`, `disk`, `redis` or `object`."""
     size_bytes: int | None = None
-    """Of RAM and disk: the most it may hold, of all ranks together."""
+    """RAM and disk: capacity over all ranks, in bytes."""
     quota: float = 1.0
-    """Of RAM and disk: the share that requests of one cache salt may hold."""
+    """RAM and disk: share of the capacity for requests of one cache salt."""
     path: str | None = None
-    """Of a disk."""
+    """Disk: directory."""
     url: str | None = None
-    """Of Redis and object stores."""
+    """Redis and object stores: URL."""
     daily_write_bytes: int | None = None
-    """Of a disk: written in any 24 hours at most."""
+    """Disk: bytes written in any 24 hours at most."""
     direct: str = "auto"
-    """Of a disk: `auto`, `on` or `off`."""
+    """Disk: `auto`, `on` or `off`."""
     ttl_seconds: int | None = None
-    """Of Redis."""
+    """Redis: seconds until a value expires."""
     options: tuple[tuple[str, str], ...] = ()
-    """Of object stores: what their URL does not say."""
+    """Object stores: settings beside the URL."""
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class TierConfig:
 class TiersConfig:
     tiers: tuple[TierConfig, ...] = ()
     chunk_tokens: int = 256
-    """Tokens of what disks and remote stores keep as one."""
+    """Tokens of a chunk on disks and remote stores."""
 
     @property
     def ram(self) -> TierConfig | None:
@@ -70,7 +70,7 @@ class TiersConfig:
 
     @property
     def named(self) -> tuple[TierConfig, ...]:
-        """Those that go by name."""
+        """Tiers other than RAM."""
         return tuple(tier for tier in self.tiers if tier.kind != "ram")
 
 
@@ -85,7 +85,7 @@ class SchedulerConfig:
 class ComputeConfig:
     threads: int
     isa: str | None
-    """None: the best of the machine."""
+    """None: the best one of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,14 @@ class ParallelConfig:
     backend: str = "inline"
     """`inline`, `mp` or `ray`."""
     ray_address: str | None = None
-    """None: as the environment says, else a cluster of our own."""
+    """None: from the environment, else a private cluster."""
     ray_channel: str = "ring"
     ray_overlap_comm: bool = False
     placement: str = "pack"
     nnodes: int = 1
     node_rank: int = 0
     master: str = ""
-    """`HOST:PORT` of node 0, where there are several nodes."""
+    """`HOST:PORT` of node 0 with several nodes."""
     token_file: str | None = None
     """None: the secret of the nodes is in the environment."""
 
@@ -112,7 +112,7 @@ class ParallelConfig:
 
     @property
     def most_ranks_on_a_node(self) -> int:
-        """Without Ray, which places ranks itself."""
+        """Whether ranks are on several hosts without Ray."""
         return self.tensor * -(-self.pipeline // self.nnodes)
 
 
@@ -127,12 +127,12 @@ class ServerConfig:
     shutdown_timeout: float
     engine_stall_timeout: float
     admin_api_key: str | None = None
-    """None: nobody may look after the cache."""
+    """None: /v1/kv is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What the engine process is told, as JSON on its command line."""
+    """Configuration of the engine process, sent as JSON on its command line."""
 
     model: ModelConfig
     cache: CacheConfig
@@ -143,9 +143,7 @@ class EngineConfig:
 
     @property
     def kv_dtype(self) -> str:
-        """Form of cached keys and values: as asked for, else float32 where all else is, else
-        bfloat16.
-        """
+        """KV dtype: as configured, else float32 where all else is, else bfloat16."""
         if self.cache.dtype != "auto":
             return self.cache.dtype
         whole = self.model.quantization == "none" or (

@@ -1,4 +1,4 @@
-"""Where settings come from: flags over environment over file over defaults. All still strings."""
+"""Sources of settings: flags over environment over file over defaults. All values are text."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from penstock.core import InvalidValueError, PenstockError
 
 MODEL = "model"
 IN_FILES = {MODEL: Flag("MODEL", "model", Text(), None, "what to serve"), **BY_KEY}
-"""The command line gives the model by its position."""
+"""The model is positional on the command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """One setting as written. `place` is how the user would find it: a flag, a variable, or a
-    file's key.
-    """
+    """One setting as written. `place` names its source: a flag, a variable, or a key of a file."""
 
     place: str
     texts: tuple[str | Section, ...]
-    """Sections come from files, and only for what has parts."""
+    """Sections come from files, for values with parts only."""
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
@@ -41,14 +39,12 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def openai_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The key that clients of OpenAI-compatible servers send, under the name that all of them read."""
+    """Key of clients of OpenAI-compatible servers, from the variable that all of them read."""
     return environ.get("OPENAI_API_KEY") or None
 
 
 def runtime_directory(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The user's directory for sockets; None where the system made none: then the temporary one
-    serves.
-    """
+    """The user's runtime directory for sockets, else the temporary directory."""
     own = environ.get("XDG_RUNTIME_DIR")
     return own if own and Path(own).is_dir() else None
 
@@ -56,9 +52,7 @@ def runtime_directory(environ: Mapping[str, str] = os.environ) -> str | None:
 def shared_memory_directory(
     environ: Mapping[str, str] = os.environ, usual: Path = Path("/dev/shm")
 ) -> Path:
-    """Where ranks of one host meet: /dev/shm, else the directory for sockets, else the temporary
-    one.
-    """
+    """Directory where ranks of one host connect: /dev/shm, else that of sockets."""
     if usual.is_dir() and os.access(usual, os.W_OK | os.X_OK):
         return usual
     return Path(runtime_directory(environ) or tempfile.gettempdir())
@@ -69,7 +63,7 @@ def gather(
     config_file: str | None,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Raw]:
-    """Raw settings by key. `flags` is what stood on the command line, `config_file` the value of
+    """Raw settings by key. `flags` are those of the command line, `config_file` the value of
     --config.
     """
     chosen = config_file or environ.get("PENSTOCK_CONFIG")
@@ -93,7 +87,7 @@ def _from_lmcache(environ: Mapping[str, str], said: Mapping[str, Raw]) -> dict[s
 
 
 def from_file(path: Path) -> dict[str, Raw]:
-    # Deferred: most servers have no such file, and a YAML parser takes its time to load.
+    # Deferred: a YAML parser is slow to import and most servers have no file.
     from penstock.config.files import read_settings
 
     found = {}

@@ -58,7 +58,7 @@ def state(pid: int) -> str:
 
 
 class Stage:
-    """A comparison of fake servers, and a load that notes who ran and in which state everybody was."""
+    """A comparison of fake servers, and a load that records the state of all servers."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -148,7 +148,7 @@ def test_an_unknown_baseline_is_named() -> None:
     assert summarise([]).servers == []
 
 
-def test_order_comes_from_whoever_knows_it() -> None:
+def test_order_comes_from_the_comparison_or_the_files() -> None:
     assert summarise([result("a", 1), result("b", 1)], order=["b", "gone", "a"]).servers == [
         "b",
         "a",

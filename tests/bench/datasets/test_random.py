@@ -1,4 +1,4 @@
-"""Random lengths as `vllm bench serve` draws them, prompts that share the prefix and nothing else."""
+"""Random lengths as drawn by `vllm bench serve`; prompts that share only the prefix."""
 
 import math
 import statistics

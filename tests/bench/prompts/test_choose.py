@@ -16,7 +16,7 @@ SPLIT = frozenset(COMMON[1::3])
 
 
 def served(server: TokenizingServer, endpoint: str = "/v1/completions") -> Served:
-    return Served("a-model-nobody-has", endpoint, server)
+    return Served("no-such-model", endpoint, server)
 
 
 @pytest.mark.parametrize("bos", [0, 1, 2])
@@ -107,7 +107,7 @@ def test_a_refused_request_is_quoted() -> None:
         return Reply(404, {"error": {"message": "The model does not exist."}})
 
     with pytest.raises(PenstockError, match=r"/v1/completions answered 404 .*does not exist"):
-        make(Served("a-model-nobody-has", fetch=refuse))
+        make(Served("no-such-model", fetch=refuse))
 
 
 def test_ids_need_a_completions_endpoint() -> None:

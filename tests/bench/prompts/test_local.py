@@ -1,4 +1,4 @@
-"""Prompts made with the real tokenizer of the default model have exactly the length that was asked."""
+"""Prompts of the default model's tokenizer have exactly the requested length."""
 
 import json
 from pathlib import Path

@@ -19,7 +19,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Server:
-    """Speed of a server: prompt tokens and seconds per decoding step, and how it takes to company."""
+    """Speed of a server: prompt tokens and seconds per decoding step, and its slope with load."""
 
     name: str
     prefill_rate: float

@@ -1,4 +1,4 @@
-"""What is read from a directory: results of both tools, and everything else by name."""
+"""Reading a directory: results of both tools, other files by name."""
 
 import json
 import math

@@ -31,7 +31,7 @@ CHARTS: list[Chart] = [
         (Series("n" * 500, 9, (Point(math.nan, 1), Point(1, math.inf), Point(-1e300, 1e300))),),
     ),
     Gantt("gantt", "g", "c", "d", (Lane(1, 0, 1, 2, 3), Lane(2, 0, 1, math.nan, 2, "short"))),
-    Gantt("nobody", "g", "c", "d", ()),
+    Gantt("empty", "g", "c", "d", ()),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Colours of the page: enough contrast in the light and in the dark, and nothing that is fetched."""
+"""Colours of the page: enough contrast in light and dark mode, nothing fetched."""
 
 import re
 

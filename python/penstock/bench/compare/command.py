@@ -113,8 +113,7 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
         choices=("interleaved", "sequential"),
         default="interleaved",
         help="interleaved: all are started, and run by turns while the others are stopped with "
-        "SIGSTOP; "
-        "sequential: one at a time is started, measured and ended; default: %(default)s",
+        "SIGSTOP; sequential: one at a time is started, measured and ended; default: %(default)s",
     )
     group.add_argument(
         "--seed", type=int, default=0, help="of the seeds of all runs; default: %(default)s"
@@ -133,8 +132,7 @@ def _add_requests(group: argparse._ArgumentGroup) -> None:
         "--tokenizer",
         metavar="MODEL",
         help="makes the prompts of loads that name none, so that all servers get the same text; "
-        "default: "
-        "each server's own",
+        "default: each server's own",
     )
     group.add_argument(
         "--backend", choices=tuple(ENDPOINTS), default="openai", help="default: %(default)s"
@@ -192,8 +190,7 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
         type=_positive,
         default=3,
         help="runs of a load, with other seeds, until others used less; the least disturbed one "
-        "counts; "
-        "default: %(default)s",
+        "counts; default: %(default)s",
     )
 
 

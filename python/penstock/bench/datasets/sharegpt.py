@@ -66,8 +66,7 @@ def _counted(maker: PromptMaker, text: str) -> int:
     if count is None:
         raise PenstockError(
             f"ShareGPT prompts are chosen by their length, which {maker.name} cannot tell: name "
-            "the model's "
-            "tokenizer with --tokenizer"
+            "the model's tokenizer with --tokenizer"
         )
     return count
 

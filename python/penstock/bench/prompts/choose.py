@@ -112,8 +112,7 @@ def _from_range(server: Served, vocab_size: int) -> PromptMaker:
     if not measured.constant:
         raise PenstockError(
             f"the server counts {measured.short} and {measured.long} tokens in prompts of {SHORT} "
-            f"and {LONG} "
-            "ids: it does not take ids as they are, leave out --prompt-ids"
+            f"and {LONG} ids: it does not take ids as they are, leave out --prompt-ids"
         )
     return replace(maker, special=measured.overhead)
 
@@ -122,14 +121,11 @@ def _no_words(server: Served, as_ids: bool) -> str:
     if as_ids:
         return (
             f"no token ids for {server.model!r}: there is no tokenizer of that name here, and the "
-            "server has"
-            " no /tokenize; name one with --tokenizer, or give the vocabulary's size with "
-            "--vocab-size"
+            "server has no /tokenize; name one with --tokenizer, or give the vocabulary's size "
+            "with --vocab-size"
         )
     return (
         f"no prompts of an exact length for {server.model!r}: there is no tokenizer of that name "
-        "here, the"
-        " server has no /tokenize and reports no usage; name its tokenizer with --tokenizer, or "
-        "send token"
-        " ids with --prompt-ids --vocab-size N"
+        "here, the server has no /tokenize and reports no usage; name its tokenizer with "
+        "--tokenizer, or send token ids with --prompt-ids --vocab-size N"
     )

@@ -51,8 +51,7 @@ def lexicon(tokenizer: Tokenizer, name: str) -> Lexicon:
     if len(words) < MINIMUM or len(encode(" ".join(mixed))) != len(mixed):
         raise PenstockError(
             f"{name}: text of an exact length cannot be made of it ({len(words)} words are one "
-            "token each): "
-            "send token ids (--prompt-ids)"
+            "token each): send token ids (--prompt-ids)"
         )
     special = len(tokenizer.encode("", True))
     return Lexicon(name, words, special, lambda text: len(encode(text)), chat)

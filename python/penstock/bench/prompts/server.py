@@ -54,8 +54,7 @@ class Served:
         if reply.status != 200:
             raise PenstockError(
                 f"{self.endpoint} answered {reply.status} to a request for one token of "
-                f"{self.model!r} "
-                f"with {_kind(prompt)}: {excerpt(reply.body)}"
+                f"{self.model!r} with {_kind(prompt)}: {excerpt(reply.body)}"
             )
         usage = reply.body.get("usage") if isinstance(reply.body, Mapping) else None
         count = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None

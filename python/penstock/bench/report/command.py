@@ -19,9 +19,8 @@ from penstock.core import PenstockError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Write a page, pictures and Markdown about the result files (*.json) of a directory: those "
-        "of "
-        "Penstock's benchmark and those of `vllm bench serve`. Pictures need the extra "
+        "Write a page, pictures and Markdown about the result files (*.json) of a directory: "
+        "those of Penstock's benchmark and those of `vllm bench serve`. Pictures need the extra "
         "penstock[plot]."
     )
     parser.add_argument("directory", metavar="DIR", type=Path, help="where the result files are")

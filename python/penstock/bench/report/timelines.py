@@ -129,8 +129,7 @@ def gantt(collection: Collection, run: Run, most: int) -> Gantt | None:
         title=f"{where}: requests of {run.server}",
         caption=f"Requests of {run.server}{f', {place}' if place else ''}",
         description=f"A row for each of {count(len(lanes), 'request')} in the order in which they "
-        "were due; "
-        f"{failed} failed.",
+        f"were due; {failed} failed.",
         lanes=lanes,
         notes=_lane_notes(ordered, most) + (("A partial run.",) if run.partial else ()),
     )

@@ -131,8 +131,7 @@ def _window(trace: Trace, options: ReplayOptions) -> range:
     if first >= after:
         raise PenstockError(
             f"{trace.path}: no request from second {options.start:g} to {end:g}; the trace spans "
-            "seconds 0 to"
-            f" {trace.span:.1f} (--start and --duration are in its own time)"
+            f"seconds 0 to {trace.span:.1f} (--start and --duration are in its own time)"
         )
     return range(first, after)
 
