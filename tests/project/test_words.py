@@ -18,7 +18,6 @@ RIDDLES = re.compile(
 )
 # Directories and files not rewritten yet. Entries are removed, never added.
 RIDDLES_LEFT: tuple[str, ...] = (
-    "ARCHITECTURE.md",
     "benchmarks/",
     "crates/comm/",
     "crates/decoder/",
@@ -63,7 +62,6 @@ RIDDLES_LEFT: tuple[str, ...] = (
     "tests/worker/",
 )
 COLUMNS_LEFT: tuple[str, ...] = (
-    "ARCHITECTURE.md",
     "CHANGELOG.md",
     "Cargo.toml",
     "README.md",
