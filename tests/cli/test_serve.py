@@ -5,17 +5,14 @@ import pytest
 from penstock.cli.serve import engine_argv, front_door, run, warn
 from penstock.config import Config, EngineConfig, Raw, resolve
 from penstock.core import PenstockError
-from penstock.model import DecoderSpec, GenerationDefaults, ModelInfo, TokenFacts, WeightNames
-from penstock.model.spec import Attention, Mlp, Rope
+from penstock.model import GenerationDefaults, ModelInfo
+
+from tests.fakes import models
 
 
 def model_info(generation: GenerationDefaults) -> ModelInfo:
-    spec = DecoderSpec(
-        "llama", 2, 64, 100, 128, 1e-5, Attention(4, 2, 16), Rope(1e4), Mlp(128), True
-    )
-    names = WeightNames("e", "n", None, None, {}, False)
-    tokens = TokenFacts(1, 2, (2,), False)
-    return ModelInfo("m", "gguf", "llama", ("m.gguf",), spec, names, generation, tokens)
+    spec = models.dense_spec(2, 64, 100, 128, (4, 2, 16), 128)
+    return models.model_info(spec, "m.gguf", generation=generation)
 
 
 def config(**texts: str) -> Config:

@@ -11,9 +11,10 @@ from penstock.config.memory import KvPlan
 from penstock.core import PenstockError, WorkerFacts
 from penstock.engine import sizing
 from penstock.engine.facts import cache_identity, join_facts, join_numerics
-from penstock.model import DecoderSpec, GenerationDefaults, ModelInfo, TokenFacts, WeightNames
+from penstock.model import DecoderSpec, ModelInfo
 from penstock.model.sharding import plan_grid
-from penstock.model.spec import Attention, Mlp, Rope
+
+from tests.fakes import models
 
 
 def config(**texts: str) -> EngineConfig:
@@ -22,13 +23,12 @@ def config(**texts: str) -> EngineConfig:
     ).engine
 
 
-def model_info(*paths: str) -> ModelInfo:
-    spec = DecoderSpec(
-        "llama", 30, 576, 49152, 8192, 1e-5, Attention(9, 3, 64), Rope(1e5), Mlp(1536), True
-    )
-    names = WeightNames("e", "n", None, None, {}, False)
-    tokens = TokenFacts(1, 2, (2,), False)
-    return ModelInfo("m", "gguf", "llama", paths, spec, names, GenerationDefaults(), tokens)
+def dense(head_dim: int = 64, theta: float = 1e5) -> DecoderSpec:
+    return models.dense_spec(30, 576, 49152, 8192, (9, 3, head_dim), 1536, theta)
+
+
+def model_info(*paths: str, head_dim: int = 64) -> ModelInfo:
+    return models.model_info(dense(head_dim), *paths)
 
 
 def token_bytes(info: ModelInfo, tp: int, pp: int, **texts: str) -> list[int]:
@@ -49,10 +49,7 @@ def test_ranks_hold_their_heads_and_layers() -> None:
 
 
 def test_odd_heads_count_with_their_padding() -> None:
-    info = model_info()
-    attention = replace(info.spec.attention, head_dim=20)
-    odd = replace(info, spec=replace(info.spec, attention=attention))
-    assert token_bytes(odd, 1, 1) == [30 * 2 * 3 * 32 * 2]
+    assert token_bytes(model_info(head_dim=20), 1, 1) == [30 * 2 * 3 * 32 * 2]
 
 
 def test_settings_enter_the_needs() -> None:
@@ -119,7 +116,7 @@ def test_whatever_changes_the_values_of_a_block_changes_its_name_and_cuts_do_not
         cache_identity(FACTS, spec.to_json()),
         cache_identity(replace(FACTS, fingerprint=bytes([1]) * 32), spec.to_json()),
         cache_identity(replace(FACTS, numerics="w8/int8/kv-bf16"), spec.to_json()),
-        cache_identity(FACTS, replace(spec, rope=Rope(1e6)).to_json()),
+        cache_identity(FACTS, dense(theta=1e6).to_json()),
     ]
     assert len(set(identities)) == len(identities)
     assert {len(identity) for identity in identities} == {32}

@@ -4,16 +4,25 @@ from typing import Any
 
 import pytest
 from penstock.model import ModelError
-from penstock.model.spec import FactorsScaling, LinearScaling
+from penstock.model.spec import (
+    Attention,
+    FactorsScaling,
+    LinearScaling,
+    Mlp,
+    Norm,
+    Recipe,
+    Rope,
+)
 
 
 def test_llama_equals_the_same_model_in_the_other_container(load_gguf: Any, load_hf: Any) -> None:
     info = load_gguf()
     assert info.spec == load_hf().spec
     assert info.source == "gguf"
-    assert info.names.head == "output.weight"
-    assert info.names.layer["down"] == "blk.{i}.ffn_down.weight"
-    assert info.names.rope_rows_interleaved
+    assert info.names.head == Recipe("output.weight")
+    assert info.names.layers[1]["down"] == Recipe("blk.1.ffn_down.weight")
+    assert info.names.layers[1]["q"] == Recipe("blk.1.attn_q.weight", interleaved=16)
+    assert info.names.layers[1]["v"] == Recipe("blk.1.attn_v.weight")
     assert [path.rsplit("/", 1)[-1] for path in info.paths] == ["model.gguf"]
 
 
@@ -47,35 +56,63 @@ def test_qwen2_biases_are_found_by_their_tensors(load_gguf: Any) -> None:
     assert info.spec.family == "qwen2"
     assert info.spec.attention.qkv_bias
     assert not info.spec.attention.out_bias
-    assert info.names.layer["v_bias"] == "blk.{i}.attn_v.bias"
-    assert not info.names.rope_rows_interleaved
+    assert info.names.layers[2]["v_bias"] == Recipe("blk.2.attn_v.bias")
+    assert info.names.layers[2]["q"] == Recipe("blk.2.attn_q.weight")
 
 
 def test_qwen3(load_gguf: Any) -> None:
     info = load_gguf(_renamed("qwen3"))
-    assert info.spec.attention.qk_norm
+    assert info.spec.attention.qk_norm == Norm("rms", 1e-6)
     assert info.spec.attention.head_dim == 32
-    assert info.spec.rope.theta == 1e6
-    assert info.names.layer["k_norm"] == "blk.{i}.attn_k_norm.weight"
-    assert not info.names.rope_rows_interleaved
+    assert info.spec.attention.rope == Rope(1e6)
+    assert info.names.layers[0]["k_norm"] == Recipe("blk.0.attn_k_norm.weight")
+    assert info.names.layers[0]["k"] == Recipe("blk.0.attn_k.weight")
+
+
+def test_gpt2(load_gguf: Any) -> None:
+    keys = {
+        "block_count": 2,
+        "context_length": 512,
+        "embedding_length": 96,
+        "feed_forward_length": 200,
+        "attention.head_count": 6,
+        "attention.layer_norm_epsilon": 1e-5,
+    }
+    info = load_gguf(
+        {"general.architecture": "gpt2", **{f"gpt2.{key}": value for key, value in keys.items()}}
+    )
+    assert info.spec.attention == Attention(6, 6, 16, qkv_bias=True, out_bias=True)
+    assert info.spec.mlp == Mlp("plain", 200, "gelu_tanh", bias=True)
+    assert not info.spec.tied_embeddings
+    assert info.names.positions == Recipe("position_embd.weight")
+    assert info.names.layers[1]["v"] == Recipe("blk.1.attn_qkv.weight", rows=(192, 288))
+    assert info.names.layers[1]["o"] == Recipe("blk.1.attn_output.weight")
 
 
 def test_rope_scaling(load_gguf: Any) -> None:
     linear = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}
-    assert load_gguf(linear).spec.rope.scaling == LinearScaling(2.0)
-    assert load_gguf({"llama.rope.scale_linear": 4.0}).spec.rope.scaling == LinearScaling(4.0)
-    assert load_gguf({"llama.rope.scaling.type": "none"}).spec.rope.scaling is None
+    assert load_gguf(linear).spec.attention.rope.scaling == LinearScaling(2.0)
+    assert load_gguf({"llama.rope.scale_linear": 4.0}).spec.attention.rope.scaling == LinearScaling(
+        4.0
+    )
+    assert load_gguf({"llama.rope.scaling.type": "none"}).spec.attention.rope.scaling is None
     info = load_gguf(tensors={"rope_freqs.weight": [8]})
-    assert info.spec.rope.scaling == FactorsScaling()
-    assert info.names.rope_factors == "rope_freqs.weight"
+    assert info.spec.attention.rope.scaling == FactorsScaling()
+    assert info.names.rope_factors == Recipe("rope_freqs.weight")
 
 
 def test_sliding_window(load_gguf: Any) -> None:
-    assert load_gguf({"llama.attention.sliding_window": 64}).spec.attention.windows == (64, 64, 64)
+    layers = load_gguf({"llama.attention.sliding_window": 64}).spec.layers
+    assert [layer.mixer.window for layer in layers] == [64, 64, 64]
 
 
 REFUSALS: list[tuple[dict[str, object], dict[str, list[int] | None], str, str]] = [
-    ({"general.architecture": "gemma"}, {}, "general.architecture = 'gemma'", "llama qwen2 qwen3"),
+    (
+        {"general.architecture": "gemma"},
+        {},
+        "general.architecture = 'gemma'",
+        "gpt2 llama qwen2 qwen3",
+    ),
     ({"general.architecture": None}, {}, "general.architecture is missing", ""),
     ({"llama.expert_count": 8}, {}, "llama.expert_count = 8", "dense"),
     ({"llama.block_count": None}, {}, "llama.block_count is missing", ""),

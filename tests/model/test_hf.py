@@ -1,11 +1,12 @@
 """config.json to DecoderSpec."""
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from penstock.model import ModelError
-from penstock.model.spec import LinearScaling, Llama3Scaling
+from penstock.model import ModelError, ModelInfo
+from penstock.model.spec import Attention, LinearScaling, Llama3Scaling, Mlp, Norm, Recipe
 
 LLAMA3 = {
     "factor": 8.0,
@@ -15,33 +16,44 @@ LLAMA3 = {
 }
 
 
+def windows(info: ModelInfo) -> tuple[int | None, ...]:
+    return tuple(layer.mixer.window for layer in info.spec.layers)  # type: ignore[union-attr]
+
+
 def test_llama(load_hf: Any) -> None:
     info = load_hf()
+    norm = {"kind": "rms", "eps": 1e-5}
     assert json.loads(info.spec.to_json()) == {
         "family": "llama",
-        "layers": 3,
         "hidden": 96,
         "vocab": 1000,
         "max_position": 2048,
-        "norm_eps": 1e-5,
-        "attention": {
-            "heads": 6,
-            "kv_heads": 2,
-            "head_dim": 16,
-            "qkv_bias": False,
-            "out_bias": False,
-            "qk_norm": False,
-            "windows": None,
-        },
-        "rope": {"theta": 50000.0, "scaling": None},
-        "mlp": {"kind": "swiglu", "intermediate": 256},
-        "tied_embeddings": False,
+        "final_norm": norm,
+        "kinds": [
+            {
+                "mixer_norms": {"before": norm},
+                "mixer": {
+                    "kind": "gqa",
+                    "heads": 6,
+                    "kv_heads": 2,
+                    "head_dim": 16,
+                    "rope": {"theta": 50000.0},
+                },
+                "feed_forward_norms": {"before": norm},
+                "feed_forward": {"kind": "gated", "intermediate": 256, "activation": "silu"},
+            }
+        ],
+        "layers": [0, 0, 0],
     }
     assert info.source == "safetensors"
-    assert info.names.head == "lm_head.weight"
-    assert info.names.layer["q"] == "model.layers.{i}.self_attn.q_proj.weight"
-    assert not info.names.rope_rows_interleaved
-    assert not any(role.endswith(("_bias", "q_norm", "k_norm")) for role in info.names.layer)
+    assert info.names.head == Recipe("lm_head.weight")
+    assert len(info.names.layers) == 3
+    assert info.names.layers[2]["q"] == Recipe("model.layers.2.self_attn.q_proj.weight")
+    assert not any(
+        role.endswith(("_bias", "q_norm", "k_norm"))
+        for layer in info.names.layers
+        for role in layer
+    )
 
 
 def test_tied_embeddings_have_no_head(load_hf: Any) -> None:
@@ -51,14 +63,25 @@ def test_tied_embeddings_have_no_head(load_hf: Any) -> None:
 
 
 def test_attention_bias_of_llama_is_on_all_four(load_hf: Any) -> None:
-    layer = load_hf({"attention_bias": True}).names.layer
+    layer = load_hf({"attention_bias": True}).names.layers[1]
     assert [role for role in layer if role.endswith("_bias")] == [
         "q_bias",
         "k_bias",
         "v_bias",
         "o_bias",
     ]
-    assert layer["o_bias"] == "model.layers.{i}.self_attn.o_proj.bias"
+    assert layer["o_bias"] == Recipe("model.layers.1.self_attn.o_proj.bias")
+
+
+def test_mlp_bias_of_llama_is_on_all_three(load_hf: Any) -> None:
+    info = load_hf({"mlp_bias": True})
+    assert info.spec.mlp.bias
+    biases = {
+        role: recipe.tensor for role, recipe in info.names.layers[1].items() if "bias" in role
+    }
+    assert biases == {
+        f"{role}_bias": f"model.layers.1.mlp.{role}_proj.bias" for role in ("gate", "up", "down")
+    }
 
 
 def test_head_dim_and_kv_heads_have_defaults(load_hf: Any) -> None:
@@ -93,33 +116,33 @@ def test_head_dim_and_kv_heads_have_defaults(load_hf: Any) -> None:
 def test_rope_spellings(
     load_hf: Any, changes: dict[str, object], theta: float, scaling: object
 ) -> None:
-    rope = load_hf(changes).spec.rope
+    rope = load_hf(changes).spec.attention.rope
     assert rope.theta == theta
     assert rope.scaling == scaling
 
 
 def test_mistral_windows_are_uniform(load_hf: Any) -> None:
     mistral = {"architectures": ["MistralForCausalLM"]}
-    assert load_hf({**mistral, "sliding_window": 128}).spec.attention.windows == (128, 128, 128)
-    assert load_hf({**mistral, "sliding_window": None}).spec.attention.windows is None
+    assert windows(load_hf({**mistral, "sliding_window": 128})) == (128, 128, 128)
+    assert windows(load_hf({**mistral, "sliding_window": None})) == (None, None, None)
 
 
 def test_llama_has_no_window_whatever_its_config_says(load_hf: Any) -> None:
-    assert load_hf({"sliding_window": 128}).spec.attention.windows is None
+    assert windows(load_hf({"sliding_window": 128})) == (None, None, None)
 
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @pytest.mark.parametrize(
-    ("changes", "windows"),
+    ("changes", "expected"),
     [
-        ({"use_sliding_window": False, "sliding_window": 64}, None),
+        ({"use_sliding_window": False, "sliding_window": 64}, (None, None, None)),
         (
             {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2},
             (None, None, 64),
         ),
-        ({"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 3}, None),
+        ({"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 3}, (None,) * 3),
         (
             {
                 "use_sliding_window": True,
@@ -132,30 +155,30 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 )
 @pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Qwen3ForCausalLM"])
 def test_qwen_windows(
-    load_hf: Any, architecture: str, changes: dict[str, object], windows: object
+    load_hf: Any, architecture: str, changes: dict[str, object], expected: object
 ) -> None:
-    assert load_hf({"architectures": [architecture], **changes}).spec.attention.windows == windows
+    assert windows(load_hf({"architectures": [architecture], **changes})) == expected
 
 
 def test_qwen2_has_biases_without_saying_so(load_hf: Any) -> None:
     info = load_hf({"architectures": ["Qwen2ForCausalLM"]})
     assert info.spec.attention.qkv_bias
     assert not info.spec.attention.out_bias
-    assert info.names.layer["k_bias"] == "model.layers.{i}.self_attn.k_proj.bias"
-    assert "o_bias" not in info.names.layer
+    assert info.names.layers[1]["k_bias"] == Recipe("model.layers.1.self_attn.k_proj.bias")
+    assert "o_bias" not in info.names.layers[1]
 
 
 def test_qwen3_has_norms_and_its_own_head_size(load_hf: Any) -> None:
     info = load_hf({"architectures": ["Qwen3ForCausalLM"]})
-    assert info.spec.attention.qk_norm
+    assert info.spec.attention.qk_norm == Norm("rms", 1e-5)
     assert info.spec.attention.head_dim == 128
-    assert info.names.layer["q_norm"] == "model.layers.{i}.self_attn.q_norm.weight"
+    assert info.names.layers[1]["q_norm"] == Recipe("model.layers.1.self_attn.q_norm.weight")
 
 
 REFUSALS = [
     (
-        {"architectures": ["GPT2LMHeadModel"]},
-        "architectures = ['GPT2LMHeadModel']",
+        {"architectures": ["BertForMaskedLM"]},
+        "architectures = ['BertForMaskedLM']",
         "Qwen3ForCausalLM",
     ),
     ({"architectures": None}, "architectures = None", "LlamaForCausalLM"),
@@ -167,7 +190,7 @@ REFUSALS = [
         "GGUF",
     ),
     ({"num_local_experts": 8}, "num_local_experts = 8", "dense"),
-    ({"mlp_bias": True}, "mlp_bias = True", "false"),
+    ({"mlp_bias": 1}, "mlp_bias = 1", "false"),
     (
         {"rope_scaling": {"rope_type": "yarn", "factor": 4}},
         "rope_scaling.rope_type = 'yarn'",
@@ -242,3 +265,86 @@ def test_long_values_are_shortened_in_messages(load_hf: Any) -> None:
     with pytest.raises(ModelError) as refusal:
         load_hf({"hidden_act": "x" * 10_000})
     assert len(str(refusal.value)) < 500
+
+
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"],
+    "activation_function": "gelu_new",
+    "n_embd": 96,
+    "n_head": 6,
+    "n_layer": 3,
+    "n_positions": 512,
+    "layer_norm_epsilon": 1e-5,
+}
+EMPTY = b"\x02\0\0\0\0\0\0\0{}"
+
+
+@pytest.fixture
+def load_gpt2(load_hf: Any, tmp_path: Path) -> Any:
+    """`load_gpt2({key: value}, weights)`: a directory with these bytes as its weights."""
+
+    def load(changes: dict[str, object] | None = None, weights: bytes = EMPTY) -> ModelInfo:
+        (tmp_path / "model.safetensors").write_bytes(weights)
+        return cast("ModelInfo", load_hf({**GPT2, **(changes or {})}))
+
+    return load
+
+
+def test_gpt2(load_gpt2: Any) -> None:
+    info = load_gpt2()
+    assert info.spec.attention == Attention(6, 6, 16, qkv_bias=True, out_bias=True)
+    assert info.spec.mlp == Mlp("plain", 4 * 96, "gelu_tanh", bias=True)
+    assert info.spec.final_norm == Norm("layer", 1e-5, bias=True)
+    assert info.spec.learned_positions
+    assert info.spec.tied_embeddings
+    layer = info.names.layers[2]
+    c_attn = "transformer.h.2.attn.c_attn"
+    assert layer["k"] == Recipe(f"{c_attn}.weight", rows=(96, 192), transposed=True)
+    assert layer["v_bias"] == Recipe(f"{c_attn}.bias", rows=(192, 288))
+    assert layer["down"] == Recipe("transformer.h.2.mlp.c_proj.weight", transposed=True)
+    assert layer["mixer_norm_bias"] == Recipe("transformer.h.2.ln_1.bias")
+
+
+def test_gpt2_as_published_has_no_prefix(load_gpt2: Any) -> None:
+    header = b'{"wte.weight": {}}'
+    info = load_gpt2(weights=len(header).to_bytes(8, "little") + header)
+    assert info.names.embed == Recipe("wte.weight")
+    assert info.names.layers[0]["up_bias"] == Recipe("h.0.mlp.c_fc.bias")
+    assert load_gpt2({"tie_word_embeddings": False}).names.head == Recipe("lm_head.weight")
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault", "remedy"),
+    [
+        ({"activation_function": "relu"}, "activation_function = 'relu'", "gelu_new"),
+        ({"n_head": 5}, "n_head = 5", "a divisor of the hidden size, 96"),
+        ({"scale_attn_weights": False}, "scale_attn_weights = False", "true"),
+        (
+            {"scale_attn_by_inverse_layer_idx": True},
+            "scale_attn_by_inverse_layer_idx = True",
+            "false",
+        ),
+    ],
+)
+def test_refusals_of_gpt2(
+    load_gpt2: Any, changes: dict[str, object], fault: str, remedy: str
+) -> None:
+    with pytest.raises(ModelError) as refusal:
+        load_gpt2(changes)
+    assert fault in str(refusal.value)
+    assert remedy in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("weights", "problem"),
+    [
+        (b"", "not valid JSON"),
+        (b"\xff" * 8, "a header of"),
+        (b"\x01\0\0\0\0\0\0\0{", "not valid JSON"),
+    ],
+)
+def test_a_damaged_header_of_tensors_is_refused(
+    load_gpt2: Any, weights: bytes, problem: str
+) -> None:
+    with pytest.raises(ModelError, match=rf"model\.safetensors: .*{problem}"):
+        load_gpt2(weights=weights)

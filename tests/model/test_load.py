@@ -114,7 +114,10 @@ def test_code_beside_the_weights_stays_unread(load_hf: Any, tmp_path: Path) -> N
     )
 
 
-@pytest.mark.parametrize("name", ["llama", "llama3", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    "name",
+    ["alternating", "biased", "gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3"],
+)
 def test_tiny_checkpoints_give_the_specs_that_the_decoder_is_tested_with(
     repository: Path, name: str
 ) -> None:
@@ -122,15 +125,16 @@ def test_tiny_checkpoints_give_the_specs_that_the_decoder_is_tested_with(
     info = load_model(fixtures / "tiny" / name)
     expected = json.loads((fixtures / "specs" / f"{name}.json").read_text())
     assert json.loads(info.spec.to_json()) == expected["spec"]
-    assert json.loads(info.names.to_json()) == expected["names"]
+    assert json.loads(info.names.to_json()) == expected["weights"]
     assert info.generation == GenerationDefaults(temperature=0.6, top_p=0.9)
     assert info.tokens.stop == (0, 2)
 
 
-def test_tiny_gguf_through_the_native_reader(repository: Path) -> None:
+@pytest.mark.parametrize("name", ["gpt2.gguf", "llama3.gguf"])
+def test_tiny_gguf_through_the_native_reader(repository: Path, name: str) -> None:
     pytest.importorskip("penstock._native", reason="the extension is not built")
     fixtures = repository / "tests" / "fixtures"
-    info = load_model(fixtures / "tiny" / "llama3.gguf")
-    expected = json.loads((fixtures / "specs" / "llama3.gguf.json").read_text())
+    info = load_model(fixtures / "tiny" / name)
+    expected = json.loads((fixtures / "specs" / f"{name}.json").read_text())
     assert json.loads(info.spec.to_json()) == expected["spec"]
-    assert json.loads(info.names.to_json()) == expected["names"]
+    assert json.loads(info.names.to_json()) == expected["weights"]

@@ -8,24 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.core import InvalidValueError
 from penstock.model.sharding import plan_grid
-from penstock.model.spec import Attention, DecoderSpec, Mlp, Rope
+from penstock.model.spec import DecoderSpec
 
-SMOLLM2 = DecoderSpec(
-    family="llama",
-    layers=30,
-    hidden=576,
-    vocab=49152,
-    max_position=8192,
-    norm_eps=1e-5,
-    attention=Attention(heads=9, kv_heads=3, head_dim=64),
-    rope=Rope(theta=100000.0),
-    mlp=Mlp(intermediate=1536),
-    tied_embeddings=True,
-)
+from tests.fakes.models import dense_spec
+
+SMOLLM2 = dense_spec(30, 576, 49152, 8192, (9, 3, 64), 1536)
 
 
-def with_heads(heads: int, kv_heads: int) -> DecoderSpec:
-    return replace(SMOLLM2, attention=Attention(heads=heads, kv_heads=kv_heads, head_dim=64))
+def with_heads(heads: int, kv_heads: int, intermediate: int = 1536) -> DecoderSpec:
+    return dense_spec(30, 576, 49152, 8192, (heads, kv_heads, 64), intermediate)
 
 
 def sizes(cuts: tuple[int, ...]) -> list[int]:
@@ -85,9 +76,9 @@ def test_no_other_cut_of_the_heads_has_a_faster_slowest_rank(
 def test_every_part_is_there_once_and_none_is_empty(
     heads: int, tp: int, inner: int, vocab: int
 ) -> None:
-    spec = replace(with_heads(heads, heads), mlp=Mlp(intermediate=inner), vocab=vocab)
+    spec = replace(with_heads(heads, heads, inner), vocab=vocab)
     tp = min(tp, heads, inner)
-    grid = plan_grid(spec, tp, min(3, spec.layers))
+    grid = plan_grid(spec, tp, min(3, len(spec.layers)))
     for cuts, whole in (
         (grid.heads, heads),
         (grid.mlp, inner),
@@ -116,4 +107,4 @@ def test_more_ranks_than_heads_or_layers_are_refused() -> None:
         plan_grid(SMOLLM2, 10, 1)
     with pytest.raises(InvalidValueError, match="--pipeline-parallel-size"):
         plan_grid(SMOLLM2, 1, 40)
-    assert plan_grid(replace(SMOLLM2, layers=2), 1, 3).layers[-1] == 2
+    assert plan_grid(replace(SMOLLM2, layers=SMOLLM2.layers[:2]), 1, 3).layers[-1] == 2

@@ -16,9 +16,9 @@ use crate::forward::{Buffers, GroupBlocks, forward};
 use crate::logits::{HeadBuffers, read_off};
 use crate::model::Model;
 use crate::options::Options;
-use crate::rope;
+use crate::recipe::WeightRecipes;
 use crate::shard::Shard;
-use crate::spec::{DecoderSpec, WeightNames};
+use crate::spec::DecoderSpec;
 use crate::step::{Limits, Registration, StepOutput, StepPlan};
 
 /// Facts about a loaded decoder.
@@ -93,7 +93,6 @@ pub struct Decoder {
 struct Runner {
     cpu: Cpu,
     model: Model,
-    frequencies: Vec<f32>,
     /// One pool for each KV group.
     kv: Vec<KvPool>,
     limits: Limits,
@@ -111,13 +110,13 @@ impl Decoder {
     /// See [`DecoderError`].
     pub fn load(
         spec_json: &str,
-        names_json: &str,
+        weights_json: &str,
         path: &Path,
         options: &Options,
     ) -> Result<Self, DecoderError> {
         let spec = DecoderSpec::parse(spec_json)?;
         let shard = Shard::whole(&spec);
-        Self::load_shard(spec, names_json, path, options, shard, Box::new(Alone))
+        Self::load_shard(spec, weights_json, path, options, shard, Box::new(Alone))
     }
 
     /// The same for one rank's part, with the means to reach the others.
@@ -126,14 +125,13 @@ impl Decoder {
     /// See [`DecoderError`].
     pub fn load_shard(
         spec: DecoderSpec,
-        names_json: &str,
+        weights_json: &str,
         path: &Path,
         options: &Options,
         shard: Shard,
         collectives: Box<dyn Collectives>,
     ) -> Result<Self, DecoderError> {
-        let names: WeightNames = serde_json::from_str(names_json)
-            .map_err(|e| DecoderError::Spec(format!("weight names: {e}")))?;
+        let weights = WeightRecipes::parse(weights_json, spec.depth())?;
         let cpu = Cpu::new(options.isa, options.threads)?;
         let mut stages = Stages::default();
         let checkpoint = Checkpoint::open(path)?;
@@ -142,7 +140,7 @@ impl Decoder {
             "model read",
             format!("{} tensors", checkpoint.names().count()),
         );
-        let model = Model::load(&cpu, &checkpoint, spec, &names, options.numerics, shard)?;
+        let model = Model::load(&cpu, &checkpoint, spec, &weights, options.numerics, shard)?;
         drop(checkpoint);
         let weights_bytes = model.matrices().map(Packed::bytes).sum();
         let forms = forms(&model);
@@ -249,7 +247,6 @@ impl Runner {
             block_size: options.block_size,
             blocks: options.num_blocks,
         };
-        let frequencies = rope::frequencies(&model.spec, model.rope_factors.as_deref());
         let groups = model.kv_groups().iter();
         let kv = groups
             .map(|group| KvPool::new(layout(group.layers.len()), options.num_blocks))
@@ -258,7 +255,6 @@ impl Runner {
         Self {
             cpu,
             model,
-            frequencies,
             kv,
             limits,
             slots,
@@ -273,8 +269,8 @@ impl Runner {
         KvShare {
             layers: shard.layers(),
             heads: shard.kv_heads(spec),
-            all_layers: spec.layers,
-            all_heads: spec.attention.kv_heads,
+            all_layers: spec.depth(),
+            all_heads: spec.attention().kv_heads,
         }
     }
 
@@ -324,7 +320,6 @@ impl Runner {
         forward(
             &self.cpu,
             &self.model,
-            &self.frequencies,
             &mut kv,
             &plan,
             &mut self.buffers,

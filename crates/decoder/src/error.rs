@@ -12,6 +12,9 @@ pub enum DecoderError {
     /// The spec (or names) JSON is wrong.
     #[error("decoder spec: {0}")]
     Spec(String),
+    /// The model has a feature that is not built.
+    #[error("{0} is not supported yet")]
+    Unsupported(String),
     /// Options JSON is wrong.
     #[error("decoder options: {0}")]
     Options(String),

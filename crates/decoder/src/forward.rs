@@ -2,7 +2,7 @@
 
 use penstock_comm::Lost;
 use penstock_kernels::{
-    ActForm, Acts, Aligned, AttentionPlan, Columns, Cpu, KvClaim, Mode, Place, Rotation, Sequence,
+    Acts, Aligned, AttentionPlan, Columns, Cpu, KvClaim, Mode, Place, Rotation, Sequence,
 };
 
 use crate::collectives::Collectives;
@@ -17,7 +17,8 @@ pub(crate) struct Buffers {
     qkv: Aligned<f32>,
     attended: Aligned<f32>,
     inner: Aligned<f32>,
-    cos_sin: Aligned<f32>,
+    /// For each rotation of the model, rows x head_dim.
+    cos_sin: Vec<Aligned<f32>>,
     pub(crate) acts: Acts,
 }
 
@@ -29,7 +30,7 @@ impl Default for Buffers {
             qkv: empty(),
             attended: empty(),
             inner: empty(),
-            cos_sin: empty(),
+            cos_sin: Vec::new(),
             acts: Acts::default(),
         }
     }
@@ -39,13 +40,15 @@ impl Buffers {
     /// Room for `rows` rows. What belongs to other ranks in `attended` and `inner` is zero from the
     /// start and never written.
     fn ensure(&mut self, model: &Model, rows: usize) {
-        let (a, heads) = (&model.spec.attention, &model.heads);
+        let (dim, heads) = (model.heads.head_dim, &model.heads);
         self.x.ensure(rows * model.spec.hidden);
         self.qkv
-            .ensure(rows * (heads.heads + 2 * heads.kv_heads()) * a.head_dim);
+            .ensure(rows * (heads.heads + 2 * heads.kv_heads()) * dim);
         self.attended.ensure(rows * model.attended.len());
         self.inner.ensure(rows * model.inner.len());
-        self.cos_sin.ensure(rows * a.head_dim);
+        let ropes = model.ropes.len();
+        self.cos_sin.resize_with(ropes, || Aligned::zeroed(0));
+        self.cos_sin.iter_mut().for_each(|c| c.ensure(rows * dim));
     }
 }
 
@@ -75,7 +78,6 @@ struct Step<'a> {
 pub(crate) fn forward(
     cpu: &Cpu,
     model: &Model,
-    frequencies: &[f32],
     kv: &mut [GroupBlocks<'_>],
     plan: &StepPlan,
     buffers: &mut Buffers,
@@ -84,17 +86,15 @@ pub(crate) fn forward(
     let (spec, rows) = (&model.spec, plan.tokens.len());
     buffers.ensure(model, rows);
     let x = rows * spec.hidden;
-    let embeds = plan.tokens.iter().enumerate().all(|(row, &token)| {
-        let out = &mut buffers.x[row * spec.hidden..(row + 1) * spec.hidden];
-        model.embed(token as usize, out)
-    });
-    if embeds {
+    let sequences = sequences(plan);
+    if embed(model, plan, &sequences, &mut buffers.x) {
         collectives.all_reduce(cpu, &mut buffers.x[..x])?;
     } else {
         collectives.receive(&mut buffers.x[..x])?;
     }
-    let sequences = sequences(plan);
-    angles(&sequences, frequencies, &mut buffers.cos_sin);
+    for (frequencies, cos_sin) in model.ropes.iter().zip(&mut buffers.cos_sin) {
+        angles(&sequences, frequencies, cos_sin);
+    }
     let places = kv.iter().map(|group| places(&sequences, group)).collect();
     let mut attention = AttentionPlan::new(sequences, model.heads, cpu.pool().threads());
     let step = Step {
@@ -104,7 +104,7 @@ pub(crate) fn forward(
         places,
     };
     for layer in &model.layers {
-        let kv = &mut kv[layer.kv_group];
+        let kv = &mut kv[layer.attention.kv_group];
         step.attend(layer, kv, &mut attention, buffers, collectives)?;
         step.feed_forward(layer, buffers, collectives)?;
     }
@@ -112,6 +112,17 @@ pub(crate) fn forward(
         Some(_) => Ok(()),
         None => collectives.send(&buffers.x[..x]),
     }
+}
+
+/// Writes the embedding of every token; `false` where another stage embeds.
+fn embed(model: &Model, plan: &StepPlan, sequences: &[Sequence], x: &mut [f32]) -> bool {
+    let mut rows = x.chunks_exact_mut(model.spec.hidden).zip(&plan.tokens);
+    sequences.iter().all(|s| {
+        let positions = s.start..s.start + s.rows.len();
+        positions
+            .zip(rows.by_ref())
+            .all(|(position, (out, &token))| model.embed(token as usize, position, out))
+    })
 }
 
 /// Cosines and sines of every row's position.
@@ -169,78 +180,52 @@ impl Step<'_> {
         b: &mut Buffers,
         collectives: &mut dyn Collectives,
     ) -> Result<(), Lost> {
-        let (cpu, model, spec) = (self.cpu, self.model, &self.model.spec);
-        let (heads, dim) = (&model.heads, spec.attention.head_dim);
-        let norm = Some((layer.attn_norm.as_slice(), spec.norm_eps));
-        let form = layer.qkv.act_form();
-        cpu.prepare(&b.x, self.rows, spec.hidden, norm, form, &mut b.acts);
-        cpu.matmul(&layer.qkv, &b.acts, &mut b.qkv, Mode::Store);
-        let norm = layer
-            .qk_norm
-            .as_ref()
-            .map(|(q, k)| (q.as_slice(), k.as_slice(), spec.norm_eps));
+        let (cpu, model, a) = (self.cpu, self.model, &layer.attention);
+        let heads = &model.heads;
+        let (norm, form) = (Some(&layer.attention_norm), a.qkv.act_form());
+        cpu.prepare(&b.x, self.rows, model.spec.hidden, norm, form, &mut b.acts);
+        cpu.matmul(&a.qkv, &b.acts, &mut b.qkv, Mode::Store);
+        let norm = a.qk_norm.as_ref();
         let rotation = Rotation {
-            cos_sin: &b.cos_sin,
-            norm,
+            cos_sin: a.rope.map(|rope| &b.cos_sin[rope][..]),
+            norm: norm.map(|[q, k]| (&q.weight[..], &k.weight[..], q.eps)),
         };
-        let (places, index) = (&self.places[layer.kv_group], layer.kv_index);
-        cpu.rotate_and_store(
-            &mut b.qkv,
-            heads.heads,
-            &rotation,
-            places,
-            index,
-            &mut kv.lease,
-        );
-        let stride = (heads.heads + 2 * heads.kv_heads()) * dim;
+        let places = &self.places[a.kv_group];
+        let (lease, index) = (&mut kv.lease, a.kv_index);
+        cpu.rotate_and_store(&mut b.qkv, heads.heads, &rotation, places, index, lease);
+        let stride = (heads.heads + 2 * heads.kv_heads()) * heads.head_dim;
         let inputs = &model.attended;
-        let attended = Columns {
+        let out = Columns {
             rows: &mut b.attended,
             ld: inputs.len(),
             first: inputs.lead,
         };
-        attention.run(
-            cpu,
-            &kv.lease,
-            index,
-            layer.window,
-            kv.table,
-            &b.qkv,
-            stride,
-            attended,
-        );
-        let form = layer.o.act_form();
-        cpu.prepare(
-            &b.attended,
-            self.rows,
-            inputs.len(),
-            None,
-            form,
-            &mut b.acts,
-        );
-        collectives.matmul_reduce(cpu, &layer.o, &b.acts, self.stream(&mut b.x))
+        attention.run(cpu, lease, index, a.window, kv.table, &b.qkv, stride, out);
+        let (k, form) = (inputs.len(), a.o.act_form());
+        cpu.prepare(&b.attended, self.rows, k, None, form, &mut b.acts);
+        collectives.matmul_reduce(cpu, &a.o, &b.acts, self.stream(&mut b.x))
     }
 
-    /// `x += down(silu(gate(norm(x))) * up(norm(x)))`.
+    /// `x += down(activation(inner(norm(x))))`.
     fn feed_forward(
         &self,
         layer: &Layer,
         b: &mut Buffers,
         collectives: &mut dyn Collectives,
     ) -> Result<(), Lost> {
-        let (cpu, spec, inputs) = (self.cpu, &self.model.spec, &self.model.inner);
-        let norm = Some((layer.mlp_norm.as_slice(), spec.norm_eps));
-        let form = ActForm::of(layer.gate.form());
-        cpu.prepare(&b.x, self.rows, spec.hidden, norm, form, &mut b.acts);
-        let inner = Columns {
+        let (cpu, model, mlp) = (self.cpu, self.model, &layer.mlp);
+        let (norm, form) = (Some(&layer.mlp_norm), mlp.inner.act_form());
+        cpu.prepare(&b.x, self.rows, model.spec.hidden, norm, form, &mut b.acts);
+        let inputs = &model.inner;
+        let out = Columns {
             rows: &mut b.inner,
             ld: inputs.len(),
             first: inputs.lead,
         };
-        cpu.swiglu(&layer.gate, &layer.up, &b.acts, inner);
-        let form = layer.down.act_form();
-        cpu.prepare(&b.inner, self.rows, inputs.len(), None, form, &mut b.acts);
-        collectives.matmul_reduce(cpu, &layer.down, &b.acts, self.stream(&mut b.x))
+        cpu.activate(&mlp.inner, mlp.activation, &b.acts, out);
+        let (k, form) = (inputs.len(), mlp.down.act_form());
+        cpu.prepare(&b.inner, self.rows, k, None, form, &mut b.acts);
+        collectives.matmul_reduce(cpu, &mlp.down, &b.acts, self.stream(&mut b.x))
     }
 
     /// The rows of this step.

@@ -10,6 +10,7 @@ mod forward;
 mod logits;
 mod model;
 mod options;
+mod recipe;
 mod rope;
 mod shard;
 mod source;
@@ -22,9 +23,11 @@ pub use decoder::{Decoder, Info, KvShare, Ticket};
 pub use error::DecoderError;
 pub use model::KvGroup;
 pub use options::{Numerics, Options, RawOptions};
+pub use recipe::{LayerRecipes, Recipe, WeightRecipes};
 pub use shard::Shard;
 pub use spec::{
-    AttentionSpec, DecoderSpec, LayerNames, MlpKind, MlpSpec, RopeScaling, RopeSpec, WeightNames,
+    Activation, AttentionSpec, DecoderSpec, ExpertsSpec, FeedForward, LatentSpec, LayerSpec, Mixer,
+    MlpSpec, NormKind, NormSpec, Norms, RopeScaling, RopeSpec,
 };
 pub use step::{Registration, StepOutput, StepPlan};
 pub use wiring::{Carried, GroupFile, Pipe, Wiring, join};

@@ -147,7 +147,7 @@ fn compute(
         head.rows[i * hidden..(i + 1) * hidden]
             .copy_from_slice(&buffers.x[row.row * hidden..(row.row + 1) * hidden]);
     }
-    let norm = Some((model.final_norm.as_slice(), model.spec.norm_eps));
+    let norm = Some(&model.final_norm);
     let form: ActForm = linear.act_form();
     cpu.prepare(
         &head.rows,

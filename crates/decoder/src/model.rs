@@ -2,14 +2,18 @@
 
 use std::ops::Range;
 
-use penstock_formats::{Checkpoint, DType, TensorView};
-use penstock_kernels::{ActForm, Cpu, Form, HeadShape, Linear, Packed};
+use penstock_formats::{Checkpoint, DType};
+use penstock_kernels::{
+    ActForm, Activation, Cpu, Form, HeadShape, Linear, Norm, NormKind, Packed, RowSource,
+};
 
 use crate::error::DecoderError;
 use crate::options::Numerics;
+use crate::recipe::{LayerRecipes, Recipe, WeightRecipes};
+use crate::rope;
 use crate::shard::{Inputs, Shard};
-use crate::source::{TensorRows, stored_row};
-use crate::spec::{DecoderSpec, RopeScaling, WeightNames};
+use crate::source::{TensorRows, vector};
+use crate::spec::{self, DecoderSpec, NormSpec, RopeScaling, RopeSpec};
 
 /// Layers of the decoder that share one block table: all with full attention, or all with the same
 /// window. Groups stand in the order of their first layers over the whole model, so that they are
@@ -24,20 +28,40 @@ pub struct KvGroup {
 
 /// One decoder layer.
 pub(crate) struct Layer {
+    pub(crate) attention_norm: Norm,
+    pub(crate) attention: Attention,
+    pub(crate) mlp_norm: Norm,
+    pub(crate) mlp: Mlp,
+}
+
+impl Layer {
+    fn linears(&self) -> [&Linear; 4] {
+        let Self { attention, mlp, .. } = self;
+        [&attention.qkv, &attention.o, &mlp.inner, &mlp.down]
+    }
+}
+
+/// Grouped-query attention.
+pub(crate) struct Attention {
     /// KV group, and the layer's index among this rank's layers in it.
     pub(crate) kv_group: usize,
     pub(crate) kv_index: usize,
     /// Tokens that a token sees, itself included; `None` = all.
     pub(crate) window: Option<usize>,
-    pub(crate) attn_norm: Vec<f32>,
+    /// Index into [`Model::ropes`]; `None` = no rotation.
+    pub(crate) rope: Option<usize>,
     /// Query, key and value projections side by side.
     pub(crate) qkv: Linear,
     /// Per-head norms of queries and keys.
-    pub(crate) qk_norm: Option<(Vec<f32>, Vec<f32>)>,
+    pub(crate) qk_norm: Option<[Norm; 2]>,
     pub(crate) o: Linear,
-    pub(crate) mlp_norm: Vec<f32>,
-    pub(crate) gate: Packed,
-    pub(crate) up: Packed,
+}
+
+/// A dense feed-forward.
+pub(crate) struct Mlp {
+    /// Gate and up projections side by side, or up alone.
+    pub(crate) inner: Linear,
+    pub(crate) activation: Activation,
     pub(crate) down: Linear,
 }
 
@@ -55,11 +79,13 @@ pub(crate) struct Model {
     /// has one; a tied head is the embedding.
     embed: Option<Linear>,
     head: Option<Linear>,
-    pub(crate) final_norm: Vec<f32>,
+    /// Learned positions, max_position x hidden, where the stage embeds.
+    positions: Option<Vec<f32>>,
+    pub(crate) final_norm: Norm,
     pub(crate) layers: Vec<Layer>,
     kv_groups: Vec<KvGroup>,
-    /// Divisors of the rotary frequencies from the checkpoint.
-    pub(crate) rope_factors: Option<Vec<f32>>,
+    /// Frequencies of each different rotation in the model.
+    pub(crate) ropes: Vec<Vec<f32>>,
 }
 
 impl Model {
@@ -71,56 +97,45 @@ impl Model {
         cpu: &Cpu,
         checkpoint: &Checkpoint,
         spec: DecoderSpec,
-        names: &WeightNames,
+        weights: &WeightRecipes,
         numerics: Numerics,
         shard: Shard,
     ) -> Result<Self, DecoderError> {
-        let (inner, hidden) = (spec.mlp.intermediate, spec.hidden);
         let loader = Loader {
             cpu,
             checkpoint,
-            names,
             numerics,
             spec: &spec,
             shard: &shard,
+            kv_groups: kv_groups(&spec, shard.layers()),
+            ropes: ropes(&spec),
         };
-        let kv_groups = kv_groups(&spec, shard.layers());
         let layers = shard
             .layers()
-            .map(|i| loader.layer(i, &kv_groups))
+            .map(|i| loader.layer(i, &weights.layers[i]))
             .collect::<Result<_, _>>()?;
         let has_head = shard.has_head();
-        let head = match (&names.head, spec.tied_embeddings) {
-            (Some(name), false) if has_head => Some(loader.vocabulary(name)?),
-            (None, false) => {
-                return Err(DecoderError::Spec(
-                    "the head is not tied, but names.head is null".into(),
-                ));
-            }
+        let head = match (&weights.head, spec.tied_embeddings) {
+            (Some(head), false) if has_head => Some(loader.vocabulary(head)?),
+            (None, false) => return Err(missing("head")),
             _ => None,
         };
         let embeds = shard.embeds() || has_head && spec.tied_embeddings;
-        let rope_factors = match (&names.rope_factors, &spec.rope.scaling) {
-            (Some(name), _) => Some(loader.vector(name, spec.attention.head_dim / 2)?),
-            (None, Some(RopeScaling::Factors)) => {
-                return Err(DecoderError::Spec(
-                    "rope scaling by factors needs names.rope_factors, which is null".into(),
-                ));
-            }
-            (None, _) => None,
-        };
+        let embed = embeds.then(|| loader.vocabulary(&weights.embed));
+        let positions = (spec.learned_positions && shard.embeds())
+            .then(|| loader.positions(weights.positions.as_ref()));
+        let bias = weights.final_norm_bias.as_ref();
         Ok(Self {
             heads: shard.head_shape(&spec),
             attended: loader.attended(),
-            inner: Inputs::around(shard.mlp_columns(), inner),
-            embed: embeds
-                .then(|| loader.vocabulary(&names.embed))
-                .transpose()?,
+            inner: Inputs::around(shard.mlp_columns(), spec.intermediate()),
+            embed: embed.transpose()?,
             head,
-            final_norm: loader.vector(&names.final_norm, hidden)?,
+            positions: positions.transpose()?,
+            final_norm: loader.norm(&spec.final_norm, &weights.final_norm, bias, spec.hidden)?,
             layers,
-            kv_groups,
-            rope_factors,
+            ropes: loader.frequencies(weights.rope_factors.as_ref())?,
+            kv_groups: loader.kv_groups,
             shard,
             spec,
         })
@@ -138,37 +153,39 @@ impl Model {
         linear.filter(|_| has_head)
     }
 
-    /// Writes the embedding of `token` if this rank has it, zeros if another has; `false` where
-    /// another stage embeds.
-    pub(crate) fn embed(&self, token: usize, out: &mut [f32]) -> bool {
+    /// Writes the embedding of `token` at `position` if this rank has it, zeros if another has;
+    /// `false` where another stage embeds.
+    pub(crate) fn embed(&self, token: usize, position: usize, out: &mut [f32]) -> bool {
         let (Some(embed), true) = (&self.embed, self.shard.embeds()) else {
             return false;
         };
         let own = self.shard.vocabulary();
-        if own.contains(&token) {
-            embed.parts[0].row_f32(token - own.start, out);
-        } else {
+        if !own.contains(&token) {
             out.fill(0.0);
+            return true;
+        }
+        embed.parts[0].row_f32(token - own.start, out);
+        if let Some(positions) = &self.positions {
+            let learned = &positions[position * out.len()..];
+            out.iter_mut().zip(learned).for_each(|(x, p)| *x += p);
         }
         true
     }
 
     /// Every packed matrix.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &Packed> {
-        let layers = self.layers.iter().flat_map(|l| {
-            let linears = [&l.qkv, &l.o, &l.down].into_iter().flat_map(|l| &l.parts);
-            linears.chain([&l.gate, &l.up])
-        });
+        let layers = self.layers.iter().flat_map(Layer::linears);
         layers
-            .chain(self.embed.iter().flat_map(|e| &e.parts))
-            .chain(self.head.iter().flat_map(|h| &h.parts))
+            .chain(&self.embed)
+            .chain(&self.head)
+            .flat_map(|linear| &linear.parts)
     }
 }
 
 /// The KV groups of `spec` with those of their layers that are in `own`.
 fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
     let mut groups: Vec<KvGroup> = Vec::new();
-    for layer in 0..spec.layers {
+    for layer in 0..spec.depth() {
         let window = spec.window(layer);
         let group = match groups.iter_mut().find(|g| g.window == window) {
             Some(group) => group,
@@ -182,128 +199,220 @@ fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
     groups
 }
 
+/// The different rotations of `spec`.
+fn ropes(spec: &DecoderSpec) -> Vec<RopeSpec> {
+    let mut ropes: Vec<RopeSpec> = Vec::new();
+    for rope in spec
+        .kinds
+        .iter()
+        .filter_map(|k| k.attention().rope.as_ref())
+    {
+        if !ropes.contains(rope) {
+            ropes.push(rope.clone());
+        }
+    }
+    ropes
+}
+
 struct Loader<'a> {
     cpu: &'a Cpu,
     checkpoint: &'a Checkpoint,
-    names: &'a WeightNames,
     numerics: Numerics,
     spec: &'a DecoderSpec,
     shard: &'a Shard,
+    kv_groups: Vec<KvGroup>,
+    ropes: Vec<RopeSpec>,
 }
 
-/// Some rows of a stored matrix.
-struct Rows {
-    name: String,
-    /// Rows in the file.
+/// Some outputs of a matrix: its recipe, the rows that the recipe gives, and those of this rank.
+struct Part<'a> {
+    recipe: &'a Recipe,
+    bias: Option<&'a Recipe>,
     whole: usize,
     own: Range<usize>,
 }
 
 impl Loader<'_> {
-    fn vocabulary(&self, name: &str) -> Result<Linear, DecoderError> {
-        let own = self.shard.vocabulary();
-        let rows = Rows {
-            name: name.to_owned(),
-            whole: self.spec.vocab,
-            own,
+    fn layer(&self, i: usize, weights: &LayerRecipes) -> Result<Layer, DecoderError> {
+        let (kind, hidden) = (self.spec.layer(i), self.spec.hidden);
+        let norm = |norm: Option<NormSpec>, weight, bias: &Option<Recipe>| {
+            let norm = norm.ok_or_else(|| missing("norm before a sublayer"))?;
+            self.norm(&norm, weight, bias.as_ref(), hidden)
         };
-        self.linear(&[rows], self.spec.hidden, None)
-    }
-
-    fn attended(&self) -> Inputs {
-        let a = &self.spec.attention;
-        Inputs::around(
-            times(self.shard.query_heads(), a.head_dim),
-            a.heads * a.head_dim,
-        )
-    }
-
-    fn layer(&self, i: usize, kv_groups: &[KvGroup]) -> Result<Layer, DecoderError> {
-        let (n, spec) = (&self.names.layer, self.spec);
-        let a = &spec.attention;
-        let at = |name: &String| name.replace("{i}", &i.to_string());
-        let rows = |name: &String, whole: usize, own: &Range<usize>| Rows {
-            name: at(name),
-            whole,
-            own: own.clone(),
-        };
-        let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
-        let own_q = times(self.shard.query_heads(), a.head_dim);
-        let own_kv = times(self.shard.kv_heads(spec), a.head_dim);
-        let order = self.names.rope_rows_interleaved.then_some(a.head_dim);
-        let mut qkv = self.linear(
-            &[
-                rows(&n.q, q, &own_q),
-                rows(&n.k, kv, &own_kv),
-                rows(&n.v, kv, &own_kv),
-            ],
-            spec.hidden,
-            order,
-        )?;
-        if a.qkv_bias {
-            let q = in_half_split_order(self.bias(n.q_bias.as_ref(), "q_bias", i, q)?, order);
-            let k = in_half_split_order(self.bias(n.k_bias.as_ref(), "k_bias", i, kv)?, order);
-            let v = self.bias(n.v_bias.as_ref(), "v_bias", i, kv)?;
-            qkv.bias = Some([&q[own_q], &k[own_kv.clone()], &v[own_kv]].concat());
-        }
-        let mut o = self.columns(&at(&n.o), q, &self.attended())?;
-        // The sum over the ranks takes the bias once.
-        if a.out_bias && self.shard.rank == 0 {
-            o.bias = Some(self.bias(n.o_bias.as_ref(), "o_bias", i, spec.hidden)?);
-        }
-        let qk_norm = if a.qk_norm {
-            let q = self.bias(n.q_norm.as_ref(), "q_norm", i, a.head_dim)?;
-            Some((q, self.bias(n.k_norm.as_ref(), "k_norm", i, a.head_dim)?))
-        } else {
-            None
-        };
-        let (inner, own) = (spec.mlp.intermediate, self.shard.mlp_columns());
-        let mut gate_up = self
-            .linear(
-                &[rows(&n.gate, inner, &own), rows(&n.up, inner, &own)],
-                spec.hidden,
-                None,
-            )?
-            .parts;
-        let (Some(up), Some(gate)) = (gate_up.pop(), gate_up.pop()) else {
-            return Err(DecoderError::Spec("gate and up projections".into()));
-        };
-        let kv = kv_groups.iter().enumerate();
-        let (kv_group, kv_index) = kv
-            .filter_map(|(g, group)| Some((g, group.layers.iter().position(|&l| l == i)?)))
-            .next()
-            .unwrap_or_default();
         let layer = Layer {
-            kv_group,
-            kv_index,
-            window: spec.window(i),
-            attn_norm: self.vector(&at(&n.attn_norm), spec.hidden)?,
-            qkv,
-            qk_norm,
-            o,
-            mlp_norm: self.vector(&at(&n.mlp_norm), spec.hidden)?,
-            gate,
-            up,
-            down: self.columns(&at(&n.down), inner, &Inputs::around(own, inner))?,
+            attention_norm: norm(
+                kind.mixer_norms.before,
+                &weights.mixer_norm,
+                &weights.mixer_norm_bias,
+            )?,
+            attention: self.attention(i, weights)?,
+            mlp_norm: norm(
+                kind.feed_forward_norms.before,
+                &weights.feed_forward_norm,
+                &weights.feed_forward_norm_bias,
+            )?,
+            mlp: self.mlp(i, weights)?,
         };
         // A large checkpoint and its packed form are never both resident.
         self.checkpoint.release();
         Ok(layer)
     }
 
-    /// Packs rows of matrices over the same `k` inputs. With `order`, the first two are queries and
-    /// keys whose rows are interleaved in heads of that size.
-    fn linear(
+    fn attention(&self, i: usize, weights: &LayerRecipes) -> Result<Attention, DecoderError> {
+        let (a, shard) = (self.spec.layer(i).attention(), self.shard);
+        let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
+        let own_q = times(shard.query_heads(), a.head_dim);
+        let own_kv = times(shard.kv_heads(self.spec), a.head_dim);
+        let bias = |role, recipe| needed(a.qkv_bias, role, recipe);
+        let qkv = [
+            Part {
+                recipe: &weights.q,
+                bias: bias("q_bias", &weights.q_bias)?,
+                whole: q,
+                own: own_q,
+            },
+            Part {
+                recipe: &weights.k,
+                bias: bias("k_bias", &weights.k_bias)?,
+                whole: kv,
+                own: own_kv.clone(),
+            },
+            Part {
+                recipe: &weights.v,
+                bias: bias("v_bias", &weights.v_bias)?,
+                whole: kv,
+                own: own_kv,
+            },
+        ];
+        let o_bias = needed(a.out_bias, "o_bias", &weights.o_bias)?;
+        let qk_norm = match &a.qk_norm {
+            Some(norm) => {
+                let q = weights.q_norm.as_ref().ok_or_else(|| missing("q_norm"))?;
+                let k = weights.k_norm.as_ref().ok_or_else(|| missing("k_norm"))?;
+                let norm = |recipe| self.norm(norm, recipe, None, a.head_dim);
+                Some([norm(q)?, norm(k)?])
+            }
+            None => None,
+        };
+        let groups = self.kv_groups.iter().enumerate();
+        let (kv_group, kv_index) = groups
+            .filter_map(|(g, group)| Some((g, group.layers.iter().position(|&l| l == i)?)))
+            .next()
+            .unwrap_or_default();
+        let rope = a.rope.as_ref();
+        Ok(Attention {
+            kv_group,
+            kv_index,
+            window: a.window,
+            rope: rope.and_then(|rope| self.ropes.iter().position(|r| r == rope)),
+            qkv: self.outputs(&qkv, self.spec.hidden)?,
+            qk_norm,
+            o: self.inputs(&weights.o, o_bias, q, &self.attended())?,
+        })
+    }
+
+    fn mlp(&self, i: usize, weights: &LayerRecipes) -> Result<Mlp, DecoderError> {
+        let kind = self.spec.layer(i);
+        let (mlp, own) = (kind.mlp(), self.shard.mlp_columns());
+        let activation = kind.activation().ok_or_else(|| missing("activation"))?;
+        let part = |recipe, role, bias| {
+            Ok::<_, DecoderError>(Part {
+                recipe,
+                bias: needed(mlp.bias, role, bias)?,
+                whole: mlp.intermediate,
+                own: own.clone(),
+            })
+        };
+        let mut inner = Vec::new();
+        if activation == Activation::SiluGated {
+            let gate = weights.gate.as_ref().ok_or_else(|| missing("gate"))?;
+            inner.push(part(gate, "gate_bias", &weights.gate_bias)?);
+        }
+        inner.push(part(&weights.up, "up_bias", &weights.up_bias)?);
+        let bias = needed(mlp.bias, "down_bias", &weights.down_bias)?;
+        let inputs = Inputs::around(own.clone(), mlp.intermediate);
+        Ok(Mlp {
+            inner: self.outputs(&inner, self.spec.hidden)?,
+            activation,
+            down: self.inputs(&weights.down, bias, mlp.intermediate, &inputs)?,
+        })
+    }
+
+    fn attended(&self) -> Inputs {
+        let a = self.spec.attention();
+        let own = times(self.shard.query_heads(), a.head_dim);
+        Inputs::around(own, a.heads * a.head_dim)
+    }
+
+    /// This rank's rows of the embedding or the head.
+    fn vocabulary(&self, recipe: &Recipe) -> Result<Linear, DecoderError> {
+        let part = Part {
+            recipe,
+            bias: None,
+            whole: self.spec.vocab,
+            own: self.shard.vocabulary(),
+        };
+        self.outputs(&[part], self.spec.hidden)
+    }
+
+    fn positions(&self, recipe: Option<&Recipe>) -> Result<Vec<f32>, DecoderError> {
+        let (rows, hidden) = (self.spec.max_position, self.spec.hidden);
+        let recipe = recipe.ok_or_else(|| missing("positions"))?;
+        let source = TensorRows::open(self.checkpoint, recipe, rows, hidden)?;
+        let mut positions = vec![0.0; rows * hidden];
+        let each = positions.chunks_exact_mut(hidden).enumerate();
+        each.for_each(|(row, out)| source.fill_f32(row, out));
+        Ok(positions)
+    }
+
+    fn frequencies(&self, factors: Option<&Recipe>) -> Result<Vec<Vec<f32>>, DecoderError> {
+        let dim = self.spec.attention().head_dim;
+        let of_rope = |rope: &RopeSpec| {
+            let factors = match rope.scaling {
+                Some(RopeScaling::Factors) => {
+                    let recipe = factors.ok_or_else(|| missing("rope_factors"))?;
+                    Some(vector(self.checkpoint, recipe, dim / 2)?)
+                }
+                _ => None,
+            };
+            Ok(rope::frequencies(rope, dim, factors.as_deref()))
+        };
+        self.ropes.iter().map(of_rope).collect()
+    }
+
+    fn norm(
         &self,
-        parts: &[Rows],
-        k: usize,
-        order: Option<usize>,
-    ) -> Result<Linear, DecoderError> {
-        let views = parts
+        spec: &NormSpec,
+        weight: &Recipe,
+        bias: Option<&Recipe>,
+        n: usize,
+    ) -> Result<Norm, DecoderError> {
+        let bias = match (spec.bias, bias) {
+            (true, Some(bias)) => Some(vector(self.checkpoint, bias, n)?),
+            (true, None) => return Err(missing("norm's bias")),
+            (false, _) => None,
+        };
+        Ok(Norm {
+            kind: match spec.kind {
+                spec::NormKind::Rms => NormKind::Rms,
+                spec::NormKind::Layer => NormKind::Layer,
+            },
+            weight: vector(self.checkpoint, weight, n)?,
+            bias,
+            eps: spec.eps,
+        })
+    }
+
+    /// Packs this rank's outputs of matrices over the same `k` inputs.
+    fn outputs(&self, parts: &[Part<'_>], k: usize) -> Result<Linear, DecoderError> {
+        let sources = parts
             .iter()
-            .map(|part| self.shaped(&part.name, &[part.whole, k]))
+            .map(|part| TensorRows::open(self.checkpoint, part.recipe, part.whole, k))
             .collect::<Result<Vec<_>, _>>()?;
-        let mut forms: Vec<Form> = views.iter().map(|v| self.numerics.form(v.dtype)).collect();
+        let mut forms: Vec<Form> = sources
+            .iter()
+            .map(|source| self.numerics.form(source.dtype()))
+            .collect();
         if forms
             .iter()
             .any(|f| ActForm::of(*f) != ActForm::of(forms[0]))
@@ -315,94 +424,71 @@ impl Loader<'_> {
                 .filter(|f| ActForm::of(**f) != ActForm::Int8)
                 .for_each(|f| *f = Form::W8);
         }
-        let packed =
-            views
-                .into_iter()
-                .zip(parts)
-                .zip(forms)
-                .enumerate()
-                .map(|(i, ((view, part), form))| {
-                    let source = TensorRows {
-                        view,
-                        interleaved: order.filter(|_| i < 2),
-                        first: part.own.start,
-                        columns: 0..k,
-                    };
-                    Packed::pack(self.cpu.pool(), form, part.own.len(), k, &source)
-                });
+        let pack = |((source, part), form): ((TensorRows<'_>, &Part<'_>), Form)| {
+            let rows = source.from_row(part.own.start);
+            Packed::pack(self.cpu.pool(), form, part.own.len(), k, &rows)
+        };
+        let packed = sources
+            .into_iter()
+            .zip(parts)
+            .zip(forms)
+            .map(pack)
+            .collect();
+        let mut bias = Vec::new();
+        for part in parts {
+            if let Some(recipe) = part.bias {
+                bias.extend(&vector(self.checkpoint, recipe, part.whole)?[part.own.clone()]);
+            }
+        }
         Ok(Linear {
-            parts: packed.collect(),
-            bias: None,
+            parts: packed,
+            bias: (!bias.is_empty()).then_some(bias),
         })
     }
 
-    /// Packs all rows of a matrix over some of its `k` inputs.
-    fn columns(&self, name: &str, k: usize, inputs: &Inputs) -> Result<Linear, DecoderError> {
-        let view = self.shaped(name, &[self.spec.hidden, k])?;
-        let form = self.numerics.form(view.dtype);
-        let source = TensorRows {
-            view,
-            interleaved: None,
-            first: 0,
-            columns: inputs.columns.clone(),
-        };
-        let packed = Packed::pack(
-            self.cpu.pool(),
-            form,
-            self.spec.hidden,
-            inputs.len(),
-            &source,
-        );
+    /// Packs all outputs of a matrix over some of its `k` inputs; the sum over the ranks takes the
+    /// bias once.
+    fn inputs(
+        &self,
+        recipe: &Recipe,
+        bias: Option<&Recipe>,
+        k: usize,
+        inputs: &Inputs,
+    ) -> Result<Linear, DecoderError> {
+        let hidden = self.spec.hidden;
+        let source = TensorRows::open(self.checkpoint, recipe, hidden, k)?;
+        let form = self.numerics.form(source.dtype());
+        let rows = source.columns(&inputs.columns);
+        let packed = Packed::pack(self.cpu.pool(), form, hidden, inputs.len(), &rows);
+        let bias = bias.filter(|_| self.shard.rank == 0);
+        let bias = bias.map(|recipe| vector(self.checkpoint, recipe, hidden));
         Ok(Linear {
             parts: vec![packed],
-            bias: None,
+            bias: bias.transpose()?,
         })
     }
+}
 
-    fn bias(
-        &self,
-        name: Option<&String>,
-        role: &str,
-        i: usize,
-        n: usize,
-    ) -> Result<Vec<f32>, DecoderError> {
-        let name = name.ok_or_else(|| {
-            DecoderError::Spec(format!("the spec needs names.layer.{role}, which is null"))
-        })?;
-        self.vector(&name.replace("{i}", &i.to_string()), n)
-    }
+fn missing(role: &str) -> DecoderError {
+    DecoderError::Spec(format!("the spec needs a weight recipe for the {role}"))
+}
 
-    fn vector(&self, name: &str, n: usize) -> Result<Vec<f32>, DecoderError> {
-        let view = self.shaped(name, &[n])?;
-        let mut out = vec![0.0; n];
-        view.dequantize_row(0, &mut out);
-        Ok(out)
-    }
-
-    fn shaped(&self, name: &str, expected: &[usize]) -> Result<TensorView<'_>, DecoderError> {
-        let view = self.checkpoint.tensor(name)?;
-        if view.shape != expected {
-            let (name, found, expected) = (name.to_owned(), view.shape.clone(), expected.to_vec());
-            return Err(DecoderError::Shape {
-                name,
-                found,
-                expected,
-            });
-        }
-        Ok(view)
+/// The recipe of a role that the spec may need.
+fn needed<'a>(
+    needed: bool,
+    role: &str,
+    recipe: &'a Option<Recipe>,
+) -> Result<Option<&'a Recipe>, DecoderError> {
+    match (needed, recipe) {
+        (true, None) => Err(missing(role)),
+        (true, recipe) => Ok(recipe.as_ref()),
+        (false, _) => Ok(None),
     }
 }
 
 /// Items of heads.
 fn times(heads: Range<usize>, head_dim: usize) -> Range<usize> {
     heads.start * head_dim..heads.end * head_dim
-}
-
-/// A bias whose items stand in the order of their matrix's rows.
-fn in_half_split_order(bias: Vec<f32>, interleaved: Option<usize>) -> Vec<f32> {
-    (0..bias.len())
-        .map(|row| bias[stored_row(row, interleaved)])
-        .collect()
 }
 
 impl Numerics {

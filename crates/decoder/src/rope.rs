@@ -1,14 +1,14 @@
 //! Rotary frequencies and angles.
 
-use crate::spec::{DecoderSpec, RopeScaling};
+use crate::spec::{RopeScaling, RopeSpec};
 
-/// Frequency of every pair of a head, f32 as the reference implementations hold them.
-pub(crate) fn frequencies(spec: &DecoderSpec, factors: Option<&[f32]>) -> Vec<f32> {
-    let dim = spec.attention.head_dim;
-    let base =
-        (0..dim / 2).map(|i| 1.0 / (spec.rope.theta as f32).powf((2 * i) as f32 / dim as f32));
+/// Frequency of every pair of `dim` numbers, f32 as the reference implementations hold them.
+/// `factors` are the divisors of [`RopeScaling::Factors`].
+pub(crate) fn frequencies(rope: &RopeSpec, dim: usize, factors: Option<&[f32]>) -> Vec<f32> {
+    let theta = rope.theta as f32;
+    let base = (0..dim / 2).map(|i| 1.0 / theta.powf((2 * i) as f32 / dim as f32));
     base.enumerate()
-        .map(|(i, frequency)| scaled(frequency, spec.rope.scaling.as_ref(), factors.map(|f| f[i])))
+        .map(|(i, frequency)| scaled(frequency, rope.scaling.as_ref(), factors.map(|f| f[i])))
         .collect()
 }
 

@@ -39,9 +39,9 @@ impl Shard {
         Self {
             rank: 0,
             stage: [0, 1],
-            layers: [0, spec.layers],
-            heads: vec![0, spec.attention.heads],
-            mlp: vec![0, spec.mlp.intermediate],
+            layers: [0, spec.depth()],
+            heads: vec![0, spec.attention().heads],
+            mlp: vec![0, spec.intermediate()],
             vocab: vec![0, spec.vocab],
         }
     }
@@ -60,15 +60,15 @@ impl Shard {
             )));
         }
         let [from, to] = shard.layers;
-        if from > to || to > spec.layers {
-            let layers = spec.layers;
+        if from > to || to > spec.depth() {
+            let layers = spec.depth();
             return Err(DecoderError::Spec(format!(
                 "shard.layers = {from}..{to} of {layers} layers"
             )));
         }
         for (name, cuts, whole) in [
-            ("heads", &shard.heads, spec.attention.heads),
-            ("mlp", &shard.mlp, spec.mlp.intermediate),
+            ("heads", &shard.heads, spec.attention().heads),
+            ("mlp", &shard.mlp, spec.intermediate()),
             ("vocab", &shard.vocab, spec.vocab),
         ] {
             let ascending = cuts.windows(2).all(|pair| pair[0] < pair[1]);
@@ -109,19 +109,19 @@ impl Shard {
 
     /// The KV heads that this rank's query heads read.
     pub(crate) fn kv_heads(&self, spec: &DecoderSpec) -> Range<usize> {
-        let group = spec.attention.heads / spec.attention.kv_heads;
+        let group = spec.attention().heads / spec.attention().kv_heads;
         let heads = self.query_heads();
         heads.start / group..heads.end.div_ceil(group)
     }
 
     pub(crate) fn head_shape(&self, spec: &DecoderSpec) -> HeadShape {
-        let group = spec.attention.heads / spec.attention.kv_heads;
+        let group = spec.attention().heads / spec.attention().kv_heads;
         let heads = self.query_heads();
         HeadShape {
             heads: heads.len(),
             group,
             skipped: heads.start % group,
-            head_dim: spec.attention.head_dim,
+            head_dim: spec.attention().head_dim,
         }
     }
 

@@ -1,22 +1,29 @@
-//! Tensors of a checkpoint as rows to pack: exact codes where the file has groups of 32, f32
-//! otherwise.
+//! Tensors of a checkpoint as rows to pack, read through a [`Recipe`]: exact codes where the file has
+//! blocks of 32, f32 otherwise.
 
 use std::ops::Range;
 
 use half::f16;
-use penstock_formats::{DType, TensorView, k_scale_min};
+use penstock_formats::{Checkpoint, DType, TensorView, dequantize, k_scale_min};
 use penstock_kernels::{Form, GROUP, GroupRow, RowSource};
 
-/// A matrix in a checkpoint.
+use crate::error::DecoderError;
+use crate::recipe::Recipe;
+
+/// Some rows and columns of a matrix in a checkpoint.
 pub(crate) struct TensorRows<'a> {
-    pub(crate) view: TensorView<'a>,
-    /// Head size, when rows stand in interleaved rotation order and are to be read in half-split
-    /// order.
-    pub(crate) interleaved: Option<usize>,
+    view: TensorView<'a>,
+    /// Head size of rows in interleaved order.
+    interleaved: Option<usize>,
+    transposed: bool,
+    /// Row of the stored tensor where the matrix begins: after other experts, or before a slice.
+    base: usize,
+    /// With `transposed`, the first column of the stored tensor that is a row here.
+    lead: usize,
     /// The first row to read.
-    pub(crate) first: usize,
-    /// The columns to read; they begin with a group of 32, and end with one or with the row.
-    pub(crate) columns: Range<usize>,
+    first: usize,
+    /// Columns of the stored matrix to read.
+    columns: Range<usize>,
 }
 
 /// Row in the file of output feature `row`, when the rows of heads of size `interleaved` stand in
@@ -24,20 +31,141 @@ pub(crate) struct TensorRows<'a> {
 ///
 /// Half-split order puts the first items of all pairs before the second ones; interleaved order
 /// keeps pairs together.
-pub(crate) fn stored_row(row: usize, interleaved: Option<usize>) -> usize {
+fn stored_row(row: usize, interleaved: Option<usize>) -> usize {
     let Some(head) = interleaved else { return row };
     let (start, i) = (row / head * head, row % head);
     start + i % (head / 2) * 2 + i / (head / 2)
 }
 
-impl TensorRows<'_> {
+/// The vector of `n` numbers that `recipe` describes.
+///
+/// # Errors
+/// The tensor is missing or of another shape.
+pub(crate) fn vector(
+    checkpoint: &Checkpoint,
+    recipe: &Recipe,
+    n: usize,
+) -> Result<Vec<f32>, DecoderError> {
+    let view = checkpoint.tensor(&recipe.tensor)?;
+    let [from, to] = recipe.rows.unwrap_or([0, n]);
+    let whole = view.cols();
+    let fits = to <= whole && to.checked_sub(from) == Some(n);
+    let dims = 1 + usize::from(recipe.expert.is_some());
+    let row = recipe.expert.unwrap_or(0);
+    if !fits
+        || recipe.rows.is_none() && whole != n
+        || view.shape.len() != dims
+        || row >= view.rows()
+    {
+        let experts = recipe.expert.map(|e| (e + 1).max(view.rows()));
+        return Err(shape(&view, experts.into_iter().chain([to]).collect()));
+    }
+    let mut stored = vec![0.0; whole];
+    view.dequantize_row(row, &mut stored);
+    let item = |i| stored[from + stored_row(i, recipe.interleaved)];
+    Ok((0..n).map(item).collect())
+}
+
+fn shape(view: &TensorView<'_>, expected: Vec<usize>) -> DecoderError {
+    DecoderError::Shape {
+        name: view.name.to_owned(),
+        found: view.shape.clone(),
+        expected,
+    }
+}
+
+impl<'a> TensorRows<'a> {
+    /// The matrix of `n` x `k` that `recipe` describes.
+    ///
+    /// # Errors
+    /// The tensor is missing, of another shape, or quantised and transposed.
+    pub(crate) fn open(
+        checkpoint: &'a Checkpoint,
+        recipe: &Recipe,
+        n: usize,
+        k: usize,
+    ) -> Result<Self, DecoderError> {
+        let view = checkpoint.tensor(&recipe.tensor)?;
+        let (rows, cols) = (recipe.rows.unwrap_or([0, n]), recipe.cols.unwrap_or([0, k]));
+        let mut expected = vec![rows[1], cols[1]];
+        if recipe.transposed {
+            expected.reverse();
+        }
+        let outermost = view.shape.first().copied().unwrap_or(0);
+        let experts = recipe.expert.map(|e| (e + 1).max(outermost));
+        expected.splice(0..0, experts);
+        // A slice may leave the rest of its tensor to other recipes.
+        let sliced = |at: usize| match (at == 0) != recipe.transposed {
+            true => recipe.rows.is_some(),
+            false => recipe.cols.is_some(),
+        };
+        let lead = expected.len() - 2;
+        let fits = view.shape.len() == expected.len()
+            && (0..expected.len()).all(|at| {
+                let (found, needed) = (view.shape[at], expected[at]);
+                found == needed || at >= lead && sliced(at - lead) && found > needed
+            });
+        let sizes = [(rows, n), (cols, k)];
+        if !fits
+            || sizes
+                .iter()
+                .any(|([from, to], size)| to.checked_sub(*from) != Some(*size))
+        {
+            return Err(shape(&view, expected));
+        }
+        let float = matches!(view.dtype, DType::F32 | DType::F16 | DType::BF16);
+        if recipe.transposed && !float {
+            let (name, dtype) = (view.name, view.dtype);
+            return Err(DecoderError::Unsupported(format!(
+                "tensor {name:?}, transposed and stored as {dtype:?},"
+            )));
+        }
+        let base = recipe.expert.unwrap_or(0) * view.shape[lead];
+        Ok(Self {
+            interleaved: recipe.interleaved,
+            transposed: recipe.transposed,
+            base: base + if recipe.transposed { 0 } else { rows[0] },
+            lead: rows[0],
+            first: 0,
+            columns: cols[0]..cols[1],
+            view,
+        })
+    }
+
+    /// The type that the file holds.
+    pub(crate) fn dtype(&self) -> DType {
+        self.view.dtype
+    }
+
+    /// Of these rows, those from `first` on.
+    pub(crate) fn from_row(mut self, first: usize) -> Self {
+        self.first = first;
+        self
+    }
+
+    /// Of these columns, `columns`; they begin with a block of 32, and end with one or with the row.
+    pub(crate) fn columns(mut self, columns: &Range<usize>) -> Self {
+        let start = self.columns.start;
+        self.columns = start + columns.start..start + columns.end;
+        self
+    }
+
     fn stored(&self, row: usize) -> usize {
-        stored_row(self.first + row, self.interleaved)
+        self.base + stored_row(self.first + row, self.interleaved)
     }
 }
 
 impl RowSource for TensorRows<'_> {
     fn fill_f32(&self, row: usize, out: &mut [f32]) {
+        if self.transposed {
+            let item = self.lead + stored_row(self.first + row, self.interleaved);
+            let size = self.view.dtype.block_bytes();
+            for (out, column) in out.chunks_exact_mut(1).zip(self.columns.clone()) {
+                let bytes = self.view.row_bytes(self.base + column);
+                dequantize(self.view.dtype, &bytes[item * size..(item + 1) * size], out);
+            }
+            return;
+        }
         if self.columns.len() == self.view.cols() {
             return self.view.dequantize_row(self.stored(row), out);
         }
@@ -47,6 +175,11 @@ impl RowSource for TensorRows<'_> {
     }
 
     fn fill_groups(&self, form: Form, row: usize, out: &mut GroupRow) -> bool {
+        let Range { start, end } = self.columns;
+        let whole = end.is_multiple_of(GROUP) || end == self.view.cols();
+        if self.transposed || !start.is_multiple_of(GROUP) || !whole {
+            return false;
+        }
         if self.columns.len() == self.view.cols() {
             return self.whole_groups(form, row, out);
         }

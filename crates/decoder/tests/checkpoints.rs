@@ -6,24 +6,25 @@ mod common;
 use std::path::Path;
 
 use common::{
-    GREEDY, Request, Scratch, Stored, checkpoint, isas, options, reference, run, spec, tensors,
+    GREEDY, NUMERICS, Request, Scratch, Stored, checkpoint, isas, options, reference, run, spec,
+    tensors,
 };
-use penstock_decoder::{Decoder, DecoderError};
+use penstock_decoder::{Decoder, DecoderError, Options};
 use penstock_kernels::Isa;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn load(spec: &Value, names: &Value, path: &Path) -> Result<Decoder, DecoderError> {
+fn load(spec: &Value, weights: &Value, path: &Path) -> Result<Decoder, DecoderError> {
     Decoder::load(
         &spec.to_string(),
-        &names.to_string(),
+        &weights.to_string(),
         path,
         &options(Isa::detect()),
     )
 }
 
-fn load_error(spec: &Value, names: &Value, path: &Path) -> String {
-    match load(spec, names, path) {
+fn load_error(spec: &Value, weights: &Value, path: &Path) -> String {
+    match load(spec, weights, path) {
         Ok(_) => panic!("loaded"),
         Err(error) => error.to_string(),
     }
@@ -31,7 +32,7 @@ fn load_error(spec: &Value, names: &Value, path: &Path) -> String {
 
 #[test]
 fn every_missing_tensor_is_named() {
-    let (spec, names) = spec("qwen2");
+    let (spec, weights) = spec("qwen2");
     let all = tensors("qwen2");
     let scratch = Scratch::new("missing");
     assert!(all.len() > 20);
@@ -42,7 +43,7 @@ fn every_missing_tensor_is_named() {
             .cloned()
             .collect();
         scratch.write(&rest);
-        let message = load_error(&spec, &names, scratch.path());
+        let message = load_error(&spec, &weights, scratch.path());
         assert!(
             message.contains(&gone.name),
             "{message:?} does not name {}",
@@ -53,7 +54,7 @@ fn every_missing_tensor_is_named() {
 
 #[test]
 fn every_wrong_shape_is_named_with_the_right_one() {
-    let (spec, names) = spec("qwen3");
+    let (spec, weights) = spec("qwen3");
     let all = tensors("qwen3");
     let scratch = Scratch::new("shapes");
     for (i, good) in all.iter().enumerate() {
@@ -63,7 +64,7 @@ fn every_wrong_shape_is_named_with_the_right_one() {
         let bytes = changed[i].bytes.len() / good.shape[0] * changed[i].shape[0];
         changed[i].bytes.truncate(bytes);
         scratch.write(&changed);
-        let message = load_error(&spec, &names, scratch.path());
+        let message = load_error(&spec, &weights, scratch.path());
         let (found, expected) = (
             format!("{:?}", changed[i].shape),
             format!("{:?}", good.shape),
@@ -77,7 +78,7 @@ fn every_wrong_shape_is_named_with_the_right_one() {
 
 #[test]
 fn a_transposed_matrix_is_not_taken() {
-    let (spec, names) = spec("qwen3");
+    let (spec, weights) = spec("qwen3");
     let mut all = tensors("qwen3");
     let gate = all
         .iter_mut()
@@ -87,7 +88,7 @@ fn a_transposed_matrix_is_not_taken() {
     let name = gate.name.clone();
     let scratch = Scratch::new("transposed");
     scratch.write(&all);
-    assert!(load_error(&spec, &names, scratch.path()).contains(&name));
+    assert!(load_error(&spec, &weights, scratch.path()).contains(&name));
 }
 
 #[test]
@@ -97,7 +98,7 @@ fn truncated_files_are_errors_with_the_file_named() {
         ("llama", "llama/model.safetensors"),
         ("llama3.gguf", "llama3.gguf"),
     ] {
-        let (spec, names) = spec(name);
+        let (spec, weights) = spec(name);
         let bytes = std::fs::read(checkpoint(file)).unwrap();
         let path = scratch.path().join(Path::new(file).file_name().unwrap());
         for keep in (0..40)
@@ -105,7 +106,7 @@ fn truncated_files_are_errors_with_the_file_named() {
             .chain([1, 7, 8, 9, bytes.len() - 1])
         {
             std::fs::write(&path, &bytes[..keep]).unwrap();
-            let message = load_error(&spec, &names, &path);
+            let message = load_error(&spec, &weights, &path);
             assert!(
                 message.contains(path.to_str().unwrap()),
                 "{keep} bytes: {message}"
@@ -116,7 +117,7 @@ fn truncated_files_are_errors_with_the_file_named() {
 
 #[test]
 fn a_missing_shard_is_an_error() {
-    let (spec, names) = spec("mistral");
+    let (spec, weights) = spec("mistral");
     let scratch = Scratch::new("shard");
     for file in [
         "model.safetensors.index.json",
@@ -124,7 +125,9 @@ fn a_missing_shard_is_an_error() {
     ] {
         std::fs::copy(checkpoint("mistral").join(file), scratch.path().join(file)).unwrap();
     }
-    assert!(load_error(&spec, &names, scratch.path()).contains("model-00002-of-00002.safetensors"));
+    assert!(
+        load_error(&spec, &weights, scratch.path()).contains("model-00002-of-00002.safetensors")
+    );
 }
 
 proptest! {
@@ -134,52 +137,86 @@ proptest! {
     #[test]
     fn damaged_headers_do_not_panic(at in 0usize..3000, value in any::<u8>(), gguf in any::<bool>()) {
         let (name, file) = if gguf { ("llama3.gguf", "llama3.gguf") } else { ("llama", "llama/model.safetensors") };
-        let (spec, names) = spec(name);
+        let (spec, weights) = spec(name);
         let mut bytes = std::fs::read(checkpoint(file)).unwrap();
         bytes[at] = value;
         let scratch = Scratch::new(if gguf { "flipped-gguf" } else { "flipped" });
         let path = scratch.path().join(Path::new(file).file_name().unwrap());
         std::fs::write(&path, &bytes).unwrap();
-        drop(load(&spec, &names, &path));
+        drop(load(&spec, &weights, &path));
     }
+}
+
+fn with(spec: &Value, at: &str, value: &Value) -> Value {
+    let mut spec = spec.clone();
+    let (parent, key) = at.rsplit_once('/').unwrap();
+    spec.pointer_mut(parent).unwrap()[key] = value.clone();
+    spec
 }
 
 #[test]
 fn specs_that_cannot_be_are_named() {
-    let (good, names) = spec("llama");
+    let (good, weights) = spec("llama");
     let path = checkpoint("llama");
-    let cases: [(&str, Value, &str); 9] = [
-        ("/layers", json!(0), "layers = 0"),
+    let mixer = "/kinds/0/mixer";
+    let cases: [(&str, Value, &str); 11] = [
+        ("/layers", json!([]), "layers = 0"),
+        ("/layers", json!([0, 1]), "a layer is of kind 1"),
         ("/hidden", json!(1u64 << 40), "hidden"),
+        ("/mixer/kv_heads", json!(4), "6 query heads do not share 4"),
+        ("/mixer/head_dim", json!(15), "head_dim = 15 is odd"),
+        ("/mixer/window", json!(0), "mixer.window = 0"),
+        ("/mixer/rope/scaling", json!({"kind": "yarn"}), "yarn"),
         (
-            "/attention/kv_heads",
-            json!(4),
-            "6 query heads do not share 4",
+            "/mixer/rope/scaling",
+            json!({"kind": "factors"}),
+            "rope_factors",
         ),
-        ("/attention/head_dim", json!(15), "head_dim = 15 is odd"),
-        ("/attention/windows", json!([null]), "attention.windows"),
-        ("/attention/windows", json!([0, 4]), "attention.windows"),
-        ("/rope/scaling", json!({"kind": "yarn"}), "yarn"),
-        ("/rope/scaling", json!({"kind": "factors"}), "rope_factors"),
-        ("/mlp/kind", json!("gelu"), "gelu"),
+        ("/feed_forward/kind", json!("geglu"), "geglu"),
+        ("/feed_forward/intermediate", json!(0), "intermediate = 0"),
+        ("/experts", json!(8), "experts"),
     ];
     for (at, value, what) in cases {
-        let mut spec = good.clone();
-        *spec.pointer_mut(at).unwrap() = value;
-        let message = load_error(&spec, &names, &path);
+        let layer = ["/mixer", "/feed_forward"]
+            .iter()
+            .any(|part| at.starts_with(part));
+        let at = if layer {
+            format!("/kinds/0{at}")
+        } else {
+            at.to_owned()
+        };
+        let message = load_error(&with(&good, &at, &value), &weights, &path);
         assert!(
             message.contains(what),
             "{at}: {message:?} does not say {what:?}"
         );
     }
-    let mut unknown = good.clone();
-    unknown["experts"] = json!(8);
-    assert!(load_error(&unknown, &names, &path).contains("experts"));
-    let (mut untied, mut biased) = (good.clone(), good);
-    untied["tied_embeddings"] = json!(false);
-    assert!(load_error(&untied, &names, &path).contains("names.head"));
-    biased["attention"]["qkv_bias"] = json!(true);
-    assert!(load_error(&biased, &names, &path).contains("q_bias"));
+    let untied = with(&good, "/tied_embeddings", &json!(false));
+    assert!(load_error(&untied, &weights, &path).contains("recipe for the head"));
+    let biased = with(&good, &format!("{mixer}/qkv_bias"), &json!(true));
+    assert!(load_error(&biased, &weights, &path).contains("q_bias"));
+    let learned = with(&good, "/learned_positions", &json!(true));
+    assert!(load_error(&learned, &weights, &path).contains("positions"));
+    let plain = with(&good, "/layers", &json!([0]));
+    assert!(load_error(&plain, &weights, &path).contains("recipes of 2 layers for a decoder of 1"));
+}
+
+/// Layers that a spec can express and this decoder cannot compute, as Python's model room writes
+/// them (tests/model/test_spec.py): each is refused by its name.
+#[test]
+fn features_that_are_not_built_are_refused_by_name() {
+    let (good, weights) = spec("llama");
+    let text = std::fs::read_to_string(common::fixtures().join("unsupported.json")).unwrap();
+    let cases: Vec<Value> = serde_json::from_str(&text).unwrap();
+    assert!(cases.len() >= 13);
+    for case in cases {
+        let layers = [good["kinds"][0].clone(), case["layer"].clone()];
+        let mut spec = with(&good, "/kinds", &json!(layers));
+        spec["layers"] = json!([0, 1]);
+        let message = load_error(&spec, &weights, &checkpoint("llama"));
+        let feature = case["refused"].as_str().unwrap();
+        assert_eq!(message, format!("{feature} is not supported yet"));
+    }
 }
 
 /// Reorders the rows of each head so that the halves of a rotation pair become neighbours, as GGUF
@@ -198,8 +235,8 @@ fn interleave(tensor: &mut Stored, head_dim: usize) {
 
 #[test]
 fn interleaved_rows_and_biases_give_the_same_model() {
-    let (spec, mut names) = spec("qwen2");
-    let head_dim = spec["attention"]["head_dim"].as_u64().unwrap() as usize;
+    let (spec, mut weights) = spec("qwen2");
+    let head_dim = spec["kinds"][0]["mixer"]["head_dim"].as_u64().unwrap() as usize;
     let mut all = tensors("qwen2");
     for tensor in &mut all {
         if tensor.name.contains("q_proj") || tensor.name.contains("k_proj") {
@@ -214,7 +251,30 @@ fn interleaved_rows_and_biases_give_the_same_model() {
     );
     let scratch = Scratch::new("interleaved");
     scratch.write(&all);
-    let reference = reference("qwen2");
+    change(&mut weights, |role, recipe| {
+        if ["q", "k", "q_bias", "k_bias"].contains(&role) {
+            recipe["interleaved"] = json!(head_dim);
+        }
+    });
+    same_model("qwen2", &weights, scratch.path());
+}
+
+/// Changes every recipe of every layer, written as an object.
+fn change(weights: &mut Value, mut to: impl FnMut(&str, &mut Value)) {
+    for layer in weights["layers"].as_array_mut().unwrap() {
+        for (role, recipe) in layer.as_object_mut().unwrap() {
+            if recipe.is_string() {
+                *recipe = json!({"tensor": recipe});
+            }
+            to(role, recipe);
+        }
+    }
+}
+
+/// The tensors at `path`, read by `weights`, answer as the tiny checkpoint `name`, bit for bit.
+fn same_model(name: &str, weights: &Value, path: &Path) {
+    let (spec, plain) = spec(name);
+    let reference = reference(name);
     let request = Request {
         prompt: reference.tokens,
         new_tokens: 16,
@@ -222,16 +282,129 @@ fn interleaved_rows_and_biases_give_the_same_model() {
         logprobs: 256,
     };
     for isa in isas() {
-        let options = options(isa);
-        let answer = |names: &Value, path: &Path| {
-            let decoder =
-                Decoder::load(&spec.to_string(), &names.to_string(), path, &options).unwrap();
-            run(&decoder, &options, std::slice::from_ref(&request), || 100).remove(0)
-        };
-        names["rope_rows_interleaved"] = json!(false);
-        let plain = answer(&names, &checkpoint("qwen2"));
-        names["rope_rows_interleaved"] = json!(true);
-        assert_eq!(answer(&names, scratch.path()), plain, "{isa}");
-        assert_eq!(plain.tokens, reference.greedy);
+        for (numerics, kv) in [NUMERICS[0], NUMERICS[3]] {
+            let options = Options {
+                numerics,
+                kv,
+                ..options(isa)
+            };
+            let answer = |weights: &Value, path: &Path| {
+                let (spec, weights) = (spec.to_string(), weights.to_string());
+                let decoder = Decoder::load(&spec, &weights, path, &options).unwrap();
+                run(&decoder, &options, std::slice::from_ref(&request), || 100).remove(0)
+            };
+            let whole = answer(&plain, &checkpoint(name));
+            assert_eq!(answer(weights, path), whole, "{isa} {numerics:?}");
+            if numerics == NUMERICS[0].0 {
+                assert_eq!(whole.tokens, reference.greedy);
+            }
+        }
+    }
+}
+
+fn transposed(tensor: &Stored) -> Stored {
+    let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
+    let size = tensor.bytes.len() / (rows * cols);
+    let item = |row: usize, col: usize| &tensor.bytes[(row * cols + col) * size..][..size];
+    let items = (0..cols).flat_map(|col| (0..rows).flat_map(move |row| item(row, col)));
+    Stored {
+        shape: vec![cols, rows],
+        bytes: items.copied().collect(),
+        ..tensor.clone()
+    }
+}
+
+/// One tensor with the rows of all `parts`.
+fn stacked(parts: &[Stored]) -> Stored {
+    let mut whole = parts[0].clone();
+    whole.shape[0] *= parts.len();
+    whole.bytes = parts.iter().flat_map(|p| p.bytes.clone()).collect();
+    whole
+}
+
+/// Every layout that a recipe can name gives the same model: both layers' tensors of a role in one,
+/// stacked like experts, or side by side as rows, as columns, or as columns that are rows.
+#[test]
+fn stacked_sliced_and_transposed_tensors_give_the_same_model() {
+    let (_, plain) = spec("qwen3");
+    let all = tensors("qwen3");
+    let roles: Vec<&String> = plain["layers"][0].as_object().unwrap().keys().collect();
+    for way in ["experts", "rows", "cols", "transposed"] {
+        let (mut weights, mut stored) = (plain.clone(), all.clone());
+        for &role in &roles {
+            let parts: Vec<Stored> = (0..2)
+                .map(|layer| {
+                    let name = plain["layers"][layer][role].as_str().unwrap();
+                    stored.retain(|t| t.name != name);
+                    all.iter().find(|t| t.name == name).unwrap().clone()
+                })
+                .collect();
+            let size = parts[0].shape.clone();
+            let way = if size.len() == 1 && way != "experts" {
+                "rows"
+            } else {
+                way
+            };
+            let mut whole = match way {
+                "cols" => transposed(&stacked(&parts.iter().map(transposed).collect::<Vec<_>>())),
+                "transposed" => transposed(&stacked(&parts)),
+                _ => stacked(&parts),
+            };
+            if way == "experts" {
+                whole.shape = [vec![2], size.clone()].concat();
+            }
+            whole.name.clone_from(role);
+            stored.push(whole);
+            for layer in 0..2 {
+                let slice = |size: usize| [layer * size, (layer + 1) * size];
+                weights["layers"][layer][role] = match way {
+                    "experts" => json!({"tensor": role, "expert": layer}),
+                    "cols" => json!({"tensor": role, "cols": slice(size[1])}),
+                    "transposed" => {
+                        json!({"tensor": role, "rows": slice(size[0]), "transposed": true})
+                    }
+                    _ => json!({"tensor": role, "rows": slice(size[0])}),
+                };
+            }
+        }
+        let scratch = Scratch::new("recipes");
+        scratch.write(&stored);
+        same_model("qwen3", &weights, scratch.path());
+    }
+}
+
+#[test]
+fn slices_outside_their_tensor_are_refused() {
+    let (spec, weights) = spec("gpt2");
+    let path = checkpoint("gpt2");
+    let up = weights["layers"][1]["up"]["tensor"].as_str().unwrap();
+    for (role, recipe) in [
+        (
+            "up",
+            json!({"tensor": up, "rows": [1, 81], "transposed": true}),
+        ),
+        (
+            "up",
+            json!({"tensor": up, "rows": [80, 0], "transposed": true}),
+        ),
+        (
+            "up",
+            json!({"tensor": up, "cols": [16, 64], "transposed": true}),
+        ),
+        ("up", json!({"tensor": up, "expert": 0, "transposed": true})),
+        ("up", json!(up)),
+        (
+            "v_bias",
+            json!({"tensor": "transformer.h.1.attn.c_attn.bias", "rows": [97, 145]}),
+        ),
+        (
+            "up_bias",
+            json!({"tensor": "transformer.h.1.mlp.c_fc.bias", "rows": [0, 79]}),
+        ),
+    ] {
+        let mut weights = weights.clone();
+        weights["layers"][1][role] = recipe.clone();
+        let message = load_error(&spec, &weights, &path);
+        assert!(message.contains("has shape"), "{recipe}: {message}");
     }
 }

@@ -122,30 +122,40 @@ fn another_seed_or_choice_gives_other_tokens() {
     assert_ne!(first, answer(1, 1));
 }
 
-/// What the model room writes for SmolLM2-135M.
+/// Spec and weight recipes that the model room writes for SmolLM2-135M.
 fn smollm2() -> (Value, Value) {
-    let spec = json!({
-        "family": "llama", "layers": 30, "hidden": 576, "vocab": 49152, "max_position": 8192, "norm_eps": 1e-5,
-        "attention": {"heads": 9, "kv_heads": 3, "head_dim": 64, "qkv_bias": false, "out_bias": false, "qk_norm": false, "windows": null},
-        "rope": {"theta": 100000.0, "scaling": null},
-        "mlp": {"kind": "swiglu", "intermediate": 1536},
-        "tied_embeddings": true,
-    });
-    let names = json!({
-        "embed": "token_embd.weight", "final_norm": "output_norm.weight", "head": null, "rope_factors": null,
-        "layer": {
-            "attn_norm": "blk.{i}.attn_norm.weight", "q": "blk.{i}.attn_q.weight", "k": "blk.{i}.attn_k.weight",
-            "v": "blk.{i}.attn_v.weight", "o": "blk.{i}.attn_output.weight", "mlp_norm": "blk.{i}.ffn_norm.weight",
-            "gate": "blk.{i}.ffn_gate.weight", "up": "blk.{i}.ffn_up.weight", "down": "blk.{i}.ffn_down.weight",
+    let norm = json!({"kind": "rms", "eps": 1e-5});
+    let layer = json!({
+        "mixer_norms": {"before": norm},
+        "mixer": {
+            "kind": "gqa", "heads": 9, "kv_heads": 3, "head_dim": 64, "rope": {"theta": 100000.0},
         },
-        "rope_rows_interleaved": true,
+        "feed_forward_norms": {"before": norm},
+        "feed_forward": {"kind": "gated", "intermediate": 1536, "activation": "silu"},
     });
-    (spec, names)
+    let spec = json!({
+        "family": "llama", "hidden": 576, "vocab": 49152, "max_position": 8192, "final_norm": norm,
+        "kinds": [layer], "layers": vec![0; 30], "tied_embeddings": true,
+    });
+    let layer = |i: usize| {
+        let name = |module: &str| format!("blk.{i}.{module}.weight");
+        let rotated = |module| json!({"tensor": name(module), "interleaved": 64});
+        json!({
+            "mixer_norm": name("attn_norm"), "q": rotated("attn_q"), "k": rotated("attn_k"),
+            "v": name("attn_v"), "o": name("attn_output"), "feed_forward_norm": name("ffn_norm"),
+            "gate": name("ffn_gate"), "up": name("ffn_up"), "down": name("ffn_down"),
+        })
+    };
+    let weights = json!({
+        "embed": "token_embd.weight", "final_norm": "output_norm.weight",
+        "layers": (0..30).map(layer).collect::<Vec<_>>(),
+    });
+    (spec, weights)
 }
 
 fn load_smollm2(path: &Path, options: &Options) -> Decoder {
-    let (spec, names) = smollm2();
-    Decoder::load(&spec.to_string(), &names.to_string(), path, options).unwrap()
+    let (spec, weights) = smollm2();
+    Decoder::load(&spec.to_string(), &weights.to_string(), path, options).unwrap()
 }
 
 /// 32 requests of up to 700 tokens side by side, prompts in chunks, against each alone with its

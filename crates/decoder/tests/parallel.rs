@@ -177,15 +177,15 @@ fn any_cuts() -> impl Strategy<Value = (&'static str, Cuts)> {
     )
         .prop_flat_map(|(family, tp, pp)| {
             let spec = whole_spec(family);
-            let layers = proptest::collection::vec(0..=spec.layers, pp - 1);
+            let layers = proptest::collection::vec(0..=spec.depth(), pp - 1);
             let parts = (
                 layers,
-                cuts(spec.attention.heads, tp),
-                cuts(spec.mlp.intermediate, tp),
+                cuts(spec.attention().heads, tp),
+                cuts(spec.intermediate(), tp),
                 cuts(spec.vocab, tp),
             );
             parts.prop_map(move |(mut layers, heads, mlp, vocab)| {
-                layers.extend([0, spec.layers]);
+                layers.extend([0, spec.depth()]);
                 layers.sort_unstable();
                 (
                     family,

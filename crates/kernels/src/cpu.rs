@@ -16,8 +16,8 @@ use crate::tasks;
 const INLINE: usize = 16 * 1024;
 
 thread_local! {
-    /// A task's gate and up tiles, before they are joined.
-    static GATE_AND_UP: RefCell<Aligned<f32>> = RefCell::new(Aligned::zeroed(0));
+    /// A task's tiles before activation.
+    static INNER: RefCell<Aligned<f32>> = RefCell::new(Aligned::zeroed(0));
 }
 
 /// An instruction set and the threads to run it on.
@@ -46,6 +46,57 @@ impl Linear {
     }
 }
 
+/// What follows a feed-forward's first matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `silu(part 0) * part 1` (SwiGLU, Shazeer 2020).
+    SiluGated,
+    /// `gelu(part 0)` by the tanh approximation (Hendrycks and Gimpel 2016).
+    GeluTanh,
+}
+
+impl Activation {
+    /// Matrices that it takes.
+    fn parts(self) -> usize {
+        match self {
+            Self::SiluGated => 2,
+            Self::GeluTanh => 1,
+        }
+    }
+}
+
+/// A norm over rows: `normalised(x) * weight + bias`.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct Norm {
+    pub kind: NormKind,
+    pub weight: Vec<f32>,
+    pub bias: Option<Vec<f32>>,
+    /// Added to the mean square or variance.
+    pub eps: f32,
+}
+
+/// Kind of norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// Divided by the root mean square (Zhang and Sennrich 2019).
+    Rms,
+    /// Mean subtracted, divided by the standard deviation (Ba et al. 2016).
+    Layer,
+}
+
+impl Norm {
+    fn apply(&self, isa: Isa, x: &[f32], out: &mut [f32]) {
+        match self.kind {
+            NormKind::Rms => ops::rms_norm(isa, x, &self.weight, self.eps, out),
+            NormKind::Layer => ops::layer_norm(isa, x, &self.weight, self.eps, out),
+        }
+        if let Some(bias) = &self.bias {
+            ops::add(isa, out, bias);
+        }
+    }
+}
+
 /// Where a row's key and value go.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
@@ -57,8 +108,8 @@ pub struct Place {
 
 /// What happens to query and key heads before they are used.
 pub struct Rotation<'a> {
-    /// For each row, `head_dim / 2` cosines and as many sines.
-    pub cos_sin: &'a [f32],
+    /// For each row, `head_dim / 2` cosines and as many sines; `None` = no rotation.
+    pub cos_sin: Option<&'a [f32]>,
     /// Per-head RMS norm weights of queries and keys (Qwen3), and epsilon.
     pub norm: Option<(&'a [f32], &'a [f32], f32)>,
 }
@@ -101,14 +152,13 @@ impl Cpu {
         });
     }
 
-    /// Converts `m` rows of `k` numbers for multiplication; with `norm` (weight, epsilon), their
-    /// RMS norm.
+    /// Converts `m` rows of `k` numbers for multiplication, after their `norm` if there is one.
     pub fn prepare(
         &self,
         x: &[f32],
         m: usize,
         k: usize,
-        norm: Option<(&[f32], f32)>,
+        norm: Option<&Norm>,
         form: ActForm,
         acts: &mut Acts,
     ) {
@@ -129,9 +179,9 @@ impl Cpu {
         self.rows(m, k, &|row| {
             let mut normed = Vec::new();
             let mut x = &x[row * k..(row + 1) * k];
-            if let Some((weight, eps)) = norm {
+            if let Some(norm) = norm {
                 normed.resize(k, 0.0);
-                ops::rms_norm(self.isa, x, weight, eps, &mut normed);
+                norm.apply(self.isa, x, &mut normed);
                 x = &normed;
             }
             // SAFETY: every task converts rows of its own.
@@ -192,39 +242,42 @@ impl Cpu {
         });
     }
 
-    /// `out[row] = silu(gate(acts[row])) * up(acts[row])`.
-    pub fn swiglu(&self, gate: &Packed, up: &Packed, acts: &Acts, out: Columns<'_>) {
-        let ld = gate.n();
+    /// `out[row] = activation(linear(acts[row]))`; the linear's parts have the same width.
+    pub fn activate(&self, linear: &Linear, activation: Activation, acts: &Acts, out: Columns<'_>) {
+        let (parts, n) = (&linear.parts, linear.parts[0].n());
         assert!(
-            up.n() == ld && out.first + ld <= out.ld,
-            "gate, up and output differ in width"
+            parts.len() == activation.parts() && parts.iter().all(|p| p.n() == n),
+            "matrices do not fit their activation"
         );
+        assert!(out.first + n <= out.ld, "output too narrow");
         let out = out.share();
-        tasks::run(&self.pool, &[gate.panels()], acts.m, &|task| {
-            let columns = (task.panels.end * PANEL).min(ld) - task.panels.start * PANEL;
+        tasks::run(&self.pool, &[parts[0].panels()], acts.m, &|task| {
+            let columns = (task.panels.end * PANEL).min(n) - task.panels.start * PANEL;
             let size = task.rows.len() * columns;
-            GATE_AND_UP.with_borrow_mut(|buffer| {
+            INNER.with_borrow_mut(|buffer| {
                 buffer.ensure(2 * size);
-                let (gate_out, up_out) = buffer.split_at_mut(size);
-                for (w, part) in [(gate, &mut *gate_out), (up, &mut *up_out)] {
-                    let (out, rows, panels) =
-                        (part.as_mut_ptr(), task.rows.clone(), task.panels.clone());
+                let tiles = buffer.chunks_exact_mut(size).zip(parts).enumerate();
+                for (i, (tile, w)) in tiles {
                     let tile = Tile {
                         w,
                         acts,
-                        rows,
-                        panels,
-                        out,
+                        rows: task.rows.clone(),
+                        panels: task.panels.clone(),
+                        out: tile.as_mut_ptr(),
                         ld: columns,
                         mode: Mode::Store,
-                        bias: None,
+                        bias: linear.bias.as_ref().map(|b| &b[i * n..(i + 1) * n]),
                     };
-                    // SAFETY: the buffer has rows x columns items; the instruction set is
-                    // available.
+                    // SAFETY: the buffer has rows x columns items for each part; the instruction
+                    // set is available.
                     unsafe { gemm::compute(self.isa, &tile) }
                 }
-                ops::silu_mul(self.isa, gate_out, &up_out[..size]);
-                for (row, values) in task.rows.zip(gate_out.chunks_exact(columns)) {
+                let (inner, up) = buffer.split_at_mut(size);
+                match activation {
+                    Activation::SiluGated => ops::silu_mul(self.isa, inner, &up[..size]),
+                    Activation::GeluTanh => ops::gelu_tanh(self.isa, inner),
+                }
+                for (row, values) in task.rows.zip(inner.chunks_exact(columns)) {
                     let at = row * out.ld + out.first + task.panels.start * PANEL;
                     // SAFETY: tasks write disjoint rows x columns.
                     let out = unsafe { out.rows.slice(at, columns) };
@@ -266,7 +319,8 @@ impl Cpu {
             (heads + 2 * layout.kv_heads) * layout.head_dim,
         );
         assert!(
-            qkv.len() >= places.len() * width && rotation.cos_sin.len() >= places.len() * d,
+            qkv.len() >= places.len() * width
+                && rotation.cos_sin.is_none_or(|c| c.len() >= places.len() * d),
             "rows too short"
         );
         let (qkv, writer) = (Shared::new(qkv), kv.writer());
@@ -283,12 +337,7 @@ impl Cpu {
         );
         self.rows(places.len(), width, &|row| {
             // SAFETY: every task has rows of its own, and rows have places of their own.
-            let (qkv, angles) = unsafe {
-                (
-                    qkv.slice(row * width, width),
-                    &rotation.cos_sin[row * d..(row + 1) * d],
-                )
-            };
+            let qkv = unsafe { qkv.slice(row * width, width) };
             let (rotated, v) = qkv.split_at_mut((heads + layout.kv_heads) * d);
             if let Some((q_weight, k_weight, eps)) = rotation.norm {
                 for (i, head) in rotated.chunks_exact_mut(d).enumerate() {
@@ -300,7 +349,9 @@ impl Cpu {
                     );
                 }
             }
-            ops::rotate(self.isa, rotated, angles);
+            if let Some(cos_sin) = rotation.cos_sin {
+                ops::rotate(self.isa, rotated, &cos_sin[row * d..(row + 1) * d]);
+            }
             let k = &rotated[heads * d..];
             for (head, (k, v)) in k.chunks_exact(d).zip(v.chunks_exact(d)).enumerate() {
                 // SAFETY: every row has a place of its own, and blocks were cleared before.

@@ -32,7 +32,7 @@ mod tests;
 pub use acts::{ActForm, Acts};
 pub use attn::{AttentionPlan, HeadShape, Sequence};
 pub use buffer::{Aligned, Columns};
-pub use cpu::{Cpu, Linear, Place, Rotation};
+pub use cpu::{Activation, Cpu, Linear, Norm, NormKind, Place, Rotation};
 pub use gemm::Mode;
 pub use isa::{Isa, IsaError};
 pub use kv::{KvLayout, KvPool, KvType, RUN};

@@ -37,7 +37,11 @@ for_each_isa! {
     pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = rms_norm_row;
 }
 for_each_isa! {
-    /// The same in place.
+    /// `out = (x - mean(x)) / deviation(x) * weight` for one row (LayerNorm, Ba et al. 2016).
+    pub(crate) fn layer_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = layer_norm_row;
+}
+for_each_isa! {
+    /// [`rms_norm`] in place.
     pub(crate) fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) = rms_norm_row_in_place;
 }
 for_each_isa! {
@@ -49,6 +53,10 @@ for_each_isa! {
 for_each_isa! {
     /// `gate = silu(gate) * up`.
     pub(crate) fn silu_mul(gate: &mut [f32], up: &[f32]) = silu_mul_row;
+}
+for_each_isa! {
+    /// `x = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
+    pub(crate) fn gelu_tanh(x: &mut [f32]) = gelu_tanh_row;
 }
 for_each_isa! {
     /// `x += y`.
@@ -87,20 +95,37 @@ pub(crate) fn to_bf16(isa: Isa, x: &[f32], out: &mut [u16]) {
     }
 }
 
+/// Sum over `x` in 16 lanes of `term(lane so far, item)`.
 #[inline(always)]
-fn inverse_rms(x: &[f32], eps: f32) -> f32 {
+fn lane_sum(x: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [0.0f32; 16];
     let chunks = x.chunks_exact(16);
     let rest = chunks.remainder();
     for chunk in chunks {
         for i in 0..16 {
-            lanes[i] = chunk[i].mul_add(chunk[i], lanes[i]);
+            lanes[i] = term(lanes[i], chunk[i]);
         }
     }
     for (lane, v) in lanes.iter_mut().zip(rest) {
-        *lane = v.mul_add(*v, *lane);
+        *lane = term(*lane, *v);
     }
-    1.0 / (lanes.iter().sum::<f32>() / x.len() as f32 + eps).sqrt()
+    lanes.iter().sum()
+}
+
+#[inline(always)]
+fn inverse_rms(x: &[f32], eps: f32) -> f32 {
+    let squares = lane_sum(x, |sum, v| v.mul_add(v, sum));
+    1.0 / (squares / x.len() as f32 + eps).sqrt()
+}
+
+#[inline(always)]
+fn layer_norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let mean = lane_sum(x, |sum, v| sum + v) / x.len() as f32;
+    let squares = lane_sum(x, |sum, v| (v - mean).mul_add(v - mean, sum));
+    let scale = 1.0 / (squares / x.len() as f32 + eps).sqrt();
+    for ((o, v), w) in out.iter_mut().zip(x).zip(weight) {
+        *o = (v - mean) * scale * w;
+    }
 }
 
 #[inline(always)]
@@ -123,6 +148,16 @@ fn rms_norm_row_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
 fn silu_mul_row(gate: &mut [f32], up: &[f32]) {
     for (g, u) in gate.iter_mut().zip(up) {
         *g = *g / (1.0 + exp(-*g)) * u;
+    }
+}
+
+/// `(1 + tanh(u)) / 2 = 1 / (1 + e^(-2u))`.
+#[inline(always)]
+fn gelu_tanh_row(x: &mut [f32]) {
+    const SLOPE: f32 = -2.0 * 0.797_884_56;
+    for x in x {
+        let u = SLOPE * *x * (*x * *x).mul_add(0.044_715, 1.0);
+        *x /= 1.0 + exp(u);
     }
 }
 

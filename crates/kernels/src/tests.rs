@@ -4,13 +4,13 @@
 use half::bf16;
 use proptest::prelude::*;
 
-use crate::{ActForm, Acts, Cpu, GROUP, Isa};
+use crate::{ActForm, Acts, Cpu, GROUP, Isa, Norm, NormKind};
 
 fn isas() -> impl Iterator<Item = Isa> {
     Isa::all().into_iter().filter(|isa| isa.available())
 }
 
-fn prepare(isa: Isa, x: &[f32], k: usize, norm: Option<(&[f32], f32)>, form: ActForm) -> Acts {
+fn prepare(isa: Isa, x: &[f32], k: usize, norm: Option<&Norm>, form: ActForm) -> Acts {
     let mut acts = Acts::default();
     Cpu::new(isa, 2)
         .unwrap()
@@ -87,16 +87,35 @@ proptest! {
     }
 
     #[test]
-    fn rms_norm_is_near_f64(k in 1usize..130, scale in prop_oneof![Just(1.0f32), Just(1e-4), Just(1e4)], seed in proptest::collection::vec((-1.0f32..1.0, -2.0f32..2.0), 130)) {
-        let (x, weight): (Vec<f32>, Vec<f32>) = seed[..k].iter().map(|(x, w)| (x * scale, *w)).unzip();
-        let squares: f64 = x.iter().map(|&v| f64::from(v).powi(2)).sum();
-        let rms = (squares / k as f64 + 1e-5).sqrt();
+    fn norms_are_near_f64(
+        k in 1usize..130, scale in prop_oneof![Just(1.0f32), Just(1e-4), Just(1e4)], layer in any::<bool>(), biased in any::<bool>(),
+        seed in proptest::collection::vec((-1.0f32..1.0, -2.0f32..2.0, -2.0f32..2.0), 130),
+    ) {
+        let x: Vec<f32> = seed[..k].iter().map(|s| s.0 * scale).collect();
+        let weight: Vec<f32> = seed[..k].iter().map(|s| s.1).collect();
+        let bias: Vec<f32> = seed[..k].iter().map(|s| s.2).collect();
+        let mean = if layer { x.iter().map(|&v| f64::from(v)).sum::<f64>() / k as f64 } else { 0.0 };
+        let squares: f64 = x.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum();
+        let deviation = (squares / k as f64 + 1e-5).sqrt();
+        // The mean is rounded to f32, relative to the largest numbers.
+        let slack = 2e-6 * f64::from(scale) / deviation * f64::from(u8::from(layer));
+        let kind = if layer { NormKind::Layer } else { NormKind::Rms };
+        let norm = Norm { kind, weight: weight.clone(), bias: biased.then(|| bias.clone()), eps: 1e-5 };
+        let mut before: Option<Vec<f32>> = None;
         for isa in isas() {
-            let acts = prepare(isa, &x, k, Some((&weight, 1e-5)), ActForm::F32);
-            for (i, &got) in acts.floats[..acts.k_padded].iter().enumerate() {
-                let want = if i < k { f64::from(x[i]) / rms * f64::from(weight[i]) } else { 0.0 };
-                prop_assert!((f64::from(got) - want).abs() <= 2e-6 * want.abs() + 1e-37, "{isa}: {got}, not {want}");
+            let acts = prepare(isa, &x, k, Some(&norm), ActForm::F32);
+            let got = &acts.floats[..acts.k_padded];
+            for (i, &got) in got.iter().enumerate() {
+                let scaled = if i < k { (f64::from(x[i]) - mean) / deviation * f64::from(weight[i]) } else { 0.0 };
+                let added = if biased && i < k { f64::from(bias[i]) } else { 0.0 };
+                let want = scaled + added;
+                let close = 2e-6 * scaled.abs() + 2.0 * slack + 2e-7 * want.abs() + 1e-37;
+                prop_assert!((f64::from(got) - want).abs() <= close, "{isa}: {got}, not {want}");
             }
+            if let Some(before) = &before {
+                prop_assert_eq!(&before[..], got, "{}: other bits", isa);
+            }
+            before = Some(got.to_vec());
         }
     }
 }

@@ -5,30 +5,25 @@ mod common;
 
 use common::{Floats, Rng, bits, isas, unpacked};
 use penstock_kernels::{
-    Acts, Columns, Cpu, Form, KvLayout, KvPool, KvType, Packed, Place, Pool, Rotation,
+    ActForm, Activation, Acts, Columns, Cpu, Form, KvLayout, KvPool, KvType, Linear, Packed, Place,
+    Pool, Rotation,
 };
 use proptest::prelude::*;
 
-/// One row through gate and up of width n with f32 weights.
-fn swiglu(cpu: &Cpu, gate: &Packed, up: &Packed, x: &[f32], m: usize) -> Vec<f32> {
-    let (mut acts, mut out) = (Acts::default(), vec![f32::NAN; m * gate.n()]);
-    cpu.prepare(
-        x,
-        m,
-        gate.k(),
-        None,
-        penstock_kernels::ActForm::F32,
-        &mut acts,
-    );
-    let ld = gate.n() + 5;
+/// `m` rows through f32 matrices and their activation.
+fn activate(cpu: &Cpu, linear: &Linear, activation: Activation, x: &[f32], m: usize) -> Vec<f32> {
+    let (n, k) = (linear.parts[0].n(), linear.parts[0].k());
+    let (mut acts, mut out) = (Acts::default(), vec![f32::NAN; m * n]);
+    cpu.prepare(x, m, k, None, ActForm::F32, &mut acts);
+    let ld = n + 5;
     let mut wide = vec![7.0; m * ld];
     let columns = Columns {
         rows: &mut wide,
         ld,
         first: 3,
     };
-    cpu.swiglu(gate, up, &acts, columns);
-    for (out, wide) in out.chunks_exact_mut(gate.n()).zip(wide.chunks_exact(ld)) {
+    cpu.activate(linear, activation, &acts, columns);
+    for (out, wide) in out.chunks_exact_mut(n).zip(wide.chunks_exact(ld)) {
         out.copy_from_slice(&wide[3..ld - 2]);
         assert_eq!(
             [&wide[..3], &wide[ld - 2..]].concat(),
@@ -43,40 +38,54 @@ fn silu(v: f64) -> f64 {
     v / (1.0 + (-v).exp())
 }
 
+fn gelu(v: f64) -> f64 {
+    v / 2.0 * (1.0 + (0.797_884_560_802_865_4 * (v + 0.044_715 * v.powi(3))).tanh())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn swiglu_is_near_f64_and_depends_on_the_row_alone(
+    fn activations_are_near_f64_and_depend_on_the_row_alone(
         m in 1usize..110, n in 1usize..150, k in 1usize..40, reach in prop_oneof![Just(0.3f32), Just(3.0), Just(40.0)],
-        threads in 1usize..4, seed in any::<u64>(),
+        threads in 1usize..4, gated in any::<bool>(), biased in any::<bool>(), seed in any::<u64>(),
     ) {
         let mut rng = Rng(seed);
         let pool = Pool::new(1).unwrap();
-        let mut pack = || Packed::pack(&pool, Form::F32, n, k, &Floats { k, weights: rng.vec(n * k, 1.0) });
-        let (gate, up) = (pack(), pack());
+        let activation = if gated { Activation::SiluGated } else { Activation::GeluTanh };
+        let parts: Vec<Packed> = (0..1 + usize::from(gated))
+            .map(|_| Packed::pack(&pool, Form::F32, n, k, &Floats { k, weights: rng.vec(n * k, 1.0) }))
+            .collect();
+        let bias = biased.then(|| rng.vec(n * parts.len(), 1.0));
+        let weights: Vec<Vec<f32>> = parts.iter().map(unpacked).collect();
         let x = rng.vec(m * k, reach);
-        let (gates, ups) = (unpacked(&gate), unpacked(&up));
+        let linear = Linear { parts, bias: bias.clone() };
         for isa in isas() {
-            let got = swiglu(&Cpu::new(isa, threads).unwrap(), &gate, &up, &x, m);
+            let got = activate(&Cpu::new(isa, threads).unwrap(), &linear, activation, &x, m);
             for (i, &got) in got.iter().enumerate() {
                 let (row, feature) = (&x[i / n * k..][..k], i % n);
-                let dot = |w: &[f32]| w[feature * k..][..k].iter().zip(row).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
-                let (g, u) = (dot(&gates), dot(&ups));
-                // Sums of k products up to `reach` each in f32; the slope of silu is under 1.1.
-                let off = (k + 2) as f64 * 2f64.powi(-23) * f64::from(reach) * k as f64;
-                let slack = off * (u.abs() + 1.1 * g.abs() + off) + 1e-6 * (silu(g) * u).abs() + 1e-30;
-                prop_assert!((f64::from(got) - silu(g) * u).abs() <= slack, "{isa}: {got}, not {} ({g}, {u})", silu(g) * u);
+                let dot = |part: usize| {
+                    let terms = weights[part][feature * k..][..k].iter().zip(row);
+                    let bias = bias.as_ref().map_or(0.0, |b| f64::from(b[part * n + feature]));
+                    terms.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>() + bias
+                };
+                let g = dot(0);
+                let (want, u) = if gated { (silu(g) * dot(1), dot(1)) } else { (gelu(g), 1.0) };
+                // Sums of k products up to `reach` each in f32; the slopes are under 1.13.
+                let off = (k + 3) as f64 * 2f64.powi(-23) * (f64::from(reach) * k as f64 + 1.0);
+                let slack = off * (u.abs() + 1.13 * g.abs() + 1.13 + off) + 2e-6 * want.abs() + 1e-30;
+                prop_assert!((f64::from(got) - want).abs() <= slack, "{isa}: {got}, not {want} ({g}, {u})");
             }
             let row = rng.below(m);
-            let alone = swiglu(&Cpu::new(isa, 4 - threads).unwrap(), &gate, &up, &x[row * k..(row + 1) * k], 1);
+            let cpu = Cpu::new(isa, 4 - threads).unwrap();
+            let alone = activate(&cpu, &linear, activation, &x[row * k..(row + 1) * k], 1);
             prop_assert_eq!(bits(&alone), bits(&got[row * n..(row + 1) * n]), "{}: row {}", isa, row);
         }
     }
 
     #[test]
     fn heads_are_normalised_and_rotated(
-        rows in 1usize..40, half_dim in 1usize..40, kv_heads in 1usize..3, group in 1usize..5, norm in any::<bool>(), seed in any::<u64>(),
+        rows in 1usize..40, half_dim in 1usize..40, kv_heads in 1usize..3, group in 1usize..5, norm in any::<bool>(), rotate in any::<bool>(), seed in any::<u64>(),
     ) {
         let mut rng = Rng(seed);
         let (d, heads) = (2 * half_dim, group * kv_heads);
@@ -86,7 +95,7 @@ proptest! {
         let cos_sin: Vec<f32> =
             angles.chunks(half_dim).flat_map(|a| a.iter().map(|a| a.cos() as f32).chain(a.iter().map(|a| a.sin() as f32))).collect();
         let (q_norm, k_norm) = (rng.vec(d, 1.5), rng.vec(d, 1.5));
-        let rotation = Rotation { cos_sin: &cos_sin, norm: norm.then_some((&q_norm[..], &k_norm[..], 1e-6)) };
+        let rotation = Rotation { cos_sin: rotate.then_some(&cos_sin[..]), norm: norm.then_some((&q_norm[..], &k_norm[..], 1e-6)) };
         let places: Vec<Place> = (0..rows).map(|i| Place { block: i / 16, offset: i % 16 }).collect();
         for isa in isas() {
             let layout = KvLayout { layers: 1, kv_heads, head_dim: d, block_size: 16, dtype: KvType::F32 };
@@ -97,7 +106,8 @@ proptest! {
                 for (head, (got, before)) in got.chunks(d).zip(before.chunks(d)).enumerate() {
                     let weight = if head < heads { &q_norm } else { &k_norm };
                     let want = match head < heads + kv_heads {
-                        true => rotated(&normed(before, norm.then_some(&weight[..])), &angles[row * half_dim..][..half_dim]),
+                        true if rotate => rotated(&normed(before, norm.then_some(&weight[..])), &angles[row * half_dim..][..half_dim]),
+                        true => normed(before, norm.then_some(&weight[..])),
                         false => before.iter().map(|&v| f64::from(v)).collect(),
                     };
                     for (got, want) in got.iter().zip(want) {
@@ -135,31 +145,37 @@ fn rotated(head: &[f64], angles: &[f64]) -> Vec<f64> {
 }
 
 #[test]
-fn silu_at_the_ends_of_the_range_is_finite() {
+fn activations_at_the_ends_of_the_range_are_finite() {
     let pool = Pool::new(1).unwrap();
-    let one = Packed::pack(
-        &pool,
-        Form::F32,
-        1,
-        1,
-        &Floats {
-            k: 1,
-            weights: vec![1.0],
-        },
-    );
+    let one = || {
+        let weights = vec![1.0];
+        Packed::pack(&pool, Form::F32, 1, 1, &Floats { k: 1, weights })
+    };
+    let linear = |parts| Linear { parts, bias: None };
+    let (gated, plain) = (linear(vec![one(), one()]), linear(vec![one()]));
     for isa in isas() {
         let cpu = Cpu::new(isa, 1).unwrap();
         for x in [
-            -1e4f32, -1000.0, -88.5, -87.0, -20.0, -0.0, 1e-40, 20.0, 87.5, 100.0, 1e18,
+            -1e18f32, -1e4, -1000.0, -88.5, -87.0, -20.0, -0.0, 1e-40, 20.0, 87.5, 100.0, 1e18,
         ] {
-            let got = f64::from(swiglu(&cpu, &one, &one, &[x], 1)[0]);
-            let want = silu(f64::from(x)) * f64::from(x);
+            let wide = f64::from(x);
             // Far below, e^-x is held at e^88: the value is then not zero but under 1e-38 times x.
-            let slack = 1e-6 * want.abs() + 1e-38 * f64::from(x).powi(2) + 1e-44;
-            assert!(
-                got.is_finite() && (got - want).abs() <= slack,
-                "{isa}: {x} gives {got}, not {want}"
-            );
+            for (linear, activation, want, floor) in [
+                (
+                    &gated,
+                    Activation::SiluGated,
+                    silu(wide) * wide,
+                    wide * wide,
+                ),
+                (&plain, Activation::GeluTanh, gelu(wide), wide.abs()),
+            ] {
+                let got = f64::from(activate(&cpu, linear, activation, &[x], 1)[0]);
+                let slack = 1e-6 * want.abs() + 1e-38 * floor + 1e-44;
+                assert!(
+                    got.is_finite() && (got - want).abs() <= slack,
+                    "{isa} {activation:?}: {x} gives {got}, not {want}"
+                );
+            }
         }
     }
 }

@@ -35,5 +35,5 @@ def describe(info: ModelInfo) -> str:
         (spec.to_json() + info.names.to_json()).encode(), digest_size=4
     ).hexdigest()
     return (
-        f"{info.architecture} with {spec.layers} layers of {spec.hidden} ({info.source}, {digest})"
+        f"{info.architecture} with {len(spec.layers)} layers of {spec.hidden} ({info.source}, {digest})"
     )

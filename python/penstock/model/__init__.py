@@ -5,7 +5,7 @@ code.
 from penstock.model.errors import ModelError
 from penstock.model.generation import GenerationDefaults, TokenFacts
 from penstock.model.load import ModelInfo, load_model
-from penstock.model.spec import DecoderSpec, WeightNames
+from penstock.model.spec import DecoderSpec, WeightRecipes
 
 __all__ = [
     "DecoderSpec",
@@ -13,6 +13,6 @@ __all__ = [
     "ModelError",
     "ModelInfo",
     "TokenFacts",
-    "WeightNames",
+    "WeightRecipes",
     "load_model",
 ]

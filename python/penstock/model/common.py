@@ -2,14 +2,17 @@
 GGUF keys.
 """
 
+from dataclasses import replace
+
 from penstock.model import rope
 from penstock.model.errors import ModelError
 from penstock.model.fields import Fields
 from penstock.model.gguf import GgufHeader
-from penstock.model.names import GGUF_ROPE_FACTORS
-from penstock.model.spec import Attention, DecoderSpec, Mlp, Rope
+from penstock.model.recipes import GGUF_ROPE_FACTORS
+from penstock.model.spec import Attention, DecoderSpec, Layer, Mlp, Norm, Norms, Rope
 
 Windows = tuple[int | None, ...] | None
+"""Of each layer; None: all layers see everything."""
 
 MOST_LAYERS = 1024
 MOST_HEADS = 1024
@@ -29,38 +32,47 @@ def hf_spec(
     *,
     qkv_bias: bool = False,
     out_bias: bool = False,
+    mlp_bias: bool = False,
     qk_norm: bool = False,
     windows: Windows = None,
     default_head_dim: int | None = None,
 ) -> DecoderSpec:
-    """The spec of a config.json whose keys follow Llama's. `default_head_dim` None: hidden / heads."""
+    """The spec of a config.json with Llama's keys. `default_head_dim` None: hidden / heads."""
     _refuse_foreign_features(config)
     hidden = config.integer("hidden_size", 1, WIDEST)
     heads = config.integer("num_attention_heads", 1, MOST_HEADS)
+    norm = Norm("rms", config.number("rms_norm_eps", 1e-12, 0.1))
     attention = Attention(
         heads=heads,
         kv_heads=config.integer("num_key_value_heads", 1, heads, default=heads),
         head_dim=config.integer(
             "head_dim", 2, WIDEST, default=default_head_dim or max(hidden // heads, 2)
         ),
+        rope=rope.from_hf(config),
         qkv_bias=qkv_bias,
         out_bias=out_bias,
-        qk_norm=qk_norm,
-        windows=windows,
+        qk_norm=norm if qk_norm else None,
     )
     _check_heads(config, attention, "num_key_value_heads", "head_dim")
+    intermediate = config.integer("intermediate_size", 1, WIDEST)
+    mlp = Mlp("gated", intermediate, "silu", bias=mlp_bias)
     return DecoderSpec(
         family=family,
-        layers=hf_layers(config),
         hidden=hidden,
         vocab=config.integer("vocab_size", 1, LARGEST_VOCAB),
         max_position=config.integer("max_position_embeddings", 1, LONGEST_CONTEXT),
-        norm_eps=config.number("rms_norm_eps", 1e-12, 0.1),
-        attention=attention,
-        rope=rope.from_hf(config),
-        mlp=Mlp(config.integer("intermediate_size", 1, WIDEST)),
+        final_norm=norm,
+        layers=_layers(attention, mlp, norm, windows or (None,) * hf_layers(config)),
         tied_embeddings=config.flag("tie_word_embeddings", default=False),
     )
+
+
+def _layers(
+    attention: Attention, mlp: Mlp, norm: Norm, windows: tuple[int | None, ...]
+) -> tuple[Layer, ...]:
+    """Layers with a norm before each sublayer, alike but for their windows."""
+    norms = Norms(before=norm)
+    return tuple(Layer(norms, replace(attention, window=window), norms, mlp) for window in windows)
 
 
 def _refuse_foreign_features(config: Fields) -> None:
@@ -82,6 +94,14 @@ def _check_heads(
         raise fields.refuse(kv_heads_key, f"a divisor of the {attention.heads} query heads")
     if attention.head_dim % 2:
         raise fields.refuse(head_dim_key, f"even head sizes (here {attention.head_dim})")
+
+
+def dividing_heads(fields: Fields, key: str, hidden: int) -> int:
+    """Heads that share the hidden size evenly."""
+    heads = fields.integer(key, 1, min(MOST_HEADS, hidden))
+    if hidden % heads:
+        raise fields.refuse(key, f"a divisor of the hidden size, {hidden}")
+    return heads
 
 
 def hf_layers(config: Fields) -> int:
@@ -125,39 +145,38 @@ def gguf_spec(header: GgufHeader, architecture: str, *, qk_norm: bool = False) -
     if fields.get("expert_count"):
         raise fields.refuse("expert_count", "dense models (no experts)")
     layers = fields.integer("block_count", 1, MOST_LAYERS)
-    attention = _gguf_attention(header, fields, layers, qk_norm=qk_norm)
+    norm = Norm("rms", fields.number("attention.layer_norm_rms_epsilon", 1e-12, 0.1))
+    attention = _gguf_attention(header, fields, norm if qk_norm else None)
     _check_heads(fields, attention, "attention.head_count_kv", "attention.key_length")
+    mlp = Mlp("gated", fields.integer("feed_forward_length", 1, WIDEST), "silu")
+    window = None
+    if fields.get("attention.sliding_window"):
+        window = fields.integer("attention.sliding_window", 1, LONGEST_CONTEXT)
     return DecoderSpec(
         family=architecture,
-        layers=layers,
         hidden=fields.integer("embedding_length", 1, WIDEST),
         vocab=header.embedding_rows(),
         max_position=fields.integer("context_length", 1, LONGEST_CONTEXT),
-        norm_eps=fields.number("attention.layer_norm_rms_epsilon", 1e-12, 0.1),
-        attention=attention,
-        rope=_gguf_rope(header, fields, attention.head_dim),
-        mlp=Mlp(fields.integer("feed_forward_length", 1, WIDEST)),
+        final_norm=norm,
+        layers=_layers(attention, mlp, norm, (window,) * layers),
         tied_embeddings="output.weight" not in header.shapes,
     )
 
 
-def _gguf_attention(header: GgufHeader, fields: Fields, layers: int, *, qk_norm: bool) -> Attention:
+def _gguf_attention(header: GgufHeader, fields: Fields, qk_norm: Norm | None) -> Attention:
     heads = fields.integer("attention.head_count", 1, MOST_HEADS)
     even_share = max(fields.integer("embedding_length", 1, WIDEST) // heads, 2)
     head_dim = fields.integer("attention.key_length", 2, WIDEST, default=even_share)
     if fields.integer("attention.value_length", 2, WIDEST, default=head_dim) != head_dim:
         raise fields.refuse("attention.value_length", f"the size of the keys, {head_dim}")
-    windows: Windows = None
-    if fields.get("attention.sliding_window"):
-        windows = (fields.integer("attention.sliding_window", 1, LONGEST_CONTEXT),) * layers
     return Attention(
         heads=heads,
         kv_heads=fields.integer("attention.head_count_kv", 1, heads, default=heads),
         head_dim=head_dim,
+        rope=_gguf_rope(header, fields, head_dim),
         qkv_bias="blk.0.attn_q.bias" in header.shapes,
         out_bias="blk.0.attn_output.bias" in header.shapes,
         qk_norm=qk_norm,
-        windows=windows,
     )
 
 

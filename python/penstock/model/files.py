@@ -28,3 +28,26 @@ def read_object(file: Path) -> dict[str, object]:
 def read_optional_object(file: Path) -> dict[str, object]:
     """As `read_object`; empty when there is no such file."""
     return read_object(file) if file.exists() else {}
+
+
+def tensor_names(directory: Path) -> set[str]:
+    """Names of the tensors in a directory's safetensors files."""
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        names = read_object(index).get("weight_map")
+    else:
+        names = _safetensors_header(directory / "model.safetensors")
+    return set(names) - {"__metadata__"} if isinstance(names, dict) else set()
+
+
+def _safetensors_header(file: Path) -> object:
+    try:
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            if size > LARGEST_JSON:
+                raise ModelError(file, f"a header of {size} bytes; at most {LARGEST_JSON} are read")
+            return json.loads(opened.read(size))
+    except OSError as error:
+        raise ModelError(file, error.strerror or str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(file, f"the header is not valid JSON: {error}") from error

@@ -67,7 +67,7 @@ def hf_defaults(directory: Path) -> GenerationDefaults:
 
 
 def hf_tokens(directory: Path, config: Fields, vocab: int) -> TokenFacts:
-    """Stop tokens from generation_config.json, or else config.json, with the tokenizer's end token."""
+    """Stop tokens of generation_config.json or else config.json, and the tokenizer's end token."""
     generation = Fields(
         directory / GENERATION_CONFIG, read_optional_object(directory / GENERATION_CONFIG)
     )

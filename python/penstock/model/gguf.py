@@ -44,7 +44,7 @@ def native_reader(path: str) -> Mapping[str, object]:
 
 
 def read_header(file: Path, reader: GgufReader) -> GgufHeader:
-    """The header; a ValueError of the reader, which is how it reports damage, becomes a ModelError."""
+    """The header. A ValueError, by which the reader reports damage, becomes a ModelError."""
     try:
         header = reader(str(file))
     except ValueError as error:

@@ -16,7 +16,7 @@ from penstock.model.generation import (
     hf_tokens,
 )
 from penstock.model.gguf import GgufReader, native_reader, read_header
-from penstock.model.spec import DecoderSpec, WeightNames
+from penstock.model.spec import DecoderSpec, WeightRecipes
 
 CONFIG = "config.json"
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
@@ -36,7 +36,7 @@ class ModelInfo:
     paths: tuple[str, ...]
     """What the decoder opens: the GGUF file, or the directory."""
     spec: DecoderSpec
-    names: WeightNames
+    names: WeightRecipes
     generation: GenerationDefaults
     tokens: TokenFacts
 

@@ -57,7 +57,8 @@ def locate(model: str) -> Located:
     if HUB_NAME.fullmatch(model):
         return Located(from_hub(model), model)
     raise PenstockError(
-        f"{model}: no such file or directory, and no alias (there is {', '.join(ALIASES)}) or org/name either"
+        f"{model}: no such file or directory, and no alias (there is {', '.join(ALIASES)}) "
+        "or org/name either"
     )
 
 
@@ -67,7 +68,8 @@ def from_hub(model: str) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise PenstockError(
-            f"{model}: no such path; names of the Hugging Face hub need `pip install 'penstock[hub]'`"
+            f"{model}: no such path; names of the Hugging Face hub need "
+            "`pip install 'penstock[hub]'`"
         ) from error
     try:
         return Path(snapshot_download(model, allow_patterns=HUB_FILES))

@@ -94,9 +94,9 @@ def plan_grid(spec: DecoderSpec, tp: int, pp: int) -> Grid:
         raise InvalidValueError(
             "--tensor-parallel-size", tp, f"1 to {most}, the model's attention heads"
         )
-    if not 1 <= pp <= spec.layers + 1:
+    if not 1 <= pp <= len(spec.layers) + 1:
         raise InvalidValueError(
-            "--pipeline-parallel-size", pp, f"1 to {spec.layers}, the model's layers"
+            "--pipeline-parallel-size", pp, f"1 to {len(spec.layers)}, the model's layers"
         )
     return Grid(
         heads=_cut_heads(spec, tp),
@@ -143,13 +143,14 @@ def _cut_layers(spec: DecoderSpec, pp: int) -> tuple[int, ...]:
     """Cost in weights read for a token; the last stage reads the head too."""
     attention, hidden = spec.attention, spec.hidden
     projections = 2 * (attention.heads + attention.kv_heads) * attention.head_dim * hidden
-    layer = projections + 3 * hidden * spec.mlp.intermediate
-    head = hidden * spec.vocab
+    matrices = 3 if spec.mlp.kind == "gated" else 2
+    layer = projections + matrices * hidden * spec.mlp.intermediate
+    head, layers = hidden * spec.vocab, len(spec.layers)
 
     def cost(start: int, end: int) -> float:
-        return (end - start) * layer + (head if end == spec.layers else 0)
+        return (end - start) * layer + (head if end == layers else 0)
 
-    return _cut(spec.layers, pp, cost, smallest=1 if pp <= spec.layers else 0)
+    return _cut(layers, pp, cost, smallest=1 if pp <= layers else 0)
 
 
 def _cut(

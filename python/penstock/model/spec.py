@@ -1,27 +1,30 @@
-"""What the decoder has to compute, declared: the contract between checkpoint metadata and every
-executor.
+"""DecoderSpec: what a decoder computes, declared. The contract between checkpoints and backends.
 
-The JSON forms are parsed by `penstock_decoder::spec`, which refuses fields it does not know.
+JSON leaves out what is None or False, so that a new field changes neither the JSON nor the cache
+identity of models that do not use it. `penstock_decoder::spec` parses it and refuses by name what
+is not built.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
-    """Grouped-query attention. Query head h reads KV head h // (heads // kv_heads)."""
+class Norm:
+    """RMS norm, or LayerNorm (mean subtracted), over the last dimension, times a weight."""
 
-    heads: int
-    kv_heads: int
-    head_dim: int
-    qkv_bias: bool = False
-    out_bias: bool = False
-    qk_norm: bool = False
-    """RMS norm over head_dim of each query and key head, before rope."""
-    windows: tuple[int | None, ...] | None = None
-    """Per layer: a token sees the last `window` positions, its own included; None sees all."""
+    kind: Literal["rms", "layer"]
+    eps: float
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """Norms of a sublayer: `x += after(sublayer(before(x)))`."""
+
+    before: Norm | None = None
+    after: Norm | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class LinearScaling:
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Llama 3.1's scaling: long wavelengths divided by `factor`, short ones kept, a blend between."""
+    """Long wavelengths divided by `factor`, short ones kept, a blend between (Llama 3.1)."""
 
     factor: float
     low_freq_factor: float
@@ -45,7 +48,7 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class FactorsScaling:
-    """Each rope frequency divided by its entry of the tensor with the role `rope_factors` (GGUF)."""
+    """Each rope frequency divided by its entry of the weights' `rope_factors` (GGUF)."""
 
     kind: str = field(default="factors", init=False)
 
@@ -55,56 +58,167 @@ RopeScaling = LinearScaling | Llama3Scaling | FactorsScaling
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary positions over the whole head, half-split pairs."""
+    """Rotary positions in half-split pairs, over the first `dims` numbers of a head or all."""
 
     theta: float
     scaling: RopeScaling | None = None
+    dims: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Grouped-query attention. Query head h reads KV head h // (heads // kv_heads)."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope: Rope | None = None
+    """None: no rotation."""
+    window: int | None = None
+    """Tokens that a token sees, itself included; None: all."""
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: Norm | None = None
+    """Over each query and key head, before rotation."""
+    value_dim: int | None = None
+    """Numbers of a value head; None: `head_dim`."""
+    chunk: int | None = None
+    """A token sees only tokens of its own chunk of this size."""
+    sinks: bool = False
+    """A learned logit of each query head takes part in the softmax."""
+    kind: str = field(default="gqa", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2): keys and values made of one latent per token."""
+
+    heads: int
+    kv_rank: int
+    plain_dim: int
+    """Numbers of a query and key head without rotation."""
+    rope_dim: int
+    value_dim: int
+    query_rank: int | None = None
+    rope: Rope | None = None
+    kind: str = field(default="mla", init=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """down(silu(gate(x)) * up(x))."""
+    """Dense feed-forward: down(activation(gate(x)) * up(x)), or down(activation(up(x)))."""
 
+    kind: Literal["gated", "plain"]
     intermediate: int
-    kind: str = field(default="swiglu", init=False)
+    activation: Literal["silu", "gelu_tanh", "gelu"]
+    bias: bool = False
+    clamp: float | None = None
+    """Bound of the inner numbers' magnitude."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Mixture of experts: the ones with the highest router scores compute a token."""
+
+    experts: int
+    experts_per_token: int
+    expert: Mlp
+    shared: Mlp | None = None
+    """Always-on expert."""
+    kind: str = field(default="moe", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """`x += mixer(x)`, then `x += feed_forward(x)`, each with its norms."""
+
+    mixer_norms: Norms
+    mixer: Attention | LatentAttention
+    feed_forward_norms: Norms
+    feed_forward: Mlp | Experts
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A pre-norm decoder with RMS norms."""
+    """A decoder-only transformer."""
 
     family: str
-    layers: int
     hidden: int
     vocab: int
     """Rows of the embedding: token ids are below this."""
     max_position: int
-    norm_eps: float
-    attention: Attention
-    rope: Rope
-    mlp: Mlp
-    tied_embeddings: bool
+    final_norm: Norm
+    layers: tuple[Layer, ...]
+    learned_positions: bool = False
+    """A row of a second table, by absolute position, is added to each embedding."""
+    tied_embeddings: bool = False
+    """The embedding is the output head."""
+
+    @property
+    def attention(self) -> Attention:
+        """Heads of all layers, which the decoder requires to be alike."""
+        mixer = self.layers[0].mixer
+        assert isinstance(mixer, Attention)
+        return mixer
+
+    @property
+    def mlp(self) -> Mlp:
+        """Width of all feed-forwards, which the decoder requires to be alike."""
+        feed_forward = self.layers[0].feed_forward
+        assert isinstance(feed_forward, Mlp)
+        return feed_forward
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        """Different layers once, in `kinds`; `layers` has an index into them for each layer."""
+        kinds = list(dict.fromkeys(self.layers))
+        written = asdict(self)
+        written["kinds"] = [asdict(kind) for kind in kinds]
+        written["layers"] = [kinds.index(layer) for layer in self.layers]
+        return json.dumps(_without_defaults(written))
 
 
 @dataclass(frozen=True, slots=True)
-class WeightNames:
-    """Tensor names by role. `layer` has the roles that the spec needs, with "{i}" for the layer
-    number.
-    """
+class Recipe:
+    """Where the numbers of a matrix [outputs, inputs], or of a vector, lie in a checkpoint."""
 
-    embed: str
-    final_norm: str
-    head: str | None
+    tensor: str
+    rows: tuple[int, int] | None = None
+    """First row and the one after the last, after transposition; None: all."""
+    cols: tuple[int, int] | None = None
+    expert: int | None = None
+    """Index into the outermost dimension of a tensor that stacks experts."""
+    transposed: bool = False
+    """The tensor is stored as [inputs, outputs]."""
+    interleaved: int | None = None
+    """Head size, where rows are stored for interleaved rotation; the decoder puts them back."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightRecipes:
+    """Recipes by role. `layers` has the roles that the spec of each layer needs."""
+
+    embed: Recipe
+    final_norm: Recipe
+    layers: tuple[dict[str, Recipe], ...]
+    final_norm_bias: Recipe | None = None
+    positions: Recipe | None = None
+    head: Recipe | None = None
     """None when the embedding serves as output head."""
-    rope_factors: str | None
-    layer: Mapping[str, str]
-    rope_rows_interleaved: bool
-    """Whether q and k rows (and biases) are stored for interleaved rope; the loader un-permutes
-    them.
-    """
+    rope_factors: Recipe | None = None
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(_without_defaults(asdict(self)))
+
+
+def _without_defaults(value: object) -> object:
+    """JSON without None and False; a recipe that has only its tensor is the tensor's name."""
+    if isinstance(value, dict):
+        kept = {
+            key: _without_defaults(item)
+            for key, item in value.items()
+            if item is not None and item is not False
+        }
+        return kept["tensor"] if list(kept) == ["tensor"] else kept
+    if isinstance(value, (list, tuple)):
+        return [_without_defaults(item) for item in value]
+    return value

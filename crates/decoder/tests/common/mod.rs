@@ -13,7 +13,11 @@ use penstock_formats::Checkpoint;
 use penstock_kernels::{Form, Isa, KvType, Logprob, Sampling};
 use serde_json::Value;
 
-pub(crate) const FAMILIES: [&str; 6] = [
+pub(crate) const FAMILIES: [&str; 10] = [
+    "alternating",
+    "biased",
+    "gpt2",
+    "gpt2.gguf",
     "llama",
     "llama3",
     "llama3.gguf",
@@ -39,11 +43,11 @@ pub(crate) fn checkpoint(name: &str) -> PathBuf {
     fixtures().join("tiny").join(name)
 }
 
-/// Spec and weight names of a tiny checkpoint.
+/// Spec and weight recipes of a tiny checkpoint.
 pub(crate) fn spec(name: &str) -> (Value, Value) {
     let text = std::fs::read_to_string(fixtures().join(format!("specs/{name}.json"))).unwrap();
     let both: Value = serde_json::from_str(&text).unwrap();
-    (both["spec"].clone(), both["names"].clone())
+    (both["spec"].clone(), both["weights"].clone())
 }
 
 /// What transformers computed.
@@ -95,10 +99,10 @@ pub(crate) fn options(isa: Isa) -> Options {
 }
 
 pub(crate) fn load(name: &str, options: &Options) -> Decoder {
-    let (spec, names) = spec(name);
+    let (spec, weights) = spec(name);
     Decoder::load(
         &spec.to_string(),
-        &names.to_string(),
+        &weights.to_string(),
         &checkpoint(name),
         options,
     )

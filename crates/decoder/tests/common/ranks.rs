@@ -30,9 +30,9 @@ impl Cuts {
     pub(crate) fn even(spec: &DecoderSpec, tp: usize, pp: usize) -> Self {
         let cut = |whole: usize, parts: usize| (0..=parts).map(|i| i * whole / parts).collect();
         Self {
-            layers: cut(spec.layers, pp),
-            heads: cut(spec.attention.heads, tp),
-            mlp: cut(spec.mlp.intermediate, tp),
+            layers: cut(spec.depth(), pp),
+            heads: cut(spec.attention().heads, tp),
+            mlp: cut(spec.intermediate(), tp),
             vocab: cut(spec.vocab, tp),
         }
     }

@@ -4,14 +4,15 @@ code.
 
 from collections.abc import Callable
 
-from penstock.model.families import llama, qwen2, qwen3
+from penstock.model.families import gpt2, llama, qwen2, qwen3
 from penstock.model.fields import Fields
 from penstock.model.gguf import GgufHeader
-from penstock.model.spec import DecoderSpec, WeightNames
+from penstock.model.spec import DecoderSpec, WeightRecipes
 
-Mapped = tuple[DecoderSpec, WeightNames]
+Mapped = tuple[DecoderSpec, WeightRecipes]
 
 HF_ARCHITECTURES: dict[str, Callable[[Fields], Mapped]] = {
+    "GPT2LMHeadModel": gpt2.from_hf,
     "LlamaForCausalLM": llama.from_hf,
     "MistralForCausalLM": llama.from_hf_mistral,
     "Qwen2ForCausalLM": qwen2.from_hf,
@@ -20,6 +21,7 @@ HF_ARCHITECTURES: dict[str, Callable[[Fields], Mapped]] = {
 """By the entry of config.json's `architectures`."""
 
 GGUF_ARCHITECTURES: dict[str, Callable[[GgufHeader], Mapped]] = {
+    "gpt2": gpt2.from_gguf,
     "llama": llama.from_gguf,
     "qwen2": qwen2.from_gguf,
     "qwen3": qwen3.from_gguf,

@@ -3,13 +3,13 @@
 from penstock.model import common
 from penstock.model.fields import Fields
 from penstock.model.gguf import GgufHeader
-from penstock.model.names import gguf_names, hf_names
-from penstock.model.spec import DecoderSpec, WeightNames
+from penstock.model.recipes import gguf_recipes, hf_recipes
+from penstock.model.spec import DecoderSpec, WeightRecipes
 
 DEFAULT_HEAD_DIM = 128
 
 
-def from_hf(config: Fields) -> tuple[DecoderSpec, WeightNames]:
+def from_hf(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
     bias = config.flag("attention_bias", default=False)
     spec = common.hf_spec(
         config,
@@ -20,9 +20,9 @@ def from_hf(config: Fields) -> tuple[DecoderSpec, WeightNames]:
         windows=common.upper_windows(config),
         default_head_dim=DEFAULT_HEAD_DIM,
     )
-    return spec, hf_names(spec)
+    return spec, hf_recipes(spec)
 
 
-def from_gguf(header: GgufHeader) -> tuple[DecoderSpec, WeightNames]:
+def from_gguf(header: GgufHeader) -> tuple[DecoderSpec, WeightRecipes]:
     spec = common.gguf_spec(header, "qwen3", qk_norm=True)
-    return spec, gguf_names(spec, rope_rows_interleaved=False)
+    return spec, gguf_recipes(spec)

@@ -1,0 +1,129 @@
+//! Weight recipes: where each role's numbers lie in a checkpoint's tensors. Python's `model` room
+//! makes them from the checkpoint's names; no name is made up here.
+
+use serde::Deserialize;
+
+use crate::error::DecoderError;
+
+/// Where the numbers of a matrix `[outputs, inputs]`, or of a vector, come from. In JSON a whole
+/// tensor is just its name.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(from = "Written")]
+pub struct Recipe {
+    /// Name in the checkpoint.
+    pub tensor: String,
+    /// Rows to take, after transposition; `None` = all.
+    pub rows: Option<[usize; 2]>,
+    /// Columns to take, after transposition; `None` = all.
+    pub cols: Option<[usize; 2]>,
+    /// Index into the outermost dimension of a tensor that stacks experts.
+    pub expert: Option<usize>,
+    /// The tensor is stored as `[inputs, outputs]`.
+    pub transposed: bool,
+    /// Head size, where rows stand in the order of interleaved rotation and are to be put back
+    /// into half-split order.
+    pub interleaved: Option<usize>,
+}
+
+/// JSON form of a [`Recipe`].
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Name(String),
+    Parts(Parts),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Parts {
+    tensor: String,
+    rows: Option<[usize; 2]>,
+    cols: Option<[usize; 2]>,
+    expert: Option<usize>,
+    #[serde(default)]
+    transposed: bool,
+    interleaved: Option<usize>,
+}
+
+impl From<Written> for Recipe {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Name(tensor) => Self {
+                tensor,
+                ..Self::default()
+            },
+            Written::Parts(p) => Self {
+                tensor: p.tensor,
+                rows: p.rows,
+                cols: p.cols,
+                expert: p.expert,
+                transposed: p.transposed,
+                interleaved: p.interleaved,
+            },
+        }
+    }
+}
+
+/// The weights of a decoder by role.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct WeightRecipes {
+    /// Token embedding `[vocab, hidden]`.
+    pub embed: Recipe,
+    /// Learned positions `[max_position, hidden]`.
+    pub positions: Option<Recipe>,
+    pub final_norm: Recipe,
+    pub final_norm_bias: Option<Recipe>,
+    /// Output head `[vocab, hidden]`; `None` when tied.
+    pub head: Option<Recipe>,
+    /// Divisors of the rotary frequencies.
+    pub rope_factors: Option<Recipe>,
+    /// One entry for each layer of the model.
+    pub layers: Vec<LayerRecipes>,
+}
+
+/// The weights of a layer by role; matrices are `[outputs, inputs]`.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct LayerRecipes {
+    pub mixer_norm: Recipe,
+    pub mixer_norm_bias: Option<Recipe>,
+    pub q: Recipe,
+    pub k: Recipe,
+    pub v: Recipe,
+    pub o: Recipe,
+    pub q_bias: Option<Recipe>,
+    pub k_bias: Option<Recipe>,
+    pub v_bias: Option<Recipe>,
+    pub o_bias: Option<Recipe>,
+    pub q_norm: Option<Recipe>,
+    pub k_norm: Option<Recipe>,
+    pub feed_forward_norm: Recipe,
+    pub feed_forward_norm_bias: Option<Recipe>,
+    pub gate: Option<Recipe>,
+    pub up: Recipe,
+    pub down: Recipe,
+    pub gate_bias: Option<Recipe>,
+    pub up_bias: Option<Recipe>,
+    pub down_bias: Option<Recipe>,
+}
+
+impl WeightRecipes {
+    /// Reads the recipes of a decoder with `layers` layers.
+    ///
+    /// # Errors
+    /// Malformed JSON, or another number of layers.
+    pub fn parse(json: &str, layers: usize) -> Result<Self, DecoderError> {
+        let weights: Self = serde_json::from_str(json)
+            .map_err(|e| DecoderError::Spec(format!("weight recipes: {e}")))?;
+        if weights.layers.len() != layers {
+            return Err(DecoderError::Spec(format!(
+                "weight recipes of {} layers for a decoder of {layers}",
+                weights.layers.len()
+            )));
+        }
+        Ok(weights)
+    }
+}

@@ -1,0 +1,92 @@
+"""The JSON of specs and recipes, and the features that the decoder refuses by name."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.model.spec import (
+    Attention,
+    DecoderSpec,
+    Experts,
+    LatentAttention,
+    Layer,
+    Mlp,
+    Norm,
+    Norms,
+    Recipe,
+    Rope,
+    WeightRecipes,
+)
+
+RMS = Norm("rms", 1e-6)
+ATTENTION = Attention(heads=6, kv_heads=2, head_dim=16, rope=Rope(1e4))
+MLP = Mlp("gated", 32, "silu")
+LAYER = Layer(Norms(RMS), ATTENTION, Norms(RMS), MLP)
+SPEC = DecoderSpec("llama", 96, 256, 128, RMS, (LAYER,) * 3)
+
+
+def with_mixer(**changes: object) -> Layer:
+    return replace(LAYER, mixer=replace(ATTENTION, **changes))  # type: ignore[arg-type]
+
+
+def with_mlp(**changes: object) -> Layer:
+    return replace(LAYER, feed_forward=replace(MLP, **changes))  # type: ignore[arg-type]
+
+
+MLA = LatentAttention(
+    heads=6, kv_rank=64, plain_dim=16, rope_dim=8, value_dim=16, query_rank=48, rope=Rope(1e4)
+)
+UNSUPPORTED: list[tuple[str, Layer]] = [
+    ("multi-head latent attention", replace(LAYER, mixer=MLA)),
+    ("a mixture of experts", replace(LAYER, feed_forward=Experts(8, 2, MLP, shared=MLP))),
+    ("a norm after a sublayer", replace(LAYER, mixer_norms=Norms(RMS, RMS))),
+    ("a norm after a sublayer", replace(LAYER, feed_forward_norms=Norms(RMS, RMS))),
+    ("a sublayer without a norm before it", replace(LAYER, mixer_norms=Norms())),
+    ("an RMS norm with a bias", replace(LAYER, mixer_norms=Norms(Norm("rms", 1e-6, bias=True)))),
+    ("chunked attention", with_mixer(chunk=64)),
+    ("attention sinks", with_mixer(sinks=True)),
+    ("values of another size than keys", with_mixer(value_dim=8)),
+    ("a query and key norm that is not plain RMS", with_mixer(qk_norm=Norm("layer", 1e-6))),
+    ("rotation of a part of the head", with_mixer(rope=Rope(1e4, dims=8))),
+    ("a clamped feed-forward", with_mlp(clamp=7.0)),
+    ("this activation in this kind of feed-forward", with_mlp(activation="gelu")),
+    ("this activation in this kind of feed-forward", with_mlp(activation="gelu_tanh")),
+    ("this activation in this kind of feed-forward", with_mlp(kind="plain")),
+    ("layers with different heads or inner widths", with_mixer(heads=4)),
+    ("layers with different heads or inner widths", with_mlp(intermediate=64)),
+]
+"""The decoder's refusal of each layer (crates/decoder/tests/checkpoints.rs)."""
+
+
+def test_what_the_decoder_refuses_is_written_as_it_is_tested_there(repository: Path) -> None:
+    written = [
+        {"refused": name, "layer": json.loads(replace(SPEC, layers=(layer,)).to_json())["kinds"][0]}
+        for name, layer in UNSUPPORTED
+    ]
+    assert json.loads((repository / "tests/fixtures/unsupported.json").read_text()) == written
+
+
+def test_layers_are_written_once_for_each_kind() -> None:
+    windowed = with_mixer(window=24)
+    written = json.loads(replace(SPEC, layers=(windowed, LAYER, windowed)).to_json())
+    assert written["layers"] == [0, 1, 0]
+    assert [kind["mixer"].get("window") for kind in written["kinds"]] == [24, None]
+
+
+def test_defaults_are_left_out() -> None:
+    text = SPEC.to_json()
+    assert not any(word in text for word in ("null", "false", "chunk", "learned_positions"))
+    assert "learned_positions" in replace(SPEC, learned_positions=True).to_json()
+
+
+def test_a_whole_tensor_is_written_as_its_name() -> None:
+    recipes = WeightRecipes(
+        embed=Recipe("wte"),
+        final_norm=Recipe("norm"),
+        layers=({"q": Recipe("c_attn", rows=(0, 96), transposed=True)},),
+    )
+    assert json.loads(recipes.to_json()) == {
+        "embed": "wte",
+        "final_norm": "norm",
+        "layers": [{"q": {"tensor": "c_attn", "rows": [0, 96], "transposed": True}}],
+    }
