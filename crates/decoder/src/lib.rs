@@ -7,6 +7,7 @@ mod collectives;
 mod decoder;
 mod error;
 mod forward;
+mod load;
 mod logits;
 mod model;
 mod options;

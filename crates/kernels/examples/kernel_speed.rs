@@ -92,7 +92,7 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
         })
         .collect();
     let rotation = Rotation {
-        cos_sin: &cos_sin,
+        cos_sin: Some(&cos_sin),
         norm: None,
     };
     let store = best(|| cpu.rotate_and_store(&mut qkv, 9, &rotation, &places, 0, &mut kv));

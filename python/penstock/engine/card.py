@@ -34,6 +34,5 @@ def describe(info: ModelInfo) -> str:
     digest = hashlib.blake2b(
         (spec.to_json() + info.names.to_json()).encode(), digest_size=4
     ).hexdigest()
-    return (
-        f"{info.architecture} with {len(spec.layers)} layers of {spec.hidden} ({info.source}, {digest})"
-    )
+    layers = f"{len(spec.layers)} layers of {spec.hidden}"
+    return f"{info.architecture} with {layers} ({info.source}, {digest})"

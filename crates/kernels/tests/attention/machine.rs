@@ -119,16 +119,13 @@ impl Machine {
                 table,
             });
         }
-        let still: Vec<f32> = (0..places.len() * d)
-            .map(|i| if i % d < d / 2 { 1.0 } else { 0.0 })
-            .collect();
         let mut out = vec![f32::NAN; places.len() * self.shape.heads * d];
         let mut plan = AttentionPlan::new(sequences, self.shape, self.cpu.pool().threads());
         let mut kv = claim(&mut self.kv, &places, &tables);
         for layer in 0..2 {
             let mut qkv = qkv.clone();
             let rotation = Rotation {
-                cos_sin: &still,
+                cos_sin: None,
                 norm: None,
             };
             self.cpu.rotate_and_store(
@@ -189,20 +186,17 @@ fn claim<'a>(kv: &'a mut KvPool, places: &[Place], tables: &[i32]) -> KvClaim<'a
 
 /// Stores a text's keys and values in both layers without attending.
 pub(crate) fn store_only(machine: &mut Machine, text: &Text, table: &[i32]) {
-    let (d, block) = (machine.shape.head_dim, machine.kv.layout().block_size);
+    let block = machine.kv.layout().block_size;
     let places: Vec<Place> = (0..text.len())
         .map(|p| Place {
             block: table[p / block] as usize,
             offset: p % block,
         })
         .collect();
-    let still: Vec<f32> = (0..places.len() * d)
-        .map(|i| if i % d < d / 2 { 1.0 } else { 0.0 })
-        .collect();
     let mut kv = claim(&mut machine.kv, &places, &[]);
     for layer in 0..2 {
         let rotation = Rotation {
-            cos_sin: &still,
+            cos_sin: None,
             norm: None,
         };
         machine.cpu.rotate_and_store(

@@ -1,0 +1,395 @@
+//! From a checkpoint's tensors to a [`Model`]: each role's recipe is read, cut to this rank's part and
+//! packed.
+
+use std::ops::Range;
+
+use penstock_formats::{Checkpoint, DType};
+use penstock_kernels::{ActForm, Activation, Cpu, Form, Linear, Norm, NormKind, Packed, RowSource};
+
+use crate::error::DecoderError;
+use crate::model::{Attention, KvGroup, Layer, Mlp, Model};
+use crate::options::Numerics;
+use crate::recipe::{LayerRecipes, Recipe, WeightRecipes};
+use crate::rope;
+use crate::shard::{Inputs, Shard};
+use crate::source::{TensorRows, vector};
+use crate::spec::{self, DecoderSpec, NormSpec, RopeScaling, RopeSpec};
+
+impl Model {
+    /// Packs this rank's part of every tensor the spec implies.
+    ///
+    /// # Errors
+    /// A tensor is missing, damaged or of another shape.
+    pub(crate) fn load(
+        cpu: &Cpu,
+        checkpoint: &Checkpoint,
+        spec: DecoderSpec,
+        weights: &WeightRecipes,
+        numerics: Numerics,
+        shard: Shard,
+    ) -> Result<Self, DecoderError> {
+        let loader = Loader {
+            cpu,
+            checkpoint,
+            numerics,
+            spec: &spec,
+            shard: &shard,
+            kv_groups: kv_groups(&spec, shard.layers()),
+            ropes: ropes(&spec),
+        };
+        let layers = shard
+            .layers()
+            .map(|i| loader.layer(i, &weights.layers[i]))
+            .collect::<Result<_, _>>()?;
+        let has_head = shard.has_head();
+        let head = match (&weights.head, spec.tied_embeddings) {
+            (Some(head), false) if has_head => Some(loader.vocabulary(head)?),
+            (None, false) => return Err(missing("head")),
+            _ => None,
+        };
+        let embeds = shard.embeds() || has_head && spec.tied_embeddings;
+        let embed = embeds.then(|| loader.vocabulary(&weights.embed));
+        let positions = (spec.learned_positions && shard.embeds())
+            .then(|| loader.positions(weights.positions.as_ref()));
+        let bias = weights.final_norm_bias.as_ref();
+        Ok(Self {
+            heads: shard.head_shape(&spec),
+            attended: loader.attended(),
+            inner: Inputs::around(shard.mlp_columns(), spec.intermediate()),
+            embed: embed.transpose()?,
+            head,
+            positions: positions.transpose()?,
+            final_norm: loader.norm(&spec.final_norm, &weights.final_norm, bias, spec.hidden)?,
+            layers,
+            ropes: loader.frequencies(weights.rope_factors.as_ref())?,
+            kv_groups: loader.kv_groups,
+            shard,
+            spec,
+        })
+    }
+}
+
+/// The KV groups of `spec` with those of their layers that are in `own`.
+fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
+    let mut groups: Vec<KvGroup> = Vec::new();
+    for layer in 0..spec.depth() {
+        let window = spec.window(layer);
+        let group = match groups.iter_mut().find(|g| g.window == window) {
+            Some(group) => group,
+            None => groups.push_mut(KvGroup {
+                layers: Vec::new(),
+                window,
+            }),
+        };
+        group.layers.extend(own.contains(&layer).then_some(layer));
+    }
+    groups
+}
+
+/// The different rotations of `spec`.
+fn ropes(spec: &DecoderSpec) -> Vec<RopeSpec> {
+    let mut ropes: Vec<RopeSpec> = Vec::new();
+    for rope in spec
+        .kinds
+        .iter()
+        .filter_map(|k| k.attention().rope.as_ref())
+    {
+        if !ropes.contains(rope) {
+            ropes.push(rope.clone());
+        }
+    }
+    ropes
+}
+
+struct Loader<'a> {
+    cpu: &'a Cpu,
+    checkpoint: &'a Checkpoint,
+    numerics: Numerics,
+    spec: &'a DecoderSpec,
+    shard: &'a Shard,
+    kv_groups: Vec<KvGroup>,
+    ropes: Vec<RopeSpec>,
+}
+
+/// Some outputs of a matrix: its recipe, the rows that the recipe gives, and those of this rank.
+struct Part<'a> {
+    recipe: &'a Recipe,
+    bias: Option<&'a Recipe>,
+    whole: usize,
+    own: Range<usize>,
+}
+
+impl Loader<'_> {
+    fn layer(&self, i: usize, weights: &LayerRecipes) -> Result<Layer, DecoderError> {
+        let (kind, hidden) = (self.spec.layer(i), self.spec.hidden);
+        let norm = |norm: Option<NormSpec>, weight, bias: &Option<Recipe>| {
+            let norm = norm.ok_or_else(|| missing("norm before a sublayer"))?;
+            self.norm(&norm, weight, bias.as_ref(), hidden)
+        };
+        let layer = Layer {
+            attention_norm: norm(
+                kind.mixer_norms.before,
+                &weights.mixer_norm,
+                &weights.mixer_norm_bias,
+            )?,
+            attention: self.attention(i, weights)?,
+            mlp_norm: norm(
+                kind.feed_forward_norms.before,
+                &weights.feed_forward_norm,
+                &weights.feed_forward_norm_bias,
+            )?,
+            mlp: self.mlp(i, weights)?,
+        };
+        // A large checkpoint and its packed form are never both resident.
+        self.checkpoint.release();
+        Ok(layer)
+    }
+
+    fn attention(&self, i: usize, weights: &LayerRecipes) -> Result<Attention, DecoderError> {
+        let (a, shard) = (self.spec.layer(i).attention(), self.shard);
+        let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
+        let own_q = times(shard.query_heads(), a.head_dim);
+        let own_kv = times(shard.kv_heads(self.spec), a.head_dim);
+        let bias = |role, recipe| needed(a.qkv_bias, role, recipe);
+        let qkv = [
+            Part {
+                recipe: &weights.q,
+                bias: bias("q_bias", &weights.q_bias)?,
+                whole: q,
+                own: own_q,
+            },
+            Part {
+                recipe: &weights.k,
+                bias: bias("k_bias", &weights.k_bias)?,
+                whole: kv,
+                own: own_kv.clone(),
+            },
+            Part {
+                recipe: &weights.v,
+                bias: bias("v_bias", &weights.v_bias)?,
+                whole: kv,
+                own: own_kv,
+            },
+        ];
+        let o_bias = needed(a.out_bias, "o_bias", &weights.o_bias)?;
+        let qk_norm = match &a.qk_norm {
+            Some(norm) => {
+                let q = weights.q_norm.as_ref().ok_or_else(|| missing("q_norm"))?;
+                let k = weights.k_norm.as_ref().ok_or_else(|| missing("k_norm"))?;
+                let norm = |recipe| self.norm(norm, recipe, None, a.head_dim);
+                Some([norm(q)?, norm(k)?])
+            }
+            None => None,
+        };
+        let groups = self.kv_groups.iter().enumerate();
+        let (kv_group, kv_index) = groups
+            .filter_map(|(g, group)| Some((g, group.layers.iter().position(|&l| l == i)?)))
+            .next()
+            .unwrap_or_default();
+        let rope = a.rope.as_ref();
+        Ok(Attention {
+            kv_group,
+            kv_index,
+            window: a.window,
+            rope: rope.and_then(|rope| self.ropes.iter().position(|r| r == rope)),
+            qkv: self.outputs(&qkv, self.spec.hidden)?,
+            qk_norm,
+            o: self.inputs(&weights.o, o_bias, q, &self.attended())?,
+        })
+    }
+
+    fn mlp(&self, i: usize, weights: &LayerRecipes) -> Result<Mlp, DecoderError> {
+        let kind = self.spec.layer(i);
+        let (mlp, own) = (kind.mlp(), self.shard.mlp_columns());
+        let activation = kind.activation().ok_or_else(|| missing("activation"))?;
+        let part = |recipe, role, bias| {
+            Ok::<_, DecoderError>(Part {
+                recipe,
+                bias: needed(mlp.bias, role, bias)?,
+                whole: mlp.intermediate,
+                own: own.clone(),
+            })
+        };
+        let mut inner = Vec::new();
+        if activation == Activation::SiluGated {
+            let gate = weights.gate.as_ref().ok_or_else(|| missing("gate"))?;
+            inner.push(part(gate, "gate_bias", &weights.gate_bias)?);
+        }
+        inner.push(part(&weights.up, "up_bias", &weights.up_bias)?);
+        let bias = needed(mlp.bias, "down_bias", &weights.down_bias)?;
+        let inputs = Inputs::around(own.clone(), mlp.intermediate);
+        Ok(Mlp {
+            inner: self.outputs(&inner, self.spec.hidden)?,
+            activation,
+            down: self.inputs(&weights.down, bias, mlp.intermediate, &inputs)?,
+        })
+    }
+
+    fn attended(&self) -> Inputs {
+        let a = self.spec.attention();
+        let own = times(self.shard.query_heads(), a.head_dim);
+        Inputs::around(own, a.heads * a.head_dim)
+    }
+
+    /// This rank's rows of the embedding or the head.
+    fn vocabulary(&self, recipe: &Recipe) -> Result<Linear, DecoderError> {
+        let part = Part {
+            recipe,
+            bias: None,
+            whole: self.spec.vocab,
+            own: self.shard.vocabulary(),
+        };
+        self.outputs(&[part], self.spec.hidden)
+    }
+
+    fn positions(&self, recipe: Option<&Recipe>) -> Result<Vec<f32>, DecoderError> {
+        let (rows, hidden) = (self.spec.max_position, self.spec.hidden);
+        let recipe = recipe.ok_or_else(|| missing("positions"))?;
+        let source = TensorRows::open(self.checkpoint, recipe, rows, hidden)?;
+        let mut positions = vec![0.0; rows * hidden];
+        let each = positions.chunks_exact_mut(hidden).enumerate();
+        each.for_each(|(row, out)| source.fill_f32(row, out));
+        Ok(positions)
+    }
+
+    fn frequencies(&self, factors: Option<&Recipe>) -> Result<Vec<Vec<f32>>, DecoderError> {
+        let dim = self.spec.attention().head_dim;
+        let of_rope = |rope: &RopeSpec| {
+            let factors = match rope.scaling {
+                Some(RopeScaling::Factors) => {
+                    let recipe = factors.ok_or_else(|| missing("rope_factors"))?;
+                    Some(vector(self.checkpoint, recipe, dim / 2)?)
+                }
+                _ => None,
+            };
+            Ok(rope::frequencies(rope, dim, factors.as_deref()))
+        };
+        self.ropes.iter().map(of_rope).collect()
+    }
+
+    fn norm(
+        &self,
+        spec: &NormSpec,
+        weight: &Recipe,
+        bias: Option<&Recipe>,
+        n: usize,
+    ) -> Result<Norm, DecoderError> {
+        let bias = match (spec.bias, bias) {
+            (true, Some(bias)) => Some(vector(self.checkpoint, bias, n)?),
+            (true, None) => return Err(missing("norm's bias")),
+            (false, _) => None,
+        };
+        Ok(Norm {
+            kind: match spec.kind {
+                spec::NormKind::Rms => NormKind::Rms,
+                spec::NormKind::Layer => NormKind::Layer,
+            },
+            weight: vector(self.checkpoint, weight, n)?,
+            bias,
+            eps: spec.eps,
+        })
+    }
+
+    /// Packs this rank's outputs of matrices over the same `k` inputs.
+    fn outputs(&self, parts: &[Part<'_>], k: usize) -> Result<Linear, DecoderError> {
+        let sources = parts
+            .iter()
+            .map(|part| TensorRows::open(self.checkpoint, part.recipe, part.whole, k))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut forms: Vec<Form> = sources
+            .iter()
+            .map(|source| self.numerics.form(source.dtype()))
+            .collect();
+        if forms
+            .iter()
+            .any(|f| ActForm::of(*f) != ActForm::of(forms[0]))
+        {
+            // Matrices over the same activations must agree on their form: the unquantised ones are
+            // brought to 8 bits.
+            forms
+                .iter_mut()
+                .filter(|f| ActForm::of(**f) != ActForm::Int8)
+                .for_each(|f| *f = Form::W8);
+        }
+        let pack = |((source, part), form): ((TensorRows<'_>, &Part<'_>), Form)| {
+            let rows = source.from_row(part.own.start);
+            Packed::pack(self.cpu.pool(), form, part.own.len(), k, &rows)
+        };
+        let packed = sources
+            .into_iter()
+            .zip(parts)
+            .zip(forms)
+            .map(pack)
+            .collect();
+        let mut bias = Vec::new();
+        for part in parts {
+            if let Some(recipe) = part.bias {
+                bias.extend(&vector(self.checkpoint, recipe, part.whole)?[part.own.clone()]);
+            }
+        }
+        Ok(Linear {
+            parts: packed,
+            bias: (!bias.is_empty()).then_some(bias),
+        })
+    }
+
+    /// Packs all outputs of a matrix over some of its `k` inputs; the sum over the ranks takes the
+    /// bias once.
+    fn inputs(
+        &self,
+        recipe: &Recipe,
+        bias: Option<&Recipe>,
+        k: usize,
+        inputs: &Inputs,
+    ) -> Result<Linear, DecoderError> {
+        let hidden = self.spec.hidden;
+        let source = TensorRows::open(self.checkpoint, recipe, hidden, k)?;
+        let form = self.numerics.form(source.dtype());
+        let rows = source.columns(&inputs.columns);
+        let packed = Packed::pack(self.cpu.pool(), form, hidden, inputs.len(), &rows);
+        let bias = bias.filter(|_| self.shard.rank == 0);
+        let bias = bias.map(|recipe| vector(self.checkpoint, recipe, hidden));
+        Ok(Linear {
+            parts: vec![packed],
+            bias: bias.transpose()?,
+        })
+    }
+}
+
+fn missing(role: &str) -> DecoderError {
+    DecoderError::Spec(format!("the spec needs a weight recipe for the {role}"))
+}
+
+/// The recipe of a role that the spec may need.
+fn needed<'a>(
+    needed: bool,
+    role: &str,
+    recipe: &'a Option<Recipe>,
+) -> Result<Option<&'a Recipe>, DecoderError> {
+    match (needed, recipe) {
+        (true, None) => Err(missing(role)),
+        (true, recipe) => Ok(recipe.as_ref()),
+        (false, _) => Ok(None),
+    }
+}
+
+/// Items of heads.
+fn times(heads: Range<usize>, head_dim: usize) -> Range<usize> {
+    heads.start * head_dim..heads.end * head_dim
+}
+
+impl Numerics {
+    /// The weight form for a tensor stored as `dtype`.
+    fn form(self, dtype: DType) -> Form {
+        match self {
+            Self::Exact => Form::F32,
+            Self::Int8 => Form::W8,
+            Self::Int4 => Form::W4,
+            Self::AsStored { floats } => match dtype {
+                DType::Q4_0 | DType::Q4_1 | DType::Q4K => Form::W4,
+                DType::Q8_0 | DType::Q5K | DType::Q6K => Form::W8,
+                DType::F32 | DType::F16 | DType::BF16 => floats,
+            },
+        }
+    }
+}
