@@ -8,6 +8,7 @@ import hypothesis
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+E2E = REPOSITORY / "tests/e2e"
 MODEL_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 # What a test needs beside the installed wheel, by the fixture that provides it.
@@ -22,6 +23,10 @@ NEEDS = {
 # No deadline: the machines that run this are shared. No database: a failure prints how to repeat
 # it.
 hypothesis.settings.register_profile("penstock", deadline=None, database=None, print_blob=True)
+# `make check`: all properties, on fewer examples
+hypothesis.settings.register_profile(
+    "quick", hypothesis.settings.get_profile("penstock"), max_examples=15
+)
 hypothesis.settings.load_profile("penstock")
 
 
@@ -29,6 +34,8 @@ hypothesis.settings.load_profile("penstock")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with what its fixtures need; `make check` leaves the marked ones out."""
     for item in items:
+        if item.path.is_relative_to(E2E):
+            item.add_marker("server")
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in NEEDS:
                 item.add_marker(NEEDS[fixture])

@@ -13,7 +13,7 @@ CODE = (".py", ".pyi", ".rs", ".sh", ".toml")
 # Persons for mechanisms, and relative clauses where a noun exists.
 RIDDLES = re.compile(
     r"\b(nobody|whoever|whatever has|(?:is|are) told|hears? of|goe?s? by name|who has it"
-    r"|what (?:is there|there is))\b|(?:\"\"\"|//[/!] )Of ",
+    r"|what (?:is there|there is))\b|(?:\"\"\"|//[/!] )(?-i:Of) ",
     re.IGNORECASE,
 )
 # Directories and files not rewritten yet. Entries are removed, never added.
@@ -25,14 +25,11 @@ RIDDLES_LEFT: tuple[str, ...] = (
     "crates/formats/",
     "crates/kernels/",
     "crates/kvstore/",
-    "crates/loadgen/",
     "crates/memory/",
     "crates/native/",
     "crates/openai/",
     "crates/server/",
     "crates/sim/",
-    "crates/text/",
-    "docs/benchmarking.md",
     "docs/distributed.md",
     "docs/kv-format.md",
     "docs/kv-tiers.md",
@@ -62,9 +59,7 @@ RIDDLES_LEFT: tuple[str, ...] = (
     "tests/worker/",
 )
 COLUMNS_LEFT: tuple[str, ...] = (
-    "CHANGELOG.md",
     "Cargo.toml",
-    "README.md",
     "benchmarks/",
     "crates/comm/",
     "crates/decoder/",
@@ -72,15 +67,11 @@ COLUMNS_LEFT: tuple[str, ...] = (
     "crates/formats/",
     "crates/kernels/",
     "crates/kvstore/",
-    "crates/loadgen/",
     "crates/openai/",
     "crates/prefix/",
     "crates/server/",
     "crates/sim/",
-    "crates/text/",
     "crates/wire/",
-    "docs/benchmarking.md",
-    "docs/configuration.md",
     "docs/distributed.md",
     "docs/kv-format.md",
     "docs/kv-remote.md",
@@ -117,7 +108,10 @@ RIDDLES_EXEMPT = ("tests/project/test_words.py", "benchmarks/results/")
 # A URL, a path or a table row has no place for a line break.
 UNBREAKABLE = re.compile(r"^\W*\S+\W*$|^\s*\|")
 # Files and directories whose lines are data, each with its reason.
-LONG_LINES = {"benchmarks/results/": "as the tools wrote them"}
+LONG_LINES = {
+    "benchmarks/results/": "as the tools wrote them",
+    "crates/text/src/gguf/pre.rs": "patterns of the models' own files",
+}
 
 
 def files(*suffixes: str) -> Iterator[tuple[str, Path]]:
