@@ -16,7 +16,7 @@ RUST: dict[str, set[str]] = {
     "text": {"formats"},
     "comm": set(),
     "kvstore": {"memory"},
-    "decoder": {"comm", "formats", "kernels"},
+    "decoder": {"comm", "formats", "kernels", "wire"},
     "engine-client": {"wire"},
     "http": set(),
     "server": {"engine-client", "http", "openai", "text", "wire"},

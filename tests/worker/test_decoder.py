@@ -32,12 +32,11 @@ def fake_decoder() -> Any:
 
 
 def test_the_decoder_is_told_its_sizes() -> None:
-    assert decoder.decoder_options(config(threads="3", isa="avx2", quantization="int8"), 10) == {
+    assert decoder.decoder_options(config(threads="3", isa="avx2", quantization="int8")) == {
         "threads": 3,
         "max_num_seqs": 64,
         "max_batched_tokens": 256,
         "block_size": 32,
-        "num_blocks": 10,
         "kv_dtype": "bfloat16",
         "quantization": "int8",
         "dtype": "auto",

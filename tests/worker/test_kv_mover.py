@@ -30,8 +30,8 @@ GREEDY = SlotParams(
     top_p=1.0,
     seed=0,
     choice=0,
-    logprobs=VOCAB,
-    prompt_logprobs=-1,
+    logprobs=-1,
+    prompt_logprobs=VOCAB,
 )
 
 
@@ -42,16 +42,17 @@ def load(repository: Path, kv_dtype: str = "auto") -> Decoder:
         "max_num_seqs": 4,
         "max_batched_tokens": 64,
         "block_size": BLOCK,
-        "num_blocks": 16,
         "kv_dtype": kv_dtype,
         "quantization": "auto",
         "dtype": "auto",
         "isa": None,
     }
     path = str(repository / "tests/fixtures/tiny/llama")
-    return Decoder(
+    decoder = Decoder(
         json.dumps(specs["spec"]), json.dumps(specs["names"]), [path], json.dumps(options)
     )
+    decoder.allocate([16])
+    return decoder
 
 
 @pytest.fixture
@@ -83,6 +84,7 @@ def plan(tokens: list[int], start: int, blocks: list[int]) -> StepPlan:
         starts=array("i", [start]),
         lengths=array("i", [len(tokens)]),
         tokens=array("i", tokens),
+        targets=array("i", [-1] * (len(tokens) - 1) + [0]),
         sample=array("b", [1]),
         blocks=array("i", blocks),
         block_offsets=array("i", [0, len(blocks)]),
@@ -92,7 +94,7 @@ def plan(tokens: list[int], start: int, blocks: list[int]) -> StepPlan:
 def compute(decoder: Decoder, tokens: list[int], start: int, blocks: list[int]) -> LogprobRow:
     """The log-probabilities of the whole vocabulary after the last of `tokens`."""
     result = decoder.submit(plan(tokens, start, blocks)).result(HANG)
-    (row,) = result.logprobs[0]
+    (row,) = result.prompt_logprobs[0]
     assert len(row[2]) == VOCAB
     return row
 

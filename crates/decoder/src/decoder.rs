@@ -1,92 +1,79 @@
-//! The decoder as others see it: loaded once, stepped by its own thread.
+//! The decoder as others see it: loaded, given KV blocks, then stepped by its own thread.
 
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use penstock_formats::Checkpoint;
-use penstock_kernels::{Cpu, Isa, KvLayout, KvPool, KvType, Packed, PoolHandle};
+use penstock_kernels::{Cpu, KvPool, PoolHandle};
+use penstock_wire::{StepPlan, StepResult};
 
 use crate::collectives::{Alone, Collectives};
 use crate::error::DecoderError;
 use crate::forward::{Buffers, GroupBlocks, forward};
-use crate::logits::{HeadBuffers, read_off};
+use crate::loaded::{Info, KvSpec, Loaded, Stage, kv_name, mib, stage};
+use crate::logits::{HeadBuffers, sample_and_score};
 use crate::model::Model;
 use crate::options::Options;
 use crate::recipe::WeightRecipes;
 use crate::shard::Shard;
+use crate::slots::Slots;
 use crate::spec::DecoderSpec;
-use crate::step::{Limits, Registration, StepOutput, StepPlan};
+use crate::step::{GroupLimits, Limits, check};
 
-/// Facts about a loaded decoder.
-#[derive(Clone, Debug)]
-pub struct Info {
-    /// Weight forms, activation form and KV type, for example `w4+w8/int8/kv-bf16`: part of the
-    /// cache identity.
-    pub numerics: String,
-    /// Instruction set in use.
-    pub isa: Isa,
-    /// Compute threads.
-    pub threads: usize,
-    /// Fingerprint of the checkpoint.
-    pub fingerprint: [u8; 32],
-    /// Packed weights.
-    pub weights_bytes: usize,
-    /// KV pool, when all of it has been touched.
-    pub kv_bytes: usize,
-    /// What the KV pool holds.
-    pub kv: KvShare,
-    /// Start-up stages: name, seconds, detail.
-    pub stages: Vec<(String, f64, String)>,
+/// Most blocks of a KV pool.
+const MAX_BLOCKS: usize = 1 << 30;
+
+type Outcome = Result<StepResult, DecoderError>;
+type Promise = Arc<(Mutex<Option<Outcome>>, Condvar)>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// The part of the model's keys and values that a rank's pool holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KvShare {
-    /// Layers, counted over the whole model.
-    pub layers: Range<usize>,
-    /// KV heads, counted over the whole model, in the order of their extents in a block.
-    pub heads: Range<usize>,
-    /// Layers of the whole model.
-    pub all_layers: usize,
-    /// KV heads of the whole model.
-    pub all_heads: usize,
+fn fulfil(promise: &Promise, outcome: Outcome) {
+    *lock(&promise.0) = Some(outcome);
+    promise.1.notify_all();
 }
 
-type Answer = Arc<(Mutex<Option<Result<StepOutput, DecoderError>>>, Condvar)>;
-
-/// A step under way.
-pub struct Ticket {
-    answer: Answer,
+/// A step in flight.
+pub struct StepFuture {
+    promise: Promise,
 }
 
-impl Ticket {
+impl StepFuture {
     /// Waits for the step; `None` when `timeout` passed first (ask again) or the result was already
     /// taken.
     ///
     /// # Errors
     /// A plan that breaks the contract, or a forward pass that failed.
-    pub fn result(&self, timeout: Duration) -> Option<Result<StepOutput, DecoderError>> {
-        let (slot, ready) = &*self.answer;
-        let slot = slot.lock().unwrap_or_else(|e| e.into_inner());
-        let (mut slot, _) = ready
-            .wait_timeout_while(slot, timeout, |s| s.is_none())
+    pub fn result(&self, timeout: Duration) -> Option<Outcome> {
+        let (outcome, ready) = &*self.promise;
+        let (mut outcome, _) = ready
+            .wait_timeout_while(lock(outcome), timeout, |o| o.is_none())
             .unwrap_or_else(|e| e.into_inner());
-        slot.take()
+        outcome.take()
     }
 }
 
-/// A loaded model with its KV pool and threads.
+/// A model with its KV pools and threads.
 ///
-/// Steps run one after another on the decoder's own thread and its pool; [`Decoder::submit`]
-/// returns at once.
+/// Loading packs the weights; steps need [`Decoder::allocate`] first. They run one after another on
+/// the decoder's own thread and its thread pool; [`Decoder::submit`] returns at once.
 pub struct Decoder {
     info: Info,
-    pool: PoolHandle,
-    jobs: Option<mpsc::Sender<(StepPlan, Answer)>>,
+    stages: Vec<Stage>,
+    kv_spec: KvSpec,
+    loaded: Mutex<Option<Loaded>>,
+    running: OnceLock<Running>,
+}
+
+/// The thread that computes.
+struct Running {
+    stage: Stage,
+    pools: Vec<PoolHandle>,
+    jobs: Option<mpsc::Sender<(StepPlan, Promise)>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -96,15 +83,14 @@ struct Runner {
     /// One pool for each KV group.
     kv: Vec<KvPool>,
     limits: Limits,
-    slots: Vec<Option<Registration>>,
+    slots: Slots,
     buffers: Buffers,
     head: HeadBuffers,
     collectives: Box<dyn Collectives>,
 }
 
 impl Decoder {
-    /// Opens the checkpoint at `path` (GGUF file or directory), packs its weights and reserves the
-    /// KV pool.
+    /// Opens the checkpoint at `path` (GGUF file or directory) and packs its weights.
     ///
     /// # Errors
     /// See [`DecoderError`].
@@ -132,66 +118,14 @@ impl Decoder {
         collectives: Box<dyn Collectives>,
     ) -> Result<Self, DecoderError> {
         let weights = WeightRecipes::parse(weights_json, spec.depth())?;
-        let cpu = Cpu::new(options.isa, options.threads)?;
-        let mut stages = Stages::default();
-        let checkpoint = Checkpoint::open(path)?;
-        let fingerprint = checkpoint.fingerprint();
-        stages.end(
-            "model read",
-            format!("{} tensors", checkpoint.names().count()),
-        );
-        let model = Model::load(&cpu, &checkpoint, spec, &weights, options.numerics, shard)?;
-        drop(checkpoint);
-        let weights_bytes = model.matrices().map(Packed::bytes).sum();
-        let forms = forms(&model);
-        stages.end(
-            "weights packed",
-            format!(
-                "{} as {forms}, {} on {} threads",
-                mib(weights_bytes),
-                options.isa,
-                options.threads
-            ),
-        );
-        let runner = Runner::new(cpu, model, options, collectives);
-        let (pool, kv) = (runner.kv[0].handle(), runner.share());
-        let bytes = |pool: &KvPool| pool.blocks() * pool.layout().block_bytes();
-        let kv_bytes = runner.kv.iter().map(bytes).sum();
-        let tokens = options.num_blocks * options.block_size;
-        let kv_name = if options.kv == KvType::F32 {
-            "f32"
-        } else {
-            "bf16"
-        };
-        stages.end(
-            "KV allocated",
-            format!(
-                "{} blocks, {tokens} tokens, {} {kv_name}, touched as used",
-                options.num_blocks,
-                mib(kv_bytes)
-            ),
-        );
-        let numerics = format!("{forms}/kv-{kv_name}");
-        let (isa, threads) = (options.isa, options.threads);
-        let info = Info {
-            numerics,
-            isa,
-            threads,
-            fingerprint,
-            weights_bytes,
-            kv_bytes,
-            kv,
-            stages: stages.ended,
-        };
-        let (jobs, queue) = mpsc::channel();
-        let thread = std::thread::Builder::new()
-            .name("penstock-cpu0".into())
-            .spawn(move || runner.serve(&queue))?;
+        let (loaded, info, stages) =
+            Loaded::open(spec, &weights, path, options, shard, collectives)?;
         Ok(Self {
             info,
-            pool,
-            jobs: Some(jobs),
-            thread: Some(thread),
+            stages,
+            kv_spec: loaded.kv_spec(),
+            loaded: Mutex::new(Some(loaded)),
+            running: OnceLock::new(),
         })
     }
 
@@ -200,27 +134,83 @@ impl Decoder {
         &self.info
     }
 
-    /// The KV pool, for those who borrow blocks of it between steps. It outlives the decoder.
-    pub fn pool(&self) -> PoolHandle {
-        self.pool.clone()
+    /// Stages of the start-up so far.
+    pub fn stages(&self) -> Vec<Stage> {
+        let allocated = self.running.get().map(|running| &running.stage);
+        self.stages.iter().chain(allocated).cloned().collect()
+    }
+
+    /// What its KV blocks hold.
+    pub fn kv_spec(&self) -> &KvSpec {
+        &self.kv_spec
+    }
+
+    /// Makes one KV pool of so many `blocks` for each group, and starts the decoder's thread.
+    ///
+    /// # Errors
+    /// Another number of groups, a number out of range, a second call.
+    pub fn allocate(&self, blocks: &[usize]) -> Result<(), DecoderError> {
+        let groups = self.kv_spec.groups.len();
+        if blocks.len() != groups || !blocks.iter().all(|b| (1..=MAX_BLOCKS).contains(b)) {
+            return Err(DecoderError::Allocate(format!(
+                "{blocks:?} is not a number in 1..={MAX_BLOCKS} for each of {groups} KV groups"
+            )));
+        }
+        let twice = || DecoderError::Allocate("the KV blocks are allocated already".into());
+        let loaded = lock(&self.loaded).take().ok_or_else(twice)?;
+        let (began, kv) = (Instant::now(), kv_name(loaded.options.kv));
+        let runner = Runner::new(loaded, blocks);
+        let groups = self.kv_spec.groups.iter().zip(blocks);
+        let bytes = groups
+            .map(|(group, blocks)| group.block_bytes * blocks)
+            .sum();
+        let all: usize = blocks.iter().sum();
+        let detail = format!(
+            "{all} blocks, {} tokens, {} {kv}, touched as used",
+            all * self.kv_spec.block_size,
+            mib(bytes)
+        );
+        let running = Running::start(runner, stage("KV allocated", began, detail))?;
+        self.running.set(running).map_err(|_| twice())
+    }
+
+    /// The KV pools by group, for transfers of single blocks between steps; empty before
+    /// [`Decoder::allocate`]. They outlive the decoder.
+    pub fn pools(&self) -> &[PoolHandle] {
+        self.running.get().map_or(&[], |running| &running.pools)
     }
 
     /// Starts a step.
-    pub fn submit(&self, plan: StepPlan) -> Ticket {
-        let answer: Answer = Arc::default();
-        let sent = self
-            .jobs
-            .as_ref()
-            .is_some_and(|jobs| jobs.send((plan, Arc::clone(&answer))).is_ok());
+    pub fn submit(&self, plan: StepPlan) -> StepFuture {
+        let promise = Promise::default();
+        let jobs = self.running.get().and_then(|running| running.jobs.as_ref());
+        // The thread serves until the sender is dropped.
+        let sent = jobs.is_some_and(|jobs| jobs.send((plan, Arc::clone(&promise))).is_ok());
         if !sent {
-            *answer.0.lock().unwrap_or_else(|e| e.into_inner()) =
-                Some(Err(DecoderError::Failed("an earlier step failed".into())));
+            let early = DecoderError::Allocate("a step before `allocate`".into());
+            fulfil(&promise, Err(early));
         }
-        Ticket { answer }
+        StepFuture { promise }
     }
 }
 
-impl Drop for Decoder {
+impl Running {
+    fn start(runner: Runner, stage: Stage) -> Result<Self, DecoderError> {
+        let pools = runner.kv.iter().map(KvPool::handle).collect();
+        let (jobs, queue) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("penstock-cpu0".into())
+            .spawn(move || runner.serve(&queue))?;
+        Ok(Self {
+            stage,
+            pools,
+            jobs: Some(jobs),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
@@ -231,110 +221,133 @@ impl Drop for Decoder {
 }
 
 impl Runner {
-    fn new(cpu: Cpu, model: Model, options: &Options, collectives: Box<dyn Collectives>) -> Self {
-        let layout = |layers: usize| KvLayout {
-            layers,
-            kv_heads: model.heads.kv_heads(),
-            head_dim: model.heads.head_dim,
-            block_size: options.block_size,
-            dtype: options.kv,
-        };
+    fn new(loaded: Loaded, blocks: &[usize]) -> Self {
+        let groups = || loaded.model.kv_groups().iter().zip(blocks);
+        let kv = groups()
+            .map(|(group, &blocks)| KvPool::new(loaded.layout(group), blocks))
+            .collect();
+        let groups = groups()
+            .map(|(group, &blocks)| GroupLimits {
+                blocks,
+                window: group.window,
+            })
+            .collect();
+        let Loaded {
+            cpu,
+            model,
+            options,
+            collectives,
+        } = loaded;
         let limits = Limits {
             slots: options.max_num_seqs,
             tokens: options.max_batched_tokens,
             vocab: model.spec.vocab,
             max_position: model.spec.max_position,
             block_size: options.block_size,
-            blocks: options.num_blocks,
+            groups,
+            last_sampled: model.shard.stage[1] == 1,
         };
-        let groups = model.kv_groups().iter();
-        let kv = groups
-            .map(|group| KvPool::new(layout(group.layers.len()), options.num_blocks))
-            .collect();
-        let slots = vec![None; options.max_num_seqs];
         Self {
+            slots: Slots::new(limits.slots),
             cpu,
             model,
             kv,
             limits,
-            slots,
             buffers: Buffers::default(),
             head: HeadBuffers::default(),
             collectives,
         }
     }
 
-    fn share(&self) -> KvShare {
-        let Model { spec, shard, .. } = &self.model;
-        KvShare {
-            layers: shard.layers(),
-            heads: shard.kv_heads(spec),
-            all_layers: spec.depth(),
-            all_heads: spec.attention().kv_heads,
-        }
-    }
-
-    fn serve(mut self, queue: &mpsc::Receiver<(StepPlan, Answer)>) {
-        while let Ok((plan, answer)) = queue.recv() {
+    fn serve(mut self, queue: &mpsc::Receiver<(StepPlan, Promise)>) {
+        let mut broken = false;
+        while let Ok((plan, promise)) = queue.recv() {
+            if broken {
+                let earlier = "an earlier step failed".into();
+                fulfil(&promise, Err(DecoderError::Failed(earlier)));
+                continue;
+            }
             let result = catch_unwind(AssertUnwindSafe(|| self.step(plan)));
-            let broken = result.is_err();
+            broken = result.is_err();
             let result = result.unwrap_or_else(|panic| Err(DecoderError::Failed(message(&*panic))));
             if let Err(error @ (DecoderError::Failed(_) | DecoderError::Lost(_))) = &result {
                 self.collectives.end(&error.to_string());
             }
-            *answer.0.lock().unwrap_or_else(|e| e.into_inner()) = Some(result);
-            answer.1.notify_all();
-            if broken {
-                return;
-            }
+            fulfil(&promise, result);
         }
     }
 
-    fn step(&mut self, mut plan: StepPlan) -> Result<StepOutput, DecoderError> {
-        plan.check(&self.limits)?;
-        let table = &plan.blocks;
-        let claim = |pool| {
+    fn step(&mut self, mut plan: StepPlan) -> Outcome {
+        let began = Instant::now();
+        let mut result = self.compute(&mut plan);
+        match &mut result {
+            Ok(result) => result.seconds = began.elapsed().as_secs_f64(),
+            Err(_) => self.slots.fail(&plan),
+        }
+        result
+    }
+
+    fn compute(&mut self, plan: &mut StepPlan) -> Outcome {
+        let Self { limits, slots, .. } = self;
+        check(plan, limits)?;
+        slots.apply(plan, limits)?;
+        let tables: Vec<Vec<i32>> = (0..limits.groups.len())
+            .map(|group| slots.tables(plan, group, limits))
+            .collect();
+        let lease = |(group, pool)| {
             Ok(GroupBlocks {
-                lease: plan.claim(pool)?,
-                table,
+                lease: slots.lease(plan, group, limits, pool)?,
+                table: &tables[group],
             })
         };
         let mut kv = self
             .kv
             .iter_mut()
-            .map(claim)
+            .enumerate()
+            .map(lease)
             .collect::<Result<Vec<_>, DecoderError>>()?;
-        for registration in plan.registrations.drain(..) {
-            let slot = registration.slot;
-            self.slots[slot] = Some(registration);
-        }
-        if let Some(slot) = plan
-            .slots
-            .iter()
-            .find(|&&s| self.slots[s as usize].is_none())
-        {
-            return Err(DecoderError::Plan(format!(
-                "slot {slot} was never registered"
-            )));
-        }
         forward(
             &self.cpu,
             &self.model,
             &mut kv,
-            &plan,
+            plan,
             &mut self.buffers,
             &mut *self.collectives,
         )?;
         drop(kv);
-        Ok(read_off(
+        let result = sample_and_score(
             &self.cpu,
             &self.model,
-            &plan,
+            plan,
             &self.slots,
             &mut self.buffers,
             &mut self.head,
             &mut *self.collectives,
-        )?)
+        )?;
+        self.note_sampled(plan, &result)?;
+        Ok(result)
+    }
+
+    /// Notes the last token of every sampled slot, on all ranks of the stage.
+    fn note_sampled(&mut self, plan: &StepPlan, result: &StepResult) -> Result<(), DecoderError> {
+        let sampled: Vec<usize> = (0..plan.slots.len())
+            .filter(|&i| plan.sample[i] != 0)
+            .collect();
+        if !self.limits.last_sampled || sampled.is_empty() {
+            return Ok(());
+        }
+        let mut end = 0;
+        let last = |&i: &usize| {
+            end += result.counts[i] as usize;
+            // Ranks that do not draw have no tokens.
+            result.tokens[..end].last().map_or(0, |&token| token as u32)
+        };
+        let mut last: Vec<u32> = sampled.iter().map(last).collect();
+        self.collectives.broadcast_tokens(&mut last)?;
+        for (i, token) in sampled.into_iter().zip(last) {
+            self.slots.sampled(plan.slots[i], token as i32);
+        }
+        Ok(())
     }
 }
 
@@ -342,44 +355,4 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()))
         .unwrap_or_else(|| "unknown panic".into())
-}
-
-/// The weight forms in use with their activation form: `w4+w8/int8`.
-fn forms(model: &Model) -> String {
-    let mut names: Vec<&str> = model.matrices().map(|m| m.form().name()).collect();
-    names.sort_unstable();
-    names.dedup();
-    let activations = if names.iter().any(|n| n.starts_with('w')) {
-        "int8"
-    } else {
-        // A stage without layers between the first and the last has no weights.
-        names.first().copied().unwrap_or("none")
-    };
-    format!("{}/{activations}", names.join("+"))
-}
-
-fn mib(bytes: usize) -> String {
-    format!("{:.0} MiB", bytes as f64 / (1 << 20) as f64)
-}
-
-struct Stages {
-    since: Instant,
-    ended: Vec<(String, f64, String)>,
-}
-
-impl Default for Stages {
-    fn default() -> Self {
-        Self {
-            since: Instant::now(),
-            ended: Vec::new(),
-        }
-    }
-}
-
-impl Stages {
-    fn end(&mut self, name: &str, detail: String) {
-        self.ended
-            .push((name.to_owned(), self.since.elapsed().as_secs_f64(), detail));
-        self.since = Instant::now();
-    }
 }

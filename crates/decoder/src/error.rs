@@ -34,6 +34,9 @@ pub enum DecoderError {
         /// Shape needed.
         expected: Vec<usize>,
     },
+    /// KV pools that cannot be made.
+    #[error("KV blocks: {0}")]
+    Allocate(String),
     /// A step plan that breaks the contract.
     #[error("step plan: {0}")]
     Plan(String),

@@ -4,11 +4,11 @@ use penstock_comm::Lost;
 use penstock_kernels::{
     Acts, Aligned, AttentionPlan, Columns, Cpu, KvClaim, Mode, Place, Rotation, Sequence,
 };
+use penstock_wire::StepPlan;
 
 use crate::collectives::Collectives;
 use crate::model::{Layer, Model};
 use crate::rope;
-use crate::step::StepPlan;
 
 /// Buffers of the forward pass; they grow to the largest step seen.
 pub(crate) struct Buffers {
@@ -86,7 +86,10 @@ pub(crate) fn forward(
     let (spec, rows) = (&model.spec, plan.tokens.len());
     buffers.ensure(model, rows);
     let x = rows * spec.hidden;
-    let sequences = sequences(plan);
+    let block_size = kv
+        .first()
+        .map_or(1, |group| group.lease.layout().block_size);
+    let sequences = sequences(plan, block_size);
     if embed(model, plan, &sequences, &mut buffers.x) {
         collectives.all_reduce(cpu, &mut buffers.x[..x])?;
     } else {
@@ -154,17 +157,17 @@ fn places(sequences: &[Sequence], group: &GroupBlocks<'_>) -> Vec<Place> {
     sequences.iter().flat_map(of_sequence).collect()
 }
 
-fn sequences(plan: &StepPlan) -> Vec<Sequence> {
-    let mut row = 0;
-    (0..plan.sequences())
+fn sequences(plan: &StepPlan, block_size: usize) -> Vec<Sequence> {
+    let (mut row, mut table) = (0, 0);
+    (0..plan.slots.len())
         .map(|i| {
-            let rows = row..row + plan.lengths[i] as usize;
-            row = rows.end;
-            let table = plan.block_offsets[i] as usize..plan.block_offsets[i + 1] as usize;
+            let (start, length) = (plan.starts[i] as usize, plan.lengths[i] as usize);
+            let blocks = (start + length).div_ceil(block_size);
+            (row, table) = (row + length, table + blocks);
             Sequence {
-                start: plan.starts[i] as usize,
-                rows,
-                table,
+                start,
+                rows: row - length..row,
+                table: table - blocks..table,
             }
         })
         .collect()

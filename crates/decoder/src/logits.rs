@@ -1,13 +1,17 @@
-//! From the residual stream to tokens: which rows need logits, the head, and what is read off each
-//! row.
+//! From the residual stream to tokens: the rows that need logits, the head, then sampling and
+//! scoring of each row.
+
+use std::sync::OnceLock;
 
 use penstock_comm::Lost;
 use penstock_kernels::{ActForm, Aligned, Cpu, Logprob, argmax, logprob, sample};
+use penstock_wire::{LogprobRow, LogprobTable, StepPlan, StepResult};
 
 use crate::collectives::Collectives;
 use crate::forward::Buffers;
 use crate::model::Model;
-use crate::step::{Registration, StepOutput, StepPlan};
+use crate::slots::{Slot, Slots};
+use crate::step::drafts;
 
 /// Rows that go through the head at once: bounds the logits' memory.
 pub(crate) const CHUNK: usize = 32;
@@ -22,8 +26,8 @@ struct Row {
 }
 
 enum Task {
-    /// Draw the token of this absolute position.
-    Sample { position: u64 },
+    /// Draw the token of this absolute position; `draft` is the token planned there.
+    Sample { position: u64, draft: Option<i32> },
     /// Score this prompt token, with so many alternatives.
     Score { token: u32, alternatives: usize },
 }
@@ -48,80 +52,71 @@ impl Default for HeadBuffers {
     }
 }
 
-/// Samples and scores what the plan asks for. `slots[slot]` is the registration of each scheduled
-/// slot. One rank of the last stage reads the logits off; what the others return is empty.
+/// Samples and scores what the plan asks for. Every row of a sequence with drafts is drawn as it
+/// would be without; drafts count as long as they equal the drawn tokens. Only one rank of the last
+/// stage has the logits; the results of the others are empty.
 ///
 /// # Errors
-/// A peer is gone.
-pub(crate) fn read_off(
+/// A rank is gone.
+pub(crate) fn sample_and_score(
     cpu: &Cpu,
     model: &Model,
     plan: &StepPlan,
-    slots: &[Option<Registration>],
+    slots: &Slots,
     buffers: &mut Buffers,
     head: &mut HeadBuffers,
     collectives: &mut dyn Collectives,
-) -> Result<StepOutput, Lost> {
-    let mut output = StepOutput {
-        counts: vec![0; plan.sequences()],
-        ..StepOutput::default()
-    };
+) -> Result<StepResult, Lost> {
+    let mut results = Results::new(plan.slots.len());
     for rows in wanted(plan, slots).chunks(CHUNK) {
         if !compute(cpu, model, rows, buffers, head, collectives)? {
             continue;
         }
         let vocab = model.spec.vocab;
         let logits = &head.logits;
-        let results: Vec<std::sync::OnceLock<Found>> =
-            rows.iter().map(|_| std::sync::OnceLock::new()).collect();
+        let found: Vec<OnceLock<Found>> = rows.iter().map(|_| OnceLock::new()).collect();
         cpu.pool().run(rows.len(), &|i| {
-            let slot = slots[plan.slots[rows[i].index] as usize].as_ref();
-            if let Some(slot) = slot {
+            if let Some(slot) = slots.get(plan.slots[rows[i].index]) {
+                let logits = &logits[i * vocab..(i + 1) * vocab];
                 // A row has one task, so the cell is empty.
-                let _ = results[i].set(read_row(
-                    cpu,
-                    &logits[i * vocab..(i + 1) * vocab],
-                    &rows[i].task,
-                    slot,
-                ));
+                let _ = found[i].set(read_row(cpu, logits, &rows[i].task, slot));
             }
         });
-        rows.iter()
-            .zip(results)
-            .for_each(|(row, found)| record(row, found.into_inner(), &mut output));
+        for (row, found) in rows.iter().zip(found) {
+            results.take(row, found.into_inner());
+        }
     }
-    Ok(output)
+    Ok(results.result)
 }
 
 /// Rows that need logits, in plan order.
-fn wanted(plan: &StepPlan, slots: &[Option<Registration>]) -> Vec<Row> {
+fn wanted(plan: &StepPlan, slots: &Slots) -> Vec<Row> {
     let (mut rows, mut first) = (Vec::new(), 0);
-    for index in 0..plan.sequences() {
+    for index in 0..plan.slots.len() {
         let length = plan.lengths[index] as usize;
-        let scores = slots[plan.slots[index] as usize]
-            .as_ref()
-            .and_then(|s| s.prompt_logprobs);
-        if let (Some(alternatives), false) = (scores, plan.targets.is_empty()) {
+        let scores = slots
+            .get(plan.slots[index])
+            .and_then(|s| s.prompt_logprobs)
+            .filter(|_| !plan.targets.is_empty());
+        if let Some(alternatives) = scores {
             for row in first..first + length {
                 if let Ok(token) = u32::try_from(plan.targets[row]) {
-                    rows.push(Row {
-                        row,
-                        index,
-                        task: Task::Score {
-                            token,
-                            alternatives,
-                        },
-                    });
+                    let task = Task::Score {
+                        token,
+                        alternatives,
+                    };
+                    rows.push(Row { row, index, task });
                 }
             }
         }
         if plan.sample[index] != 0 {
-            let position = plan.starts[index] as u64 + length as u64;
-            rows.push(Row {
-                row: first + length - 1,
-                index,
-                task: Task::Sample { position },
-            });
+            let end = first + length;
+            rows.extend((end - 1 - drafts(plan, index)..end).map(|row| {
+                let position = plan.starts[index] as u64 + (row + 1 - first) as u64;
+                let draft = (row + 1 < end).then(|| plan.tokens[row + 1]);
+                let task = Task::Sample { position, draft };
+                Row { row, index, task }
+            }));
         }
         first += length;
     }
@@ -161,14 +156,14 @@ fn compute(
     collectives.gather_logits(cpu, linear, &buffers.acts, cuts, &mut head.logits)
 }
 
-fn read_row(cpu: &Cpu, logits: &[f32], task: &Task, slot: &Registration) -> Found {
+fn read_row(cpu: &Cpu, logits: &[f32], task: &Task, slot: &Slot) -> Found {
     let isa = cpu.isa();
     match *task {
         Task::Score {
             token,
             alternatives,
         } => Found::Score(logprob(isa, logits, token, alternatives)),
-        Task::Sample { position } => {
+        Task::Sample { position, .. } => {
             let greedy = slot.sampling.temperature <= 0.0;
             let token = if greedy {
                 argmax(isa, logits)
@@ -180,17 +175,49 @@ fn read_row(cpu: &Cpu, logits: &[f32], task: &Task, slot: &Registration) -> Foun
     }
 }
 
-fn record(row: &Row, found: Option<Found>, output: &mut StepOutput) {
-    match found {
-        Some(Found::Token(token, scored)) => {
-            output.counts[row.index] = 1;
-            output.tokens.push(token as i32);
-            output.logprobs.extend(scored.map(|s| (row.index, s)));
+/// The step's result while it grows.
+struct Results {
+    result: StepResult,
+    /// Whether a sequence's next drawn token counts: all drafts before it were right.
+    open: Vec<bool>,
+}
+
+impl Results {
+    fn new(sequences: usize) -> Self {
+        Self {
+            result: StepResult {
+                counts: vec![0; sequences],
+                ..StepResult::default()
+            },
+            open: vec![true; sequences],
         }
-        Some(Found::Score(scored)) => match output.prompt_logprobs.last_mut() {
-            Some((index, scores)) if *index == row.index => scores.push(scored),
-            _ => output.prompt_logprobs.push((row.index, vec![scored])),
-        },
-        None => {}
+    }
+
+    fn take(&mut self, row: &Row, found: Option<Found>) {
+        let (result, index) = (&mut self.result, row.index);
+        match (found, &row.task) {
+            (Some(Found::Token(token, scored)), Task::Sample { draft, .. }) if self.open[index] => {
+                self.open[index] = *draft == Some(token as i32);
+                result.counts[index] += 1;
+                result.tokens.push(token as i32);
+                if let Some(scored) = scored {
+                    push(&mut result.logprobs, index, scored);
+                }
+            }
+            (Some(Found::Score(scored)), _) => push(&mut result.prompt_logprobs, index, scored),
+            _ => {}
+        }
+    }
+}
+
+fn push(table: &mut LogprobTable, index: usize, scored: Logprob) {
+    let row = LogprobRow {
+        logprob: scored.logprob,
+        rank: scored.rank,
+        alternatives: scored.top,
+    };
+    match table.last_mut() {
+        Some((last, rows)) if *last == index as u32 => rows.push(row),
+        _ => table.push((index as u32, vec![row])),
     }
 }

@@ -9,11 +9,11 @@ use crate::spec::DecoderSpec;
 /// window. Groups stand in the order of their first layers over the whole model, so that they are
 /// the same list on every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KvGroup {
+pub(crate) struct KvGroup {
     /// This rank's layers in the group, counted over the whole model; may be empty.
-    pub layers: Vec<usize>,
+    pub(crate) layers: Vec<usize>,
     /// Tokens that a token sees, itself included; `None` = all.
-    pub window: Option<usize>,
+    pub(crate) window: Option<usize>,
 }
 
 /// One decoder layer.

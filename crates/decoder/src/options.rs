@@ -1,4 +1,4 @@
-//! How a decoder is to be run: read from JSON, resolved once.
+//! Options of a decoder: read from JSON, resolved once.
 
 use penstock_kernels::{Form, Isa, KvType};
 use serde::Deserialize;
@@ -17,8 +17,6 @@ pub struct RawOptions {
     pub max_batched_tokens: usize,
     /// Tokens of a KV block.
     pub block_size: usize,
-    /// Blocks of the KV pool.
-    pub num_blocks: usize,
     /// `auto`, `bfloat16` or `float32`.
     pub kv_dtype: String,
     /// `auto`, `none`, `int8` or `int4`.
@@ -53,7 +51,6 @@ pub struct Options {
     pub max_num_seqs: usize,
     pub max_batched_tokens: usize,
     pub block_size: usize,
-    pub num_blocks: usize,
     pub kv: KvType,
     pub numerics: Numerics,
     pub isa: Isa,
@@ -94,7 +91,6 @@ impl Options {
             max_num_seqs,
             max_batched_tokens,
             block_size,
-            num_blocks,
             ..
         } = raw;
         Ok(Self {
@@ -102,7 +98,6 @@ impl Options {
             max_num_seqs,
             max_batched_tokens,
             block_size,
-            num_blocks,
             kv,
             numerics,
             isa,
@@ -125,7 +120,6 @@ impl RawOptions {
             ("max_num_seqs", self.max_num_seqs, 1 << 20),
             ("max_batched_tokens", self.max_batched_tokens, 1 << 20),
             ("block_size", self.block_size, 4096),
-            ("num_blocks", self.num_blocks, 1 << 30),
         ];
         match sizes
             .iter()

@@ -6,8 +6,8 @@ mod common;
 use std::path::Path;
 
 use common::{
-    GREEDY, NUMERICS, Request, Scratch, Stored, checkpoint, isas, options, reference, run, spec,
-    tensors,
+    BLOCKS, GREEDY, NUMERICS, Request, Scratch, Stored, allocated, checkpoint, isas, options,
+    reference, run, spec, tensors,
 };
 use penstock_decoder::{Decoder, DecoderError, Options};
 use penstock_kernels::Isa;
@@ -291,6 +291,7 @@ fn same_model(name: &str, weights: &Value, path: &Path) {
             let answer = |weights: &Value, path: &Path| {
                 let (spec, weights) = (spec.to_string(), weights.to_string());
                 let decoder = Decoder::load(&spec, &weights, path, &options).unwrap();
+                let decoder = allocated(decoder, BLOCKS);
                 run(&decoder, &options, std::slice::from_ref(&request), || 100).remove(0)
             };
             let whole = answer(&plain, &checkpoint(name));

@@ -6,9 +6,13 @@ mod common;
 
 use std::path::Path;
 
-use common::{Answer, GREEDY, NUMERICS, Request, Rng, default_model, isas, load, options, run};
+use common::{
+    Answer, BLOCKS, GREEDY, NUMERICS, Request, Rng, allocated, default_model, isas, load, options,
+    run,
+};
 use penstock_decoder::{Decoder, Numerics, Options};
-use penstock_kernels::{Form, Isa, KvType, Sampling};
+use penstock_kernels::{Form, Isa, KvType};
+use penstock_wire::SamplingParams;
 use serde_json::{Value, json};
 
 /// Requests of mixed lengths, greedy and sampled.
@@ -26,12 +30,13 @@ fn requests(
             1 + rng.below(longest)
         };
         let prompt = (0..length).map(|_| rng.below(vocab) as i32).collect();
-        let sampled = Sampling {
+        let sampled = SamplingParams {
             temperature: 0.5 + rng.below(10) as f32 / 10.0,
             top_k: [0, 5, 40][rng.below(3)],
             top_p: [1.0, 0.9, 0.5][rng.below(3)],
             seed: rng.below(1 << 40) as u64,
             choice: rng.below(3) as u32,
+            logprobs: None,
         };
         let sampling = if i.is_multiple_of(2) { GREEDY } else { sampled };
         Request {
@@ -95,12 +100,13 @@ fn another_seed_or_choice_gives_other_tokens() {
     let set = options(Isa::detect());
     let decoder = load("llama", &set);
     let answer = |seed, choice| {
-        let sampling = Sampling {
+        let sampling = SamplingParams {
             temperature: 1.5,
             top_k: 0,
             top_p: 1.0,
             seed,
             choice,
+            logprobs: None,
         };
         run(
             &decoder,
@@ -155,7 +161,8 @@ fn smollm2() -> (Value, Value) {
 
 fn load_smollm2(path: &Path, options: &Options) -> Decoder {
     let (spec, weights) = smollm2();
-    Decoder::load(&spec.to_string(), &weights.to_string(), path, options).unwrap()
+    let decoder = Decoder::load(&spec.to_string(), &weights.to_string(), path, options);
+    allocated(decoder.unwrap(), BLOCKS)
 }
 
 /// 32 requests of up to 700 tokens side by side, prompts in chunks, against each alone with its
@@ -170,7 +177,6 @@ fn the_default_model_answers_32_requests_as_each_alone() {
             numerics,
             kv: KvType::Bf16,
             block_size: 32,
-            num_blocks: 600,
             ..options(isa)
         }
     };

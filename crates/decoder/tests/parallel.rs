@@ -9,8 +9,9 @@ use common::{
     Answer, Compute, FAMILIES, GREEDY, NUMERICS, Reference, Request, Rng, load, options, reference,
     run, spec,
 };
-use penstock_decoder::{DecoderError, DecoderSpec, Options, Shard, StepPlan};
+use penstock_decoder::{DecoderError, DecoderSpec, Options, Shard};
 use penstock_kernels::Isa;
+use penstock_wire::StepPlan;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -33,11 +34,11 @@ fn answer(ranks: &impl Compute, set: &Options, reference: &Reference, chunk: usi
 /// Largest difference of log-probabilities over all positions and tokens, to logits computed
 /// elsewhere.
 fn distance(answer: &Answer, reference: &Reference) -> f64 {
-    let rows = answer.prompt.iter().chain(&answer.logprobs[..1]);
     let mut worst = 0.0f64;
-    for (row, logits) in rows.zip(&reference.logits) {
+    assert_eq!(answer.prompt.len(), reference.logits.len());
+    for (row, logits) in answer.prompt.iter().zip(&reference.logits) {
         let norm = logits.iter().map(|&v| f64::from(v).exp()).sum::<f64>().ln();
-        for &(token, logprob) in &row.top {
+        for &(token, logprob) in &row.alternatives {
             let want = f64::from(logits[token as usize]) - norm;
             worst = worst.max((f64::from(logprob) - want).abs());
         }
@@ -219,8 +220,9 @@ fn plan(tokens: &[i32]) -> StepPlan {
         lengths: vec![tokens.len() as i32],
         tokens: tokens.to_vec(),
         sample: vec![1],
-        blocks: vec![0],
-        block_offsets: vec![0, 1],
+        kept: vec![0],
+        added: vec![0],
+        added_offsets: vec![0, 1],
         ..StepPlan::default()
     }
 }

@@ -8,7 +8,8 @@ use common::{
     run,
 };
 use penstock_decoder::{Decoder, Options};
-use penstock_kernels::{Isa, Logprob};
+use penstock_kernels::Isa;
+use penstock_wire::LogprobRow;
 
 const VOCAB: usize = 256;
 
@@ -30,9 +31,9 @@ fn answer(
     run(decoder, options, &[request], chunk).remove(0)
 }
 
-/// Rows at the positions of the prompt.
-fn rows(answer: &Answer) -> impl Iterator<Item = &Logprob> {
-    answer.prompt.iter().chain(&answer.logprobs[..1])
+/// Rows at the positions of the prompt, with all alternatives.
+fn rows(answer: &Answer) -> impl Iterator<Item = &LogprobRow> {
+    answer.prompt.iter()
 }
 
 fn log_softmax(logits: &[f32]) -> Vec<f64> {
@@ -46,8 +47,8 @@ fn distance(answer: &Answer, reference: &Reference) -> f64 {
     assert_eq!(rows(answer).count(), reference.logits.len());
     for (row, logits) in rows(answer).zip(&reference.logits) {
         let want = log_softmax(logits);
-        assert_eq!(row.top.len(), VOCAB);
-        for &(token, logprob) in &row.top {
+        assert_eq!(row.alternatives.len(), VOCAB);
+        for &(token, logprob) in &row.alternatives {
             worst = worst.max((f64::from(logprob) - want[token as usize]).abs());
         }
     }
@@ -91,11 +92,11 @@ fn logits_and_greedy_tokens_are_those_of_transformers() {
 fn targets_and_ranks_belong_to_the_prompt() {
     let (options, reference) = (options(Isa::detect()), reference("llama"));
     let got = answer(&load("llama", &options), &options, &reference, || 10);
-    for (i, row) in got.prompt.iter().enumerate() {
-        let (want, token) = (
-            log_softmax(&reference.logits[i]),
-            reference.tokens[i + 1] as usize,
-        );
+    // The last row is of the token after the prompt.
+    assert_eq!(got.prompt.len(), reference.tokens.len());
+    let next = reference.tokens[1..].iter().chain(&[0]);
+    for (i, (row, &token)) in got.prompt.iter().zip(next).enumerate() {
+        let (want, token) = (log_softmax(&reference.logits[i]), token as usize);
         assert!(
             (f64::from(row.logprob) - want[token]).abs() < 1e-4,
             "position {i}"
@@ -106,21 +107,23 @@ fn targets_and_ranks_belong_to_the_prompt() {
             "position {i}"
         );
         assert!(
-            row.top.windows(2).all(|pair| pair[0].1 >= pair[1].1),
+            row.alternatives
+                .windows(2)
+                .all(|pair| pair[0].1 >= pair[1].1),
             "position {i}: alternatives in falling order"
         );
     }
     assert_eq!(
         got.logprobs
             .iter()
-            .map(|r| r.top[0].0 as i32)
+            .map(|r| r.alternatives[0].0 as i32)
             .collect::<Vec<_>>(),
         got.tokens
     );
     assert!(
         got.logprobs
             .iter()
-            .all(|r| r.rank == 1 && r.logprob == r.top[0].1)
+            .all(|r| r.rank == 1 && r.logprob == r.alternatives[0].1)
     );
 }
 
@@ -133,9 +136,9 @@ fn closeness(answer: &Answer, reference: &Reference) -> (f64, f64) {
         let best = (0..VOCAB)
             .max_by(|&a, &b| want[a].total_cmp(&want[b]))
             .unwrap();
-        same += usize::from(row.top[0].0 as usize == best);
+        same += usize::from(row.alternatives[0].0 as usize == best);
         divergence += row
-            .top
+            .alternatives
             .iter()
             .map(|&(t, got)| want[t as usize].exp() * (want[t as usize] - f64::from(got)))
             .sum::<f64>();

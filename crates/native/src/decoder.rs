@@ -5,10 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use penstock_decoder::{
-    Carried, Decoder as Native, DecoderError, DecoderSpec, Options, Registration, Shard,
-    StepOutput, StepPlan, Wiring, join,
+    Carried, Decoder as Native, DecoderError, DecoderSpec, Options, Shard, Wiring, join,
 };
-use penstock_kernels::{Logprob, Sampling};
+use penstock_wire::{Registration, SamplingParams, StepPlan, StepResult};
 use pyo3::buffer::Element;
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::intern;
@@ -17,6 +16,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyType};
 
 use crate::buffers::items;
+use crate::plan::{int_array, write_row};
 
 /// How often a wait looks for Python signals.
 const SIGNAL_CHECK: Duration = Duration::from_millis(100);
@@ -28,6 +28,9 @@ fn error(e: DecoderError) -> PyErr {
         _ => PyValueError::new_err(e.to_string()),
     }
 }
+
+/// Layers, bytes of a block, window.
+type Group = (Vec<usize>, usize, Option<usize>);
 
 /// A loaded model.
 #[pyclass(frozen)]
@@ -109,7 +112,21 @@ impl Decoder {
     /// Start-up stages: (name, seconds, detail).
     #[getter]
     fn stages(&self) -> Vec<(String, f64, String)> {
-        self.native.info().stages.clone()
+        self.native.stages()
+    }
+
+    /// `(block_size, [(layers, block_bytes, window), ...])`: what a block of each KV group holds on
+    /// this rank, with `None` for a group without a window.
+    fn kv_spec(&self) -> (usize, Vec<Group>) {
+        let spec = self.native.kv_spec();
+        let groups = spec.groups.iter();
+        let groups = groups.map(|g| (g.layers.clone(), g.block_bytes, g.window));
+        (spec.block_size, groups.collect())
+    }
+
+    /// Makes the KV pools: so many blocks for each group. Steps are errors before.
+    fn allocate(&self, py: Python<'_>, blocks: Vec<usize>) -> PyResult<()> {
+        py.detach(|| self.native.allocate(&blocks)).map_err(error)
     }
 
     /// Hands the stage what the one before left (f32 in native order), for the next step that has
@@ -147,22 +164,22 @@ impl Decoder {
     }
 
     /// Starts a step; returns at once.
-    fn submit(&self, py: Python<'_>, plan: &Bound<'_, PyAny>) -> PyResult<Ticket> {
-        let plan = read_plan(py, plan)?;
-        Ok(Ticket {
+    fn submit(&self, py: Python<'_>, plan: &Bound<'_, PyAny>) -> PyResult<StepFuture> {
+        let plan = read_plan(py, plan, self.native.kv_spec().groups.len())?;
+        Ok(StepFuture {
             native: self.native.submit(plan),
         })
     }
 }
 
-/// A step under way.
+/// A step in flight.
 #[pyclass(frozen)]
-pub(crate) struct Ticket {
-    native: penstock_decoder::Ticket,
+pub(crate) struct StepFuture {
+    native: penstock_decoder::StepFuture,
 }
 
 #[pymethods]
-impl Ticket {
+impl StepFuture {
     /// The step's result; waits at most `timeout` seconds (for ever by default), then raises
     /// `TimeoutError`.
     #[pyo3(signature = (timeout=None))]
@@ -192,71 +209,96 @@ fn column<T: Element>(
     items(py, &plan.getattr(name)?)
 }
 
-fn read_plan(py: Python<'_>, plan: &Bound<'_, PyAny>) -> PyResult<StepPlan> {
+fn read_plan(py: Python<'_>, plan: &Bound<'_, PyAny>, groups: usize) -> PyResult<StepPlan> {
     let registrations = plan.getattr(intern!(py, "registrations"))?;
+    let slots: Vec<i32> = column(py, plan, intern!(py, "slots"))?;
+    if plan.hasattr(intern!(py, "added"))? {
+        return crate::plan::read_plan(plan);
+    }
+    // Plans of the first version have whole block tables, the same for each group.
+    let blocks: Vec<i32> = column(py, plan, intern!(py, "blocks"))?;
+    let offsets: Vec<i32> = column(py, plan, intern!(py, "block_offsets"))?;
+    let (mut added, mut added_offsets) = (vec![], vec![0]);
+    for range in offsets.windows(2) {
+        for _ in 0..groups {
+            added.extend(
+                blocks
+                    .get(range[0] as usize..range[1] as usize)
+                    .unwrap_or(&[]),
+            );
+            added_offsets.push(added.len() as i32);
+        }
+    }
     Ok(StepPlan {
+        step: plan.getattr(intern!(py, "step"))?.extract()?,
         registrations: registrations
             .try_iter()?
             .map(|r| read_registration(&r?))
             .collect::<PyResult<_>>()?,
-        slots: column(py, plan, intern!(py, "slots"))?,
+        kept: vec![0; slots.len() * groups],
+        slots,
         starts: column(py, plan, intern!(py, "starts"))?,
         lengths: column(py, plan, intern!(py, "lengths"))?,
         tokens: column(py, plan, intern!(py, "tokens"))?,
         targets: column(py, plan, intern!(py, "targets"))?,
         sample: column(py, plan, intern!(py, "sample"))?,
-        blocks: column(py, plan, intern!(py, "blocks"))?,
-        block_offsets: column(py, plan, intern!(py, "block_offsets"))?,
+        drafts: vec![],
+        added_offsets,
+        added,
     })
 }
 
 fn read_registration(params: &Bound<'_, PyAny>) -> PyResult<Registration> {
-    let alternatives = |name: &str| -> PyResult<Option<usize>> {
-        Ok(usize::try_from(params.getattr(name)?.extract::<i64>()?).ok())
-    };
-    Ok(Registration {
-        slot: params.getattr("slot")?.extract()?,
-        sampling: Sampling {
+    let (sampling, grammar, adapter) = if params.hasattr("sampling")? {
+        (
+            params.getattr("sampling")?.extract()?,
+            params.getattr("grammar")?.extract()?,
+            params.getattr("adapter")?.extract()?,
+        )
+    } else {
+        let params = SamplingParams {
             temperature: params.getattr("temperature")?.extract()?,
-            top_k: params.getattr("top_k")?.extract::<i64>()?.max(0) as usize,
+            top_k: params.getattr("top_k")?.extract::<i64>()?.max(0) as u32,
             top_p: params.getattr("top_p")?.extract()?,
             seed: params.getattr("seed")?.extract()?,
             choice: params.getattr("choice")?.extract()?,
-        },
-        logprobs: alternatives("logprobs")?,
-        prompt_logprobs: alternatives("prompt_logprobs")?,
+            logprobs: u8::try_from(params.getattr("logprobs")?.extract::<i64>()?).ok(),
+        };
+        let encoded = params.encode();
+        let encoded = encoded.map_err(|e| PyValueError::new_err(e.to_string()))?;
+        (encoded, 0, 0)
+    };
+    Ok(Registration {
+        slot: params.getattr("slot")?.extract()?,
+        sampling,
+        prompt_logprobs: params.getattr("prompt_logprobs")?.extract()?,
+        grammar,
+        adapter,
     })
 }
 
-fn write_result(py: Python<'_>, output: StepOutput) -> PyResult<Bound<'_, PyAny>> {
+fn write_result(py: Python<'_>, result: StepResult) -> PyResult<Bound<'_, PyAny>> {
     static RESULT: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let (logprobs, prompt_logprobs) = (PyDict::new(py), PyDict::new(py));
-    for (index, row) in output.logprobs {
-        logprobs.set_item(index, vec![logprob_row(row)])?;
+    // Results of the first version have no time.
+    let class = RESULT.import(py, "penstock.core", "StepResult")?;
+    if class.hasattr("seconds")? {
+        return crate::plan::write_result(py, result);
     }
-    for (index, rows) in output.prompt_logprobs {
-        prompt_logprobs.set_item(index, rows.into_iter().map(logprob_row).collect::<Vec<_>>())?;
+    let (logprobs, prompt_logprobs) = (PyDict::new(py), PyDict::new(py));
+    for (table, all) in [
+        (&logprobs, result.logprobs),
+        (&prompt_logprobs, result.prompt_logprobs),
+    ] {
+        for (index, rows) in all {
+            let rows: Vec<_> = rows.into_iter().map(write_row).collect();
+            table.set_item(index, rows)?;
+        }
     }
     let columns = (
-        int_array(py, &output.counts)?,
-        int_array(py, &output.tokens)?,
+        int_array(py, &result.counts)?,
+        int_array(py, &result.tokens)?,
         logprobs,
         prompt_logprobs,
     );
-    RESULT
-        .import(py, "penstock.core", "StepResult")?
-        .call1(columns)
-}
-
-fn logprob_row(row: Logprob) -> (f32, u32, Vec<(u32, f32)>) {
-    (row.logprob, row.rank, row.top)
-}
-
-/// `array.array("i", ...)`.
-fn int_array<'py>(py: Python<'py>, items: &[i32]) -> PyResult<Bound<'py, PyAny>> {
-    static ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let bytes: Vec<u8> = items.iter().flat_map(|i| i.to_ne_bytes()).collect();
-    ARRAY
-        .import(py, "array", "array")?
-        .call1(("i", PyBytes::new(py, &bytes)))
+    class.call1(columns)
 }

@@ -56,12 +56,18 @@ impl KvMover {
     #[new]
     fn new(py: Python<'_>, decoder: &Bound<'_, Decoder>, options_json: &str) -> PyResult<Self> {
         let decoder = &decoder.get().native;
-        let options = options(decoder, options_json)
+        let [pool] = decoder.pools() else {
+            return Err(PyValueError::new_err(format!(
+                "a KV mover serves one KV group, not {}",
+                decoder.pools().len()
+            )));
+        };
+        let options = options(decoder, pool, options_json)
             .map_err(|e| PyValueError::new_err(format!("KV mover options: {e}")))?;
         let native = py
-            .detach(|| Mover::start(&options, Blocks(decoder.pool())))
+            .detach(|| Mover::start(&options, Blocks(pool.clone())))
             .map_err(|e| PyValueError::new_err(e.to_string()))?;
-        decoder.pool().populate();
+        pool.populate();
         Ok(Self { native })
     }
 
@@ -102,9 +108,9 @@ impl KvMover {
 }
 
 /// Python's options with what the decoder knows: which part of which model its pool holds.
-fn options(decoder: &NativeDecoder, text: &str) -> serde_json::Result<Options> {
+fn options(decoder: &NativeDecoder, pool: &PoolHandle, text: &str) -> serde_json::Result<Options> {
     let mut options: Map<String, Value> = serde_json::from_str(text)?;
-    let (kv, pool) = (&decoder.info().kv, decoder.pool());
+    let kv = &decoder.info().kv;
     let layout = pool.layout();
     let dtype = match layout.dtype {
         KvType::Bf16 => "bf16",

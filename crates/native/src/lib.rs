@@ -30,7 +30,7 @@ fn front_door(py: Python<'_>, config_json: String) -> PyResult<i32> {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<decoder::Decoder>()?;
-    module.add_class::<decoder::Ticket>()?;
+    module.add_class::<decoder::StepFuture>()?;
     module.add_class::<kv_mover::KvMover>()?;
     module.add_class::<kv_parts::KvChecksum>()?;
     module.add_class::<kv_parts::KvParts>()?;

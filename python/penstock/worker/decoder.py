@@ -13,7 +13,7 @@ from penstock.model import ModelInfo
 from penstock.worker.tiers import mover_options
 
 if TYPE_CHECKING:
-    from penstock._native import Decoder, KvMover, Ticket
+    from penstock._native import Decoder, KvMover, StepFuture
 
 
 def create(
@@ -27,11 +27,13 @@ def create(
     """
     from penstock._native import Decoder
 
-    options = json.dumps(decoder_options(config, num_blocks))
+    options = json.dumps(decoder_options(config))
     try:
         decoder = Decoder(
             info.spec.to_json(), info.names.to_json(), list(info.paths), options, rank
         )
+        _, groups = decoder.kv_spec()
+        decoder.allocate([num_blocks] * len(groups))
     except ValueError as error:
         raise PenstockError(str(error)) from error
     return Worker(decoder, lambda tiers: mover_options(config, tiers))
@@ -56,7 +58,7 @@ class Worker:
             stages=tuple(decoder.stages),
         )
 
-    def submit(self, plan: StepPlan) -> Ticket:
+    def submit(self, plan: StepPlan) -> StepFuture:
         return self._decoder.submit(plan)
 
     def put(self, carried: bytes) -> None:
@@ -98,13 +100,12 @@ class Worker:
         del self._decoder
 
 
-def decoder_options(config: EngineConfig, num_blocks: int) -> dict[str, object]:
+def decoder_options(config: EngineConfig) -> dict[str, object]:
     return {
         "threads": config.compute.threads,
         "max_num_seqs": config.scheduler.max_num_seqs,
         "max_batched_tokens": config.scheduler.max_num_batched_tokens,
         "block_size": config.cache.block_size,
-        "num_blocks": num_blocks,
         "kv_dtype": config.kv_dtype,
         "quantization": config.model.quantization,
         "dtype": config.model.dtype,

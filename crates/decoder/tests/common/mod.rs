@@ -6,11 +6,10 @@ pub(crate) mod ranks;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penstock_decoder::{
-    Decoder, DecoderError, Numerics, Options, Registration, StepOutput, StepPlan,
-};
+use penstock_decoder::{Decoder, DecoderError, Numerics, Options};
 use penstock_formats::Checkpoint;
-use penstock_kernels::{Form, Isa, KvType, Logprob, Sampling};
+use penstock_kernels::{Form, Isa, KvType};
+use penstock_wire::{LogprobRow, MAX_LOGPROBS, Registration, SamplingParams, StepPlan, StepResult};
 use serde_json::Value;
 
 pub(crate) const FAMILIES: [&str; 10] = [
@@ -84,6 +83,9 @@ pub(crate) fn reference(name: &str) -> Reference {
     }
 }
 
+/// Blocks of each KV group.
+pub(crate) const BLOCKS: usize = 1024;
+
 /// Exact numerics, 16-token blocks, one thread.
 pub(crate) fn options(isa: Isa) -> Options {
     Options {
@@ -91,7 +93,6 @@ pub(crate) fn options(isa: Isa) -> Options {
         max_num_seqs: 64,
         max_batched_tokens: 4096,
         block_size: 16,
-        num_blocks: 1024,
         kv: KvType::F32,
         numerics: Numerics::Exact,
         isa,
@@ -99,14 +100,20 @@ pub(crate) fn options(isa: Isa) -> Options {
 }
 
 pub(crate) fn load(name: &str, options: &Options) -> Decoder {
-    let (spec, weights) = spec(name);
-    Decoder::load(
-        &spec.to_string(),
-        &weights.to_string(),
-        &checkpoint(name),
-        options,
-    )
-    .unwrap()
+    allocated(load_only(name, options), BLOCKS)
+}
+
+/// A decoder without KV blocks.
+pub(crate) fn load_only(name: &str, options: &Options) -> Decoder {
+    let ((spec, weights), path) = (spec(name), checkpoint(name));
+    Decoder::load(&spec.to_string(), &weights.to_string(), &path, options).unwrap()
+}
+
+/// The decoder with so many blocks in each KV group.
+pub(crate) fn allocated(decoder: Decoder, blocks: usize) -> Decoder {
+    let groups = decoder.kv_spec().groups.len();
+    decoder.allocate(&vec![blocks; groups]).unwrap();
+    decoder
 }
 
 /// The instruction sets this CPU has; the others are named in the output.
@@ -118,31 +125,61 @@ pub(crate) fn isas() -> Vec<Isa> {
     have
 }
 
-pub(crate) const GREEDY: Sampling = Sampling {
+pub(crate) const GREEDY: SamplingParams = SamplingParams {
     temperature: 0.0,
     top_k: 0,
     top_p: 1.0,
     seed: 0,
     choice: 0,
+    logprobs: None,
 };
+
+/// Registers a sequence; `alternatives` for every token, of the prompt and (up to the most that
+/// parameters may ask for) after.
+pub(crate) fn registration(
+    slot: usize,
+    sampling: SamplingParams,
+    alternatives: Option<usize>,
+) -> Registration {
+    let logprobs = alternatives.map(|k| k.min(usize::from(MAX_LOGPROBS)) as u8);
+    let sampling = SamplingParams {
+        logprobs,
+        ..sampling
+    };
+    Registration {
+        slot: slot as u32,
+        sampling: sampling.encode().unwrap(),
+        prompt_logprobs: alternatives.map_or(-1, |k| k as i32),
+        grammar: 0,
+        adapter: 0,
+    }
+}
 
 /// Something that computes steps: a decoder, or the ranks of one.
 pub(crate) trait Compute {
-    fn compute(&self, plan: StepPlan) -> Result<StepOutput, DecoderError>;
+    fn groups(&self) -> usize;
+    fn compute(&self, plan: StepPlan) -> Result<StepResult, DecoderError>;
 }
 
 impl Compute for Decoder {
-    fn compute(&self, plan: StepPlan) -> Result<StepOutput, DecoderError> {
+    fn groups(&self) -> usize {
+        self.kv_spec().groups.len()
+    }
+
+    fn compute(&self, plan: StepPlan) -> Result<StepResult, DecoderError> {
         step(self, plan)
     }
 }
 
-/// Runs one step to its end.
-pub(crate) fn step(decoder: &Decoder, plan: StepPlan) -> Result<StepOutput, DecoderError> {
-    decoder
-        .submit(plan)
-        .result(Duration::from_secs(120))
-        .expect("the step ended in time")
+/// Runs one step to its end; its time is left out.
+pub(crate) fn step(decoder: &Decoder, plan: StepPlan) -> Result<StepResult, DecoderError> {
+    let result = decoder.submit(plan).result(Duration::from_secs(120));
+    let result = result.expect("the step ended in time")?;
+    assert!(result.seconds > 0.0);
+    Ok(StepResult {
+        seconds: 0.0,
+        ..result
+    })
 }
 
 /// A request of the plain scheduler.
@@ -150,18 +187,19 @@ pub(crate) fn step(decoder: &Decoder, plan: StepPlan) -> Result<StepOutput, Deco
 pub(crate) struct Request {
     pub(crate) prompt: Vec<i32>,
     pub(crate) new_tokens: usize,
-    pub(crate) sampling: Sampling,
+    pub(crate) sampling: SamplingParams,
     /// Alternatives of every token, of the prompt and after.
     pub(crate) logprobs: usize,
 }
 
 /// What it got: sampled tokens, their log-probabilities, and those of the prompt from its second
-/// token on.
+/// token on. More alternatives than sampled tokens may have are given of one token after the prompt
+/// too: of token 0, whatever was sampled.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) tokens: Vec<i32>,
-    pub(crate) logprobs: Vec<Logprob>,
-    pub(crate) prompt: Vec<Logprob>,
+    pub(crate) logprobs: Vec<LogprobRow>,
+    pub(crate) prompt: Vec<LogprobRow>,
 }
 
 struct Running {
@@ -179,7 +217,7 @@ pub(crate) fn run(
     requests: &[Request],
     mut chunk: impl FnMut() -> usize,
 ) -> Vec<Answer> {
-    let mut blocks = (0..options.num_blocks as i32).rev();
+    let mut blocks = (0..BLOCKS as i32).rev();
     let mut running: Vec<Running> = requests
         .iter()
         .map(|r| {
@@ -206,11 +244,12 @@ pub(crate) fn run(
             break;
         }
         let mut plan = StepPlan {
-            block_offsets: vec![0],
+            added_offsets: vec![0],
             ..StepPlan::default()
         };
         for &i in &batch {
             add(&mut plan, i, &requests[i], &running[i], chunk());
+            whole_tables(&mut plan, decoder.groups(), &running[i].blocks);
         }
         let output = decoder.compute(plan.clone()).unwrap();
         take(&plan, output, &mut running);
@@ -221,12 +260,8 @@ pub(crate) fn run(
 fn add(plan: &mut StepPlan, i: usize, request: &Request, r: &Running, chunk: usize) {
     if r.computed == 0 {
         let wanted = Some(request.logprobs);
-        plan.registrations.push(Registration {
-            slot: i,
-            sampling: request.sampling,
-            logprobs: wanted,
-            prompt_logprobs: wanted,
-        });
+        plan.registrations
+            .push(registration(i, request.sampling, wanted));
     }
     let length = chunk.clamp(1, r.tokens.len() - r.computed);
     let end = r.computed + length;
@@ -234,14 +269,30 @@ fn add(plan: &mut StepPlan, i: usize, request: &Request, r: &Running, chunk: usi
     plan.starts.push(r.computed as i32);
     plan.lengths.push(length as i32);
     plan.tokens.extend(&r.tokens[r.computed..end]);
-    plan.targets
-        .extend((r.computed + 1..=end).map(|p| request.prompt.get(p).copied().unwrap_or(-1)));
+    let after = if request.logprobs > usize::from(MAX_LOGPROBS) {
+        0
+    } else {
+        -1
+    };
+    let target = |p: usize| match request.prompt.get(p) {
+        Some(&token) => token,
+        None if p == request.prompt.len() => after,
+        None => -1,
+    };
+    plan.targets.extend((r.computed + 1..=end).map(target));
     plan.sample.push(i8::from(end == r.tokens.len()));
-    plan.blocks.extend(&r.blocks);
-    plan.block_offsets.push(plan.blocks.len() as i32);
 }
 
-fn take(plan: &StepPlan, output: StepOutput, running: &mut [Running]) {
+/// The same whole table in each KV group.
+pub(crate) fn whole_tables(plan: &mut StepPlan, groups: usize, table: &[i32]) {
+    for _ in 0..groups {
+        plan.kept.push(0);
+        plan.added.extend(table);
+        plan.added_offsets.push(plan.added.len() as i32);
+    }
+}
+
+fn take(plan: &StepPlan, output: StepResult, running: &mut [Running]) {
     let mut tokens = output.tokens.into_iter();
     for (index, &slot) in plan.slots.iter().enumerate() {
         let r = &mut running[slot as usize];
@@ -251,17 +302,12 @@ fn take(plan: &StepPlan, output: StepOutput, running: &mut [Running]) {
             r.answer.tokens.push(token);
         }
     }
-    for (index, row) in output.logprobs {
-        running[plan.slots[index] as usize]
-            .answer
-            .logprobs
-            .push(row);
+    let running_at = |index: u32| plan.slots[index as usize] as usize;
+    for (index, rows) in output.logprobs {
+        running[running_at(index)].answer.logprobs.extend(rows);
     }
     for (index, rows) in output.prompt_logprobs {
-        running[plan.slots[index] as usize]
-            .answer
-            .prompt
-            .extend(rows);
+        running[running_at(index)].answer.prompt.extend(rows);
     }
 }
 

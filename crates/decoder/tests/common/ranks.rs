@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use penstock_comm::{Fence, Group, Writer};
 use penstock_decoder::{
-    Carried, Decoder, DecoderError, DecoderSpec, GroupFile, Options, Pipe, Shard, StepOutput,
-    StepPlan, Wiring, join,
+    Carried, Decoder, DecoderError, DecoderSpec, GroupFile, Options, Pipe, Shard, Wiring, join,
 };
+use penstock_wire::{StepPlan, StepResult};
 
-use super::{Compute, Scratch, checkpoint, spec};
+use super::{BLOCKS, Compute, Scratch, allocated, checkpoint, spec};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SLOTS: usize = 4;
@@ -63,14 +63,18 @@ impl Ranks {
 }
 
 impl Compute for Ranks {
-    fn compute(&self, plan: StepPlan) -> Result<StepOutput, DecoderError> {
-        let tickets: Vec<_> = self
+    fn groups(&self) -> usize {
+        self.decoders[0].groups()
+    }
+
+    fn compute(&self, plan: StepPlan) -> Result<StepResult, DecoderError> {
+        let futures: Vec<_> = self
             .decoders
             .iter()
             .map(|d| d.submit(plan.clone()))
             .collect();
-        let results = tickets.iter().map(|ticket| {
-            ticket
+        let results = futures.iter().map(|future| {
+            future
                 .result(Duration::from_secs(120))
                 .expect("the step ended in time")
         });
@@ -196,7 +200,8 @@ pub(crate) fn load_cut(
             mlp: cuts.mlp.clone(),
             vocab: cuts.vocab.clone(),
         };
-        Decoder::load_shard(spec(), names, &path, options, shard, Box::new(local)).unwrap()
+        let decoder = Decoder::load_shard(spec(), names, &path, options, shard, Box::new(local));
+        allocated(decoder.unwrap(), BLOCKS)
     };
     let places = (0..pp).flat_map(|stage| (0..tp).map(move |rank| (stage, rank)));
     let decoders: Vec<Decoder> = places.map(&mut load).collect();

@@ -81,14 +81,23 @@ impl Task {
         }
     }
 
-    /// One split's keys and values, as far as the task's last row sees them.
-    fn stretch<'a>(&self, sequence: &Sequence, tables: &'a [i32], split: usize) -> Stretch<'a> {
-        let end = sequence.start + self.rows.end - sequence.rows.start;
-        let tokens = split * SPLIT..end.min((split + 1) * SPLIT);
+    /// One split's keys and values, as far as the task's rows see them: blocks behind the window
+    /// may be anyone's.
+    fn stretch<'a>(
+        &self,
+        call: &Call<'_>,
+        sequence: &Sequence,
+        tables: &'a [i32],
+        split: usize,
+    ) -> Stretch<'a> {
+        let position = |row: usize| sequence.start + row - sequence.rows.start;
+        let size = call.kv.layout().block_size;
+        let seen = (position(self.rows.start) + 1).saturating_sub(call.window) / size * size;
+        let end = position(self.rows.end);
         Stretch {
             head: self.head,
             table: &tables[sequence.table.clone()],
-            tokens,
+            tokens: seen.max(split * SPLIT)..end.min((split + 1) * SPLIT),
         }
     }
 }
@@ -195,18 +204,15 @@ impl AttentionPlan {
                     scratch.round_queries(call.isa, kv.layout().dtype);
                     let splits = task.splits(sequence, call.window);
                     for split in splits.clone() {
-                        let stretch = task.stretch(sequence, tables, split);
+                        let stretch = task.stretch(&call, sequence, tables, split);
                         let ahead = match tasks[..end].get(i + 1) {
                             _ if split + 1 < splits.end => {
-                                Some(task.stretch(sequence, tables, split + 1))
+                                Some(task.stretch(&call, sequence, tables, split + 1))
                             }
                             Some(next) => {
                                 let sequence = &sequences[next.sequence];
-                                Some(next.stretch(
-                                    sequence,
-                                    tables,
-                                    next.splits(sequence, call.window).start,
-                                ))
+                                let first = next.splits(sequence, call.window).start;
+                                Some(next.stretch(&call, sequence, tables, first))
                             }
                             None => None,
                         };

@@ -198,12 +198,13 @@ impl Scratch {
         ahead: Option<&Stretch<'_>>,
     ) {
         let dim = call.kv.layout().dim();
-        let high = |p: usize| (p + 1).saturating_sub(start).min(SPLIT);
+        let keys = runs.len() * RUN;
+        let high = |p: usize| (p + 1).saturating_sub(start).min(keys);
         let low = |p: usize| {
             (p + 1)
                 .saturating_sub(call.window)
                 .saturating_sub(start)
-                .min(SPLIT)
+                .min(keys)
         };
         let widest = positions.iter().map(|&p| high(p)).max().unwrap_or(0);
         if positions.iter().all(|&p| low(p) >= high(p)) {

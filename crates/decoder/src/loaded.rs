@@ -1,0 +1,186 @@
+//! Loading: a checkpoint's weights packed, and what is known of them before there is any KV.
+
+use std::ops::Range;
+use std::path::Path;
+use std::time::Instant;
+
+use penstock_formats::Checkpoint;
+use penstock_kernels::{Cpu, Isa, KvLayout, KvType, Packed};
+
+use crate::collectives::Collectives;
+use crate::error::DecoderError;
+use crate::model::{KvGroup, Model};
+use crate::options::Options;
+use crate::recipe::WeightRecipes;
+use crate::shard::Shard;
+use crate::spec::DecoderSpec;
+
+/// Facts about a loaded decoder.
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// Weight forms, activation form and KV type, for example `w4+w8/int8/kv-bf16`: part of the
+    /// cache identity.
+    pub numerics: String,
+    /// Instruction set in use.
+    pub isa: Isa,
+    /// Compute threads.
+    pub threads: usize,
+    /// Fingerprint of the checkpoint.
+    pub fingerprint: [u8; 32],
+    /// Bytes of the packed weights.
+    pub weights_bytes: usize,
+    /// This rank's part of the model's keys and values.
+    pub kv: KvShare,
+}
+
+/// A stage of the start-up: name, seconds, detail.
+pub type Stage = (String, f64, String);
+
+/// The part of the model's keys and values that a rank's pools hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvShare {
+    /// Layers, counted over the whole model.
+    pub layers: Range<usize>,
+    /// KV heads, counted over the whole model, in the order of their extents in a block.
+    pub heads: Range<usize>,
+    /// Layers of the whole model.
+    pub all_layers: usize,
+    /// KV heads of the whole model.
+    pub all_heads: usize,
+}
+
+/// What KV blocks hold on this rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvSpec {
+    /// Tokens of a block.
+    pub block_size: usize,
+    /// The same list on every rank, but for layers and bytes.
+    pub groups: Vec<KvGroupSpec>,
+}
+
+/// One KV group: layers that share block tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvGroupSpec {
+    /// This rank's layers in the group, counted over the whole model; may be empty.
+    pub layers: Vec<usize>,
+    /// Bytes of one block of the group on this rank.
+    pub block_bytes: usize,
+    /// Tokens that a token sees, itself included; `None` = all.
+    pub window: Option<usize>,
+}
+
+/// A model that can compute once it has KV blocks.
+pub(crate) struct Loaded {
+    pub(crate) cpu: Cpu,
+    pub(crate) model: Model,
+    pub(crate) options: Options,
+    pub(crate) collectives: Box<dyn Collectives>,
+}
+
+impl Loaded {
+    /// Opens the checkpoint at `path` and packs this rank's part of its weights.
+    pub(crate) fn open(
+        spec: DecoderSpec,
+        weights: &WeightRecipes,
+        path: &Path,
+        options: &Options,
+        shard: Shard,
+        collectives: Box<dyn Collectives>,
+    ) -> Result<(Self, Info, Vec<Stage>), DecoderError> {
+        let options = *options;
+        let cpu = Cpu::new(options.isa, options.threads)?;
+        let began = Instant::now();
+        let checkpoint = Checkpoint::open(path)?;
+        let fingerprint = checkpoint.fingerprint();
+        let tensors = format!("{} tensors", checkpoint.names().count());
+        let read = stage("model read", began, tensors);
+        let began = Instant::now();
+        let model = Model::load(&cpu, &checkpoint, spec, weights, options.numerics, shard)?;
+        drop(checkpoint);
+        let weights_bytes = model.matrices().map(Packed::bytes).sum();
+        let forms = forms(&model);
+        let (isa, threads) = (options.isa, options.threads);
+        let packed = format!(
+            "{} as {forms}, {isa} on {threads} threads",
+            mib(weights_bytes)
+        );
+        let packed = stage("weights packed", began, packed);
+        let info = Info {
+            numerics: format!("{forms}/kv-{}", kv_name(options.kv)),
+            isa,
+            threads,
+            fingerprint,
+            weights_bytes,
+            kv: share(&model),
+        };
+        let loaded = Self {
+            cpu,
+            model,
+            options,
+            collectives,
+        };
+        Ok((loaded, info, vec![read, packed]))
+    }
+
+    /// The shape of a KV group's pool.
+    pub(crate) fn layout(&self, group: &KvGroup) -> KvLayout {
+        KvLayout {
+            layers: group.layers.len(),
+            kv_heads: self.model.heads.kv_heads(),
+            head_dim: self.model.heads.head_dim,
+            block_size: self.options.block_size,
+            dtype: self.options.kv,
+        }
+    }
+
+    pub(crate) fn kv_spec(&self) -> KvSpec {
+        let group = |group: &KvGroup| KvGroupSpec {
+            layers: group.layers.clone(),
+            block_bytes: self.layout(group).block_bytes(),
+            window: group.window,
+        };
+        KvSpec {
+            block_size: self.options.block_size,
+            groups: self.model.kv_groups().iter().map(group).collect(),
+        }
+    }
+}
+
+pub(crate) fn stage(name: &str, began: Instant, detail: String) -> Stage {
+    (name.to_owned(), began.elapsed().as_secs_f64(), detail)
+}
+
+pub(crate) fn mib(bytes: usize) -> String {
+    format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+pub(crate) fn kv_name(kv: KvType) -> &'static str {
+    match kv {
+        KvType::F32 => "f32",
+        KvType::Bf16 => "bf16",
+    }
+}
+
+fn share(model: &Model) -> KvShare {
+    let Model { spec, shard, .. } = model;
+    KvShare {
+        layers: shard.layers(),
+        heads: shard.kv_heads(spec),
+        all_layers: spec.depth(),
+        all_heads: spec.attention().kv_heads,
+    }
+}
+
+/// The weight forms in use with their activation form: `w4+w8/int8`.
+fn forms(model: &Model) -> String {
+    let mut names: Vec<&str> = model.matrices().map(|m| m.form().name()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let activations = if names.iter().any(|n| n.starts_with('w')) {
+        "int8"
+    } else {
+        // A stage without layers between the first and the last has no weights.
+        names.first().copied().unwrap_or("none")
+    };
+    format!("{}/{activations}", names.join("+"))
+}

@@ -1,0 +1,239 @@
+//! Slots: what the decoder remembers of a sequence from step to step.
+
+use std::ops::Range;
+
+use penstock_kernels::{KvClaim, KvPool, Sampling};
+use penstock_wire::{LAST_SAMPLED, Registration, SamplingParams, StepPlan};
+
+use crate::error::DecoderError;
+use crate::step::{GroupLimits, Limits, check_distinct, refuse};
+
+/// A registered sequence.
+pub(crate) struct Slot {
+    pub(crate) sampling: Sampling,
+    /// Alternatives to report for sampled tokens; `None` = no log-probabilities.
+    pub(crate) logprobs: Option<usize>,
+    /// The same for prompt tokens.
+    pub(crate) prompt_logprobs: Option<usize>,
+    /// By KV group.
+    tables: Vec<BlockTable>,
+    /// The token sampled last.
+    last: Option<i32>,
+}
+
+enum State {
+    Empty,
+    /// A plan that named the slot failed: what it holds is unknown.
+    Failed,
+    Ready(Slot),
+}
+
+/// All slots of a decoder.
+pub(crate) struct Slots {
+    states: Vec<State>,
+}
+
+impl Slots {
+    pub(crate) fn new(count: usize) -> Self {
+        Self {
+            states: (0..count).map(|_| State::Empty).collect(),
+        }
+    }
+
+    /// The slot of a scheduled sequence.
+    pub(crate) fn get(&self, slot: i32) -> Option<&Slot> {
+        match self.states.get(slot as usize) {
+            Some(State::Ready(slot)) => Some(slot),
+            _ => None,
+        }
+    }
+
+    fn get_mut(&mut self, slot: i32) -> Result<&mut Slot, DecoderError> {
+        match self.states.get_mut(slot as usize) {
+            Some(State::Ready(slot)) => Ok(slot),
+            Some(State::Failed) => refuse(format!(
+                "slot {slot} was in a plan that failed; register it again"
+            )),
+            _ => refuse(format!("slot {slot} was never registered")),
+        }
+    }
+
+    /// Takes the (checked) plan in: registrations, changes of block tables; replaces
+    /// [`LAST_SAMPLED`] by the tokens.
+    pub(crate) fn apply(
+        &mut self,
+        plan: &mut StepPlan,
+        limits: &Limits,
+    ) -> Result<(), DecoderError> {
+        for registration in &plan.registrations {
+            let slot = Slot::new(registration, limits.groups.len())?;
+            self.states[registration.slot as usize] = State::Ready(slot);
+        }
+        let (mut row, groups) = (0, limits.groups.len());
+        for i in 0..plan.slots.len() {
+            let slot = self.get_mut(plan.slots[i])?;
+            for (g, group) in limits.groups.iter().enumerate() {
+                let at = i * groups + g;
+                let added = plan.added_offsets[at] as usize..plan.added_offsets[at + 1] as usize;
+                let table = &mut slot.tables[g];
+                let updated = table.update(plan.kept[at], &plan.added[added]);
+                let checked = updated.and_then(|()| table.check(plan, i, group, limits));
+                if let Err(problem) = checked {
+                    return refuse(format!("sequence {i}, KV group {g}: {problem}"));
+                }
+            }
+            if plan.tokens[row] == LAST_SAMPLED {
+                plan.tokens[row] = match slot.last {
+                    Some(token) if limits.last_sampled => token,
+                    Some(_) => return refuse("LAST_SAMPLED with several pipeline stages"),
+                    None => return refuse(format!("slot {} has no last token", plan.slots[i])),
+                };
+            }
+            row += plan.lengths[i] as usize;
+        }
+        (0..groups).try_for_each(|g| {
+            let written = (0..plan.slots.len()).flat_map(|i| self.written(plan, i, g, limits));
+            check_distinct("block to be written", written.copied().collect())
+        })
+    }
+
+    /// Makes the slots of a failed plan unusable until they are registered again.
+    pub(crate) fn fail(&mut self, plan: &StepPlan) {
+        let registered = plan.registrations.iter().map(|r| r.slot as usize);
+        let scheduled = plan.slots.iter().filter_map(|&s| usize::try_from(s).ok());
+        for slot in registered.chain(scheduled) {
+            if let Some(state) = self.states.get_mut(slot) {
+                *state = State::Failed;
+            }
+        }
+    }
+
+    /// Notes the token that was sampled last for `slot`.
+    pub(crate) fn sampled(&mut self, slot: i32, token: i32) {
+        if let Ok(slot) = self.get_mut(slot) {
+            slot.last = Some(token);
+        }
+    }
+
+    fn table(&self, plan: &StepPlan, i: usize, group: usize) -> &[i32] {
+        self.get(plan.slots[i])
+            .map_or(&[], |slot| &slot.tables[group].blocks)
+    }
+
+    /// The blocks that sequence `i` of the (applied) plan stores tokens in.
+    fn written(&self, plan: &StepPlan, i: usize, group: usize, limits: &Limits) -> &[i32] {
+        let (start, end, size) = span(plan, i, limits);
+        &self.table(plan, i, group)[start / size..end.div_ceil(size)]
+    }
+
+    /// The block tables of one group, each up to the last token of its sequence.
+    pub(crate) fn tables(&self, plan: &StepPlan, group: usize, limits: &Limits) -> Vec<i32> {
+        let used = |i| {
+            let (_, end, size) = span(plan, i, limits);
+            &self.table(plan, i, group)[..end.div_ceil(size)]
+        };
+        (0..plan.slots.len()).flat_map(used).copied().collect()
+    }
+
+    /// Leases the blocks that the (applied) plan writes and sees in one group.
+    pub(crate) fn lease<'a>(
+        &self,
+        plan: &StepPlan,
+        group: usize,
+        limits: &Limits,
+        pool: &'a mut KvPool,
+    ) -> Result<KvClaim<'a>, DecoderError> {
+        let (all, window) = (0..plan.slots.len(), limits.groups[group].window);
+        let number = |&block: &i32| block as usize;
+        let writes = all
+            .clone()
+            .flat_map(|i| self.written(plan, i, group, limits));
+        let reads = all.flat_map(|i| {
+            let (start, _, size) = span(plan, i, limits);
+            &self.table(plan, i, group)[first_seen(start, window) / size..start / size]
+        });
+        pool.claim(writes.map(number), reads.map(number))
+            .or_else(|busy| refuse(format!("{busy}: its transfer must end first")))
+    }
+}
+
+/// First position of sequence `i`, the one after its last, and the block size.
+fn span(plan: &StepPlan, i: usize, limits: &Limits) -> (usize, usize, usize) {
+    let start = plan.starts[i] as usize;
+    (start, start + plan.lengths[i] as usize, limits.block_size)
+}
+
+/// The first position that a token at `position` sees.
+fn first_seen(position: usize, window: Option<usize>) -> usize {
+    window.map_or(0, |window| (position + 1).saturating_sub(window))
+}
+
+impl Slot {
+    fn new(r: &Registration, groups: usize) -> Result<Self, DecoderError> {
+        let params = SamplingParams::decode(&r.sampling)
+            .or_else(|e| refuse(format!("registered slot {}: {e}", r.slot)))?;
+        Ok(Self {
+            sampling: Sampling {
+                temperature: params.temperature,
+                top_k: params.top_k as usize,
+                top_p: params.top_p,
+                seed: params.seed,
+                choice: params.choice,
+            },
+            logprobs: params.logprobs.map(usize::from),
+            prompt_logprobs: usize::try_from(r.prompt_logprobs).ok(),
+            tables: vec![BlockTable::default(); groups],
+            last: None,
+        })
+    }
+}
+
+/// The blocks of a sequence in one KV group; -1 is none.
+#[derive(Clone, Default)]
+struct BlockTable {
+    blocks: Vec<i32>,
+    /// Entries from here on are blocks.
+    whole_from: usize,
+}
+
+impl BlockTable {
+    fn update(&mut self, kept: i32, added: &[i32]) -> Result<(), String> {
+        let len = self.blocks.len();
+        let Some(kept) = usize::try_from(kept).ok().filter(|&kept| kept <= len) else {
+            return Err(format!("keeps {kept} of {len} blocks"));
+        };
+        self.blocks.truncate(kept);
+        if self.whole_from > kept {
+            self.whole_from = after_last_hole(&self.blocks);
+        }
+        self.blocks.extend_from_slice(added);
+        if let holes @ 1.. = after_last_hole(added) {
+            self.whole_from = kept + holes;
+        }
+        Ok(())
+    }
+
+    /// Checks that the table has all blocks that sequence `i` sees or writes.
+    fn check(
+        &self,
+        plan: &StepPlan,
+        i: usize,
+        group: &GroupLimits,
+        limits: &Limits,
+    ) -> Result<(), String> {
+        let (start, end, size) = span(plan, i, limits);
+        let needed: Range<usize> = first_seen(start, group.window) / size..end.div_ceil(size);
+        if self.blocks.len() < needed.end {
+            let (have, need) = (self.blocks.len(), needed.end);
+            return Err(format!("{have} blocks where {need} are needed"));
+        }
+        if needed.start < self.whole_from {
+            return Err(format!("no block for a part of {needed:?}"));
+        }
+        Ok(())
+    }
+}
+
+fn after_last_hole(blocks: &[i32]) -> usize {
+    blocks.iter().rposition(|&b| b == -1).map_or(0, |i| i + 1)
+}
