@@ -20,7 +20,7 @@ from penstock.model.sharding import plan_grid
 from penstock.scheduler import Scheduler
 
 TINY = Path(__file__).parent / "fixtures/tiny"
-FAMILIES = ("llama", "llama3", "mistral", "qwen2", "qwen3")
+FAMILIES = ("alternating", "biased", "gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3")
 VOCAB = 256
 
 Settings = Mapping[str, object]

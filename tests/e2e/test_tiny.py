@@ -13,7 +13,7 @@ import pytest
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
 
-FAMILIES = ["llama", "llama3", "mistral", "qwen2", "qwen3"]
+FAMILIES = ["alternating", "biased", "gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3"]
 TEMPLATE = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 )

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from itertools import combinations, pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.core import InvalidValueError
-from penstock.model.sharding import plan_grid
+from penstock.model.sharding import COLUMN_UNIT, VOCAB_UNIT, plan_grid
 from penstock.model.spec import DecoderSpec
 
 from tests.fakes.models import dense_spec
@@ -89,6 +90,12 @@ def test_every_part_is_there_once_and_none_is_empty(
         assert min(sizes(cuts)) >= 1
     if inner >= 32 * tp:
         assert all(cut % 32 == 0 for cut in grid.mlp[:-1])
+
+
+def test_units_are_those_of_packed_weights(repository: Path) -> None:
+    source = (repository / "crates/kernels/src/packed.rs").read_text()
+    assert f"pub const GROUP: usize = {COLUMN_UNIT};" in source
+    assert f"pub const PANEL: usize = {VOCAB_UNIT};" in source
 
 
 def test_shards_and_lines_of_a_grid() -> None:

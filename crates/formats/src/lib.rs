@@ -1,11 +1,11 @@
 //! Weight containers: GGUF files and Hugging Face safetensors directories, opened as memory maps.
 //!
-//! This room knows bytes, names, element types and shapes. What a tensor is *for* is the business
-//! of the decoder, and what a metadata key *means* is the business of whoever reads it.
+//! This room knows bytes, names, element types and shapes, and not what a tensor or a metadata key
+//! means.
 //!
-//! Files are untrusted. Every length, count, offset and name is checked against the bytes that are
-//! really there before anything is allocated or sliced, and a defect is a [`FormatError`] that
-//! names the file, the tensor or key, and the byte offset.
+//! Files are untrusted. Every length, count, offset and name is checked against the file's bytes
+//! before anything is allocated or sliced, and a defect is a [`FormatError`] that names the file,
+//! the tensor or key, and the byte offset.
 
 mod checkpoint;
 mod dequant;

@@ -18,8 +18,7 @@ use crate::error::{Fault, quoted};
 /// One tensor of a safetensors file.
 pub(crate) struct StoredTensor {
     pub(crate) name: String,
-    /// `Err` holds the name of a type we do not read: such a tensor may lie in the file as long as
-    /// nobody asks for it.
+    /// `Err` holds the name of an unknown type, which is an error only when the tensor is read.
     pub(crate) dtype: Result<DType, String>,
     pub(crate) shape: Vec<usize>,
     /// Where the data lies in the file.

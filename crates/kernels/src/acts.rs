@@ -65,12 +65,12 @@ impl Default for Acts {
 }
 
 impl Acts {
-    /// Makes room for `m` rows of `k` inputs; rows are then written by [`Acts::rows_mut`].
     /// Rows of the batch.
     pub fn rows(&self) -> usize {
         self.m
     }
 
+    /// Makes room for `m` rows of `k` inputs.
     pub(crate) fn reset(&mut self, kind: ActForm, m: usize, k: usize) {
         let k_padded = k.next_multiple_of(GROUP);
         (self.kind, self.m, self.k_padded) = (kind, m, k_padded);

@@ -85,7 +85,7 @@ impl<T: Plain> Aligned<T> {
         }
     }
 
-    /// The first item, without a reference to all of them: for owners who hand out parts.
+    /// Pointer to the first item, without a reference to all of them: for owners that lend parts.
     pub(crate) fn base(&self) -> *mut T {
         self.ptr.as_ptr()
     }

@@ -1,7 +1,7 @@
-//! Sharing out a matrix multiplication: panels x chunks of rows.
+//! Division of a matrix multiplication into tasks: panels x chunks of rows.
 //!
-//! Each thread gets a contiguous segment, so that its weights are one stream of memory; who is done
-//! early (the cores are shared with others) takes small pieces of another's segment.
+//! Each thread gets a contiguous segment, so that its weights are one stream of memory. A thread
+//! that ends early (the cores are shared) steals small pieces of another's segment.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};

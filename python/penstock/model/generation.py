@@ -1,4 +1,4 @@
-"""How a model wants to be sampled and where its answers end."""
+"""Sampling defaults and special tokens of a checkpoint."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _NOT_APPLIED: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """Sampling defaults that the checkpoint sets; None where it is silent."""
+    """Sampling defaults that the checkpoint sets; None where it sets none."""
 
     temperature: float | None = None
     top_k: int | None = None

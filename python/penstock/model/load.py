@@ -1,4 +1,4 @@
-"""From a path to everything the engine must know about a model before its weights are read."""
+"""Metadata of a checkpoint: all that the engine needs before weights are read."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""From what the user calls a model to a path."""
+"""Resolution of a model's name to a path."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ALIASES = {
 class Located:
     path: Path
     served_name: str
-    """What clients call it unless --served-model-name says otherwise."""
+    """The name for clients, unless --served-model-name is given."""
 
 
 def locate(model: str) -> Located:

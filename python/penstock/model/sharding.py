@@ -1,5 +1,4 @@
-"""Who holds what: a decoder cut between the ranks of a grid, tensor parallel times pipeline
-parallel.
+"""Cuts of a decoder between the ranks of a grid, tensor parallel times pipeline parallel.
 
 Cuts need not be even. Query heads are cut so that the slowest rank is as fast as it can be; a KV
 head whose query heads land on two ranks is on both (9 heads over 2 ranks are 5 + 4, with the middle
@@ -46,13 +45,11 @@ class Grid:
 
     @property
     def reader(self) -> int:
-        """The rank that reads tokens off: the first of the last stage. Ranks count stage after
-        stage.
-        """
+        """The rank that samples: the first of the last stage. Ranks count stage after stage."""
         return (self.pp - 1) * self.tp
 
     def shard(self, rank: int) -> dict[str, object]:
-        """What `penstock_decoder::Shard` reads."""
+        """The JSON of `penstock_decoder::Shard`."""
         stage, of_stage = divmod(rank, self.tp)
         return {
             "rank": of_stage,
@@ -85,9 +82,7 @@ class Grid:
 
 
 def plan_grid(spec: DecoderSpec, tp: int, pp: int) -> Grid:
-    """The best cuts for `tp` ranks in each of `pp` stages; InvalidValueError where there are too
-    many.
-    """
+    """The best cuts for `tp` ranks in each of `pp` stages; InvalidValueError for too many ranks."""
     heads, inner = spec.attention.heads, spec.mlp.intermediate
     if not 1 <= tp <= min(heads, inner, spec.vocab):
         most = min(heads, inner, spec.vocab)

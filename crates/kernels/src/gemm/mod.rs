@@ -75,7 +75,7 @@ impl Tile<'_> {
 ///
 /// # Safety
 /// `tile.out` is valid for writes of the tile's elements (rows x existing features, distance `ld`),
-/// nobody else touches them meanwhile, and the CPU has `isa`.
+/// no other thread touches them meanwhile, and the CPU has `isa`.
 pub(crate) unsafe fn compute(isa: Isa, tile: &Tile<'_>) {
     tile.check();
     // SAFETY: the caller's promises; shapes were checked.

@@ -159,7 +159,7 @@ impl Machine {
         out
     }
 
-    /// All of a text in steps of the given sizes, beside nobody.
+    /// All of a text in steps of the given sizes, alone in its batch.
     pub(crate) fn alone(&mut self, text: &Text, mut sizes: impl FnMut() -> usize) -> Vec<f32> {
         let table = self.table(text.len());
         let (mut out, mut start) = (Vec::new(), 0);

@@ -1,6 +1,4 @@
-"""Which family reads which architecture. A family maps metadata to a spec; it holds no forward
-code.
-"""
+"""Families by architecture. A family maps metadata to a spec and recipes, without forward code."""
 
 from collections.abc import Callable
 
