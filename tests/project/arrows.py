@@ -21,7 +21,7 @@ RUST: dict[str, set[str]] = {
     "http": set(),
     "server": {"engine-client", "http", "openai", "text", "wire"},
     "loadgen": {"openai"},
-    "sim": {"openai", "prefix", "text", "wire"},
+    "sim": {"engine-client", "http", "openai", "prefix", "server", "text", "wire"},
     # bindings of all of them
     "native": {
         "comm",

@@ -1,67 +1,107 @@
-use penstock_wire::{EngineFrame, FrameReader};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use std::io;
+use std::marker::PhantomData;
+
+use penstock_wire::{EngineFrame, Frame, FrameError, FrameReader, FrontFrame};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 
-use crate::failure::EngineFailure;
-use crate::requests::Outbox;
+/// How a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Disconnect {
+    #[error("closed")]
+    Closed,
+    #[error("broke: {0}")]
+    Broken(io::Error),
+    #[error("malformed: {0}")]
+    Malformed(#[from] FrameError),
+}
 
-/// One engine's connection. Writing has a task of its own, so that an engine that does not read
-/// holds up nobody.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    stream: OwnedReadHalf,
+/// Encoded frames on their way to the other end.
+pub type Outbox = UnboundedSender<Vec<u8>>;
+
+/// One end of the wire, which receives frames of type `F`. Writing has a task of its own, so that
+/// an end that does not read holds up nothing but its own frames.
+pub struct Connection<F> {
+    stream: Box<dyn AsyncRead + Send + Unpin>,
     frames: FrameReader,
     outbox: Outbox,
     writer: JoinHandle<()>,
+    received: PhantomData<fn() -> F>,
 }
+
+/// The front door's end.
+pub(crate) type EngineConnection = Connection<EngineFrame>;
+
+/// The engine's end, for engines written in Rust.
+pub type FrontConnection = Connection<FrontFrame>;
 
 /// Frames that wait together are written together, up to about this many bytes.
 const WRITE_BYTES: usize = 256 << 10;
 
-impl Connection {
-    pub(crate) fn new(stream: UnixStream) -> Self {
-        let (read, write) = stream.into_split();
+impl<F: Frame> Connection<F> {
+    /// Speaks over `stream`, inside a tokio runtime.
+    pub fn new(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        let (read, write) = tokio::io::split(stream);
         let (outbox, waiting) = unbounded_channel();
-        let writer = tokio::spawn(write_all(write, waiting));
         Self {
-            stream: read,
+            stream: Box::new(read),
             frames: FrameReader::new(),
             outbox,
-            writer,
+            writer: tokio::spawn(write_all(write, waiting)),
+            received: PhantomData,
         }
     }
 
-    pub(crate) fn outbox(&self) -> &Outbox {
+    /// Where to send encoded frames. Sends fail once the connection has ended.
+    pub fn outbox(&self) -> &Outbox {
         &self.outbox
     }
 
     /// Waits for a whole frame. Cancel safe.
-    pub(crate) async fn next_frame(&mut self) -> Result<EngineFrame, EngineFailure> {
+    ///
+    /// # Errors
+    /// The connection has ended or carries no frames.
+    pub async fn next_frame(&mut self) -> Result<F, Disconnect> {
         loop {
             if let Some(frame) = self.frames.next_frame()? {
                 return Ok(frame);
             }
             match self.stream.read_buf(self.frames.spare()).await {
-                Ok(0) => return Err(EngineFailure::Closed),
+                Ok(0) => return Err(Disconnect::Closed),
                 Ok(_) => {}
-                Err(error) => return Err(EngineFailure::Broken(error)),
+                Err(error) => return Err(Disconnect::Broken(error)),
             }
         }
     }
 }
 
-impl Drop for Connection {
+impl FrontConnection {
+    /// Waits until everything sent has been written, and sends nothing any more. Other clones of
+    /// the outbox have been dropped.
+    pub async fn flush(&mut self) {
+        self.outbox = unbounded_channel().0;
+        // The writer ends with the channel; an error is one of a front door that has gone.
+        let _ = (&mut self.writer).await;
+    }
+
+    /// Sends a frame. One that the wire cannot carry is dropped: engines make none.
+    pub fn send(outbox: &Outbox, frame: &EngineFrame) {
+        let mut bytes = Vec::new();
+        if frame.encode(&mut bytes).is_ok() {
+            let _ = outbox.send(bytes);
+        }
+    }
+}
+
+impl<F> Drop for Connection<F> {
     fn drop(&mut self) {
         self.writer.abort();
     }
 }
 
-/// Ends with the channel or with the first error: the reading side notices the end of the
-/// connection too, and reports it.
-async fn write_all(mut stream: OwnedWriteHalf, mut waiting: UnboundedReceiver<Vec<u8>>) {
+/// Ends with the channel or with the first error, which the reading side notices and reports.
+async fn write_all(mut stream: impl AsyncWrite + Unpin, mut waiting: UnboundedReceiver<Vec<u8>>) {
     while let Some(mut bytes) = waiting.recv().await {
         while bytes.len() < WRITE_BYTES
             && let Ok(more) = waiting.try_recv()

@@ -3,11 +3,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_wire::{KvOrder, KvReply, Ready, StepStats, TierReport, TokenRequest};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use crate::connection::EngineConnection;
+use crate::session::Shared;
 use crate::socket::EngineSocket;
-use crate::supervisor::{Shared, Stop, Supervisor};
+use crate::supervisor::{Stop, Supervisor, follow};
 use crate::{
     CommandError, EngineConfig, EngineError, EngineState, Observer, RequestStream, SubmitError,
 };
@@ -38,7 +41,7 @@ impl Engine {
         Self::start_observed(config, Arc::new(()))
     }
 
-    /// [`Engine::start`] with somebody who hears of every stage and step.
+    /// [`Engine::start`] with an observer of every stage and step.
     ///
     /// # Errors
     /// The same.
@@ -69,6 +72,27 @@ impl Engine {
         Ok(Self {
             handle: Arc::new(handle),
         })
+    }
+
+    /// An engine of this process at the other end of `stream`: it is not started again when it is
+    /// lost. Must be called inside a tokio runtime.
+    pub fn over(
+        stream: impl AsyncRead + AsyncWrite + Send + 'static,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        let shared = Arc::new(Shared::new(observer));
+        let (stops, wanted_stops) = mpsc::channel(1);
+        let connection = EngineConnection::new(stream);
+        tokio::spawn(follow(Arc::clone(&shared), connection, wanted_stops));
+        let handle = Handle {
+            shared,
+            stops,
+            stall_timeout: Duration::MAX,
+            socket_path: PathBuf::new(),
+        };
+        Self {
+            handle: Arc::new(handle),
+        }
     }
 
     /// Where the engine stands now.
@@ -167,7 +191,7 @@ impl Engine {
         }
     }
 
-    /// Where engines connect.
+    /// Where engines connect; empty for an engine of this process.
     pub fn socket_path(&self) -> &Path {
         &self.handle.socket_path
     }

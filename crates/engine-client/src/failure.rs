@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use penstock_wire::FrameError;
 
+use crate::connection::Disconnect;
+
 /// How an engine was lost. The text names the cause to every client whose request ended by it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EngineFailure {
@@ -17,7 +19,7 @@ pub(crate) enum EngineFailure {
     #[error("engine connection broke: {0}")]
     Broken(io::Error),
     #[error("engine broke the wire protocol: {0}")]
-    Malformed(#[from] FrameError),
+    Malformed(FrameError),
     #[error("engine broke the wire protocol: {got} came {when}")]
     OutOfOrder {
         got: &'static str,
@@ -29,6 +31,16 @@ pub(crate) enum EngineFailure {
     Spawn { program: String, source: io::Error },
     #[error("engine connections cannot be accepted: {0}")]
     Accept(io::Error),
+}
+
+impl From<Disconnect> for EngineFailure {
+    fn from(end: Disconnect) -> Self {
+        match end {
+            Disconnect::Closed => Self::Closed,
+            Disconnect::Broken(error) => Self::Broken(error),
+            Disconnect::Malformed(error) => Self::Malformed(error),
+        }
+    }
 }
 
 impl EngineFailure {

@@ -13,6 +13,7 @@ mod failure;
 mod observer;
 mod process;
 mod requests;
+mod session;
 mod socket;
 mod socket_dir;
 mod state;
@@ -21,6 +22,7 @@ mod supervisor;
 pub mod testing;
 
 pub use config::{EngineConfig, RestartBackoff, SocketPlace};
+pub use connection::{Connection, Disconnect, FrontConnection, Outbox};
 pub use engine::Engine;
 pub use error::{CommandError, EngineError, SubmitError};
 pub use observer::Observer;

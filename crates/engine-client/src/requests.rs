@@ -9,6 +9,8 @@ use penstock_wire::{
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use crate::connection::Outbox;
+
 /// What happens to a request. The last event of each is an output that finishes, or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
@@ -70,9 +72,6 @@ impl Drop for RequestStream {
 
 /// The engine's reply to a command, or why it was lost before one came.
 pub(crate) type Answer = Result<KvReply, Arc<str>>;
-
-/// Encoded frames on their way to the engine.
-pub(crate) type Outbox = UnboundedSender<Vec<u8>>;
 
 /// The open requests of one engine, over all its restarts: ids are never used twice.
 #[derive(Debug, Default)]

@@ -1,89 +1,17 @@
-use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_wire::{EngineFrame, FrontFrame, Ready, Shutdown, Step, StepStats, TierReport};
-use tokio::sync::{mpsc, oneshot, watch};
+use penstock_wire::{FrontFrame, Shutdown};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::backoff::Backoff;
-use crate::connection::Connection;
+use crate::connection::EngineConnection;
 use crate::failure::EngineFailure;
 use crate::process::EngineProcess;
-use crate::requests::Requests;
+use crate::session::{self, Shared};
 use crate::socket::EngineSocket;
-use crate::{EngineConfig, EngineState, Observer};
-
-/// What the supervisor tells the handles.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) state: watch::Sender<EngineState>,
-    pub(crate) requests: Arc<Requests>,
-    observer: Arc<dyn Observer>,
-    progress: Mutex<Progress>,
-    /// `None` until a new engine reports.
-    tiers: Mutex<Option<Arc<TierReport>>>,
-}
-
-/// The last STEP and when it came; a new engine counts as progress.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Progress {
-    pub(crate) stats: StepStats,
-    pub(crate) at: Instant,
-}
-
-impl Shared {
-    pub(crate) fn new(observer: Arc<dyn Observer>) -> Self {
-        Self {
-            state: watch::Sender::new(EngineState::Starting),
-            requests: Arc::default(),
-            observer,
-            progress: Mutex::new(Progress::new()),
-            tiers: Mutex::default(),
-        }
-    }
-
-    pub(crate) fn progress(&self) -> Progress {
-        *self.lock_progress()
-    }
-
-    pub(crate) fn tiers(&self) -> Option<Arc<TierReport>> {
-        self.lock_tiers().clone()
-    }
-
-    fn set_ready(&self, ready: Ready, connection: &Connection) {
-        *self.lock_progress() = Progress::new();
-        *self.lock_tiers() = None;
-        self.requests.attach(connection.outbox().clone());
-        self.state.send_replace(EngineState::Ready(Arc::new(ready)));
-    }
-
-    fn take_step(&self, step: Step) {
-        *self.lock_progress() = Progress {
-            stats: step.stats,
-            at: Instant::now(),
-        };
-        self.observer.step(&step.stats);
-        self.requests.deliver(step.outputs);
-    }
-
-    fn lock_tiers(&self) -> MutexGuard<'_, Option<Arc<TierReport>>> {
-        self.tiers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self {
-            stats: StepStats::default(),
-            at: Instant::now(),
-        }
-    }
-}
+use crate::{EngineConfig, EngineState};
 
 /// The wish to end the engine.
 #[derive(Debug)]
@@ -197,13 +125,17 @@ impl Supervisor {
         let ready_at = Instant::now();
         let stop = tokio::select! {
             stop = next_stop(stops) => stop,
-            Err(failure) = or_exit(process, self.serve(&mut connection)) => {
+            Err(failure) = or_exit(process, session::serve(&self.shared, &mut connection)) => {
                 return End::Failed { failure, ready_for: Some(ready_at.elapsed()) };
             }
         };
         send_shutdown(&connection);
         // The outputs of requests that now end as cancelled still arrive.
-        let _ = timeout_at(stop.deadline, or_exit(process, self.serve(&mut connection))).await;
+        let _ = timeout_at(
+            stop.deadline,
+            or_exit(process, session::serve(&self.shared, &mut connection)),
+        )
+        .await;
         End::Stopped(stop)
     }
 
@@ -220,71 +152,54 @@ impl Supervisor {
 
     /// Waits until an engine has connected and is ready. When somebody else starts it, it may
     /// connect at any time.
-    async fn wait_ready(&self, process: &mut EngineProcess) -> Result<Connection, EngineFailure> {
+    async fn wait_ready(
+        &self,
+        process: &mut EngineProcess,
+    ) -> Result<EngineConnection, EngineFailure> {
         let limit = self.config.start_timeout;
         let in_time = if self.config.argv.is_some() {
-            let handshake = async { self.shake_hands(self.accept().await?).await };
+            let handshake = async { session::handshake(&self.shared, self.accept().await?).await };
             timeout(limit, or_exit(process, handshake)).await
         } else {
-            timeout(limit, self.shake_hands(self.accept().await?)).await
+            timeout(
+                limit,
+                session::handshake(&self.shared, self.accept().await?),
+            )
+            .await
         };
         in_time.unwrap_or(Err(EngineFailure::StartTimeout(limit)))
     }
 
-    async fn accept(&self) -> Result<Connection, EngineFailure> {
+    async fn accept(&self) -> Result<EngineConnection, EngineFailure> {
         self.socket
             .accept()
             .await
-            .map(Connection::new)
+            .map(EngineConnection::new)
             .map_err(EngineFailure::Accept)
     }
+}
 
-    async fn shake_hands(&self, mut connection: Connection) -> Result<Connection, EngineFailure> {
-        match connection.next_frame().await? {
-            EngineFrame::Hello(_) => {}
-            other => {
-                return Err(EngineFailure::OutOfOrder {
-                    got: other.name(),
-                    when: "before HELLO",
-                });
-            }
+/// Follows an engine of this process until it is lost or a stop is wanted.
+pub(crate) async fn follow(
+    shared: Arc<Shared>,
+    connection: EngineConnection,
+    mut stops: mpsc::Receiver<Stop>,
+) {
+    let served = async {
+        let mut connection = session::handshake(&shared, connection).await?;
+        session::serve(&shared, &mut connection).await
+    };
+    let (state, reason) = tokio::select! {
+        Err(failure) = served => {
+            let reason = failure.to_string();
+            (EngineState::Failed { reason: reason.clone() }, reason)
         }
-        loop {
-            match connection.next_frame().await? {
-                EngineFrame::Stage(stage) => self.shared.observer.stage(&stage),
-                EngineFrame::Fatal(fatal) => return Err(EngineFailure::Fatal(fatal.message)),
-                EngineFrame::Ready(ready) => {
-                    self.shared.set_ready(ready, &connection);
-                    return Ok(connection);
-                }
-                other => {
-                    return Err(EngineFailure::OutOfOrder {
-                        got: other.name(),
-                        when: "before READY",
-                    });
-                }
-            }
+        _stop = next_stop(&mut stops) => {
+            (EngineState::Stopped, "the engine was shut down".to_owned())
         }
-    }
-
-    async fn serve(&self, connection: &mut Connection) -> Result<Infallible, EngineFailure> {
-        loop {
-            match connection.next_frame().await? {
-                EngineFrame::Step(step) => self.shared.take_step(step),
-                EngineFrame::Tiers(report) => {
-                    *self.shared.lock_tiers() = Some(Arc::new(report));
-                }
-                EngineFrame::KvReply(reply) => self.shared.requests.answer(reply),
-                EngineFrame::Fatal(fatal) => return Err(EngineFailure::Fatal(fatal.message)),
-                other => {
-                    return Err(EngineFailure::OutOfOrder {
-                        got: other.name(),
-                        when: "after READY",
-                    });
-                }
-            }
-        }
-    }
+    };
+    shared.state.send_replace(state);
+    shared.requests.fail_all(&reason);
 }
 
 /// `work` reads the engine's connection; this also watches its process, and finds the better of the
@@ -309,7 +224,7 @@ async fn or_exit<T>(
     }
 }
 
-fn send_shutdown(connection: &Connection) {
+fn send_shutdown(connection: &EngineConnection) {
     let mut frame = Vec::new();
     if FrontFrame::Shutdown(Shutdown).encode(&mut frame).is_ok() {
         // Fails when the connection has just ended, which is what is wanted.

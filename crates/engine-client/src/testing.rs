@@ -1,4 +1,4 @@
-//! A scripted engine in the test's own process, on the real socket and the real frames.
+//! A scripted engine for tests, in the test's own process, on the real socket and frames.
 //!
 //! ```no_run
 //! # use penstock_engine_client::testing::{FakeEngine, Script, tokens};
@@ -16,15 +16,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_wire::{
-    Add, EngineFrame, Fatal, Finish, FrameReader, FrontFrame, Hello, KvOrder, KvOutcome, KvReply,
-    Output, Ready, Stage, Step, StepStats, TierKinds, TierReport, WIRE_VERSION,
+    Add, EngineFrame, Fatal, Finish, FrontFrame, Hello, KvOrder, KvOutcome, KvReply, Output, Ready,
+    Stage, Step, StepStats, TierKinds, TierReport, WIRE_VERSION,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+use crate::{Disconnect, FrontConnection};
 
 /// One thing the engine does for a request.
 #[derive(Debug, Clone)]
@@ -34,9 +34,9 @@ pub enum Action {
     Send(Output),
     /// Closes the connection.
     Die,
-    /// Says FATAL and closes the connection.
+    /// Sends FATAL and closes the connection.
     Fatal(String),
-    /// Says nothing any more, heartbeats included, and keeps the connection.
+    /// Sends nothing any more, heartbeats included, and keeps the connection.
     Stall,
 }
 
@@ -68,10 +68,10 @@ pub fn reject() -> Vec<Action> {
     })]
 }
 
-/// What an engine does about an ADD.
+/// The actions that answer an ADD.
 pub type Answer = dyn Fn(&Add) -> Vec<Action> + Send + Sync;
 
-/// What an engine replies to an order about its cache; `None` is no reply.
+/// The reply to an order about the cache; `None` is no reply.
 pub type Obedience = dyn Fn(&KvOrder) -> Option<(KvOutcome, String)> + Send + Sync;
 
 /// How the engine behaves.
@@ -97,7 +97,7 @@ impl fmt::Debug for Script {
 }
 
 impl Script {
-    /// `answer` says what happens after each ADD. An answer that ends without a finish leaves its
+    /// `answer` gives the actions after each ADD. An answer that ends without a finish leaves its
     /// request open until a CANCEL.
     pub fn new(answer: impl Fn(&Add) -> Vec<Action> + Send + Sync + 'static) -> Self {
         Self {
@@ -136,7 +136,7 @@ pub fn small_engine() -> Ready {
     }
 }
 
-/// What the front door asked for so far.
+/// The frames of the front door so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Log {
     pub adds: Vec<Add>,
@@ -163,25 +163,24 @@ impl FakeEngine {
             }
         };
         let (log, logged) = watch::channel(Log::default());
+        let (actions, wanted) = unbounded_channel();
         let task = tokio::spawn(async move {
-            let (read, write) = stream.into_split();
-            let (say, said) = unbounded_channel();
             let session = Session {
-                write,
+                connection: FrontConnection::new(stream),
                 script,
                 log,
-                say,
+                actions,
                 open: HashMap::new(),
                 step: 0,
                 stalled: false,
             };
-            // The connection may end at any word; tests see that on the other side.
-            let _ = session.run(read, said).await;
+            // The connection may end at any frame; tests see that on the other side.
+            let _ = session.run(wanted).await;
         });
         Self { log: logged, task }
     }
 
-    /// What was asked for so far.
+    /// The frames received so far.
     pub fn log(&self) -> Log {
         self.log.borrow().clone()
     }
@@ -208,63 +207,48 @@ impl Drop for FakeEngine {
     }
 }
 
-/// What an answer wants done, and for which request.
-type Said = (u64, Action);
+/// An action and the request it is for.
+type Wanted = (u64, Action);
 
 struct Session {
-    write: OwnedWriteHalf,
+    connection: FrontConnection,
     script: Script,
     log: watch::Sender<Log>,
-    say: UnboundedSender<Said>,
+    actions: UnboundedSender<Wanted>,
     open: HashMap<u64, JoinHandle<()>>,
     step: u64,
     stalled: bool,
 }
 
-enum Next {
-    Front(Option<FrontFrame>),
-    Said(Said),
-    Heartbeat,
-}
-
 impl Session {
     /// `None` ends the session.
-    async fn run(
-        mut self,
-        mut read: OwnedReadHalf,
-        mut said: UnboundedReceiver<Said>,
-    ) -> Option<()> {
-        self.start().await?;
-        let mut frames = FrameReader::new();
+    async fn run(mut self, mut wanted: UnboundedReceiver<Wanted>) -> Option<()> {
+        self.start();
         let mut heartbeat = tokio::time::interval(self.script.heartbeat);
         loop {
-            let next = tokio::select! {
-                frame = next_frame(&mut read, &mut frames) => Next::Front(frame),
-                Some(said) = said.recv() => Next::Said(said),
-                _ = heartbeat.tick() => Next::Heartbeat,
-            };
-            match next {
-                Next::Front(frame) => self.obey(frame?).await?,
-                Next::Said((id, action)) => self.act(id, action).await?,
-                Next::Heartbeat => self.send_step(Vec::new()).await?,
+            tokio::select! {
+                frame = self.connection.next_frame() => match frame {
+                    Ok(frame) => self.obey(frame).await?,
+                    Err(Disconnect::Malformed(error)) => panic!("from the front door: {error}"),
+                    Err(_) => return None,
+                },
+                Some((id, action)) = wanted.recv() => self.act(id, action).await?,
+                _ = heartbeat.tick() => self.send_step(Vec::new()),
             }
         }
     }
 
-    async fn start(&mut self) -> Option<()> {
-        let hello = Hello {
+    fn start(&self) {
+        self.send(&EngineFrame::Hello(Hello {
             wire_version: self.script.wire_version,
             pid: std::process::id(),
-        };
-        self.send(&EngineFrame::Hello(hello)).await?;
+        }));
         for stage in self.script.stages.clone() {
-            self.send(&EngineFrame::Stage(stage)).await?;
+            self.send(&EngineFrame::Stage(stage));
         }
-        self.send(&EngineFrame::Ready(self.script.ready.clone()))
-            .await?;
-        match self.script.tiers.clone() {
-            Some(report) => self.send(&EngineFrame::Tiers(report)).await,
-            None => Some(()),
+        self.send(&EngineFrame::Ready(self.script.ready.clone()));
+        if let Some(report) = self.script.tiers.clone() {
+            self.send(&EngineFrame::Tiers(report));
         }
     }
 
@@ -272,38 +256,32 @@ impl Session {
         match frame {
             FrontFrame::Add(add) => {
                 let actions = (self.script.answer)(&add);
-                self.open.insert(
-                    add.id,
-                    tokio::spawn(play(add.id, actions, self.say.clone())),
-                );
+                let task = tokio::spawn(play(add.id, actions, self.actions.clone()));
+                self.open.insert(add.id, task);
                 self.log.send_modify(|log| log.adds.push(add));
-                Some(())
             }
             FrontFrame::Cancel(cancel) => {
                 self.log.send_modify(|log| log.cancels.extend(&cancel.ids));
-                self.cancel(cancel.ids).await
+                self.cancel(cancel.ids);
             }
             FrontFrame::Kv(command) => {
                 let (id, reply) = (command.id, (self.script.obey)(&command.order));
                 self.log.send_modify(|log| log.orders.push(command.order));
-                match reply {
-                    Some((outcome, text)) => {
-                        let reply = KvReply { id, outcome, text };
-                        self.send(&EngineFrame::KvReply(reply)).await
-                    }
-                    None => Some(()),
+                if let Some((outcome, text)) = reply {
+                    self.send(&EngineFrame::KvReply(KvReply { id, outcome, text }));
                 }
             }
             FrontFrame::Shutdown(_) => {
                 self.log.send_modify(|log| log.shutdown = true);
                 let ids = self.open.keys().copied().collect();
-                self.cancel(ids).await?;
-                None
+                self.cancel(ids);
+                return self.end().await;
             }
         }
+        Some(())
     }
 
-    async fn cancel(&mut self, ids: Vec<u64>) -> Option<()> {
+    fn cancel(&mut self, ids: Vec<u64>) {
         let mut outputs = Vec::new();
         for id in ids {
             if let Some(task) = self.open.remove(&id) {
@@ -315,7 +293,7 @@ impl Session {
                 });
             }
         }
-        self.send_step(outputs).await
+        self.send_step(outputs);
     }
 
     async fn act(&mut self, id: u64, action: Action) -> Option<()> {
@@ -324,49 +302,47 @@ impl Session {
                 if output.finish != Finish::None {
                     self.open.remove(&id);
                 }
-                self.send_step(vec![Output { id, ..output }]).await
+                self.send_step(vec![Output { id, ..output }]);
             }
-            // Said before its request was cancelled.
-            Action::Send(_) | Action::Wait(_) => Some(()),
-            Action::Die => None,
+            // Played before its request was cancelled.
+            Action::Send(_) | Action::Wait(_) => {}
+            Action::Die => return self.end().await,
             Action::Fatal(message) => {
-                self.send(&EngineFrame::Fatal(Fatal { message })).await?;
-                None
+                self.send(&EngineFrame::Fatal(Fatal { message }));
+                return self.end().await;
             }
-            Action::Stall => {
-                self.stalled = true;
-                Some(())
-            }
+            Action::Stall => self.stalled = true,
         }
+        Some(())
     }
 
-    async fn send_step(&mut self, outputs: Vec<Output>) -> Option<()> {
+    /// Writes what was sent; the session ends with it.
+    async fn end(&mut self) -> Option<()> {
+        self.connection.flush().await;
+        None
+    }
+
+    fn send_step(&mut self, outputs: Vec<Output>) {
         if self.stalled {
-            return Some(());
+            return;
         }
         self.step += u64::from(!outputs.is_empty());
         let running = self.open.len() as u32;
+        let batch_tokens = outputs.iter().map(|output| output.tokens.len() as u32);
         let stats = StepStats {
             step: self.step,
             running,
             blocks_used: running,
             blocks_total: self.script.ready.num_blocks,
-            batch_tokens: outputs
-                .iter()
-                .map(|output| output.tokens.len() as u32)
-                .sum(),
+            batch_tokens: batch_tokens.sum(),
             step_ms: 1.0,
             ..StepStats::default()
         };
-        self.send(&EngineFrame::Step(Step { stats, outputs })).await
+        self.send(&EngineFrame::Step(Step { stats, outputs }));
     }
 
-    async fn send(&mut self, frame: &EngineFrame) -> Option<()> {
-        let mut bytes = Vec::new();
-        frame
-            .encode(&mut bytes)
-            .expect("a script says what the wire can carry");
-        self.write.write_all(&bytes).await.ok()
+    fn send(&self, frame: &EngineFrame) {
+        FrontConnection::send(self.connection.outbox(), frame);
     }
 }
 
@@ -376,30 +352,16 @@ impl Drop for Session {
     }
 }
 
-async fn play(id: u64, actions: Vec<Action>, say: UnboundedSender<Said>) {
+async fn play(id: u64, actions: Vec<Action>, wanted: UnboundedSender<Wanted>) {
     for action in actions {
         match action {
             Action::Wait(duration) => tokio::time::sleep(duration).await,
             other => {
                 // The session has ended.
-                if say.send((id, other)).is_err() {
+                if wanted.send((id, other)).is_err() {
                     return;
                 }
             }
-        }
-    }
-}
-
-async fn next_frame(read: &mut OwnedReadHalf, frames: &mut FrameReader) -> Option<FrontFrame> {
-    loop {
-        if let Some(frame) = frames
-            .next_frame()
-            .expect("the front door sends valid frames")
-        {
-            return Some(frame);
-        }
-        if read.read_buf(frames.spare()).await.ok()? == 0 {
-            return None;
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct App {
     pub(crate) ids: RandomIds,
     limiter: AdmissionLimiter,
     /// Empty until the model's text files have been read.
-    text: OnceLock<TextModel>,
+    text: OnceLock<Arc<TextModel>>,
     draining: AtomicBool,
     started: u64,
 }
@@ -47,13 +47,13 @@ impl App {
     }
 
     /// Makes the model's text side available. Only the first call counts.
-    pub(crate) fn set_text(&self, text: TextModel) {
+    pub(crate) fn set_text(&self, text: Arc<TextModel>) {
         let _ = self.text.set(text);
     }
 
-    /// 503 until the tokenizer is there.
+    /// The text side; 503 until it has been read.
     pub(crate) fn text(&self) -> Result<&TextModel, ApiError> {
-        self.text.get().ok_or_else(|| {
+        self.text.get().map(Arc::as_ref).ok_or_else(|| {
             ApiError::unavailable("The server is starting: no tokenizer yet.", RETRY_ENGINE)
         })
     }
@@ -123,7 +123,7 @@ impl App {
         })
     }
 
-    /// The error of a request that comes while no engine is ready.
+    /// The error of requests while no engine is ready.
     pub(crate) fn engine_down(&self) -> ApiError {
         self.metrics.rejected(Rejection::EngineUnavailable);
         ApiError::unavailable(format!("No engine: {}.", self.engine.state()), RETRY_ENGINE)

@@ -7,7 +7,7 @@ use penstock_openai::ApiError;
 
 /// The error of a handler.
 #[derive(Debug)]
-pub(crate) struct Failure(pub(crate) ApiError);
+pub struct Failure(pub ApiError);
 
 impl From<ApiError> for Failure {
     fn from(error: ApiError) -> Self {

@@ -9,6 +9,7 @@ mod admission;
 mod app;
 mod choices;
 mod config;
+mod embedded;
 mod endpoints;
 mod failure;
 mod logprobs;
@@ -23,6 +24,8 @@ mod stream;
 mod submit;
 
 pub use config::{Config, EngineProcess, GenerationDefaults};
+pub use embedded::router_over;
+pub use failure::Failure;
 pub use run::run;
 pub use server::{Server, StartError};
 pub use startup::StartupError;

@@ -68,7 +68,7 @@ async fn read_text(app: &Arc<App>) -> Result<(), StartupError> {
         began.elapsed().as_secs_f64(),
         text.tokenizer.vocab_size()
     ));
-    app.set_text(text);
+    app.set_text(Arc::new(text));
     Ok(())
 }
 

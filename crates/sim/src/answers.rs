@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use penstock_wire::TokenRequest;
+use penstock_wire::{LogprobRow, TokenRequest};
 
 use crate::random;
 
@@ -73,6 +73,19 @@ impl Answers {
         Answer {
             key,
             natural: natural.map(|length| length.max(request.min_tokens.saturating_add(1))),
+        }
+    }
+
+    /// Made-up log-probabilities of a token: it is the likeliest, each of `count` alternatives half
+    /// as likely as the one before.
+    pub(crate) fn logprobs(&self, token: u32, count: u8) -> LogprobRow {
+        let others = self.words.iter().copied().filter(|id| *id != token);
+        let ids = std::iter::once(token).chain(others).take(count.into());
+        let logprob = |halvings: u8| -f32::from(halvings) * std::f32::consts::LN_2;
+        LogprobRow {
+            logprob: logprob(1),
+            rank: 1,
+            alternatives: ids.zip((1..).map(logprob)).collect(),
         }
     }
 

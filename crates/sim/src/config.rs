@@ -1,7 +1,6 @@
 //! What the command line says, as JSON.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use serde::Deserialize;
 
@@ -39,6 +38,8 @@ pub enum SimError {
     },
     #[error("{0}")]
     Io(#[from] std::io::Error),
+    #[error("the simulated engine did not start: {0}")]
+    Engine(#[from] penstock_engine_client::EngineError),
 }
 
 /// One engine.
@@ -103,7 +104,7 @@ pub struct WireConfig {
 /// What an engine is made of, checked.
 pub(crate) struct Engine {
     pub(crate) profile: Profile,
-    pub(crate) vocabulary: Arc<Vocabulary>,
+    pub(crate) vocabulary: Vocabulary,
     pub(crate) faults: Faults,
     pub(crate) lengths: Option<LengthDistribution>,
     pub(crate) seed: u64,
@@ -158,12 +159,12 @@ impl EngineSettings {
         }
         let vocabulary = match self.tokenizer {
             Some(path) => Vocabulary::of_model(&path)?,
-            None => Vocabulary::made_up(profile.vocab_size),
+            None => Vocabulary::made_up(profile.vocab_size)?,
         };
-        profile.vocab_size = vocabulary.size();
+        profile.vocab_size = vocabulary.size;
         Ok(Engine {
             profile,
-            vocabulary: Arc::new(vocabulary),
+            vocabulary,
             faults: Faults {
                 list,
                 seed: self.seed,
@@ -178,8 +179,8 @@ impl EngineSettings {
 impl Engine {
     pub(crate) fn batcher(&self) -> Batcher {
         let answers = Answers {
-            words: self.vocabulary.words(),
-            eos: self.vocabulary.eos(),
+            words: self.vocabulary.words.clone(),
+            eos: self.vocabulary.eos,
             seed: self.seed,
             lengths: self.lengths,
         };

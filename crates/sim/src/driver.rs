@@ -6,14 +6,18 @@
 //! up at all would fall behind for ever: beyond [`MAX_LAG`] the timeline is moved to the present
 //! and the loss is counted.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_wire::{Step, StepStats};
+use penstock_engine_client::{FrontConnection, Outbox};
+use penstock_wire::{EngineFrame, Finish, Output, Step};
 use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError};
 use tokio::time::Instant;
 
 use crate::batching::{Ask, Batcher};
+use crate::counters::Counters;
+use crate::faults::FaultKind;
 use crate::timer::Timer;
 
 const MAX_LAG: Duration = Duration::from_millis(50);
@@ -38,79 +42,71 @@ impl Clock {
     }
 }
 
-/// What the engine is told, and when that arrived.
-pub(crate) struct Command<S> {
+/// An order and when it arrived.
+pub(crate) struct Command {
     pub(crate) at: Duration,
-    pub(crate) order: Order<S>,
+    pub(crate) order: Order,
 }
 
-pub(crate) enum Order<S> {
+pub(crate) enum Order {
     Add {
         id: u64,
         ask: Box<Ask>,
-        seat: S,
+        fault: Option<FaultKind>,
     },
     Cancel(Vec<u64>),
     /// Every request ends as cancelled, then the driver.
     Shutdown,
 }
 
-/// Where a driver's results go.
-pub(crate) trait Publisher {
-    /// Where the results of one request go.
-    type Seat;
-
-    fn open(&mut self, id: u64, seat: Self::Seat);
-
-    /// Whoever asked for this wants no more of it.
-    fn left(&mut self, id: u64);
-
-    /// A step has begun.
-    fn begun(&mut self, stats: &StepStats);
-
-    /// Takes the results of a step, or of no step. Returns ids of requests to be cancelled.
-    fn publish(&mut self, step: Step) -> Vec<u64>;
-
-    /// An idle second has passed.
-    fn heartbeat(&mut self, step: Step);
-
-    /// The timeline was moved by this much: the host is too slow for the model.
-    fn slipped(&mut self, by: Duration);
-}
-
-pub(crate) struct Driver<P: Publisher, T> {
-    pub(crate) batcher: Batcher,
-    pub(crate) publisher: P,
-    pub(crate) commands: UnboundedReceiver<Command<P::Seat>>,
-    pub(crate) clock: Clock,
-    pub(crate) timer: T,
-    pending: VecDeque<Command<P::Seat>>,
+/// Follows one engine's timeline and sends its steps.
+pub(crate) struct Driver<T> {
+    batcher: Batcher,
+    commands: UnboundedReceiver<Command>,
+    outbox: Outbox,
+    clock: Clock,
+    timer: T,
+    counters: Arc<Counters>,
+    /// Requests that a fault may strike.
+    faulty: HashMap<u64, Faulty>,
+    pending: VecDeque<Command>,
     /// The present of the timeline.
     now: Duration,
     ending: bool,
 }
 
-impl<P: Publisher, T: Timer> Driver<P, T> {
+/// A request with a fault.
+struct Faulty {
+    fault: FaultKind,
+    /// Tokens before the fault.
+    sent: u32,
+    struck: bool,
+}
+
+impl<T: Timer> Driver<T> {
     pub(crate) fn new(
         batcher: Batcher,
-        publisher: P,
-        commands: UnboundedReceiver<Command<P::Seat>>,
+        commands: UnboundedReceiver<Command>,
+        outbox: Outbox,
         clock: Clock,
         timer: T,
+        counters: Arc<Counters>,
     ) -> Self {
         Self {
             batcher,
-            publisher,
             commands,
+            outbox,
             clock,
             timer,
+            counters,
+            faulty: HashMap::new(),
             pending: VecDeque::new(),
             now: Duration::ZERO,
             ending: false,
         }
     }
 
-    /// Runs until SHUTDOWN, or until nobody can give commands any more.
+    /// Runs until SHUTDOWN, or until no commands can come any more.
     pub(crate) async fn run(mut self) {
         loop {
             self.collect();
@@ -147,13 +143,18 @@ impl<P: Publisher, T: Timer> Driver<P, T> {
                 return;
             };
             match command.order {
-                Order::Add { id, ask, seat } => {
-                    self.publisher.open(id, seat);
+                Order::Add { id, ask, fault } => {
+                    if let Some(fault) = fault {
+                        self.faulty.insert(id, Faulty::new(fault));
+                    }
                     self.batcher.add(id, *ask, command.at);
                 }
                 Order::Cancel(ids) => {
                     for id in ids {
-                        self.publisher.left(id);
+                        // A stalled request ends like any other when it is cancelled.
+                        if self.faulty.get(&id).is_some_and(Faulty::stalls) {
+                            self.faulty.remove(&id);
+                        }
                         self.batcher.cancel(id);
                     }
                 }
@@ -166,7 +167,6 @@ impl<P: Publisher, T: Timer> Driver<P, T> {
     }
 
     async fn compute(&mut self, cost: Duration) {
-        self.publisher.begun(&self.batcher.stats());
         let end = self.now + cost;
         self.timer.wait_until(self.clock.beginning + end).await;
         let step = self.batcher.apply();
@@ -183,16 +183,40 @@ impl<P: Publisher, T: Timer> Driver<P, T> {
         if cost.is_zero() {
             self.now = real;
         } else if lag > MAX_LAG {
-            self.publisher.slipped(lag);
+            self.counters.slipped(lag);
             self.now = real;
         } else {
             self.now = end;
         }
     }
 
-    fn publish(&mut self, step: Step) {
-        for id in self.publisher.publish(step) {
-            self.batcher.cancel(id);
+    fn publish(&mut self, mut step: Step) {
+        self.counters.step(step.stats.step);
+        if !self.faulty.is_empty() {
+            self.inject(&mut step);
+        }
+        FrontConnection::send(&self.outbox, &EngineFrame::Step(step));
+    }
+
+    /// Puts faults in the place of outputs. What a fault ends early is cancelled.
+    fn inject(&mut self, step: &mut Step) {
+        for output in std::mem::take(&mut step.outputs) {
+            let Some(faulty) = self.faulty.get_mut(&output.id) else {
+                step.outputs.push(output);
+                continue;
+            };
+            let (id, goes_on) = (output.id, output.finish == Finish::None);
+            let passed = faulty.pass(output);
+            let ends = passed
+                .as_ref()
+                .is_some_and(|output| output.finish != Finish::None);
+            if goes_on && ends {
+                self.batcher.cancel(id);
+            }
+            if !goes_on {
+                self.faulty.remove(&id);
+            }
+            step.outputs.extend(passed);
         }
     }
 
@@ -204,7 +228,7 @@ impl<P: Publisher, T: Timer> Driver<P, T> {
                 Ok(None) => return false,
                 Err(_elapsed) => {
                     let step = self.batcher.idle_step();
-                    self.publisher.heartbeat(step);
+                    self.publish(step);
                 }
             }
         }
@@ -215,12 +239,50 @@ impl<P: Publisher, T: Timer> Driver<P, T> {
     }
 }
 
+impl Faulty {
+    fn new(fault: FaultKind) -> Self {
+        Self {
+            fault,
+            sent: 0,
+            struck: false,
+        }
+    }
+
+    fn stalls(&self) -> bool {
+        matches!(self.fault, FaultKind::Stall(_))
+    }
+
+    /// What is sent instead of `output`, if anything.
+    fn pass(&mut self, output: Output) -> Option<Output> {
+        if self.struck {
+            return None;
+        }
+        let instead = |finish, error: Option<&str>| Output {
+            id: output.id,
+            finish,
+            error: error.map(str::to_owned),
+            ..Output::default()
+        };
+        let ending = match self.fault {
+            FaultKind::Refuse => Some(instead(Finish::Rejected, None)),
+            FaultKind::ErrorEvent(after) if self.sent >= after => {
+                Some(instead(Finish::Error, Some("a fault on purpose")))
+            }
+            FaultKind::Stall(after) if self.sent >= after => None,
+            _ => {
+                self.sent += output.tokens.len() as u32;
+                return Some(output);
+            }
+        };
+        self.struck = true;
+        ending
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::sync::{Arc, Mutex};
-
-    use penstock_wire::TokenRequest;
+    use penstock_wire::{FrameReader, TokenRequest};
     use tokio::sync::mpsc::unbounded_channel;
 
     use super::*;
@@ -242,42 +304,25 @@ mod tests {
     #[derive(Default)]
     struct Seen {
         tokens_ms: Vec<u128>,
-        slips: Vec<u128>,
+        slips: u64,
+        slipped_ms: u128,
         heartbeats: u32,
     }
 
-    struct Watch {
-        clock: Clock,
-        seen: Arc<Mutex<Seen>>,
-    }
-
-    impl Publisher for Watch {
-        type Seat = ();
-
-        fn open(&mut self, _id: u64, _seat: ()) {}
-
-        fn left(&mut self, _id: u64) {}
-
-        fn begun(&mut self, _stats: &StepStats) {}
-
-        fn publish(&mut self, step: Step) -> Vec<u64> {
+    async fn watch(clock: Clock, mut sent: UnboundedReceiver<Vec<u8>>) -> Seen {
+        let mut seen = Seen::default();
+        while let Some(bytes) = sent.recv().await {
+            let mut frames = FrameReader::new();
+            frames.spare().extend(bytes);
+            let Some(EngineFrame::Step(step)) = frames.next_frame().unwrap() else {
+                panic!("not a STEP")
+            };
+            let now = clock.now().as_millis();
             let tokens = step.outputs.iter().flat_map(|output| &output.tokens);
-            let now = self.clock.now().as_millis();
-            self.seen
-                .lock()
-                .unwrap()
-                .tokens_ms
-                .extend(tokens.map(|_| now));
-            Vec::new()
+            seen.tokens_ms.extend(tokens.map(|_| now));
+            seen.heartbeats += u32::from(step.outputs.is_empty());
         }
-
-        fn heartbeat(&mut self, _step: Step) {
-            self.seen.lock().unwrap().heartbeats += 1;
-        }
-
-        fn slipped(&mut self, by: Duration) {
-            self.seen.lock().unwrap().slips.push(by.as_millis());
-        }
+        seen
     }
 
     /// One request of `tokens` tokens at steps of a millisecond, with a timer that is this late.
@@ -295,13 +340,11 @@ mod tests {
             seed: 0,
             lengths: None,
         };
-        let seen: Arc<Mutex<Seen>> = Arc::default();
         let clock = Clock::new();
         let (commands, inbox) = unbounded_channel();
-        let publisher = Watch {
-            clock,
-            seen: seen.clone(),
-        };
+        let (outbox, sent) = unbounded_channel();
+        let seen = tokio::spawn(watch(clock, sent));
+        let counters = Arc::new(Counters::default());
         let batcher = Batcher::new(profile, answers);
         let timer = LateTimer(Duration::from_millis(late_ms));
         let request = TokenRequest {
@@ -317,15 +360,20 @@ mod tests {
         let order = Order::Add {
             id: 1,
             ask: Box::new(ask),
-            seat: (),
+            fault: None,
         };
         let at = clock.now();
         assert!(commands.send(Command { at, order }).is_ok());
-        let driver = tokio::spawn(Driver::new(batcher, publisher, inbox, clock, timer).run());
+        let driver = Driver::new(batcher, inbox, outbox, clock, timer, counters.clone());
+        let driver = tokio::spawn(driver.run());
         tokio::time::sleep(Duration::from_millis(5500)).await;
         drop(commands);
         driver.await.unwrap();
-        std::mem::take(&mut *seen.lock().unwrap())
+        Seen {
+            slips: counters.slips(),
+            slipped_ms: (counters.slipped_seconds() * 1e3).round() as u128,
+            ..seen.await.unwrap()
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -340,13 +388,13 @@ mod tests {
         // Due at 1, published at 4 with what is due by then; due at 5, published at 8.
         let seen = run(3, 10).await;
         assert_eq!(seen.tokens_ms, [4, 4, 4, 4, 8, 8, 8, 8, 12, 12]);
-        assert!(seen.slips.is_empty());
+        assert_eq!(seen.slips, 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_host_that_cannot_keep_up_loses_the_schedule_and_says_so() {
         let seen = run(60, 3).await;
         assert_eq!(seen.tokens_ms, [61, 122, 183]);
-        assert_eq!(seen.slips, [60, 60, 60]);
+        assert_eq!((seen.slips, seen.slipped_ms), (3, 180));
     }
 }

@@ -107,6 +107,26 @@ pub struct Faults {
 }
 
 impl Faults {
+    /// The complaint about a fault that an engine on the wire cannot have.
+    pub(crate) fn check_wire(&self) -> Result<(), String> {
+        let on_wire = |kind| {
+            matches!(
+                kind,
+                FaultKind::Refuse
+                    | FaultKind::ErrorEvent(_)
+                    | FaultKind::Stall(_)
+                    | FaultKind::EarlyStop(_)
+            )
+        };
+        match self.list.iter().find(|fault| !on_wire(fault.kind)) {
+            None => Ok(()),
+            Some(fault) => Err(format!(
+                "fault {:?}: an engine on the wire has refuse, error-event, stall and early-stop only",
+                fault.kind
+            )),
+        }
+    }
+
     /// The fault of the request with this number: the first of the list that strikes.
     pub fn pick(&self, request: u64) -> Option<FaultKind> {
         let strikes = |(at, fault): (usize, &Fault)| {

@@ -1,27 +1,31 @@
-//! An engine with modelled timing, on the real HTTP and the real wire.
+//! An engine with modelled timing, on the real server and the real wire.
 //!
 //! Front door and load generator are measured against it without a model, and capacity is estimated
 //! with it.
 //!
 //! * [`batching`] decides what each step computes, as the scheduler of Penstock does; [`Timing`]
 //!   says how long that takes. Both are pure: no clock, no IO.
-//! * The driver follows the timeline that they make and publishes each step when its time has come.
-//! * [`serve_http`] is an OpenAI server around it, [`serve_wire`] an engine behind a front door's
-//!   socket.
+//! * The driver follows the timeline that they make and sends each step when its time has come.
+//! * [`serve_wire`] is an engine behind a front door's socket, [`serve_http`] such engines behind
+//!   the real server's endpoints in one process, with faults injected by a layer over them.
 
 mod answers;
 pub mod batching;
 mod config;
+mod counters;
 mod driver;
+mod engine;
 mod faults;
-mod http;
+mod inject;
 mod profile;
 mod random;
+mod replica;
+#[cfg(test)]
+mod replica_tests;
 mod run;
 mod timer;
 mod timing;
 mod vocabulary;
-mod wire;
 
 pub use answers::{Answers, LengthDistribution};
 pub use config::{EngineSettings, HttpConfig, SimError, WireConfig};

@@ -33,9 +33,3 @@ pub(crate) fn of_tokens(tokens: &[u32]) -> u64 {
         .iter()
         .fold(STEP, |key, token| join(key, u64::from(*token)))
 }
-
-/// Key of a text.
-pub(crate) fn of_text(text: &str) -> u64 {
-    text.bytes()
-        .fold(STEP, |key, byte| join(key, u64::from(byte)))
-}

@@ -2,19 +2,17 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
+use penstock_http::{Connections, Signals};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc::unbounded_channel;
 
 use crate::config::{Engine, HttpConfig, SimError, WireConfig, read};
-use crate::driver::{Clock, Driver};
-use crate::http::{App, Counters, HttpPublisher, accept, router};
+use crate::engine::serve_socket;
+use crate::replica::replica;
 use crate::timer::PreciseTimer;
-use crate::wire;
 
 /// Serves OpenAI's API until SIGTERM or SIGINT (exit status 0) or until the engine dies on purpose
 /// (1). Standard output gets one line for each replica when all of them listen.
@@ -32,17 +30,17 @@ pub fn serve_http(config_json: &str) -> Result<i32, SimError> {
     status
 }
 
-/// Serves the front door at `socket` until it says SHUTDOWN, goes away, or the engine dies on
+/// Serves the front door at `socket` until it sends SHUTDOWN, goes away, or the engine dies on
 /// purpose (exit status 1).
 ///
 /// # Errors
-/// A configuration that is not valid, a socket that nobody listens on, a front door that breaks the
+/// A configuration that is not valid, a socket without a listener, a front door that breaks the
 /// protocol.
 pub fn serve_wire(socket: &str, config_json: &str) -> Result<i32, SimError> {
     let config: WireConfig = read(config_json)?;
     let engine = config.engine.open()?;
     let runtime = runtime(1)?;
-    let status = runtime.block_on(wire::live(socket.as_ref(), engine));
+    let status = runtime.block_on(live_on_wire(socket.as_ref(), engine));
     runtime.shutdown_background();
     status
 }
@@ -58,14 +56,26 @@ fn runtime(threads: usize) -> std::io::Result<Runtime> {
 
 async fn live(config: HttpConfig, engine: Engine) -> Result<i32, SimError> {
     let mut signals = Signals::install()?;
+    let engine = Arc::new(engine);
     let listeners = listen(&config).await?;
-    let mut addresses = Vec::new();
+    let (mut addresses, mut connections) = (Vec::new(), Vec::new());
     for listener in listeners {
         addresses.push(listener.local_addr()?);
-        replica(listener, &config, &engine)?;
+        let router = replica(&config, engine.clone(), PreciseTimer::new()?).await?;
+        connections.push(Connections::accept(listener, router));
     }
     announce(&addresses)?;
     tokio::select! {
+        () = signals.next() => Ok(0),
+        () = engine.death() => Ok(1),
+    }
+}
+
+async fn live_on_wire(socket: &Path, engine: Engine) -> Result<i32, SimError> {
+    engine.faults.check_wire().map_err(SimError::Config)?;
+    let mut signals = Signals::install()?;
+    tokio::select! {
+        ended = serve_socket(socket, &engine) => ended.map(|()| 0),
         () = signals.next() => Ok(0),
         () = engine.death() => Ok(1),
     }
@@ -89,61 +99,10 @@ async fn listen(config: &HttpConfig) -> Result<Vec<TcpListener>, SimError> {
     Ok(listeners)
 }
 
-/// Starts one engine and its server; they end with the runtime.
-fn replica(listener: TcpListener, config: &HttpConfig, engine: &Engine) -> Result<(), SimError> {
-    let (commands, inbox) = unbounded_channel();
-    let clock = Clock::new();
-    let counters = Arc::new(Counters::default());
-    let publisher = HttpPublisher::new(engine.vocabulary.clone(), counters.clone());
-    let driver = Driver::new(
-        engine.batcher(),
-        publisher,
-        inbox,
-        clock,
-        PreciseTimer::new()?,
-    );
-    tokio::spawn(driver.run());
-    let app = App {
-        model: config.served_model_name.clone(),
-        version: config.version.clone(),
-        profile: engine.profile.clone(),
-        vocabulary: engine.vocabulary.clone(),
-        counters,
-        faults: engine.faults.clone(),
-        draws_lengths: engine.lengths.is_some(),
-        commands,
-        clock,
-        requests: AtomicU64::new(0),
-    };
-    tokio::spawn(accept(listener, router(Arc::new(app))));
-    Ok(())
-}
-
 fn announce(addresses: &[SocketAddr]) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     for address in addresses {
         writeln!(out, "listening on http://{address}")?;
     }
     out.flush()
-}
-
-pub(crate) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    pub(crate) fn install() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    pub(crate) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

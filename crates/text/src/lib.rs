@@ -13,6 +13,7 @@ mod hf;
 mod model;
 mod stop;
 mod tokenizer;
+mod words;
 
 pub use chat::ChatTemplate;
 pub use detokenizer::Detokenizer;

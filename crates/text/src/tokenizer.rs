@@ -4,6 +4,7 @@ use tokenizers::{AddedToken, DecoderWrapper, Tokenizer as HfTokenizer};
 
 use crate::TextError;
 use crate::bytes::{ByteSymbols, TokenBytes, read_piece};
+use crate::words;
 
 /// Text to token ids and back, for one model.
 ///
@@ -12,13 +13,21 @@ use crate::bytes::{ByteSymbols, TokenBytes, read_piece};
 /// `tokenizers` crate.
 #[derive(Debug)]
 pub struct Tokenizer {
-    inner: HfTokenizer,
+    encoder: Encoder,
     surface: Surface,
     bytes: TokenBytes,
     special: Vec<bool>,
     bos: Option<u32>,
     eos: Option<u32>,
     added_by_rule: AddedIds,
+}
+
+/// How text becomes token ids.
+#[derive(Debug)]
+pub(crate) enum Encoder {
+    Pipeline(Box<HfTokenizer>),
+    /// See [`crate::TextModel::of_words`].
+    Words,
 }
 
 /// How token ids become text.
@@ -59,7 +68,7 @@ pub(crate) struct Roles {
 impl Tokenizer {
     /// Joins a built `tokenizers` pipeline with its vocabulary in id order.
     pub(crate) fn assemble<'a>(
-        inner: HfTokenizer,
+        encoder: Encoder,
         surface: Surface,
         entries: impl ExactSizeIterator<Item = Entry<'a>>,
         roles: Roles,
@@ -81,7 +90,7 @@ impl Tokenizer {
             added_by_rule,
         } = roles;
         Self {
-            inner,
+            encoder,
             surface,
             bytes,
             special,
@@ -105,7 +114,8 @@ impl Tokenizer {
         let entries: Vec<Entry<'static>> = (0..size)
             .map(|id| listed_entry(&inner, added.get(&(id as u32)), id as u32))
             .collect();
-        Ok(Self::assemble(inner, surface, entries.into_iter(), roles))
+        let encoder = Encoder::Pipeline(Box::new(inner));
+        Ok(Self::assemble(encoder, surface, entries.into_iter(), roles))
     }
 
     /// Token ids of `text`. Special tokens written in the text are recognised in either case;
@@ -115,8 +125,12 @@ impl Tokenizer {
     /// [`TextError::Encode`] when the pre-tokenizer gives up (runs of over a million equal
     /// characters).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
+        let pipeline = match &self.encoder {
+            Encoder::Pipeline(pipeline) => pipeline,
+            Encoder::Words => return Ok(words::encode(text, self.vocab_size() as u32)),
+        };
         let encoding =
-            self.inner
+            pipeline
                 .encode_fast(text, add_special)
                 .map_err(|error| TextError::Encode {
                     reason: error.to_string(),
@@ -153,8 +167,13 @@ impl Tokenizer {
     }
 
     pub(crate) fn decode_by_pipeline(&self, ids: &[u32], skip_special: bool) -> String {
-        let lossy = |_| ids.iter().map(|&id| self.token_text(id)).collect();
-        self.inner.decode(ids, skip_special).unwrap_or_else(lossy)
+        let lossy = || ids.iter().map(|&id| self.token_text(id)).collect();
+        match &self.encoder {
+            Encoder::Pipeline(pipeline) => pipeline
+                .decode(ids, skip_special)
+                .unwrap_or_else(|_| lossy()),
+            Encoder::Words => lossy(),
+        }
     }
 
     /// `Some(strip_space)` when text is the concatenation of [`Self::token_bytes`].
@@ -184,7 +203,10 @@ impl Tokenizer {
 
     /// Id of the token with exactly this text in the model's files.
     pub fn token_id(&self, text: &str) -> Option<u32> {
-        self.inner.token_to_id(text)
+        match &self.encoder {
+            Encoder::Pipeline(pipeline) => pipeline.token_to_id(text),
+            Encoder::Words => words::number(text).filter(|id| (*id as usize) < self.vocab_size()),
+        }
     }
 
     /// True for control tokens (BOS, end of turn, ...), which `skip_special` leaves out.

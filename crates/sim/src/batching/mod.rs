@@ -289,7 +289,15 @@ impl Batcher {
                 self.finish(at, Finish::Cancelled, None);
             } else if work > 0 && seq.remaining() == 0 {
                 let token = self.answers.token(&seq.answer, seq.next_number());
-                let output = seq.advance(token);
+                let mut output = seq.advance(token);
+                if let Some(count) = seq.logprobs {
+                    output.logprobs.push(self.answers.logprobs(token, count));
+                }
+                if let Some(count) = seq.prompt_logprobs.take() {
+                    let prompt = &seq.tokens[1..seq.prompt_len];
+                    let rows = prompt.iter().map(|id| self.answers.logprobs(*id, count));
+                    output.prompt_logprobs = rows.collect();
+                }
                 let ended = output.finish != Finish::None;
                 self.outputs.push(output);
                 if ended {

@@ -24,6 +24,10 @@ pub(super) struct Sequence {
     early_stop: Option<usize>,
     pub(super) reads_cache: bool,
     pub(super) salt: Vec<u8>,
+    /// Alternatives for each token of the answer.
+    pub(super) logprobs: Option<u8>,
+    /// Those for each token of the prompt, until they are sent.
+    pub(super) prompt_logprobs: Option<u8>,
     pub(super) answer: Answer,
     pub(super) tokens: Vec<u32>,
     pub(super) computed: usize,
@@ -75,6 +79,8 @@ impl Sequence {
             early_stop: bounds.early_stop.map(|count| prompt_len + count as usize),
             reads_cache: !request.skip_prefix_cache,
             salt: request.cache_salt,
+            logprobs: request.logprobs,
+            prompt_logprobs: request.prompt_logprobs,
             answer,
             tokens: request.prompt,
             computed: 0,

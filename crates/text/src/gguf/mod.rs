@@ -12,7 +12,7 @@ use penstock_formats::Metadata;
 use tokenizers::{AddedToken, Tokenizer as HfTokenizer};
 
 use crate::chat::TemplateSources;
-use crate::tokenizer::{AddedIds, Entry, Roles, Surface, Tokenizer};
+use crate::tokenizer::{AddedIds, Encoder, Entry, Roles, Surface, Tokenizer};
 use crate::{SpecialTokens, TextError};
 use fields::{Fields, TokenType, Vocabulary};
 
@@ -49,7 +49,7 @@ pub(crate) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, TextError> {
         special: kind.is_special(),
     });
     Ok(Tokenizer::assemble(
-        pipeline.inner,
+        Encoder::Pipeline(Box::new(pipeline.inner)),
         pipeline.surface,
         entries,
         roles,

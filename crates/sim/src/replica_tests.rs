@@ -1,8 +1,7 @@
 #![allow(clippy::unwrap_used)]
-//! The server without sockets, under tokio's paused clock: every time is exact.
+//! A replica without sockets, under tokio's paused clock: every time is exact.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,12 +11,10 @@ use http_body_util::BodyExt;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
-use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{Instant, sleep};
 
-use super::*;
-use crate::config::{Engine, EngineSettings};
-use crate::driver::{Clock, Driver};
+use crate::config::{Engine, EngineSettings, HttpConfig};
+use crate::replica::replica;
 use crate::timer::TokioTimer;
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -83,36 +80,26 @@ impl Seen {
 }
 
 impl Rig {
-    fn new(more: Value) -> Self {
+    async fn new(more: Value) -> Self {
         let mut settings = json!({"profile": profile()});
         for (name, value) in more.as_object().unwrap() {
             settings[name] = value.clone();
         }
         let settings: EngineSettings = serde_json::from_value(settings).unwrap();
-        Self::of(settings.open().unwrap())
+        Self::of(settings.open().unwrap()).await
     }
 
-    fn of(engine: Engine) -> Self {
-        let (commands, inbox) = unbounded_channel();
-        let clock = Clock::new();
-        let counters = Arc::new(Counters::default());
-        let publisher = HttpPublisher::new(engine.vocabulary.clone(), counters.clone());
-        let driver = Driver::new(engine.batcher(), publisher, inbox, clock, TokioTimer);
-        tokio::spawn(driver.run());
-        let app = App {
-            model: "sim".to_owned(),
-            version: "1".to_owned(),
-            profile: engine.profile.clone(),
-            vocabulary: engine.vocabulary.clone(),
-            counters,
-            faults: engine.faults.clone(),
-            draws_lengths: engine.lengths.is_some(),
-            commands,
-            clock,
-            requests: AtomicU64::new(0),
-        };
+    async fn of(engine: Engine) -> Self {
+        let config = json!({
+            "host": "", "port": 0, "replicas": 1, "threads": 1, "served_model_name": "sim",
+            "version": "1", "engine": {},
+        });
+        let config: HttpConfig = serde_json::from_value(config).unwrap();
+        let router = replica(&config, Arc::new(engine), TokioTimer)
+            .await
+            .unwrap();
         Self {
-            service: TowerToHyperService::new(router(Arc::new(app))),
+            service: TowerToHyperService::new(router),
             beginning: Instant::now(),
         }
     }
@@ -176,7 +163,7 @@ fn completion(from: u32, length: u32, max_tokens: u32) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn tokens_come_when_the_model_says() {
-    let rig = Rig::new(json!({}));
+    let rig = Rig::new(json!({})).await;
     let second = async {
         sleep(Duration::from_millis(25)).await;
         rig.stream(COMPLETIONS, completion(500, 20, 2)).await
@@ -193,7 +180,7 @@ async fn tokens_come_when_the_model_says() {
 
 #[tokio::test(start_paused = true)]
 async fn a_chat_begins_with_its_role_and_ends_with_usage() {
-    let rig = Rig::new(json!({}));
+    let rig = Rig::new(json!({})).await;
     let body = json!({
         "messages": [{"role": "user", "content": "one two three"}], "max_tokens": 3,
         "stream_options": {"include_usage": true}, "model": "sim",
@@ -223,7 +210,7 @@ async fn a_chat_begins_with_its_role_and_ends_with_usage() {
 
 #[tokio::test(start_paused = true)]
 async fn usage_comes_when_asked_for_only() {
-    let rig = Rig::new(json!({}));
+    let rig = Rig::new(json!({})).await;
     let seen = rig.stream(COMPLETIONS, completion(1, 40, 2)).await;
     assert!(!seen.events.iter().any(|(_, event)| event.contains("usage")));
     let mut body = completion(1, 40, 2);
@@ -244,7 +231,7 @@ async fn usage_comes_when_asked_for_only() {
 
 #[tokio::test(start_paused = true)]
 async fn lengths_without_max_tokens() {
-    let rig = Rig::new(json!({}));
+    let rig = Rig::new(json!({})).await;
     let count = |answer: &Value| answer["usage"]["completion_tokens"].as_u64().unwrap();
     let (_, answer) = rig.post(COMPLETIONS, json!({"prompt": "a"})).await;
     assert_eq!(count(&answer), 16);
@@ -254,7 +241,7 @@ async fn lengths_without_max_tokens() {
         (count(&answer), &answer["choices"][0]["finish_reason"]),
         (128, &json!("stop"))
     );
-    let drawn = Rig::new(json!({"answer_tokens": "9"}));
+    let drawn = Rig::new(json!({"answer_tokens": "9"})).await;
     let (_, answer) = drawn.post(CHAT, chat).await;
     assert_eq!(
         (count(&answer), &answer["choices"][0]["finish_reason"]),
@@ -266,23 +253,10 @@ async fn lengths_without_max_tokens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_modelled_or_wrong_is_refused() {
-    let rig = Rig::new(json!({}));
+async fn what_is_wrong_is_refused() {
+    let rig = Rig::new(json!({})).await;
     for (path, body, status, param) in [
-        (COMPLETIONS, json!({"prompt": ["a", "b"]}), 400, "prompt"),
         (COMPLETIONS, json!({"prompt": ""}), 400, "prompt"),
-        (
-            COMPLETIONS,
-            json!({"prompt": "a", "logprobs": 1}),
-            400,
-            "logprobs",
-        ),
-        (
-            COMPLETIONS,
-            json!({"prompt": "a", "stop": "x"}),
-            400,
-            "stop",
-        ),
         (
             COMPLETIONS,
             json!({"prompt": "a", "model": "other"}),
@@ -290,6 +264,7 @@ async fn what_is_not_modelled_or_wrong_is_refused() {
             "model",
         ),
         (COMPLETIONS, completion(1, 500, 13), 400, "prompt"),
+        (COMPLETIONS, completion(990, 20, 1), 400, "prompt"),
         (CHAT, json!({"messages": []}), 400, "messages"),
     ] {
         let (got, answer) = rig.post(path, body.clone()).await;
@@ -299,14 +274,6 @@ async fn what_is_not_modelled_or_wrong_is_refused() {
             "{body}"
         );
     }
-    let (status, answer) = rig.post(COMPLETIONS, completion(990, 20, 1)).await;
-    assert_eq!(status, 500);
-    assert!(
-        answer["error"]["message"]
-            .as_str()
-            .unwrap()
-            .contains("vocabulary")
-    );
     assert_eq!(
         rig.send("GET", COMPLETIONS, &Value::Null).await.status(),
         405
@@ -318,8 +285,39 @@ async fn what_is_not_modelled_or_wrong_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn everything_that_the_server_has_is_there() {
+    let rig = Rig::new(json!({})).await;
+    let (_, answer) = rig
+        .post(
+            COMPLETIONS,
+            json!({"prompt": ["a", "b"], "echo": true, "logprobs": 2}),
+        )
+        .await;
+    let choices = answer["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 2);
+    assert!(choices[0]["text"].as_str().unwrap().starts_with("a t"));
+    let logprobs = choices[1]["logprobs"]["token_logprobs"].as_array().unwrap();
+    // The first token of the prompt has none.
+    assert_eq!(logprobs.len(), 17);
+    assert!(logprobs[1..].iter().all(|value| value.as_f64() < Some(0.0)));
+    let chat = json!({
+        "messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "logprobs": true,
+        "top_logprobs": 3,
+    });
+    let (_, answer) = rig.post(CHAT, chat).await;
+    let content = &answer["choices"][0]["logprobs"]["content"];
+    assert_eq!(content[1]["top_logprobs"].as_array().unwrap().len(), 3);
+    assert_eq!(content[1]["top_logprobs"][0]["token"], content[1]["token"]);
+    let (_, answer) = rig
+        .post(COMPLETIONS, json!({"prompt": "a", "stop": " t"}))
+        .await;
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    assert_eq!(answer["usage"]["completion_tokens"], 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_full_queue_refuses_with_a_status() {
-    let rig = Arc::new(Rig::new(json!({})));
+    let rig = Arc::new(Rig::new(json!({})).await);
     let mut statuses = Vec::new();
     let mut set = tokio::task::JoinSet::new();
     for n in 0..8 {
@@ -336,7 +334,7 @@ async fn a_full_queue_refuses_with_a_status() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_who_leaves_frees_its_place() {
-    let rig = Rig::new(json!({}));
+    let rig = Rig::new(json!({})).await;
     let mut body = completion(1, 10, 400);
     body["stream"] = true.into();
     let mut response = rig.send("POST", COMPLETIONS, &body).await.into_body();
@@ -352,7 +350,7 @@ async fn a_client_who_leaves_frees_its_place() {
 
 #[tokio::test(start_paused = true)]
 async fn the_tokenizer_answers() {
-    let rig = Rig::new(json!({}));
+    let rig = Rig::new(json!({})).await;
     let (_, answer) = rig
         .post("/tokenize", json!({"prompt": "t5 hello t7"}))
         .await;
@@ -381,7 +379,7 @@ async fn the_tokenizer_answers() {
 
 /// A stream of six tokens that meets a fault, and the engine afterwards.
 async fn struck(fault: &str) -> (Seen, Rig) {
-    let rig = Rig::new(json!({"faults": [fault]}));
+    let rig = Rig::new(json!({"faults": [fault]})).await;
     let mut body = completion(1, 10, 6);
     body["stream_options"] = json!({"include_usage": true});
     let seen = rig.stream(COMPLETIONS, body).await;
@@ -396,7 +394,7 @@ async fn struck(fault: &str) -> (Seen, Rig) {
 
 #[tokio::test(start_paused = true)]
 async fn refusals_on_purpose() {
-    let rig = Rig::new(json!({"faults": ["refuse"]}));
+    let rig = Rig::new(json!({"faults": ["refuse"]})).await;
     let response = rig.send("POST", COMPLETIONS, &completion(1, 4, 2)).await;
     assert_eq!(response.status(), 503);
     assert_eq!(response.headers()["retry-after"], "1");
@@ -423,7 +421,7 @@ async fn an_error_event_ends_the_stream() {
 async fn a_cut_breaks_the_connection() {
     let (seen, _) = struck("cut:1:2").await;
     assert_eq!((seen.times().len(), seen.cut), (2, true));
-    let rig = Rig::new(json!({"faults": ["cut:1:2"]}));
+    let rig = Rig::new(json!({"faults": ["cut:1:2"]})).await;
     let response = rig.send("POST", COMPLETIONS, &completion(1, 4, 4)).await;
     assert!(response.into_body().collect().await.is_err());
 }
@@ -453,8 +451,30 @@ async fn endings_on_purpose() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn answers_that_do_not_stream_meet_faults_too() {
+    let six = async |fault: &str| {
+        let rig = Rig::new(json!({"faults": [fault]})).await;
+        rig.post(COMPLETIONS, completion(1, 4, 6)).await
+    };
+    let (status, answer) = six("error-event:1:3").await;
+    assert_eq!(
+        (status.as_u16(), &answer["error"]["code"]),
+        (503, &json!("engine_failed"))
+    );
+    let (_, answer) = six("no-finish").await;
+    assert_eq!(answer["choices"][0]["finish_reason"], Value::Null);
+    let (_, answer) = six("early-stop:1:2").await;
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    assert_eq!(answer["usage"]["completion_tokens"], 2);
+    for longer in ["error-event:1:6", "cut:1:6", "stall:1:6", "early-stop:1:6"] {
+        let (_, answer) = six(longer).await;
+        assert_eq!(answer["choices"][0]["finish_reason"], "length", "{longer}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stalled_stream_stays_open_until_the_client_leaves() {
-    let rig = Rig::new(json!({"faults": ["stall:1:2"]}));
+    let rig = Rig::new(json!({"faults": ["stall:1:2"]})).await;
     let stream = rig.stream(COMPLETIONS, completion(1, 4, 6));
     assert!(
         tokio::time::timeout(Duration::from_secs(100), stream)
@@ -472,16 +492,4 @@ async fn a_stalled_stream_stays_open_until_the_client_leaves() {
             .await
             .is_err()
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_ended_engine_breaks_what_is_open() {
-    let (writer, reader) = pipe::pipe();
-    writer.write(|out| out.extend_from_slice(b"ab"));
-    writer.write(|out| out.extend_from_slice(b"cd"));
-    let mut body = reader.guarded(());
-    let frame = body.frame().await.unwrap().unwrap();
-    assert_eq!(frame.into_data().unwrap(), "abcd");
-    drop(writer);
-    assert!(body.frame().await.unwrap().is_err());
 }

@@ -1,0 +1,139 @@
+//! One engine's connection from its greeting to its loss: frames become state, progress and outputs.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use penstock_wire::{EngineFrame, Ready, Step, StepStats, TierReport};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::connection::EngineConnection;
+use crate::failure::EngineFailure;
+use crate::requests::Requests;
+use crate::{EngineState, Observer};
+
+/// The state of an engine that its handles read and its connection writes.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) state: watch::Sender<EngineState>,
+    pub(crate) requests: Arc<Requests>,
+    observer: Arc<dyn Observer>,
+    progress: Mutex<Progress>,
+    /// `None` until a new engine reports.
+    tiers: Mutex<Option<Arc<TierReport>>>,
+}
+
+/// The last STEP and when it came; a new engine counts as progress.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Progress {
+    pub(crate) stats: StepStats,
+    pub(crate) at: Instant,
+}
+
+impl Shared {
+    pub(crate) fn new(observer: Arc<dyn Observer>) -> Self {
+        Self {
+            state: watch::Sender::new(EngineState::Starting),
+            requests: Arc::default(),
+            observer,
+            progress: Mutex::new(Progress::new()),
+            tiers: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        *self.lock_progress()
+    }
+
+    pub(crate) fn tiers(&self) -> Option<Arc<TierReport>> {
+        self.lock_tiers().clone()
+    }
+
+    fn set_ready(&self, ready: Ready, connection: &EngineConnection) {
+        *self.lock_progress() = Progress::new();
+        *self.lock_tiers() = None;
+        self.requests.attach(connection.outbox().clone());
+        self.state.send_replace(EngineState::Ready(Arc::new(ready)));
+    }
+
+    fn take_step(&self, step: Step) {
+        *self.lock_progress() = Progress {
+            stats: step.stats,
+            at: Instant::now(),
+        };
+        self.observer.step(&step.stats);
+        self.requests.deliver(step.outputs);
+    }
+
+    fn lock_tiers(&self) -> MutexGuard<'_, Option<Arc<TierReport>>> {
+        self.tiers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self {
+            stats: StepStats::default(),
+            at: Instant::now(),
+        }
+    }
+}
+
+/// Greets an engine and follows its start until it is ready.
+pub(crate) async fn handshake(
+    shared: &Shared,
+    mut connection: EngineConnection,
+) -> Result<EngineConnection, EngineFailure> {
+    match connection.next_frame().await? {
+        EngineFrame::Hello(_) => {}
+        other => {
+            return Err(EngineFailure::OutOfOrder {
+                got: other.name(),
+                when: "before HELLO",
+            });
+        }
+    }
+    loop {
+        match connection.next_frame().await? {
+            EngineFrame::Stage(stage) => shared.observer.stage(&stage),
+            EngineFrame::Fatal(fatal) => return Err(EngineFailure::Fatal(fatal.message)),
+            EngineFrame::Ready(ready) => {
+                shared.set_ready(ready, &connection);
+                return Ok(connection);
+            }
+            other => {
+                return Err(EngineFailure::OutOfOrder {
+                    got: other.name(),
+                    when: "before READY",
+                });
+            }
+        }
+    }
+}
+
+/// Passes on everything that a ready engine sends, until it is lost.
+pub(crate) async fn serve(
+    shared: &Shared,
+    connection: &mut EngineConnection,
+) -> Result<Infallible, EngineFailure> {
+    loop {
+        match connection.next_frame().await? {
+            EngineFrame::Step(step) => shared.take_step(step),
+            EngineFrame::Tiers(report) => {
+                *shared.lock_tiers() = Some(Arc::new(report));
+            }
+            EngineFrame::KvReply(reply) => shared.requests.answer(reply),
+            EngineFrame::Fatal(fatal) => return Err(EngineFailure::Fatal(fatal.message)),
+            other => {
+                return Err(EngineFailure::OutOfOrder {
+                    got: other.name(),
+                    when: "after READY",
+                });
+            }
+        }
+    }
+}

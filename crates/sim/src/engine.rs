@@ -1,0 +1,224 @@
+//! The simulated engine at its end of the wire (docs/wire.md).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use penstock_engine_client::{Disconnect, FrontConnection, Outbox};
+use penstock_wire::{
+    EngineFrame, FrameError, FrontFrame, Hello, KvOutcome, KvReply, Ready, Stage, TierKinds,
+    WIRE_VERSION,
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc::unbounded_channel;
+
+use crate::batching::Ask;
+use crate::config::{Engine, SimError};
+use crate::counters::Counters;
+use crate::driver::{Clock, Command, Driver, Order};
+use crate::faults::{FaultKind, Faults};
+use crate::profile::Profile;
+use crate::timer::{PreciseTimer, Timer};
+
+/// Where an answer of undetermined length ends by itself, in tokens.
+pub(crate) const NATURAL_LENGTH: u32 = 128;
+
+/// Serves the front door at `socket` until it sends SHUTDOWN or goes away.
+pub(crate) async fn serve_socket(socket: &Path, engine: &Engine) -> Result<(), SimError> {
+    let stream = UnixStream::connect(socket).await;
+    let stream = stream.map_err(|source| SimError::Connect {
+        path: socket.to_owned(),
+        source,
+    })?;
+    let connection = FrontConnection::new(stream);
+    let counters = Arc::new(Counters::reported());
+    let served = serve(
+        connection,
+        engine,
+        &engine.faults,
+        PreciseTimer::new()?,
+        counters,
+    )
+    .await;
+    served.map_err(|source| SimError::Protocol {
+        path: socket.to_owned(),
+        source,
+    })
+}
+
+/// An engine of this process: returns the front door's end of a stream to it. The engine ends when
+/// that is dropped.
+pub(crate) fn spawn(
+    engine: Arc<Engine>,
+    timer: impl Timer + Send + 'static,
+    counters: Arc<Counters>,
+) -> impl AsyncRead + AsyncWrite + Send + 'static {
+    let (ours, theirs) = tokio::io::duplex(64 << 10);
+    tokio::spawn(async move {
+        let connection = FrontConnection::new(ours);
+        // Both ends are this program's: every frame is valid.
+        let _ = serve(connection, &engine, &Faults::default(), timer, counters).await;
+    });
+    theirs
+}
+
+async fn serve(
+    mut connection: FrontConnection,
+    engine: &Engine,
+    faults: &Faults,
+    timer: impl Timer,
+    counters: Arc<Counters>,
+) -> Result<(), FrameError> {
+    let outbox = connection.outbox().clone();
+    greet(&outbox, engine, counters.reports());
+    let (commands, inbox) = unbounded_channel();
+    let clock = Clock::new();
+    let driver = Driver::new(
+        engine.batcher(),
+        inbox,
+        outbox.clone(),
+        clock,
+        timer,
+        counters,
+    );
+    let listen = async {
+        let mut requests = Requests {
+            profile: &engine.profile,
+            faults,
+            count: 0,
+        };
+        loop {
+            let frame = match connection.next_frame().await {
+                Ok(frame) => frame,
+                Err(Disconnect::Malformed(error)) => return Err(error),
+                Err(_) => return Ok(()),
+            };
+            let at = clock.now();
+            if let Some(order) = requests.order(frame, &outbox) {
+                // Without a driver the engine has obeyed a SHUTDOWN.
+                let _ = commands.send(Command { at, order });
+            }
+        }
+    };
+    tokio::select! {
+        () = driver.run() => {}
+        ended = listen => return ended,
+    }
+    drop(outbox);
+    connection.flush().await;
+    Ok(())
+}
+
+fn greet(outbox: &Outbox, engine: &Engine, with_stage: bool) {
+    let send = |frame| FrontConnection::send(outbox, &frame);
+    send(EngineFrame::Hello(Hello {
+        wire_version: WIRE_VERSION,
+        pid: std::process::id(),
+    }));
+    if with_stage {
+        send(EngineFrame::Stage(Stage {
+            name: "model simulated".to_owned(),
+            seconds: 0.0,
+            detail: String::new(),
+        }));
+    }
+    send(EngineFrame::Ready(ready(
+        &engine.profile,
+        engine.vocabulary.eos,
+    )));
+}
+
+fn ready(profile: &Profile, eos: u32) -> Ready {
+    Ready {
+        max_model_len: profile.max_model_len,
+        max_num_seqs: profile.max_num_seqs,
+        max_num_batched_tokens: profile.max_num_batched_tokens,
+        max_queue: profile.max_queue,
+        block_size: profile.block_size,
+        num_blocks: profile.num_blocks,
+        kv_bytes: 0,
+        vocab_size: profile.vocab_size,
+        eos_token_ids: vec![eos],
+        cache_identity: profile.cache_identity(),
+        numerics: "simulated".to_owned(),
+        isa: "none".to_owned(),
+        threads: 1,
+        kv_tiers: TierKinds::default(),
+    }
+}
+
+/// Turns frames into orders; numbers the requests, from 1.
+struct Requests<'a> {
+    profile: &'a Profile,
+    faults: &'a Faults,
+    count: u64,
+}
+
+impl Requests<'_> {
+    /// The order for the driver; `None` for a frame that is answered here.
+    fn order(&mut self, frame: FrontFrame, outbox: &Outbox) -> Option<Order> {
+        Some(match frame {
+            FrontFrame::Add(add) => {
+                self.count += 1;
+                let fault = self.faults.pick(self.count);
+                let request = add.request;
+                // The front door fills in all that fits where the client states no length.
+                let all = request.prompt.len() + request.max_tokens as usize;
+                let open_ended = all >= self.profile.max_model_len as usize;
+                let ask = Ask {
+                    natural: open_ended.then_some(NATURAL_LENGTH),
+                    early_stop: match fault {
+                        Some(FaultKind::EarlyStop(count)) => Some(count),
+                        _ => None,
+                    },
+                    request,
+                };
+                Order::Add {
+                    id: add.id,
+                    ask: Box::new(ask),
+                    fault,
+                }
+            }
+            FrontFrame::Cancel(cancel) => Order::Cancel(cancel.ids),
+            FrontFrame::Shutdown(_) => Order::Shutdown,
+            FrontFrame::Kv(command) => {
+                let reply = EngineFrame::KvReply(KvReply {
+                    id: command.id,
+                    outcome: KvOutcome::Refused,
+                    text: "a simulated engine keeps no KV to look after".to_owned(),
+                });
+                FrontConnection::send(outbox, &reply);
+                return None;
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use penstock_wire::{FrameReader, KvCommand, KvOrder};
+
+    use super::*;
+
+    #[test]
+    fn orders_about_the_cache_are_refused_and_no_work_for_the_driver() {
+        let (outbox, mut sent) = unbounded_channel();
+        let mut requests = Requests {
+            profile: &Profile::default(),
+            faults: &Faults::default(),
+            count: 0,
+        };
+        let frame = FrontFrame::Kv(KvCommand {
+            id: 7,
+            order: KvOrder::ClearAll,
+        });
+        assert!(requests.order(frame, &outbox).is_none());
+        let mut frames = FrameReader::new();
+        frames.spare().extend(sent.try_recv().unwrap());
+        let Some(EngineFrame::KvReply(reply)) = frames.next_frame().unwrap() else {
+            panic!("not a reply")
+        };
+        assert_eq!((reply.id, reply.outcome), (7, KvOutcome::Refused));
+    }
+}
