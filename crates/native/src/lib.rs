@@ -58,6 +58,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(plan::encode_sampling, module)?)?;
     module.add_function(wrap_pyfunction!(plan::plan_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(plan::result_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(simengine::sim_replay, module)?)?;
     module.add_function(wrap_pyfunction!(simengine::sim_serve, module)?)?;
     module.add_function(wrap_pyfunction!(simengine::sim_wire, module)?)?;
     module.add_function(wrap_pyfunction!(front_door, module)?)

@@ -18,6 +18,12 @@ pub(crate) fn sim_serve(py: Python<'_>, config_json: &str) -> PyResult<i32> {
         .map_err(error)
 }
 
+/// Plays a scenario on the simulated engine's batcher; both are JSON.
+#[pyfunction]
+pub(crate) fn sim_replay(py: Python<'_>, scenario: &str) -> PyResult<String> {
+    py.detach(|| penstock_sim::replay(scenario)).map_err(error)
+}
+
 /// Runs an engine with modelled timing behind a front door's socket; returns the process's exit
 /// code.
 #[pyfunction]

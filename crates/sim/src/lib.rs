@@ -19,6 +19,7 @@ mod faults;
 mod inject;
 mod profile;
 mod random;
+mod replay;
 mod replica;
 #[cfg(test)]
 mod replica_tests;
@@ -31,5 +32,6 @@ pub use answers::{Answers, LengthDistribution};
 pub use config::{EngineSettings, HttpConfig, SimError, WireConfig};
 pub use faults::{Fault, FaultKind, Faults};
 pub use profile::Profile;
+pub use replay::replay;
 pub use run::{serve_http, serve_wire};
 pub use timing::{StepShape, Timing};

@@ -331,6 +331,11 @@ impl Batcher {
         !self.outputs.is_empty()
     }
 
+    /// Whether every request has ended.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
     /// Counters as they are now.
     pub fn stats(&self) -> StepStats {
         let free = self.kv.pool.available() as u32;

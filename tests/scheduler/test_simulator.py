@@ -1,31 +1,32 @@
-"""Writes scheduler.json: what the scheduler did, step for step, with arrivals drawn from fixed
-seeds.
+"""The simulated engine's batcher does what the scheduler does, step for step.
 
-    python -m tests.golden.batching.make        (from the root of the repository)
-
-`crates/sim` must do the same. A prompt is a list of runs, each [first id, count] of consecutive
-ids. A step is [tokens computed, running, waiting, blocks used, preemptions, prefix query tokens,
-prefix hit tokens, outputs], an output [id, finish, tokens, cached tokens].
+Both play the same scenarios, drawn from seeds. A step is [tokens computed, running, waiting, blocks
+used, preemptions, prefix query tokens, prefix hit tokens, outputs], an output [id, finish, tokens,
+cached tokens].
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from random import Random
 from typing import Any
 
-from penstock.core import StepPlan
+import pytest
+from penstock.core import Request, StepPlan
 
 from tests.scheduler.harness import World, make_request
 
-FILE = Path(__file__).with_name("scheduler.json")
-SCENARIOS = 36
+_native = pytest.importorskip(
+    "penstock._native", reason="the extension is not built: run `make install`"
+)
+
+SCENARIOS = 120
 MAX_MODEL_LEN = 130
 VOCAB = 1000
+FINISHES = {0, 2, 3, 4, 5}
 
 
-def draw_limits(draw: Random) -> dict[str, Any]:
+def draw_profile(draw: Random) -> dict[str, Any]:
     block_size = draw.choice([16, 16, 32])
     max_num_seqs = draw.choice([1, 3, 6, 6])
     return {
@@ -35,11 +36,15 @@ def draw_limits(draw: Random) -> dict[str, Any]:
         "max_num_batched_tokens": max_num_seqs + draw.choice([0, 20, 50, 100]),
         "max_queue": draw.choice([3, 100, 100]),
         "prefix_caching": draw.random() < 0.8,
+        "max_model_len": MAX_MODEL_LEN,
+        "vocab_size": VOCAB,
     }
 
 
 def draw_request(draw: Random, request_id: int) -> dict[str, Any]:
-    """Mostly plain requests over two stems: prefixes are shared, blocks run out, prompts repeat."""
+    """Mostly plain requests over two stems: prefixes are shared, blocks run out, prompts repeat.
+    A prompt is a list of runs of consecutive ids, (first, count).
+    """
     stem = [draw.choice([1, 301]), draw.choice([0, 0, 16, 32, 49, 64, 90])]
     tail = [draw.choice([601, 701]), draw.choice([1, 9, 16, 28, 60])]
     return {
@@ -53,14 +58,23 @@ def draw_request(draw: Random, request_id: int) -> dict[str, Any]:
     }
 
 
-def play(limits: dict[str, Any], requests: list[dict[str, Any]]) -> list[list[Any]]:
+def draw_scenario(seed: int) -> dict[str, Any]:
+    draw = Random(seed)
+    profile = draw_profile(draw)
+    requests = [draw_request(draw, request_id) for request_id in range(draw.randint(3, 14))]
+    return {"profile": profile, "requests": requests}
+
+
+def play(scenario: dict[str, Any]) -> list[list[Any]]:
+    """The scenario on the real scheduler, one plan in flight."""
+    profile, requests = scenario["profile"], scenario["requests"]
     world = World(
-        num_blocks=limits["num_blocks"],
-        block_size=limits["block_size"],
-        max_num_seqs=limits["max_num_seqs"],
-        budget=limits["max_num_batched_tokens"],
-        max_queue=limits["max_queue"],
-        prefix=limits["prefix_caching"],
+        num_blocks=profile["num_blocks"],
+        block_size=profile["block_size"],
+        max_num_seqs=profile["max_num_seqs"],
+        budget=profile["max_num_batched_tokens"],
+        max_queue=profile["max_queue"],
+        prefix=profile["prefix_caching"],
         max_model_len=MAX_MODEL_LEN,
         vocab=VOCAB,
     )
@@ -78,7 +92,7 @@ def play(limits: dict[str, Any], requests: list[dict[str, Any]]) -> list[list[An
     return steps
 
 
-def to_request(request: dict[str, Any]) -> Any:
+def to_request(request: dict[str, Any]) -> Request:
     return make_request(
         request["id"],
         [first + at for first, count in request["prompt"] for at in range(count)],
@@ -108,18 +122,25 @@ def record(world: World, seen: dict[int, int], plan: StepPlan | None) -> list[An
     ]
 
 
-def scenario(seed: int) -> dict[str, Any]:
-    draw = Random(seed)
-    limits = draw_limits(draw)
-    requests = [draw_request(draw, request_id) for request_id in range(draw.randint(3, 14))]
-    return {"limits": limits, "requests": requests, "steps": play(limits, requests)}
+def test_the_simulator_batches_as_the_scheduler_does() -> None:
+    preemptions = hits = 0
+    finishes: set[int] = set()
+    for seed in range(SCENARIOS):
+        scenario = draw_scenario(seed)
+        real = play(scenario)
+        simulated = json.loads(_native.sim_replay(json.dumps(scenario)))
+        for number, (expected, got) in enumerate(zip(real, simulated, strict=False)):
+            assert got == expected, f"seed {seed}, step {number}"
+        assert len(simulated) == len(real), f"seed {seed}"
+        preemptions += real[-1][4]
+        hits += real[-1][6]
+        finishes |= {row[1] for step in real for row in step[7]}
+    # The scenarios see everything that the batcher models.
+    assert preemptions > SCENARIOS / 4
+    assert hits > 15 * SCENARIOS
+    assert finishes == FINISHES
 
 
-def text() -> str:
-    """One scenario a line."""
-    scenarios = [json.dumps(scenario(seed), separators=(",", ":")) for seed in range(SCENARIOS)]
-    return "[\n" + ",\n".join(scenarios) + "\n]\n"
-
-
-if __name__ == "__main__":
-    FILE.write_text(text())
+def test_a_scenario_that_is_not_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="missing field"):
+        _native.sim_replay("{}")
