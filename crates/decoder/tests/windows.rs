@@ -1,0 +1,211 @@
+//! Sliding windows: blocks behind a window are given back and used again, and answers keep their
+//! bits.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::VecDeque;
+
+use common::ranks::{Cuts, load_ranks};
+use common::{
+    Answer, BLOCKS, Compute, GREEDY, Request, Rng, allocated, isas, load, load_only, options,
+    reference, registration, run, spec,
+};
+use penstock_decoder::{Decoder, DecoderSpec, Options};
+use penstock_kernels::Isa;
+use penstock_wire::{StepPlan, StepResult};
+
+const CHUNK: usize = 40;
+
+/// A sequence whose windowed groups hold only the blocks that its next token sees.
+struct Windowed {
+    tokens: Vec<i32>,
+    computed: usize,
+    /// For each group its window, and the block table; -1 is given back.
+    groups: Vec<(Option<usize>, Vec<i32>)>,
+    sampled: Vec<i32>,
+}
+
+impl Windowed {
+    fn new(prompt: &[i32], windows: &[Option<usize>]) -> Self {
+        let groups = windows.iter().map(|&window| (window, Vec::new())).collect();
+        Self {
+            tokens: prompt.to_vec(),
+            computed: 0,
+            groups,
+            sampled: Vec::new(),
+        }
+    }
+
+    /// Adds the next `length` tokens to the plan, with new blocks of each group's free ones.
+    fn add(&mut self, slot: usize, length: usize, free: &mut [VecDeque<i32>], plan: &mut StepPlan) {
+        if self.computed == 0 {
+            plan.registrations.push(registration(slot, GREEDY, None));
+        }
+        let end = self.tokens.len().min(self.computed + length);
+        plan.slots.push(slot as i32);
+        plan.starts.push(self.computed as i32);
+        plan.lengths.push((end - self.computed) as i32);
+        plan.tokens.extend(&self.tokens[self.computed..end]);
+        plan.sample.push(i8::from(end == self.tokens.len()));
+        for ((_, table), free) in self.groups.iter_mut().zip(free) {
+            while table.len() * 16 < end {
+                table.push(free.pop_front().expect("the pool holds window and step"));
+            }
+            plan.kept.push(0);
+            plan.added.extend(&*table);
+            plan.added_offsets.push(plan.added.len() as i32);
+        }
+        self.computed = end;
+    }
+
+    /// Gives back the blocks that no later token sees. Others get them at once.
+    fn trim(&mut self, free: &mut [VecDeque<i32>]) {
+        for ((window, table), free) in self.groups.iter_mut().zip(free) {
+            let Some(window) = window else { continue };
+            let behind = (self.computed + 1).saturating_sub(*window) / 16;
+            for entry in table[..behind].iter_mut().filter(|entry| **entry != -1) {
+                free.push_front(std::mem::replace(entry, -1));
+            }
+        }
+    }
+}
+
+/// Greedy answers of `prompts` together, and the most blocks of each group in use.
+fn answers(
+    decoder: &impl Compute,
+    windows: &[Option<usize>],
+    blocks: &[usize],
+    prompts: &[(Vec<i32>, usize)],
+    mut chunk: impl FnMut() -> usize,
+) -> Vec<Vec<i32>> {
+    let mut free: Vec<VecDeque<i32>> = blocks.iter().map(|&n| (0..n as i32).collect()).collect();
+    let mut sequences: Vec<Windowed> = prompts
+        .iter()
+        .map(|(prompt, _)| Windowed::new(prompt, windows))
+        .collect();
+    loop {
+        let mut plan = StepPlan {
+            added_offsets: vec![0],
+            ..StepPlan::default()
+        };
+        for (slot, sequence) in sequences.iter_mut().enumerate() {
+            if sequence.sampled.len() < prompts[slot].1 {
+                sequence.add(slot, chunk(), &mut free, &mut plan);
+            }
+        }
+        if plan.slots.is_empty() {
+            return sequences.into_iter().map(|s| s.sampled).collect();
+        }
+        let StepResult { counts, tokens, .. } = decoder.compute(plan.clone()).unwrap();
+        let mut tokens = tokens.into_iter();
+        for (&slot, count) in plan.slots.iter().zip(counts) {
+            let sequence = &mut sequences[slot as usize];
+            for token in tokens.by_ref().take(count as usize) {
+                sequence.tokens.push(token);
+                sequence.sampled.push(token);
+            }
+            sequence.trim(&mut free);
+        }
+    }
+}
+
+fn windows(decoder: &Decoder) -> Vec<Option<usize>> {
+    let groups = decoder.kv_spec().groups.iter();
+    groups.map(|group| group.window).collect()
+}
+
+/// Blocks for `sequences` sequences of 256 tokens: with a window, those of window and step, however
+/// long they are.
+fn bounded(windows: &[Option<usize>], sequences: usize) -> Vec<usize> {
+    let each = |window: &Option<usize>| match window {
+        Some(window) => (window + CHUNK).div_ceil(16) + 1,
+        None => 16,
+    };
+    windows.iter().map(|w| sequences * each(w)).collect()
+}
+
+/// Answers of the plain scheduler, which keeps every block.
+fn whole(decoder: &impl Compute, options: &Options, prompts: &[(Vec<i32>, usize)]) -> Vec<Answer> {
+    let requests: Vec<Request> = prompts
+        .iter()
+        .map(|(prompt, new_tokens)| Request {
+            prompt: prompt.clone(),
+            new_tokens: *new_tokens,
+            sampling: GREEDY,
+            logprobs: 0,
+        })
+        .collect();
+    run(decoder, options, &requests, || 1000)
+}
+
+fn prompts(family: &str, longest: usize) -> Vec<(Vec<i32>, usize)> {
+    let reference = reference(family);
+    let count = longest - reference.tokens.len();
+    let rest = reference.tokens.iter().rev().copied().collect();
+    vec![(reference.tokens, count), (rest, count / 2)]
+}
+
+#[test]
+fn given_back_blocks_change_no_answer() {
+    for isa in isas() {
+        for (family, longest) in [("alternating", 256), ("qwen2", 128), ("mistral", 128)] {
+            let options = options(isa);
+            let prompts = prompts(family, longest);
+            let tokens = |a: &Answer| a.tokens.clone();
+            let want: Vec<_> = whole(&load(family, &options), &options, &prompts)
+                .iter()
+                .map(tokens)
+                .collect();
+            let reference = reference(family);
+            assert_eq!(want[0][..reference.greedy.len()], reference.greedy);
+            let decoder = load_only(family, &options);
+            let windows = windows(&decoder);
+            assert!(windows.iter().any(Option::is_some), "{family}");
+            let blocks = bounded(&windows, prompts.len());
+            decoder.allocate(&blocks).unwrap();
+            for seed in 0..3 {
+                let mut sizes = Rng(seed);
+                let got = answers(&decoder, &windows, &blocks, &prompts, || {
+                    1 + sizes.below(CHUNK)
+                });
+                assert_eq!(got, want, "{family} on {isa}, seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_give_back_the_same_blocks() {
+    let (set, family) = (options(Isa::detect()), "alternating");
+    let spec = DecoderSpec::parse(&spec(family).0.to_string()).unwrap();
+    let prompts = prompts(family, 256);
+    let windows = windows(&load(family, &set));
+    // Stages with layers of one group only: a rank may have no layers in a group.
+    for (tp, pp) in [(2, 1), (1, 4), (2, 4)] {
+        let ranks = load_ranks(family, &set, &Cuts::even(&spec, tp, pp));
+        let want = whole(&ranks, &set, &prompts);
+        let mut sizes = Rng(7);
+        let blocks = vec![BLOCKS; windows.len()];
+        let got = answers(&ranks, &windows, &blocks, &prompts, || {
+            1 + sizes.below(CHUNK)
+        });
+        for (got, want) in got.iter().zip(&want) {
+            assert_eq!(*got, want.tokens, "tp={tp} pp={pp}");
+        }
+    }
+}
+
+/// The window of the fixture matters: without it the answer is another.
+#[test]
+fn the_window_is_seen_in_the_answer() {
+    let (set, reference) = (options(Isa::detect()), reference("alternating"));
+    let (mut spec, weights) = spec("alternating");
+    spec["kinds"][0]["mixer"]["window"] = serde_json::Value::Null;
+    let path = common::checkpoint("alternating");
+    let full = Decoder::load(&spec.to_string(), &weights.to_string(), &path, &set).unwrap();
+    assert_eq!(full.kv_spec().groups.len(), 1);
+    let request = [(reference.tokens, reference.greedy.len())];
+    let got = whole(&allocated(full, BLOCKS), &set, &request);
+    assert_ne!(got[0].tokens, reference.greedy);
+}
