@@ -51,9 +51,6 @@ class KvMover:
     def take(self, timeout: float = 0.0) -> list[Moved]:
         """Answers since the last call; waits at most `timeout` seconds for the first."""
 
-    def fileno(self) -> int:
-        """Readable while `take` has something."""
-
     def report(self) -> str:
         """What the tiers did since the start, as JSON."""
 
@@ -157,9 +154,9 @@ class Tokenizer:
     def apply_chat_template(self, messages_json: str, add_generation_prompt: bool) -> list[int]: ...
 
 class TierIndex:
-    """Who has which slot of the RAM tier, by digests of 32 bytes in the order of their prefix.
+    """Slots of the RAM tier by digests of 32 bytes, in the order of their prefix.
 
-    `quota` and `pin_share` are shares of the slots: of one group at most, and of what is pinned. Rules:
+    `quota` is the share of the slots of one salt group, `pin_share` that of pinned blocks. Rules:
     `auto`, `lru`. Wrong arguments and calls out of turn are ValueError.
     """
 
@@ -167,25 +164,20 @@ class TierIndex:
         self, slots: int, quota: float = 1.0, pin_share: float = 0.5, rule: str = "auto"
     ) -> None: ...
     def lookup(self, digests: Sequence[bytes], start: int = 0) -> list[int]:
-        """Slots of the longest run from `start` on that is here. Once for each request, with all its digests.
-
-        The first `start` are those that the caller has elsewhere: used if they are here, not counted.
+        """Slots of the longest stored run from `start` on. Once for each request, with all its
+        digests; the first `start` are those that the caller has elsewhere.
         """
 
     def peek(self, digests: Sequence[bytes]) -> int:
-        """How many leading ones are here; not a use."""
+        """How many leading blocks are stored; not a use."""
 
     def admit(
-        self,
-        digests: Sequence[bytes],
-        costs_us: Sequence[float],
-        parent: bytes | None = None,
-        awaited: bool = False,
+        self, digests: Sequence[bytes], parent: bytes | None = None, awaited: bool = False
     ) -> list[int]:
-        """A slot for each one to be stored; -1: not to be stored, -2: is here already.
+        """A slot for each block; -1: refused, -2: stored already.
 
-        `parent` is the block before the first: it stays as long as they do, if it is here. What is `awaited`
-        will be asked for again, and need not be worth more than what leaves for it.
+        `parent` is the block before the first, which stays as long as they do. `awaited` blocks
+        pass the admission filter.
         """
 
     def commit(self, digests: Sequence[bytes]) -> None: ...
@@ -193,17 +185,14 @@ class TierIndex:
     def hold(self, slots: Sequence[int]) -> None: ...
     def release(self, slots: Sequence[int]) -> None: ...
     def pin(self, digests: Sequence[bytes]) -> int:
-        """Keeps them, from now on or once they are here; how many are here. All blocks of a prefix."""
+        """Pins all blocks of a prefix, now or once they are stored; how many are."""
 
     def unpin(self, digests: Sequence[bytes]) -> None: ...
     def remove(self, digests: Sequence[bytes]) -> int: ...
     def clear(self, group: bytes | None = None) -> int: ...
-    def stats(self, top: int = 10) -> dict[str, object]: ...
+    def stats(self) -> dict[str, object]: ...
     def curve(self) -> list[tuple[float, float]]:
         """Capacity in slots and the hit ratio that LRU would have had lately, ascending."""
-
-    def saved(self, extra_slots: int) -> float:
-        """Share of looked-up blocks that this many slots more would have found in addition."""
 
     def check(self) -> None:
         """AssertionError when the index contradicts itself. For tests."""

@@ -33,10 +33,7 @@ class FakeIndex:
         missing = (at for at, digest in enumerate(digests) if digest not in self.committed)
         return next(missing, len(digests))
 
-    def admit(
-        self, digests: list[bytes], costs_us: list[float], parent: bytes | None, awaited: bool
-    ) -> list[int]:
-        require(len(costs_us) == len(digests), "a cost for each block")
+    def admit(self, digests: list[bytes], parent: bytes | None, awaited: bool) -> list[int]:
         return [-1 if self.closed and not awaited else self._admit(digest) for digest in digests]
 
     def _admit(self, digest: bytes) -> int:

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use penstock_kvstore::disk::{Direct, Disk, DiskOptions};
-use penstock_kvstore::{About, Checksum, PartKey, StoreIdentity, Tier};
+use penstock_kvstore::{Checksum, PartKey, StoreIdentity, Tier};
 use rustix::fs::{Advice, Mode, OFlags};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -144,7 +144,7 @@ impl Bench {
         let block = self.keys[0].extent_bytes(&self.identity);
         self.rate(|at, place| {
             let blocks: Vec<_> = place[..self.payload()].chunks(block).collect();
-            Ok(disk.store(&self.keys[at], &blocks, &About::default())?)
+            Ok(disk.store(&self.keys[at], &blocks, None)?)
         })
     }
 

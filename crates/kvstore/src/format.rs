@@ -13,9 +13,8 @@
 //!     84      4  first layer, layer after the last (two bytes each)
 //!     88      8  bytes of the payload
 //!     96      8  CRC-64/NVME of the payload
-//!    104     32  parent: digest of the block before the first; zero: there is none, or it is not known
-//!    136      4  what computing the whole chunk took, in microseconds, as the bits of an f32; 0: not known
-//!    140   3948  zero
+//!    104     32  parent: digest of the block before the first; zero: none, or not known
+//!    136   3952  not read; written as zero
 //!   4088      8  CRC-64/NVME of the 4088 bytes before
 //! ```
 //!
@@ -24,7 +23,6 @@
 use crc_fast::CrcAlgorithm;
 
 use crate::key::{Digest, PartKey};
-use crate::tier::About;
 
 /// Version of the layout of the header, of directories and of names.
 pub(crate) const VERSION: u32 = 1;
@@ -48,8 +46,8 @@ pub(crate) struct Header {
     pub(crate) payload_bytes: u64,
     /// CRC-64/NVME of the payload.
     pub(crate) payload_crc: u64,
-    /// What is known of the chunk; for eviction, and no reason to refuse the part.
-    pub(crate) about: About,
+    /// Prefix that the chunk continues, if known: a hint for eviction.
+    pub(crate) parent: Option<Digest>,
 }
 
 impl Header {
@@ -76,8 +74,7 @@ impl Header {
         }
         put(&self.payload_bytes.to_le_bytes());
         put(&self.payload_crc.to_le_bytes());
-        put(&self.about.parent.unwrap_or_default());
-        put(&self.about.cost_us.to_bits().to_le_bytes());
+        put(&self.parent.unwrap_or_default());
         let seal = checksum([&page[..SEAL_AT]]);
         page[SEAL_AT..].copy_from_slice(&seal.to_le_bytes());
         page
@@ -113,10 +110,7 @@ impl Header {
             key,
             payload_bytes: u64::from_le_bytes(bytes(page, 88)),
             payload_crc: u64::from_le_bytes(bytes(page, 96)),
-            about: About {
-                parent: Some(bytes(page, 104)).filter(|parent| parent != &Digest::default()),
-                cost_us: cost(f32::from_bits(u32::from_le_bytes(bytes(page, 136)))),
-            },
+            parent: Some(bytes(page, 104)).filter(|parent| parent != &Digest::default()),
         })
     }
 
@@ -177,14 +171,6 @@ impl Checksum {
     }
 }
 
-/// A cost that can be compared with others: what is none counts as not known.
-fn cost(microseconds: f32) -> f32 {
-    match microseconds.is_finite() && microseconds > 0.0 {
-        true => microseconds,
-        false => 0.0,
-    }
-}
-
 fn bytes<const N: usize>(page: &HeaderPage, at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&page[at..at + N]);
@@ -208,10 +194,7 @@ mod tests {
             },
             payload_bytes: 1 << 21,
             payload_crc: 0x0123_4567_89ab_cdef,
-            about: About {
-                parent: Some([5; 32]),
-                cost_us: 1.0,
-            },
+            parent: Some([5; 32]),
         }
     }
 
@@ -234,8 +217,7 @@ mod tests {
         assert_eq!(page[88..96], (1_u64 << 21).to_le_bytes());
         assert_eq!(page[96..104], 0x0123_4567_89ab_cdef_u64.to_le_bytes());
         assert_eq!(page[104..136], [5; 32]);
-        assert_eq!(page[136..140], [0, 0, 0x80, 0x3f]);
-        assert!(page[140..4088].iter().all(|&byte| byte == 0));
+        assert!(page[136..4088].iter().all(|&byte| byte == 0));
         assert_eq!(page[4088..], checksum([&page[..4088]]).to_le_bytes());
     }
 
@@ -263,19 +245,13 @@ mod tests {
         #[test]
         fn reads_what_it_wrote(
             identity: [u8; 32], digest: [u8; 32], blocks: u16, head: u16, layers: (u16, u16), payload_bytes: u64, payload_crc: u64,
-            parent: Option<[u8; 32]>, cost_us in 0_f32..,
+            parent: Option<[u8; 32]>,
         ) {
             let parent = parent.filter(|parent| parent != &[0; 32]);
             let header = Header {
-                identity, key: PartKey { digest, blocks, head, layers }, payload_bytes, payload_crc, about: About { parent, cost_us },
+                identity, key: PartKey { digest, blocks, head, layers }, payload_bytes, payload_crc, parent,
             };
             prop_assert_eq!(Header::parse(&header.encode()), Ok(header));
-        }
-
-        #[test]
-        fn a_cost_that_is_none_is_not_known(cost_us in prop_oneof![Just(f32::NAN), Just(f32::INFINITY), ..-f32::MIN_POSITIVE]) {
-            let header = Header { about: About { cost_us, ..About::default() }, ..header() };
-            prop_assert_eq!(Header::parse(&header.encode()).map(|header| header.about), Ok(About::default()));
         }
 
         #[test]

@@ -1,27 +1,11 @@
-//! What is kept goes by names that are computed from what it is.
+//! Identity of a store, and the keys of its parts.
 
+pub(crate) use penstock_prefix::UNSALTED;
+pub use penstock_prefix::{Digest, Group, group};
 use serde::{Deserialize, Serialize};
 
-/// Name of a prefix (`crates/prefix`).
-pub type Digest = [u8; 32];
-
-/// Bytes of a digest that say whose it is.
-pub const GROUP_BYTES: usize = 4;
-
-/// Whose a prefix is: the first bytes of all its digests.
-pub type Group = [u8; GROUP_BYTES];
-
-/// The group of requests without an adapter and a salt.
-pub const UNSALTED: Group = [0; GROUP_BYTES];
-
-/// The group of what `digest` names.
-pub fn group(digest: &Digest) -> Group {
-    let [a, b, c, d, ..] = *digest;
-    [a, b, c, d]
-}
-
-/// Everything beside the tokens that decides the bytes of a part; two engines share exactly when
-/// these are equal.
+/// Everything beside the tokens that decides the bytes of a part: engines with equal identities
+/// share parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreIdentity {
     /// The engine's cache identity (weights, numerics, spec) as 64 hex digits. Adapter and salt are
@@ -50,11 +34,11 @@ impl StoreIdentity {
     }
 }
 
-/// One part of a chunk: `blocks` consecutive blocks that end the prefix named `digest`, of one KV
-/// head, in layers `layers.0..layers.1`.
+/// One part of a chunk: the last `blocks` blocks of the prefix `digest`, one KV head, layers
+/// `layers.0..layers.1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartKey {
-    /// Name of the prefix that ends with the chunk's last block.
+    /// Prefix that ends with the chunk's last block.
     pub digest: Digest,
     /// Blocks of the chunk.
     pub blocks: u16,
@@ -70,7 +54,7 @@ impl PartKey {
         usize::from(self.layers.1 - self.layers.0) * identity.tile_bytes
     }
 
-    /// Bytes of the part without what a tier adds.
+    /// Bytes of the part without the header of a tier.
     pub fn payload_bytes(&self, identity: &StoreIdentity) -> usize {
         usize::from(self.blocks) * self.extent_bytes(identity)
     }

@@ -8,16 +8,16 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod disk;
+pub mod eviction;
 mod format;
 mod key;
 mod mover;
-pub mod policy;
 mod remote;
 mod tier;
 
 pub use disk::{Direct, Disk, DiskOptions};
 pub use format::Checksum;
-pub use key::{Digest, GROUP_BYTES, Group, PartKey, StoreIdentity, UNSALTED, group};
+pub use key::{Digest, Group, PartKey, StoreIdentity, group};
 pub use mover::{Kind, Moved, Mover, Options, Pool, TierSpec, Transfer};
 pub use remote::{Objects, Redis, RedisLimits};
-pub use tier::{About, StartError, Tier, TierError};
+pub use tier::{StartError, Tier, TierError};

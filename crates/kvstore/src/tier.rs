@@ -4,16 +4,6 @@ use std::time::Duration;
 
 use crate::key::{Digest, Group, PartKey};
 
-/// What is known of a chunk beside its bytes: what it continues, and what computing it took.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct About {
-    /// Name of the prefix that ends where the chunk begins; None: there is none, or it is not
-    /// known.
-    pub parent: Option<Digest>,
-    /// Microseconds that computing the whole chunk takes, on all ranks together; 0: not known.
-    pub cost_us: f32,
-}
-
 /// A store of parts. Methods block; the mover calls them from its own threads, several at once.
 pub trait Tier: Send + Sync {
     /// For logs and metrics: `disk:/var/kv`.
@@ -27,13 +17,14 @@ pub trait Tier: Send + Sync {
     /// when the tier cannot say.
     fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError>;
 
-    /// Keeps a part; returns when others can load it. A part that is there already is left as it
-    /// is. `about` helps to decide how long it stays.
+    /// Keeps a part; returns when others can load it. A part that is stored already stays as it is.
+    /// `parent` is the prefix that the chunk continues, if known: eviction keeps that longer.
     ///
     /// # Errors
     /// `Full` when there is no room for it and none can be made, `Failed` otherwise. Nothing
     /// half-written is ever found.
-    fn store(&self, key: &PartKey, from: &[&[u8]], about: &About) -> Result<(), TierError>;
+    fn store(&self, key: &PartKey, from: &[&[u8]], parent: Option<Digest>)
+    -> Result<(), TierError>;
 
     /// Whether each of `keys` is there. Must be cheap: the mover asks before every load of a
     /// prompt.

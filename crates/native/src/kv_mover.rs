@@ -1,11 +1,10 @@
 //! The KV mover of one rank: transfers in, answers out, the GIL released while it waits.
 
-use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use penstock_decoder::Decoder as NativeDecoder;
 use penstock_kernels::{BlockRead, BlockWrite, KvType, PoolHandle};
-use penstock_kvstore::{About, Digest, Group, Kind, Moved, Mover, Options, Pool, Transfer};
+use penstock_kvstore::{Digest, Group, Kind, Moved, Mover, Options, Pool, Transfer};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -91,11 +90,6 @@ impl KvMover {
         }
     }
 
-    /// A descriptor that is readable while `take` has something.
-    fn fileno(&self) -> RawFd {
-        self.native.event_fd().as_raw_fd()
-    }
-
     /// What the tiers did since the start, as JSON.
     fn report(&self) -> String {
         self.native.report().to_string()
@@ -158,12 +152,9 @@ fn read_transfer(py: Python<'_>, transfer: &Bound<'_, PyAny>) -> PyResult<Transf
         keys,
         counts: ints(py, &column(intern!(py, "counts"))?)?,
         ids: ids.into_iter().map(i64::cast_unsigned).collect(),
-        about: About {
-            parent: given(column(intern!(py, "parent"))?.extract()?)
-                .map(|parent| digest(parent, "parent"))
-                .transpose()?,
-            cost_us: column(intern!(py, "cost_us"))?.extract()?,
-        },
+        parent: given(column(intern!(py, "parent"))?.extract()?)
+            .map(|parent| digest(parent, "parent"))
+            .transpose()?,
         group,
     })
 }

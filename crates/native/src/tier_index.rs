@@ -1,16 +1,14 @@
-//! The index of the RAM tier (`penstock_kvstore::policy`).
+//! The index of the RAM tier (`penstock_kvstore::eviction`).
 
 use penstock_kvstore::Digest;
-use penstock_kvstore::policy::{
-    GroupStats, IndexError, IndexOptions, RuleChoice, TierIndex as Index,
-};
+use penstock_kvstore::eviction::{IndexError, IndexOptions, Rule, TierIndex as Index};
 use pyo3::exceptions::{PyAssertionError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::prefix::{digest, of_group};
 
-/// Names as Python gives them: any iterable of 32 bytes each.
+/// Digests of any iterable of 32 bytes each.
 fn names(digests: &Bound<'_, PyAny>) -> PyResult<Vec<Digest>> {
     let items = digests.try_iter()?;
     items
@@ -22,7 +20,7 @@ fn refused(error: IndexError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// Who has which slot of a tier of equal slots.
+/// Slots of the RAM tier.
 #[pyclass]
 pub(crate) struct TierIndex {
     index: Index,
@@ -34,8 +32,8 @@ impl TierIndex {
     #[pyo3(signature = (slots, quota = 1.0, pin_share = 0.5, rule = "auto"))]
     fn new(slots: usize, quota: f64, pin_share: f64, rule: &str) -> PyResult<Self> {
         let rule = match rule {
-            "auto" => RuleChoice::Auto,
-            "lru" => RuleChoice::Lru,
+            "auto" => Rule::Auto,
+            "lru" => Rule::Lru,
             _ => {
                 return Err(PyValueError::new_err(format!(
                     "rule is {rule}; expected auto or lru"
@@ -52,7 +50,7 @@ impl TierIndex {
         Ok(Self { index })
     }
 
-    /// Slots of the longest run of `digests` from `start` on that is here.
+    /// Slots of the longest run of `digests` from `start` on that is stored.
     #[pyo3(signature = (digests, start = 0))]
     fn lookup(&mut self, digests: &Bound<'_, PyAny>, start: usize) -> PyResult<Vec<u32>> {
         let mut found = Vec::new();
@@ -64,21 +62,18 @@ impl TierIndex {
         Ok(self.index.peek(&names(digests)?))
     }
 
-    /// A slot for each digest; -1: not to be stored, -2: is here.
-    #[pyo3(signature = (digests, costs_us, parent = None, awaited = false))]
+    /// A slot for each digest; -1: refused, -2: stored already.
+    #[pyo3(signature = (digests, parent = None, awaited = false))]
     fn admit(
         &mut self,
         digests: &Bound<'_, PyAny>,
-        costs_us: Vec<f32>,
         parent: Option<&[u8]>,
         awaited: bool,
     ) -> PyResult<Vec<i64>> {
         let parent = parent.map(|parent| digest(parent, "parent")).transpose()?;
         let mut answers = Vec::new();
-        let digests = names(digests)?;
         self.index
-            .admit(&digests, &costs_us, parent.as_ref(), awaited, &mut answers)
-            .map_err(refused)?;
+            .admit(&names(digests)?, parent.as_ref(), awaited, &mut answers);
         Ok(answers)
     }
 
@@ -117,35 +112,26 @@ impl TierIndex {
         Ok(self.index.clear(group))
     }
 
-    #[pyo3(signature = (top = 10))]
-    fn stats<'py>(&self, py: Python<'py>, top: usize) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.index.stats(top);
+    /// Present state, and counters since the start.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.index.stats();
         let counts = [
             ("slots", stats.slots as u64),
             ("used", stats.used as u64),
             ("storing", stats.storing as u64),
             ("held", stats.held as u64),
             ("pinned", stats.pinned as u64),
-            ("lookups", stats.lookups),
-            ("hits", stats.hits),
-            ("misses", stats.misses),
             ("stored", stats.stored),
             ("evictions", stats.evictions),
             ("refused", stats.refused),
             ("crowded", stats.crowded),
         ];
-        let said = PyDict::new(py);
+        let fields = PyDict::new(py);
         for (name, count) in counts {
-            said.set_item(name, count)?;
+            fields.set_item(name, count)?;
         }
-        said.set_item("gated", stats.gated)?;
-        let groups: Vec<_> = stats
-            .groups
-            .iter()
-            .map(|group| group_dict(py, group))
-            .collect::<PyResult<_>>()?;
-        said.set_item("groups", groups)?;
-        Ok(said)
+        fields.set_item("gated", stats.gated)?;
+        Ok(fields)
     }
 
     /// Capacity in slots and hit ratio, ascending.
@@ -157,22 +143,7 @@ impl TierIndex {
             .collect()
     }
 
-    fn saved(&self, extra_slots: i64) -> f64 {
-        self.index.saved(extra_slots)
-    }
-
     fn check(&self) -> PyResult<()> {
         self.index.check().map_err(PyAssertionError::new_err)
     }
-}
-
-fn group_dict<'py>(py: Python<'py>, group: &GroupStats) -> PyResult<Bound<'py, PyDict>> {
-    let said = PyDict::new(py);
-    said.set_item("name", PyBytes::new(py, &group.name))?;
-    said.set_item("used", group.used)?;
-    said.set_item("hits", group.hits)?;
-    said.set_item("stored", group.stored)?;
-    said.set_item("evictions", group.evictions)?;
-    said.set_item("refused", group.refused)?;
-    Ok(said)
 }

@@ -1,7 +1,7 @@
 //! The block-hash rule: how a run of tokens is named in every prefix cache.
 //!
-//! Engine, cache tiers and gateway have to agree on what "the same prefix" is, also across
-//! processes, machines and restarts. This crate is the one place that says so.
+//! Engine, cache tiers and gateway share this one definition of "the same prefix", across processes,
+//! machines and restarts.
 //!
 //! # The rule
 //!
@@ -17,24 +17,27 @@
 //! * The parent of the first unit is the **root**: 32 zero bytes, or, for a request with a cache
 //!   salt or an adapter, [`root`] of them. Requests with different salts share nothing.
 //! * The first [`GROUP_BYTES`] of a digest are its [`Group`]: those of the chain's root, carried
-//!   through every link. So a store can tell whose a digest is without being told a salt: it can
-//!   bound what one has, and forget it. Two salts in one group (one in 2^32) would be bounded and
-//!   forgotten together and still share nothing, for the other 28 bytes depend on the whole root.
-//!   Those 28 bytes look random; the group does not, so it is no hash.
+//!   through every link. The group lets a store enforce the quota of a tenant, or delete its blocks,
+//!   without knowing the salt. Two salts in one group (one in 2^32) share a quota and a deletion,
+//!   and still no block: the other 28 bytes depend on the whole root. Those 28 bytes look random;
+//!   the group does not, so it is no hash.
 //!
 //! `tests/golden/prefix/*.json` pins the rule for this crate and for Python.
 
 /// Tokens that one digest covers.
 pub const UNIT: usize = 16;
 
-/// Bytes of a digest that say whose it is.
+/// Bytes of a digest that are its group.
 pub const GROUP_BYTES: usize = 4;
 
-/// Name of a prefix: its group, then 28 bytes of keyed BLAKE3.
+/// Digest of a prefix: its group, then 28 bytes of keyed BLAKE3.
 pub type Digest = [u8; 32];
 
-/// Whose a prefix is: the requests with one adapter and one cache salt. Zero: those with neither.
+/// Salt group of a prefix: the requests with one adapter and one cache salt.
 pub type Group = [u8; GROUP_BYTES];
+
+/// The group of requests with neither adapter nor salt.
+pub const UNSALTED: Group = [0; GROUP_BYTES];
 
 const UNIT_CONTEXT: &str = "penstock prefix unit v1";
 const ROOT_CONTEXT: &str = "penstock prefix root v1";

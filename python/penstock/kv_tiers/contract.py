@@ -28,9 +28,7 @@ class Index(Protocol):
     def peek(self, digests: list[bytes], /) -> int:
         """How many leading ones are here. Not a use."""
 
-    def admit(
-        self, digests: list[bytes], costs_us: list[float], parent: bytes | None, awaited: bool, /
-    ) -> list[int]:
+    def admit(self, digests: list[bytes], parent: bytes | None, awaited: bool, /) -> list[int]:
         """A slot for each block to store; -1 where it is not worth one, -2 where it has one
         already. `parent` is the block before the first. What is `awaited` need not be worth more
         than what leaves for it.

@@ -54,8 +54,7 @@ class Storer:
             return
         parent = digests[first - 1] if first else None
         names = list(digests[first : first + len(blocks)])
-        costs = [self._cost_us(first + at, 1) for at in range(len(names))]
-        slots = self._index.admit(names, costs, parent, awaited)
+        slots = self._index.admit(names, parent, awaited)
         self._counts.dropped(RAM, sum(slot == -1 for slot in slots))
         chosen = [at for at, slot in enumerate(slots) if slot >= 0]
         if chosen:

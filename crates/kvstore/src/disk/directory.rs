@@ -13,7 +13,7 @@ use super::ranking::Ranking;
 use super::state::State;
 use super::{identity_file, layout, listing};
 use crate::key::{self, Digest, Group, PartKey};
-use crate::tier::{About, TierError};
+use crate::tier::TierError;
 
 /// A file that nobody committed in this time never will be.
 pub(crate) const ABANDONED: Duration = Duration::from_secs(3600);
@@ -189,7 +189,7 @@ impl Directory {
             if let Err(error) = absent(fs::remove_file(self.part_path(&name, &key))) {
                 let used = chunk.last_use.unwrap_or(0);
                 let mut state = self.state();
-                state.insert(store, &key, each, used, &About::default());
+                state.insert(store, &key, each, used, None);
                 drop(state);
                 self.counts
                     .unremovable_files

@@ -1,36 +1,93 @@
-//! Parts as files: read and verified, or written beside their place and moved there.
+//! Parts of one store as files: verified when read, written under a temporary name and renamed.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind};
-use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
-use super::directory::{failed, is_gone};
-use super::{Disk, identity_file, io, quarantine};
+use super::directory::{Directory, failed, is_gone};
+use super::io::{self, Io};
+use super::{identity_file, layout, listing, quarantine};
 use crate::format::{Header, HeaderPage};
-use crate::key::PartKey;
-use crate::tier::{About, TierError};
+use crate::key::{Digest, PartKey, StoreIdentity};
+use crate::tier::TierError;
 
-/// The time of a file is renewed on use when it is older: the order of use is known to the minute,
-/// and reading seldom writes.
+/// Age from which the time of a file is renewed on use: the order of use is exact to the minute, and
+/// reading seldom writes.
 const RENEWED: Duration = Duration::from_secs(60);
 
 /// Writes a whole new file; the page of its header is made of the payload's CRC-64.
 pub(super) type Fill<'a> = &'a dyn Fn(&File, &dyn Fn(u64) -> HeaderPage) -> Result<(), Error>;
 
-impl Disk {
-    /// Opens the file of `bytes` bytes and verifies what `take` read of it: the page of its header,
-    /// and the CRC-64 of its payload. What the header says about the chunk.
+/// The files of one store.
+pub(super) struct PartFiles {
+    identity: StoreIdentity,
+    digest: Digest,
+    /// Name of the store's directory.
+    store: String,
+    directory: Arc<Directory>,
+    pub(super) io: Io,
+    made: AtomicU64,
+}
+
+impl PartFiles {
+    /// Files of the store of `identity` below `directory`.
+    pub(super) fn new(directory: Arc<Directory>, identity: StoreIdentity, io: Io) -> Self {
+        let digest = identity.digest();
+        Self {
+            identity,
+            digest,
+            store: layout::store_name(&digest),
+            directory,
+            io,
+            made: AtomicU64::new(0),
+        }
+    }
+
+    /// The file of `key`.
+    pub(super) fn path(&self, key: &PartKey) -> PathBuf {
+        self.directory.part_path(&self.store, key)
+    }
+
+    /// Bytes of the file of `key`; an error when `given` bytes are not its payload.
+    pub(super) fn bytes(&self, key: &PartKey, given: usize) -> Result<u64, TierError> {
+        let payload = key.payload_bytes(&self.identity);
+        layout::part_file_bytes(key, &self.identity)
+            .filter(|_| given == payload)
+            .ok_or_else(|| {
+                TierError::Failed(format!("{given} bytes are not the {payload} of {key:?}"))
+            })
+    }
+
+    /// Bytes of a whole chunk of `blocks` blocks, in all its parts.
+    pub(super) fn chunk_bytes(&self, blocks: u16) -> u64 {
+        layout::chunk_bytes(&self.identity, blocks)
+    }
+
+    /// Whether the file of `key` has its full length; its bytes then.
+    pub(super) fn find(&self, key: &PartKey) -> Result<Option<u64>, TierError> {
+        let Some(bytes) = layout::part_file_bytes(key, &self.identity) else {
+            return Ok(None);
+        };
+        let path = self.path(key);
+        let found = listing::length_and_time(&path);
+        let found = found.map_err(|error| failed("looking at", &path, &error))?;
+        Ok(found.filter(|found| found.0 == bytes).map(|_| bytes))
+    }
+
+    /// Verifies the file of `bytes` bytes as `take` reads it: the page of its header, and the
+    /// CRC-64 of its payload. Returns the parent in the header.
     pub(super) fn read(
         &self,
         key: &PartKey,
-        path: &Path,
         bytes: u64,
         take: impl FnOnce(&File) -> Result<(HeaderPage, u64), Error>,
-    ) -> Result<About, TierError> {
+    ) -> Result<Option<Digest>, TierError> {
+        let path = &self.path(key);
         let read = |error: Error| match error.kind() {
             ErrorKind::UnexpectedEof => TierError::Damaged("the file ends early".into()),
             _ if is_gone(&error) => TierError::Missing,
@@ -60,24 +117,30 @@ impl Disk {
         if unused.is_some_and(|unused| unused > RENEWED) {
             renew(&file);
         }
-        Ok(header.about)
+        Ok(header.parent)
     }
 
-    /// Moves a damaged file out of the way; what is wrong, and where it is now.
-    pub(super) fn put_aside(&self, path: &Path, what: String) -> String {
+    /// Moves a damaged file into the quarantine; returns the error with its place.
+    pub(super) fn put_aside(&self, key: &PartKey, what: &str) -> String {
+        let path = &self.path(key);
         self.directory
             .counts
             .quarantined_files
             .fetch_add(1, Ordering::Relaxed);
         let shown = path.display();
-        match quarantine::put(&self.directory.root, &self.store.0, path) {
+        match quarantine::put(&self.directory.root, &self.store, path) {
             Ok(()) => format!("{shown}: {what}; put aside"),
             Err(error) => format!("{shown}: {what}; it cannot be put aside: {error}"),
         }
     }
 
-    /// Makes the file beside its place, has it filled, and moves it there.
-    pub(super) fn write(&self, key: &PartKey, about: &About, fill: Fill<'_>) -> Result<(), Error> {
+    /// Writes a file under a temporary name and renames it.
+    pub(super) fn write(
+        &self,
+        key: &PartKey,
+        parent: Option<Digest>,
+        fill: Fill<'_>,
+    ) -> Result<(), Error> {
         let path = self.path(key);
         let shard = path.parent().unwrap_or(&path);
         let number = self.made.fetch_add(1, Ordering::Relaxed);
@@ -89,7 +152,7 @@ impl Disk {
             }
             made => made?,
         };
-        let written = fill(&file, &|payload_crc| self.header(key, about, payload_crc));
+        let written = fill(&file, &|payload_crc| self.header(key, parent, payload_crc));
         let committed = written
             .and(io::close(file))
             .and_then(|()| std::fs::rename(&temporary, &path));
@@ -100,20 +163,20 @@ impl Disk {
         committed
     }
 
-    fn header(&self, key: &PartKey, about: &About, payload_crc: u64) -> HeaderPage {
+    fn header(&self, key: &PartKey, parent: Option<Digest>, payload_crc: u64) -> HeaderPage {
         Header {
             identity: self.digest,
             key: *key,
             payload_bytes: key.payload_bytes(&self.identity) as u64,
             payload_crc,
-            about: *about,
+            parent,
         }
         .encode()
     }
 
     fn make_shard(&self, shard: &Path) -> Result<(), Error> {
         std::fs::create_dir_all(shard)?;
-        let store = self.directory.root.join(&self.store.0);
+        let store = self.directory.root.join(&self.store);
         // Several threads may be the first at once.
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let temporary = shard.join(format!("{}{number}", self.directory.mine));
@@ -121,8 +184,8 @@ impl Disk {
     }
 }
 
-/// Marks a file as used now. Whoever may not (another user's file) leaves it as it is: then it only
-/// looks older than it is.
+/// Marks a file as used now. The file of another user may refuse that; it then looks older than it
+/// is.
 fn renew(file: &File) {
     let at = |nanoseconds| Timespec {
         tv_sec: 0,

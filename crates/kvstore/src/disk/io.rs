@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -155,6 +155,18 @@ pub(crate) fn close(file: File) -> io::Result<()> {
     // SAFETY: the descriptor is ours alone (`into_raw_fd` gave it up), open, and not used after
     // this.
     Ok(unsafe { rustix::io::try_close(file.into_raw_fd()) }?)
+}
+
+/// Gives a file its length and its blocks, so that a full file system is an error here: writers
+/// outside this process may not report it as one.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn allot(file: &File, bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP) => file.set_len(bytes),
+        allotted => Ok(allotted?),
+    }
 }
 
 fn is_aligned(address: *const u8, bytes: usize) -> bool {

@@ -10,8 +10,10 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use penstock_prefix::GROUP_BYTES;
+
 use crate::format::{HEADER_BYTES, VERSION};
-use crate::key::{Digest, GROUP_BYTES, PartKey, StoreIdentity};
+use crate::key::{Digest, PartKey, StoreIdentity};
 
 /// Shard directories of a store.
 pub(crate) const SHARDS: usize = 256;

@@ -1,12 +1,12 @@
 //! A directory of parts, on a disk or a share that several replicas mount (docs/kv-format.md).
 //!
-//! A part is one file, named by what it holds, and committed by renaming it: no locks, and a crash
-//! at any byte leaves nothing that anybody finds. Nothing is synced on the way. After a power
-//! failure a file may be torn under its final name; its checksum says so when it is read.
+//! A part is one file, named by its contents and committed by renaming it: no locks, and a crash at
+//! any byte leaves nothing that is ever found. Nothing is synced on the way. After a power failure a
+//! file may be torn under its final name; its checksum detects that when it is read.
 //!
-//! Downward: `Disk` is the tier; `files` reads and writes parts; `room` keeps the bound;
-//! `directory` looks what others did. All that is known is in `state`: which files there are
-//! (`index`) and what their chunks are worth beside each other (`ranking`, by `crate::policy`).
+//! Downward: [`Disk`] is the tier; `PartFiles` reads and writes parts; `Room` keeps the bound;
+//! `Directory` sees the changes of other processes. `State` is the knowledge of this process: the
+//! files (`index`) and their order of eviction (`ranking`).
 
 pub mod admin;
 mod budget;
@@ -17,7 +17,6 @@ mod index;
 mod io;
 mod layout;
 mod listing;
-mod outside;
 mod quarantine;
 mod ranking;
 mod room;
@@ -26,6 +25,7 @@ mod state;
 
 use std::fs::File;
 use std::io::{Error, ErrorKind};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,15 +33,15 @@ use std::time::{Duration, Instant};
 
 use self::budget::Budget;
 use self::directory::{Directory, failed, lock, unix_now};
-use self::files::Fill;
+use self::files::{Fill, PartFiles};
 use self::index::Part;
 pub use self::io::Direct;
 use self::io::Io;
-pub use self::outside::PAYLOAD_AT;
-use self::ranking::{Name, Newcomer, Ranking};
-use crate::format::HeaderPage;
+use self::ranking::{Name, Ranking, StoreCandidate};
+use self::room::Room;
+use crate::format::{HEADER_BYTES, HeaderPage};
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
-use crate::tier::{About, StartError, Tier, TierError};
+use crate::tier::{StartError, Tier, TierError};
 
 /// How long opening waits for the names of what is there.
 const OPENING: Duration = Duration::from_secs(1);
@@ -63,20 +63,21 @@ pub struct DiskOptions {
     pub quota: Option<f64>,
 }
 
+/// Where the payload begins in the file of a part.
+pub const PAYLOAD_AT: usize = HEADER_BYTES;
+
 /// The tier.
 pub struct Disk {
     name: String,
-    identity: StoreIdentity,
-    digest: Digest,
-    /// Name of this identity's directory, and its number in the index.
-    store: (String, usize),
+    /// Number of this identity's store in the index.
+    store: usize,
     directory: Arc<Directory>,
+    files: PartFiles,
+    room: Room,
     /// Of a full chunk.
     chunk_blocks: u16,
-    io: Io,
     budget: Option<Mutex<Budget>>,
     started: Instant,
-    made: AtomicU64,
     refused_by_budget: AtomicU64,
 }
 
@@ -104,58 +105,37 @@ impl Disk {
         let directory =
             Directory::new(layout::root(path), *limit_bytes, ranking).map_err(unusable)?;
         start::prepare(path, &format!("{}start", directory.mine))?;
-        let digest = identity.digest();
-        let name = layout::store_name(&digest);
-        let number = directory
-            .state()
-            .index
-            .store(&name, || Some(identity.clone()));
+        let name = layout::store_name(&identity.digest());
+        let mut state = directory.state();
+        let store = state.index.store(&name, || Some(identity.clone()));
+        drop(state);
         let directory = Arc::new(directory);
         directory.scan_in_background().map_err(unusable)?;
         directory.wait_for_scan(OPENING);
         start::check_room(path, *limit_bytes, chunk, directory.state().taken())?;
         Ok(Self {
             name: format!("disk:{}", path.display()),
-            identity,
-            digest,
-            store: (name, number),
+            store,
+            files: PartFiles::new(Arc::clone(&directory), identity, Io::new(options.direct)),
+            room: Room(Arc::clone(&directory)),
             directory,
             chunk_blocks: options.chunk_blocks,
-            io: Io::new(options.direct),
             budget: options
                 .daily_write_bytes
                 .map(|bytes| Mutex::new(Budget::new(bytes))),
             started: Instant::now(),
-            made: AtomicU64::new(0),
             refused_by_budget: AtomicU64::new(0),
         })
     }
 
-    fn path(&self, key: &PartKey) -> PathBuf {
-        self.directory.part_path(&self.store.0, key)
-    }
-
-    /// Bytes of the file of `key`; an error when `given` bytes are not its payload.
-    fn file_bytes(&self, key: &PartKey, given: usize) -> Result<u64, TierError> {
-        let payload = key.payload_bytes(&self.identity);
-        layout::part_file_bytes(key, &self.identity)
-            .filter(|_| given == payload)
-            .ok_or_else(|| {
-                TierError::Failed(format!("{given} bytes are not the {payload} of {key:?}"))
-            })
-    }
-
     /// Whether the file is there in its full length, whatever the index says.
-    fn finds(&self, key: &PartKey, bytes: u64) -> Result<bool, TierError> {
-        let path = self.path(key);
-        let found =
-            listing::length_and_time(&path).map_err(|error| failed("looking at", &path, &error))?;
-        let whole = found.is_some_and(|(length, _)| length == bytes);
-        if whole {
+    fn finds(&self, key: &PartKey) -> Result<bool, TierError> {
+        let found = self.files.find(key)?;
+        if let Some(bytes) = found {
             let mut state = self.directory.state();
-            state.insert(self.store.1, key, bytes, unix_now(), &About::default());
+            state.insert(self.store, key, bytes, unix_now(), None);
         }
-        Ok(whole)
+        Ok(found.is_some())
     }
 
     fn spend(&self, bytes: u64) -> Result<(), TierError> {
@@ -180,13 +160,14 @@ impl Disk {
         &self,
         key: &PartKey,
         bytes: u64,
-        newcomer: &Newcomer,
+        candidate: &StoreCandidate,
         fill: Fill<'_>,
     ) -> Result<(), TierError> {
-        let answer = match self.write(key, &newcomer.about, fill) {
+        let write = || self.files.write(key, candidate.parent, fill);
+        let answer = match write() {
             Err(error) if is_full(&error) => {
-                self.directory.give_way(bytes, newcomer);
-                self.write(key, &newcomer.about, fill)
+                self.room.give_way(bytes, candidate);
+                write()
             }
             answer => answer,
         };
@@ -195,13 +176,12 @@ impl Disk {
                 "the file system of {}: {error}",
                 self.directory.root.display()
             )),
-            false => failed("writing", &self.path(key), &error),
+            false => failed("writing", &self.files.path(key), &error),
         })
     }
 
-    /// The chunks that somebody wants who asks for these parts of a prompt: the full ones, and one
-    /// of the shorter ones at its end, the longest that is there. If none is, it will be the
-    /// longest.
+    /// The chunks that a probe for these parts of a prompt counts as requests for: the full ones,
+    /// and one of the shorter ones at its end, the longest that is there, or else the longest.
     fn wanted(&self, keys: &[PartKey], found: &[bool]) -> Vec<Digest> {
         let mut wanted = Vec::new();
         let mut end: Option<(Digest, bool)> = None;
@@ -228,20 +208,19 @@ impl Disk {
         given: usize,
         take: impl FnOnce(&File) -> Result<(HeaderPage, u64), Error>,
     ) -> Result<(), TierError> {
-        let bytes = self.file_bytes(key, given)?;
-        let path = self.path(key);
-        let answer = self.read(key, &path, bytes, take);
+        let bytes = self.files.bytes(key, given)?;
+        let answer = self.files.read(key, bytes, take);
         let mut state = self.directory.state();
         match &answer {
-            Ok(about) => state.insert(self.store.1, key, bytes, unix_now(), about),
+            Ok(parent) => state.insert(self.store, key, bytes, unix_now(), *parent),
             Err(TierError::Missing | TierError::Damaged(_)) => {
-                state.remove_part(self.store.1, key, bytes)
+                state.remove_part(self.store, key, bytes)
             }
             Err(_) => {}
         }
         drop(state);
         answer.map(drop).map_err(|error| match error {
-            TierError::Damaged(what) => TierError::Damaged(self.put_aside(&path, what)),
+            TierError::Damaged(what) => TierError::Damaged(self.files.put_aside(key, &what)),
             other => other,
         })
     }
@@ -251,30 +230,67 @@ impl Disk {
         &self,
         key: &PartKey,
         given: usize,
-        about: &About,
+        parent: Option<Digest>,
         fill: Fill<'_>,
     ) -> Result<(), TierError> {
-        let bytes = self.file_bytes(key, given)?;
-        if self.finds(key, bytes)? {
+        let bytes = self.files.bytes(key, given)?;
+        if self.finds(key)? {
             return Ok(());
         }
         self.spend(bytes)?;
-        let newcomer = Newcomer {
-            name: Name::new(self.store.1, &key.digest),
+        let candidate = StoreCandidate {
+            name: Name::new(self.store, &key.digest),
             part: Part::of(key),
-            bytes: layout::chunk_bytes(&self.identity, key.blocks),
-            about: *about,
+            bytes: self.files.chunk_bytes(key.blocks),
+            parent,
         };
-        let room = self.directory.reserve(bytes, &newcomer);
+        let room = self.room.reserve(bytes, &candidate);
         let stored = room.and_then(|reservation| {
-            self.write_with_room(key, bytes, &newcomer, fill)?;
-            reservation.commit(self.store.1, key, about);
+            self.write_with_room(key, bytes, &candidate, fill)?;
+            reservation.commit(self.store, key, parent);
             Ok(())
         });
         if let (Err(_), Some(budget)) = (&stored, &self.budget) {
             lock(budget).give_back(bytes);
         }
         stored
+    }
+
+    /// `Tier::load` of a part of `bytes` of payload, which `take` reads from `PAYLOAD_AT` of the
+    /// open file; it returns the CRC-64 of what arrived.
+    ///
+    /// # Errors
+    /// Those of `Tier::load`. What `take` says is `Failed`; that the file ends early, `Damaged`.
+    pub fn load_by(
+        &self,
+        key: &PartKey,
+        bytes: usize,
+        take: impl FnOnce(&File) -> Result<u64, Error>,
+    ) -> Result<(), TierError> {
+        self.load_with(key, bytes, |file| {
+            let mut page = [0; HEADER_BYTES];
+            file.read_exact_at(&mut page, 0)?;
+            Ok((page, take(file)?))
+        })
+    }
+
+    /// `Tier::store` of a part of `bytes` of payload, which `give` writes from `PAYLOAD_AT` of the
+    /// new file; it returns the CRC-64 of what it wrote. Called again when the file system was full
+    /// and room was made.
+    ///
+    /// # Errors
+    /// Those of `Tier::store`.
+    pub fn store_by(
+        &self,
+        key: &PartKey,
+        bytes: usize,
+        give: impl Fn(&File) -> Result<u64, Error>,
+    ) -> Result<(), TierError> {
+        self.store_with(key, bytes, None, &|file, header| {
+            io::allot(file, layout::file_bytes(bytes as u64))?;
+            let page = header(give(file)?);
+            file.write_all_at(&page, 0)
+        })
     }
 }
 
@@ -285,13 +301,18 @@ impl Tier for Disk {
 
     fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError> {
         let given = into.iter().map(|slice| slice.len()).sum();
-        self.load_with(key, given, |file| self.io.read(file, into))
+        self.load_with(key, given, |file| self.files.io.read(file, into))
     }
 
-    fn store(&self, key: &PartKey, from: &[&[u8]], about: &About) -> Result<(), TierError> {
+    fn store(
+        &self,
+        key: &PartKey,
+        from: &[&[u8]],
+        parent: Option<Digest>,
+    ) -> Result<(), TierError> {
         let given = from.iter().map(|slice| slice.len()).sum();
-        self.store_with(key, given, about, &|file, header| {
-            self.io.write(file, from, header)
+        self.store_with(key, given, parent, &|file, header| {
+            self.files.io.write(file, from, header)
         })
     }
 
@@ -299,27 +320,25 @@ impl Tier for Disk {
         let mut found: Vec<bool> = {
             let state = self.directory.state();
             keys.iter()
-                .map(|key| state.index.has(self.store.1, key))
+                .map(|key| state.index.has(self.store, key))
                 .collect()
         };
         // Another process may have written it since.
         for (key, found) in keys.iter().zip(&mut found).filter(|(_, found)| !**found) {
-            if let Some(bytes) = layout::part_file_bytes(key, &self.identity) {
-                *found = self.finds(key, bytes)?;
-            }
+            *found = self.finds(key)?;
         }
         let wanted = self.wanted(keys, &found);
-        self.directory.state().ask(self.store.1, &wanted);
+        self.directory.state().ask(self.store, &wanted);
         Ok(found)
     }
 
     fn remove(&self, digest: &Digest) -> Result<(), TierError> {
-        let removed = self.directory.remove_unseen(self.store.1, digest);
+        let removed = self.directory.remove_unseen(self.store, digest);
         removed.map_err(|error| failed("removing from", &self.directory.root, &error))
     }
 
     fn clear(&self, group: Option<Group>) -> Result<(), TierError> {
-        let cleared = self.directory.remove_store(self.store.1, group);
+        let cleared = self.directory.remove_store(self.store, group);
         cleared.map_err(|error| failed("clearing", &self.directory.root, &error))
     }
 
@@ -345,8 +364,8 @@ impl Tier for Disk {
             ("refused_by_worth", read(&counts.refused_by_worth)),
             ("refused_by_quota", read(&counts.refused_by_quota)),
             ("refused_by_budget", read(&self.refused_by_budget)),
-            ("direct_reads", read(&self.io.direct_reads)),
-            ("buffered_reads", read(&self.io.buffered_reads)),
+            ("direct_reads", read(&self.files.io.direct_reads)),
+            ("buffered_reads", read(&self.files.io.buffered_reads)),
             ("scan_microseconds", read(&counts.scan_microseconds)),
         ]
     }

@@ -1,43 +1,42 @@
 //! Room for what is stored next: several writers keep one bound without a lock.
 //!
-//! Each writer counts what it knows and looks at the directory again before it stores more than an
-//! eighth of what was free when it looked last. So the bound holds for up to eight writers at once,
-//! but for what each has just begun to write.
+//! Each writer counts what it knows and lists the directory again before it stores more than an
+//! eighth of what was free at its last look. So the bound holds for up to eight writers at once,
+//! but for the files that each has just begun.
 //!
-//! Who comes and who leaves is the ranking's decision, made once for all parts of a chunk. Each
-//! writer has a ranking of its own; of those who store parts of the same chunks it has heard the
-//! same questions and so mostly the same answer. Where one let a chunk in, the others follow.
+//! Admission is decided once for all parts of a chunk. Each writer has a ranking of its own; those
+//! that store parts of the same chunks have seen the same requests, so their decisions mostly
+//! agree. Where one admitted a chunk, the others follow.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::directory::{Directory, failed, lock, unix_now};
 use super::index::Candidate;
 use super::layout;
-use super::ranking::{Name, Newcomer};
+use super::ranking::{Name, StoreCandidate};
 use super::state::State;
-use crate::key::PartKey;
-use crate::tier::{About, TierError};
+use crate::key::{Digest, PartKey};
+use crate::tier::TierError;
 
-/// Eviction frees this share of the limit more than is needed, so that it does not run for every
-/// part.
+/// Eviction frees this share of the limit beyond the need, so that it does not run for every part.
 const SLACK: u64 = 256;
-/// And room for so many files, which other writers may have begun meanwhile, where the limit is
-/// that of many more.
+/// Files for which it frees room at least, where the limit is that of many more: other writers may
+/// have begun them meanwhile.
 const SLACK_FILES: u64 = 8;
 const MANY: u64 = 16 * SLACK_FILES;
-/// Chunks for which there is room beyond that where nobody is asked for its worth: more than
-/// evictions of two ranks leave by chance, of which one may know and the other not yet.
+/// Chunks for which room is left beyond that when a chunk is admitted unfiltered: more than the
+/// evictions of two ranks, one of which may not know yet of the other's, leave by chance.
 const ROOMY: u64 = 3;
 /// Share of the free room that one writer uses before it looks at what others did.
 const SHARE: u64 = 8;
 /// How long a store waits for the first look at a large directory.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Times of use that others have refreshed are looked at again so often before the order is taken
-/// as it is.
+/// Rounds through all chunks in which times refreshed by other processes change the order.
 const ROUNDS: usize = 3;
 
-/// Room that is taken until it is given back or becomes a committed part.
+/// Bytes reserved until they are dropped or become a committed part.
 pub(crate) struct Reservation<'a> {
     directory: &'a Directory,
     bytes: u64,
@@ -45,9 +44,9 @@ pub(crate) struct Reservation<'a> {
 
 impl Reservation<'_> {
     /// The part was committed.
-    pub(crate) fn commit(self, store: usize, key: &PartKey, about: &About) {
+    pub(crate) fn commit(self, store: usize, key: &PartKey, parent: Option<Digest>) {
         let mut state = self.directory.state();
-        state.insert(store, key, self.bytes, unix_now(), about);
+        state.insert(store, key, self.bytes, unix_now(), parent);
         // Dropping the reservation takes its bytes out of `reserved`; the lock must not be held
         // then.
         drop(state);
@@ -60,68 +59,77 @@ impl Drop for Reservation<'_> {
     }
 }
 
-impl Directory {
-    /// Takes room for a file of the newcomer, evicting what is worth least.
+/// Keeps the bound of a directory: reserves room for new files and evicts chunks for it.
+pub(crate) struct Room(pub(crate) Arc<Directory>);
+
+impl Room {
+    /// Takes room for a file of the candidate, evicting for it.
     ///
     /// # Errors
-    /// `Full` when no room can be made, or the newcomer is worth less than what would have to
-    /// leave; `Failed` when the directory cannot be read.
+    /// `Full` when no room can be made or the candidate is not admitted; `Failed` when the directory
+    /// cannot be read.
     pub(crate) fn reserve(
         &self,
         bytes: u64,
-        newcomer: &Newcomer,
+        candidate: &StoreCandidate,
     ) -> Result<Reservation<'_>, TierError> {
-        if !self.wait_for_scan(PATIENCE) {
-            let root = self.root.display();
+        if !self.0.wait_for_scan(PATIENCE) {
+            let root = self.0.root.display();
             return Err(TierError::Full(format!("{root} is still being counted")));
         }
-        self.let_in(newcomer)?;
+        self.admit(candidate)?;
         if let Some(reservation) = self.take(bytes, true) {
             return Ok(reservation);
         }
-        let mut upkeep = lock(&self.upkeep);
+        let mut upkeep = lock(&self.0.upkeep);
         // Another thread may have looked and made room while this one waited.
         if let Some(reservation) = self.take(bytes, true) {
             return Ok(reservation);
         }
-        self.look(&mut upkeep, Some(unix_now()))
-            .map_err(|error| failed("reading", &self.root, &error))?;
+        self.0
+            .look(&mut upkeep, Some(unix_now()))
+            .map_err(|error| failed("reading", &self.0.root, &error))?;
         if let Some(reservation) = self.take(bytes, false) {
             return Ok(reservation);
         }
-        let goal = self.limit.saturating_sub(bytes + self.slack(bytes));
-        self.evict(newcomer, None, |state| state.taken() <= goal);
-        self.state().note_free(self.limit);
+        let goal = self.0.limit.saturating_sub(bytes + self.slack(bytes));
+        self.evict(candidate, None, |state| state.taken() <= goal);
+        self.0.state().note_free(self.0.limit);
         self.take(bytes, false).ok_or_else(|| {
-            let (limit, root) = (self.limit, self.root.display());
+            let (limit, root) = (self.0.limit, self.0.root.display());
             TierError::Full(format!("no room for {bytes} of {limit} bytes in {root}"))
         })
     }
 
-    /// Whether a chunk is stored at all is decided when the first of its parts comes, and its group
-    /// makes room for all of it.
-    fn let_in(&self, newcomer: &Newcomer) -> Result<(), TierError> {
-        let decided = self.state().decided(newcomer);
-        let admitted = decided.unwrap_or_else(|| self.decide(newcomer));
-        let root = self.root.display();
+    /// Admits the chunk when the first of its parts comes; its group makes room for all of it.
+    fn admit(&self, candidate: &StoreCandidate) -> Result<(), TierError> {
+        let decided = self.0.state().decided(candidate);
+        let admitted = decided.unwrap_or_else(|| self.decide(candidate));
+        let root = self.0.root.display();
         if !admitted {
-            self.counts.refused_by_worth.fetch_add(1, Ordering::Relaxed);
+            self.0
+                .counts
+                .refused_by_worth
+                .fetch_add(1, Ordering::Relaxed);
             return Err(TierError::Full(format!(
                 "what would have to leave {root} is worth more"
             )));
         }
-        let over_quota = |state: &State| state.ranking.over_quota(newcomer);
-        if over_quota(&self.state()).is_some() {
-            let _turn = lock(&self.upkeep);
-            self.evict(newcomer, Some(newcomer), |state| {
+        let over_quota = |state: &State| state.ranking.over_quota(candidate);
+        if over_quota(&self.0.state()).is_some() {
+            let _turn = lock(&self.0.upkeep);
+            self.evict(candidate, Some(candidate), |state| {
                 over_quota(state).is_none()
             });
         }
-        let quota = over_quota(&self.state());
+        let quota = over_quota(&self.0.state());
         match quota {
             None => Ok(()),
             Some(quota) => {
-                self.counts.refused_by_quota.fetch_add(1, Ordering::Relaxed);
+                self.0
+                    .counts
+                    .refused_by_quota
+                    .fetch_add(1, Ordering::Relaxed);
                 Err(TierError::Full(format!(
                     "a salt's quota of {quota} bytes in {root} is taken"
                 )))
@@ -129,59 +137,60 @@ impl Directory {
         }
     }
 
-    fn decide(&self, newcomer: &Newcomer) -> bool {
-        let kept_free = self.slack(newcomer.bytes) + ROOMY * newcomer.bytes;
+    fn decide(&self, candidate: &StoreCandidate) -> bool {
+        let kept_free = self.slack(candidate.bytes) + ROOMY * candidate.bytes;
         let has_room = |state: &State| {
-            state.taken() + kept_free <= self.limit && state.ranking.over_quota(newcomer).is_none()
+            state.taken() + kept_free <= self.0.limit
+                && state.ranking.over_quota(candidate).is_none()
         };
-        let mut admitted = has_room(&self.state());
+        let mut admitted = has_room(&self.0.state());
         if !admitted {
-            self.rank_all();
-            admitted = self.state().ranking.outweighs(newcomer);
+            self.0.rank_all();
+            admitted = self.0.state().ranking.outweighs(candidate);
         }
         if !admitted {
-            admitted = self.others_have(newcomer);
+            admitted = self.others_have(candidate);
         }
-        self.state().ranking.decide(newcomer, admitted);
+        self.0.state().ranking.decide(candidate, admitted);
         admitted
     }
 
-    /// Whether somebody else, with other heads, has let the chunk in: half of it would be of no
-    /// use.
-    fn others_have(&self, newcomer: &Newcomer) -> bool {
-        let (store, digest) = (newcomer.name.store as usize, &newcomer.name.digest);
-        let looked = self.look_at_shard(store, layout::shard_of(digest), Some(unix_now()));
-        looked.is_ok() && self.state().index.chunk(store, digest).is_some()
+    /// Whether another rank admitted the chunk: half of its heads would be useless.
+    fn others_have(&self, candidate: &StoreCandidate) -> bool {
+        let (store, digest) = (candidate.name.store as usize, &candidate.name.digest);
+        let looked = self
+            .0
+            .look_at_shard(store, layout::shard_of(digest), Some(unix_now()));
+        looked.is_ok() && self.0.state().index.chunk(store, digest).is_some()
     }
 
     fn slack(&self, bytes: u64) -> u64 {
-        let share = self.limit / SLACK;
-        if self.limit < MANY * bytes {
+        let share = self.0.limit / SLACK;
+        if self.0.limit < MANY * bytes {
             return share;
         }
         share.max(SLACK_FILES * bytes)
     }
 
-    /// Makes the file system's room: it is full though the limit is not reached.
-    pub(crate) fn give_way(&self, bytes: u64, newcomer: &Newcomer) {
-        let _turn = lock(&self.upkeep);
-        let goal = self.state().taken().saturating_sub(2 * bytes);
-        self.evict(newcomer, None, |state| state.taken() <= goal);
+    /// Evicts because the file system is full though the limit is not reached.
+    pub(crate) fn give_way(&self, bytes: u64, candidate: &StoreCandidate) {
+        let _turn = lock(&self.0.upkeep);
+        let goal = self.0.state().taken().saturating_sub(2 * bytes);
+        self.evict(candidate, None, |state| state.taken() <= goal);
     }
 
-    /// Evicts, of the newcomer's group or of all, until there is enough room or nothing is left
-    /// that may leave.
+    /// Evicts, from the group of `of` or from all, until there is enough room or nothing may leave.
     fn evict(
         &self,
-        newcomer: &Newcomer,
-        of: Option<&Newcomer>,
+        candidate: &StoreCandidate,
+        of: Option<&StoreCandidate>,
         is_enough: impl Fn(&State) -> bool,
     ) {
-        self.rank_all();
-        self.state().ranking.hold(newcomer);
-        let chunks = self.state().index.len();
+        self.0.rank_all();
+        self.0.state().ranking.hold(candidate);
+        let chunks = self.0.state().index.len();
         for turn in 0..ROUNDS * chunks {
-            let state = self.state();
+            let state = self.0.state();
             let victim = state.victim(of).filter(|_| !is_enough(&state));
             drop(state);
             let Some(victim) = victim else { break };
@@ -189,12 +198,12 @@ impl Directory {
                 self.give_up(&victim);
             }
         }
-        self.state().ranking.release(newcomer);
+        self.0.state().ranking.release(candidate);
     }
 
     fn take(&self, bytes: u64, careful: bool) -> Option<Reservation<'_>> {
-        let mut state = self.state();
-        let fits = state.taken() + bytes <= self.limit;
+        let mut state = self.0.state();
+        let fits = state.taken() + bytes <= self.0.limit;
         let unseen = state.since_look + bytes > state.free_at_look / SHARE;
         if !fits || (careful && unseen) {
             return None;
@@ -203,29 +212,30 @@ impl Directory {
         state.since_look += bytes;
         drop(state);
         Some(Reservation {
-            directory: self,
+            directory: &self.0,
             bytes,
         })
     }
 
-    /// Whether another process used a chunk after this one last knew; then that is known now.
+    /// Whether another process used a chunk since this one last knew; records that.
     fn was_used_meanwhile(&self, candidate: &Candidate) -> bool {
-        let Some(used) = self.last_use(candidate) else {
+        let Some(used) = self.0.last_use(candidate) else {
             return false;
         };
         let news = used > candidate.last_use.unwrap_or(0);
         if news {
-            self.state().used_by_others(candidate, used);
+            self.0.state().used_by_others(candidate, used);
         }
         news
     }
 
     fn give_up(&self, victim: &Candidate) {
         let name = Name::new(victim.store, &victim.digest);
-        self.state().ranking.give_up(&name);
-        if let Ok(bytes) = self.remove_chunk(victim.store, &victim.digest) {
-            self.counts.evicted_chunks.fetch_add(1, Ordering::Relaxed);
-            self.counts
+        self.0.state().ranking.give_up(&name);
+        if let Ok(bytes) = self.0.remove_chunk(victim.store, &victim.digest) {
+            self.0.counts.evicted_chunks.fetch_add(1, Ordering::Relaxed);
+            self.0
+                .counts
                 .evicted_bytes
                 .fetch_add(bytes, Ordering::Relaxed);
         }

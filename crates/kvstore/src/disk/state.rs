@@ -4,9 +4,8 @@
 use super::index::{Before, Candidate, Chunk, Index};
 use super::layout;
 use super::listing::Listing;
-use super::ranking::{Name, Newcomer, Ranking};
+use super::ranking::{Name, Ranking, StoreCandidate};
 use crate::key::{Digest, PartKey};
-use crate::tier::About;
 
 /// What changes with every store and load.
 pub(crate) struct State {
@@ -56,10 +55,10 @@ impl State {
         key: &PartKey,
         bytes: u64,
         now: u64,
-        about: &About,
+        parent: Option<Digest>,
     ) {
         self.index.insert(store, key, bytes, now);
-        self.enter(store, &key.digest, about);
+        self.enter(store, &key.digest, parent);
     }
 
     /// A part is not there any more.
@@ -81,7 +80,7 @@ impl State {
         for digest in digests {
             let name = Name::new(store, digest);
             if self.index.chunk(store, digest).is_some() && !self.ranking.has(&name) {
-                self.enter(store, digest, &About::default());
+                self.enter(store, digest, None);
             }
         }
         let names: Vec<Name> = digests.iter().map(|d| Name::new(store, d)).collect();
@@ -109,7 +108,7 @@ impl State {
             self.ranking.gone(&Name::new(at.0, &digest));
         }
         for digest in came.iter().filter(|_| found.is_some()) {
-            self.enter(at.0, digest, &About::default());
+            self.enter(at.0, digest, None);
         }
     }
 
@@ -141,23 +140,23 @@ impl State {
     }
 
     /// Whether a chunk is let in, if that was decided when another of its parts came.
-    pub(crate) fn decided(&self, newcomer: &Newcomer) -> Option<bool> {
-        let Name { store, digest } = &newcomer.name;
+    pub(crate) fn decided(&self, candidate: &StoreCandidate) -> Option<bool> {
+        let Name { store, digest } = &candidate.name;
         let known = self.index.chunk(*store as usize, digest);
         known
             .map(|_| true)
-            .or_else(|| self.ranking.decided(newcomer))
+            .or_else(|| self.ranking.decided(candidate))
     }
 
-    /// The next chunk to leave: of the newcomer's group, or of all.
-    pub(crate) fn victim(&self, of: Option<&Newcomer>) -> Option<Candidate> {
-        let name = self.ranking.first(of.map(|newcomer| &newcomer.name))?;
+    /// The next chunk to leave: of the candidate's group, or of all.
+    pub(crate) fn victim(&self, of: Option<&StoreCandidate>) -> Option<Candidate> {
+        let name = self.ranking.first(of.map(|candidate| &candidate.name))?;
         self.index.candidate(name.store as usize, &name.digest)
     }
 
-    fn enter(&mut self, store: usize, digest: &Digest, about: &About) {
+    fn enter(&mut self, store: usize, digest: &Digest, parent: Option<Digest>) {
         if let Some(bytes) = self.chunk_bytes(store, digest) {
-            self.ranking.enter(Name::new(store, digest), bytes, about);
+            self.ranking.enter(Name::new(store, digest), bytes, parent);
         }
     }
 
@@ -224,11 +223,8 @@ mod tests {
     fn apply(state: &mut State, act: Act) {
         match act {
             Act::Insert(chunk, head) => {
-                let about = About {
-                    parent: chunk.checked_sub(1).map(|before| key(before, 0).digest),
-                    cost_us: f32::from(head),
-                };
-                state.insert(0, &key(chunk, head), 4096, 7, &about);
+                let parent = chunk.checked_sub(1).map(|before| key(before, 0).digest);
+                state.insert(0, &key(chunk, head), 4096, 7, parent);
             }
             Act::RemovePart(chunk, head) => state.remove_part(0, &key(chunk, head), 4096),
             Act::Remove(chunk) => drop(state.remove(0, &key(chunk, 0).digest)),
@@ -246,7 +242,7 @@ mod tests {
             Act::Apply(parts, found, stale) => {
                 let before = state.index.before(0, 0);
                 if stale {
-                    state.insert(0, &key(8, 2), 4096, 7, &About::default());
+                    state.insert(0, &key(8, 2), 4096, 7, None);
                     state.remove_part(0, &key(8, 2), 4096);
                 }
                 let mut listing = Listing::default();

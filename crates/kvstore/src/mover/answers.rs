@@ -1,39 +1,24 @@
-//! Answers on their way from the threads that move to whoever asked.
+//! Answers from the threads of the tiers to the caller of `take`.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, eventfd};
-
 use super::transfer::Moved;
 
-/// Answers that were not taken yet, and a descriptor that is readable while there are any.
+/// Answers that were not taken yet.
+#[derive(Default)]
 pub(crate) struct Answers {
     waiting: Mutex<VecDeque<Moved>>,
     some: Condvar,
-    event: OwnedFd,
 }
 
 impl Answers {
-    pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            waiting: Mutex::default(),
-            some: Condvar::new(),
-            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        })
-    }
-
     pub(crate) fn put(&self, moved: Moved) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push_back(moved);
-        if waiting.len() == 1 {
-            // The counter was zero, so there is room for one.
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-            self.some.notify_one();
-        }
+        self.some.notify_one();
     }
 
     /// All answers; waits at most `timeout` for the first.
@@ -43,14 +28,7 @@ impl Answers {
             .some
             .wait_timeout_while(waiting, timeout, |w| w.is_empty())
             .unwrap_or_else(PoisonError::into_inner);
-        if !waiting.is_empty() {
-            let _ = rustix::io::read(&self.event, &mut [0; 8]);
-        }
         waiting.drain(..).collect()
-    }
-
-    pub(crate) fn event(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
     }
 }
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::queue::Work;
 use super::transfer::Pool;
 use crate::key::{Digest, PartKey};
-use crate::tier::{About, Tier, TierError};
+use crate::tier::{Tier, TierError};
 
 /// The part of every block that one rank has.
 #[derive(Clone, Debug)]
@@ -59,11 +59,11 @@ impl Share {
         tier: &dyn Tier,
         digest: Digest,
         blocks: &[impl Deref<Target = [u8]>],
-        about: &About,
+        parent: Option<Digest>,
     ) -> Result<u64, TierError> {
         for (head, key) in self.keys(digest, blocks.len() as u16).enumerate() {
             let extents = blocks.iter().map(|b| &b[self.extent(head)]);
-            tier.store(&key, &extents.collect::<Vec<_>>(), about)?;
+            tier.store(&key, &extents.collect::<Vec<_>>(), parent)?;
         }
         Ok(self.bytes(blocks.len()))
     }
@@ -102,8 +102,8 @@ impl Share {
             Work::Store {
                 digest,
                 blocks,
-                about,
-            } => self.store(tier, *digest, blocks, about).map(moved),
+                parent,
+            } => self.store(tier, *digest, blocks, *parent).map(moved),
             Work::Probe { chunks } => {
                 let found = self.probe(tier, chunks)?;
                 Ok(Brought { bytes: 0, found })

@@ -22,7 +22,6 @@ mod ram;
 mod tests;
 mod transfer;
 
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -84,7 +83,7 @@ impl<P: Pool> Mover<P> {
         let mut mover = Self {
             pool,
             clock,
-            answers: Arc::new(Answers::new().map_err(refused)?),
+            answers: Arc::default(),
             ram: None,
             named: Vec::new(),
             over: Arc::default(),
@@ -237,11 +236,11 @@ impl<P: Pool> Mover<P> {
         };
         let work = if transfer.kind == Kind::Store {
             let blocks = self.borrow(blocks, |block| self.pool.read(block))?;
-            let about = transfer.about;
+            let parent = transfer.parent;
             Work::Store {
                 digest,
                 blocks,
-                about,
+                parent,
             }
         } else {
             let blocks = self.borrow(blocks, |block| self.pool.write(block))?;
@@ -293,11 +292,6 @@ impl<P: Pool> Mover<P> {
     /// All answers that were not taken yet; waits at most `timeout` for the first.
     pub fn take(&self, timeout: Duration) -> Vec<Moved> {
         self.answers.take(timeout)
-    }
-
-    /// Readable while `take` has something.
-    pub fn event_fd(&self) -> BorrowedFd<'_> {
-        self.answers.event()
     }
 
     /// What the tiers did since the start: `ram` (null without one) and `tiers`, in their order.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::answers::Reply;
 use super::transfer::Pool;
 use crate::key::{Digest, Group};
-use crate::tier::About;
 
 /// Threads of a tier do one or the other, so that a question never waits for a movement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +25,7 @@ pub(crate) enum Work<P: Pool> {
     Store {
         digest: Digest,
         blocks: Vec<P::Read>,
-        about: About,
+        parent: Option<Digest>,
     },
     /// Names and numbers of blocks of chunks.
     Probe {

@@ -3,7 +3,6 @@
 use std::ops::{Deref, DerefMut};
 
 use crate::key::{Digest, Group};
-use crate::tier::About;
 
 /// The KV pool as a mover sees it: blocks that are lent one by one.
 pub trait Pool: Send + Sync + 'static {
@@ -56,8 +55,8 @@ pub struct Transfer {
     pub counts: Vec<i32>,
     /// Cancel: transfers.
     pub ids: Vec<u64>,
-    /// Store to a tier that goes by name.
-    pub about: About,
+    /// Store to a chunk tier: the prefix that the chunk continues, if known.
+    pub parent: Option<Digest>,
     /// Clear: whose; None: everybody's.
     pub group: Option<Group>,
 }

@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use crate::format::{Header, HeaderPage, VERSION, checksum};
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
-use crate::tier::About;
 
 /// Names and headers of one identity's parts.
 pub(super) struct Names {
@@ -51,13 +50,18 @@ impl Names {
     }
 
     /// The page in front of the payload `from`.
-    pub(super) fn header(&self, key: &PartKey, from: &[&[u8]], about: &About) -> HeaderPage {
+    pub(super) fn header(
+        &self,
+        key: &PartKey,
+        from: &[&[u8]],
+        parent: Option<Digest>,
+    ) -> HeaderPage {
         let header = Header {
             identity: self.identity,
             key: *key,
             payload_bytes: from.iter().map(|slice| slice.len() as u64).sum(),
             payload_crc: checksum(from.iter().copied()),
-            about: *about,
+            parent,
         };
         header.encode()
     }

@@ -3,7 +3,7 @@ use std::time::{Duration, SystemTime};
 
 use penstock_kvstore::disk::Disk;
 use penstock_kvstore::disk::admin::{Progress, Rules, collect, inventory, verify};
-use penstock_kvstore::{About, PartKey, StoreIdentity, Tier};
+use penstock_kvstore::{PartKey, StoreIdentity, Tier};
 
 use crate::fixtures::{FILE_BYTES, Place, identity, key, load, open, options, store};
 
@@ -40,7 +40,7 @@ fn an_inventory_counts_what_is_there() {
                 ..key(1, 0)
             },
             &[&[1; 4096]],
-            &About::default(),
+            None,
         )
         .unwrap();
     std::fs::write(place.root().join("README"), "not ours").unwrap();

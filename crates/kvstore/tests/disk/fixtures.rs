@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use penstock_kvstore::disk::{Direct, Disk, DiskOptions};
-use penstock_kvstore::{About, PartKey, StoreIdentity, Tier, TierError};
+use penstock_kvstore::{Digest, PartKey, StoreIdentity, Tier, TierError};
 
 /// A directory that goes with the test.
 pub(crate) struct Place(PathBuf);
@@ -117,15 +117,19 @@ pub(crate) fn payload(key: &PartKey, identity: &StoreIdentity) -> Vec<u8> {
 }
 
 pub(crate) fn store(disk: &Disk, key: &PartKey) -> Result<(), TierError> {
-    store_about(disk, key, &About::default())
+    store_after(disk, key, None)
 }
 
-pub(crate) fn store_about(disk: &Disk, key: &PartKey, about: &About) -> Result<(), TierError> {
+pub(crate) fn store_after(
+    disk: &Disk,
+    key: &PartKey,
+    parent: Option<Digest>,
+) -> Result<(), TierError> {
     let bytes = payload(key, &identity());
     let blocks: Vec<&[u8]> = bytes
         .chunks(bytes.len() / usize::from(key.blocks))
         .collect();
-    disk.store(key, &blocks, about)
+    disk.store(key, &blocks, parent)
 }
 
 /// Loads a part and checks that a hit has the right bytes.

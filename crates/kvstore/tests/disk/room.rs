@@ -4,11 +4,11 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use penstock_kvstore::disk::{Disk, DiskOptions};
-use penstock_kvstore::{About, PartKey, Tier, TierError};
+use penstock_kvstore::{PartKey, Tier, TierError};
 
 use crate::fixtures::{
     FILE_BYTES, Place, counter, disk_usage, identity, key, load, open_limited, options, store,
-    store_about,
+    store_after,
 };
 
 /// A limit of so many files, and what eviction frees beyond.
@@ -113,12 +113,9 @@ fn a_chunk_and_what_it_continues_stay_while_its_parts_come() {
     };
     assert!(matches!(store(&disk, &more), Err(TierError::Full(_))));
     // Nor may the chunk before leave for the one that continues it.
-    let about = About {
-        parent: Some(key(17, 0).digest),
-        cost_us: 1.0,
-    };
+    let parent = Some(key(17, 0).digest);
     assert!(matches!(
-        store_about(&disk, &key(18, 0), &about),
+        store_after(&disk, &key(18, 0), parent),
         Err(TierError::Full(_))
     ));
     assert_eq!(

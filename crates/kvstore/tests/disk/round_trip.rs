@@ -1,9 +1,9 @@
 use penstock_kvstore::disk::{Direct, Disk, DiskOptions};
-use penstock_kvstore::{About, PartKey, StoreIdentity, Tier, TierError};
+use penstock_kvstore::{PartKey, StoreIdentity, Tier, TierError};
 use proptest::prelude::*;
 
 use crate::fixtures::{
-    Place, counter, identity, key, load, open, options, payload, slow_crc, store, store_about,
+    Place, counter, identity, key, load, open, options, payload, slow_crc, store, store_after,
 };
 
 /// Bytes at an address that is `shift` past a page.
@@ -50,7 +50,7 @@ proptest! {
         let mut from = Memory::new(key.payload_bytes(&identity), shift);
         let wanted = payload(&key, &identity);
         from.get().copy_from_slice(&wanted);
-        disk.store(&key, &from.get().chunks(extent).collect::<Vec<_>>(), &About::default()).unwrap();
+        disk.store(&key, &from.get().chunks(extent).collect::<Vec<_>>(), None).unwrap();
         // The writer, and another that opens the directory later.
         for disk in [disk, Disk::open(options, identity.clone()).unwrap()] {
             let mut into = Memory::new(wanted.len(), shift);
@@ -66,11 +66,7 @@ fn the_file_is_as_documented() {
     let place = Place::new();
     let disk = open(&place);
     let (key, identity) = (key(1, 2), identity());
-    let about = About {
-        parent: Some([0x5a; 32]),
-        cost_us: 1536.0,
-    };
-    store_about(&disk, &key, &about).unwrap();
+    store_after(&disk, &key, Some([0x5a; 32])).unwrap();
     let file = std::fs::read(place.file(&identity, &key)).unwrap();
     let payload = payload(&key, &identity);
     assert_eq!(file.len(), 4096 + payload.len().next_multiple_of(4096));
@@ -81,8 +77,7 @@ fn the_file_is_as_documented() {
     assert_eq!(file[88..96], (payload.len() as u64).to_le_bytes());
     assert_eq!(file[96..104], slow_crc(&payload).to_le_bytes());
     assert_eq!(file[104..136], [0x5a; 32]);
-    assert_eq!(file[136..140], [0, 0, 0xc0, 0x44]);
-    assert!(file[140..4088].iter().all(|&byte| byte == 0));
+    assert!(file[136..4088].iter().all(|&byte| byte == 0));
     assert_eq!(file[4088..4096], slow_crc(&file[..4088]).to_le_bytes());
     assert_eq!(file[4096..4096 + payload.len()], payload);
 }
@@ -141,7 +136,7 @@ fn slices_that_are_not_the_part_are_refused() {
     let place = Place::new();
     let disk = open(&place);
     assert!(matches!(
-        disk.store(&key(1, 0), &[&[0; 100]], &About::default()),
+        disk.store(&key(1, 0), &[&[0; 100]], None),
         Err(TierError::Failed(_))
     ));
     assert!(matches!(
@@ -153,7 +148,7 @@ fn slices_that_are_not_the_part_are_refused() {
         ..key(1, 0)
     };
     assert!(matches!(
-        disk.store(&beyond, &[&[0; 16384]], &About::default()),
+        disk.store(&beyond, &[&[0; 16384]], None),
         Err(TierError::Failed(_))
     ));
 }

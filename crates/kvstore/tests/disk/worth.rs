@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use penstock_kvstore::disk::{Disk, DiskOptions};
-use penstock_kvstore::{About, PartKey, StoreIdentity, Tier, TierError};
+use penstock_kvstore::{PartKey, StoreIdentity, Tier, TierError};
 
 use crate::fixtures::{
     FILE_BYTES, Place, child, counter, disk_usage, identity, key, load, open_limited, options,
-    place_of_child, store_about,
+    place_of_child, store_after,
 };
 
 const HEADS: u16 = 3;
@@ -52,12 +52,8 @@ fn keep(disk: &Disk, chunks: &[PartKey], from: usize, of: Range<u16>) -> usize {
     let mut refused = 0;
     for at in from..chunks.len() {
         let parent = at.checked_sub(1).map(|before| chunks[before].digest);
-        let about = About {
-            parent,
-            cost_us: 500.0 * f32::from(chunks[at].blocks),
-        };
         for part in heads(&chunks[at], of.clone()) {
-            match store_about(disk, &part, &about) {
+            match store_after(disk, &part, parent) {
                 Ok(()) => {}
                 Err(TierError::Full(_)) => {
                     refused += 1;
@@ -226,36 +222,6 @@ fn conversations_are_found_as_often_as_by_lru() {
             "{hits} of {hits_of_lru}"
         );
     }
-}
-
-#[test]
-fn what_takes_longer_to_compute_stays_longer() {
-    let place = Place::new();
-    let disk = open_limited(place.path(), limit(20));
-    let store = |number: u64, cost_us: f32| {
-        let about = About {
-            parent: None,
-            cost_us,
-        };
-        heads(&key(number, 0), 0..HEADS)
-            .for_each(|part| store_about(&disk, &part, &about).unwrap());
-    };
-    // Age at which chunks leave is learnt first.
-    (1000..1060).for_each(|number| store(number, 1000.0));
-    (0..10).for_each(|number| store(number, if number < 5 { 4000.0 } else { 250.0 }));
-    let mut last_there = [0; 10];
-    for number in 2000..2030 {
-        store(number, 1000.0);
-        let known: Vec<_> = (0..10).map(|number| key(number, 0)).collect();
-        // Files, not probes: those would be uses.
-        for (at, key) in known.iter().enumerate() {
-            if place.file(&identity(), key).exists() {
-                last_there[at] = number;
-            }
-        }
-    }
-    let (dear, cheap) = last_there.split_at(5);
-    assert!(dear.iter().min() > cheap.iter().max(), "{last_there:?}");
 }
 
 #[test]

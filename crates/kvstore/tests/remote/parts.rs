@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
-use penstock_kvstore::{About, PartKey, StoreIdentity, Tier, TierError};
+use penstock_kvstore::{PartKey, StoreIdentity, Tier, TierError};
 
 /// Nothing here takes longer unless it hangs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -48,7 +48,7 @@ pub(crate) fn payload(seed: u64, blocks: usize, bytes: usize) -> Vec<Vec<u8>> {
 
 pub(crate) fn store(tier: &dyn Tier, key: &PartKey, payload: &[Vec<u8>]) -> Result<(), TierError> {
     let slices: Vec<&[u8]> = payload.iter().map(Vec::as_slice).collect();
-    tier.store(key, &slices, &About::default())
+    tier.store(key, &slices, None)
 }
 
 /// Loads into slices of the same sizes as `like`.

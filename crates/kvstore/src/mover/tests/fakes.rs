@@ -12,7 +12,7 @@ use crate::mover::clock::{Clock, Monotonic};
 use crate::mover::limits::Limits;
 use crate::mover::transfer::{Kind, Moved, Pool, Transfer};
 use crate::mover::{Mover, Options, TierSpec};
-use crate::tier::{About, Tier, TierError};
+use crate::tier::{Tier, TierError};
 
 /// Bytes of one layer of a head of a block; two layers.
 pub(super) const TILE: usize = 12;
@@ -152,7 +152,7 @@ pub(super) enum Mood {
 pub(super) struct Shelf {
     pub(super) parts: Mutex<HashMap<PartKey, Vec<u8>>>,
     /// What was last said of each part that was stored.
-    pub(super) abouts: Mutex<HashMap<PartKey, About>>,
+    pub(super) parents: Mutex<HashMap<PartKey, Option<Digest>>>,
     mood: Mutex<Option<Mood>>,
     changed: Condvar,
     /// Calls in the order in which they began.
@@ -207,11 +207,16 @@ impl Tier for Shared {
         Ok(())
     }
 
-    fn store(&self, key: &PartKey, from: &[&[u8]], about: &About) -> Result<(), TierError> {
+    fn store(
+        &self,
+        key: &PartKey,
+        from: &[&[u8]],
+        parent: Option<Digest>,
+    ) -> Result<(), TierError> {
         self.1
             .call(format!("store {}.{}", key.digest[0], key.head))?;
         assert_eq!(from.len(), usize::from(key.blocks));
-        self.1.abouts.lock().unwrap().insert(*key, *about);
+        self.1.parents.lock().unwrap().insert(*key, parent);
         let mut parts = self.1.parts.lock().unwrap();
         parts.entry(*key).or_insert_with(|| from.concat());
         Ok(())
@@ -398,7 +403,7 @@ pub(super) fn transfer(id: u64, kind: Kind, tier: usize) -> Transfer {
         keys: Vec::new(),
         counts: Vec::new(),
         ids: Vec::new(),
-        about: About::default(),
+        parent: None,
         group: None,
     }
 }

@@ -3,13 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
-
 use super::fakes::*;
 use crate::mover::Limits;
 use crate::mover::clock::Monotonic;
 use crate::mover::transfer::{Kind, Pool, Transfer};
-use crate::tier::About;
 
 fn one_thread() -> Rig {
     let limits = Limits {
@@ -232,19 +229,16 @@ fn a_clearing_is_of_one_group_or_of_all_and_waits_for_stores_before_it() {
 }
 
 #[test]
-fn a_tier_is_told_what_is_known_of_a_chunk() {
+fn a_tier_gets_the_parent_of_a_chunk() {
     let rig = Rig::new(1);
-    let about = About {
-        parent: Some([6; 32]),
-        cost_us: 1500.0,
-    };
+    let parent = Some([6; 32]);
     let store = Transfer {
-        about,
+        parent,
         ..chunk(1, Kind::Store, 1, 7, &[0])
     };
     assert!(rig.run(store).done);
-    let abouts = rig.shelves[0].abouts.lock().unwrap();
-    assert!(!abouts.is_empty() && abouts.values().all(|told| *told == about));
+    let parents = rig.shelves[0].parents.lock().unwrap();
+    assert!(!parents.is_empty() && parents.values().all(|known| *known == parent));
 }
 
 /// Another cut between ranks finds the same parts, and a probe wants all of a rank's.
@@ -279,24 +273,4 @@ fn parts_do_not_depend_on_the_cut() {
     );
     whole.run(chunk(3, Kind::Store, 1, 20, &[0]));
     assert_eq!(whole.run(probe(4, 1, &[(20, 1)])).found, [1]);
-}
-
-#[test]
-fn the_descriptor_is_readable_while_there_are_answers() {
-    let rig = Rig::new(1);
-    let readable = |wait: i64| {
-        let fd = rig.mover.event_fd();
-        let limit = rustix::event::Timespec {
-            tv_sec: wait,
-            tv_nsec: 0,
-        };
-        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap() == 1
-    };
-    assert!(!readable(0));
-    for id in 0..10 {
-        rig.mover.submit(probe(id, 1, &[(1, 1)]));
-        assert!(readable(60) && readable(0));
-        assert_eq!(rig.mover.take(Duration::ZERO).len(), 1);
-        assert!(!readable(0));
-    }
 }

@@ -26,7 +26,7 @@ use super::names::Names;
 use super::slices::Filling;
 use crate::format::{HEADER_BYTES, HeaderPage};
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
-use crate::tier::{About, StartError, Tier, TierError};
+use crate::tier::{StartError, Tier, TierError};
 
 /// Requests of one call that are under way at the same time.
 const AT_ONCE: usize = 32;
@@ -245,14 +245,19 @@ impl Tier for Objects {
         done
     }
 
-    fn store(&self, key: &PartKey, from: &[&[u8]], about: &About) -> Result<(), TierError> {
+    fn store(
+        &self,
+        key: &PartKey,
+        from: &[&[u8]],
+        parent: Option<Digest>,
+    ) -> Result<(), TierError> {
         let path = self.part(key);
         if self.call(self.exists(&path))? {
             return Ok(());
         }
         let mut value =
             Vec::with_capacity(HEADER_BYTES + from.iter().map(|slice| slice.len()).sum::<usize>());
-        value.extend_from_slice(&self.names.header(key, from, about));
+        value.extend_from_slice(&self.names.header(key, from, parent));
         from.iter().for_each(|slice| value.extend_from_slice(slice));
         self.call(self.store.put(&path, value.into()))
             .map(drop)

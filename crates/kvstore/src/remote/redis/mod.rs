@@ -22,7 +22,7 @@ use super::slices::Filling;
 use super::tls;
 use crate::format::HeaderPage;
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
-use crate::tier::{About, StartError, Tier, TierError};
+use crate::tier::{StartError, Tier, TierError};
 
 /// Connections that are kept for the next call; more are opened when more threads call at once.
 const IDLE: usize = 16;
@@ -209,12 +209,17 @@ impl Tier for Redis {
         }
     }
 
-    fn store(&self, key: &PartKey, from: &[&[u8]], about: &About) -> Result<(), TierError> {
+    fn store(
+        &self,
+        key: &PartKey,
+        from: &[&[u8]],
+        parent: Option<Digest>,
+    ) -> Result<(), TierError> {
         let (chunk, part) = (self.names.chunk(&key.digest), Names::part(key));
         if self.touch(&chunk, &part)? {
             return Ok(());
         }
-        let header = self.names.header(key, from, about);
+        let header = self.names.header(key, from, parent);
         let words: &[&[u8]] = &[b"HSETNX", chunk.as_bytes(), part.as_bytes()];
         match &self.ttl {
             None => self

@@ -1,19 +1,17 @@
-//! How often a key was asked for lately, in about 16 bytes for each key that a tier holds.
+//! Request frequencies of keys, in about 16 bytes for each key that a tier holds.
 //!
-//! A count-min sketch whose counts are halved now and then, as in TinyLFU (Einziger, Friedman,
+//! A count-min sketch whose counts are halved periodically, as in TinyLFU (Einziger, Friedman,
 //! Manes: "TinyLFU: A Highly Efficient Cache Admission Policy", ACM Transactions on Storage 13,
-//! 2017), with counters of 8 bits that keep eighths. Whole counts, halved in the middle of a loop,
-//! would rank the keys of its second half above those of the first; with fractions the difference
-//! stays below one request.
+//! 2017), with counters of 8 bits in eighths. Whole counts, halved in the middle of a loop, would
+//! rank the keys of its second half above those of the first.
 
 use super::key::mix;
 
 const ROWS: usize = 4;
-/// Of one request, in a counter.
+/// One request, in units of a counter.
 const ONE: u64 = 8;
 const MOST: u64 = 0xff;
-/// Counts are halved after this many for each key held: what is asked for less often than that is
-/// forgotten.
+/// Counts are halved after this many requests for each key held.
 const MEMORY: usize = 10;
 const LOW_SEVEN: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 
@@ -36,13 +34,13 @@ impl Sketch {
         }
     }
 
-    /// The key with this word was asked for.
+    /// Counts a request for the key with this word.
     pub(super) fn add(&mut self, word: u64) {
         let places = self.places(word);
         let least = self.least(&places);
         let raised = (least + ONE).min(MOST);
         for (at, shift) in places {
-            // Only those below are raised (conservative update): the others are too high already.
+            // Conservative update: counters above the least are too high already.
             let count = self.words[at] >> shift & MOST;
             self.words[at] += raised.saturating_sub(count) << shift;
         }
@@ -52,14 +50,19 @@ impl Sketch {
         }
     }
 
-    /// How often it was asked for.
+    /// Requests for the key.
     pub(super) fn count(&self, word: u64) -> f64 {
         self.least(&self.places(word)) as f64 / ONE as f64
     }
 
     /// Whether one was asked for more often than the other, by a whole request.
+    ///
+    /// Counts of a loop that were halved at different points differ by up to one request, which
+    /// rounding completes; so a count that may have been halved needs an eighth more.
     pub(super) fn prefers(&self, word: u64, other: u64) -> bool {
-        self.count(word) >= self.count(other) + 1.0
+        let other = self.count(other);
+        let margin = if other > 1.0 { 1.125 } else { 1.0 };
+        self.count(word) >= other + margin
     }
 
     fn places(&self, word: u64) -> [(usize, u32); ROWS] {

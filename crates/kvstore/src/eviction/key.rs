@@ -1,24 +1,32 @@
-//! Names whose bits are as good as random, so that tables, sketches and samples take them as they
-//! are.
+//! Keys whose bits are as good as random: tables, sketches and samples use them as they are.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-use crate::key::Digest;
+use penstock_prefix::{Digest, Group, UNSALTED, group};
 
-/// A name that can be kept. Equal names have equal words.
+/// A key of an entry. Equal keys have equal words.
 pub trait Key: Copy + Eq {
     /// Two words that look random and independent of each other.
     fn words(&self) -> [u64; 2];
+
+    /// Salt group, for quotas.
+    fn group(&self) -> Group {
+        UNSALTED
+    }
 }
 
 impl Key for Digest {
     fn words(&self) -> [u64; 2] {
-        // The bytes before are not random: the group is in them.
+        // The bytes before contain the group, which is not random.
         let mut words = [[0; 8]; 2];
         words[0].copy_from_slice(&self[8..16]);
         words[1].copy_from_slice(&self[16..24]);
         words.map(u64::from_le_bytes)
+    }
+
+    fn group(&self) -> Group {
+        group(self)
     }
 }
 
@@ -70,5 +78,5 @@ impl Hasher for Word {
     }
 }
 
-/// A hash table by name.
+/// A hash table by key.
 pub(super) type Table<K, V> = HashMap<Named<K>, V, BuildHasherDefault<Word>>;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::tests::{block, chain, index, owner};
 use super::*;
-use crate::key::{Group, UNSALTED};
+use crate::key::Group;
 
 /// What a test does next.
 #[derive(Clone, Debug)]
@@ -92,7 +92,7 @@ impl Model {
         let gone: Vec<_> = self
             .kept
             .iter()
-            .filter(|(digest, kept)| index.shelf.find(digest) != Some(kept.0))
+            .filter(|(digest, kept)| index.policy.tree.find(digest) != Some(kept.0))
             .collect();
         for &(digest, &(slot, stored)) in &gone {
             prop_assert!(
@@ -178,15 +178,8 @@ impl Model {
         let digests: Vec<_> = chain(document, from + length).split_off(from as usize);
         let parent = from.checked_sub(1).map(|before| block(document, before));
         let mut answers = Vec::new();
-        index
-            .admit(
-                &digests,
-                &vec![1.0; digests.len()],
-                parent.as_ref(),
-                document % 5 == 4,
-                &mut answers,
-            )
-            .unwrap();
+        let awaited = document % 5 == 4;
+        index.admit(&digests, parent.as_ref(), awaited, &mut answers);
         self.follow_evictions(index)?;
         prop_assert!(
             answers
@@ -248,18 +241,19 @@ impl Model {
 
     fn compare(&self, index: &TierIndex) -> Result<(), TestCaseError> {
         prop_assert_eq!(index.check(), Ok(()));
-        prop_assert_eq!(index.shelf.len(), self.kept.len() + self.doomed.len());
+        prop_assert_eq!(index.policy.tree.len(), self.kept.len() + self.doomed.len());
         for (digest, kept) in &self.kept {
-            prop_assert_eq!(index.shelf.find(digest), Some(kept.0));
+            prop_assert_eq!(index.policy.tree.find(digest), Some(kept.0));
         }
-        let stats = index.stats(9);
+        let stats = index.stats();
         let pinned = self
             .pinned
             .iter()
             .filter(|digest| self.kept.contains_key(*digest));
         prop_assert_eq!(stats.pinned, pinned.count());
-        for group in stats.groups {
-            prop_assert!(group.name == UNSALTED || group.used <= index.limits.of_group);
+        for group in (1..3).map(|salt| owner(salt)) {
+            let used = self.kept.keys().filter(|digest| digest.starts_with(&group));
+            prop_assert!(used.count() <= index.limits.of_group);
         }
         Ok(())
     }
@@ -272,7 +266,7 @@ proptest! {
         acts in proptest::collection::vec(acts(), 1..120),
         slots in 1_usize..24,
         quota in prop_oneof![Just(1.0), 0.2_f64..0.9],
-        rule in prop_oneof![Just(RuleChoice::Auto), Just(RuleChoice::Lru)],
+        rule in prop_oneof![Just(Rule::Auto), Just(Rule::Lru)],
     ) {
         let mut index = index(slots, quota, 0.4, rule);
         let mut model = Model::default();

@@ -1,0 +1,527 @@
+//! Slots of the RAM tier: which block has which slot, the same on every rank.
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
+use penstock_prefix::{Digest, Group, UNSALTED, group};
+
+use super::cache_policy::{CachePolicy, Rule};
+use super::curve::{Curve, CurvePoint};
+use super::key::{Named, Table};
+use super::tree::{Chain, Id};
+
+/// Answer of [`TierIndex::admit`] for a block that is not to be stored.
+pub const REFUSED: i64 = -1;
+/// Answer of [`TierIndex::admit`] for a block that is stored, or being stored.
+pub const PRESENT: i64 = -2;
+
+/// Size and bounds of an index.
+#[derive(Clone, Debug)]
+pub struct IndexOptions {
+    /// Slots, at least 1.
+    pub slots: usize,
+    /// Share of the slots that one salt group may have, above 0; 1: no bound.
+    pub quota: f64,
+    /// Share of the slots that may be pinned.
+    pub pin_share: f64,
+    /// Rule of eviction.
+    pub rule: Rule,
+}
+
+/// A call that was refused; nothing was changed.
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum IndexError {
+    /// An option out of its range.
+    #[error("{name} is {value}; expected {expected}")]
+    Option {
+        name: &'static str,
+        value: f64,
+        expected: &'static str,
+    },
+    /// The slot holds nothing readable.
+    #[error("slot {slot} holds nothing; there are {slots} slots")]
+    EmptySlot { slot: u32, slots: usize },
+    /// More releases than holds.
+    #[error("slot {slot} is not held")]
+    NotHeld { slot: u32 },
+    /// No store of this digest is in flight.
+    #[error("{0} is not being stored: it was not admitted, or its store has ended already")]
+    NotStoring(String),
+    /// More pins than the tier allows.
+    #[error(
+        "{wanted} pinned blocks, {most} are allowed; unpin something or allow pins a larger share \
+         of the tier"
+    )]
+    PinShare { wanted: usize, most: usize },
+}
+
+/// Present state, and counters since the start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct IndexStats {
+    pub slots: usize,
+    /// Slots that hold a block, or are being stored to.
+    pub used: usize,
+    pub storing: usize,
+    pub held: usize,
+    pub pinned: usize,
+    pub stored: u64,
+    pub evictions: u64,
+    /// Blocks that the admission filter refused.
+    pub refused: u64,
+    /// Blocks refused because all that could leave for them is held, pinned, or of another group.
+    pub crowded: u64,
+    /// Whether the admission filter applies at present.
+    pub gated: bool,
+}
+
+/// State of one slot. `storing`, `pinned` and each hold are one lock of its entry.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    storing: bool,
+    /// Forgotten while a store or load is in flight: not found, and free when those have ended.
+    pending_free: bool,
+    pinned: bool,
+    holds: u32,
+}
+
+impl Slot {
+    fn is_readable(self) -> bool {
+        !self.storing && !self.pending_free
+    }
+
+    fn is_busy(self) -> bool {
+        self.storing || self.holds > 0
+    }
+
+    fn locks(self) -> u32 {
+        u32::from(self.storing) + u32::from(self.pinned) + self.holds
+    }
+}
+
+/// Why a block gets no slot.
+enum Refusal {
+    Filter,
+    Crowd,
+}
+
+/// An index of `slots` slots, numbered from 0.
+///
+/// A digest is stored in two steps: [`admit`](Self::admit) gives it a slot,
+/// [`commit`](Self::commit) makes it readable. A slot with a store in flight, a hold or a pin is
+/// never given to another digest. Operations take O(log n) for each block at most.
+pub struct TierIndex {
+    policy: CachePolicy<Digest>,
+    slots: Vec<Slot>,
+    curve: Curve,
+    limits: Limits,
+    /// Digests to keep, present or not.
+    pins: Table<Digest, ()>,
+    counts: IndexStats,
+    /// Entries of the chain at hand.
+    run: Vec<Id>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    slots: usize,
+    of_group: usize,
+    pinned: usize,
+}
+
+impl TierIndex {
+    /// # Errors
+    /// `Option` when a value is out of its range.
+    pub fn new(options: &IndexOptions) -> Result<Self, IndexError> {
+        let &IndexOptions {
+            slots,
+            quota,
+            pin_share,
+            rule,
+        } = options;
+        let in_range = (1..=u32::MAX as usize / 2).contains(&slots);
+        check("slots", slots as f64, in_range, "1 to 2^31")?;
+        let in_range = quota > 0.0 && quota <= 1.0;
+        check("quota", quota, in_range, "above 0, at most 1")?;
+        let in_range = (0.0..=1.0).contains(&pin_share);
+        check("pin_share", pin_share, in_range, "0 to 1")?;
+        let limit = |share: f64| (slots as f64 * share) as usize;
+        Ok(Self {
+            policy: CachePolicy::new(rule, slots as u64, slots, quota < 1.0),
+            slots: Vec::new(),
+            curve: Curve::new(slots),
+            limits: Limits {
+                slots,
+                of_group: limit(quota).max(1),
+                pinned: limit(pin_share),
+            },
+            pins: Table::default(),
+            counts: IndexStats::default(),
+            run: Vec::new(),
+        })
+    }
+
+    /// Puts the slots of the longest readable run of `digests` from `start` on into `found`, and
+    /// counts one request for all of `digests`: call it once for each request. Of the first `start`
+    /// blocks, which the caller has elsewhere, those that are present are used.
+    pub fn lookup(&mut self, digests: &[Digest], start: usize, found: &mut Vec<u32>) {
+        let start = start.min(digests.len());
+        self.policy.asked(digests, start);
+        self.curve.look(digests, start);
+        found.clear();
+        self.run.clear();
+        let mut before = None;
+        for (at, digest) in digests.iter().enumerate() {
+            let readable = self.readable(digest);
+            if let (Some(parent), Some(id)) = (before, readable) {
+                self.policy.tree.adopt(parent, id);
+            }
+            before = readable;
+            match readable {
+                Some(id) => self.run.push(id),
+                None if at < start => continue,
+                None => break,
+            }
+            if at >= start {
+                found.extend(readable);
+            }
+        }
+        self.policy.used(&self.run);
+    }
+
+    /// How many leading `digests` are readable; counts as no request.
+    pub fn peek(&self, digests: &[Digest]) -> usize {
+        let leading = digests.iter().map_while(|digest| self.readable(digest));
+        leading.count()
+    }
+
+    /// Finds a slot for each of `digests`, consecutive blocks of one salt group that continue
+    /// `parent`: into `answers` goes the slot, [`PRESENT`] or [`REFUSED`]. Once a block is refused,
+    /// so are those that continue it. An absent `parent` may be in the pool. `awaited` blocks pass
+    /// the admission filter. A group at its quota evicts entries of its own; blocks without a salt
+    /// have no quota.
+    pub fn admit(
+        &mut self,
+        digests: &[Digest],
+        parent: Option<&Digest>,
+        awaited: bool,
+        answers: &mut Vec<i64>,
+    ) {
+        answers.clear();
+        self.policy.tick();
+        let chain = digests.iter().map(|&digest| (digest, 1));
+        self.policy.computed(parent.copied(), chain);
+        self.curve.keep(digests);
+        let parent = parent.and_then(|digest| self.policy.tree.find(digest));
+        let mut chain = Chain::after(&mut self.policy.tree, parent);
+        for digest in digests {
+            match self.place(digest, awaited) {
+                Ok((id, answer)) => {
+                    chain.push(&mut self.policy.tree, id);
+                    answers.push(answer);
+                }
+                Err(refusal) => {
+                    let rest = (digests.len() - answers.len()) as u64;
+                    match refusal {
+                        Refusal::Filter => self.counts.refused += rest,
+                        Refusal::Crowd => self.counts.crowded += rest,
+                    }
+                    break;
+                }
+            }
+        }
+        chain.end(&mut self.policy.tree);
+        answers.resize(digests.len(), REFUSED);
+    }
+
+    /// The entry, with a lock for the chain.
+    fn place(&mut self, digest: &Digest, awaited: bool) -> Result<(Id, i64), Refusal> {
+        let (id, answer) = match self.policy.tree.find(digest) {
+            Some(id) if self.slots[id as usize].pending_free => return Err(Refusal::Crowd),
+            Some(id) => (id, PRESENT),
+            None => {
+                self.make_room(digest, awaited)?;
+                // This lock is that of the store.
+                let id = self.policy.tree.insert_locked(*digest, 1);
+                let slot = Slot {
+                    storing: true,
+                    ..Slot::default()
+                };
+                if self.slots.len() <= id as usize {
+                    self.slots.resize(id as usize + 1, Slot::default());
+                }
+                self.slots[id as usize] = slot;
+                if self.pins.contains_key(&Named(*digest)) {
+                    self.pin_entry(id, true);
+                }
+                (id, i64::from(id))
+            }
+        };
+        self.policy.touch(id);
+        self.policy.tree.lock(id);
+        Ok((id, answer))
+    }
+
+    fn make_room(&mut self, digest: &Digest, awaited: bool) -> Result<(), Refusal> {
+        let own = group(digest);
+        let bounded = self.limits.of_group < self.limits.slots && own != UNSALTED;
+        let over_quota = bounded && self.policy.size_of(own) >= self.limits.of_group as u64;
+        if !over_quota && self.policy.len() < self.limits.slots {
+            return Ok(());
+        }
+        let victim = self.policy.tree.first(over_quota.then_some(own));
+        let victim = victim.ok_or(Refusal::Crowd)?;
+        let wanted = awaited || self.pins.contains_key(&Named(*digest));
+        if !wanted && !self.policy.admits(digest, &self.policy.tree.key(victim)) {
+            return Err(Refusal::Filter);
+        }
+        self.counts.evictions += 1;
+        self.policy.evict(victim);
+        self.slots[victim as usize] = Slot::default();
+        Ok(())
+    }
+
+    /// Makes `digests` readable: their bytes are in their slots.
+    ///
+    /// # Errors
+    /// `NotStoring`; then nothing has changed.
+    pub fn commit(&mut self, digests: &[Digest]) -> Result<(), IndexError> {
+        self.end_stores(digests, true)
+    }
+
+    /// Frees the slots of `digests`, whose bytes did not arrive.
+    ///
+    /// # Errors
+    /// `NotStoring`; then nothing has changed.
+    pub fn abandon(&mut self, digests: &[Digest]) -> Result<(), IndexError> {
+        self.end_stores(digests, false)
+    }
+
+    fn end_stores(&mut self, digests: &[Digest], done: bool) -> Result<(), IndexError> {
+        let storing = |digest: &Digest| {
+            let id = self.policy.tree.find(digest);
+            id.filter(|&id| self.slots[id as usize].storing)
+                .ok_or_else(|| {
+                    let name = digest.iter().map(|byte| format!("{byte:02x}"));
+                    IndexError::NotStoring(name.collect())
+                })
+        };
+        let ids = digests.iter().map(storing).collect::<Result<Vec<_>, _>>()?;
+        for id in ids {
+            let slot = &mut self.slots[id as usize];
+            slot.storing = false;
+            let kept = done && !slot.pending_free;
+            self.policy.tree.unlock(id);
+            if kept {
+                self.counts.stored += 1;
+            } else {
+                self.free(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the contents of `slots` until they are released, for loads in flight; holds are
+    /// counted.
+    ///
+    /// # Errors
+    /// `EmptySlot` when one is not readable; then nothing has changed.
+    pub fn hold(&mut self, slots: &[u32]) -> Result<(), IndexError> {
+        let readable = |slot: u32| {
+            self.policy.tree.is_present(slot) && self.slots[slot as usize].is_readable()
+        };
+        if let Some(&slot) = slots.iter().find(|&&slot| !readable(slot)) {
+            let slots = self.limits.slots;
+            return Err(IndexError::EmptySlot { slot, slots });
+        }
+        for &slot in slots {
+            self.slots[slot as usize].holds += 1;
+            self.policy.tree.lock(slot);
+        }
+        Ok(())
+    }
+
+    /// Ends one hold of each of `slots`.
+    ///
+    /// # Errors
+    /// `NotHeld`; those before it in the list are released.
+    pub fn release(&mut self, slots: &[u32]) -> Result<(), IndexError> {
+        for &id in slots {
+            let slot = self.slots.get_mut(id as usize);
+            let Some(slot) = slot.filter(|slot| slot.holds > 0) else {
+                return Err(IndexError::NotHeld { slot: id });
+            };
+            slot.holds -= 1;
+            let is_free = slot.pending_free && !slot.is_busy();
+            self.policy.tree.unlock(id);
+            if is_free {
+                self.free(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Pins `digests`, now or once they are stored. Give all blocks of a prefix: a present block
+    /// keeps those before it. Returns how many are present.
+    ///
+    /// # Errors
+    /// `PinShare` when more blocks would be pinned than may be; then nothing has changed.
+    pub fn pin(&mut self, digests: &[Digest]) -> Result<usize, IndexError> {
+        let is_new = |digest: &&Digest| !self.pins.contains_key(&Named(**digest));
+        let wanted = self.pins.len() + digests.iter().filter(is_new).count();
+        let most = self.limits.pinned;
+        if wanted > most {
+            return Err(IndexError::PinShare { wanted, most });
+        }
+        let mut present = 0;
+        for digest in digests {
+            self.pins.insert(Named(*digest), ());
+            if let Some(id) = self.present(digest) {
+                self.pin_entry(id, true);
+                present += 1;
+            }
+        }
+        Ok(present)
+    }
+
+    /// Unpins `digests`; those that are not pinned stay as they are.
+    pub fn unpin(&mut self, digests: &[Digest]) {
+        for digest in digests {
+            self.pins.remove(&Named(*digest));
+            if let Some(id) = self.present(digest) {
+                self.pin_entry(id, false);
+            }
+        }
+    }
+
+    /// Forgets `digests`, pinned or not. A slot with a load or store in flight is free when that
+    /// ends. Returns how many were present.
+    pub fn remove(&mut self, digests: &[Digest]) -> usize {
+        let mut count = 0;
+        for digest in digests {
+            self.pins.remove(&Named(*digest));
+            if let Some(id) = self.present(digest) {
+                self.forget(id);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Forgets all blocks and pins, or those of one salt group. Returns how many blocks.
+    pub fn clear(&mut self, of: Option<Group>) -> usize {
+        let named = |digest: &Digest| of.is_none_or(|of| group(digest) == of);
+        self.pins.retain(|pin, ()| !named(&pin.0));
+        let tree = &self.policy.tree;
+        let wanted = |id: &Id| named(&tree.key(*id)) && !self.slots[*id as usize].pending_free;
+        let ids: Vec<Id> = tree.ids().filter(wanted).collect();
+        ids.iter().for_each(|&id| self.forget(id));
+        ids.len()
+    }
+
+    /// Present state, and counters since the start.
+    pub fn stats(&self) -> IndexStats {
+        let count = |is: fn(&Slot) -> bool| self.slots.iter().filter(|slot| is(slot)).count();
+        IndexStats {
+            slots: self.limits.slots,
+            used: self.policy.len(),
+            storing: count(|slot| slot.storing),
+            held: count(|slot| slot.holds > 0),
+            pinned: count(|slot| slot.pinned),
+            gated: self.policy.is_gated(),
+            ..self.counts.clone()
+        }
+    }
+
+    /// Hit ratios that LRU tiers of a sixteenth of the slots up to eight times as many would have
+    /// had lately. A rule that beats LRU is above the curve.
+    pub fn curve(&self) -> Vec<CurvePoint> {
+        self.curve.points()
+    }
+
+    fn readable(&self, digest: &Digest) -> Option<Id> {
+        let id = self.policy.tree.find(digest);
+        id.filter(|&id| self.slots[id as usize].is_readable())
+    }
+
+    fn present(&self, digest: &Digest) -> Option<Id> {
+        let id = self.policy.tree.find(digest);
+        id.filter(|&id| !self.slots[id as usize].pending_free)
+    }
+
+    fn pin_entry(&mut self, id: Id, pinned: bool) {
+        match (
+            std::mem::replace(&mut self.slots[id as usize].pinned, pinned),
+            pinned,
+        ) {
+            (false, true) => self.policy.tree.lock(id),
+            (true, false) => self.policy.tree.unlock(id),
+            _ => {}
+        }
+    }
+
+    fn forget(&mut self, id: Id) {
+        self.pins.remove(&Named(self.policy.tree.key(id)));
+        self.pin_entry(id, false);
+        if self.slots[id as usize].is_busy() {
+            self.slots[id as usize].pending_free = true;
+        } else {
+            self.free(id);
+        }
+    }
+
+    fn free(&mut self, id: Id) {
+        self.policy.tree.remove(id);
+        self.slots[id as usize] = Slot::default();
+    }
+
+    /// Checks the index, for tests.
+    ///
+    /// # Errors
+    /// The first contradiction.
+    pub fn check(&self) -> Result<(), String> {
+        let (tree, limits) = (&self.policy.tree, self.limits);
+        tree.audit()?;
+        if tree.len() > limits.slots || self.pins.len() > limits.pinned {
+            let (used, pins) = (tree.len(), self.pins.len());
+            return Err(format!("{used} slots used, {pins} pinned, of {limits:?}"));
+        }
+        for (id, slot) in (0..).zip(&self.slots) {
+            if !tree.is_present(id) {
+                if slot.is_busy() || slot.pinned || slot.pending_free {
+                    return Err(format!("slot {id} is empty and not free"));
+                }
+                continue;
+            }
+            let digest = tree.key(id);
+            let pinned = self.pins.contains_key(&Named(digest));
+            if tree.locks(id) != slot.locks()
+                || id as usize >= limits.slots
+                || (slot.pending_free && !slot.is_busy())
+                || (pinned != slot.pinned && !slot.pending_free)
+            {
+                return Err(format!("slot {id}: {} locks, {pinned}", tree.locks(id)));
+            }
+            let (own, of_group) = (group(&digest), limits.of_group as u64);
+            if own != UNSALTED && self.policy.size_of(own) > of_group {
+                return Err(format!("group {own:?} has more than {of_group} slots"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check(
+    name: &'static str,
+    value: f64,
+    holds: bool,
+    expected: &'static str,
+) -> Result<(), IndexError> {
+    let error = IndexError::Option {
+        name,
+        value,
+        expected,
+    };
+    holds.then_some(()).ok_or(error)
+}

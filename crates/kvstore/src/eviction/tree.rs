@@ -1,0 +1,300 @@
+//! Entries in their order of eviction: only leaves of the prefix tree leave, lowest rank first.
+//!
+//! A block is useless without the blocks before it, so an entry with children is no candidate; a
+//! hit on a prefix of n blocks moves one leaf of the order instead of n.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::key::{Key, Named, Table};
+use crate::key::Group;
+
+/// Number of an entry, valid while it is present; reused afterwards.
+pub(super) type Id = u32;
+
+struct Entry<K> {
+    key: K,
+    /// In units of the capacity: bytes, or 1 for a slot.
+    size: u64,
+    /// Raised when the entry is removed, so that a child does not take the next one for its parent.
+    generation: u32,
+    parent: Option<(Id, u32)>,
+    children: u32,
+    locks: u32,
+    used_at: i64,
+    rank: i64,
+    /// Rank under which it stands in the order, if it may leave.
+    queued: Option<i64>,
+    present: bool,
+}
+
+/// Entries by key.
+pub(super) struct EvictionTree<K> {
+    entries: Vec<Entry<K>>,
+    free: Vec<Id>,
+    by_key: Table<K, Id>,
+    order: BTreeSet<(i64, Id)>,
+    /// Kept where salt groups have quotas.
+    groups: Option<Groups>,
+    size: u64,
+}
+
+/// Sizes of the salt groups and an order of eviction within each.
+#[derive(Default)]
+struct Groups {
+    order: BTreeSet<(Group, i64, Id)>,
+    sizes: HashMap<Group, u64>,
+}
+
+/// A chain of entries being placed: each is locked while the next one is, so that no entry evicts
+/// the one that it continues.
+pub(super) struct Chain(Option<Id>);
+
+impl Chain {
+    /// Entries that continue `parent`, if that is present.
+    pub(super) fn after<K: Key>(tree: &mut EvictionTree<K>, parent: Option<Id>) -> Self {
+        parent.iter().for_each(|&id| tree.lock(id));
+        Self(parent)
+    }
+
+    /// Appends the entry `id`, on which the chain takes over one lock.
+    pub(super) fn push<K: Key>(&mut self, tree: &mut EvictionTree<K>, id: Id) {
+        if let Some(parent) = self.0.replace(id) {
+            tree.adopt(parent, id);
+            tree.unlock(parent);
+        }
+    }
+
+    /// Releases the last entry.
+    pub(super) fn end<K: Key>(self, tree: &mut EvictionTree<K>) {
+        self.0.iter().for_each(|&id| tree.unlock(id));
+    }
+}
+
+impl<K: Key> EvictionTree<K> {
+    pub(super) fn new(by_group: bool) -> Self {
+        Self {
+            entries: Vec::new(),
+            free: Vec::new(),
+            by_key: Table::default(),
+            order: BTreeSet::new(),
+            groups: by_group.then(Groups::default),
+            size: 0,
+        }
+    }
+
+    pub(super) fn find(&self, key: &K) -> Option<Id> {
+        self.by_key.get(&Named(*key)).copied()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Sum of all sizes.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Sum of the sizes of a group; 0 without quotas.
+    pub(super) fn size_of(&self, group: Group) -> u64 {
+        let sizes = self.groups.as_ref().map(|groups| &groups.sizes);
+        sizes.and_then(|sizes| sizes.get(&group)).map_or(0, |&s| s)
+    }
+
+    pub(super) fn key(&self, id: Id) -> K {
+        self.entries[id as usize].key
+    }
+
+    pub(super) fn size_at(&self, id: Id) -> u64 {
+        self.entries[id as usize].size
+    }
+
+    /// Time of the last use.
+    pub(super) fn used_at(&self, id: Id) -> i64 {
+        self.entries[id as usize].used_at
+    }
+
+    pub(super) fn is_present(&self, id: Id) -> bool {
+        let entry = self.entries.get(id as usize);
+        entry.is_some_and(|entry| entry.present)
+    }
+
+    /// The next entry to leave: of a group, or of all.
+    pub(super) fn first(&self, of: Option<Group>) -> Option<Id> {
+        let Some(group) = of else {
+            return self.order.first().map(|&(_, id)| id);
+        };
+        let order = &self.groups.as_ref()?.order;
+        let first = order.range((group, i64::MIN, 0)..).next();
+        first.filter(|first| first.0 == group).map(|first| first.2)
+    }
+
+    /// Adds a key that is not present, with one lock. The number of entries never exceeds the
+    /// largest number present at one time.
+    pub(super) fn insert_locked(&mut self, key: K, size: u64) -> Id {
+        let id = self.free.pop().unwrap_or(self.entries.len() as Id);
+        let at = id as usize;
+        let entry = Entry {
+            key,
+            size,
+            generation: self.entries.get(at).map_or(0, |before| before.generation),
+            parent: None,
+            children: 0,
+            locks: 1,
+            used_at: 0,
+            rank: 0,
+            queued: None,
+            present: true,
+        };
+        if at == self.entries.len() {
+            self.entries.push(entry);
+        } else {
+            self.entries[at] = entry;
+        }
+        self.size += size;
+        self.by_key.insert(Named(key), id);
+        if let Some(groups) = &mut self.groups {
+            *groups.sizes.entry(key.group()).or_default() += size;
+        }
+        id
+    }
+
+    /// Removes an entry, locked or not. Its children stay, as roots.
+    pub(super) fn remove(&mut self, id: Id) {
+        if let Some(parent) = self.parent(id) {
+            self.entries[parent as usize].children -= 1;
+            self.settle(parent);
+        }
+        let entry = &mut self.entries[id as usize];
+        entry.present = false;
+        entry.generation = entry.generation.wrapping_add(1);
+        (entry.parent, entry.children, entry.locks) = (None, 0, 0);
+        let (key, size) = (entry.key, entry.size);
+        self.settle(id);
+        self.by_key.remove(&Named(key));
+        self.size -= size;
+        self.free.push(id);
+        let Some(groups) = &mut self.groups else {
+            return;
+        };
+        if let Some(left) = groups.sizes.get_mut(&key.group()) {
+            *left -= size;
+            if *left == 0 {
+                groups.sizes.remove(&key.group());
+            }
+        }
+    }
+
+    /// Marks an entry as used at `now`; from here on it leaves by `rank`.
+    pub(super) fn touch(&mut self, id: Id, now: i64, rank: i64) {
+        let entry = &mut self.entries[id as usize];
+        (entry.used_at, entry.rank) = (now, rank);
+        self.settle(id);
+    }
+
+    /// Makes `child` continue `parent`, unless it has a parent already.
+    pub(super) fn adopt(&mut self, parent: Id, child: Id) {
+        if self.parent(child).is_none() && parent != child {
+            let generation = self.entries[parent as usize].generation;
+            self.entries[child as usize].parent = Some((parent, generation));
+            self.entries[parent as usize].children += 1;
+            self.settle(parent);
+        }
+    }
+
+    /// Locks are counted; a locked entry does not leave.
+    pub(super) fn lock(&mut self, id: Id) {
+        self.entries[id as usize].locks += 1;
+        self.settle(id);
+    }
+
+    pub(super) fn unlock(&mut self, id: Id) {
+        let entry = &mut self.entries[id as usize];
+        entry.locks = entry.locks.saturating_sub(1);
+        self.settle(id);
+    }
+
+    pub(super) fn locks(&self, id: Id) -> u32 {
+        self.entries[id as usize].locks
+    }
+
+    /// Entries in the order of their numbers.
+    pub(super) fn ids(&self) -> impl Iterator<Item = Id> {
+        let entries = self.entries.iter().zip(0..);
+        entries.filter_map(|(entry, id)| entry.present.then_some(id))
+    }
+
+    /// Whether no entry continues it.
+    pub(super) fn is_leaf(&self, id: Id) -> bool {
+        self.entries[id as usize].children == 0
+    }
+
+    pub(super) fn parent(&self, id: Id) -> Option<Id> {
+        let (parent, generation) = self.entries[id as usize].parent?;
+        (self.entries[parent as usize].generation == generation).then_some(parent)
+    }
+
+    /// Keeps an entry in the order exactly while it may leave.
+    fn settle(&mut self, id: Id) {
+        let entry = &mut self.entries[id as usize];
+        let may_leave = entry.present && entry.children == 0 && entry.locks == 0;
+        let wanted = may_leave.then_some(entry.rank);
+        let queued = std::mem::replace(&mut entry.queued, wanted);
+        if queued == wanted {
+            return;
+        }
+        let group = entry.key.group();
+        if let Some(rank) = queued {
+            self.order.remove(&(rank, id));
+            if let Some(groups) = &mut self.groups {
+                groups.order.remove(&(group, rank, id));
+            }
+        }
+        if let Some(rank) = wanted {
+            self.order.insert((rank, id));
+            if let Some(groups) = &mut self.groups {
+                groups.order.insert((group, rank, id));
+            }
+        }
+    }
+
+    /// Checks the tree itself, for tests.
+    ///
+    /// # Errors
+    /// The first contradiction.
+    pub(super) fn audit(&self) -> Result<(), String> {
+        let mut children = vec![0_u32; self.entries.len()];
+        let mut sizes: HashMap<Group, u64> = HashMap::new();
+        for id in self.ids() {
+            if self.find(&self.key(id)) != Some(id) {
+                return Err(format!("entry {id} is not found by its key"));
+            }
+            *sizes.entry(self.key(id).group()).or_default() += self.size_at(id);
+            if let Some(parent) = self.parent(id) {
+                children[parent as usize] += 1;
+            }
+        }
+        for ((id, entry), count) in (0..).zip(&self.entries).zip(children) {
+            let may_leave = entry.present && entry.children == 0 && entry.locks == 0;
+            let queued = self.order.contains(&(entry.rank, id));
+            if count != entry.children || may_leave != queued {
+                let known = entry.children;
+                return Err(format!("entry {id}: {count} children of {known}, {queued}"));
+            }
+        }
+        let count = self.ids().count();
+        let size: u64 = sizes.values().sum();
+        if size != self.size
+            || count != self.by_key.len()
+            || count + self.free.len() != self.entries.len()
+        {
+            return Err(format!("{count} entries of {size}, not {}", self.size));
+        }
+        if let Some(groups) = &self.groups
+            && (groups.sizes != sizes || groups.order.len() != self.order.len())
+        {
+            return Err(format!("groups of {sizes:?}, not {:?}", groups.sizes));
+        }
+        Ok(())
+    }
+}
