@@ -1,19 +1,23 @@
-"""What the RAM tier finds again, by capacity: LRU, the rule that ships, and a tier without end.
+"""Hits of the RAM tier by capacity: LRU, Penstock's rule, and an infinite tier.
 
-    python benchmarks/kv_eviction.py --trace mooncake_conversation.jsonl [--trace ...]
+    python benchmarks/kv_eviction.py --trace mooncake_conversation.jsonl \\
+        --lengths azure_llm_2023_conv.csv [--before RESULTS.json]
 
-Drives `penstock._native.TierIndex`, the index that the engine uses, with the block names of a
-trace: each request looks its prefix up, and what is not found is computed and kept at once. There
-is no time in it, so this is about what is kept and not about how fast; a block is that of the trace
-(512 tokens in Mooncake's). Beside the traces: documents read in a loop that is larger than the
-tier.
+Drives `penstock._native.TierIndex`, the index that the engine uses: each request looks its prefix
+up, and what is not found is computed and kept at once, without any time. Workloads: traces with
+block hashes; conversations of many tenants with the turns of a published length trace; these with
+documents that a job reads in a loop; and documents in a loop larger than the tier. `--before` adds
+the numbers of an earlier build.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
+import json
 import os
+import random
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,9 +31,6 @@ from penstock.bench.report.charts import Axis, Extent, Plot, Point, Series
 from penstock.bench.traces import read
 from support import facts
 
-TUNED_AT = (1_500_000, 3_000_000, 5_000_000, 15_000_000)
-"""Tokens; 3 million are about 1 TB for a 70B model (Mooncake, FAST 2025, section 5). The rule's
-constants were chosen at these capacities of the conversation trace."""
 CAPACITIES = (
     1_000_000,
     1_500_000,
@@ -50,6 +51,13 @@ DOCUMENTS, DOCUMENT_BLOCKS, ROUNDS, LOOP_BLOCK = 100, 20, 20, 32
 LOOPS = (0.5, 0.75, 0.95)
 """Capacity as a share of the loop."""
 RULES = {"LRU": "lru", "Penstock": "auto"}
+CHAT_BLOCK, CHATS, TURNS, TENANTS, SYSTEM_BLOCKS, MOST_TOKENS = 128, 60, 6, 64, 8, 8192
+"""Conversations open at once, mean turns, tenants by Pareto popularity, blocks of the system prompt
+of each tenant, and tokens after which a conversation begins anew.
+"""
+CHAT_CAPACITIES = tuple(blocks * CHAT_BLOCK for blocks in (500, 1000, 2000, 4000, 8000))
+READ_EVERY, READ_DOCUMENTS, READ_BLOCKS = 4, 150, 40
+"""A document of the loop after so many turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,41 @@ def from_trace(path: Path) -> Workload:
     return Workload(path.stem, arrivals[0].block_tokens, requests, tokens)
 
 
+def conversations(path: Path, documents: bool) -> Workload:
+    """Turns of many conversations, each with the context and output tokens of one row of a length
+    trace; with `documents`, a job reads these in a loop meanwhile.
+    """
+    rng = random.Random(1)
+    with path.open() as file:
+        rows = [
+            (int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in csv.DictReader(file)
+        ]
+    chats: list[list[int]] = []
+    requests: list[tuple[bytes, ...]] = []
+    for born, (context, output) in enumerate(rows):
+        if len(chats) < CHATS or rng.random() < 1 / TURNS:
+            tenant = min(int(rng.paretovariate(1.0)) - 1, TENANTS - 1)
+            chats.append([born, tenant, 0])
+            if len(chats) > CHATS:
+                chats[rng.randrange(CHATS)] = chats.pop()
+            chat = chats[-1]
+        else:
+            chat = rng.choice(chats)
+        chat[2] += context
+        system = (name(f"tenant {chat[1]}/{at}") for at in range(SYSTEM_BLOCKS))
+        turns = (name(f"chat {chat[0]}/{at}") for at in range(chat[2] // CHAT_BLOCK))
+        requests.append((*system, *turns))
+        chat[2] += output
+        if chat[2] > MOST_TOKENS:
+            chat[0], chat[2] = len(rows) + born, 0
+        if documents and born % READ_EVERY == 0:
+            document = born // READ_EVERY % READ_DOCUMENTS
+            requests.append(tuple(name(f"read {document}/{at}") for at in range(READ_BLOCKS)))
+    stem = f"{path.stem} {'and documents' if documents else 'conversations'}"
+    tokens = tuple(len(request) * CHAT_BLOCK for request in requests)
+    return Workload(stem, CHAT_BLOCK, tuple(requests), tokens)
+
+
 def loop() -> Workload:
     documents = [
         tuple(name(f"{document}/{at}") for at in range(DOCUMENT_BLOCKS))
@@ -114,15 +157,13 @@ def loop() -> Workload:
     return Workload("loop", LOOP_BLOCK, requests, (DOCUMENT_BLOCKS * LOOP_BLOCK,) * len(requests))
 
 
-def serve(
-    index: TierIndex, request: Sequence[bytes], costs: Sequence[float]
-) -> tuple[int, int, int]:
+def serve(index: TierIndex, request: Sequence[bytes]) -> tuple[int, int, int]:
     """Blocks found, and nanoseconds of the lookup and of keeping the rest."""
     began = time.perf_counter_ns()
     found = len(index.lookup(request))
     looked = time.perf_counter_ns()
     rest = request[found:]
-    answers = index.admit(rest, costs[found : len(request)], request[found - 1] if found else None)
+    answers = index.admit(rest, request[found - 1] if found else None)
     index.commit([digest for digest, slot in zip(rest, answers, strict=True) if slot >= 0])
     return found, looked - began, time.perf_counter_ns() - looked
 
@@ -139,7 +180,7 @@ def replay(workload: Workload, rule: str, slots: int) -> tuple[Saved, TierIndex]
     saved = Saved(workload.name, rule, slots, slots * workload.block_tokens)
     looking = keeping = 0
     for at, request in enumerate(workload.requests):
-        found, look_ns, keep_ns = serve(index, request, costs)
+        found, look_ns, keep_ns = serve(index, request)
         looking, keeping = looking + look_ns, keeping + keep_ns
         add(saved, workload, at, found, costs)
     stats = index.stats()
@@ -179,15 +220,15 @@ def shares(workload: Workload, saved: Iterable[Saved]) -> Iterator[Saved]:
         yield one
 
 
-def measure_trace(workload: Workload) -> tuple[list[Saved], list[dict[str, float]]]:
-    """What was saved by capacity and rule; the live curve of one tier beside LRU tiers of other
-    sizes.
-    """
-    found, curves = [endless(workload)], {}
-    for capacity in CAPACITIES:
+def measure(
+    workload: Workload, capacities: Iterable[int]
+) -> tuple[list[Saved], dict[Any, TierIndex]]:
+    """What was saved by capacity and rule, and the indexes that did."""
+    found, indexes = [endless(workload)], {}
+    for capacity in capacities:
         for rule in RULES:
             saved, index = replay(workload, rule, capacity // workload.block_tokens)
-            curves[rule, capacity] = index
+            indexes[rule, capacity] = index
             found.append(saved)
             print(
                 workload.name,
@@ -196,19 +237,21 @@ def measure_trace(workload: Workload) -> tuple[list[Saved], list[dict[str, float
                 f"{saved.blocks / workload.blocks:.4f}",
                 flush=True,
             )
-    found = list(shares(workload, found))
-    live = curves["Penstock", CURVE_AT]
-    slots = CURVE_AT // workload.block_tokens
-    predicted = []
-    for saved in found:
-        if saved.rule == "LRU":
-            # No slots at all find nothing.
-            share = live.saved(saved.slots - slots) - live.saved(-slots)
-            exact = saved.shares["blocks"]
-            predicted.append(
-                {"tokens": saved.tokens_of_tier, "predicted": share, "replayed": exact}
-            )
-    return found, predicted
+    return list(shares(workload, found)), indexes
+
+
+def predicted(found: Iterable[Saved], live: TierIndex) -> list[dict[str, float]]:
+    """The live curve of one tier beside LRU tiers of the other sizes."""
+    curve = live.curve()
+    return [
+        {
+            "tokens": saved.tokens_of_tier,
+            "predicted": min(curve, key=lambda point: abs(point[0] - saved.slots))[1],
+            "replayed": saved.shares["blocks"],
+        }
+        for saved in found
+        if saved.rule == "LRU"
+    ]
 
 
 def measure_loop(workload: Workload) -> list[Saved]:
@@ -251,19 +294,15 @@ def ratio(ours: float, lru: float | None) -> str:
 
 
 PROSE = (
-    "Each request looks its prefix up; what is not found is computed and kept at once. A block is found when",
-    "all before it are. Prefill time is that of the modelled SmolLM2 profile, in which a token costs more,",
-    "the more is before it. `Penstock` is `TierIndex` as the engine uses it, `LRU` the same index with that",
-    "rule alone, `infinite` a set in plain Python.",
-    "",
-    "The constants of the rule (margin, memory and sample of the contest, weights of use and cost) were",
-    "chosen among some thirty settings by what is shown here: the loop, and the conversation trace at",
-    f"{', '.join(f'{tokens:,}' for tokens in TUNED_AT)} tokens. The other capacities were not looked at",
-    "then. A second chat trace that could confirm the choice was not at hand.",
+    "Each request looks its prefix up; what is not found is computed and kept at once. A block is",
+    "found when all before it are. Prefill time is that of the modelled SmolLM2 profile, in which",
+    "a token costs more, the more is before it. `Penstock` is `TierIndex` as the engine uses it,",
+    "`LRU` the same index under that rule, `before` the rule of an earlier build on the same",
+    "requests, `infinite` a set in plain Python.",
 )
 CURVE_PROSE = (
-    f"The curve that a tier of {CURVE_AT:,} tokens draws while it runs, from a sample of the blocks, beside",
-    "LRU tiers of the other sizes: share of the blocks found.",
+    f"The live curve of a tier of {CURVE_AT:,} tokens, from a sample of the blocks, beside LRU",
+    "tiers of the other sizes: share of the blocks found.",
 )
 
 
@@ -305,7 +344,7 @@ def costs_said(found: Sequence[Saved]) -> list[str]:
         "## What the index costs",
         "",
         "For one block, the call from Python included.",
-        f"Load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors; where others work, too high.",
+        f"Load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors.",
         "",
         *facts.table(columns, cells),
     ]
@@ -322,7 +361,8 @@ def charts(results: dict[str, list[Saved]]) -> list[Plot]:
                 for one in found
                 if one.rule == rule
             ]
-            for rule in RULES
+            for rule in (*RULES, "before")
+            if any(one.rule == rule for one in found)
         }
         kept["infinite"] = [Point(size, most) for size in (sizes[0], sizes[-1])]
         series = tuple(Series(rule, style, tuple(kept[rule])) for style, rule in enumerate(kept))
@@ -331,6 +371,12 @@ def charts(results: dict[str, list[Saved]]) -> list[Plot]:
         share = Axis("Blocks found", "", Extent.LINEAR, zero=True)
         plots.append(Plot(workload, title, title, title, tier, share, series))
     return plots
+
+
+def add_before(results: dict[str, list[Saved]], earlier: dict[str, list[dict[str, Any]]]) -> None:
+    for workload, found in results.items():
+        rows = [row for row in earlier.get(workload, []) if row["rule"] == "Penstock"]
+        found += [Saved(**{**row, "rule": "before"}) for row in rows]
 
 
 def millions(tokens: int) -> float:
@@ -342,13 +388,22 @@ def main() -> None:
     parser.add_argument(
         "--trace", type=Path, action="append", default=[], help="with hash_ids; repeatable"
     )
+    parser.add_argument("--lengths", type=Path, help="ContextTokens and GeneratedTokens of turns")
+    parser.add_argument("--before", type=Path, help="results of an earlier build")
     parsed: argparse.Namespace = parser.parse_args()
     results: dict[str, list[Saved]] = {}
     curves = {}
     for path in parsed.trace:
         workload = from_trace(path)
-        results[workload.name], curves[workload.name] = measure_trace(workload)
+        found, indexes = measure(workload, CAPACITIES)
+        results[workload.name] = found
+        curves[workload.name] = predicted(found, indexes["Penstock", CURVE_AT])
+    for documents in (False, True) if parsed.lengths else ():
+        workload = conversations(parsed.lengths, documents)
+        results[workload.name], _ = measure(workload, CHAT_CAPACITIES)
     results["loop"] = measure_loop(loop())
+    if parsed.before:
+        add_before(results, json.loads(parsed.before.read_text())["results"])
     about = facts.gather(parsed.peers, [], sys.argv)
     stem = facts.stem("kv-eviction", parsed.results)
     data = {

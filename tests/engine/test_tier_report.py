@@ -43,7 +43,7 @@ def mover(breaker: str) -> str:
     [
         (["closed", "closed"], TierState.SERVING),
         (["closed", "open"], TierState.SKIPPED),
-        (["trying", "closed"], TierState.TRYING),
+        (["half_open", "closed"], TierState.TRYING),
     ],
 )
 def test_a_tier_is_as_well_as_on_its_worst_rank(breakers: list[str], state: TierState) -> None:

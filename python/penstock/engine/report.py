@@ -9,7 +9,7 @@ from copy import deepcopy
 from penstock.core import TierReport, TierState
 from penstock.kv_tiers import Tiers
 
-STATES = {"closed": TierState.SERVING, "open": TierState.SKIPPED, "trying": TierState.TRYING}
+STATES = {"closed": TierState.SERVING, "open": TierState.SKIPPED, "half_open": TierState.TRYING}
 
 
 def tier_report(tiers: Tiers, movers: Iterable[str]) -> TierReport:

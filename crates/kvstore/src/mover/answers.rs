@@ -32,11 +32,11 @@ impl Answers {
     }
 }
 
-/// Where the answer of a piece of work goes.
+/// Destination of an answer.
 pub(crate) enum Reply {
-    /// To whoever asked.
+    /// The caller of `take`.
     Asked(Arc<Answers>),
-    /// To the removal that several tiers have a part in.
+    /// A removal from several tiers.
     Part(Arc<Removal>),
 }
 

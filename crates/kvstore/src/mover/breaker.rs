@@ -1,13 +1,13 @@
-//! A tier that fails is left alone for a while (Nygard 2007, "Release It!": circuit breaker).
+//! Circuit breaker of a tier (Nygard 2007, "Release It!").
 //!
 //! Closed, everything passes. After some failures in a row, or one stall, it opens: nothing passes
-//! for a wait. Then one load or store is let through as a trial; it closes the breaker, or opens it
-//! again for twice the wait. The wait starts anew only after as many good calls in a row as there
-//! were failures, so that a tier that works now and then is not hammered.
+//! for a wait. Then it is half open: one load or store passes as a probe, which closes the breaker
+//! or opens it again for twice the wait. The wait starts anew only after as many good calls in a row
+//! as failures open it, so that a tier that works intermittently is not hammered.
 
 use std::time::Duration;
 
-/// When a breaker opens, and for how long.
+/// Thresholds of a breaker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
     /// Failures in a row that open it.
@@ -33,8 +33,8 @@ impl Default for Rule {
 pub(crate) enum Admit {
     /// Yes.
     Pass,
-    /// Yes, and it decides.
-    Trial,
+    /// Yes, as the half-open probe, which decides.
+    HalfOpen,
     /// No, because.
     Refuse(String),
 }
@@ -46,8 +46,8 @@ enum State {
     Open {
         until: Duration,
     },
-    /// One call is under way.
-    Trying,
+    /// The probe is in flight.
+    HalfOpen,
 }
 
 /// See the module's text. Times are of one clock that never goes back.
@@ -75,12 +75,12 @@ impl Breaker {
         }
     }
 
-    /// `closed`, `open`, or `trying` while a trial is under way or due.
+    /// `closed`, `open`, or `half_open` while a probe is in flight or due.
     pub(crate) fn state(&self, now: Duration) -> &'static str {
         match self.state {
             State::Closed => "closed",
             State::Open { until } if now < until => "open",
-            State::Open { .. } | State::Trying => "trying",
+            State::Open { .. } | State::HalfOpen => "half_open",
         }
     }
 
@@ -89,15 +89,16 @@ impl Breaker {
         self.opened
     }
 
-    /// Whether a call may be made now. A trial must be ended: by `good`, `bad`, or `withdrawn`.
+    /// Whether a call may be made now. A half-open probe must be ended by `good`, `bad` or
+    /// `withdrawn`.
     pub(crate) fn admit(&mut self, now: Duration) -> Admit {
         match self.state {
             State::Closed => Admit::Pass,
             State::Open { until } if now >= until => {
-                self.state = State::Trying;
-                Admit::Trial
+                self.state = State::HalfOpen;
+                Admit::HalfOpen
             }
-            State::Open { .. } | State::Trying => Admit::Refuse(self.refusal(now)),
+            State::Open { .. } | State::HalfOpen => Admit::Refuse(self.refusal(now)),
         }
     }
 
@@ -113,10 +114,10 @@ impl Breaker {
     }
 
     /// A load or store that the tier answered.
-    pub(crate) fn good(&mut self, trial: bool) {
+    pub(crate) fn good(&mut self, half_open: bool) {
         self.bad = 0;
         self.good = self.good.saturating_add(1);
-        if trial {
+        if half_open {
             self.state = State::Closed;
             self.good = 1;
         } else if self.good >= self.rule.failures && self.state == State::Closed {
@@ -124,30 +125,30 @@ impl Breaker {
         }
     }
 
-    /// A call that was not made, or that says nothing about the tier.
-    pub(crate) fn withdrawn(&mut self, now: Duration, trial: bool) {
-        if trial && self.state == State::Trying {
+    /// A call that was not made, or that proves nothing about the tier.
+    pub(crate) fn withdrawn(&mut self, now: Duration, half_open: bool) {
+        if half_open && self.state == State::HalfOpen {
             self.state = State::Open { until: now };
         }
     }
 
     /// A call that failed; `true` when this opens the breaker.
-    pub(crate) fn bad(&mut self, now: Duration, trial: bool, why: &str) -> bool {
+    pub(crate) fn bad(&mut self, now: Duration, half_open: bool, why: &str) -> bool {
         self.good = 0;
         self.bad = self.bad.saturating_add(1);
         let enough = self.state == State::Closed && self.bad >= self.rule.failures;
-        if trial {
-            self.open(now, format!("a trial that failed: {why}"));
+        if half_open {
+            self.open(now, format!("a half-open probe that failed: {why}"));
         } else if enough {
             self.open(now, format!("{} failures, the last: {why}", self.bad));
         }
-        trial || enough
+        half_open || enough
     }
 
     /// A call that takes too long; `true` when this opens the breaker.
-    pub(crate) fn stalled(&mut self, now: Duration, trial: bool, limit: Duration) -> bool {
+    pub(crate) fn stalled(&mut self, now: Duration, half_open: bool, limit: Duration) -> bool {
         self.good = 0;
-        let opens = trial || self.state == State::Closed;
+        let opens = half_open || self.state == State::Closed;
         if opens {
             let limit = limit.as_secs_f64();
             self.open(now, format!("a call that took longer than {limit} s"));
@@ -207,14 +208,14 @@ mod tests {
     }
 
     #[test]
-    fn one_trial_at_a_time_heals_it() {
+    fn one_half_open_probe_at_a_time_closes_it() {
         let mut b = breaker();
         assert!(b.stalled(Duration::ZERO, false, SECOND));
         assert!(refused(&mut b, SECOND / 2).contains("longer than 1 s"));
-        assert_eq!(b.admit(SECOND), Admit::Trial);
+        assert_eq!(b.admit(SECOND), Admit::HalfOpen);
         refused(&mut b, 100 * SECOND);
         b.withdrawn(101 * SECOND, true);
-        assert_eq!(b.admit(101 * SECOND), Admit::Trial);
+        assert_eq!(b.admit(101 * SECOND), Admit::HalfOpen);
         b.good(true);
         assert_eq!(b.admit(101 * SECOND), Admit::Pass);
     }
@@ -227,19 +228,19 @@ mod tests {
         for wait in [1, 2, 4, 4] {
             refused(&mut b, now + wait * SECOND - SECOND / 8);
             now += wait * SECOND;
-            assert_eq!(b.admit(now), Admit::Trial);
+            assert_eq!(b.admit(now), Admit::HalfOpen);
             assert!(b.bad(now, true, "still dead"));
         }
         now += 4 * SECOND;
-        assert_eq!(b.admit(now), Admit::Trial);
+        assert_eq!(b.admit(now), Admit::HalfOpen);
         b.good(true);
         // It fails again at once: the wait is still long.
         assert!(b.stalled(now, false, SECOND));
         refused(&mut b, now + 3 * SECOND);
-        assert_eq!(b.admit(now + 4 * SECOND), Admit::Trial);
+        assert_eq!(b.admit(now + 4 * SECOND), Admit::HalfOpen);
         (0..3).for_each(|i| b.good(i == 0));
         assert!(b.stalled(now, false, SECOND));
-        assert_eq!(b.admit(now + SECOND), Admit::Trial);
+        assert_eq!(b.admit(now + SECOND), Admit::HalfOpen);
     }
 
     #[test]
@@ -266,7 +267,7 @@ mod tests {
                     2 => { b.stalled(now, trial, SECOND); trial = false; }
                     3 => { b.withdrawn(now, trial); trial = false; }
                     _ => match b.admit(now) {
-                        Admit::Trial => { prop_assert!(!trial); trial = true; }
+                        Admit::HalfOpen => { prop_assert!(!trial); trial = true; }
                         Admit::Pass => prop_assert!(!trial),
                         Admit::Refuse(_) => {}
                     },

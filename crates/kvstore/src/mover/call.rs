@@ -1,4 +1,4 @@
-//! One piece of work as calls of a tier: which parts, which bytes of which blocks.
+//! A job as calls of a tier: which parts, which bytes of which blocks.
 
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,7 @@ use super::transfer::Pool;
 use crate::key::{Digest, PartKey};
 use crate::tier::{Tier, TierError};
 
-/// The part of every block that one rank has.
+/// Share of every block that one rank holds.
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
     /// KV heads over the whole model, in the order of their extents.
@@ -18,7 +18,7 @@ pub(crate) struct Share {
     pub(crate) extent: usize,
 }
 
-/// What a call brought.
+/// Result of a call.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Brought {
     pub(crate) bytes: u64,

@@ -1,4 +1,4 @@
-//! What a tier did since the start.
+//! Counters of a tier since the start.
 
 use std::time::Duration;
 
@@ -33,9 +33,9 @@ pub(crate) struct Counts {
     pub(crate) stores: Done,
     pub(crate) probes: Done,
     pub(crate) removals: Done,
-    /// Loads of what was not there.
+    /// Loads of missing parts.
     pub(crate) missing: u64,
-    /// Loads of what was damaged.
+    /// Loads of damaged parts.
     pub(crate) damaged: u64,
     /// Stores for which there was no room.
     pub(crate) full: u64,
@@ -43,9 +43,9 @@ pub(crate) struct Counts {
     pub(crate) failed: u64,
     /// Calls that took too long.
     pub(crate) stalled: u64,
-    /// Transfers that were answered at once, because the tier is left alone.
+    /// Transfers that the open breaker refused.
     pub(crate) skipped: u64,
-    /// Transfers that were not wanted any more before they began.
+    /// Transfers that were cancelled before they began.
     pub(crate) cancelled: u64,
     /// The last failure.
     pub(crate) last_error: String,

@@ -1,4 +1,4 @@
-//! Sizes and times of the tiers' machinery.
+//! Thread counts, sizes and times of the mover.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use super::queue::Lane;
 pub(crate) struct Limits {
     /// Threads that load and store.
     pub(crate) io_threads: usize,
-    /// Threads of a lane that may hang in calls before no more take their places.
-    pub(crate) written_off: usize,
+    /// Threads of a lane that may hang in calls before no more replace them.
+    pub(crate) abandoned: usize,
     /// How long a call may take.
     pub(crate) stall: Duration,
-    /// When the breaker opens.
+    /// Thresholds of the breaker.
     pub(crate) breaker: Rule,
     /// Time between two rounds of upkeep.
     pub(crate) tick: Duration,
-    /// Time between two looks for calls that take too long.
+    /// Period of the watchdog.
     pub(crate) watch: Duration,
     /// Threads that copy large transfers of the RAM tier. One reached 21 GB/s where two reached 33,
     /// beside nothing else (AMD EPYC, 2 cores).
     pub(crate) copy_threads: usize,
-    /// Bytes of a store of the RAM tier after which loads have their turn.
+    /// Bytes of a RAM store between which waiting loads run.
     pub(crate) piece: usize,
 }
 
@@ -31,7 +31,7 @@ impl Limits {
     pub(crate) fn new(io_threads: usize, stall: Duration) -> Self {
         Self {
             io_threads: io_threads.max(1),
-            written_off: 16,
+            abandoned: 16,
             stall,
             breaker: Rule::default(),
             tick: Duration::from_secs(1),

@@ -26,7 +26,7 @@ impl Reserved {
         // Without that thread, pages are touched as slots are filled.
         let _ = thread.spawn(move || {
             penstock_memory::give_way();
-            // The memory is held for a piece at a time: whoever drops it waits for nothing.
+            // The memory is held for a piece at a time, so that dropping it waits for nothing.
             let touch = |at: usize| {
                 let held = Weak::upgrade(&region);
                 held.is_some_and(|held| held.populate(at..at + PIECE))

@@ -1,19 +1,19 @@
-//! One rank's mover: carries bytes between blocks of the KV pool and the tiers, while others
+//! The mover of one rank: carries bytes between blocks of the KV pool and the tiers, while others
 //! compute.
 //!
-//! `submit` borrows a transfer's blocks and puts it into its tier's queue; the tier's threads do
-//! it; `take` hands out the answers. A block is given back before the answer says so. No tier waits
-//! for another, and nobody who submits or takes waits for a tier.
+//! `submit` borrows a transfer's blocks and queues it for its tier; the tier's threads do it; `take`
+//! returns the answers. A block is given back before its answer is visible. No tier waits for
+//! another, and neither `submit` nor `take` waits for a tier.
 
 mod answers;
 mod breaker;
 mod call;
+mod chunk_tier;
 mod clock;
 mod copying;
 mod counts;
 mod limits;
 mod memory;
-mod named;
 mod open;
 mod options;
 mod queue;
@@ -28,9 +28,9 @@ use std::time::{Duration, Instant};
 
 use answers::{Answers, Removal, Reply};
 use call::Share;
+use chunk_tier::ChunkTier;
 use clock::{Clock, Monotonic};
 use limits::Limits;
-use named::Named;
 pub use options::{Options, TierSpec};
 use queue::{Job, Work};
 use ram::{Borrowed, Ram};
@@ -39,7 +39,7 @@ pub use transfer::{Kind, Moved, Pool, Transfer};
 use crate::key::Digest;
 use crate::tier::{StartError, Tier};
 
-/// Makes a tier from what the options say.
+/// Opens a tier as the options say.
 pub(crate) type Open<'a> = &'a dyn Fn(&TierSpec, &Options) -> Result<Box<dyn Tier>, StartError>;
 
 /// See the module's text. Dropping it closes it without waiting for stores.
@@ -48,8 +48,8 @@ pub struct Mover<P: Pool> {
     clock: Arc<dyn Clock>,
     answers: Arc<Answers>,
     ram: Option<Arc<Ram<P>>>,
-    named: Vec<Arc<Named<P>>>,
-    /// Tells the watching thread to end.
+    chunk_tiers: Vec<Arc<ChunkTier<P>>>,
+    /// Ends the watchdog.
     over: Arc<(Mutex<bool>, Condvar)>,
     closed: AtomicBool,
 }
@@ -65,7 +65,7 @@ impl<P: Pool> Mover<P> {
         Self::start_with(options, pool, &open::open, limits, clock)
     }
 
-    /// The same with tiers, times and a clock of one's own.
+    /// The same with given tiers, times and clock.
     pub(crate) fn start_with(
         options: &Options,
         pool: P,
@@ -73,10 +73,10 @@ impl<P: Pool> Mover<P> {
         limits: Limits,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StartError> {
-        let (told, has) = (options.block_bytes(), pool.block_bytes());
-        if told != has {
+        let (given, has) = (options.block_bytes(), pool.block_bytes());
+        if given != has {
             return Err(StartError(format!(
-                "the mover's options tell of blocks of {told} bytes, the KV pool has blocks of {has}"
+                "the mover's options give blocks of {given} bytes, the KV pool has blocks of {has}"
             )));
         }
         let refused = |e| StartError(format!("cannot start the KV mover: {e}"));
@@ -85,7 +85,7 @@ impl<P: Pool> Mover<P> {
             clock,
             answers: Arc::default(),
             ram: None,
-            named: Vec::new(),
+            chunk_tiers: Vec::new(),
             over: Arc::default(),
             closed: AtomicBool::new(false),
         };
@@ -98,8 +98,8 @@ impl<P: Pool> Mover<P> {
                 extent: options.extent_bytes(),
             };
             let clock = Arc::clone(&mover.clock);
-            let named = Named::start(tier, share, limits, clock).map_err(refused)?;
-            mover.named.push(named);
+            let tier = ChunkTier::start(tier, share, limits, clock).map_err(refused)?;
+            mover.chunk_tiers.push(tier);
         }
         mover.start_watch(limits.watch).map_err(refused)?;
         Ok(mover)
@@ -120,10 +120,10 @@ impl<P: Pool> Mover<P> {
         Ok(())
     }
 
-    /// Starts the thread that looks for calls that take too long.
+    /// Starts the watchdog, which abandons calls that take too long.
     fn start_watch(&self, every: Duration) -> std::io::Result<()> {
-        let (over, named) = (Arc::clone(&self.over), self.named.clone());
-        if named.is_empty() {
+        let (over, tiers) = (Arc::clone(&self.over), self.chunk_tiers.clone());
+        if tiers.is_empty() {
             return Ok(());
         }
         let watch = move || {
@@ -133,14 +133,14 @@ impl<P: Pool> Mover<P> {
                 if *waited.unwrap_or_else(PoisonError::into_inner).0 {
                     return;
                 }
-                named.iter().for_each(Named::watch);
+                tiers.iter().for_each(ChunkTier::watch);
             }
         };
-        let thread = std::thread::Builder::new().name("penstock-kv-eye".into());
+        let thread = std::thread::Builder::new().name("kv-watchdog".into());
         thread.spawn(watch).map(drop)
     }
 
-    /// Takes a transfer in and returns. What is wrong with it is said in its answer.
+    /// Queues a transfer and returns. An error of the transfer is in its answer.
     pub fn submit(&self, transfer: Transfer) {
         let id = transfer.id;
         let taken = match transfer.kind {
@@ -172,12 +172,12 @@ impl<P: Pool> Mover<P> {
 
     fn cancel(&self, ids: &[u64]) {
         self.ram.iter().for_each(|ram| ram.cancel(ids));
-        self.named.iter().for_each(|named| named.cancel(ids));
+        self.chunk_tiers.iter().for_each(|tier| tier.cancel(ids));
     }
 
-    /// `work` in all tiers that go by name.
+    /// Queues `work` in all chunk tiers.
     fn forget(&self, id: u64, work: impl Fn() -> Work<P>) {
-        if self.named.is_empty() {
+        if self.chunk_tiers.is_empty() {
             let done = true;
             let nothing = Moved::default();
             return self.answers.put(Moved {
@@ -186,15 +186,15 @@ impl<P: Pool> Mover<P> {
                 ..nothing
             });
         }
-        let removal = Removal::new(id, self.named.len(), Arc::clone(&self.answers));
-        for named in &self.named {
+        let removal = Removal::new(id, self.chunk_tiers.len(), Arc::clone(&self.answers));
+        for tier in &self.chunk_tiers {
             let reply = Reply::Part(Arc::clone(&removal));
-            named.submit(self.job(id, work(), reply));
+            tier.submit(self.job(id, work(), reply));
         }
     }
 
     fn probe(&self, transfer: &Transfer) -> Result<(), String> {
-        let named = self.tier(transfer.tier)?;
+        let tier = self.tier(transfer.tier)?;
         let (keys, counts) = (&transfer.keys, &transfer.counts);
         if keys.len() != counts.len() {
             let (keys, counts) = (keys.len(), counts.len());
@@ -205,7 +205,7 @@ impl<P: Pool> Mover<P> {
             Ok((key, blocks?))
         });
         let chunks = chunks.collect::<Result<_, String>>()?;
-        named.submit(self.job(transfer.id, Work::Probe { chunks }, self.reply()));
+        tier.submit(self.job(transfer.id, Work::Probe { chunks }, self.reply()));
         Ok(())
     }
 
@@ -223,9 +223,9 @@ impl<P: Pool> Mover<P> {
         Ok(())
     }
 
-    /// A load or store of a tier that goes by name.
+    /// A load or store of a chunk tier.
     fn movement(&self, transfer: &Transfer) -> Result<(), String> {
-        let named = self.tier(transfer.tier)?;
+        let tier = self.tier(transfer.tier)?;
         let (keys, blocks) = (&transfer.keys, &transfer.blocks);
         let digest: Digest = match keys[..] {
             [key] if !blocks.is_empty() && blocks.len() <= usize::from(u16::MAX) => key,
@@ -246,16 +246,16 @@ impl<P: Pool> Mover<P> {
             let blocks = self.borrow(blocks, |block| self.pool.write(block))?;
             Work::Load { digest, blocks }
         };
-        named.submit(self.job(transfer.id, work, self.reply()));
+        tier.submit(self.job(transfer.id, work, self.reply()));
         Ok(())
     }
 
-    fn tier(&self, tier: usize) -> Result<&Named<P>, String> {
-        let named = tier.checked_sub(1).and_then(|at| self.named.get(at));
-        let known = self.named.len();
-        named
-            .map(|named| &**named)
-            .ok_or_else(|| format!("tier {tier} does not go by name: those are 1..={known}"))
+    fn tier(&self, tier: usize) -> Result<&ChunkTier<P>, String> {
+        let found = tier.checked_sub(1).and_then(|at| self.chunk_tiers.get(at));
+        let known = self.chunk_tiers.len();
+        found
+            .map(|tier| &**tier)
+            .ok_or_else(|| format!("tier {tier} is no chunk tier: those are 1..={known}"))
     }
 
     fn borrow<G>(
@@ -275,11 +275,11 @@ impl<P: Pool> Mover<P> {
     }
 
     fn job(&self, id: u64, work: Work<P>, reply: Reply) -> Job<P> {
-        let (asked, trial) = (self.clock.now(), false);
+        let (asked, half_open) = (self.clock.now(), false);
         Job {
             id,
             asked,
-            trial,
+            half_open,
             work,
             reply,
         }
@@ -289,18 +289,19 @@ impl<P: Pool> Mover<P> {
         Reply::Asked(Arc::clone(&self.answers))
     }
 
-    /// All answers that were not taken yet; waits at most `timeout` for the first.
+    /// All answers since the last call; waits at most `timeout` for the first.
     pub fn take(&self, timeout: Duration) -> Vec<Moved> {
         self.answers.take(timeout)
     }
 
-    /// What the tiers did since the start: `ram` (null without one) and `tiers`, in their order.
+    /// Counters since the start and present state: `ram` (null without one) and `tiers`, in their
+    /// order.
     pub fn report(&self) -> serde_json::Value {
-        let named: Vec<_> = self.named.iter().map(|named| named.report()).collect();
-        serde_json::json!({"ram": self.ram.as_ref().map(|ram| ram.report()), "tiers": named})
+        let tiers: Vec<_> = self.chunk_tiers.iter().map(|tier| tier.report()).collect();
+        serde_json::json!({"ram": self.ram.as_ref().map(|ram| ram.report()), "tiers": tiers})
     }
 
-    /// Finishes stores and removals, within `limit`; all else is answered as not done. Only a call
+    /// Finishes stores and removals, within `limit`; the rest is answered as not done. Only a call
     /// that hangs keeps its blocks.
     pub fn close(&self, limit: Duration) {
         if self.closed.swap(true, Ordering::Relaxed) {
@@ -310,12 +311,12 @@ impl<P: Pool> Mover<P> {
         let until = now
             .checked_add(limit)
             .unwrap_or(now + Duration::from_secs(1 << 30));
-        self.named.iter().for_each(|named| named.drain(until));
+        self.chunk_tiers.iter().for_each(|tier| tier.drain(until));
         self.ram.iter().for_each(|ram| ram.close());
-        self.named.iter().for_each(|named| named.drained(until));
+        self.chunk_tiers.iter().for_each(|tier| tier.drained(until));
         *self.over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.over.1.notify_all();
-        self.named.iter().for_each(|named| named.shut());
+        self.chunk_tiers.iter().for_each(|tier| tier.shut());
     }
 }
 

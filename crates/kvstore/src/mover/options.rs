@@ -1,4 +1,4 @@
-//! What a mover is started with.
+//! Options of a mover.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::key::StoreIdentity;
 pub struct Options {
     /// Blocks that the RAM tier holds; 0 = no such tier.
     pub ram_slots: usize,
-    /// Tiers that go by name; a transfer counts them from 1.
+    /// Chunk tiers; a transfer counts them from 1.
     #[serde(default)]
     pub tiers: Vec<TierSpec>,
-    /// What decides the bytes of a part.
+    /// Identity of the stores.
     pub identity: StoreIdentity,
     /// This rank's KV heads, counted over the whole model, in the order of their extents in a
     /// block.
@@ -27,7 +27,7 @@ pub struct Options {
     /// Tokens of a full chunk.
     #[serde(default = "chunk_tokens")]
     pub chunk_tokens: usize,
-    /// Threads that load and store, for each tier that goes by name.
+    /// Threads that load and store, for each chunk tier.
     #[serde(default = "io_threads")]
     pub io_threads: usize,
     /// Seconds after which a call of a tier counts as stalled.
@@ -47,7 +47,7 @@ fn stall_s() -> f64 {
     5.0
 }
 
-/// A tier that goes by name.
+/// A chunk tier.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum TierSpec {
@@ -55,15 +55,15 @@ pub enum TierSpec {
     Disk {
         /// The directory.
         path: String,
-        /// The most it may hold.
+        /// Bytes that it may hold.
         limit_bytes: u64,
         /// Bytes written in 24 hours at most.
         #[serde(default)]
         daily_write_bytes: Option<u64>,
-        /// Whether the page cache is passed by.
+        /// Whether I/O bypasses the page cache.
         #[serde(default)]
         direct: Direct,
-        /// Share of the limit that may be of requests with one salt.
+        /// Share of the limit that one salt group may have.
         #[serde(default)]
         quota: Option<f64>,
     },

@@ -1,4 +1,4 @@
-//! What waits for a tier that goes by name.
+//! Jobs that wait for a chunk tier.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::answers::Reply;
 use super::transfer::Pool;
 use crate::key::{Digest, Group};
 
-/// Threads of a tier do one or the other, so that a question never waits for a movement.
+/// Threads of a tier serve one lane, so that a probe never waits for a movement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// Loads, stores, removals.
@@ -27,7 +27,7 @@ pub(crate) enum Work<P: Pool> {
         blocks: Vec<P::Read>,
         parent: Option<Digest>,
     },
-    /// Names and numbers of blocks of chunks.
+    /// Digests and numbers of blocks of chunks.
     Probe {
         chunks: Vec<(Digest, u16)>,
     },
@@ -64,8 +64,8 @@ pub(crate) struct Job<P: Pool> {
     pub(crate) id: u64,
     /// When it was asked for.
     pub(crate) asked: Duration,
-    /// Whether the breaker let it through as a trial.
-    pub(crate) trial: bool,
+    /// Whether the breaker let it through as a half_open.
+    pub(crate) half_open: bool,
     pub(crate) work: Work<P>,
     pub(crate) reply: Reply,
 }
@@ -102,9 +102,8 @@ impl<P: Pool> Queue<P> {
         }
     }
 
-    /// The next job of a lane. At most `stores` stores run at once, so that a load finds a thread;
-    /// a removal runs beside no store, so that nothing it forgets is stored by one that was asked
-    /// for before.
+    /// The next job of a lane. At most `stores` stores run at once, so that a load finds a thread; a
+    /// removal runs beside no store, so that no earlier store brings back what it forgets.
     pub(crate) fn next(&mut self, lane: Lane, busy: Busy, stores: usize) -> Option<Job<P>> {
         if lane == Lane::Probe {
             return self.probes.pop_front();

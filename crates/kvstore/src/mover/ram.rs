@@ -1,8 +1,7 @@
 //! The RAM tier: copies between blocks of the pool and slots, on a thread of its own.
 //!
-//! Which slot holds what is the engine's business. Loads come before stores, but a load of a slot
-//! that a store waits to fill comes after that store: for each slot, things happen in the order in
-//! which they were asked for.
+//! The engine decides which slot holds which block. Loads come before stores, but a load of a slot
+//! that a queued store fills comes after that store: each slot sees its copies in their order.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -179,7 +178,7 @@ impl<P: Pool> Ram<P> {
 
     fn refuse(&self, copies: Vec<Copy<P>>, why: &str) {
         for copy in copies {
-            // Blocks are given back before the answer says so.
+            // Blocks are given back before the answer is visible.
             drop(copy.blocks);
             self.answers.put(Moved::refused(copy.id, why));
         }
@@ -276,7 +275,7 @@ impl<P: Pool> Ram<P> {
         });
     }
 
-    /// The end: what was not begun is answered, as nobody will read it any more.
+    /// Ends the tier: copies that were not begun are answered as not done.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.withdraw(|_| true);

@@ -1,4 +1,4 @@
-//! What a mover is asked, and what it answers (`python/penstock/core/transfer.py` in Rust).
+//! Transfers and their answers (`python/penstock/core/transfer.py` in Rust).
 
 use std::ops::{Deref, DerefMut};
 
@@ -11,15 +11,15 @@ pub trait Pool: Send + Sync + 'static {
     /// A block lent for writing; given back when it is dropped.
     type Write: DerefMut<Target = [u8]> + Send + Sync + 'static;
 
-    /// `None` when somebody writes the block, or it does not exist.
+    /// `None` when the block is being written, or does not exist.
     fn read(&self, block: usize) -> Option<Self::Read>;
-    /// `None` when somebody else has the block, or it does not exist.
+    /// `None` when the block is lent already, or does not exist.
     fn write(&self, block: usize) -> Option<Self::Write>;
     /// Bytes of a block: the extents of the rank's heads one after another.
     fn block_bytes(&self) -> usize;
 }
 
-/// What is to be done.
+/// Kind of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Tier -> pool.
@@ -28,11 +28,11 @@ pub enum Kind {
     Store,
     /// Which of several chunks a tier has.
     Probe,
-    /// Forget chunks, in all tiers that go by name.
+    /// Forget chunks, in all chunk tiers.
     Remove,
-    /// Some transfers are not wanted any more. Not answered.
+    /// Cancel transfers. Not answered.
     Cancel,
-    /// Forget what a group left, or everything, in all tiers that go by name.
+    /// Forget a salt group, or everything, in all chunk tiers.
     Clear,
 }
 
@@ -43,13 +43,13 @@ pub struct Transfer {
     pub id: u64,
     /// What is to be done.
     pub kind: Kind,
-    /// 0 = RAM, then the tiers that go by name.
+    /// 0 = RAM, then the chunk tiers.
     pub tier: usize,
-    /// Blocks of the pool; of a tier that goes by name, those of one chunk.
+    /// Blocks of the pool; those of one chunk for a chunk tier.
     pub blocks: Vec<i32>,
     /// RAM: the slot of each block.
     pub slots: Vec<i32>,
-    /// The chunks' names.
+    /// Digests of chunks.
     pub keys: Vec<Digest>,
     /// Probe: blocks of each chunk.
     pub counts: Vec<i32>,
@@ -57,7 +57,7 @@ pub struct Transfer {
     pub ids: Vec<u64>,
     /// Store to a chunk tier: the prefix that the chunk continues, if known.
     pub parent: Option<Digest>,
-    /// Clear: whose; None: everybody's.
+    /// Clear: the salt group; None: all.
     pub group: Option<Group>,
 }
 
@@ -76,9 +76,9 @@ pub struct Moved {
     pub seconds: f64,
     /// Seconds in the queue.
     pub waited: f64,
-    /// Why not, when not done; empty for what was only not there, or was cancelled.
+    /// Why not, when not done; empty for what is missing or was cancelled.
     pub error: String,
-    /// Store: whether that was for want of room, or of what the day may write.
+    /// Store: whether room or the daily write budget was lacking.
     pub full: bool,
 }
 

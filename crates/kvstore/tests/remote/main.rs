@@ -10,3 +10,4 @@ mod redis_faults;
 mod redis_server;
 mod s3;
 mod s3_server;
+mod toy;

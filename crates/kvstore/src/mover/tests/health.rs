@@ -48,7 +48,7 @@ fn a_tier_that_fails_is_skipped_and_healed() {
     clock.pass(SECOND);
     // A probe passes but heals nothing; what moves bytes does.
     assert_eq!(rig.run(probe(14, 1, &[(1, 1)])).found, [0]);
-    assert_eq!(rig.tier_report(1)["breaker"], "trying");
+    assert_eq!(rig.tier_report(1)["breaker"], "half_open");
     assert!(rig.run(chunk(15, Kind::Store, 1, 1, &[0])).done);
     assert_eq!(rig.tier_report(1)["breaker"], "closed");
     assert!(rig.run(chunk(16, Kind::Load, 1, 1, &[0])).done);
@@ -107,7 +107,7 @@ fn a_stalled_tier_is_in_nobodys_way() {
 fn the_number_of_hanging_threads_is_bounded() {
     let clock = Arc::new(Stopped::default());
     let limits = Limits {
-        written_off: 1,
+        abandoned: 1,
         ..limits()
     };
     let rig = Rig::with(1, limits, clock.clone());

@@ -138,9 +138,9 @@ fn a_wrong_transfer_is_answered_with_what_is_wrong() {
         ),
         (
             chunk(0, Kind::Load, 3, 1, &[0]),
-            "tier 3 does not go by name: those are 1..=2",
+            "tier 3 is no chunk tier: those are 1..=2",
         ),
-        (probe(0, 0, &[(1, 1)]), "tier 0 does not go by name"),
+        (probe(0, 0, &[(1, 1)]), "tier 0 is no chunk tier"),
         (probe(0, 1, &[(1, -1)]), "a chunk of -1 blocks"),
         (
             chunk(0, Kind::Load, 1, 1, &[]),

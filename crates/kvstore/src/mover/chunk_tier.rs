@@ -1,8 +1,8 @@
-//! A tier that goes by name: its queue, its threads, its breaker.
+//! A tier of chunks behind RAM: its queue, its threads, its breaker.
 //!
-//! Calls of a tier block, and a tier that is ill may block for ever. A call that takes too long is
-//! written off: the breaker opens, another thread takes the place of the one that hangs, and the
-//! transfer keeps its blocks and is answered when the call returns.
+//! Calls of a tier block, some for ever. A call that takes too long is abandoned: the breaker opens,
+//! another thread replaces the one that hangs, and the transfer keeps its blocks and is answered
+//! when the call returns.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use super::transfer::{Moved, Pool};
 use crate::tier::{Tier, TierError};
 
 /// See the module's text.
-pub(crate) struct Named<P: Pool> {
+pub(crate) struct ChunkTier<P: Pool> {
     tier: Box<dyn Tier>,
     share: Share,
     limits: Limits,
@@ -44,10 +44,10 @@ struct State<P: Pool> {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Threads {
-    /// Those that take jobs.
+    /// Threads that take jobs.
     live: usize,
-    /// Those that hang in a call and will not be waited for.
-    written_off: usize,
+    /// Threads that hang in a call and are not awaited.
+    abandoned: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,9 +63,9 @@ struct Running {
     ticket: u64,
     lane: Lane,
     kind: WorkKind,
-    trial: bool,
+    half_open: bool,
     since: Duration,
-    written_off: bool,
+    abandoned: bool,
 }
 
 impl<P: Pool> State<P> {
@@ -88,19 +88,19 @@ impl<P: Pool> State<P> {
         self.queue.is_empty() && self.running.is_empty()
     }
 
-    /// Jobs that will not be made leave the breaker as it was.
+    /// Jobs that will not run leave the breaker as it was.
     fn withdraw(&mut self, jobs: &[Job<P>], now: Duration) {
-        let trial = jobs.iter().any(|job| job.trial);
-        self.breaker.withdrawn(now, trial);
+        let half_open = jobs.iter().any(|job| job.half_open);
+        self.breaker.withdrawn(now, half_open);
     }
 
-    /// Counts a result and tells the breaker; `true` when that opened it.
+    /// Counts a result in the statistics and the breaker; `true` when that opened it.
     fn judge(&mut self, run: &Running, result: &Result<Brought, TierError>, now: Duration) -> bool {
         let error = match result {
             Err(TierError::Failed(why)) => {
                 self.counts.failed += 1;
                 self.counts.last_error.clone_from(why);
-                return self.breaker.bad(now, run.trial, why);
+                return self.breaker.bad(now, run.half_open, why);
             }
             Err(TierError::Missing) => &mut self.counts.missing,
             Err(TierError::Damaged(_)) => &mut self.counts.damaged,
@@ -108,19 +108,19 @@ impl<P: Pool> State<P> {
             Ok(_) => &mut 0,
         };
         *error += 1;
-        // Probes are answered from an index and say nothing about the bytes behind it; nor does a
+        // Probes are answered from an index and prove nothing about the bytes behind it; nor does a
         // store for which there is no room.
         let moves = matches!(run.kind, WorkKind::Load | WorkKind::Store);
         if moves && !matches!(result, Err(TierError::Full(_))) {
-            self.breaker.good(run.trial);
+            self.breaker.good(run.half_open);
         } else {
-            self.breaker.withdrawn(now, run.trial);
+            self.breaker.withdrawn(now, run.half_open);
         }
         false
     }
 }
 
-impl<P: Pool> Named<P> {
+impl<P: Pool> ChunkTier<P> {
     /// Starts the tier's threads.
     ///
     /// # Errors
@@ -131,10 +131,7 @@ impl<P: Pool> Named<P> {
         limits: Limits,
         clock: Arc<dyn Clock>,
     ) -> std::io::Result<Arc<Self>> {
-        let threads = |live| Threads {
-            live,
-            written_off: 0,
-        };
+        let threads = |live| Threads { live, abandoned: 0 };
         let state = State {
             queue: Queue::new(),
             running: Vec::new(),
@@ -146,7 +143,7 @@ impl<P: Pool> Named<P> {
             phase: Phase::Open,
             flushed: false,
         };
-        let named = Arc::new(Self {
+        let tier = Arc::new(Self {
             tier,
             share,
             limits,
@@ -155,11 +152,11 @@ impl<P: Pool> Named<P> {
             work: Condvar::new(),
             ended: Condvar::new(),
         });
-        let started = named.start_threads();
+        let started = tier.start_threads();
         if started.is_err() {
-            named.shut();
+            tier.shut();
         }
-        started.map(|()| named)
+        started.map(|()| tier)
     }
 
     fn start_threads(self: &Arc<Self>) -> std::io::Result<()> {
@@ -167,19 +164,19 @@ impl<P: Pool> Named<P> {
             self.spawn(Lane::Io)?;
         }
         self.spawn(Lane::Probe)?;
-        let named = Arc::clone(self);
+        let tier = Arc::clone(self);
         let thread = std::thread::Builder::new().name("penstock-kv-up".into());
-        thread.spawn(move || named.upkeep()).map(drop)
+        thread.spawn(move || tier.upkeep()).map(drop)
     }
 
     fn spawn(self: &Arc<Self>, lane: Lane) -> std::io::Result<()> {
-        let named = Arc::clone(self);
+        let tier = Arc::clone(self);
         let name = match lane {
             Lane::Io => "penstock-kv-io",
             Lane::Probe => "penstock-kv-ask",
         };
         let thread = std::thread::Builder::new().name(name.into());
-        thread.spawn(move || named.serve(lane)).map(drop)
+        thread.spawn(move || tier.serve(lane)).map(drop)
     }
 
     fn lock(&self) -> MutexGuard<'_, State<P>> {
@@ -201,7 +198,7 @@ impl<P: Pool> Named<P> {
             match state.breaker.admit(self.clock.now()) {
                 Admit::Refuse(why) => Some(why),
                 admitted => {
-                    job.trial = admitted == Admit::Trial;
+                    job.half_open = admitted == Admit::HalfOpen;
                     None
                 }
             }
@@ -224,7 +221,7 @@ impl<P: Pool> Named<P> {
             why => format!("{name} is {why}"),
         };
         for job in jobs {
-            // Blocks are given back before the answer says so.
+            // Blocks are given back before the answer is visible.
             drop(job.work);
             job.reply.send(Moved::refused(job.id, error.as_str()));
         }
@@ -262,9 +259,9 @@ impl<P: Pool> Named<P> {
                     ticket,
                     lane,
                     kind: job.work.kind(),
-                    trial: job.trial,
+                    half_open: job.half_open,
                     since: self.clock.now(),
-                    written_off: false,
+                    abandoned: false,
                 });
                 return Some((ticket, job));
             }
@@ -331,10 +328,10 @@ impl<P: Pool> Named<P> {
     fn stays(&self, state: &mut State<P>, run: &Running) -> bool {
         let wanted = self.limits.threads(run.lane);
         let threads = state.threads(run.lane);
-        if !run.written_off {
+        if !run.abandoned {
             return true;
         }
-        threads.written_off -= 1;
+        threads.abandoned -= 1;
         let stays = threads.live < wanted;
         threads.live += usize::from(stays);
         stays
@@ -352,7 +349,7 @@ impl<P: Pool> Named<P> {
         (jobs, state.breaker.refusal(now))
     }
 
-    /// Writes off the calls that take too long.
+    /// Abandons calls that take too long: the watchdog.
     pub(crate) fn watch(self: &Arc<Self>) {
         let (now, stall) = (self.clock.now(), self.limits.stall);
         let (mut opened, mut places) = (false, Vec::new());
@@ -361,19 +358,19 @@ impl<P: Pool> Named<P> {
         let late: Vec<_> = state
             .running
             .iter_mut()
-            .filter(|r| !r.written_off && now.saturating_sub(r.since) > stall)
+            .filter(|r| !r.abandoned && now.saturating_sub(r.since) > stall)
             .map(|run| {
-                run.written_off = true;
-                (run.lane, std::mem::take(&mut run.trial))
+                run.abandoned = true;
+                (run.lane, std::mem::take(&mut run.half_open))
             })
             .collect();
-        for (lane, trial) in late {
+        for (lane, half_open) in late {
             state.counts.stalled += 1;
-            opened |= state.breaker.stalled(now, trial, stall);
+            opened |= state.breaker.stalled(now, half_open, stall);
             let threads = state.threads(lane);
             threads.live -= 1;
-            threads.written_off += 1;
-            if threads.written_off <= self.limits.written_off {
+            threads.abandoned += 1;
+            if threads.abandoned <= self.limits.abandoned {
                 threads.live += 1;
                 places.push(lane);
             }
@@ -450,7 +447,7 @@ impl<P: Pool> Named<P> {
         self.work.notify_all();
         self.ended.notify_all();
         let idle = |s: &mut State<P>| {
-            let calling = s.running.iter().filter(|r| !r.written_off).count();
+            let calling = s.running.iter().filter(|r| !r.abandoned).count();
             s.io.live + s.probe.live > calling
         };
         let patience = Duration::from_secs(1);
@@ -469,7 +466,7 @@ impl<P: Pool> Named<P> {
             "opened": state.breaker.opened(),
             "waiting": {"loads": loads, "stores": stores, "probes": probes},
             "running": state.running.len(),
-            "hanging": state.io.written_off + state.probe.written_off,
+            "hanging": state.io.abandoned + state.probe.abandoned,
         });
         let counts = serde_json::to_value(&state.counts).unwrap_or_default();
         drop(state);
