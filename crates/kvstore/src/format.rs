@@ -1,5 +1,5 @@
-//! What a part looks like outside this process: a 4096-byte header, then the payload. Files and
-//! remote values are alike (docs/kv-format.md).
+//! Format of a part: a 4096-byte header, then the payload, in files and remote values alike
+//! (docs/kv-format.md).
 //!
 //! ```text
 //! offset  bytes  (little endian)
@@ -35,7 +35,7 @@ const SEAL_AT: usize = HEADER_BYTES - 8;
 /// A header as bytes.
 pub(crate) type HeaderPage = [u8; HEADER_BYTES];
 
-/// What a header says.
+/// A parsed header.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Header {
     /// `StoreIdentity::digest` of the writer.
@@ -80,7 +80,7 @@ impl Header {
         page
     }
 
-    /// What `page` says, or what is wrong with it.
+    /// Parses `page`; the error is what is wrong with it.
     pub(crate) fn parse(page: &[u8]) -> Result<Self, String> {
         let page: &HeaderPage = page
             .get(..HEADER_BYTES)
@@ -114,8 +114,8 @@ impl Header {
         })
     }
 
-    /// Whether this is the header of `key` in the store of `identity` with `payload_bytes` of
-    /// payload; what differs if not.
+    /// Checks that this is the header of `key` in the store of `identity` with `payload_bytes` of
+    /// payload; the error is what differs.
     pub(crate) fn check(
         &self,
         identity: &Digest,
@@ -145,7 +145,7 @@ pub(crate) fn checksum<'a>(slices: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     sum.value()
 }
 
-/// A CRC-64/NVME under way: payloads are summed in pieces, while the piece is in the CPU's cache.
+/// A CRC-64/NVME in progress: payloads are summed in pieces while these are in the CPU's cache.
 pub struct Checksum(crc_fast::Digest);
 
 impl Default for Checksum {

@@ -1,9 +1,9 @@
-//! Keys and values that outlive the accelerator's memory: tiers of RAM, disk and remote stores.
+//! KV tiers behind the pool: RAM, disk and remote stores.
 //!
-//! The engine decides what is kept where and says so by name; a rank's mover carries the bytes
-//! between its blocks of the KV pool and the tiers. A tier knows parts: one KV head's keys and
-//! values of one chunk of a prefix, in the layers of one pipeline stage. So what a tier holds does
-//! not depend on how many ranks share the heads.
+//! The engine decides which block goes where; the mover of each rank carries the bytes between its
+//! blocks of the KV pool and the tiers. A tier holds parts: one KV head of one chunk of a prefix,
+//! in the layers of one pipeline stage. So its contents do not depend on how many ranks share the
+//! heads.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,4 +1,4 @@
-//! What the mover asks of any tier behind RAM.
+//! Interface of the chunk tiers.
 
 use std::time::Duration;
 
@@ -12,9 +12,8 @@ pub trait Tier: Send + Sync {
     /// Fills `into`, one slice for each block in order, with a part whose checksum was verified.
     ///
     /// # Errors
-    /// `Missing` when it is not there, `Damaged` when what was there is not what was written (the
-    /// tier has put it aside and counted it); contents of `into` are then unspecified. `Failed`
-    /// when the tier cannot say.
+    /// `Missing`; `Damaged` when the checksum is wrong (the tier has put the part aside and counted
+    /// it); contents of `into` are then unspecified. `Failed` when the tier did not answer.
     fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError>;
 
     /// Keeps a part; returns when others can load it. A part that is stored already stays as it is.
@@ -26,20 +25,19 @@ pub trait Tier: Send + Sync {
     fn store(&self, key: &PartKey, from: &[&[u8]], parent: Option<Digest>)
     -> Result<(), TierError>;
 
-    /// Whether each of `keys` is there. Must be cheap: the mover asks before every load of a
-    /// prompt.
+    /// Whether each of `keys` is stored. Must be cheap: every prompt asks.
     ///
     /// # Errors
-    /// `Failed` when the tier cannot say.
+    /// `Failed` when the tier did not answer.
     fn probe(&self, keys: &[PartKey]) -> Result<Vec<bool>, TierError>;
 
     /// Forgets all parts of a chunk.
     ///
     /// # Errors
-    /// `Failed`. What is not there is no error.
+    /// `Failed`. A missing chunk is no error.
     fn remove(&self, digest: &Digest) -> Result<(), TierError>;
 
-    /// Forgets everything of this identity, or what one group left.
+    /// Forgets everything of this identity, or one salt group.
     ///
     /// # Errors
     /// As `remove`.
@@ -49,7 +47,7 @@ pub trait Tier: Send + Sync {
     /// second from one thread.
     fn tick(&self) {}
 
-    /// Waits until what was stored is as safe as the tier makes it.
+    /// Waits until stored parts are as durable as the tier makes them.
     fn flush(&self, _limit: Duration) {}
 
     /// Counters since the start, by name: `evicted_chunks`, `quarantined_chunks`, `used_bytes`, ...
@@ -58,25 +56,24 @@ pub trait Tier: Send + Sync {
     }
 }
 
-/// Why a tier did not do what it was asked to.
+/// Why a call of a tier failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TierError {
     /// Not there.
     #[error("not in the tier")]
     Missing,
-    /// There, but not what was written: what was found, and where.
+    /// The checksum or header is wrong: what was found, and where.
     #[error("damaged: {0}")]
     Damaged(String),
     /// No room.
     #[error("full: {0}")]
     Full(String),
-    /// The tier did not answer, or with an error of its own: which, where, and the remedy if one is
-    /// known.
+    /// No answer, or an error of the tier: which, where, and the remedy if known.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Why a tier cannot be used at all: what is wrong, where, and the remedy.
+/// Why a tier cannot be opened: what is wrong, where, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct StartError(pub String);

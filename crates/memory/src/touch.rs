@@ -1,4 +1,4 @@
-//! Having the system back memory before somebody waits for it.
+//! Backing memory with pages before its first use.
 
 const PAGE: usize = 4096;
 

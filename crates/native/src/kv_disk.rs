@@ -1,4 +1,4 @@
-//! What `penstock kv` does to the directory of a disk tier. Answers are JSON texts.
+//! `penstock kv` on the directory of a disk tier. Answers are JSON texts.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde::Serialize;
 
-/// How often Python is told how far the work is.
+/// Time between two calls with the progress.
 const OFTEN: Duration = Duration::from_millis(100);
 
 /// Everything below `path` (`admin::Inventory`).
@@ -56,7 +56,7 @@ pub(crate) fn kv_collect(
     watch.raised.map_or_else(|| json(gone), Err)
 }
 
-/// A Python function that hears of progress, and what it raised.
+/// A Python function called with the progress, and what it raised.
 struct Watch {
     function: Py<PyAny>,
     told: Instant,
@@ -72,7 +72,7 @@ impl Watch {
         }
     }
 
-    /// False when the work shall end.
+    /// False ends the work.
     fn tell(&mut self, Progress { done, total }: Progress) -> bool {
         if self.told.elapsed() < OFTEN && done < total {
             return true;

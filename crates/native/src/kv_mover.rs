@@ -51,7 +51,7 @@ pub(crate) struct KvMover {
 
 #[pymethods]
 impl KvMover {
-    /// Opens the tiers; ValueError says which cannot be opened, and what to do about it.
+    /// Opens the tiers; ValueError names the one that cannot be opened, and the remedy.
     #[new]
     fn new(py: Python<'_>, decoder: &Bound<'_, Decoder>, options_json: &str) -> PyResult<Self> {
         let decoder = &decoder.get().native;
@@ -76,7 +76,7 @@ impl KvMover {
         Ok(())
     }
 
-    /// Answers that were not taken yet; waits at most `timeout` seconds for the first.
+    /// Answers since the last call; waits at most `timeout` seconds for the first.
     #[pyo3(signature = (timeout=0.0))]
     fn take<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (began, limit) = (Instant::now(), duration(timeout));
@@ -90,7 +90,7 @@ impl KvMover {
         }
     }
 
-    /// What the tiers did since the start, as JSON.
+    /// Counters since the start and present state, as JSON.
     fn report(&self) -> String {
         self.native.report().to_string()
     }
@@ -101,7 +101,7 @@ impl KvMover {
     }
 }
 
-/// Python's options with what the decoder knows: which part of which model its pool holds.
+/// Python's options with the part of the model that the decoder's pool holds.
 fn options(decoder: &NativeDecoder, pool: &PoolHandle, text: &str) -> serde_json::Result<Options> {
     let mut options: Map<String, Value> = serde_json::from_str(text)?;
     let kv = &decoder.info().kv;
@@ -167,7 +167,7 @@ fn names(kind: Kind, keys: &[u8]) -> PyResult<(Vec<Digest>, Option<Group>)> {
     Ok((digests(keys)?, None))
 }
 
-/// Python says nothing with no bytes.
+/// None for empty bytes.
 fn given(bytes: &[u8]) -> Option<&[u8]> {
     (!bytes.is_empty()).then_some(bytes)
 }

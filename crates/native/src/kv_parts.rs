@@ -1,4 +1,4 @@
-//! The parts of a disk tier whose payload Python moves, because it lies in an accelerator's memory.
+//! Parts of a disk tier whose payload Python moves to and from the memory of an accelerator.
 
 use std::fs::File;
 use std::io;
@@ -65,7 +65,7 @@ struct Options {
     identity: StoreIdentity,
 }
 
-/// A disk tier that leaves payloads to whoever calls it.
+/// A disk tier that leaves the movement of payloads to the caller.
 #[pyclass(frozen)]
 pub(crate) struct KvParts(Disk);
 
@@ -160,7 +160,7 @@ impl Callback {
     }
 }
 
-/// The class of `penstock.direct` that says the same.
+/// The error class of `penstock.gds`.
 fn raised(py: Python<'_>, error: &TierError, callback: Callback) -> PyErr {
     let name = match error {
         TierError::Missing => "PartMissingError",
@@ -169,7 +169,7 @@ fn raised(py: Python<'_>, error: &TierError, callback: Callback) -> PyErr {
         TierError::Failed(_) => "PartsError",
     };
     let made = py
-        .import("penstock.direct.contract")
+        .import("penstock.gds.contract")
         .and_then(|module| module.getattr(name)?.call1((error.to_string(),)));
     let made = made.map_or_else(|error| error, PyErr::from_value);
     let cause = callback.raised.into_inner();

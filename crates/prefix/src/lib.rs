@@ -1,7 +1,7 @@
 //! The block-hash rule: how a run of tokens is named in every prefix cache.
 //!
-//! Engine, cache tiers and gateway share this one definition of "the same prefix", across processes,
-//! machines and restarts.
+//! Engine, cache tiers and gateway share this one definition of "the same prefix", across
+//! processes, machines and restarts.
 //!
 //! # The rule
 //!

@@ -1,5 +1,4 @@
-//! What `penstock kv` does to a directory, whoever uses it meanwhile: list, verify, collect
-//! garbage.
+//! `penstock kv` on a directory that may be in use: list, verify, collect garbage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -24,7 +23,7 @@ use crate::tier::StartError;
 /// Ages of the histogram of `StoreFacts`, in seconds: an hour, a day, a week, 30 days.
 const AGES: [u64; 4] = [3600, 86_400, 604_800, 2_592_000];
 
-/// All that is in a directory.
+/// Contents of a directory.
 #[derive(Debug, Serialize)]
 pub struct Inventory {
     /// One entry for each identity.
@@ -41,14 +40,14 @@ pub struct Inventory {
     pub free_bytes: Option<u64>,
 }
 
-/// What is of one identity.
+/// Contents of one store.
 #[derive(Debug, Default, Serialize)]
 pub struct StoreFacts {
     /// Name of its directory.
     pub name: String,
     /// In words; None when its identity file is missing.
     pub about: Option<String>,
-    /// What it is.
+    /// From its identity file.
     pub identity: Option<StoreIdentity>,
     /// Chunks, complete or not.
     pub chunks: u64,
@@ -60,7 +59,7 @@ pub struct StoreFacts {
     pub bytes: u64,
     /// Tokens of all chunks; None when the identity is not known.
     pub tokens: Option<u64>,
-    /// Layers of parts as they occur: the pipeline cuts of those who wrote.
+    /// Layers of parts as they occur: the pipeline cuts of the writers.
     pub layer_ranges: BTreeSet<(u16, u16)>,
     /// Seconds since 1970.
     pub oldest_use: Option<u64>,
@@ -70,7 +69,7 @@ pub struct StoreFacts {
     pub chunks_by_age: [u64; AGES.len() + 1],
 }
 
-/// How far a long work is.
+/// Progress of a long operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Bytes (verify) or chunks (gc) done.
@@ -79,23 +78,23 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// Told how far the work is, now and then; false ends it.
+/// Called with the progress; false ends the operation.
 pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> bool;
 
-/// What verifying found.
+/// Result of `verify`.
 #[derive(Debug, Default, Serialize)]
 pub struct Verified {
     /// Files read.
     pub files: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Files that are not what was written.
+    /// Damaged files.
     pub damaged: Vec<DamagedFile>,
     /// Whether all files were read.
     pub complete: bool,
 }
 
-/// A file that is not what was written.
+/// A damaged file.
 #[derive(Debug, Serialize)]
 pub struct DamagedFile {
     /// Where it is, or was before it was put aside.
@@ -104,29 +103,29 @@ pub struct DamagedFile {
     pub what: String,
 }
 
-/// What may go.
+/// What `collect` removes.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     /// Least recently used chunks, until all files take at most this.
     pub limit_bytes: Option<u64>,
     /// Chunks not used for so long.
     pub older_than: Option<Duration>,
-    /// Only (with `older_than`) or all (without) of the store whose name begins so.
+    /// The store whose name begins so: all of it, or with `older_than` only these chunks.
     pub store: Option<String>,
 }
 
-/// What went.
+/// Result of `collect`.
 #[derive(Debug, Default, Serialize)]
 pub struct Collected {
     /// Chunks removed.
     pub chunks: u64,
     /// Bytes that came free, those of other files included.
     pub bytes: u64,
-    /// Files left behind by writers that died, and damaged ones kept aside.
+    /// Abandoned and quarantined files.
     pub other_files: u64,
     /// Chunks that could not be removed.
     pub failed: u64,
-    /// Bytes of what is still there.
+    /// Bytes of the files left.
     pub bytes_left: u64,
 }
 
@@ -198,11 +197,11 @@ pub fn verify(path: &Path, put_aside: bool, watch: Watch<'_>) -> Result<Verified
     Ok(found)
 }
 
-/// Removes what `rules` name, and in any case files left behind by writers that died, damaged
-/// files, and directories of stores without parts.
+/// Removes the chunks that `rules` name, and in any case abandoned files, damaged files and the
+/// directories of empty stores.
 ///
 /// # Errors
-/// There is no store, none or several whose name begins as the rules say, or it cannot be read.
+/// There is no store, none or several match the prefix in the rules, or it cannot be read.
 pub fn collect(path: &Path, rules: &Rules, watch: Watch<'_>) -> Result<Collected, StartError> {
     let directory = open(path)?;
     directory.learn_times();
@@ -289,7 +288,7 @@ fn open(path: &Path) -> Result<Directory, StartError> {
             "{shown} has no {expected}: name the directory that was given to --kv-tier disk:"
         )));
     }
-    // Nothing is evicted here: what leaves is what rules name.
+    // Nothing is evicted here: only the rules remove chunks.
     let directory = Directory::new(root, u64::MAX, Ranking::new(0, 1, None));
     let directory = directory.map_err(|error| cannot("read", path, &error))?;
     look(&directory)?;
@@ -371,7 +370,7 @@ fn remove_empty(directory: &Directory) {
     for (_, store) in stores.filter(|(at, _)| !used.contains(at)) {
         let place = directory.root.join(&store.name);
         for shard in 0..SHARDS {
-            // Fails where there is something in it after all, which is as it should be.
+            // Fails where there is a file in it after all, as it should.
             let _ = fs::remove_dir(place.join(layout::shard_name(shard)));
         }
         let entries = fs::read_dir(&place).map(|entries| entries.filter_map(Result::ok).count());
@@ -386,8 +385,7 @@ fn cannot(act: &str, path: &Path, error: &io::Error) -> StartError {
     StartError(format!("cannot {act} {}: {error}", path.display()))
 }
 
-/// Reads files past the page cache where it can, so that verifying does not push out what engines
-/// use.
+/// Reads with direct I/O where it can, so that verifying leaves the page cache to the engines.
 struct Checker {
     io: Io,
     space: Vec<u8>,

@@ -1,4 +1,4 @@
-//! How much may be written in a day: flash wears out.
+//! Daily write budget: flash wears out.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl Budget {
         fits
     }
 
-    /// What was taken last was not written.
+    /// Returns bytes that were taken last and not written.
     pub(crate) fn give_back(&mut self, bytes: u64) {
         if let Some((_, written)) = self.slots.back_mut() {
             let bytes = bytes.min(*written);

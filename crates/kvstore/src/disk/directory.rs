@@ -1,4 +1,4 @@
-//! The directory as several processes share it: what others did is seen by the times of the shard
+//! The directory as several processes share it: changes by others show in the times of the shard
 //! directories.
 
 use std::fs;
@@ -15,36 +15,36 @@ use super::{identity_file, layout, listing};
 use crate::key::{self, Digest, Group, PartKey};
 use crate::tier::TierError;
 
-/// A file that nobody committed in this time never will be.
+/// Age from which an uncommitted file is abandoned.
 pub(crate) const ABANDONED: Duration = Duration::from_secs(3600);
 
-/// Chunks that are ranked without letting others at the state between.
+/// Chunks that are ranked under one lock of the state.
 const RANKED_AT_ONCE: usize = 1000;
 
-/// What this process knows and does about all stores of one directory.
+/// All stores of one directory.
 pub(crate) struct Directory {
     pub(crate) root: PathBuf,
     /// Bytes that all files may take.
     pub(crate) limit: u64,
-    /// How names of this process's own uncommitted files begin.
+    /// Prefix of the names of this process's own uncommitted files.
     pub(crate) mine: String,
     pub(crate) state: Mutex<State>,
-    /// Held by the one thread that looks what others did or makes room.
+    /// Held by the one thread that lists the directory or makes room.
     pub(crate) upkeep: Mutex<Upkeep>,
-    /// Held by the one thread that ranks what was found; the others that need it wait.
+    /// Held by the one thread that ranks new chunks; others wait for it.
     ranks: Mutex<()>,
     pub(crate) counts: Counts,
     scanned: Condvar,
     closed: AtomicBool,
 }
 
-/// When the directory was looked at, and how long that took.
+/// Time and duration of the last look.
 pub(crate) struct Upkeep {
     ended: Instant,
     took: Duration,
 }
 
-/// What happened since the start.
+/// Counters since the start.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) evicted_chunks: AtomicU64,
@@ -80,13 +80,13 @@ impl Directory {
         })
     }
 
-    /// What is known now.
+    /// The present knowledge.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    /// Looks at everything for the first time, on a thread of its own, and then at the times of
-    /// files, by which it ranks them.
+    /// Lists everything on a thread of its own, then reads the times of files and ranks their
+    /// chunks.
     pub(crate) fn scan_in_background(self: &Arc<Self>) -> io::Result<()> {
         let directory = Arc::clone(self);
         std::thread::Builder::new()
@@ -108,7 +108,7 @@ impl Directory {
             .map(drop)
     }
 
-    /// Waits until everything has been looked at once; whether it has.
+    /// Waits until everything has been listed once; whether it has.
     pub(crate) fn wait_for_scan(&self, limit: Duration) -> bool {
         let state = self.state();
         let waited = self
@@ -117,13 +117,12 @@ impl Directory {
         waited.unwrap_or_else(PoisonError::into_inner).0.complete
     }
 
-    /// Nobody asks any more: background work ends soon.
+    /// Ends background work.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    /// Looks at what others did, if that has not just been done: looking takes at most 2% of the
-    /// time. Removes what was left behind.
+    /// Looks for changes by others, at most 2% of the time, and removes abandoned files.
     pub(crate) fn look_sometimes(&self) {
         let Ok(mut upkeep) = self.upkeep.try_lock() else {
             return;
@@ -135,8 +134,7 @@ impl Directory {
         self.remove_abandoned(ABANDONED);
     }
 
-    /// Reads all shard directories that changed. Chunks that were not known count as used at
-    /// `found`.
+    /// Lists all shard directories that changed. New chunks count as used at `found`.
     pub(crate) fn look(&self, upkeep: &mut Upkeep, found: Option<u64>) -> io::Result<()> {
         let begin = Instant::now();
         self.find_stores()?;
@@ -171,8 +169,8 @@ impl Directory {
         shard.join(layout::file_name(key))
     }
 
-    /// Removes a chunk's files and forgets it; the bytes that came free. What cannot be removed
-    /// stays known.
+    /// Removes a chunk's files and forgets it; returns the bytes freed. Files that cannot be
+    /// removed stay known.
     pub(crate) fn remove_chunk(&self, store: usize, digest: &Digest) -> io::Result<u64> {
         let (chunk, name) = {
             let mut state = self.state();
@@ -201,13 +199,14 @@ impl Directory {
         failed.map_or(Ok(chunk.bytes - kept), Err)
     }
 
-    /// Removes all parts of a chunk, those that others wrote lately too.
+    /// Removes all parts of a chunk, with those that others wrote lately.
     pub(crate) fn remove_unseen(&self, store: usize, digest: &Digest) -> io::Result<()> {
         self.look_at_shard(store, layout::shard_of(digest), Some(unix_now()))?;
         self.remove_chunk(store, digest).map(drop)
     }
 
-    /// Removes all chunks of a store, or those of one group; those that others wrote lately too.
+    /// Removes all chunks of a store, or those of one salt group, with those that others wrote
+    /// lately.
     pub(crate) fn remove_store(&self, store: usize, group: Option<Group>) -> io::Result<()> {
         for shard in 0..layout::SHARDS {
             self.look_at_shard(store, shard, Some(unix_now()))?;
@@ -224,7 +223,7 @@ impl Directory {
             .try_for_each(|digest| self.remove_chunk(store, digest).map(drop))
     }
 
-    /// Removes files that nobody committed within `age`; how many.
+    /// Removes uncommitted files older than `age`; returns how many.
     pub(crate) fn remove_abandoned(&self, age: Duration) -> usize {
         let before = unix_now().saturating_sub(age.as_secs());
         let old: Vec<PathBuf> = {
@@ -250,7 +249,7 @@ impl Directory {
         removed
     }
 
-    /// Asks the files of chunks whose last use is not known, one file each.
+    /// Reads the time of one file of each chunk whose last use is not known.
     pub(crate) fn learn_times(&self) {
         let candidates = self.state().index.candidates();
         for candidate in candidates.iter().filter(|known| known.last_use.is_none()) {
@@ -265,8 +264,7 @@ impl Directory {
         }
     }
 
-    /// Ranks what is not ranked yet, by the times of its files. Others are not kept from the state
-    /// for long.
+    /// Ranks new chunks by the times of their files, releasing the state in between.
     pub(crate) fn rank_all(&self) {
         if self.state().is_ranked() {
             return;
@@ -281,7 +279,7 @@ impl Directory {
         }
     }
 
-    /// When a chunk was used last, by any process; None when it is gone.
+    /// Last use of a chunk by any process; None when it is gone.
     pub(crate) fn last_use(&self, candidate: &Candidate) -> Option<u64> {
         let path = {
             let state = self.state();
@@ -294,7 +292,7 @@ impl Directory {
             .map(|(_, time)| time)
     }
 
-    /// The stores below the root that are not known yet.
+    /// Adds the stores below the root that are not known yet.
     fn find_stores(&self) -> io::Result<()> {
         let entries = match fs::read_dir(&self.root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -330,7 +328,7 @@ impl Directory {
         listing
             .temporaries
             .retain(|file| !file.name.starts_with(&self.mine));
-        // A part in another shard's directory is nowhere: nobody would find it there.
+        // A part in another shard's directory would never be found.
         listing
             .parts
             .retain(|(key, _)| layout::shard_of(&key.digest) == shard);
@@ -339,8 +337,8 @@ impl Directory {
     }
 }
 
-/// What is behind a lock; a thread that panicked while it held one has left counts at worst, which
-/// the next look corrects.
+/// Locks; a thread that panicked with the lock has left wrong counts at worst, which the next look
+/// corrects.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -351,7 +349,7 @@ pub(crate) fn unix_now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// That a file is gone already is no error.
+/// Treats a file that is gone already as removed.
 pub(crate) fn absent(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if is_gone(&error) => Ok(()),

@@ -16,8 +16,8 @@ use crate::format::{Header, HeaderPage};
 use crate::key::{Digest, PartKey, StoreIdentity};
 use crate::tier::TierError;
 
-/// Age from which the time of a file is renewed on use: the order of use is exact to the minute, and
-/// reading seldom writes.
+/// Age from which the time of a file is renewed on use: the order of use is exact to the minute,
+/// and reading seldom writes.
 const RENEWED: Duration = Duration::from_secs(60);
 
 /// Writes a whole new file; the page of its header is made of the payload's CRC-64.

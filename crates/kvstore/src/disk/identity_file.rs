@@ -1,4 +1,4 @@
-//! `identity.json` beside a store's parts: what the store is, for people and for those who need its
+//! `identity.json` beside a store's parts: its identity, for people and for processes that need its
 //! geometry.
 
 use std::fs;
@@ -18,8 +18,8 @@ struct IdentityFile {
     identity: StoreIdentity,
 }
 
-/// Writes the identity file of `store` if it is not there or says something else; `temporary` is a
-/// name for it until it is whole.
+/// Writes the identity file of `store` if it is missing or differs, under the name `temporary`
+/// first.
 pub(crate) fn ensure(store: &Path, temporary: &Path, identity: &StoreIdentity) -> io::Result<()> {
     if read(store).as_ref() == Some(identity) {
         return Ok(());
@@ -33,7 +33,7 @@ pub(crate) fn ensure(store: &Path, temporary: &Path, identity: &StoreIdentity) -
     fs::rename(temporary, store.join(IDENTITY_FILE))
 }
 
-/// What the file in `store` says; None when it is missing, or not that of this directory.
+/// The identity in `store`; None when the file is missing, or not of this directory.
 pub(crate) fn read(store: &Path) -> Option<StoreIdentity> {
     let text = fs::read(store.join(IDENTITY_FILE)).ok()?;
     let file: IdentityFile = serde_json::from_slice(&text).ok()?;

@@ -1,4 +1,4 @@
-//! What is in the directory, as far as this process knows.
+//! Files of the directory, as far as this process knows.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -53,11 +53,11 @@ pub(crate) struct Chunk {
 
 #[derive(Default)]
 struct Shard {
-    /// The directory's time, when it vouches for `chunks`.
+    /// The directory's time, when `chunks` is valid for it.
     stamp: Option<Stamp>,
-    /// Its time when it was listed last, and since when that has been its time.
+    /// Its time at the last listing, and since when it has been that.
     seen: Option<(Stamp, Instant)>,
-    /// Counts what this process changed itself, to tell whether a listing is older than that.
+    /// Changes by this process: a listing from before one is stale.
     changes: u64,
     chunks: HashMap<Digest, Chunk>,
     temporaries: Vec<Temporary>,
@@ -67,12 +67,12 @@ struct Shard {
 pub(crate) struct Store {
     /// Name of its directory.
     pub(crate) name: String,
-    /// What it is, when its identity file says so.
+    /// Known once its identity file was read.
     pub(crate) identity: Option<StoreIdentity>,
     shards: Vec<Shard>,
 }
 
-/// What is known of a shard before it is listed.
+/// State of a shard before it is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Before {
     pub(crate) stamp: Option<Stamp>,
@@ -80,7 +80,7 @@ pub(crate) struct Before {
     is_empty: bool,
 }
 
-/// A chunk among those that may leave.
+/// A chunk that may be evicted.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) store: usize,
@@ -143,7 +143,7 @@ impl Index {
             self.stores.len() - 1
         });
         let store = &mut self.stores[number];
-        // Its first writer makes the directory before the file in it that says so.
+        // The first writer makes the directory before the identity file.
         if store.identity.is_none() {
             store.identity = identity();
         }
@@ -161,12 +161,12 @@ impl Index {
         self.shard(store, digest).chunks.get(digest)
     }
 
-    /// A chunk, as one of those that may leave.
+    /// A chunk as a candidate.
     pub(crate) fn candidate(&self, store: usize, digest: &Digest) -> Option<Candidate> {
         Candidate::of(store, digest, self.chunk(store, digest)?)
     }
 
-    /// A part is there: stored or found by this process.
+    /// Adds a part, stored or found by this process.
     pub(crate) fn insert(&mut self, store: usize, key: &PartKey, bytes: u64, now: u64) {
         let shard = self.shard_mut(store, &key.digest);
         let chunk = shard.chunks.entry(key.digest).or_default();
@@ -179,7 +179,7 @@ impl Index {
         }
     }
 
-    /// A part is not there any more.
+    /// Removes a part that is gone.
     pub(crate) fn remove_part(&mut self, store: usize, key: &PartKey, bytes: u64) {
         let shard = self.shard_mut(store, &key.digest);
         let Entry::Occupied(mut entry) = shard.chunks.entry(key.digest) else {
@@ -199,7 +199,7 @@ impl Index {
         self.used -= bytes;
     }
 
-    /// A chunk is forgotten; its parts, to be removed from the directory.
+    /// Forgets a chunk; returns its parts, to be removed from the directory.
     pub(crate) fn remove(&mut self, store: usize, digest: &Digest) -> Option<Chunk> {
         let shard = self.shard_mut(store, digest);
         let chunk = shard.chunks.remove(digest)?;
@@ -208,14 +208,14 @@ impl Index {
         Some(chunk)
     }
 
-    /// A chunk is used now, or was by somebody else.
+    /// Marks a chunk as used at `now`.
     pub(crate) fn touch(&mut self, store: usize, digest: &Digest, now: u64) {
         if let Some(chunk) = self.shard_mut(store, digest).chunks.get_mut(digest) {
             chunk.last_use = chunk.last_use.max(Some(now));
         }
     }
 
-    /// What is known of a shard, to be handed to `apply` with the listing that is made next.
+    /// State of a shard, for `apply` with the listing that is made next.
     pub(crate) fn before(&self, store: usize, shard: usize) -> Before {
         let shard = &self.stores[store].shards[shard];
         Before {
@@ -225,8 +225,8 @@ impl Index {
         }
     }
 
-    /// Takes over what a shard directory held. `found` is the last use of chunks that were not
-    /// known. Returns the chunks that came and those that are gone.
+    /// Applies the listing of a shard directory. `found` is the last use of new chunks. Returns the
+    /// new chunks and the removed ones.
     pub(crate) fn apply(
         &mut self,
         at: (usize, usize),
@@ -250,8 +250,8 @@ impl Index {
                 .and_then(|(stamp, asked)| shard.vouched(stamp, asked));
             shard.chunks = chunks;
         } else {
-            // This process stored or removed something meanwhile: what was listed is only added,
-            // and listed again next time.
+            // This process stored or removed something meanwhile: the listing only adds, and is
+            // made again next time.
             shard.stamp = None;
             for (digest, chunk) in chunks {
                 shard.chunks.entry(digest).or_insert(chunk);
@@ -310,8 +310,8 @@ impl Before {
 }
 
 impl Shard {
-    /// The directory's time as of `asked`, if a later change would show in it. That is so when it
-    /// has been the same for a tick, by our own clock: a file server's may be ahead or behind.
+    /// The directory's time as of `asked`, if a later change would show in it: it has been the same
+    /// for a tick by the local clock, since that of a file server may be ahead or behind.
     fn vouched(&mut self, stamp: Stamp, asked: Instant) -> Option<Stamp> {
         match self.seen {
             Some((seen, since)) if seen == stamp => {
@@ -330,11 +330,10 @@ impl Shard {
     }
 }
 
-/// Those of `these` that are not among `those`.
+/// Digests of `these` that are not in `those`, in an order that all processes share.
 fn missing(these: &HashMap<Digest, Chunk>, those: &HashMap<Digest, Chunk>) -> Vec<Digest> {
     let missing = these.keys().filter(|digest| !those.contains_key(*digest));
     let mut missing: Vec<Digest> = missing.copied().collect();
-    // All processes hear of them in the same order.
     missing.sort_unstable();
     missing
 }

@@ -16,8 +16,8 @@ use crate::format::{Checksum, HEADER_BYTES, HeaderPage};
 /// Bytes that are read and then summed at once: stays in the second-level cache, and is long enough
 /// for a disk.
 const PIECE: usize = 512 << 10;
-/// What direct I/O asks of addresses and lengths on every disk with 512-byte sectors; where it asks
-/// for more, it says EINVAL and we read buffered.
+/// Alignment of addresses and lengths for direct I/O with 512-byte sectors; where more is needed,
+/// EINVAL makes the read buffered.
 const SECTOR: usize = 512;
 
 /// Whether files are read and written past the page cache.
@@ -36,7 +36,7 @@ pub enum Direct {
 /// How the files of one directory are read and written, and how many of them in which way.
 pub(crate) struct Io {
     direct: Direct,
-    /// The file system said once that it has no direct I/O.
+    /// The file system has no direct I/O.
     refused: AtomicBool,
     /// Files read past the page cache.
     pub(crate) direct_reads: AtomicU64,
@@ -136,7 +136,7 @@ impl Io {
     }
 }
 
-/// A new file that nobody else has, for writing.
+/// A new file, for writing.
 ///
 /// # Errors
 /// `NotFound` when its directory is not there, and those of the file system.
@@ -146,8 +146,8 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(path, flags, mode)?))
 }
 
-/// Closes a file that was written. A network file system may say only now that the bytes did not
-/// arrive; dropping the file would lose that.
+/// Closes a file that was written. A network file system may report lost bytes only now; dropping
+/// the file would ignore that.
 ///
 /// # Errors
 /// Those of the file system.

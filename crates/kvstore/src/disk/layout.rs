@@ -1,8 +1,8 @@
 //! Names and sizes of what is in a store's directory (docs/kv-format.md).
 //!
 //! ```text
-//! PATH/penstock-kv-1/<store, 32 hex digits>/identity.json
-//! PATH/penstock-kv-1/<store>/<fifth byte of the digest, 2 hex digits>/<digest>-<blocks>.h<head>.l<first>-<last>
+//! PATH/penstock-kv-1/<store, 32 hex digits>/identity.json PATH/penstock-kv-1/<store>/<fifth byte
+//! of the digest, 2 hex digits>/<digest>-<blocks>.h<head>.l<first>-<last>
 //! PATH/penstock-kv-1/<store>/<2 hex digits>/.tmp-<random>
 //! PATH/penstock-kv-1/quarantine/<store>-<name of the part>
 //! ```
@@ -19,9 +19,9 @@ use crate::key::{Digest, PartKey, StoreIdentity};
 pub(crate) const SHARDS: usize = 256;
 /// Files are whole pages, so that their last page can be read directly.
 pub(crate) const PAGE: u64 = 4096;
-/// How names of files begin that are not committed yet.
+/// Prefix of the names of uncommitted files.
 pub(crate) const TEMPORARY: &str = ".tmp-";
-/// What an identity is, in words.
+/// Name of the identity file of a store.
 pub(crate) const IDENTITY_FILE: &str = "identity.json";
 
 /// The directory of all stores below what the user named.
@@ -44,7 +44,7 @@ pub(crate) fn is_store_name(name: &str) -> bool {
     name.len() == 32 && name.bytes().all(|c| nibble(c).is_some())
 }
 
-/// The shard of a digest: by its first byte behind those that say whose it is.
+/// The shard of a digest: its first byte after the salt group.
 pub(crate) fn shard_of(digest: &Digest) -> usize {
     usize::from(digest[GROUP_BYTES])
 }

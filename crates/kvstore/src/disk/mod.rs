@@ -1,8 +1,8 @@
 //! A directory of parts, on a disk or a share that several replicas mount (docs/kv-format.md).
 //!
 //! A part is one file, named by its contents and committed by renaming it: no locks, and a crash at
-//! any byte leaves nothing that is ever found. Nothing is synced on the way. After a power failure a
-//! file may be torn under its final name; its checksum detects that when it is read.
+//! any byte leaves nothing that is ever found. Nothing is synced on the way. After a power failure
+//! a file may be torn under its final name; its checksum detects that when it is read.
 //!
 //! Downward: [`Disk`] is the tier; `PartFiles` reads and writes parts; `Room` keeps the bound;
 //! `Directory` sees the changes of other processes. `State` is the knowledge of this process: the
@@ -43,23 +43,23 @@ use crate::format::{HEADER_BYTES, HeaderPage};
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
 use crate::tier::{StartError, Tier, TierError};
 
-/// How long opening waits for the names of what is there.
+/// How long opening waits for the first listing.
 const OPENING: Duration = Duration::from_secs(1);
 
-/// Where and how much.
+/// Options of the tier.
 #[derive(Clone, Debug)]
 pub struct DiskOptions {
     /// The directory; made if its parent is there.
     pub path: PathBuf,
-    /// Bytes that files may take, whoever writes them (rounded up to 4096 each).
+    /// Bytes that the files of all writers may take, each rounded up to 4096.
     pub limit_bytes: u64,
     /// Bytes that this process may write in any 24 hours.
     pub daily_write_bytes: Option<u64>,
-    /// Past the page cache or through it.
+    /// Direct or buffered I/O.
     pub direct: Direct,
     /// Blocks of a full chunk: the limit must hold one at least.
     pub chunk_blocks: u16,
-    /// Share of the limit that may be of requests with one salt; None: all of it.
+    /// Share of the limit that one salt group may have; None: all of it.
     pub quota: Option<f64>,
 }
 
@@ -82,7 +82,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Opens a directory; names in it are read meanwhile, on another thread if there are very many.
+    /// Opens a directory; the first listing continues on another thread if it is very large.
     ///
     /// # Errors
     /// The path is missing and cannot be made, no directory, not writable, or full; the limit is
@@ -128,7 +128,7 @@ impl Disk {
         })
     }
 
-    /// Whether the file is there in its full length, whatever the index says.
+    /// Whether the file has its full length on disk: other processes may have written it.
     fn finds(&self, key: &PartKey) -> Result<bool, TierError> {
         let found = self.files.find(key)?;
         if let Some(bytes) = found {
@@ -154,8 +154,7 @@ impl Disk {
         )))
     }
 
-    /// Writes into room that was reserved; when the file system itself has none, makes it and tries
-    /// once more.
+    /// Writes into reserved room; when the file system itself is full, evicts and tries once more.
     fn write_with_room(
         &self,
         key: &PartKey,
@@ -260,7 +259,7 @@ impl Disk {
     /// open file; it returns the CRC-64 of what arrived.
     ///
     /// # Errors
-    /// Those of `Tier::load`. What `take` says is `Failed`; that the file ends early, `Damaged`.
+    /// Those of `Tier::load`. An error of `take` is `Failed`; a file that ends early, `Damaged`.
     pub fn load_by(
         &self,
         key: &PartKey,

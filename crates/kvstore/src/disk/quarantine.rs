@@ -1,4 +1,4 @@
-//! Files that were not what was written: kept aside, a few of them, for whoever wants to know why.
+//! Damaged files: a few are kept for diagnosis.
 
 use std::fs;
 use std::io;

@@ -66,8 +66,8 @@ impl Room {
     /// Takes room for a file of the candidate, evicting for it.
     ///
     /// # Errors
-    /// `Full` when no room can be made or the candidate is not admitted; `Failed` when the directory
-    /// cannot be read.
+    /// `Full` when no room can be made or the candidate is not admitted; `Failed` when the
+    /// directory cannot be read.
     pub(crate) fn reserve(
         &self,
         bytes: u64,

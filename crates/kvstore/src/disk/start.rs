@@ -1,4 +1,4 @@
-//! Whether a directory can be a tier; what to do if not.
+//! Checks of a directory at the start, with remedies.
 
 use std::fs;
 use std::io;
@@ -55,7 +55,7 @@ pub(crate) fn check_room(path: &Path, limit: u64, chunk: u64, used: u64) -> Resu
         )));
     }
     let Ok(system) = statvfs(path) else {
-        // Not every file system says how full it is.
+        // Not every file system reports its free room.
         return Ok(());
     };
     let free = system.f_bavail.saturating_mul(system.f_frsize);

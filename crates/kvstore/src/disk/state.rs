@@ -1,5 +1,4 @@
-//! What one process knows of a directory: which files there are, and what they are worth beside
-//! each other.
+//! Knowledge of one process about a directory: its files, and their order of eviction.
 
 use super::index::{Before, Candidate, Chunk, Index};
 use super::layout;
@@ -13,13 +12,13 @@ pub(crate) struct State {
     pub(crate) ranking: Ranking,
     /// Bytes of files that this process is writing.
     pub(crate) reserved: u64,
-    /// Bytes reserved since the last look at what others did.
+    /// Bytes reserved since the last look.
     pub(crate) since_look: u64,
     /// Bytes that were free then.
     pub(crate) free_at_look: u64,
     /// Bytes of damaged files that are kept.
     pub(crate) quarantined: u64,
-    /// Whether everything has been looked at once.
+    /// Whether everything has been listed once.
     pub(crate) complete: bool,
 }
 
@@ -42,13 +41,13 @@ impl State {
         self.index.used() + self.reserved + self.quarantined
     }
 
-    /// What others did is known as of now.
+    /// Notes the room that is free as of a look now.
     pub(crate) fn note_free(&mut self, limit: u64) {
         self.since_look = 0;
         self.free_at_look = limit.saturating_sub(self.taken());
     }
 
-    /// A part is there, stored or loaded or found by this process at `now`.
+    /// Adds a part, stored, loaded or found by this process at `now`.
     pub(crate) fn insert(
         &mut self,
         store: usize,
@@ -61,7 +60,7 @@ impl State {
         self.enter(store, &key.digest, parent);
     }
 
-    /// A part is not there any more.
+    /// Removes a part that is gone.
     pub(crate) fn remove_part(&mut self, store: usize, key: &PartKey, bytes: u64) {
         self.index.remove_part(store, key, bytes);
         if self.index.chunk(store, &key.digest).is_none() {
@@ -69,13 +68,13 @@ impl State {
         }
     }
 
-    /// A chunk is forgotten; its parts, to be removed from the directory.
+    /// Forgets a chunk; returns its parts, to be removed from the directory.
     pub(crate) fn remove(&mut self, store: usize, digest: &Digest) -> Option<Chunk> {
         self.ranking.gone(&Name::new(store, digest));
         self.index.remove(store, digest)
     }
 
-    /// Chunks of one prefix were asked for, in its order.
+    /// Counts a request for chunks of one prefix, in its order.
     pub(crate) fn ask(&mut self, store: usize, digests: &[Digest]) {
         for digest in digests {
             let name = Name::new(store, digest);
@@ -87,15 +86,15 @@ impl State {
         self.ranking.ask(&names);
     }
 
-    /// Somebody else used a chunk at `used`.
+    /// Notes that another process used a chunk at `used`.
     pub(crate) fn used_by_others(&mut self, candidate: &Candidate, used: u64) {
         let Candidate { store, digest, .. } = candidate;
         self.index.touch(*store, digest, used);
         self.ask(*store, std::slice::from_ref(digest));
     }
 
-    /// Takes over what a shard directory held. `found` is the last use of chunks that were not
-    /// known; None where their files are still to be asked.
+    /// Applies the listing of a shard directory. `found` is the last use of new chunks; None where
+    /// the times of their files are still to be read.
     pub(crate) fn apply(
         &mut self,
         at: (usize, usize),
@@ -112,13 +111,12 @@ impl State {
         }
     }
 
-    /// Whether the worth of all chunks is known.
+    /// Whether all chunks are ranked.
     pub(crate) fn is_ranked(&self) -> bool {
         self.ranking.len() == self.index.len()
     }
 
-    /// Chunks that are not ranked, the one first that was not used for longest. All processes see
-    /// the same order.
+    /// Chunks that are not ranked, least recently used first, in an order that all processes share.
     pub(crate) fn unranked(&self) -> Vec<Name> {
         let chunks = self.index.chunks();
         let mut waiting: Vec<(u64, Name)> = chunks
@@ -129,7 +127,7 @@ impl State {
         waiting.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// Ranks some of those, before which `later` others follow after the last.
+    /// Ranks some of those; `later` others follow after the last.
     pub(crate) fn rank(&mut self, names: &[Name], later: usize) {
         for (at, name) in names.iter().enumerate() {
             if let Some(bytes) = self.chunk_bytes(name.store as usize, &name.digest) {
@@ -139,7 +137,7 @@ impl State {
         }
     }
 
-    /// Whether a chunk is let in, if that was decided when another of its parts came.
+    /// Whether a chunk is admitted, if that was decided when another of its parts came.
     pub(crate) fn decided(&self, candidate: &StoreCandidate) -> Option<bool> {
         let Name { store, digest } = &candidate.name;
         let known = self.index.chunk(*store as usize, digest);
@@ -148,7 +146,7 @@ impl State {
             .or_else(|| self.ranking.decided(candidate))
     }
 
-    /// The next chunk to leave: of the candidate's group, or of all.
+    /// The next chunk to evict: of the salt group of `of`, or of all.
     pub(crate) fn victim(&self, of: Option<&StoreCandidate>) -> Option<Candidate> {
         let name = self.ranking.first(of.map(|candidate| &candidate.name))?;
         self.index.candidate(name.store as usize, &name.digest)
@@ -160,8 +158,8 @@ impl State {
         }
     }
 
-    /// Bytes of a known chunk with all its parts, there or not; of those that are there where its
-    /// store's geometry is not known.
+    /// Bytes of a known chunk with all its parts, stored or not; of the stored ones where the
+    /// geometry of its store is not known.
     fn chunk_bytes(&self, store: usize, digest: &Digest) -> Option<u64> {
         let chunk = self.index.chunk(store, digest)?;
         let identity = self.index.stores()[store].identity.as_ref();

@@ -1,10 +1,11 @@
 //! A bounded set of keys with sizes: which entry leaves next, and whether a new one is admitted.
 //!
 //! Entries leave by the time of their last use, moved on by their frequency: an entry that was
-//! asked for n times stays `log2(n)` / 4 mean lifetimes longer (after hyperbolic caching: Blankstein,
-//! Sen, Freedman, USENIX ATC 2017). The admission filter is TinyLFU (Einziger, Friedman, Manes, ACM
-//! Transactions on Storage 13, 2017): a new entry has to be asked for more often than the one that
-//! would leave for it. It applies while the shadow caches find more with it.
+//! asked for n times stays `log2(n)` / 4 mean lifetimes longer (after hyperbolic caching:
+//! Blankstein, Sen, Freedman, USENIX ATC 2017). The admission filter is TinyLFU (Einziger,
+//! Friedman, Manes, ACM Transactions on Storage 13, 2017): a new entry has to be asked for more
+//! often than the one that would leave for it. It applies while the shadow caches find more with
+//! it.
 
 use super::key::Key;
 use super::shadow::ShadowCaches;

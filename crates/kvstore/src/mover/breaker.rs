@@ -2,8 +2,8 @@
 //!
 //! Closed, everything passes. After some failures in a row, or one stall, it opens: nothing passes
 //! for a wait. Then it is half open: one load or store passes as a probe, which closes the breaker
-//! or opens it again for twice the wait. The wait starts anew only after as many good calls in a row
-//! as failures open it, so that a tier that works intermittently is not hammered.
+//! or opens it again for twice the wait. The wait starts anew only after as many good calls in a
+//! row as failures open it, so that a tier that works intermittently is not hammered.
 
 use std::time::Duration;
 

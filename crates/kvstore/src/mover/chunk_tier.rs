@@ -1,8 +1,8 @@
 //! A tier of chunks behind RAM: its queue, its threads, its breaker.
 //!
-//! Calls of a tier block, some for ever. A call that takes too long is abandoned: the breaker opens,
-//! another thread replaces the one that hangs, and the transfer keeps its blocks and is answered
-//! when the call returns.
+//! Calls of a tier block, some for ever. A call that takes too long is abandoned: the breaker
+//! opens, another thread replaces the one that hangs, and the transfer keeps its blocks and is
+//! answered when the call returns.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

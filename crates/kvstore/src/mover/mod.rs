@@ -1,9 +1,9 @@
 //! The mover of one rank: carries bytes between blocks of the KV pool and the tiers, while others
 //! compute.
 //!
-//! `submit` borrows a transfer's blocks and queues it for its tier; the tier's threads do it; `take`
-//! returns the answers. A block is given back before its answer is visible. No tier waits for
-//! another, and neither `submit` nor `take` waits for a tier.
+//! `submit` borrows a transfer's blocks and queues it for its tier; the tier's threads do it;
+//! `take` returns the answers. A block is given back before its answer is visible. No tier waits
+//! for another, and neither `submit` nor `take` waits for a tier.
 
 mod answers;
 mod breaker;

@@ -102,8 +102,8 @@ impl<P: Pool> Queue<P> {
         }
     }
 
-    /// The next job of a lane. At most `stores` stores run at once, so that a load finds a thread; a
-    /// removal runs beside no store, so that no earlier store brings back what it forgets.
+    /// The next job of a lane. At most `stores` stores run at once, so that a load finds a thread;
+    /// a removal runs beside no store, so that no earlier store brings back what it forgets.
     pub(crate) fn next(&mut self, lane: Lane, busy: Busy, stores: usize) -> Option<Job<P>> {
         if lane == Lane::Probe {
             return self.probes.pop_front();

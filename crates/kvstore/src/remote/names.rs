@@ -18,7 +18,7 @@ impl Names {
         Self { identity, root }
     }
 
-    /// What nobody stores a chunk under: written and deleted when a tier is opened.
+    /// A name that no chunk has: written and deleted when a tier is opened.
     pub(super) fn trial(&self) -> String {
         format!("{}/trial", self.root)
     }

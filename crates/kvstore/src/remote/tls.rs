@@ -8,13 +8,13 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// Believes nobody: for stores that are reached without encryption.
+/// Trusts no certificate: for stores that are reached without encryption.
 pub(super) fn unbelieving() -> Result<ClientConfig, String> {
     with_roots(RootCertStore::empty())
 }
 
 /// Believes the authorities in the PEM file `authorities`, else those of the platform. An error
-/// says what is wrong and the remedy.
+/// is what is wrong, with the remedy.
 pub(super) fn client(authorities: Option<&Path>) -> Result<ClientConfig, String> {
     let roots = match authorities {
         Some(path) => from_file(path)?,

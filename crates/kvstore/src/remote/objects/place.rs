@@ -18,7 +18,7 @@ use url::Url;
 use super::http::Connector;
 use crate::remote::tls;
 
-/// An object store and what was said about it.
+/// An object store and its options.
 pub(super) struct Place {
     /// The URL, for people.
     pub(super) name: String,
@@ -27,7 +27,7 @@ pub(super) struct Place {
     pub(super) prefix: Path,
     /// How long a call may take, with what it repeats.
     pub(super) answer: Duration,
-    /// What to say when the first request fails.
+    /// Remedy for when the first request fails.
     pub(super) hint: &'static str,
 }
 
@@ -40,7 +40,7 @@ struct Own {
 }
 
 impl Place {
-    /// An error says what is wrong and the remedy.
+    /// An error is what is wrong, with the remedy.
     pub(super) fn new(url: &str, options: &BTreeMap<String, String>) -> Result<Self, String> {
         let url = Url::parse(url).map_err(|error| format!("{url:?}: {error}"))?;
         let (scheme, prefix) = ObjectStoreScheme::parse(&url).map_err(|error| error.to_string())?;
@@ -176,7 +176,7 @@ fn s3(url: &Url, options: &Options, own: &Own) -> Result<Arc<dyn ObjectStore>, S
     )
 }
 
-/// Payloads are signed where the connection is not encrypted, unless the options say otherwise.
+/// Payloads are signed where the connection is not encrypted, unless an option turns that off.
 /// Elsewhere that protects nothing and takes a third of what a store costs; what is read is
 /// verified in any case.
 fn signing(options: &Options, own: &Own) -> Options {

@@ -118,7 +118,7 @@ impl Connection {
     }
 
     /// Sends a command that is answered with a part. `checksum` reads the payload's checksum from
-    /// the header or says what is wrong with it. False when there is none.
+    /// the header, or returns what is wrong with it. False when there is none.
     pub(super) fn fetch(
         &mut self,
         words: &[&[u8]],

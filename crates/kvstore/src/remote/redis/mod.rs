@@ -2,7 +2,7 @@
 //!
 //! A chunk is one hash, its parts are the fields: so the server's own eviction (`maxmemory-policy
 //! allkeys-lru`) takes chunks whole, a time to live is that of the chunk, and forgetting a chunk is
-//! one `UNLINK`. A cluster is not spoken to.
+//! one `UNLINK`. Clusters are not supported.
 
 mod address;
 mod connection;
@@ -27,7 +27,7 @@ use crate::tier::{StartError, Tier, TierError};
 /// Connections that are kept for the next call; more are opened when more threads call at once.
 const IDLE: usize = 16;
 
-/// How long a [`Redis`] is waited for.
+/// Time-outs of a [`Redis`].
 #[derive(Clone, Copy, Debug)]
 pub struct RedisLimits {
     /// To connect, for each address of the name.
@@ -68,8 +68,8 @@ impl Redis {
     /// long after something was stored to it, and no sooner by itself without.
     ///
     /// # Errors
-    /// The URL is wrong, or the server is not there, does not let us in or does not let us write:
-    /// which, and the remedy.
+    /// The URL is wrong, or the server is unreachable, refuses the login or the write: which, and
+    /// the remedy.
     pub fn open(
         url: &str,
         ttl: Option<Duration>,
@@ -313,7 +313,7 @@ fn scanned(replies: &[Reply]) -> Option<(&str, Vec<&str>)> {
     Some((cursor, keys.collect::<Option<_>>()?))
 }
 
-/// Whether the other end had gone, so that what was asked may be asked again.
+/// Whether the server had closed the connection, so that the call may be repeated.
 fn closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(
