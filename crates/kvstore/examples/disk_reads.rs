@@ -1,7 +1,7 @@
 //! How fast the disk tier reads: `disk_reads DIRECTORY [THREADS [PARTS]]`, in GB/s.
 //!
 //! Parts are those of SmolLM2-135M (8 blocks of 245760 bytes), each with a place of its own in
-//! memory, as in a pool. Cold: the page cache is told to forget the files first. Cached: all files
+//! memory, as in a pool. Cold: the page cache drops the files first. Cached: all files
 //! were read twice before, because the kernel moves pages to its list of active ones at the second
 //! time. Beside each figure stands that of a loop that reads the same files in the same way with
 //! one call for each, without a checksum and without a header; cached reads take turns with it.

@@ -244,12 +244,14 @@ mod tests {
     proptest! {
         #[test]
         fn reads_what_it_wrote(
-            identity: [u8; 32], digest: [u8; 32], blocks: u16, head: u16, layers: (u16, u16), payload_bytes: u64, payload_crc: u64,
+            identity: [u8; 32], digest: [u8; 32], blocks: u16, head: u16, layers: (u16, u16),
+            payload_bytes: u64, payload_crc: u64,
             parent: Option<[u8; 32]>,
         ) {
             let parent = parent.filter(|parent| parent != &[0; 32]);
             let header = Header {
-                identity, key: PartKey { digest, blocks, head, layers }, payload_bytes, payload_crc, parent,
+                identity, key: PartKey { digest, blocks, head, layers },
+                payload_bytes, payload_crc, parent,
             };
             prop_assert_eq!(Header::parse(&header.encode()), Ok(header));
         }

@@ -83,7 +83,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map`; nobody refers to a part any more, or an owner would hold the
+        // SAFETY: mapped in `map`; no part is referred to any more, or an owner would hold the
         // region.
         unsafe { libc::munmap(self.mapped.as_ptr().cast(), self.mapped_len) };
     }
@@ -104,7 +104,7 @@ mod tests {
         let region = Region::map(8 << 30).unwrap();
         assert!(region.start().addr().get().is_multiple_of(HUGE_PAGE));
         for at in [0, 5 << 30, (8 << 30) - 1] {
-            // SAFETY: inside the mapping, which nobody else has.
+            // SAFETY: inside the mapping, which has no other owner.
             let byte = unsafe { region.start().add(at) };
             // SAFETY: as above.
             unsafe {
@@ -129,7 +129,7 @@ mod tests {
         let start = region.start().as_ptr();
         let written = [100, 4096, 5 << 19, BYTES - 1];
         for at in written {
-            // SAFETY: inside the mapping, which nobody else has.
+            // SAFETY: inside the mapping, which has no other owner.
             unsafe { start.add(at).write(7) };
         }
         // It begins within a page, as blocks of a pool may, and ends behind the memory.

@@ -22,8 +22,8 @@ pub unsafe fn populate(start: *mut u8, len: usize) -> bool {
     })
 }
 
-/// Writes a byte as it is. In one instruction, and in assembly: whoever else writes there meanwhile
-/// loses nothing, and has no data race with it.
+/// Writes a byte as it is. In one instruction, and in assembly: another thread that writes there
+/// meanwhile loses nothing, and has no data race with it.
 ///
 /// # Safety
 /// The byte is mapped and may be written.

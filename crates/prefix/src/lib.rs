@@ -17,7 +17,7 @@
 //! * The parent of the first unit is the **root**: 32 zero bytes, or, for a request with a cache
 //!   salt or an adapter, [`root`] of them. Requests with different salts share nothing.
 //! * The first [`GROUP_BYTES`] of a digest are its [`Group`]: those of the chain's root, carried
-//!   through every link. The group lets a store enforce the quota of a tenant, or delete its blocks,
+//!   through every link. The group lets a store enforce a tenant's quota, or delete its blocks,
 //!   without knowing the salt. Two salts in one group (one in 2^32) share a quota and a deletion,
 //!   and still no block: the other 28 bytes depend on the whole root. Those 28 bytes look random;
 //!   the group does not, so it is no hash.

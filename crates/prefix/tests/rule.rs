@@ -69,7 +69,9 @@ fn roots_match_the_golden_vectors() {
 
 proptest! {
     #[test]
-    fn pieces_give_the_chain_of_the_whole(tokens in prop::collection::vec(any::<u32>(), 0..200), cut in 0usize..12) {
+    fn pieces_give_the_chain_of_the_whole(
+        tokens in prop::collection::vec(any::<u32>(), 0..200), cut in 0usize..12,
+    ) {
         let identity = [7; 32];
         let cut = (cut * UNIT).min(tokens.len() / UNIT * UNIT);
         let mut pieces = chain(&identity, None, &tokens[..cut]);
@@ -80,7 +82,8 @@ proptest! {
 
     #[test]
     fn a_changed_token_changes_its_unit_and_all_after_and_none_before(
-        tokens in prop::collection::vec(any::<u32>(), 16..160), at in any::<prop::sample::Index>(), flip in 1u32..
+        tokens in prop::collection::vec(any::<u32>(), 16..160),
+        at in any::<prop::sample::Index>(), flip in 1u32..
     ) {
         let identity = [3; 32];
         let full = tokens.len() / UNIT * UNIT;
@@ -95,7 +98,8 @@ proptest! {
 
     #[test]
     fn every_digest_of_a_chain_is_in_the_group_of_its_root(
-        tokens in prop::collection::vec(any::<u32>(), 16..100), salt in "[a-z]{0,8}", other in "[A-Z]{1,8}"
+        tokens in prop::collection::vec(any::<u32>(), 16..100),
+        salt in "[a-z]{0,8}", other in "[A-Z]{1,8}"
     ) {
         let identity = [5; 32];
         let first = root(&identity, b"", salt.as_bytes());

@@ -74,7 +74,7 @@ pub struct StoreFacts {
 pub struct Progress {
     /// Bytes (verify) or chunks (gc) done.
     pub done: u64,
-    /// Of so many.
+    /// Total of the same.
     pub total: u64,
 }
 

@@ -91,10 +91,14 @@ mod tests {
                 } else if taken {
                     written.push((now, bytes));
                 }
-                let day: u64 = written.iter().filter(|(at, _)| at + 86_400 > now).map(|(_, bytes)| bytes).sum();
+                let since = |age: u64| -> u64 {
+                    let late = written.iter().filter(|(at, _)| at + age > now);
+                    late.map(|(_, bytes)| bytes).sum()
+                };
+                let day = since(86_400);
                 prop_assert!(day <= 1000);
                 // What is more than a day and a slot old is forgotten.
-                let about: u64 = written.iter().filter(|(at, _)| at + 87_000 > now).map(|(_, bytes)| bytes).sum();
+                let about = since(87_000);
                 prop_assert!(budget.left(at) >= 1000_u64.saturating_sub(about));
             }
         }

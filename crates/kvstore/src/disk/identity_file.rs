@@ -53,6 +53,7 @@ pub(crate) fn about(identity: &StoreIdentity) -> String {
     } = identity;
     let weights = cache.get(..12).unwrap_or(cache);
     format!(
-        "{layers} layers x {kv_heads} KV heads, {dtype}, blocks of {block_tokens} tokens, weights and numerics {weights}"
+        "{layers} layers x {kv_heads} KV heads, {dtype}, blocks of {block_tokens} tokens, \
+         weights and numerics {weights}"
     )
 }

@@ -151,7 +151,9 @@ mod tests {
         }
 
         #[test]
-        fn one_part_has_one_name(name in "[0-9a-f]{64}-[0-9+]{0,3}\\.h[0-9]{0,6}\\.l[0-9]{1,2}-[0-9]{1,2}.?") {
+        fn one_part_has_one_name(
+            name in "[0-9a-f]{64}-[0-9+]{0,3}\\.h[0-9]{0,6}\\.l[0-9]{1,2}-[0-9]{1,2}.?",
+        ) {
             if let Some(key) = parse_name(name.as_bytes()) {
                 prop_assert_eq!(file_name(&key), name);
             }

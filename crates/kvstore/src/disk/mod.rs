@@ -74,7 +74,7 @@ pub struct Disk {
     directory: Arc<Directory>,
     files: PartFiles,
     room: Room,
-    /// Of a full chunk.
+    /// Blocks of a full chunk.
     chunk_blocks: u16,
     budget: Option<Mutex<Budget>>,
     started: Instant,

@@ -47,7 +47,7 @@ impl Key for Name {
 pub(crate) struct StoreCandidate {
     pub(crate) name: Name,
     pub(crate) part: Part,
-    /// Of all its parts, on all ranks: so all ranks decide alike.
+    /// All its parts, on all ranks: so all ranks decide alike.
     pub(crate) bytes: u64,
     pub(crate) parent: Option<Digest>,
 }

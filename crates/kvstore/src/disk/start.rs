@@ -51,7 +51,8 @@ pub(crate) fn check_room(path: &Path, limit: u64, chunk: u64, used: u64) -> Resu
     let shown = path.display();
     if limit < chunk {
         return Err(StartError(format!(
-            "the disk tier {shown} may take {limit} bytes, less than one chunk of {chunk}; give it more"
+            "the disk tier {shown} may take {limit} bytes, less than one chunk of {chunk}; give \
+             it more"
         )));
     }
     let Ok(system) = statvfs(path) else {
@@ -61,7 +62,8 @@ pub(crate) fn check_room(path: &Path, limit: u64, chunk: u64, used: u64) -> Resu
     let free = system.f_bavail.saturating_mul(system.f_frsize);
     if free.saturating_add(used) < chunk {
         return Err(StartError(format!(
-            "the file system of the disk tier's path {shown} is full ({free} bytes free, a chunk takes {chunk}); free some room, or name another path"
+            "the file system of the disk tier's path {shown} is full ({free} bytes free, a \
+             chunk takes {chunk}); free some room, or name another path"
         )));
     }
     Ok(())

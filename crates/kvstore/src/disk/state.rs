@@ -260,7 +260,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_there_is_what_is_ranked(
-            acts in proptest::collection::vec(acts(), 1..80), quota in proptest::option::of(1_u64..40_000),
+            acts in proptest::collection::vec(acts(), 1..80),
+            quota in proptest::option::of(1_u64..40_000),
         ) {
             let mut state = State::new(Ranking::new(100_000, 4096, quota));
             state.index.store("0", || None);
@@ -268,9 +269,9 @@ mod tests {
                 let ranks = matches!(act, Act::Rank);
                 apply(&mut state, act);
                 let there: Vec<Name> =
-                    state.index.chunks().map(|(store, digest, _)| Name::new(store, digest)).collect();
+                    state.index.chunks().map(|(at, digest, _)| Name::new(at, digest)).collect();
                 let ranked = there.iter().filter(|name| state.ranking.has(name)).count();
-                prop_assert_eq!(ranked, state.ranking.len(), "something is ranked that is not there");
+                prop_assert_eq!(ranked, state.ranking.len(), "a missing chunk is ranked");
                 prop_assert_eq!(state.is_ranked(), ranked == there.len());
                 prop_assert!(!ranks || state.is_ranked());
                 prop_assert_eq!(state.unranked().len(), there.len() - ranked);

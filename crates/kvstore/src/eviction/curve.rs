@@ -265,14 +265,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn small_curves_are_exact(documents in proptest::collection::vec((0_u64..12, 1_u64..8), 1..300), slots in 16_usize..64) {
-            let requests: Vec<_> = documents.into_iter().map(|(document, length)| request(document, length)).collect();
+        fn small_curves_are_exact(
+            documents in proptest::collection::vec((0_u64..12, 1_u64..8), 1..300),
+            slots in 16_usize..64,
+        ) {
+            let requests: Vec<_> =
+                documents.into_iter().map(|(number, length)| request(number, length)).collect();
             let mut curve = Curve::new(slots);
             requests.iter().for_each(|keys| curve.look(keys, 0));
             let (found, looked) = distances(&requests);
             for point in curve.points() {
                 let hits = found.iter().filter(|&&distance| distance as f64 <= point.slots).count();
-                prop_assert!((point.hit_ratio - hits as f64 / looked as f64).abs() < 1e-9, "{point:?}, {hits} of {looked}");
+                let exact = hits as f64 / looked as f64;
+                prop_assert!((point.hit_ratio - exact).abs() < 1e-9, "{point:?} is {exact}");
             }
         }
     }

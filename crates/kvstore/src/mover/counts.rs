@@ -11,9 +11,9 @@ use super::queue::WorkKind;
 pub(crate) struct Done {
     pub(crate) count: u64,
     pub(crate) bytes: u64,
-    /// Of the movements alone.
+    /// Time of the movements alone.
     pub(crate) seconds: f64,
-    /// In the queue.
+    /// Time in the queue.
     pub(crate) waited: f64,
 }
 

@@ -114,7 +114,8 @@ impl<P: Pool> Mover<P> {
         let ram = Ram::start(slots, bytes, limits, answers, clock);
         self.ram = Some(ram.map_err(|e| {
             StartError(format!(
-                "cannot reserve {slots} blocks of {bytes} bytes for the RAM tier: {e}; make --kv-tier ram: smaller"
+                "cannot reserve {slots} blocks of {bytes} bytes for the RAM tier: {e}; make \
+                 --kv-tier ram: smaller"
             ))
         })?);
         Ok(())
@@ -267,7 +268,8 @@ impl<P: Pool> Mover<P> {
             let guard = usize::try_from(block).ok().and_then(&lend);
             guard.ok_or_else(|| {
                 format!(
-                    "block {block} is not to be had: a step or another transfer has it, or there is no such block"
+                    "block {block} is not to be had: a step or another transfer has it, or \
+                     there is no such block"
                 )
             })
         };

@@ -83,7 +83,8 @@ mod tests {
             lengths in proptest::collection::vec(0_usize..40, 0..6),
             pieces in proptest::collection::vec(1_usize..50, 0..12),
         ) {
-            let wanted: Vec<u8> = (0..lengths.iter().sum::<usize>()).map(|at| at as u8 ^ 0x5a).collect();
+            let all = lengths.iter().sum::<usize>();
+            let wanted: Vec<u8> = (0..all).map(|at| at as u8 ^ 0x5a).collect();
             let mut slices: Vec<Vec<u8>> = lengths.iter().map(|&length| vec![0; length]).collect();
             let mut into: Vec<&mut [u8]> = slices.iter_mut().map(Vec::as_mut_slice).collect();
             let mut filling = Filling::new(&mut into);

@@ -53,7 +53,8 @@ fn of_the_platform() -> Result<RootCertStore, String> {
     if store.is_empty() {
         let why: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
         return Err(format!(
-            "no certificate authorities on this machine ({}); install ca-certificates or name a file of them",
+            "no certificate authorities on this machine ({}); install ca-certificates or name a \
+             file of them",
             why.join("; ")
         ));
     }

@@ -147,7 +147,7 @@ fn verify_names_what_is_damaged() {
             .is_empty()
     );
     assert_eq!(inventory(place.path()).unwrap().quarantined_files, 4);
-    // Ends when it is told to.
+    // Ends when the progress callback returns false.
     assert!(
         !verify(place.path(), false, &mut |_| false)
             .unwrap()

@@ -97,7 +97,9 @@ proptest! {
 
     /// Bytes flipped anywhere: damaged, or (in the padding) the right bytes.
     #[test]
-    fn flipped_bytes_are_never_a_wrong_hit(flips in proptest::collection::vec((0_usize..20480, 1_u8..=255), 1..4)) {
+    fn flipped_bytes_are_never_a_wrong_hit(
+        flips in proptest::collection::vec((0_usize..20480, 1_u8..=255), 1..4),
+    ) {
         let place = Place::new();
         let disk = open(&place);
         let key = key(1, 0);

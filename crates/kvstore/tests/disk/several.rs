@@ -143,7 +143,7 @@ fn four_processes_keep_one_limit() {
         most > LIMIT / 2 && most <= LIMIT + 2 * WRITERS * CHUNK,
         "{most} of {LIMIT}"
     );
-    // What is there is whole.
+    // Every file is whole.
     let disk = open(&place);
     let hits = (0..WRITERS * 5000)
         .filter(|&number| (0..3).all(|head| load_if_there(&disk, number, head)))

@@ -70,7 +70,7 @@ fn leading(found: &[bool]) -> usize {
     found.iter().take_while(|there| **there).count()
 }
 
-/// One prompt: what is there is loaded, the rest computed and stored. Returns how many chunks were
+/// One prompt: stored chunks are loaded, the rest computed and stored. Returns how many chunks were
 /// there.
 fn serve(disk: &Disk, chunks: &[PartKey], of: Range<u16>) -> usize {
     let there = leading(&ask(disk, chunks, of.clone()));

@@ -197,7 +197,8 @@ fn change(server: &Server, key: &PartKey, expression: &str) {
         key.blocks, key.head, key.layers.0, key.layers.1
     );
     let script = format!(
-        "local v = redis.call('HGET', KEYS[1], ARGV[1]); return redis.call('HSET', KEYS[1], ARGV[1], {expression})"
+        "local v = redis.call('HGET', KEYS[1], ARGV[1]); return redis.call('HSET', KEYS[1], \
+         ARGV[1], {expression})"
     );
     assert_eq!(
         server
@@ -219,7 +220,8 @@ fn damage_is_noticed() {
     for at in [1, 10, 51, 91, 101, 201, 4091, 4097, 50_000, length] {
         let (before, after) = (at - 1, at + 1);
         let flipped = format!(
-            "string.sub(v, 1, {before}) .. string.char(bit.bxor(string.byte(v, {at}), 4)) .. string.sub(v, {after})"
+            "string.sub(v, 1, {before}) .. string.char(bit.bxor(string.byte(v, {at}), 4)) .. \
+             string.sub(v, {after})"
         );
         change(&server, &key, &flipped);
         assert_damage_is_noticed(&tier, &key, &parts, &format!("byte {at}"));

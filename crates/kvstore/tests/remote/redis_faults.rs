@@ -55,7 +55,7 @@ fn killed_and_back() {
     }
 }
 
-/// Nobody asked while it was away, so the idle connection is found dead by the next call.
+/// No call was made while it was away, so the idle connection is found dead by the next call.
 #[test]
 fn a_restart_between_calls_is_not_noticed() {
     let Some(mut server) = Server::start("redis_faults::a_restart_between_calls", &[]) else {
@@ -84,7 +84,7 @@ fn who_is_not_let_in_is_told_why() {
         wrong.contains("WRONGPASS") && !wrong.contains("guess"),
         "{wrong}"
     );
-    assert!(refused(&at("nobody:s3cret@")).contains("WRONGPASS"));
+    assert!(refused(&at("stranger:s3cret@")).contains("WRONGPASS"));
     let tier = open(&at(":s3cret%40@"));
     assert!(!tier.name().contains("s3cret"));
     let admin = ["-a", "s3cret@", "ACL", "SETUSER"];
@@ -242,12 +242,15 @@ fn nested() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 96, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn nonsense_is_an_error(nonsense in reply()) {
         let port = liar(nonsense);
-        let tier = Redis::open(&format!("redis://127.0.0.1:{port}"), None, BRIEF, &identity("a")).unwrap();
+        let url = format!("redis://127.0.0.1:{port}");
+        let tier = Redis::open(&url, None, BRIEF, &identity("a")).unwrap();
         let parts = payload(1, 2, 64);
         prop_assert!(load(&tier, &key(1, 0), &parts).is_err());
         let _ = tier.probe(&[key(1, 0), key(2, 0)]);

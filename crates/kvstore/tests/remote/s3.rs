@@ -79,7 +79,8 @@ fn requests_are_signed() {
     };
     let iam = |body: &str| {
         let headers = "Content-Type: application/x-www-form-urlencoded\r\n\
-             Authorization: AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/iam/aws4_request, SignedHeaders=host, Signature=0\r\n";
+             Authorization: AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/iam/aws4_request, \
+             SignedHeaders=host, Signature=0\r\n";
         let (status, answer) = server.http("POST", "/", headers, body.as_bytes());
         let answer = String::from_utf8(answer).unwrap();
         assert_eq!(status, 200, "{answer}");
@@ -87,7 +88,8 @@ fn requests_are_signed() {
     };
     iam("Action=CreateUser&UserName=kv&Version=2010-05-08");
     let made = iam("Action=CreateAccessKey&UserName=kv&Version=2010-05-08");
-    let policy = "%7B%22Version%22%3A%222012-10-17%22%2C%22Statement%22%3A%5B%7B%22Effect%22%3A%22Allow%22%2C\
+    let policy = "%7B%22Version%22%3A%222012-10-17%22%2C%22Statement%22%3A%5B%7B\
+        %22Effect%22%3A%22Allow%22%2C\
          %22Action%22%3A%22s3%3A%2A%22%2C%22Resource%22%3A%22%2A%22%7D%5D%7D";
     iam(&format!(
         "Action=PutUserPolicy&UserName=kv&PolicyName=all&PolicyDocument={policy}&Version=2010-05-08"
@@ -109,7 +111,7 @@ fn requests_are_signed() {
         error.contains("Signature") && !error.contains("guess"),
         "{error}"
     );
-    assert!(refused(URL, &server.options("nobody", &secret)).contains("InvalidAccessKeyId"));
+    assert!(refused(URL, &server.options("stranger", &secret)).contains("InvalidAccessKeyId"));
 }
 
 #[test]

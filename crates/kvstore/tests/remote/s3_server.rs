@@ -117,7 +117,8 @@ impl Server {
         };
         let (host, length) = (format!("127.0.0.1:{}", self.port), body.len());
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: \
+             {length}\r\n{headers}\r\n"
         );
         stream.write_all(head.as_bytes()).unwrap();
         stream.write_all(body).unwrap();

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::tests::{block, chain, index, owner};
 use super::*;
+use crate::eviction::Rule;
 use crate::key::Group;
 
 /// What a test does next.
@@ -25,8 +26,10 @@ enum Act {
 fn acts() -> impl Strategy<Value = Act> {
     let (document, length) = (0_u64..7, 1_u64..9);
     prop_oneof![
-        6 => (document.clone(), length.clone(), 0_usize..3).prop_map(|(d, n, start)| Act::Lookup(d, n, start)),
-        8 => (document.clone(), 0_u64..4, length.clone()).prop_map(|(d, from, n)| Act::Admit(d, from, n)),
+        6 => (document.clone(), length.clone(), 0_usize..3)
+            .prop_map(|(d, n, start)| Act::Lookup(d, n, start)),
+        8 => (document.clone(), 0_u64..4, length.clone())
+            .prop_map(|(d, from, n)| Act::Admit(d, from, n)),
         8 => (0_usize..8, any::<bool>()).prop_map(|(at, done)| Act::End(at, done)),
         2 => (document.clone(), length.clone()).prop_map(|(d, n)| Act::Hold(d, n)),
         2 => (0_usize..4).prop_map(Act::Release),

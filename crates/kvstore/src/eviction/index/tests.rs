@@ -1,9 +1,10 @@
 //! The rules on patterns, and single calls.
 
 use super::*;
+use crate::eviction::Rule;
 use crate::key::Group;
 
-/// Whose a document is: one in three is nobody's.
+/// Salt group of a document: one in three has none.
 pub(super) fn owner(document: u64) -> Group {
     [(document % 3) as u8, 0, 0, 0]
 }

@@ -1,4 +1,4 @@
-//! A pool of a few bytes, tiers that do as they are told, a clock that stands.
+//! A pool of a few bytes, scripted tiers, a stopped clock.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -257,7 +257,7 @@ impl Tier for Shared {
     }
 }
 
-/// Goes when it is told to.
+/// A clock that the test moves.
 #[derive(Default)]
 pub(super) struct Stopped(AtomicU64);
 

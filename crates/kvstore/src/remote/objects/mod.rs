@@ -301,7 +301,7 @@ impl From<Error> for Trouble {
     }
 }
 
-/// Of a file that was opened: its end came early, or the disk cannot read it.
+/// An opened file: its end came early, or the disk cannot read it.
 impl From<io::Error> for Trouble {
     fn from(error: io::Error) -> Self {
         Self::Damaged(error.to_string())

@@ -224,7 +224,8 @@ fn s3_hint(options: &Options) -> &'static str {
     {
         true => "",
         false => {
-            ". No credentials were given, so the machine's own were asked for; give access_key_id and secret_access_key, or \
+            ". No credentials were given, so the machine's own were asked for; give \
+             access_key_id and secret_access_key, or \
              skip_signature for a bucket that is open to all"
         }
     }

@@ -142,7 +142,11 @@ fn parse_credentials(text: &str) -> Result<(Option<String>, Option<String>), Str
     let some = |text: String| (!text.is_empty()).then_some(text);
     let (user, password) = (some(decode(user)?), some(decode(password)?));
     if user.is_some() && password.is_none() {
-        return Err("a user without a password; for a password alone put a colon before it: redis://:PASSWORD@host".into());
+        return Err(
+            "a user without a password; for a password alone put a colon \
+             before it: redis://:PASSWORD@host"
+                .into(),
+        );
     }
     Ok((user, password))
 }

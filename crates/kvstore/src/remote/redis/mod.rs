@@ -155,7 +155,8 @@ impl Redis {
             Trouble::Io(error) => TierError::Failed(format!("{name}: {error}")),
             Trouble::Damaged(what) => TierError::Damaged(format!("{name}: {what}")),
             Trouble::Said(said) if full(&said) => TierError::Full(format!(
-                "{name}: {said} Give it more maxmemory, or let it evict: maxmemory-policy allkeys-lru"
+                "{name}: {said} Give it more maxmemory, or let it evict: maxmemory-policy \
+                 allkeys-lru"
             )),
             Trouble::Said(said) => TierError::Failed(format!("{name}: {said}{}", remedy(&said))),
         }
@@ -332,13 +333,16 @@ fn remedy(said: &str) -> &'static str {
             ". It wants a password: redis://:PASSWORD@host or redis://USER:PASSWORD@host"
         }
         Some("WRONGPASS") => {
-            ". User or password in the URL are wrong; what is special in a URL must be percent-encoded"
+            ". User or password in the URL are wrong; what is special in a URL must be \
+             percent-encoded"
         }
         Some("NOPERM") => {
-            ". The user needs +hget +hset +hsetnx +hexists +hdel +unlink +expire +multi +exec +select on ~penstock-kv-*"
+            ". The user needs +hget +hset +hsetnx +hexists +hdel +unlink +expire +multi +exec \
+             +select on ~penstock-kv-*"
         }
         Some("MOVED") => {
-            ". It is part of a cluster, which Penstock does not speak to; give it a server or a proxy"
+            ". It is part of a cluster, which Penstock does not speak to; give it a server or a \
+             proxy"
         }
         _ => "",
     }

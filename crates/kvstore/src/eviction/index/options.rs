@@ -1,0 +1,77 @@
+//! Options, errors and statistics of the RAM tier's index.
+
+use crate::eviction::Rule;
+
+/// Size and bounds of an index.
+#[derive(Clone, Debug)]
+pub struct IndexOptions {
+    /// Slots, at least 1.
+    pub slots: usize,
+    /// Share of the slots that one salt group may have, above 0; 1: no bound.
+    pub quota: f64,
+    /// Share of the slots that may be pinned.
+    pub pin_share: f64,
+    /// Rule of eviction.
+    pub rule: Rule,
+}
+
+/// A call that was refused; nothing was changed.
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum IndexError {
+    /// An option out of its range.
+    #[error("{name} is {value}; expected {expected}")]
+    Option {
+        name: &'static str,
+        value: f64,
+        expected: &'static str,
+    },
+    /// The slot holds nothing readable.
+    #[error("slot {slot} holds nothing; there are {slots} slots")]
+    EmptySlot { slot: u32, slots: usize },
+    /// More releases than holds.
+    #[error("slot {slot} is not held")]
+    NotHeld { slot: u32 },
+    /// No store of this digest is in flight.
+    #[error("{0} is not being stored: it was not admitted, or its store has ended already")]
+    NotStoring(String),
+    /// More pins than the tier allows.
+    #[error(
+        "{wanted} pinned blocks, {most} are allowed; unpin something or allow pins a larger share \
+         of the tier"
+    )]
+    PinShare { wanted: usize, most: usize },
+}
+
+/// Present state, and counters since the start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct IndexStats {
+    pub slots: usize,
+    /// Slots that hold a block, or are being stored to.
+    pub used: usize,
+    pub storing: usize,
+    pub held: usize,
+    pub pinned: usize,
+    pub stored: u64,
+    pub evictions: u64,
+    /// Blocks that the admission filter refused.
+    pub refused: u64,
+    /// Blocks refused because all that could leave for them is held, pinned, or of another group.
+    pub crowded: u64,
+    /// Whether the admission filter applies at present.
+    pub gated: bool,
+}
+
+/// An error unless `holds`.
+pub(super) fn check(
+    name: &'static str,
+    value: f64,
+    holds: bool,
+    expected: &'static str,
+) -> Result<(), IndexError> {
+    let error = IndexError::Option {
+        name,
+        value,
+        expected,
+    };
+    holds.then_some(()).ok_or(error)
+}
