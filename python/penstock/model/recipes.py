@@ -1,8 +1,8 @@
 """Weight recipes of the two containers for checkpoints that follow Llama's tensors."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from penstock.model.spec import DecoderSpec, FactorsScaling, Layer, Recipe, WeightRecipes
+from penstock.model.spec import DecoderSpec, FactorsScaling, Recipe, WeightRecipes
 
 GGUF_ROPE_FACTORS = "rope_freqs.weight"
 
@@ -32,6 +32,7 @@ _GGUF_MODULES = {
     "q_norm": "attn_q_norm",
     "k_norm": "attn_k_norm",
 }
+_QK_NORMS = ("q_norm", "k_norm")
 
 
 def hf_recipes(spec: DecoderSpec) -> WeightRecipes:
@@ -40,9 +41,7 @@ def hf_recipes(spec: DecoderSpec) -> WeightRecipes:
         embed=Recipe("model.embed_tokens.weight"),
         final_norm=Recipe("model.norm.weight"),
         head=None if spec.tied_embeddings else Recipe("lm_head.weight"),
-        layers=tuple(
-            _layer(layer, f"model.layers.{i}.", _HF_MODULES) for i, layer in enumerate(spec.layers)
-        ),
+        layers=_layers(spec, "model.layers.{}.", _HF_MODULES),
     )
 
 
@@ -56,32 +55,26 @@ def gguf_recipes(spec: DecoderSpec, *, interleaved: bool = False) -> WeightRecip
         final_norm=Recipe("output_norm.weight"),
         head=None if spec.tied_embeddings else Recipe("output.weight"),
         rope_factors=Recipe(GGUF_ROPE_FACTORS) if has_factors else None,
-        layers=tuple(
-            _layer(layer, f"blk.{i}.", _GGUF_MODULES, head_dim)
-            for i, layer in enumerate(spec.layers)
-        ),
+        layers=_layers(spec, "blk.{}.", _GGUF_MODULES, head_dim),
     )
 
 
-def _layer(
-    layer: Layer, prefix: str, modules: Mapping[str, str], interleaved: int | None = None
-) -> dict[str, Recipe]:
-    def tensors(roles: Iterable[str], suffix: str, name: str) -> dict[str, Recipe]:
+def _layers(
+    spec: DecoderSpec, prefix: str, modules: Mapping[str, str], head_dim: int | None = None
+) -> tuple[dict[str, Recipe], ...]:
+    weights = [role for role in modules if spec.attention.qk_norm or role not in _QK_NORMS]
+    biases = ["q", "k", "v"] if spec.attention.qkv_bias else []
+    biases += ["o"] if spec.attention.out_bias else []
+    biases += ["gate", "up", "down"] if spec.mlp.bias else []
+
+    def layer(i: int) -> dict[str, Recipe]:
+        at = prefix.format(i)
+        order = dict.fromkeys("qk", head_dim)
+        tensors = [(role, role, "weight") for role in weights]
+        tensors += [(f"{role}_bias", role, "bias") for role in biases]
         return {
-            role + suffix: Recipe(
-                f"{prefix}{modules[role]}.{name}", interleaved=interleaved if role in "qk" else None
-            )
-            for role in roles
+            name: Recipe(f"{at}{modules[role]}.{kind}", interleaved=order.get(role))
+            for name, role, kind in tensors
         }
 
-    weights = ["mixer_norm", "q", "k", "v", "o", "feed_forward_norm", "gate", "up", "down"]
-    biases = []
-    if getattr(layer.mixer, "qk_norm", None):
-        weights += ["q_norm", "k_norm"]
-    if getattr(layer.mixer, "qkv_bias", False):
-        biases += ["q", "k", "v"]
-    if getattr(layer.mixer, "out_bias", False):
-        biases += ["o"]
-    if getattr(layer.feed_forward, "bias", False):
-        biases += ["gate", "up", "down"]
-    return tensors(weights, "", "weight") | tensors(biases, "_bias", "bias")
+    return tuple(layer(i) for i in range(len(spec.layers)))
