@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.config import EngineConfig, Raw, resolve, shared_memory_directory
-from penstock.core import Ranks
+from penstock.config import EngineConfig, Raw, resolve
 from penstock.core.codec import result_bytes
 from penstock.engine import start, startup
-from penstock.engine.sizing import KvSizes, plan_ranks, size_kv
-from penstock.engine.startup import RAY_WORKER, WORKER, read_model
+from penstock.engine.sizing import KvPlan, plan_layout, size_kv
+from penstock.engine.startup import build_executor, read_model
 from penstock.executor import Executor
 from penstock.model.sharding import plan_grid
+from penstock.ranks import RankLayout
 from penstock.scheduler import Scheduler
 
 TINY = Path(__file__).parent / "fixtures/tiny"
@@ -39,9 +39,9 @@ def engine(
 ) -> Iterator[tuple[Scheduler, Executor]]:
     """With so many blocks: less memory than the least that a flag may ask for."""
 
-    def small(*facts: Any) -> KvSizes:
-        sizes = size_kv(*facts)
-        return replace(sizes, plan=replace(sizes.plan, num_blocks=num_blocks))
+    def small(*facts: Any) -> KvPlan:
+        plan = size_kv(*facts)
+        return replace(plan, blocks=(num_blocks,) * len(plan.blocks))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(startup, "size_kv", small)
@@ -61,25 +61,18 @@ def talkative_ranks(family: str, tokens: int, **settings: object) -> Iterator[Ex
     config = exact_config(family, {**settings, "max_num_batched_tokens": tokens, "max_num_seqs": 2})
     info = read_model(config)
     grid = plan_grid(info.spec, config.parallel.tensor, config.parallel.pipeline)
-    kv = size_kv(config, info, grid).plan
-    ranks = plan_ranks(config, info, grid, kv)
-    executor = _start(config, replace(ranks, result_bytes=result_bytes(2, tokens, VOCAB)))
+
+    def roomy(*facts: Any) -> RankLayout:
+        return replace(plan_layout(*facts), result_bytes=result_bytes(2, tokens, VOCAB))
+
+    # A thread for each rank.
+    most = config.parallel.most_ranks_on_a_node
+    config = replace(config, compute=replace(config.compute, threads=most))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(startup, "plan_layout", roomy)
+        executor = build_executor(config, info, grid)
     try:
+        executor.allocate(size_kv(config, info, executor.loaded).blocks)
         yield executor
     finally:
         executor.close()
-
-
-def _start(config: EngineConfig, ranks: Ranks) -> Executor:
-    each = replace(config, compute=replace(config.compute, threads=1))
-    if config.parallel.backend == "inline":
-        from penstock.executor.inline import InlineExecutor
-
-        return InlineExecutor(WORKER, each, read_model(each), ranks.num_blocks)
-    if config.parallel.backend == "ray":
-        from penstock.executor.ray import RayExecutor
-
-        return RayExecutor(RAY_WORKER, ranks, each, shared_memory_directory())
-    from penstock.executor.mp import MultiprocExecutor
-
-    return MultiprocExecutor(WORKER, ranks, each, shared_memory_directory())

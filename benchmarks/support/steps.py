@@ -19,14 +19,16 @@ from pathlib import Path
 
 from penstock.bench.compare.processes import CPUS, machine_cpu_seconds
 from penstock.config import EngineConfig, resolve, shared_memory_directory
-from penstock.core import Ranks, StepPlan
+from penstock.core import StepPlan
 from penstock.core.codec import encode_plan
-from penstock.executor.mp import MultiprocExecutor
-from penstock.executor.ray import RayExecutor
+from penstock.executor.mp import connect_processes
+from penstock.executor.ranks import RanksExecutor
+from penstock.executor.ray import connect_ray
+from penstock.ranks import RankLayout
 
 MODULE = "support.ranks"
 MP = "mp"
-Executor = MultiprocExecutor | RayExecutor
+MODEL = Path(__file__).parents[2] / "tests/fixtures/tiny/llama"
 SEQUENCES, BLOCKS = 32, 10
 """A decode step that is 2 KB long: block tables of 320 tokens."""
 WARM = 200
@@ -53,10 +55,9 @@ class Laps:
     """Of the machine, while steps were timed: 0 to 1."""
 
 
-def ranks(tp: int, pp: int) -> Ranks:
-    return Ranks(
-        tp, pp, (pp - 1) * tp, ("{}",) * (tp * pp), 4096, 1024, 1 << 16, PAGE // 16, PAGE // 16
-    )
+def ranks(tp: int, pp: int) -> RankLayout:
+    shards = ("{}",) * (tp * pp)
+    return RankLayout(tp, pp, (pp - 1) * tp, shards, 1024, 1 << 16, PAGE // 16, PAGE // 16)
 
 
 def plan() -> StepPlan:
@@ -76,13 +77,17 @@ def plan() -> StepPlan:
     )
 
 
-def executor(channel: str, tp: int, pp: int) -> Executor:
+def executor(channel: str, tp: int, pp: int) -> RanksExecutor:
     """`mp`, or a channel of the `ray` executor on a cluster of its own."""
-    config = resolve({}, "none", "none").engine
+    config = resolve({}, str(MODEL), "none").engine
+    config = replace(config, compute=replace(config.compute, backend=MODULE))
     where = shared_memory_directory()
     if channel == MP:
-        return MultiprocExecutor(MODULE, ranks(tp, pp), config, where)
-    return RayExecutor(MODULE, ranks(tp, pp), _on_ray(config, channel), where)
+        made = connect_processes(ranks(tp, pp), config, where)
+    else:
+        made = connect_ray(ranks(tp, pp), _on_ray(config, channel), where)
+    made.allocate([4096])
+    return made
 
 
 def _on_ray(config: EngineConfig, channel: str) -> EngineConfig:
@@ -93,7 +98,7 @@ def _on_ray(config: EngineConfig, channel: str) -> EngineConfig:
 class Driver:
     """What the engine's loop is to an executor."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: RanksExecutor) -> None:
         self._executor = executor
         self._plan = plan()
 
@@ -106,7 +111,7 @@ class Driver:
         return took
 
 
-def measure(executor: Executor, steps: int, spells: int) -> Laps:
+def measure(executor: RanksExecutor, steps: int, spells: int) -> Laps:
     driver = Driver(executor)
     for _ in range(WARM):
         driver.lap()

@@ -7,6 +7,8 @@ from penstock.core import StepPlan, StepResult
 from penstock.core.transfer import Moved, Transfer
 
 __version__: str
+HEAD_ROWS: int
+"""Rows for which the output head is computed at once."""
 
 class StepFuture:
     def result(self, timeout: float | None = None) -> StepResult: ...
@@ -117,7 +119,7 @@ def kv_collect(
 def create_group(path: str, ranks: int, capacity: int) -> None: ...
 def create_ring(path: str, readers: int, slots: int, capacity: int) -> None: ...
 
-class Fence:
+class AbortHandle:
     def __init__(self, path: str) -> None: ...
     def end(self, reason: str) -> None: ...
 

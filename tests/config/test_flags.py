@@ -26,6 +26,7 @@ OUT_OF_RANGE = {
     "--max-num-queued-reqs": "0",
     "--threads": "0",
     "--isa": "sse2",
+    "--device": "",
     "--tensor-parallel-size": "0",
     "--pipeline-parallel-size": "two",
     "--distributed-executor-backend": "threads",

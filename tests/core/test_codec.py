@@ -8,8 +8,16 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.core import SlotParams, StepPlan, StepResult, WorkerFacts
-from penstock.core.answers import Computed, Failed, Ready, decode_answer, encode_answer
+from penstock.core import (
+    KvGroup,
+    KvSpec,
+    Loaded,
+    Numerics,
+    SlotParams,
+    StepPlan,
+    StepResult,
+    WorkerFacts,
+)
 from penstock.core.codec import (
     CodecError,
     decode_plan,
@@ -19,6 +27,7 @@ from penstock.core.codec import (
     plan_bytes,
     result_bytes,
 )
+from penstock.ranks.messages import Computed, Failed, Ready, decode_answer, encode_answer
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 U32 = st.integers(0, 2**32 - 1)
@@ -60,16 +69,23 @@ RESULTS = st.builds(
 FACTS = st.builds(
     WorkerFacts,
     st.binary(min_size=32, max_size=32),
-    st.text(),
+    st.builds(Numerics, st.lists(st.text(), max_size=2).map(tuple), st.text(), st.text()),
     st.text(),
     U32,
     U64,
     st.lists(st.tuples(st.text(), st.floats(0, 1e6), st.text()), max_size=3).map(tuple),
 )
+GROUPS = st.builds(KvGroup, st.lists(U32, max_size=3).map(tuple), U64, st.one_of(st.none(), U32))
+SPECS = st.builds(KvSpec, U32, st.lists(GROUPS, max_size=3).map(tuple))
 FAILURES = st.builds(
     Failed, U32, U64, st.text(), st.text(), st.booleans(), st.booleans(), st.floats(0, 1e12)
 )
-ANSWERS = st.one_of(st.builds(Ready, FACTS), st.builds(Computed, U64, RESULTS), FAILURES)
+ANSWERS = st.one_of(
+    st.just(Ready()),
+    st.builds(Loaded, FACTS, SPECS, U64),
+    st.builds(Computed, U64, RESULTS),
+    FAILURES,
+)
 
 
 @given(plans())
@@ -83,7 +99,7 @@ def test_a_result_comes_back(result: StepResult) -> None:
 
 
 @given(ANSWERS)
-def test_an_answer_comes_back(answer: Ready | Computed | Failed) -> None:
+def test_an_answer_comes_back(answer: Loaded | Ready | Computed | Failed) -> None:
     assert decode_answer(encode_answer(answer)) == answer
 
 
@@ -103,7 +119,10 @@ def test_more_or_less_than_a_message_is_refused(
 
 @given(plans(), RESULTS, ANSWERS, st.data())
 def test_damaged_bytes_are_a_message_or_an_error(
-    plan: StepPlan, result: StepResult, answer: Ready | Computed | Failed, data: st.DataObject
+    plan: StepPlan,
+    result: StepResult,
+    answer: Loaded | Ready | Computed | Failed,
+    data: st.DataObject,
 ) -> None:
     cases = (
         (encode_plan(plan), decode_plan),
@@ -119,7 +138,7 @@ def test_damaged_bytes_are_a_message_or_an_error(
 
 @given(
     st.binary(max_size=200),
-    st.sampled_from([b"", b"PLN1", b"RES1", b"C", b"R", b"F", b'F{"rank":']),
+    st.sampled_from([b"", b"PLN1", b"RES1", b"C", b"R", b"L", b"F", b'F{"rank":']),
 )
 def test_any_bytes_are_a_message_or_an_error(noise: bytes, head: bytes) -> None:
     for decode in (decode_plan, decode_result, decode_answer):

@@ -9,14 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.core.answers import (
-    Movements,
-    MoverClosed,
-    MoverReport,
-    decode_answer,
-    encode_movements,
-)
-from penstock.core.answers import encode_answer as encode
 from penstock.core.codec import CodecError, decode_plan, encode_plan
 from penstock.core.plan import StepPlan
 from penstock.core.transfer import GROUP_BYTES, KEY_BYTES, Moved, OpenTiers, Transfer, TransferKind
@@ -33,6 +25,14 @@ from penstock.core.transfer_codec import (
     is_transfer,
     transfer_bytes,
 )
+from penstock.ranks.messages import (
+    MoverClosed,
+    MoverReport,
+    TransferResults,
+    decode_answer,
+    encode_results,
+)
+from penstock.ranks.messages import encode_answer as encode
 
 U64 = st.integers(0, 2**64 - 1)
 SECONDS = st.floats(0, 1e9)
@@ -124,15 +124,18 @@ def test_the_first_byte_tells_what_a_message_is() -> None:
 def test_answers_come_back_however_many_messages_it_takes(
     batch: list[Moved], capacity: int
 ) -> None:
-    messages = list(encode_movements(batch, capacity))
+    messages = list(encode_results(batch, capacity))
     answers = [decode_answer(message) for message in messages]
     assert [
-        moved for answer in answers if isinstance(answer, Movements) for moved in answer.moved
+        moved
+        for answer in answers
+        if isinstance(answer, TransferResults)
+        for moved in answer.results
     ] == batch
-    assert all(isinstance(answer, Movements) and answer.moved for answer in answers)
+    assert all(isinstance(answer, TransferResults) and answer.results for answer in answers)
     for message, answer in zip(messages, answers, strict=True):
         assert len(message) <= capacity or (
-            isinstance(answer, Movements) and len(answer.moved) == 1
+            isinstance(answer, TransferResults) and len(answer.results) == 1
         )
 
 
@@ -168,7 +171,7 @@ def test_more_or_less_than_a_message_is_refused(
 def test_damaged_bytes_are_a_message_or_an_error(
     transfer: Transfer, tiers: OpenTiers, batch: list[Moved], data: st.DataObject
 ) -> None:
-    (moved,) = encode_movements(batch, 1 << 16)
+    (moved,) = encode_results(batch, 1 << 16)
     cases = (
         (encode_transfer(transfer, 0), decode_transfer),
         (encode_open(tiers), decode_open),

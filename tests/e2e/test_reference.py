@@ -109,20 +109,20 @@ class Forced:
 
 def worker(model: Path, isa: str) -> Any:
     """The decoder as the server runs it; over HTTP there are 20 alternatives at most."""
-    from penstock.engine.sizing import size_kv
+    from penstock.backends import load_backend
     from penstock.engine.startup import read_model
-    from penstock.model.sharding import plan_grid
-    from penstock.worker.decoder import create
 
     settings = {"isa": isa, "max_num_batched_tokens": "1024", "kv_cache_memory_bytes": "64MiB"}
     raw = {key: Raw("test", (value,)) for key, value in settings.items()}
     config = resolve(raw, str(model), "model").engine
     info = read_model(config)
-    blocks = size_kv(config, info, plan_grid(info.spec, 1, 1)).plan.num_blocks
     try:
-        return create(config, info, blocks)
+        backend = load_backend(config, info)
     except PenstockError as error:
         pytest.skip(f"this machine cannot run {isa} kernels: {error}")
+    (group,) = backend.kv_spec().groups
+    backend.allocate([config.cache.memory_bytes // group.block_bytes])
+    return backend
 
 
 def teacher_forced(worker: Any, ids: list[int]) -> list[LogprobRow]:
@@ -152,7 +152,7 @@ def test_8_bit_activations_cost_little(model_file: Path, shared: Path, name: str
     reference = np.load(shared / "reference" / name)
     decoder = worker(model_file, isa)
     forced = Forced(teacher_forced(decoder, reference["token_ids"].tolist()), reference)
-    assert decoder.facts.numerics.startswith("w4+w8/int8")
+    assert str(decoder.facts.numerics).startswith("w4+w8/int8")
     assert forced.divergence() <= 0.005
     assert abs(forced.perplexity_ratio() - 1) <= 0.01
     assert forced.agreement() >= 0.975

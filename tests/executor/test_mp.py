@@ -1,10 +1,7 @@
-"""Ranks in processes, with a worker that has no model: what is computed, what fails and what is
-left.
-"""
+"""Ranks in processes, with a backend without a model: results, failures, and what is left."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -14,29 +11,23 @@ import time
 from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from penstock.config import EngineConfig, Raw, resolve, shared_memory_directory
-from penstock.core import PenstockError, Ranks, SlotParams, StepPlan
+from penstock.config import shared_memory_directory
+from penstock.core import KvGroup, KvSpec, PenstockError, SlotParams, StepPlan
 from penstock.executor import WorkersLostError
-from penstock.executor.mp import MultiprocExecutor
+from penstock.executor.connection import GRACE
+from penstock.executor.mp import connect_processes
+from penstock.executor.ranks import RanksExecutor
 
+from tests.fakes.backend import BLOCKS, engine_config, rank_layout
 from tests.fakes.executor import next_token
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
-FAKE = "tests.fakes.worker"
 SLOT = SlotParams(0, 0.0, 0, 1.0, 0, 0, -1, -1)
-
-
-def ranks(tp: int, pp: int, faults: dict[int, dict[str, object]]) -> Ranks:
-    shards = tuple(json.dumps(faults.get(rank, {})) for rank in range(tp * pp))
-    return Ranks(tp, pp, (pp - 1) * tp, shards, 8, 100, 4000, 10_000, 10_000)
-
-
-def config() -> EngineConfig:
-    return resolve({"block_size": Raw("", ("16",))}, "m", "m").engine
 
 
 def plan(step: int, token: int) -> StepPlan:
@@ -50,14 +41,13 @@ def plan(step: int, token: int) -> StepPlan:
 
 class Start:
     def __init__(self) -> None:
-        self.made: list[MultiprocExecutor] = []
+        self.made: list[RanksExecutor] = []
 
-    def __call__(self, tp: int, pp: int, **faults: dict[str, object]) -> MultiprocExecutor:
-        by_rank = {int(name.removeprefix("rank")): fault for name, fault in faults.items()}
-        executor = MultiprocExecutor(
-            FAKE, ranks(tp, pp, by_rank), config(), shared_memory_directory()
-        )
+    def __call__(self, tp: int, pp: int, **faults: dict[str, object]) -> RanksExecutor:
+        layout = rank_layout(tp, pp, **faults)
+        executor = connect_processes(layout, engine_config(), shared_memory_directory())
         self.made.append(executor)
+        executor.allocate([BLOCKS])
         return executor
 
 
@@ -82,7 +72,9 @@ def start(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 def test_plans_go_to_all_ranks_and_the_reading_one_answers(start: Start, tp: int, pp: int) -> None:
     executor = start(tp, pp)
     assert executor.depth == pp
-    assert [facts.isa for facts in executor.facts] == [f"rank {rank}" for rank in range(tp * pp)]
+    assert [each.facts.device for each in executor.loaded] == [
+        f"rank {rank}" for rank in range(tp * pp)
+    ]
     context = [5]
     for step in range(1, 10):
         result = executor.submit(plan(step, context[-1])).result()
@@ -132,7 +124,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback(
     assert not [pid for pid in executor.pids if Path(f"/proc/{pid}").exists()]
 
 
-def compute(executor: MultiprocExecutor, first: int) -> None:
+def compute(executor: RanksExecutor, first: int) -> None:
     """Steps until something is raised; a rank that is not waited for may fail a little later."""
     deadline = time.monotonic() + 10
     step = first
@@ -161,7 +153,7 @@ def test_a_rank_that_goes_while_there_is_nothing_to_do_is_noticed(start: Start, 
         watch(executor, deadline)
 
 
-def watch(executor: MultiprocExecutor, deadline: float) -> None:
+def watch(executor: RanksExecutor, deadline: float) -> None:
     while time.monotonic() < deadline:
         executor.check()
         time.sleep(0.01)
@@ -194,11 +186,63 @@ def test_a_rank_that_cannot_load_its_part_says_why(start: Start) -> None:
         start(2, 1, rank1={"how": "refuse"})
 
 
-def test_a_module_that_does_not_start_is_noticed(tmp_path: Path) -> None:
-    with pytest.raises(WorkersLostError, match="exited with status 1"):
-        MultiprocExecutor(
-            "tests.fakes.nowhere", ranks(2, 1, {}), config(), shared_memory_directory()
-        )
+def test_a_rank_that_ends_while_it_loads_is_noticed(start: Start) -> None:
+    with pytest.raises(WorkersLostError, match=r"rank 1 \(process \d+\) exited with status 3"):
+        start(2, 1, rank1={"how": "exit at load"})
+
+
+def test_a_backend_that_does_not_exist_is_named(start: Start) -> None:
+    config = engine_config()
+    config = replace(config, compute=replace(config.compute, backend="tests.fakes.nowhere"))
+    with pytest.raises(WorkersLostError, match=r"No module named 'tests.fakes.nowhere'"):
+        connect_processes(rank_layout(2, 1), config, shared_memory_directory())
+
+
+def test_ranks_say_what_they_hold_before_blocks_are_allocated(start: Start) -> None:
+    sizes = {"rank0": {"free": 7, "groups": [(10, None), (4, 64)]}, "rank1": {"free": 5}}
+    layout = rank_layout(2, 1, **sizes)
+    executor = connect_processes(layout, engine_config(), shared_memory_directory())
+    start.made.append(executor)
+    assert [each.free_memory for each in executor.loaded] == [7, 5]
+    groups = (KvGroup((0,), 10, None), KvGroup((0,), 4, 64))
+    assert executor.loaded[0].kv_spec == KvSpec(16, groups)
+    executor.allocate([3, 2])
+    assert list(executor.submit(plan(1, 1)).result().tokens) == [next_token([1], 97)]
+
+
+@pytest.mark.parametrize("rank", range(2))
+def test_blocks_that_one_rank_cannot_allocate_end_all_with_its_reason(
+    start: Start, rank: int
+) -> None:
+    reason = rf"rank {rank} failed: no memory for \[8\] blocks"
+    with pytest.raises(WorkersLostError, match=reason):
+        start(2, 1, **{f"rank{rank}": {"how": "refuse blocks"}})
+    (executor,) = start.made
+    assert not [pid for pid in executor.pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_plan_before_blocks_are_allocated_ends_all(start: Start) -> None:
+    layout = rank_layout(1, 1)
+    executor = connect_processes(layout, engine_config(), shared_memory_directory())
+    start.made.append(executor)
+    with pytest.raises(WorkersLostError, match="rank 0 failed in step 1"):
+        executor.submit(plan(1, 1)).result()
+
+
+def test_plans_that_no_rank_can_compute_may_overlap(start: Start) -> None:
+    """The next plan is with the ranks before the first one's failure is known."""
+    fault: dict[str, object] = {"how": "wrong plan", "steps": [1, 2, 4]}
+    executor = start(2, 1, rank0=fault, rank1=fault)
+    tickets = [executor.submit(plan(step, step)) for step in (1, 2, 3, 4)]
+    time.sleep(2 * GRACE)
+    for step, ticket in enumerate(tickets, 1):
+        if step == 3:
+            assert list(ticket.result(10).tokens) == [next_token([1, 2, 3], 97)]
+        else:
+            with pytest.raises(PenstockError, match="told not to like the plan") as caught:
+                ticket.result(10)
+            assert not isinstance(caught.value, WorkersLostError)
+    assert list(executor.submit(plan(5, 5)).result().tokens) == [next_token([1, 2, 3, 4, 5], 97)]
 
 
 OWNER = """

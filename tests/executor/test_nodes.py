@@ -4,7 +4,6 @@ that have no model: who joins and who may not, what is computed, what fails and 
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import os
 import signal
@@ -16,18 +15,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from penstock.config import EngineConfig, Raw, resolve, shared_memory_directory
-from penstock.core import PenstockError, Ranks, SlotParams, StepPlan
+from penstock.config import EngineConfig, shared_memory_directory
+from penstock.core import PenstockError, SlotParams, StepPlan
 from penstock.executor import WorkersLostError
+from penstock.executor.ranks import RanksExecutor
 
+from tests.fakes.backend import BLOCKS, engine_config, rank_layout
 from tests.fakes.executor import next_token
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
-from penstock.executor.nodes import NodeAgent, NodesExecutor
-from penstock.executor.nodes.visit import RefusedError
+from penstock.executor.nodes import NodeAgent, connect_nodes
+from penstock.executor.nodes.agent_session import RefusedError
 
-FAKE = "tests.fakes.worker"
 KEY = bytes(range(32))
 CARD = {"the version": "1", "model.quantization": "auto"}
 HANG = 10.0
@@ -41,14 +41,13 @@ def free_port() -> int:
 
 
 def config(nnodes: int, node: int, pp: int, master: str) -> EngineConfig:
-    texts = {"block_size": "16", "pipeline_parallel_size": str(pp)}
-    texts |= {"nnodes": str(nnodes), "node_rank": str(node), "master_addr": master}
-    return resolve({key: Raw("", (text,)) for key, text in texts.items()}, "m", "m").engine
-
-
-def ranks(tp: int, pp: int, faults: dict[int, dict[str, object]]) -> Ranks:
-    shards = tuple(json.dumps(faults.get(rank, {})) for rank in range(tp * pp))
-    return Ranks(tp, pp, (pp - 1) * tp, shards, 8, 100, 4000, 10_000, 10_000)
+    texts = {
+        "pipeline_parallel_size": str(pp),
+        "nnodes": str(nnodes),
+        "node_rank": str(node),
+        "master_addr": master,
+    }
+    return engine_config(**texts)
 
 
 def memory_files() -> set[str]:
@@ -59,7 +58,7 @@ class Agent:
     """A node in a thread."""
 
     def __init__(self, at: EngineConfig, key: bytes, card: dict[str, str]) -> None:
-        self.agent = NodeAgent(FAKE, at, shared_memory_directory(), key, card)
+        self.agent = NodeAgent(at, shared_memory_directory(), key, card)
         self.error: RefusedError | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -86,21 +85,20 @@ class Launch:
         self.nnodes, self.pp = nnodes, pp
         self.master = f"127.0.0.1:{free_port()}"
         self.agents: list[Agent] = []
-        self.executors: list[NodesExecutor] = []
+        self.executors: list[RanksExecutor] = []
 
     def add(self, node: int, key: bytes = KEY, **card: str) -> Agent:
         at = config(self.nnodes, node, self.pp, self.master)
         self.agents.append(Agent(at, key, {**CARD, **card}))
         return self.agents[-1]
 
-    def start(self, tp: int = 1, wait: float = HANG, **faults: dict[str, object]) -> NodesExecutor:
-        by_rank = {int(name.removeprefix("rank")): fault for name, fault in faults.items()}
+    def start(self, tp: int = 1, wait: float = HANG, **faults: dict[str, object]) -> RanksExecutor:
         at = config(self.nnodes, 0, self.pp, self.master)
-        shape = ranks(tp, self.pp, by_rank)
-        self.executors.append(
-            NodesExecutor(FAKE, shape, at, shared_memory_directory(), KEY, CARD, join_timeout=wait)
-        )
-        return self.executors[-1]
+        layout = rank_layout(tp, self.pp, **faults)
+        executor = connect_nodes(layout, at, shared_memory_directory(), KEY, CARD, wait)
+        self.executors.append(executor)
+        executor.allocate([BLOCKS])
+        return executor
 
 
 class Launches:
@@ -160,7 +158,7 @@ def plan(step: int, token: int) -> StepPlan:
     return new
 
 
-def compute(executor: NodesExecutor, steps: int, pause: float = 0.0) -> list[int]:
+def compute(executor: RanksExecutor, steps: int, pause: float = 0.0) -> list[int]:
     context = [5]
     for step in range(2, 2 + steps):
         context += executor.submit(plan(step, context[-1])).result(HANG).tokens
@@ -168,7 +166,7 @@ def compute(executor: NodesExecutor, steps: int, pause: float = 0.0) -> list[int
     return context
 
 
-def watch(executor: NodesExecutor) -> None:
+def watch(executor: RanksExecutor) -> None:
     deadline = time.monotonic() + HANG
     while time.monotonic() < deadline:
         executor.check()
@@ -181,8 +179,10 @@ def test_plans_go_to_the_ranks_of_all_nodes_and_the_reading_one_answers(
 ) -> None:
     executor = launch(nnodes, pp).start(tp)
     assert executor.depth == pp
-    assert [facts.isa for facts in executor.facts] == [f"rank {rank}" for rank in range(tp * pp)]
-    assert {facts.host for facts in executor.facts} == {"127.0.0.1"}
+    assert [each.facts.device for each in executor.loaded] == [
+        f"rank {rank}" for rank in range(tp * pp)
+    ]
+    assert {each.facts.host for each in executor.loaded} == {"127.0.0.1"}
     assert len(set(executor.pids)) == tp * pp
     context = compute(executor, 9)
     assert context[1:] == [next_token(context[:at], 97) for at in range(1, 10)]
@@ -244,15 +244,17 @@ def test_a_node_without_shared_memory_says_so(launch: Launches, tmp_path: Path) 
         nodes.start()
 
 
-def test_a_rank_that_does_not_start_is_noticed(
-    launch: Launches, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_ends_while_it_loads_is_noticed(launch: Launches) -> None:
     nodes = launch(2, 2)
-    nodes.agents[0].agent._worker = "tests.fakes.nowhere"
     with pytest.raises(
-        WorkersLostError, match=r"rank 1 \(process \d+ on 127\.0\.0\.1\) exited with status 1"
+        WorkersLostError, match=r"rank 1 \(process \d+ on 127\.0\.0\.1\) exited with status 3"
     ):
-        nodes.start()
+        nodes.start(rank1={"how": "exit at load"})
+
+
+def test_blocks_that_a_rank_cannot_allocate_end_all_with_its_reason(launch: Launches) -> None:
+    with pytest.raises(WorkersLostError, match=r"rank 1 failed: no memory for \[8\] blocks"):
+        launch(2, 2).start(rank1={"how": "refuse blocks"})
 
 
 def test_a_node_that_leaves_is_noticed_and_its_ranks_are_gone(launch: Launches) -> None:

@@ -1,4 +1,4 @@
-"""What nodes say to each other, and which stages they hold: without any node."""
+"""Messages between nodes and the assignment of stages: without any node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.core import Ranks
 from penstock.executor.nodes.messages import (
     TYPES,
     End,
@@ -21,8 +20,9 @@ from penstock.executor.nodes.messages import (
     expect,
     session_key,
 )
-from penstock.executor.nodes.muster import compare, listening_address
-from penstock.executor.nodes.places import Node, hosts, ranks_of, stages
+from penstock.executor.nodes.rendezvous import compare, listening_address
+from penstock.executor.nodes.stage_assignment import Node, hosts, ranks_of, stages
+from penstock.ranks import RankLayout
 
 
 @given(st.integers(1, 200), st.data())
@@ -38,7 +38,7 @@ def test_stages_go_to_nodes_in_order_and_evenly(pp: int, data: st.DataObject) ->
 
 
 def test_ranks_of_a_stage_are_on_one_node() -> None:
-    shape = Ranks(2, 3, 4, ("{}",) * 6, 8, 100, 4000, 1000, 1000)
+    shape = RankLayout(2, 3, 4, ("{}",) * 6, 100, 4000, 1000, 1000)
     nodes = [Node(0, "10.0.0.1"), Node(1, "10.0.0.2")]
     assert ranks_of(shape, 2) == [range(4), range(4, 6)]
     assert hosts(shape, nodes) == [nodes[0]] * 4 + [nodes[1]] * 2

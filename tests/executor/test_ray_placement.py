@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.core import PenstockError, Ranks
+from penstock.core import PenstockError
 from penstock.executor.ray.cluster import Node
-from penstock.executor.ray.placement import place, seats
-from penstock.executor.wiring import Part, keyed, parts, wire
+from penstock.executor.ray.placement import assign, place
+from penstock.ranks import CommResource, RankLayout, comm_resources, keyed, wire
 
 HERE = Node("a", "10.0.0.1", 4.0)
 THERE = Node("b", "10.0.0.2", 2.0)
 
 
-def ranks(tp: int, pp: int) -> Ranks:
-    return Ranks(tp, pp, (pp - 1) * tp, ("{}",) * (tp * pp), 8, 100, 4000, 10_000, 10_000)
+def ranks(tp: int, pp: int) -> RankLayout:
+    return RankLayout(tp, pp, (pp - 1) * tp, ("{}",) * (tp * pp), 100, 4000, 10_000, 10_000)
 
 
 class FakeCluster:
@@ -47,7 +47,7 @@ class FakeCluster:
     def reserved(self, group: Any, timeout: float) -> bool:
         return self._places is not None
 
-    def places(self, group: Any) -> list[str]:
+    def bundle_nodes(self, group: Any) -> list[str]:
         assert self._places is not None
         return list(self._places)
 
@@ -59,8 +59,8 @@ def test_a_stage_is_one_bundle_and_stages_go_node_by_node_from_the_engines() -> 
     cluster = FakeCluster([THERE, HERE], ["b", "a", "b", "a"])
     placement = place(cluster, ranks(2, 4), "strict-spread", 1.0)
     assert cluster.asked == [([{"CPU": 2.0}] * 4, "STRICT_SPREAD")]
-    assert [seat.node.id for seat in placement.seats] == ["a", "a", "a", "a", "b", "b", "b", "b"]
-    assert [seat.bundle for seat in placement.seats] == [1, 1, 3, 3, 0, 0, 2, 2]
+    assert [seat.node.id for seat in placement.ranks] == ["a", "a", "a", "a", "b", "b", "b", "b"]
+    assert [seat.bundle for seat in placement.ranks] == [1, 1, 3, 3, 0, 0, 2, 2]
     assert cluster.released == 0
 
 
@@ -69,7 +69,7 @@ def test_ranks_of_a_stage_share_a_node_and_nodes_are_not_visited_twice(
     tp: int, places: list[str]
 ) -> None:
     nodes = [Node(name, f"10.0.0.{at}", 8.0) for at, name in enumerate("abcd")]
-    found = seats(ranks(tp, len(places)), places, nodes, "a")
+    found = assign(ranks(tp, len(places)), places, nodes, "a")
     stages = [found[at : at + tp] for at in range(0, len(found), tp)]
     assert all(len({(seat.bundle, seat.node.id) for seat in stage}) == 1 for stage in stages)
     assert sorted(stage[0].bundle for stage in stages) == list(range(len(places)))
@@ -131,21 +131,21 @@ def test_a_node_that_goes_while_ranks_are_placed_is_named() -> None:
     assert cluster.released == 1
 
 
-def made(part: Part) -> dict[str, Any]:
+def made(part: CommResource) -> dict[str, Any]:
     """What an actor makes of it."""
-    kind = part.wanted[0]
+    kind = part.request[0]
     if kind == "port":
-        return {"kind": "stream", "address": f"{part.wanted[1]}:4000"}
+        return {"kind": "stream", "address": f"{part.request[1]}:4000"}
     path = f"/of/{part.maker}"
     if kind == "ring":
-        return {"kind": "ring", "path": path, "slots": part.wanted[1], "capacity": part.wanted[2]}
-    return {"path": path, "ranks": part.wanted[1], "capacity": part.wanted[2]}
+        return {"kind": "ring", "path": path, "slots": part.request[1], "capacity": part.request[2]}
+    return {"path": path, "ranks": part.request[1], "capacity": part.request[2]}
 
 
 def wirings(tp: int, pp: int, places: Sequence[str], carried: bool) -> list[dict[str, Any]]:
     shape = ranks(tp, pp)
-    where = seats(shape, places, [HERE, THERE], HERE.id)
-    wanted = parts(shape, [seat.node for seat in where], carried)
+    where = assign(shape, places, [HERE, THERE], HERE.id)
+    wanted = comm_resources(shape, [seat.node for seat in where], carried)
     found = wire(shape, wanted, [made(part) for part in wanted], carried)
     return [json.loads(keyed(wiring, bytes(range(32)))) for wiring in found]
 

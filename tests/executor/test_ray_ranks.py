@@ -1,10 +1,7 @@
-"""Ranks as actors of a real Ray cluster, with a worker without a model: one contract for all
-channels.
-"""
+"""Ranks as actors of a real Ray cluster, without a model: one contract for all channels."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -13,24 +10,25 @@ from array import array
 from collections.abc import Callable, Iterator
 
 import pytest
-from penstock.config import EngineConfig, Raw, resolve, shared_memory_directory
-from penstock.core import InvalidValueError, PenstockError, Ranks, SlotParams, StepPlan
+from penstock.config import EngineConfig, shared_memory_directory
+from penstock.core import InvalidValueError, PenstockError, SlotParams, StepPlan
 from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
 from penstock.executor import WorkersLostError
-from penstock.executor.ray import RayExecutor
+from penstock.executor.ranks import RanksExecutor
+from penstock.executor.ray import connect_ray
 
+from tests.fakes.backend import BLOCKS, engine_config, rank_layout
 from tests.fakes.executor import next_token
 from tests.ray_cluster import TOKEN, RayCluster, is_alive, needs_ray
 
 needs_ray()
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
-FAKE = "tests.fakes.ray_worker"
 CHANNELS = ["ring", "compiled-graph", "actor"]
 CPUS = 4
 HANG = 60.0
 
-Start = Callable[..., RayExecutor]
+Start = Callable[..., RanksExecutor]
 
 
 @pytest.fixture(scope="module")
@@ -49,30 +47,24 @@ def memory_files() -> set[str]:
 
 def config(cluster: RayCluster, channel: str, placement: str = "pack", **more: str) -> EngineConfig:
     texts = {
-        "block_size": "16",
         "distributed_executor_backend": "ray",
         "ray_channel": channel,
         **more,
     }
     texts |= {"ray_address": cluster.address, "placement": placement}
-    return resolve({name: Raw("", (text,)) for name, text in texts.items()}, "m", "m").engine
-
-
-def ranks(tp: int, pp: int, faults: dict[int, dict[str, object]]) -> Ranks:
-    shards = tuple(json.dumps(faults.get(rank, {})) for rank in range(tp * pp))
-    return Ranks(tp, pp, (pp - 1) * tp, shards, 8, 100, 4000, 10_000, 10_000)
+    return engine_config(**texts)
 
 
 @pytest.fixture
 def start(cluster: RayCluster) -> Iterator[Start]:
     """`start(channel, tp, pp, rank0={...})`: nothing is left of it afterwards."""
-    made: list[RayExecutor] = []
+    made: list[RanksExecutor] = []
     before = memory_files()
 
-    def run(channel: str, tp: int, pp: int, **faults: dict[str, object]) -> RayExecutor:
-        by_rank = {int(name.removeprefix("rank")): fault for name, fault in faults.items()}
-        shape = ranks(tp, pp, by_rank)
-        made.append(RayExecutor(FAKE, shape, config(cluster, channel), shared_memory_directory()))
+    def run(channel: str, tp: int, pp: int, **faults: dict[str, object]) -> RanksExecutor:
+        layout, directory = rank_layout(tp, pp, **faults), shared_memory_directory()
+        made.append(connect_ray(layout, config(cluster, channel), directory))
+        made[-1].allocate([BLOCKS])
         return made[-1]
 
     yield run
@@ -99,7 +91,7 @@ def plan(step: int, token: int) -> StepPlan:
     return new
 
 
-def compute(executor: RayExecutor, step: int) -> None:
+def compute(executor: RanksExecutor, step: int) -> None:
     """Steps until something is raised; a rank that is not waited for may fail a little later."""
     deadline = time.monotonic() + HANG
     while time.monotonic() < deadline:
@@ -108,7 +100,7 @@ def compute(executor: RayExecutor, step: int) -> None:
         time.sleep(0.01)
 
 
-def watch(executor: RayExecutor) -> None:
+def watch(executor: RanksExecutor) -> None:
     deadline = time.monotonic() + HANG
     while time.monotonic() < deadline:
         executor.check()
@@ -123,8 +115,8 @@ def test_plans_go_to_all_ranks_and_a_rank_that_is_killed_is_noticed(
         channel, 2, 2, **{f"rank{rank}": {"how": "wrong plan", "step": 8} for rank in range(4)}
     )
     assert executor.depth == 2
-    assert [facts.isa for facts in executor.facts] == [f"rank {rank}" for rank in range(4)]
-    assert all(facts.host for facts in executor.facts)
+    assert [each.facts.device for each in executor.loaded] == [f"rank {rank}" for rank in range(4)]
+    assert all(each.facts.host for each in executor.loaded)
     context = [5]
     for step in range(2, 6):
         context += executor.submit(plan(step, context[-1])).result().tokens
@@ -169,17 +161,19 @@ def test_a_rank_that_raises_is_named_with_its_traceback(
 
 def test_transfers_go_to_all_ranks_and_are_answered_by_all(start: Start) -> None:
     executor = start("ring", 2, 2)
-    executor.open_tiers(OpenTiers("c0ffee", 4, 1.0))
+    executor.transfers.open_tiers(OpenTiers("c0ffee", 4, 1.0))
     for step in range(2, 18):
         executor.submit(plan(step, step)).result()
     block, key = array("i", [0]), bytes(32)
-    executor.transfer(Transfer(1, TransferKind.STORE, 1, block, keys=key))
-    executor.transfer(Transfer(2, TransferKind.PROBE, 1, keys=key, counts=array("i", [1])))
+    executor.transfers.transfer(Transfer(1, TransferKind.STORE, 1, block, keys=key))
+    executor.transfers.transfer(
+        Transfer(2, TransferKind.PROBE, 1, keys=key, counts=array("i", [1]))
+    )
     moved: list[Moved] = []
     deadline = time.monotonic() + HANG
     while len(moved) < 2:
         assert time.monotonic() < deadline, moved
-        moved += executor.moved()
+        moved += executor.transfers.moved()
         time.sleep(0.001)
     assert [(each.id, each.done, each.found) for each in moved] == [
         (1, True, b""),
@@ -193,13 +187,21 @@ def test_tiers_need_rings(cluster: RayCluster, channel: str) -> None:
     with pytest.raises(
         InvalidValueError, match=r"--ray-channel is .* expected ring, which --kv-tier needs"
     ):
-        RayExecutor(FAKE, ranks(2, 1, {}), tiered, shared_memory_directory())
+        connect_ray(rank_layout(2, 1), tiered, shared_memory_directory())
 
 
 def test_a_plan_that_one_rank_cannot_compute_is_the_end(start: Start) -> None:
     executor = start("actor", 2, 1, rank0={"how": "wrong plan", "step": 2})
     with pytest.raises(WorkersLostError, match="rank 0 failed in step 2"):
         compute(executor, 2)
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_blocks_that_a_rank_cannot_allocate_end_all_with_its_reason(
+    start: Start, channel: str
+) -> None:
+    with pytest.raises(WorkersLostError, match=r"rank 1 failed: no memory for \[8\] blocks"):
+        start(channel, 2, 1, rank1={"how": "refuse blocks"})
 
 
 def test_a_rank_that_cannot_load_its_part_says_why(start: Start) -> None:
@@ -219,9 +221,8 @@ def test_a_cluster_without_room_is_diagnosed(
 ) -> None:
     began = time.monotonic()
     with pytest.raises(PenstockError, match=said) as caught:
-        RayExecutor(
-            FAKE,
-            ranks(tp, pp, {}),
+        connect_ray(
+            rank_layout(tp, pp),
             config(cluster, "ring", placement),
             shared_memory_directory(),
             placement_timeout=2.0,

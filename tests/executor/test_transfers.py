@@ -33,9 +33,8 @@ class Ranks:
     def __init__(self, config: EngineConfig) -> None:
         info = read_model(config)
         grid = plan_grid(info.spec, config.parallel.tensor, config.parallel.pipeline)
-        self.executor: Executor = build_executor(
-            config, info, grid, size_kv(config, info, grid).plan
-        )
+        self.executor: Executor = build_executor(config, info, grid)
+        self.executor.allocate(size_kv(config, info, self.executor.loaded).blocks)
         self._step = self._transfer = 0
         self._closed = False
 
@@ -45,7 +44,7 @@ class Ranks:
         self._closed = True
 
     def open(self, cache: str = "ab" * 32) -> None:
-        self.executor.open_tiers(OpenTiers(cache, 8, HANG))
+        self.executor.transfers.open_tiers(OpenTiers(cache, 8, HANG))
 
     def compute(self, tokens: Sequence[int], start: int, blocks: Sequence[int]) -> StepResult:
         self._step += 1
@@ -60,9 +59,11 @@ class Ranks:
         self, kind: TransferKind, tier: int, blocks: Sequence[int] = (), **fields: object
     ) -> Moved:
         self._transfer += 1
-        self.executor.transfer(Transfer(self._transfer, kind, tier, array("i", blocks), **fields))  # type: ignore[arg-type]
+        self.executor.transfers.transfer(
+            Transfer(self._transfer, kind, tier, array("i", blocks), **fields)
+        )  # type: ignore[arg-type]
         deadline = time.monotonic() + HANG
-        while not (moved := self.executor.moved()):
+        while not (moved := self.executor.transfers.moved()):
             assert time.monotonic() < deadline
             time.sleep(0.001)
         (one,) = moved
@@ -175,7 +176,7 @@ def test_stores_under_way_are_there_after_a_close(ranks: Open) -> None:
     writer.compute(PROMPT[: 2 * BLOCK], 0, [0, 1])
     for number in range(1, 21):
         key = bytes([number] * 32)
-        writer.executor.transfer(
+        writer.executor.transfers.transfer(
             Transfer(number, TransferKind.STORE, 1, array("i", [0, 1]), keys=key)
         )
     writer.close()

@@ -1,5 +1,4 @@
-"""`penstock serve` whose ranks fail when they are told to: `python -m tests.fakes.faulty serve
-MODEL ...`.
+"""`penstock serve` whose ranks fail on demand: `python -m tests.fakes.faulty serve MODEL ...`.
 
 Everything is real but for one line: before a rank computes a plan, it looks for the file that
 RANK_FAULT names. If that holds its number, it takes the file away and fails in the way that the
@@ -8,26 +7,25 @@ file says:
 raise    RuntimeError instead of a result
 refuse   its decoder gets another plan than those of the other ranks, one that it cannot compute
 
-The same module is the server, its engine and, by the name that the engine gives its executor, each
-rank.
+The same module is the server and, by its name, the backend of the ranks.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from array import array
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from penstock.backends import StepFuture, cpu
 from penstock.cli import main as cli
 from penstock.cli import serve
-from penstock.core import RankTask, StepPlan, WorkerFacts
-from penstock.engine import process as engine
-from penstock.engine import startup
-from penstock.worker import actor
-from penstock.worker import process as rank
-from penstock.worker.loop import Ticket
+from penstock.config import EngineConfig
+from penstock.core import StepPlan
+from penstock.model import ModelInfo
 
 NAME = "tests.fakes.faulty"
 VARIABLE = "RANK_FAULT"
@@ -42,24 +40,29 @@ def order(file: Path, number: int, how: str) -> None:
     draft.replace(file)
 
 
-class FaultyRank:
-    def __init__(self, task: RankTask) -> None:
-        self._worker = rank.load_rank(task)
-        self._number = str(task.rank)
+def load(config: EngineConfig, info: ModelInfo, rank: tuple[str, str]) -> FaultyBackend:
+    shard = json.loads(rank[0])
+    stage = shard["stage"][0]
+    number = stage * config.parallel.tensor + shard["rank"]
+    return FaultyBackend(cpu.load(config, info, rank), str(number))
+
+
+class FaultyBackend:
+    def __init__(self, backend: cpu.CpuBackend, number: str) -> None:
+        self._backend = backend
+        self._number = number
         self._orders = Path(os.environ[VARIABLE])
-        self.put, self.fetch = self._worker.put, self._worker.fetch
 
-    @property
-    def facts(self) -> WorkerFacts:
-        return self._worker.facts
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
 
-    def submit(self, plan: StepPlan) -> Ticket:
+    def submit(self, plan: StepPlan) -> StepFuture:
         how = self._ordered()
         if how == "raise":
             raise RuntimeError(MESSAGE)
         if how == "refuse":
             plan = replace(plan, tokens=array("i", [NO_TOKEN]) * len(plan.tokens))
-        return self._worker.submit(plan)
+        return self._backend.submit(plan)
 
     def _ordered(self) -> str:
         try:
@@ -72,21 +75,11 @@ class FaultyRank:
         return how
 
 
-class Actor(actor.Actor):
-    def load_rank(self, task: RankTask) -> FaultyRank:
-        return FaultyRank(task)
-
-
 def main() -> int:
-    if "--rank" in sys.argv:
-        return rank.main(load=FaultyRank)
-    if "--socket" in sys.argv:
-        startup.WORKER = startup.RAY_WORKER = NAME
-        return engine.main()
     usual = serve.engine_argv
-    serve.engine_argv = lambda config: [
-        NAME if word == "penstock.engine" else word for word in usual(config)
-    ]
+    serve.engine_argv = lambda config: usual(
+        replace(config, compute=replace(config.compute, backend=NAME))
+    )
     return cli.main()
 
 

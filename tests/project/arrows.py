@@ -42,7 +42,16 @@ RUST: dict[str, set[str]] = {
 
 # Packages and modules of python/penstock. `config` and `core` are open to all.
 OPEN = {"config", "core"}
-ROOMS_BELOW_ENGINE = {"executor", "kv", "kv_tiers", "model", "scheduler", "wire"}
+ROOMS_BELOW_ENGINE = {
+    "backends",
+    "executor",
+    "kv",
+    "kv_tiers",
+    "model",
+    "ranks",
+    "scheduler",
+    "wire",
+}
 PYTHON: dict[str, set[str]] = {
     "core": set(),
     "config": set(),
@@ -51,9 +60,10 @@ PYTHON: dict[str, set[str]] = {
     "kv_tiers": {"kv"},
     "scheduler": {"kv", "kv_tiers"},
     "ranks": set(),
-    "executor": {"ranks"},
+    "backends": {"model"},
+    "executor": {"backends", "ranks", "worker"},
     "gds": set(),
-    "worker": {"model", "ranks"},
+    "worker": {"backends", "model", "ranks"},
     "model": set(),
     "engine": ROOMS_BELOW_ENGINE,
     "llm": {"engine", *ROOMS_BELOW_ENGINE},
@@ -65,6 +75,7 @@ PYTHON: dict[str, set[str]] = {
 
 # Rooms that call the compiled extension. The scheduler runs without it.
 NATIVE = {
+    "backends",
     "bench",
     "cli",
     "engine",

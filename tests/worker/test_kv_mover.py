@@ -48,7 +48,7 @@ def load(repository: Path, kv_dtype: str = "auto") -> Decoder:
     }
     path = str(repository / "tests/fixtures/tiny/llama")
     decoder = Decoder(
-        json.dumps(specs["spec"]), json.dumps(specs["names"]), [path], json.dumps(options)
+        json.dumps(specs["spec"]), json.dumps(specs["weights"]), [path], json.dumps(options)
     )
     decoder.allocate([16])
     return decoder

@@ -1,13 +1,35 @@
-"""The loop of a rank with a scripted channel and a worker that does as it is told."""
+"""The loop of a rank with a scripted channel and a scripted backend."""
 
 from __future__ import annotations
 
 from array import array
 
-from penstock.core import PenstockError, StepPlan, StepResult
-from penstock.core.answers import Computed, Failed, decode_answer
+import pytest
+from penstock.core import (
+    KvGroup,
+    KvSpec,
+    Loaded,
+    Numerics,
+    PenstockError,
+    StepPlan,
+    StepResult,
+    WorkerFacts,
+)
 from penstock.core.codec import encode_plan
-from penstock.worker.loop import serve
+from penstock.ranks import RankTask
+from penstock.ranks.messages import (
+    Computed,
+    Failed,
+    Ready,
+    decode_answer,
+    encode_allocate,
+)
+from penstock.worker import loop
+
+from tests.fakes.backend import engine_config
+
+FACTS = WorkerFacts(bytes(32), Numerics((), "none", "fake"), "none", 1, 0)
+SPEC = KvSpec(16, (KvGroup((0,), 64),))
 
 
 class Script:
@@ -22,25 +44,66 @@ class Script:
     def receive(self) -> bytes | None:
         return self.messages.pop(0) if self.messages else None
 
+    def ready(self) -> bool:
+        return bool(self.messages)
+
     def answer(self, message: bytes) -> None:
         self.answers.append(message)
 
 
-class Worker:
-    """Gives a result for a plan, or raises what `errors` has for its step."""
+class Backend:
+    """Gives a result for a plan, or raises what `errors` has for its step or `allocate`."""
+
+    facts = FACTS
 
     def __init__(self, **errors: Exception) -> None:
-        self.errors = {int(step.removeprefix("at")): error for step, error in errors.items()}
+        self.errors = errors
         self.steps: list[int] = []
+        self.blocks: list[int] = []
 
-    def submit(self, plan: StepPlan) -> Worker:
+    def kv_spec(self) -> KvSpec:
+        return SPEC
+
+    def free_memory(self) -> int:
+        return 7
+
+    def allocate(self, blocks: list[int]) -> None:
+        if error := self.errors.get("allocate"):
+            raise error
+        self.blocks = blocks
+
+    def submit(self, plan: StepPlan) -> Future:
         self.steps.append(plan.step)
-        return self
+        return Future(plan.step, self.errors.get(f"at{plan.step}"))
+
+
+class Future:
+    def __init__(self, step: int, error: Exception | None) -> None:
+        self.step, self.error = step, error
 
     def result(self) -> StepResult:
-        if error := self.errors.get(self.steps[-1]):
-            raise error
-        return StepResult(array("i", [1]), array("i", [self.steps[-1]]))
+        if self.error:
+            raise self.error
+        return StepResult(array("i", [1]), array("i", [self.step]))
+
+
+@pytest.fixture(autouse=True)
+def _no_collector_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("freeze", "disable"):
+        monkeypatch.setattr(loop.gc, name, lambda: None)
+
+
+def serve(script: Script, backend: Backend, number: int, reads: bool) -> bool:
+    """`loop.serve` of a rank with `backend`; its answers to the start are checked and dropped."""
+    task = RankTask(number, reads, engine_config().to_json(), "{}", "{}")
+    script.messages.insert(0, encode_allocate([8]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "load_backend", lambda *_: backend)
+        usable = loop.serve(loop.Rank(task, script.capacity), script)
+    assert decode_answer(script.answers.pop(0)) == Loaded(FACTS, SPEC, 7)
+    if backend.blocks == [8]:
+        assert decode_answer(script.answers.pop(0)) == Ready()
+    return usable
 
 
 def plans(count: int) -> list[bytes]:
@@ -55,7 +118,7 @@ def failures(script: Script) -> list[Failed]:
 def test_the_reading_rank_answers_with_results_and_others_with_nothing() -> None:
     for reads in (True, False):
         script = Script(*plans(2))
-        assert serve(script, Worker(), 3, reads)
+        assert serve(script, Backend(), 3, reads)
         if reads:
             answers = [decode_answer(message) for message in script.answers]
             assert [answer.step for answer in answers if isinstance(answer, Computed)] == [1, 2]
@@ -65,39 +128,74 @@ def test_the_reading_rank_answers_with_results_and_others_with_nothing() -> None
 
 def test_a_plan_that_cannot_be_computed_is_answered_and_the_next_one_is_computed() -> None:
     script = Script(*plans(3))
-    worker = Worker(at2=ValueError("slot 9 was never registered"))
-    assert serve(script, worker, 1, False)
+    backend = Backend(at2=ValueError("slot 9 was never registered"))
+    assert serve(script, backend, 1, False)
     (failed,) = failures(script)
     assert (failed.rank, failed.step, failed.fatal, failed.derived) == (1, 2, False, False)
     assert failed.message == "ValueError: slot 9 was never registered"
     assert "in result" in failed.trace
-    assert worker.steps == [1, 2, 3]
+    assert backend.steps == [1, 2, 3]
 
 
-def test_an_unusable_worker_ends_the_loop_after_its_answer() -> None:
+def test_an_unusable_backend_ends_the_loop_after_its_answer() -> None:
     for error, derived in (
         (RuntimeError("out of luck"), False),
         (ConnectionError("rank 0 is gone"), True),
     ):
         script = Script(*plans(3))
-        worker = Worker(at2=error)
-        assert not serve(script, worker, 1, True)
+        backend = Backend(at2=error)
+        assert not serve(script, backend, 1, True)
         (failed,) = failures(script)
         assert (failed.fatal, failed.derived) == (True, derived)
-        assert worker.steps == [1, 2]
+        assert backend.steps[:2] == [1, 2]
+        assert len(script.answers) == 2
 
 
 def test_bytes_that_are_no_plan_end_the_loop() -> None:
     script = Script(b"nonsense", *plans(1))
-    worker = Worker()
-    assert not serve(script, worker, 0, True)
+    backend = Backend()
+    assert not serve(script, backend, 0, True)
     (failed,) = failures(script)
     assert (failed.step, failed.fatal, failed.trace) == (0, True, "")
-    assert worker.steps == []
+    assert backend.steps == []
 
 
 def test_known_errors_need_no_traceback() -> None:
     script = Script(*plans(1))
-    assert not serve(script, Worker(at1=PenstockError("no such tensor")), 0, True)
+    assert not serve(script, Backend(at1=PenstockError("no such tensor")), 0, True)
     (failed,) = failures(script)
     assert (failed.message, failed.trace) == ("no such tensor", "")
+
+
+def test_blocks_that_cannot_be_allocated_end_the_loop_with_the_reason() -> None:
+    script = Script(*plans(1))
+    backend = Backend(allocate=PenstockError("8 blocks need 1 TiB"))
+    assert not serve(script, backend, 2, True)
+    (failed,) = failures(script)
+    assert (failed.rank, failed.step, failed.fatal) == (2, 0, True)
+    assert (failed.message, failed.trace) == ("8 blocks need 1 TiB", "")
+    assert backend.steps == []
+
+
+def test_a_backend_that_cannot_load_ends_the_loop_with_the_reason() -> None:
+    config = engine_config().to_json().replace("tests.fakes.backend", "tests.nowhere")
+    script = Script(*plans(1))
+    assert not loop.serve(loop.Rank(RankTask(1, True, config, "{}", "{}"), 1 << 16), script)
+    (failed,) = failures(script)
+    assert (failed.rank, failed.fatal) == (1, True)
+    assert "No module named 'tests.nowhere'" in failed.message
+
+
+def test_the_next_plan_starts_before_the_last_result_is_answered() -> None:
+    """And only then: a plan that fails may have the next one behind it."""
+    script, backend = Script(*plans(3)), Backend(at2=ValueError("out of range"))
+    started: list[list[int]] = []
+    answer = script.answer
+    script.answer = lambda message: (started.append(list(backend.steps)), answer(message))[1]  # type: ignore[method-assign]
+    assert serve(script, backend, 1, True)
+    assert started == [[], [], [1, 2], [1, 2, 3], [1, 2, 3]]
+    assert [type(decode_answer(message)) for message in script.answers] == [
+        Computed,
+        Failed,
+        Computed,
+    ]

@@ -25,6 +25,7 @@ pub use collectives::{After, Alone, Before, Collectives, Local};
 pub use decoder::{Decoder, StepFuture};
 pub use error::DecoderError;
 pub use loaded::{Info, KvGroupSpec, KvShare, KvSpec, Stage};
+pub use logits::HEAD_ROWS;
 pub use options::{Numerics, Options, RawOptions};
 pub use recipe::{LayerRecipes, Recipe, WeightRecipes};
 pub use shard::Shard;

@@ -14,7 +14,7 @@ use crate::slots::{Slot, Slots};
 use crate::step::drafts;
 
 /// Rows that go through the head at once: bounds the logits' memory.
-pub(crate) const CHUNK: usize = 32;
+pub const HEAD_ROWS: usize = 32;
 
 /// One row of logits and what to do with it.
 struct Row {
@@ -68,7 +68,7 @@ pub(crate) fn sample_and_score(
     collectives: &mut dyn Collectives,
 ) -> Result<StepResult, Lost> {
     let mut results = Results::new(plan.slots.len());
-    for rows in wanted(plan, slots).chunks(CHUNK) {
+    for rows in wanted(plan, slots).chunks(HEAD_ROWS) {
         if !compute(cpu, model, rows, buffers, head, collectives)? {
             continue;
         }

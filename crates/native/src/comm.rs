@@ -48,14 +48,14 @@ pub(crate) fn create_ring(
     Writer::create(&path, readers, slots, capacity).map_err(error)
 }
 
-/// The end of a group or ring, from outside.
+/// Ends all waits on a group or ring, from outside.
 #[pyclass(frozen)]
-pub(crate) struct Fence {
+pub(crate) struct AbortHandle {
     native: NativeFence,
 }
 
 #[pymethods]
-impl Fence {
+impl AbortHandle {
     #[new]
     fn new(path: PathBuf) -> PyResult<Self> {
         let native = NativeFence::open(&path).map_err(error)?;

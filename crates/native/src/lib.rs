@@ -29,6 +29,7 @@ fn front_door(py: Python<'_>, config_json: String) -> PyResult<i32> {
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("HEAD_ROWS", penstock_decoder::HEAD_ROWS)?;
     module.add_class::<decoder::Decoder>()?;
     module.add_class::<decoder::StepFuture>()?;
     module.add_class::<kv_mover::KvMover>()?;
@@ -37,7 +38,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loadgen::LoadRun>()?;
     module.add_class::<text::Tokenizer>()?;
     module.add_class::<tier_index::TierIndex>()?;
-    module.add_class::<comm::Fence>()?;
+    module.add_class::<comm::AbortHandle>()?;
     module.add_class::<comm::RingReader>()?;
     module.add_class::<comm::RingWriter>()?;
     module.add_class::<comm::Stream>()?;

@@ -7,8 +7,7 @@ import signal
 import sys
 
 from penstock.config import EngineConfig, cluster_key, shared_memory_directory
-from penstock.engine.card import node_card
-from penstock.engine.startup import WORKER
+from penstock.engine.config_fingerprint import config_fingerprint
 from penstock.executor.nodes import NodeAgent
 from penstock.model import ModelInfo
 
@@ -17,7 +16,8 @@ def serve_node(config: EngineConfig, info: ModelInfo) -> int:
     """Run until SIGTERM or Ctrl-C; returns the exit status. PenstockError when node 0 refuses."""
     logging.basicConfig(format="penstock: %(message)s", stream=sys.stderr, level=logging.INFO)
     key = cluster_key(config.parallel.token_file)
-    agent = NodeAgent(WORKER, config, shared_memory_directory(), key, node_card(config, info))
+    fingerprint = config_fingerprint(config, info)
+    agent = NodeAgent(config, shared_memory_directory(), key, fingerprint)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
     agent.run()

@@ -166,6 +166,13 @@ FLAGS: tuple[Flag, ...] = (
         "instruction set of the kernels; auto: the best of this machine",
     ),
     Flag(
+        "--device",
+        "compute",
+        Text(),
+        "cpu",
+        "backend that computes: cpu, or a Python module (docs/adding-a-backend.md)",
+    ),
+    Flag(
         "--tensor-parallel-size",
         "parallel",
         Integer(1, 1024),

@@ -84,6 +84,7 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
         ComputeConfig(
             threads=values["threads"] or cpu_count(),
             isa=None if values["isa"] == "auto" else values["isa"],
+            backend=values["device"],
         ),
         _parallel(values),
         resolve_tiers(values["kv_tier"], values["kv_chunk_tokens"], values["block_size"]),

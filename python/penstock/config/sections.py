@@ -21,7 +21,7 @@ class ModelConfig:
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
     memory_bytes: int | None
-    """None: sized by `penstock.config.memory`."""
+    """None: sized by `penstock.engine.sizing`."""
     block_size: int
     dtype: str
     prefix_caching: bool
@@ -86,6 +86,8 @@ class ComputeConfig:
     threads: int
     isa: str | None
     """None: the best one of the machine."""
+    backend: str = "cpu"
+    """Module of `penstock.backends`, or the full name of another one."""
 
 
 @dataclass(frozen=True, slots=True)

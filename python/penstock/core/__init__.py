@@ -1,10 +1,9 @@
 """Plain data that crosses room boundaries. No behaviour beyond validation, no IO, no other room."""
 
 from penstock.core.errors import CodecError, InvalidValueError, PenstockError
-from penstock.core.facts import WorkerFacts
+from penstock.core.facts import KvGroup, KvSpec, Loaded, Numerics, WorkerFacts
 from penstock.core.outputs import EngineStats, FinishReason, StepOutput, StepOutputs
 from penstock.core.plan import LogprobRow, SlotParams, StepPlan, StepResult
-from penstock.core.ranks import Ranks, RankTask
 from penstock.core.request import Request, SamplingParams
 from penstock.core.tiers import (
     Decisions,
@@ -30,12 +29,14 @@ __all__ = [
     "InvalidValueError",
     "KvAction",
     "KvCommand",
+    "KvGroup",
     "KvOutcome",
     "KvReply",
+    "KvSpec",
+    "Loaded",
     "LogprobRow",
+    "Numerics",
     "PenstockError",
-    "RankTask",
-    "Ranks",
     "Request",
     "SamplingParams",
     "SlotParams",

@@ -1,11 +1,11 @@
-"""What the ranks say about themselves, as one."""
+"""Facts of all ranks as one."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from penstock.core import PenstockError, WorkerFacts
+from penstock.core import Numerics, PenstockError, WorkerFacts
 
 
 def join_facts(ranks: Sequence[WorkerFacts]) -> WorkerFacts:
@@ -20,33 +20,27 @@ def join_facts(ranks: Sequence[WorkerFacts]) -> WorkerFacts:
     return WorkerFacts(
         fingerprint=fingerprints[0],
         numerics=join_numerics(rank.numerics for rank in ranks),
-        isa="+".join(sorted({rank.isa for rank in ranks})),
+        device="+".join(sorted({rank.device for rank in ranks})),
         threads=sum(rank.threads for rank in ranks),
         weights_bytes=sum(rank.weights_bytes for rank in ranks),
         stages=ranks[0].stages,
     )
 
 
-def join_numerics(each: Iterable[str]) -> str:
-    """As the decoder names them for the whole: all weight forms, and int8 activations where one has
-    them.
-
-    A rank knows the forms of its own matrices only; one without layers and head has none.
+def join_numerics(ranks: Iterable[Numerics]) -> Numerics:
+    """Numerics of the whole: a rank has the forms of its own matrices only. Activations are int8
+    where those of any rank are.
     """
-    forms: set[str] = set()
-    kv: set[str] = set()
-    for numerics in each:
-        weights, _, cached = numerics.split("/")
-        forms.update(form for form in weights.split("+") if form)
-        kv.add(cached)
-    names = sorted(forms)
-    activations = (
-        "int8" if any(name.startswith("w") for name in names) else next(iter(names), "none")
-    )
-    return f"{'+'.join(names)}/{activations}/{'+'.join(sorted(kv))}"
+    each = list(ranks)
+    weights = tuple(sorted({form for numerics in each for form in numerics.weights}))
+    kinds = {numerics.activations for numerics in each if numerics.weights}
+    activations = "int8" if "int8" in kinds else min(kinds, default="none")
+    return Numerics(weights, activations, "+".join(sorted({numerics.kv for numerics in each})))
 
 
 def cache_identity(facts: WorkerFacts, spec_json: str) -> bytes:
-    """32 bytes that stand for everything which changes the values of a KV block, however it is cut."""
-    parts = (facts.fingerprint.hex(), facts.numerics, spec_json)
+    """32 bytes that identify everything which changes the values of a KV block, however the model
+    is cut.
+    """
+    parts = (facts.fingerprint.hex(), str(facts.numerics), spec_json)
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=32).digest()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.core import StepPlan
-from penstock.executor import Executor, Ticket, WorkersLostError
+from penstock.executor import Executor, StepFuture, WorkersLostError
 from penstock.scheduler import Scheduler
 
 
@@ -16,7 +16,7 @@ from penstock.scheduler import Scheduler
 class Flight:
     plan: StepPlan
     began: float
-    ticket: Ticket | None
+    ticket: StepFuture | None
     """None when the executor did not take the plan."""
     error: Exception | None = None
 

@@ -83,20 +83,20 @@ def ready(started: Started) -> Ready:
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_queue=limits.max_queue,
         block_size=started.config.cache.block_size,
-        num_blocks=kv.plan.num_blocks,
-        kv_bytes=kv.plan.num_blocks * kv.block_bytes,
+        num_blocks=kv.num_blocks,
+        kv_bytes=kv.bytes,
         vocab_size=limits.vocab_size,
         eos_token_ids=tuple(sorted(limits.eos_token_ids)),
         cache_identity=started.cache_identity,
-        numerics=facts.numerics,
-        isa=facts.isa,
+        numerics=str(facts.numerics),
+        isa=facts.device,
         threads=facts.threads,
         kv_tiers=kinds(started.config.tiers),
     )
 
 
 def _quieten_collector() -> None:
-    """What is loaded stays: the collector never looks at it again, and runs when the loop says so."""
+    """Loaded objects stay: the collector skips them, and runs when the loop asks for it."""
     gc.collect()
     gc.freeze()
     gc.disable()

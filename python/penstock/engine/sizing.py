@@ -1,91 +1,184 @@
-"""What the ranks need: memory for keys and values, and room for what they say to each other."""
+"""Sizes decided by the engine: messages before the ranks load, KV blocks after it."""
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from penstock.config import EngineConfig
-from penstock.config.machine import available_memory
-from penstock.config.memory import KvNeeds, KvPlan, plan_kv
-from penstock.core import Ranks
+from penstock.core import KvSpec, Loaded, PenstockError
 from penstock.core.codec import plan_bytes, result_bytes
 from penstock.core.request import MAX_LOGPROBS
 from penstock.core.transfer_codec import transfer_bytes
 from penstock.model import ModelInfo
 from penstock.model.sharding import Grid
+from penstock.ranks import RankLayout
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
-HEAD_DIM_UNIT = 16
-"""Heads are padded to whole vectors in the KV pool."""
+MIB = 2**20
+FLOOR = 256 * MIB
+CEILING = 1024 * MIB
 TRANSFERS = 5
-"""Transfers that may be on their way to the ranks before the engine waits for room."""
-HEAD_ROWS = 32
-"""Rows for which the output head is computed at once (`crates/decoder/src/logits.rs`)."""
+"""Transfers in flight to the ranks before the engine waits."""
+
+
+def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout:
+    """The grid with room for the largest step.
+
+    A plan may register every sequence anew, each with a block table of full length in every KV
+    group, so plans are bounded by `--max-num-seqs` and the length; the number of KV blocks, which
+    is known later, is no tighter bound, because sequences share blocks. A transfer concerns one
+    sequence.
+    """
+    from penstock._native import HEAD_ROWS
+
+    sequences, tokens = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
+    length = config.model.max_model_len or info.spec.max_position
+    table = -(-length // config.cache.block_size)
+    groups = len({getattr(layer.mixer, "window", None) for layer in info.spec.layers})
+    transfers = transfer_bytes(table) if config.tiers.tiers else 0
+    vocab = max(end - start for start, end in zip(grid.vocab, grid.vocab[1:], strict=False))
+    return RankLayout(
+        tp=grid.tp,
+        pp=grid.pp,
+        reader=grid.reader,
+        shards=tuple(json.dumps(grid.shard(rank)) for rank in range(grid.size)),
+        group_numbers=max(tokens * info.spec.hidden, HEAD_ROWS * vocab),
+        rows_bytes=4 * tokens * info.spec.hidden,
+        plan_bytes=max(plan_bytes(sequences, tokens, sequences * groups * table), transfers),
+        result_bytes=result_bytes(sequences, tokens, MAX_LOGPROBS),
+        spare_messages=TRANSFERS if config.tiers.tiers else 0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class KvSizes:
-    plan: KvPlan
-    """For the largest rank: all ranks have as many blocks."""
+class KvPlan:
+    blocks: tuple[int, ...]
+    """KV blocks of each group, the same on every rank."""
+    max_model_len: int
+    bytes: int
+    """All blocks of all ranks."""
     block_bytes: int
-    """Of a block on all ranks together."""
+    """One block of every group, of all ranks."""
+    notice: str
+    """What was lowered and why, or empty."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the groups without a window."""
+        return max(self.blocks)
 
 
-def size_kv(config: EngineConfig, info: ModelInfo, grid: Grid) -> KvSizes:
-    """PenstockError when the KV cache asked for does not hold what is asked of it."""
-    each = [token_bytes(config, info, grid, rank) for rank in range(grid.size)]
-    # Of this host: the ranks of others have what theirs have, which should be no less.
-    here = config.parallel.most_ranks_on_a_node
-    available = (available_memory() - weight_bytes(info) * here // grid.size) // here
-    plan = plan_kv(kv_needs(config, info, available, max(each)))
-    return KvSizes(plan, sum(each) * config.cache.block_size)
+@dataclass(frozen=True, slots=True)
+class KvNeeds:
+    """Facts that decide the KV pools. `asked_*` is None where the user left it to the rule."""
+
+    specs: Sequence[KvSpec]
+    """Of each rank."""
+    model_len: int
+    """Longest sequence that the model was made for."""
+    max_num_seqs: int
+    step_tokens: int
+    available: int
+    """Smallest free memory of a rank, after its weights."""
+    asked_bytes: int | None
+    asked_len: int | None
+
+    @property
+    def block_size(self) -> int:
+        return self.specs[0].block_size
+
+    def blocks(self, full: int, sequences: int) -> tuple[int, ...]:
+        """Blocks of each group for `full` blocks in those without a window.
+
+        A sequence holds at most its window, one step's tokens and the block that the window's start
+        cuts; more blocks than `sequences` can hold are useless.
+        """
+        size = self.block_size
+        return tuple(
+            full
+            if group.window is None
+            else min(full, sequences * (-(-(group.window + self.step_tokens) // size) + 1))
+            for group in self.specs[0].groups
+        )
+
+    def rank_bytes(self, blocks: Sequence[int]) -> list[int]:
+        """Memory of so many blocks of each group on each rank."""
+        return [
+            sum(count * group.block_bytes for count, group in zip(blocks, spec.groups, strict=True))
+            for spec in self.specs
+        ]
+
+    def fit(self, size: int) -> int:
+        """Blocks in the groups without a window that fit into `size` bytes on the largest rank."""
+        growth = max(sum(g.block_bytes for g in s.groups if g.window is None) for s in self.specs)
+        sequence = -(-self.model_len // self.block_size)
+        most = size // growth if growth else self.max_num_seqs * sequence
+
+        def needed(full: int) -> int:
+            return max(self.rank_bytes(self.blocks(full, self.max_num_seqs)))
+
+        return bisect_right(range(most + 1), size, key=needed) - 1
 
 
-def token_bytes(config: EngineConfig, info: ModelInfo, grid: Grid, rank: int) -> int:
-    """Keys and values of a token on one rank."""
-    stage = rank // grid.tp
-    layers = grid.layers[stage + 1] - grid.layers[stage]
-    head_dim = -(-info.spec.attention.head_dim // HEAD_DIM_UNIT) * HEAD_DIM_UNIT
-    return layers * 2 * grid.kv_heads(rank, info.spec) * head_dim * DTYPE_BYTES[config.kv_dtype]
+def size_kv(config: EngineConfig, info: ModelInfo, loaded: Sequence[Loaded]) -> KvPlan:
+    """PenstockError when the KV cache does not hold what was asked of it, or memory no block."""
+    return plan_kv(kv_needs(config, info, loaded))
 
 
-def kv_needs(config: EngineConfig, info: ModelInfo, available: int, token: int) -> KvNeeds:
+def kv_needs(config: EngineConfig, info: ModelInfo, loaded: Sequence[Loaded]) -> KvNeeds:
     return KvNeeds(
-        token_bytes=token,
-        block_size=config.cache.block_size,
+        specs=[each.kv_spec for each in loaded],
         model_len=info.spec.max_position,
         max_num_seqs=config.scheduler.max_num_seqs,
-        available=available,
+        step_tokens=config.scheduler.max_num_batched_tokens,
+        available=min(each.free_memory for each in loaded),
         asked_bytes=config.cache.memory_bytes,
         asked_len=config.model.max_model_len,
     )
 
 
-def weight_bytes(info: ModelInfo) -> int:
-    """Size of the weight files: about what the packed weights will take."""
-    files: list[Path] = []
-    for path in map(Path, info.paths):
-        files += path.glob("*.safetensors") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files)
+def plan_kv(needs: KvNeeds) -> KvPlan:
+    """By default room for two sequences of full length, at least 256 MiB; but at most 1 GiB, half
+    of the free memory, and what `max_num_seqs` full sequences can fill. Pages are touched as used.
+
+    When one sequence of full length does not fit, the length is lowered; PenstockError where the
+    user asked for it.
+    """
+    length = needs.asked_len or needs.model_len
+    table = -(-length // needs.block_size)
+    per_sequence = max(needs.rank_bytes(needs.blocks(table, 1)))
+    size = needs.asked_bytes
+    if size is None:
+        most = max(needs.rank_bytes(needs.blocks(needs.max_num_seqs * table, needs.max_num_seqs)))
+        size = min(max(2 * per_sequence, FLOOR), CEILING, needs.available // 2, most)
+    full = needs.fit(size)
+    if full < 1:
+        raise _no_block(needs, size)
+    held = full * needs.block_size
+    if held < length and needs.asked_len:
+        raise PenstockError(
+            f"--max-model-len {length} needs {per_sequence} bytes of KV cache, there are {size} "
+            f"(room for {held} tokens): lower it or raise --kv-cache-memory-bytes"
+        )
+    notice = ""
+    if held < length:
+        notice = (
+            f"max_model_len lowered from {length} to {held}: the KV cache of {size} bytes holds no "
+            "more"
+        )
+    blocks = needs.blocks(full, needs.max_num_seqs)
+    each = needs.rank_bytes([1] * len(blocks))
+    return KvPlan(blocks, min(length, held), sum(needs.rank_bytes(blocks)), sum(each), notice)
 
 
-def plan_ranks(config: EngineConfig, info: ModelInfo, grid: Grid, kv: KvPlan) -> Ranks:
-    """The grid with room for the largest step."""
-    sequences, tokens = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
-    table = min(-(-kv.max_model_len // config.cache.block_size), kv.num_blocks)
-    transfers = transfer_bytes(kv.num_blocks) if config.tiers.tiers else 0
-    vocab = max(end - start for start, end in zip(grid.vocab, grid.vocab[1:], strict=False))
-    return Ranks(
-        tp=grid.tp,
-        pp=grid.pp,
-        reader=grid.reader,
-        shards=tuple(json.dumps(grid.shard(rank)) for rank in range(grid.size)),
-        num_blocks=kv.num_blocks,
-        part_numbers=max(tokens * info.spec.hidden, HEAD_ROWS * vocab),
-        rows_bytes=4 * tokens * info.spec.hidden,
-        plan_bytes=max(plan_bytes(sequences, tokens, sequences * table), transfers),
-        result_bytes=result_bytes(sequences, tokens, MAX_LOGPROBS),
-        spare_messages=TRANSFERS if config.tiers.tiers else 0,
+def _no_block(needs: KvNeeds, size: int) -> PenstockError:
+    block = max(needs.rank_bytes(needs.blocks(1, 1)))
+    takes = f"one block of {needs.block_size} tokens takes {block}"
+    if needs.asked_bytes is not None:
+        return PenstockError(f"--kv-cache-memory-bytes: {size} bytes hold no block, {takes}")
+    return PenstockError(
+        f"{needs.available} bytes of memory are free after loading, half of it holds no KV block: "
+        f"{takes}. Free memory, or set --kv-cache-memory-bytes"
     )

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.config import EngineConfig, cluster_key, shared_memory_directory
-from penstock.config.memory import KvPlan
 from penstock.core import InvalidValueError, PenstockError, WorkerFacts
 from penstock.engine.admin import KvAdmin
-from penstock.engine.card import node_card
+from penstock.engine.config_fingerprint import config_fingerprint
 from penstock.engine.facts import cache_identity, join_facts
 from penstock.engine.report import tier_report
-from penstock.engine.sizing import KvSizes, plan_ranks, size_kv
+from penstock.engine.sizing import KvPlan, plan_layout, size_kv
 from penstock.engine.tiers import open_tiers
 from penstock.executor import Executor
 from penstock.kv import BlockPool, PrefixCache
@@ -25,13 +24,11 @@ from penstock.model import ModelInfo, load_model
 from penstock.model.sharding import Grid, plan_grid
 from penstock.scheduler import Limits, Scheduler
 
-WORKER = "penstock.worker"
-RAY_WORKER = "penstock.worker.actor"
 log = logging.getLogger("penstock.engine")
 
 
 class StageSink(Protocol):
-    """Hears of each stage of the start as it ends."""
+    """Receives each stage of the start as it ends."""
 
     def __call__(self, name: str, seconds: float, detail: str) -> None: ...
 
@@ -45,7 +42,7 @@ class Started:
     admin: KvAdmin
     facts: WorkerFacts
     """Of all ranks together."""
-    kv: KvSizes
+    kv: KvPlan
     cache_identity: bytes
 
     def close(self) -> None:
@@ -56,76 +53,88 @@ class Started:
 def start(
     config: EngineConfig, on_stage: StageSink, clock: Callable[[], float] = time.monotonic
 ) -> Started:
-    """Load the model and build the rooms around it. PenstockError says what is wrong, and the
-    remedy.
+    """Load the model, size and allocate its KV, and build the rooms around it. PenstockError has
+    the cause and the remedy.
     """
     began = time.monotonic()
     info = read_model(config)
     grid = plan_grid(info.spec, config.parallel.tensor, config.parallel.pipeline)
-    kv = size_kv(config, info, grid)
     metadata = time.monotonic() - began
-    executor = build_executor(config, info, grid, kv.plan)
+    executor = build_executor(config, info, grid)
     try:
-        facts = join_facts(executor.facts)
-        report(executor.facts, info, grid, metadata, on_stage)
-        if kv.plan.notice:
-            log.warning("%s", kv.plan.notice)
+        each = [loaded.facts for loaded in executor.loaded]
+        facts = join_facts(each)
+        report(each, info, grid, metadata, on_stage)
+        kv = size_kv(config, info, executor.loaded)
+        if kv.notice:
+            log.warning("%s", kv.notice)
+        began = time.monotonic()
+        executor.allocate(kv.blocks)
+        on_stage("KV allocated", time.monotonic() - began, describe(kv, config, facts))
         identity = cache_identity(facts, info.spec.to_json())
-        pool = BlockPool(kv.plan.num_blocks)
-        tiers = open_tiers(config, executor, kv, pool, identity, clock)
+        pool = BlockPool(kv.num_blocks)
+        tiers = open_tiers(config, executor.transfers, kv, pool, identity, clock)
         prefix = build_prefix(config, pool, identity)
-        scheduler = build_scheduler(config, info, kv.plan, pool, prefix, tiers, clock)
-        admin = KvAdmin(pool, prefix, tiers, lambda: tier_report(tiers, executor.mover_reports()))
+        scheduler = build_scheduler(config, info, kv, pool, prefix, tiers, clock)
+        movers = executor.transfers
+        admin = KvAdmin(pool, prefix, tiers, lambda: tier_report(tiers, movers.mover_reports()))
     except BaseException:
         executor.close()
         raise
     return Started(config, info, executor, scheduler, admin, facts, kv, identity)
 
 
-def build_executor(config: EngineConfig, info: ModelInfo, grid: Grid, kv: KvPlan) -> Executor:
-    """Of the kind that the configuration names; returns when its ranks have loaded their parts."""
+def build_executor(config: EngineConfig, info: ModelInfo, grid: Grid) -> Executor:
+    """The executor that the configuration names. Returns when its ranks are loaded."""
     if config.parallel.backend == "inline":
+        from penstock.backends import load_backend
         from penstock.executor.inline import InlineExecutor
 
-        return InlineExecutor(WORKER, config, info, kv.num_blocks)
+        return InlineExecutor(load_backend(config, info))
     threads = max(config.compute.threads // config.parallel.most_ranks_on_a_node, 1)
     each = replace(config, compute=replace(config.compute, threads=threads))
-    ranks = plan_ranks(config, info, grid, kv)
+    layout, directory = plan_layout(config, info, grid), shared_memory_directory()
     if config.parallel.backend == "ray":
-        from penstock.executor.ray import RayExecutor
+        from penstock.executor.ray import connect_ray
 
-        return RayExecutor(RAY_WORKER, ranks, each, shared_memory_directory())
+        return connect_ray(layout, each, directory)
     if config.parallel.nnodes > 1:
-        from penstock.executor.nodes import NodesExecutor
+        from penstock.executor.nodes import connect_nodes
 
-        key, card = cluster_key(config.parallel.token_file), node_card(config, info)
-        return NodesExecutor(WORKER, ranks, each, shared_memory_directory(), key, card)
-    from penstock.executor.mp import MultiprocExecutor
+        key, shared = cluster_key(config.parallel.token_file), config_fingerprint(config, info)
+        return connect_nodes(layout, each, directory, key, shared)
+    from penstock.executor.mp import connect_processes
 
-    return MultiprocExecutor(WORKER, ranks, each, shared_memory_directory())
+    return connect_processes(layout, each, directory)
 
 
 def report(
     facts: Sequence[WorkerFacts], info: ModelInfo, grid: Grid, metadata: float, on_stage: StageSink
 ) -> None:
-    """The stages of a rank alone; of several ranks a line for each, with what it holds."""
+    """Stages of the start: all stages of a single rank; of several ranks a line for each."""
     if len(facts) == 1:
         for name, seconds, detail in facts[0].stages:
             on_stage(name, seconds + metadata, detail)
-            metadata = 0.0  # Belongs to the first stage, the reading of the model.
+            metadata = 0.0  # Part of the first stage, the reading of the model.
         return
     on_stage("model read", metadata, f"{grid.tp} x {grid.pp} ranks (tensor x pipeline)")
     for rank, own in enumerate(facts):
         name, _, held = grid.describe(rank, info.spec).partition(": ")
-        memory = f"{own.weights_bytes / 2**20:.0f} MiB, {own.isa} on {own.threads} threads"
+        memory = f"{own.weights_bytes / 2**20:.0f} MiB, {own.device} on {own.threads} threads"
         memory += f" of {own.host}" if own.host else ""
         on_stage(
             f"{name} loaded", sum(seconds for _, seconds, _ in own.stages), f"{held}; {memory}"
         )
 
 
+def describe(kv: KvPlan, config: EngineConfig, facts: WorkerFacts) -> str:
+    tokens = kv.num_blocks * config.cache.block_size
+    size = f"{kv.bytes / 2**20:.0f} MiB {facts.numerics.kv}"
+    return f"{kv.num_blocks} blocks, {tokens} tokens, {size}, touched as used"
+
+
 def read_model(config: EngineConfig) -> ModelInfo:
-    """Metadata of the model, checked against the settings; a malformed file is a PenstockError too."""
+    """Metadata of the model, checked against the settings. PenstockError for a malformed file."""
     try:
         info = load_model(Path(config.model.path))
     except PenstockError:

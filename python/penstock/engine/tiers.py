@@ -8,8 +8,8 @@ from collections.abc import Callable
 from penstock.config import EngineConfig, TiersConfig
 from penstock.core import InvalidValueError, TierKind, TierKinds, TierStats
 from penstock.core.transfer import OpenTiers
-from penstock.engine.sizing import KvSizes
-from penstock.executor import Executor
+from penstock.engine.sizing import KvPlan
+from penstock.executor import TransferExecutor
 from penstock.kv import BlockPool
 from penstock.kv_tiers import NoTiers, Shape, TierCache, Tiers
 
@@ -22,8 +22,8 @@ s.
 
 def open_tiers(
     config: EngineConfig,
-    executor: Executor,
-    kv: KvSizes,
+    executor: TransferExecutor,
+    kv: KvPlan,
     pool: BlockPool,
     identity: bytes,
     clock: Callable[[], float],

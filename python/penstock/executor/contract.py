@@ -1,28 +1,42 @@
-"""What the engine may ask of any executor."""
+"""Protocols that the engine sees of any executor."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.core import PenstockError, StepPlan, StepResult, WorkerFacts
+from penstock.backends import StepFuture
+from penstock.core import Loaded, PenstockError, StepPlan
 from penstock.core.transfer import Moved, OpenTiers, Transfer
 
 
 class WorkersLostError(PenstockError):
-    """A rank is gone or unusable, so all are: the executor has ended them and computes nothing any
-    more.
-    """
+    """A rank is lost or unusable: the executor has ended all ranks and computes no more."""
 
 
-class Ticket(Protocol):
-    """A step under way."""
+class TransferExecutor(Protocol):
+    """Transfers of KV between the pools and the tiers, on every rank."""
 
-    def result(self, timeout: float | None = None) -> StepResult:
-        """Wait for the step, after all earlier ones that are of interest.
+    def open_tiers(self, tiers: OpenTiers) -> None:
+        """Open the tiers of the configuration on every rank, before the first transfer.
 
-        Raises what it failed with, `WorkersLostError` when there will be no more, and
-        `TimeoutError` after `timeout` seconds.
+        PenstockError names the rank and the tier that cannot be opened, the reason and the remedy;
+        no rank is usable then.
         """
+
+    def transfer(self, transfer: Transfer) -> None:
+        """Start a transfer on every rank and return at once. Steps and transfers do not wait for
+        each other.
+        """
+
+    def moved(self) -> list[Moved]:
+        """Transfers that all ranks have answered since the last call, without waiting: done where
+        all are, found where all have it, bytes of all, seconds of the slowest, the first error.
+        WorkersLostError ends the others.
+        """
+
+    def mover_reports(self) -> tuple[str, ...]:
+        """State of each rank's tiers (JSON), about a second old; () without tiers."""
 
 
 class Executor(Protocol):
@@ -30,37 +44,28 @@ class Executor(Protocol):
     """Plans in flight that keep every rank busy."""
 
     @property
-    def facts(self) -> tuple[WorkerFacts, ...]:
-        """Of each rank, in their order."""
+    def loaded(self) -> tuple[Loaded, ...]:
+        """Facts, KV shape and free memory of each rank."""
 
-    def submit(self, plan: StepPlan) -> Ticket:
-        """Start a step and return at once. Plans are computed in the order of their submission."""
+    @property
+    def transfers(self) -> TransferExecutor: ...
 
-    def open_tiers(self, tiers: OpenTiers) -> None:
-        """Open the tiers of the configuration on every rank, before the first transfer.
+    def allocate(self, blocks: Sequence[int]) -> None:
+        """Allocate so many KV blocks of each group on every rank, before the first step.
 
-        PenstockError says which rank cannot open which of them, why, and the remedy; no rank is
-        usable then.
+        PenstockError with the reason of the first rank that cannot; no rank is usable then.
         """
 
-    def transfer(self, transfer: Transfer) -> None:
-        """Start a movement on every rank and return at once. Steps do not wait for it, nor it for
-        them.
-        """
+    def submit(self, plan: StepPlan) -> StepFuture:
+        """Start a step and return at once. Plans are computed in the order of submission.
 
-    def moved(self) -> list[Moved]:
-        """Transfers that all ranks have answered since the last call, joined, without waiting: done
-        where all are, found where all have it, bytes of all, seconds of the slowest, the error of
-        the first rank that has one. WorkersLostError ends those that were under way.
+        The future raises the step's error, or WorkersLostError when no more will be computed.
         """
-
-    def mover_reports(self) -> tuple[str, ...]:
-        """What each rank's mover says of its tiers (JSON), about a second old; () without tiers."""
 
     def check(self) -> None:
-        """WorkersLostError when ranks were lost while there was nothing to compute."""
+        """WorkersLostError when ranks were lost while idle."""
 
     def close(self) -> None:
-        """Let go of the model, when stores under way have ended or had their time
-        (`OpenTiers.flush_s`). No result is wanted any more.
+        """End the ranks, after pending stores were written or `OpenTiers.flush_s` passed. Results
+        in flight are dropped.
         """

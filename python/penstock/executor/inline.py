@@ -1,62 +1,59 @@
-"""One rank in this process."""
+"""One rank in the engine's process."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Protocol, cast
+from collections.abc import Sequence
 
-from penstock.core import StepPlan, WorkerFacts
+from penstock.backends import Backend, KvMover, StepFuture
+from penstock.core import Loaded, StepPlan
 from penstock.core.transfer import Moved, OpenTiers, Transfer
-from penstock.executor.contract import Ticket
-
-
-class Worker(Protocol):
-    @property
-    def facts(self) -> WorkerFacts: ...
-
-    def submit(self, plan: StepPlan) -> Ticket: ...
-
-    def open_tiers(self, tiers: OpenTiers) -> None: ...
-
-    def transfer(self, transfer: Transfer) -> None: ...
-
-    def moved(self, timeout: float) -> list[Moved]: ...
-
-    def mover_report(self) -> str: ...
-
-    def close(self) -> None: ...
 
 
 class InlineExecutor:
-    """The decoder's own threads compute, so `submit` returns at once.
-
-    `worker` names a module with a function `create` that takes the `arguments` and gives a
-    `Worker`. It is imported here and by nobody else.
-    """
+    """The backend computes on its own threads, so `submit` returns at once."""
 
     depth = 1
 
-    def __init__(self, worker: str, *arguments: object) -> None:
-        self._worker = cast(Worker, import_module(worker).create(*arguments))
-        self.facts = (self._worker.facts,)
-        self.submit = self._worker.submit
-        self._tiers = False
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.loaded = (Loaded(backend.facts, backend.kv_spec(), backend.free_memory()),)
+        self.transfers = InlineTransfers(backend)
 
-    def open_tiers(self, tiers: OpenTiers) -> None:
-        self._worker.open_tiers(tiers)
-        self._tiers = True
+    def allocate(self, blocks: Sequence[int]) -> None:
+        self._backend.allocate(blocks)
 
-    def transfer(self, transfer: Transfer) -> None:
-        self._worker.transfer(transfer)
-
-    def moved(self) -> list[Moved]:
-        return self._worker.moved(0.0)
-
-    def mover_reports(self) -> tuple[str, ...]:
-        return (self._worker.mover_report(),) if self._tiers else ()
+    def submit(self, plan: StepPlan) -> StepFuture:
+        return self._backend.submit(plan)
 
     def check(self) -> None:
         """The rank lives as long as this process."""
 
     def close(self) -> None:
-        self._worker.close()
+        self.transfers.close()
+        self._backend.close()
+
+
+class InlineTransfers:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._mover: KvMover | None = None
+        self._flush_s = 0.0
+
+    def open_tiers(self, tiers: OpenTiers) -> None:
+        self._mover = self._backend.open_tiers(tiers)
+        self._flush_s = tiers.flush_s
+
+    def transfer(self, transfer: Transfer) -> None:
+        assert self._mover is not None, "a transfer before the tiers are open"
+        self._mover.submit(transfer)
+
+    def moved(self) -> list[Moved]:
+        return self._mover.take(0.0) if self._mover else []
+
+    def mover_reports(self) -> tuple[str, ...]:
+        return (self._mover.report(),) if self._mover else ()
+
+    def close(self) -> None:
+        if self._mover is not None:
+            self._mover.close(self._flush_s)
+            self._mover = None

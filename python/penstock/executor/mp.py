@@ -1,57 +1,41 @@
-"""Ranks as processes of this host: one ring takes plans to all, each rank's own ring brings its
-answers.
-"""
+"""Ranks as processes of this host, over rings of shared memory."""
 
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
 from penstock.config import EngineConfig
-from penstock.core import Ranks
 from penstock.executor.processes import Processes
 from penstock.executor.ranks import RanksExecutor
-from penstock.executor.rings import Rings
-from penstock.executor.wiring import parts, wire
-from penstock.ranks import LocalParts
+from penstock.executor.transport import Transport, open_rings
+from penstock.ranks import LocalResources, RankLayout, comm_resources, wire
 
 
-class MultiprocExecutor(RanksExecutor):
-    """`worker` names the module that is run for each rank. Returns when all are ready.
+def connect_processes(layout: RankLayout, config: EngineConfig, directory: Path) -> RanksExecutor:
+    """Returns when all ranks are loaded. PenstockError with the reason of the first that cannot.
 
-    Raises PenstockError with the first rank's reason when one cannot load its part.
+    `directory` is in memory.
     """
-
-    def __init__(self, worker: str, ranks: Ranks, config: EngineConfig, directory: Path) -> None:
-        super().__init__(ranks)
-        self._members = self._processes = self._start(worker, config, directory)
-        try:
-            self.facts = self._await_ready()
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def pids(self) -> list[int]:
-        """Processes of the ranks, in their order."""
-        return self._processes.pids
-
-    def _start(self, worker: str, config: EngineConfig, directory: Path) -> Processes:
-        ranks = self._ranks
-        local = LocalParts(directory)
-        try:
-            rings = Rings(ranks, {}, local.files)
-            wanted = parts(ranks)
-            wirings = wire(ranks, wanted, local.make([part.wanted for part in wanted]))
-            tasks = ranks.tasks(config.to_json(), map(json.dumps, wirings))
-            jobs = [
-                {"task": asdict(task), **job} for task, job in zip(tasks, rings.jobs, strict=True)
-            ]
-            self._plans, self._answers = rings.plans, rings.answers
-            self._fences = local.files.fences()
-            return Processes(
-                worker, list(map(json.dumps, jobs)), local.files.descriptors, self.on_exit
-            )
-        finally:
-            local.close()
+    local, cleanup = LocalResources(directory), ExitStack()
+    try:
+        transport = Transport()
+        resources = comm_resources(layout)
+        wirings = wire(layout, resources, local.make([each.request for each in resources]))
+        tasks = layout.tasks(config.to_json(), map(json.dumps, wirings))
+        ends = open_rings(layout, local.files, transport)
+        jobs = [
+            json.dumps({"task": asdict(task), **end}) for task, end in zip(tasks, ends, strict=True)
+        ]
+        processes = Processes(jobs, local.files.descriptors, transport.on_exit)
+        cleanup.callback(processes.end)
+        executor = RanksExecutor(layout, transport, processes, cleanup)
+        executor.await_loaded()
+        return executor
+    except BaseException:
+        cleanup.close()
+        raise
+    finally:
+        local.close()

@@ -1,4 +1,4 @@
-"""The processes of a set of ranks: started together, watched, ended together."""
+"""Processes of ranks: started together, watched, ended together."""
 
 from __future__ import annotations
 
@@ -11,30 +11,38 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
-from penstock.executor.exits import Exit
-
+WORKER = "penstock.worker"
 NOTICE = 5.0
-"""Seconds in which ranks that are told to end do so before they are killed."""
+"""Seconds between the request to end and a kill."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankExit:
+    """The end of a rank."""
+
+    rank: int
+    reason: str
+    at: float
+    """Monotonic time of this host."""
+    killed: bool = False
+    """By a signal: a cause, not a consequence of another rank's end."""
 
 
 class Processes:
-    """A Python module with a job for each rank. `on_exit` is called once, as the first ends (on a
-    thread).
+    """A process for each rank, numbered from `first`. `on_exit` is called once, on a thread, when
+    the first ends. `host` is part of error messages, where there are several hosts.
 
-    Ranks count from `first`; `host` is said with them where there are several hosts.
-
-    Each gets its job as a line of text on its standard input, a pipe whose end it takes for the end
-    of this process. Ranks that stand still see no end of anything: those of a main thread are ended
-    by the kernel.
+    A rank reads its job as one line from standard input, a pipe whose end means that this process
+    has ended. A stopped rank does not read; if a main thread started it, the kernel ends it.
     """
 
     def __init__(
         self,
-        module: str,
         jobs: Sequence[str],
         descriptors: Sequence[int],
-        on_exit: Callable[[Exit], None],
+        on_exit: Callable[[RankExit], None],
         first: int = 0,
         host: str = "",
     ) -> None:
@@ -46,7 +54,7 @@ class Processes:
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
         try:
             for rank, job in enumerate(jobs, first):
-                self._start(module, rank, job, descriptors)
+                self._start(rank, job, descriptors)
         except BaseException:
             self.end(0.0)
             raise
@@ -57,7 +65,7 @@ class Processes:
         return [process.pid for process in self._all]
 
     def all_ended(self, timeout: float) -> bool:
-        """Whether no rank is left, after at most `timeout` seconds."""
+        """Whether all ranks have ended, after at most `timeout` seconds."""
         deadline = time.monotonic() + timeout
         for process in self._all:
             try:
@@ -67,7 +75,7 @@ class Processes:
         return True
 
     def end(self, notice: float = NOTICE) -> None:
-        """Let the ranks go, kill those that stay longer than `notice`; returns when all are gone."""
+        """Ask the ranks to end, kill them after `notice` seconds; returns when all have ended."""
         for process in self._all:
             if process.stdin:
                 process.stdin.close()
@@ -81,19 +89,17 @@ class Processes:
             os.close(handle)
         self._handles.clear()
 
-    def _start(self, module: str, rank: int, job: str, descriptors: Sequence[int]) -> None:
-        # -P: a directory called penstock where the user happens to be must not stand in for the
-        # package.
-        command = [sys.executable, "-P", "-m", module, "--rank", str(rank)]
+    def _start(self, rank: int, job: str, descriptors: Sequence[int]) -> None:
+        # -P: a directory called penstock in the working directory must not shadow the package.
+        command = [sys.executable, "-P", "-m", WORKER, "--rank", str(rank)]
         if threading.current_thread() is threading.main_thread():
-            # The kernel means the thread that starts a process; others may end before this process
-            # does.
+            # The kernel watches the starting thread, and only the main thread lasts.
             command.append("--end-with-starter")
         process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, pass_fds=descriptors)
         self._all.append(process)
         self._handles.append(os.pidfd_open(process.pid))
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # Gone already: the watcher says how.
+        with suppress(BrokenPipeError):  # Ended already: the watcher reports it.
             process.stdin.write(job.encode() + b"\n")
 
     def _watch(self) -> None:
@@ -102,11 +108,11 @@ class Processes:
             poll.register(handle, select.POLLIN)
         ready = poll.poll()
         at = time.monotonic()
-        place = self._handles.index(ready[0][0])
-        process, rank = self._all[place], self._first + place
+        index = self._handles.index(ready[0][0])
+        process, rank = self._all[index], self._first + index
         status = process.wait()
         name = f"rank {rank} (process {process.pid}{self._where})"
-        self._on_exit(Exit(rank, f"{name} {_describe(status)}", at, killed=status < 0))
+        self._on_exit(RankExit(rank, f"{name} {_describe(status)}", at, killed=status < 0))
 
 
 def _describe(status: int) -> str:

@@ -8,16 +8,15 @@ from pathlib import Path
 MAPS = Path("/proc/self/maps")
 MEMORY = Path("/dev/shm")
 NAME = re.compile(r"sem\.(?:hdr|obj)(\d+)-(\d+)")
-"""The process of Ray that made it, and when, in nanoseconds of the wall clock."""
+"""Process of Ray that made it, and its time in nanoseconds of the wall clock."""
 
 
 def forget_graph_semaphores(since: int, maps: Path = MAPS, memory: Path = MEMORY) -> list[str]:
-    """Remove the names of a graph's semaphores, to be called when the graph has run once.
+    """Remove the names of a graph's semaphores, once the graph has run.
 
-    By then they are open where they are needed, and stay so without a name; when the last process
-    that has them open ends, however it ends, they are gone. Ours are those that this process has
-    open, and what the same processes of Ray made from `since` on (nanoseconds): Ray makes some that
-    nobody opens.
+    Processes that have them open keep them without a name, and the last one frees them by its end.
+    Removed are the semaphores that this process has open, and those that the same processes of Ray
+    made since `since` (nanoseconds), because Ray leaves some unopened.
     """
     parts = [line.split() for line in maps.read_text().splitlines()]
     opened = {

@@ -1,7 +1,1 @@
-"""One rank: a decoder with its weights and KV blocks. Computes the plans it is given and decides
-nothing.
-"""
-
-from penstock.worker.decoder import create
-
-__all__ = ["create"]
+"""One rank's loop: receive a message, let the backend compute it, answer. No policy."""

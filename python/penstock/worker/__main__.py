@@ -2,5 +2,5 @@ import os
 
 from penstock.worker.process import main
 
-# Threads that move are in native code, out of which Python cannot end them.
+# Threads of movers are in native code, which Python cannot end.
 os._exit(main())

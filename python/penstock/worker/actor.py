@@ -1,4 +1,4 @@
-"""One rank as a Ray actor: the same loop as a process of `mp`, told what to do by calls.
+"""One rank as a Ray actor: the loop of `loop.py`, driven by calls.
 
 Ray is not imported here: the `ray` executor makes an actor of the class.
 """
@@ -10,121 +10,98 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.config import shared_memory_directory
-from penstock.core import RankTask
-from penstock.core.answers import Failed, decode_answer, is_failed
-from penstock.ranks import Line, LocalParts, forget_graph_semaphores
-from penstock.worker.loop import MessageChannel, compute
-from penstock.worker.process import LoadedWorker, live, load_rank, open_line, open_rings, prepare
+from penstock.ranks import HeartbeatStream, LocalResources, RankTask, forget_graph_semaphores
+from penstock.ranks.messages import is_failed
+from penstock.worker.loop import MessageChannel, Rank, serve
+from penstock.worker.process import open_rings, open_stream
 
 FETCH = 60.0
-"""Seconds in which a computed step hands over its rows: they are there."""
+"""Seconds in which a computed step hands over its rows, which are there."""
 CARRIED = b"X"
-"""What comes before a residual stream, where an answer could come too."""
-
-
-class StageWorker(LoadedWorker, Protocol):
-    def put(self, carried: bytes) -> None: ...
-
-    def fetch(self, timeout: float) -> bytes: ...
+"""First byte of a residual stream, where an answer could come too."""
 
 
 class Actor:
-    """Calls come in the order of the methods. `stay` is made beside the others and lasts as the
-    rank does.
-    """
+    """Methods are called in this order. `stay` runs beside the others until the rank ends."""
 
     def __init__(self) -> None:
-        self._line: Line | None = None
-        self._parts: LocalParts | None = None
-        self._task: RankTask
-        self._capacity = 0
+        self._stream: HeartbeatStream | None = None
+        self._local: LocalResources | None = None
+        self._rank: Rank
         self._last = True
         self._loaded = 0
-        self._worker: StageWorker
         self._over = threading.Event()
         self._last_word = b""
 
     def greet(self) -> int:
-        """The number of this process on its host."""
+        """Process id."""
         return os.getpid()
 
     def stay(self) -> bytes:
-        """Nothing until the rank ends; then the answer that says why, if nobody else hears of it."""
+        """Returns when the rank ends, with the answer that explains it, if it was not sent."""
         self._over.wait()
         return self._last_word
 
     def call(self, address: str, key: bytes, rank: int, limit: int) -> None:
-        """Open the line to the executor, which is on another host. Without it this process ends."""
-        self._line = open_line(address, key.hex(), str(rank), limit)
+        """Open the stream to the executor on another host. This process ends with it."""
+        self._stream = open_stream(address, key.hex(), str(rank), limit)
 
-    def make(self, wanted: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
-        """Shared memory and ports of this host, for this rank and others."""
-        self._parts = LocalParts(shared_memory_directory(), str(os.getpid()))
-        return self._parts.make(wanted)
+    def make(self, requests: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+        """Communication resources of this host, for this rank and others."""
+        self._local = LocalResources(shared_memory_directory(), str(os.getpid()))
+        made = self._local.make(requests)
+        self._local.files.seal()
+        return made
 
     def close_files(self) -> None:
-        """Everybody has opened what was made."""
-        if self._parts is not None:
-            self._parts.close()
+        """Call when all ranks have opened the resources."""
+        if self._local is not None:
+            self._local.close()
 
-    # Plans over rings or a line -------------------------------------------------------------------
+    # Plans over rings or a stream -----------------------------------------------------------------
 
     def serve(self, job: dict[str, Any]) -> None:
-        """Compute until there are no more plans."""
-        task = RankTask(**job["task"])
-        if self._line is not None:
-            channel = MessageChannel(self._line, self._line, job["capacity"])
+        """Answer until the messages end."""
+        if self._stream is not None:
+            channel = MessageChannel(self._stream, self._stream, job["capacity"])
         else:
             channel = open_rings(job["plans"], job["answers"])
-        with suppress(ConnectionError):  # The executor is gone, and knows.
-            live(task, channel, self.load_rank)
+        with suppress(ConnectionError):  # The executor has ended.
+            serve(Rank(RankTask(**job["task"]), channel.capacity), channel)
         self._over.set()
 
     # Plans as calls -------------------------------------------------------------------------------
 
     def load(self, job: dict[str, Any]) -> bytes:
-        """What the executor is told first; plans follow unless it is a failure."""
-        self._task, self._capacity, self._last = (
-            RankTask(**job["task"]),
-            job["capacity"],
-            job["last"],
-        )
-        worker, answer = prepare(self._task, self.load_rank, self._capacity)
+        """The first answer."""
+        self._rank, self._last = Rank(RankTask(**job["task"]), job["capacity"]), job["last"]
+        answer = self._rank.load()
         self._loaded = time.time_ns()
-        if worker is not None:
-            self._worker = worker
         return answer
 
     def step(self, message: bytes) -> bytes:
-        """The answer to a plan."""
-        return compute(message, self._worker, self._task.rank, self._task.reads, self._capacity)[0]
+        return self._rank.answer(message)
 
     def stage(self, message: bytes, carried: bytes | None = None) -> bytes:
-        """One node of a compiled graph: takes what the stage before left and gives what it leaves
-        itself, or the answer where it is the last. Failures are handed on as they are.
+        """One node of a compiled graph: takes the previous stage's residual stream and gives its
+        own, or the answer where it is the last. Failures are passed on.
         """
         if carried is not None:
             if carried[:1] != CARRIED:
                 return carried
-            self._worker.put(carried[1:])
+            self._rank.backend.put(carried[1:])
         answer = self.step(message)
         if not is_failed(answer):
-            return answer if self._last else CARRIED + self._worker.fetch(FETCH)
-        failed = decode_answer(answer)
-        if isinstance(failed, Failed) and failed.fatal:
+            return answer if self._last else CARRIED + self._rank.backend.fetch(FETCH)
+        if not self._rank.usable:
             # The graph's answer may never come: other ranks wait for this one.
             self._last_word = answer
             self._over.set()
         return answer
 
     def forget_graph_semaphores(self) -> None:
-        """To be called when the graph has run once."""
+        """Call when the graph has run once."""
         forget_graph_semaphores(self._loaded)
-
-    # Seams ----------------------------------------------------------------------------------------
-
-    def load_rank(self, task: RankTask) -> StageWorker:
-        return load_rank(task)

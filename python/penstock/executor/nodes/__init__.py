@@ -1,15 +1,15 @@
 """Ranks on several hosts without Ray: each host runs the same command, node 0 the engine.
 
-messages  what the engine and the nodes say to each other
-places    which node holds which stages
-muster    node 0 waits for the others, and knows who may join
-crew      all ranks as one: their losses, their end
-executor  all of it together, in the engine
-agent     a node other than 0: calls node 0, again and again
-visit     what such a node does for one engine: its ranks, from their start to their end
+rendezvous        node 0 waits for the other nodes and compares their configuration
+stage_assignment  stages of each node
+connect           the executor, in the engine
+world             all ranks: their losses, their end
+agent             a node other than 0: calls node 0 until it is stopped
+agent_session     ranks of such a node for one engine
+messages          between engine and agents
 """
 
 from penstock.executor.nodes.agent import NodeAgent
-from penstock.executor.nodes.executor import NodesExecutor
+from penstock.executor.nodes.connect import connect_nodes
 
-__all__ = ["NodeAgent", "NodesExecutor"]
+__all__ = ["NodeAgent", "connect_nodes"]

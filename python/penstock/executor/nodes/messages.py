@@ -1,17 +1,17 @@
-"""What the engine and the nodes say to each other: JSON, one object with a `type` for each message.
+"""Messages between engine and node agents: JSON, one object with a `type` each.
 
 ```text
 node   -> engine   Hello
-engine -> node     Refused, and the line ends; else, when all nodes are there:
+engine -> node     Refused, and the stream ends; else, when all nodes have joined:
 engine -> node     Make      node -> engine   Made
 engine -> node     Start     node -> engine   Started
-rank   -> engine   Called, on a line of its own; plans and answers follow there
+rank   -> engine   Called, on a stream of its own; plans and answers follow there
 engine -> node     Opened
 engine -> node     End       node -> engine   Ended
 ```
 
-`Gone` and `Unable` come from a node at any time. Nothing here is secret: keys are derived on both
-sides from the nodes' own and the number of the session.
+`Gone` and `Unable` come from a node at any time. No message holds a secret: both sides derive the
+keys from the cluster's key and the session.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from typing import Any, TypeVar, get_args
 
 from penstock.core import PenstockError
 
-PROTOCOL_CARD = {"the protocol": "1"}
-"""Of these messages: another one is refused by its number."""
+PROTOCOL = {"the protocol": "2"}
+"""Version of these messages, part of the configuration fingerprint."""
 LIMIT = 8 << 20
-"""Bytes of a message at most: the tasks of a node's ranks."""
+"""Largest message in bytes: the tasks of a node's ranks."""
 
 
 class MessageError(PenstockError):
-    """Bytes that are no message, or not the one that is due."""
+    """Malformed bytes, or another message than expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A node is there."""
+    """A node asks to join."""
 
     node: int
     address: str
-    """Its own, as the engine reaches it."""
+    """Of the node, as the engine reaches it."""
     called: str
-    """The engine's, as this node reaches it."""
-    card: dict[str, str]
-    """What must be the same on all nodes, by name."""
+    """Of the engine, as this node reaches it."""
+    fingerprint: dict[str, str]
+    """Settings that all nodes must share, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
     reason: str
     final: bool
-    """Whether it is of no use to call again."""
+    """Whether calling again is useless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """The parts that join ranks (`comm.LocalParts`), as far as they are on this node."""
+    """Communication resources of this node (`LocalResources`)."""
 
     session: str
-    """A new one for each engine, 32 hexadecimal digits."""
-    wanted: list[list[Any]]
+    """32 hexadecimal digits, new for each engine."""
+    requests: list[list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +69,16 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One rank to start; its model and settings are those of its node."""
+    """One rank to start, with the model and settings of its node."""
 
     rank: int
     reads: bool
-    num_blocks: int
     shard: str
     wiring: dict[str, Any]
     capacity: int
-    """Bytes of an answer at most."""
+    """Largest answer in bytes."""
     limit: int
-    """Bytes of a plan at most."""
+    """Largest plan in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A rank is there."""
+    """A rank has started."""
 
     session: str
     rank: int
@@ -103,35 +102,35 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Ranks hold open what was made for them."""
+    """Ranks have opened their resources, which the node may close."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A rank ended unasked."""
+    """A rank ended on its own."""
 
     rank: int
-    how: str
+    reason: str
     killed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Unable:
-    """The node cannot do what it was told."""
+    """The node cannot do what a message asked."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Of all ranks, killed when they stay for more than `notice` seconds."""
+    """End all ranks; kill them after `notice` seconds."""
 
     notice: float
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """No rank is left."""
+    """All ranks have ended."""
 
 
 Message = (
@@ -151,7 +150,7 @@ def decode(data: bytes) -> Message:
         kind = TYPES[fields.pop("type")]
         return kind(**fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise MessageError(f"a message that makes no sense: {data[:200]!r}") from error
+        raise MessageError(f"a malformed message: {data[:200]!r}") from error
 
 
 def expect(message: Message, kind: type[M]) -> M:
@@ -161,5 +160,5 @@ def expect(message: Message, kind: type[M]) -> M:
 
 
 def session_key(key: bytes, session: str) -> bytes:
-    """The key of the streams between stages, for one engine."""
+    """Key of the streams between stages, for one engine."""
     return hashlib.blake2b(session.encode(), key=key, digest_size=32).digest()

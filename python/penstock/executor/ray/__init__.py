@@ -1,12 +1,13 @@
 """Ranks as Ray actors, on one host or several.
 
-cluster    joining a cluster or starting one; the only file that imports Ray
-placement  which node holds which stage, and why none can
-actors     the actors: called, watched, ended
-calls      plans and answers as calls of actors, or as executions of a compiled graph
-executor   all of it together
+cluster         joins or starts a cluster; the only file that imports Ray
+cluster_reaper  ends an own cluster after a kill of its engine
+placement       node of each stage, or the reason why there is none
+actors          the ranks' actors: called, watched, ended
+calls           plans and answers as calls of actors, or as executions of a compiled graph
+connect         the executor
 """
 
-from penstock.executor.ray.executor import RayExecutor
+from penstock.executor.ray.connect import connect_ray
 
-__all__ = ["RayExecutor"]
+__all__ = ["connect_ray"]

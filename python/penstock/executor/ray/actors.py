@@ -1,4 +1,4 @@
-"""The actors of the ranks: called, watched, ended together."""
+"""Actors of the ranks: called, watched, ended together."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from penstock.config import ray_actor_environment
 from penstock.core import PenstockError
-from penstock.core.answers import Failed, decode_answer
-from penstock.executor.exits import Exit
+from penstock.executor.processes import RankExit
 from penstock.executor.ray.cluster import Cluster
-from penstock.executor.ray.placement import Placement, Seat
+from penstock.executor.ray.placement import Placement, RankPlacement
+from penstock.ranks.messages import Failed, decode_answer
 
 NOTICE = 5.0
-"""Seconds in which actors that are ended are gone."""
+"""Seconds until killed actors have ended."""
 START = 120.0
 """Seconds that actors may take to start: a process each, on nodes that may be busy."""
 
@@ -24,22 +24,26 @@ log = logging.getLogger("penstock.executor")
 
 
 class Actors:
-    """An actor of `kind` for each rank. `on_exit` is called once, as the first ends (on a thread)."""
+    """An actor of `kind` for each rank. `on_exit` is called once, on a thread, at the first end."""
 
     def __init__(
-        self, cluster: Cluster, kind: type, placement: Placement, on_exit: Callable[[Exit], None]
+        self,
+        cluster: Cluster,
+        kind: type,
+        placement: Placement,
+        on_exit: Callable[[RankExit], None],
     ) -> None:
         self._ray = cluster.ray
         self._on_exit = on_exit
         self._lock = threading.Lock()
         self._over = False
         self._cut_off = False
-        self.seats: Sequence[Seat] = placement.seats
+        self.ranks: Sequence[RankPlacement] = placement.ranks
         self.pids: list[int] = []
         environment = ray_actor_environment()
         self.handles = [
-            cluster.actor(kind, placement.group, seat.bundle, environment)
-            for seat in placement.seats
+            cluster.actor(kind, placement.group, each.bundle, environment)
+            for each in placement.ranks
         ]
         self._stays = [
             handle.stay.options(concurrency_group="control").remote() for handle in self.handles
@@ -48,18 +52,18 @@ class Actors:
         self._watcher.start()
 
     def greet(self) -> None:
-        """Returns when all are there; PenstockError names the first that is not."""
+        """Returns when all have started; PenstockError names the first that has not."""
         self.pids = self.get({r: handle.greet.remote() for r, handle in enumerate(self.handles)})
 
     def everywhere(self, method: str) -> None:
-        """Call `method` of all ranks beside what they are doing."""
+        """Call `method` of all ranks, beside their other calls."""
         calls = [
             getattr(handle, method).options(concurrency_group="control") for handle in self.handles
         ]
         self.get({rank: call.remote() for rank, call in enumerate(calls)})
 
     def get(self, refs: Mapping[int, Any], timeout: float = START) -> list[Any]:
-        """What calls gave, by rank; PenstockError names the first that gave nothing."""
+        """Results of calls by rank; PenstockError names the first rank without one."""
         deadline = time.monotonic() + timeout
         found = []
         for rank, ref in refs.items():
@@ -75,22 +79,23 @@ class Actors:
         return found
 
     def name(self, rank: int) -> str:
-        where = self.seats[rank].node.address
+        where = self.ranks[rank].node.address
         process = f", process {self.pids[rank]}" if self.pids else ""
         return f"rank {rank} (on {where}{process})"
 
-    def cut_off(self, rank: int, how: str) -> None:
-        """Its line ended. What it had to say has come before that, so nobody waits for its end."""
+    def cut_off(self, rank: int, reason: str) -> None:
+        """Its stream ended, after its last answer: its end is not awaited."""
         self._cut_off = True
-        self._lost(rank, how)
+        self._lost(rank, reason)
 
-    def _lost(self, rank: int, how: str) -> None:
-        """The first to be lost is told of; later ones are its consequences."""
+    def _lost(self, rank: int, reason: str) -> None:
+        """Report the first loss; later ones are its consequences."""
         with self._lock:
             if self._over:
                 return
             self._over = True
-        self._on_exit(Exit(rank, f"{self.name(rank)} was lost: {how}", time.monotonic()))
+        lost = f"{self.name(rank)} was lost: {reason}"
+        self._on_exit(RankExit(rank, lost, time.monotonic()))
 
     def kill(self) -> None:
         for handle in self.handles:
@@ -104,7 +109,7 @@ class Actors:
         return len(done) == len(self._stays)
 
     def end(self, notice: float = NOTICE) -> None:
-        """Actors hold nothing that a kill would harm."""
+        """Kill the actors: they hold nothing that a kill would harm."""
         with self._lock:
             self._over = True
         self.kill()

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.core.answers import Failed, decode_answer, is_failed
 from penstock.executor.ray.actors import Actors
 from penstock.executor.ray.cluster import Cluster
+from penstock.ranks.messages import Failed, decode_answer, is_failed
 
 
 class CallAnswers:
-    """Answers that calls return, in the order of the calls. `keep` calls may be under way."""
+    """Results of one actor's calls, in their order. `keep` calls may be in flight."""
 
     def __init__(self, ray: Any, name: str, keep: int) -> None:
         self._ray = ray
@@ -25,9 +25,7 @@ class CallAnswers:
         self._lost = False
 
     def add(self, ref: Any) -> None:
-        """The next call. Answers of a rank that nobody reads are taken here, so that they do not
-        pile up.
-        """
+        """Append a call. Takes the oldest result where the executor does not read this rank."""
         self._refs.append(ref)
         if len(self._refs) > self._keep:
             self._take(0.0)
@@ -70,7 +68,7 @@ class CallAnswers:
 
 
 class Calls:
-    """Plans as calls of `step`."""
+    """Messages as calls of `step`."""
 
     def __init__(self, cluster: Cluster, actors: Actors, depth: int) -> None:
         self._handles = actors.handles
@@ -89,15 +87,16 @@ class Calls:
 
 
 class GraphAnswers:
-    """Answers of one rank, taken out of the results of executions as these are read."""
+    """Answers of one rank, from the results of executions."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self.messages: deque[bytes] = deque()
 
     def receive(self, timeout: float) -> bytes | None:
-        """Reads the next execution if there is one, however long that takes: Ray cannot go on with
-        a read that it gave up. What ends it is the end of an actor."""
+        """Reads the next execution without a timeout: Ray cannot resume an abandoned read. The end
+        of an actor ends it.
+        """
         if not self.messages:
             self._graph.read(timeout)
         return self.messages.popleft() if self.messages else None
@@ -107,9 +106,7 @@ class GraphAnswers:
 
 
 class Graph:
-    """Plans as executions of a compiled graph: input, ranks of the first stage, of the next, ...,
-    output.
-    """
+    """Plans as executions of a compiled graph: input, ranks of each stage in turn, output."""
 
     def __init__(
         self,
@@ -152,7 +149,7 @@ class Graph:
             self._hand_out(column, answer)
 
     def end(self, reason: str) -> None:
-        """Ends a read too, on whatever thread, because it ends the actors."""
+        """Kill the actors, which also ends a read on another thread."""
         self._reason = self._reason or reason
         self._actors.kill()
 
@@ -170,9 +167,7 @@ class Graph:
         return nodes
 
     def _hand_out(self, column: int, answer: bytes) -> None:
-        """A failure belongs to the rank that failed, and to those after it, which had nothing to
-        compute.
-        """
+        """A failure belongs to the failed rank and to later stages, which had no input."""
         failed = decode_answer(answer) if is_failed(answer) else None
         if isinstance(failed, Failed):
             for rank in range(failed.rank, len(self.answers), self._tp):

@@ -1,4 +1,4 @@
-"""A Ray cluster: joined, or started for this engine alone. The only file that imports Ray."""
+"""A Ray cluster, joined or started for this engine alone. The only file that imports Ray."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ from penstock.config import prepare_ray_environment
 from penstock.config.machine import cpu_count
 from penstock.config.ray import LOCAL
 from penstock.core import PenstockError
-from penstock.executor.ray.keeper import Keeper
+from penstock.executor.ray.cluster_reaper import ClusterReaper
 
 MIB = 2**20
 LEAST_STORE = 128 * MIB
-"""Memory for objects of a cluster of our own. Only compiled graphs put anything there."""
+"""Object store of an own cluster. Only compiled graphs use it."""
+REACH = 5.0
+"""Seconds until a cluster accepts. Ray itself would try for a minute, and end the process."""
 
 log = logging.getLogger("penstock.executor")
-
-
-REACH = 5.0
-"""Seconds in which a cluster takes a call. Ray itself would try for a minute, and end the process.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,7 @@ class Node:
 
 
 class Cluster:
-    """What the executor needs of Ray. `own_cpus` and `store` apply to a cluster of our own."""
+    """The used part of Ray. `own_cpus` and `store` (bytes) apply to an own cluster."""
 
     def __init__(self, address: str | None, own_cpus: int, store: int) -> None:
         address = prepare_ray_environment(address)
@@ -65,16 +62,16 @@ class Cluster:
                 "RAY_AUTH_MODE and the token, which must be those of the cluster"
             ) from error
         self.here: str = ray.get_runtime_context().get_node_id()
-        self._keeper = Keeper() if address == LOCAL else None
+        self._reaper = ClusterReaper() if address == LOCAL else None
 
     def close(self) -> None:
-        """Leave it; one of our own ends."""
+        """Leave the cluster; an own one ends."""
         self.ray.shutdown()
-        if self._keeper is not None:
-            self._keeper.end()
+        if self._reaper is not None:
+            self._reaper.end()
 
     def nodes(self) -> list[Node]:
-        """The living ones."""
+        """Living nodes."""
         return [
             Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"].get("CPU", 0.0))
             for node in self.ray.nodes()
@@ -82,7 +79,7 @@ class Cluster:
         ]
 
     def free_cpus(self) -> float:
-        """Of all nodes together."""
+        """Free CPUs of all nodes together."""
         return float(self.ray.available_resources().get("CPU", 0.0))
 
     # Placement groups -----------------------------------------------------------------------------
@@ -93,10 +90,10 @@ class Cluster:
         return placement_group(list(bundles), strategy=strategy)
 
     def reserved(self, group: Any, timeout: float) -> bool:
-        """Whether the group has its place within `timeout` seconds."""
+        """Whether the group is placed within `timeout` seconds."""
         return bool(group.wait(timeout))
 
-    def places(self, group: Any) -> list[str]:
+    def bundle_nodes(self, group: Any) -> list[str]:
         """The node of each bundle."""
         from ray.util.placement_group import placement_group_table
 
@@ -130,8 +127,7 @@ class Cluster:
         """A compiled graph. `build` gets the input node and returns the last nodes."""
         from ray.dag import InputNode, MultiOutputNode
 
-        # It reports each actor that it finds dead as it ends; who died first is told by the
-        # executor.
+        # It reports each dead actor; the executor reports the first.
         logging.getLogger("ray.dag.compiled_dag_node").setLevel(logging.CRITICAL)
         with InputNode() as given:
             nodes = MultiOutputNode(build(given))
@@ -143,7 +139,7 @@ class Cluster:
 
 
 def _reach(address: str) -> None:
-    """PenstockError when nobody listens at host:port; other forms of addresses are Ray's matter."""
+    """PenstockError without a listener at host:port. Ray checks other forms of addresses."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return
@@ -151,5 +147,6 @@ def _reach(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), REACH).close()
     except OSError as error:
         raise PenstockError(
-            f"no Ray cluster at {address}: {error}. Start one (ray start --head) or correct --ray-address"
+            f"no Ray cluster at {address}: {error}. Start one (ray start --head) or correct "
+            "--ray-address"
         ) from error

@@ -1,6 +1,4 @@
-"""Where the stages go. Ranks of a stage share memory, so a stage is one bundle: on one node or
-nowhere.
-"""
+"""Placement of stages. Ranks of a stage share memory, so a stage is one bundle on one node."""
 
 from __future__ import annotations
 
@@ -10,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.core import PenstockError, Ranks
+from penstock.core import PenstockError
 from penstock.executor.ray.cluster import Node
+from penstock.ranks import RankLayout
 
 LOOK = 1.0
-"""Seconds between looks at what is there, and before a wait is mentioned."""
+"""Seconds between polls, and before a wait is logged."""
 
 log = logging.getLogger("penstock.executor")
 
@@ -30,15 +29,13 @@ class Cluster(Protocol):
 
     def reserved(self, group: Any, timeout: float) -> bool: ...
 
-    def places(self, group: Any) -> list[str]: ...
+    def bundle_nodes(self, group: Any) -> list[str]: ...
 
     def release(self, group: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """The place of a rank."""
-
+class RankPlacement:
     bundle: int
     node: Node
 
@@ -46,36 +43,35 @@ class Seat:
 @dataclass(frozen=True, slots=True)
 class Placement:
     group: Any
-    seats: tuple[Seat, ...]
-    """Of each rank."""
+    ranks: tuple[RankPlacement, ...]
 
 
-def place(cluster: Cluster, ranks: Ranks, strategy: str, deadline: float) -> Placement:
-    """Reserve a CPU for each rank; after `deadline` seconds PenstockError says what is missing."""
+def place(cluster: Cluster, layout: RankLayout, strategy: str, deadline: float) -> Placement:
+    """Reserve a CPU for each rank. After `deadline` seconds PenstockError names the shortage."""
     group = cluster.reserve(
-        [{"CPU": float(ranks.tp)}] * ranks.pp, strategy.replace("-", "_").upper()
+        [{"CPU": float(layout.tp)}] * layout.pp, strategy.replace("-", "_").upper()
     )
     began, said = time.monotonic(), False
     try:
         while not cluster.reserved(group, min(LOOK, deadline)):
             if time.monotonic() - began >= deadline:
                 raise PenstockError(
-                    f"{shortage(cluster, ranks, strategy)}; waited {deadline:.0f} s"
+                    f"{shortage(cluster, layout, strategy)}; waited {deadline:.0f} s"
                 )
             if not said:
-                log.warning("waiting for room: %s", shortage(cluster, ranks, strategy))
+                log.warning("waiting for room: %s", shortage(cluster, layout, strategy))
                 said = True
-        return Placement(group, seats(ranks, cluster.places(group), cluster.nodes(), cluster.here))
+        placed = assign(layout, cluster.bundle_nodes(group), cluster.nodes(), cluster.here)
+        return Placement(group, placed)
     except BaseException:
         cluster.release(group)
         raise
 
 
-def seats(
-    ranks: Ranks, places: Sequence[str], nodes: Sequence[Node], here: str
-) -> tuple[Seat, ...]:
-    """Stages node by node, the engine's own node first, so that the fewest neighbours are on
-    different nodes.
+def assign(
+    layout: RankLayout, places: Sequence[str], nodes: Sequence[Node], here: str
+) -> tuple[RankPlacement, ...]:
+    """Stages node by node, the engine's own node first: the fewest pipes cross nodes.
 
     `places` names the node of each bundle.
     """
@@ -87,15 +83,17 @@ def seats(
         range(len(places)),
         key=lambda at: (places[at] != here, known[places[at]].address, places[at], at),
     )
-    return tuple(Seat(bundle, known[places[bundle]]) for bundle in order for _ in range(ranks.tp))
+    placed = [RankPlacement(bundle, known[places[bundle]]) for bundle in order]
+    return tuple(each for each in placed for _ in range(layout.tp))
 
 
-def shortage(cluster: Cluster, ranks: Ranks, strategy: str) -> str:
-    """What the ranks need and what the cluster has, in one line, with the way out."""
+def shortage(cluster: Cluster, layout: RankLayout, strategy: str) -> str:
+    """Needs of the ranks, resources of the cluster and the remedy, in one line."""
     nodes = cluster.nodes()
-    least = {"spread": 1, "pack": 1, "strict-pack": 1, "strict-spread": ranks.pp}[strategy]
-    each = ranks.size if strategy == "strict-pack" else ranks.tp
-    needs = f"{ranks.size} ranks need {ranks.size} x {{CPU: 1}} with --placement {strategy}"
+    least = {"spread": 1, "pack": 1, "strict-pack": 1, "strict-spread": layout.pp}[strategy]
+    each = layout.size if strategy == "strict-pack" else layout.tp
+    size = layout.size
+    needs = f"{size} ranks need {size} x {{CPU: 1}} with --placement {strategy}"
     if least > 1:
         needs += f" on {least} nodes"
     if each > 1:
@@ -105,10 +103,10 @@ def shortage(cluster: Cluster, ranks: Ranks, strategy: str) -> str:
     )
     free = f"{cluster.free_cpus():g} CPUs are free"
     there = f"the cluster has {_count(len(nodes), 'node')} ({has}), {free}"
-    return f"{needs}; {there}. {_remedy(ranks, nodes, least, each)}"
+    return f"{needs}; {there}. {_remedy(layout, nodes, least, each)}"
 
 
-def _remedy(ranks: Ranks, nodes: Sequence[Node], least: int, each: int) -> str:
+def _remedy(layout: RankLayout, nodes: Sequence[Node], least: int, each: int) -> str:
     if len(nodes) < least:
         return "Add nodes or choose another --placement"
     if max((node.cpus for node in nodes), default=0.0) < each:
@@ -116,7 +114,7 @@ def _remedy(ranks: Ranks, nodes: Sequence[Node], least: int, each: int) -> str:
         return (
             "Add a larger node, or lower --tensor-parallel-size: the ranks of a stage share memory"
         )
-    if sum(node.cpus for node in nodes) < ranks.size:
+    if sum(node.cpus for node in nodes) < layout.size:
         return "Add nodes or CPUs (ray start --num-cpus counts what may be used, not what is there)"
     return "Something else holds them: look at `ray status`"
 

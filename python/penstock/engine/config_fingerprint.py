@@ -1,0 +1,42 @@
+"""Settings that all nodes of an engine must share, in words for errors."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+
+from penstock.config import EngineConfig
+from penstock.model import ModelInfo
+
+OWN = {"model.path", "parallel.node_rank", "parallel.master", "parallel.token_file"}
+"""Settings of each node. Threads and instruction set are its own too."""
+
+
+def config_fingerprint(config: EngineConfig, info: ModelInfo) -> dict[str, str]:
+    """Settings by name, none of them secret: they cross the network in clear."""
+    from penstock._native import __version__
+
+    found = {
+        "the version": __version__,
+        "the model": describe(info),
+        "the backend": config.compute.backend,
+    }
+    whole = asdict(config)
+    for section in ("model", "cache", "scheduler", "parallel"):
+        for name, value in whole[section].items():
+            if f"{section}.{name}" not in OWN:
+                found[f"{section}.{name}"] = str(value)
+    tiers = [f"{tier.name} {tier.size_bytes or ''}".strip() for tier in config.tiers.tiers]
+    found["tiers"] = ", ".join(tiers) or "none"
+    found["tiers.chunk_tokens"] = str(config.tiers.chunk_tokens)
+    return found
+
+
+def describe(info: ModelInfo) -> str:
+    """All but the weights, which are compared when the ranks have loaded them."""
+    spec = info.spec
+    digest = hashlib.blake2b(
+        (spec.to_json() + info.names.to_json()).encode(), digest_size=4
+    ).hexdigest()
+    layers = f"{len(spec.layers)} layers of {spec.hidden}"
+    return f"{info.architecture} with {layers} ({info.source}, {digest})"

@@ -1,0 +1,114 @@
+"""One connection to all ranks: messages out, answers in, and the end of all when one is lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import NoReturn, Protocol
+
+from penstock.executor.contract import WorkersLostError
+from penstock.executor.transport import Transport
+from penstock.ranks.messages import Answer, Failed, decode_answer
+
+LOOK = 0.2
+"""Seconds after which a wait for one rank looks at the others' answers."""
+GRACE = 0.5
+"""Seconds that other ranks get to fail in the same step, or to explain their end."""
+
+log = logging.getLogger("penstock.executor")
+
+
+class Members(Protocol):
+    """Processes or actors of the ranks."""
+
+    @property
+    def pids(self) -> list[int]: ...
+
+    def all_ended(self, timeout: float) -> bool: ...
+
+    def end(self, notice: float = ...) -> None: ...
+
+
+class RankConnection:
+    """`on_answer` receives each answer with its rank. `cleanup` ends the members and frees what
+    connects them.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        members: Members,
+        cleanup: ExitStack,
+        on_answer: Callable[[int, Answer], None],
+    ) -> None:
+        self.transport = transport
+        self.members = members
+        self._cleanup = cleanup
+        self._on_answer = on_answer
+        self._lost: WorkersLostError | None = None
+
+    def check(self) -> None:
+        if self._lost is None and self.transport.exit is not None:
+            self.lose(self.transport.exit.reason)
+        if self._lost is not None:
+            raise self._lost
+
+    def send(self, message: bytes) -> None:
+        """To all ranks."""
+        self.check()
+        assert self.transport.plans is not None
+        try:
+            self.transport.plans.send(message)
+        except ConnectionError as error:
+            self.lose(str(error))
+
+    def ready(self, rank: int) -> bool:
+        return self.transport.answers[rank].ready()
+
+    def pump(self, rank: int, timeout: float) -> bool:
+        """Hand out the rank's next answer; False when none came in time."""
+        try:
+            message = self.transport.answers[rank].receive(timeout)
+        except ConnectionError as error:
+            self.lose(str(error))
+        if message is None:
+            return False
+        answer = decode_answer(message)
+        if isinstance(answer, Failed) and answer.fatal:
+            self.lose(answer.message, answer)
+        self._on_answer(rank, answer)
+        return True
+
+    def close(self) -> None:
+        self._cleanup.close()
+
+    def lose(self, reason: str, answer: Failed | None = None) -> NoReturn:
+        """End all ranks and raise the error of the first that failed."""
+        self.transport.abort(reason)
+        self.members.all_ended(GRACE)
+        failures = [*self._last_words(), *([answer] if answer else [])]
+        causes = [failed for failed in failures if not failed.derived]
+        first = min(causes, key=lambda failed: failed.at, default=None)
+        gone = self.transport.exit
+        # A rank's own failure comes before its exit, whatever the clocks say.
+        if first is not None and (gone is None or first.rank == gone.rank or first.at < gone.at):
+            where = f" in step {first.step}" if first.step else ""
+            if first.trace:
+                log.error("rank %d failed%s:\n%s", first.rank, where, first.trace)
+            reason = f"rank {first.rank} failed{where}: {first.message}"
+        elif gone is not None:
+            reason = gone.reason
+        self.members.end(0.0)
+        self._lost = WorkersLostError(reason)
+        raise self._lost
+
+    def _last_words(self) -> list[Failed]:
+        """Failures among unread answers."""
+        found = []
+        for answers in self.transport.answers:
+            while answers.ready() and (message := answers.receive(0.0)) is not None:
+                answer = decode_answer(message)
+                if isinstance(answer, Failed):
+                    found.append(answer)
+        return found

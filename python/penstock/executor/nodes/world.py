@@ -1,0 +1,175 @@
+"""All ranks of several nodes: processes of this node, and those that other nodes report."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from penstock.core import PenstockError
+from penstock.executor.nodes.messages import End, Ended, Gone, Started, Unable, decode, encode
+from penstock.executor.nodes.rendezvous import Member
+from penstock.executor.nodes.stage_assignment import Node
+from penstock.executor.processes import RankExit
+
+NOTICE = 5.0
+"""Seconds between the request to end and a kill."""
+REPORT = 0.3
+"""Seconds in which a better account of a loss may follow the first."""
+WAIT = 60.0
+
+CAUSE, END, SILENT = range(3)
+"""Accounts of a loss, the best first: a kill or the end of a node, an exit, the end of a stream."""
+
+
+class Processes(Protocol):
+    """Ranks of this node."""
+
+    @property
+    def pids(self) -> list[int]: ...
+
+    def all_ended(self, timeout: float) -> bool: ...
+
+    def end(self, notice: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    account: int
+    exit: RankExit
+
+
+class World:
+    """`hosts` names the node of each rank. `on_exit` is called once, on a thread, with the best
+    account of the first loss.
+    """
+
+    def __init__(
+        self, members: Sequence[Member], hosts: Sequence[Node], on_exit: Callable[[RankExit], None]
+    ) -> None:
+        self._members = members
+        self._hosts = hosts
+        self._on_exit = on_exit
+        self._losses: SimpleQueue[Loss | None] = SimpleQueue()
+        self._processes: Processes | None = None
+        self._remote_pids: dict[int, list[int]] = {}
+        self._ended = {member.node.id: threading.Event() for member in members}
+        self._cut_off = False
+        self._over = False
+        self._watcher = threading.Thread(target=self._watch, name="losses", daemon=True)
+        self._watcher.start()
+        self._listeners = [
+            threading.Thread(
+                target=self._listen, args=(member,), name=f"{member.node}", daemon=True
+            )
+            for member in members
+        ]
+        for listener in self._listeners:
+            listener.start()
+
+    def add_processes(self, processes: Processes) -> None:
+        self._processes = processes
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes of the ranks on their nodes, by rank."""
+        own = self._processes.pids if self._processes else []
+        return [
+            *own,
+            *(pid for node in sorted(self._remote_pids) for pid in self._remote_pids[node]),
+        ]
+
+    @property
+    def host(self) -> str:
+        """Address of this node, which runs the first ranks."""
+        return self._hosts[0].address
+
+    # Losses ---------------------------------------------------------------------------------------
+
+    def on_local_exit(self, gone: RankExit) -> None:
+        self._losses.put(Loss(CAUSE if gone.killed else END, gone))
+
+    def on_stream_end(self, rank: int, reason: str) -> None:
+        lost = f"rank {rank} on {self._hosts[rank]} was lost: {reason}"
+        self._losses.put(Loss(SILENT, RankExit(rank, lost, time.monotonic())))
+
+    def _listen(self, member: Member) -> None:
+        """Handle a node's messages until its stream ends."""
+        node = member.node
+        rank = self._hosts.index(node)
+        try:
+            while True:
+                data = member.stream.receive(WAIT)
+                if data is not None:
+                    self._handle(node, rank, data)
+        except (ConnectionError, PenstockError) as error:
+            if not self._over:
+                self._cut_off = True
+            lost = f"{node} was lost: {error}"
+            self._losses.put(Loss(CAUSE, RankExit(rank, lost, time.monotonic())))
+        self._ended[node.id].set()
+
+    def _handle(self, node: Node, first: int, data: bytes) -> None:
+        message, now = decode(data), time.monotonic()
+        if isinstance(message, Started):
+            self._remote_pids[node.id] = message.pids
+        elif isinstance(message, Gone):
+            account = CAUSE if message.killed else END
+            gone = RankExit(message.rank, message.reason, now, message.killed)
+            self._losses.put(Loss(account, gone))
+        elif isinstance(message, Unable):
+            self._losses.put(Loss(CAUSE, RankExit(first, f"{node}: {message.reason}", now)))
+        elif isinstance(message, Ended):
+            self._ended[node.id].set()
+
+    def _watch(self) -> None:
+        first = self._losses.get()
+        found = [first]
+        deadline = time.monotonic() + REPORT
+        while found[-1] is not None and found[-1].account != CAUSE:
+            try:
+                found.append(self._losses.get(timeout=max(deadline - time.monotonic(), 0.0)))
+            except Empty:
+                break
+        losses = [loss for loss in found if loss is not None]
+        if losses and not self._over:
+            self._on_exit(min(losses, key=lambda loss: loss.account).exit)
+
+    # The end --------------------------------------------------------------------------------------
+
+    def all_ended(self, timeout: float) -> bool:
+        """Whether all ranks have ended, after at most `timeout` seconds; False at once when a node
+        is lost.
+        """
+        deadline = time.monotonic() + timeout
+        if self._cut_off or (
+            self._processes is not None and not self._processes.all_ended(timeout)
+        ):
+            return False
+        return all(
+            ended.wait(max(deadline - time.monotonic(), 0.0)) for ended in self._ended.values()
+        )
+
+    def end(self, notice: float = NOTICE) -> None:
+        """Returns when the ranks of this node have ended, and those of nodes that still answer."""
+        if self._over:
+            return
+        self._over = True
+        self._losses.put(None)
+        for member in self._members:
+            try:
+                member.stream.send(encode(End(notice)))
+            except ConnectionError:
+                self._ended[member.node.id].set()
+        if self._processes is not None:
+            self._processes.end(notice)
+        deadline = time.monotonic() + notice + NOTICE
+        for member in self._members:
+            self._ended[member.node.id].wait(max(deadline - time.monotonic(), 0.0))
+            member.stream.end("the engine ended")
+        for thread in [self._watcher, *self._listeners]:
+            if thread is not threading.current_thread():
+                thread.join(NOTICE)

@@ -1,0 +1,241 @@
+"""Ranks as Ray actors: placement, connection, start."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.config import EngineConfig
+from penstock.core import InvalidValueError, PenstockError
+from penstock.executor.ranks import RanksExecutor
+from penstock.executor.ray.actors import Actors
+from penstock.executor.ray.calls import Calls, Graph
+from penstock.executor.ray.cluster import Cluster
+from penstock.executor.ray.placement import Placement, place
+from penstock.executor.transport import LEAST_ANSWER, Transport, answer_bytes, open_rings
+from penstock.ranks import (
+    CommResource,
+    HeartbeatStream,
+    RankLayout,
+    RankTask,
+    SharedFiles,
+    comm_resources,
+    forget_graph_semaphores,
+    join_address,
+    keyed,
+    wire,
+)
+from penstock.worker.actor import Actor
+
+if TYPE_CHECKING:
+    from penstock._native import StreamListener
+
+PLACEMENT = 60.0
+"""Seconds that the cluster gets to find room."""
+CALLED = 60.0
+"""Seconds in which ranks on other nodes call the engine."""
+SILENCE = 1.25
+"""Seconds without a heartbeat after which a rank on another node counts as lost."""
+NUMBER = 16
+"""Largest first message of a rank, which is its number."""
+ENVELOPE = 4096
+"""Bytes that Ray may add to a message."""
+
+log = logging.getLogger("penstock.executor")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One engine on a cluster. `key` authenticates all streams."""
+
+    layout: RankLayout
+    config: EngineConfig
+    directory: Path
+    cluster: Cluster
+    message_bytes: int
+    transport: Transport = field(default_factory=Transport)
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+
+
+def connect_ray(
+    layout: RankLayout,
+    config: EngineConfig,
+    directory: Path,
+    placement_timeout: float = PLACEMENT,
+) -> RanksExecutor:
+    """Returns when all ranks are loaded; `allocate` shows that they compute a step together.
+
+    PenstockError: no Ray, no cluster, no room, or the reason of the first rank that cannot load.
+    """
+    channel = config.parallel.ray_channel
+    if config.tiers.tiers and channel != "ring":
+        # Calls of actors would wait for steps, and a graph carries plans only.
+        raise InvalidValueError("--ray-channel", channel, "ring, which --kv-tier needs")
+    largest = max(layout.plan_bytes, layout.rows_bytes, layout.result_bytes, LEAST_ANSWER)
+    messages = largest + ENVELOPE
+    # Each rank writes to its own buffers, the engine to one set; twice that for safety.
+    store = 2 * (layout.size + 1) * (layout.depth + 1) * messages
+    cleanup = ExitStack()
+    try:
+        cluster = Cluster(config.parallel.ray_address, layout.size, store)
+        cleanup.callback(cluster.close)
+        placement = place(cluster, layout, config.parallel.placement, placement_timeout)
+        cleanup.callback(cluster.release, placement.group)
+        return _connect(Launch(layout, config, directory, cluster, messages), placement, cleanup)
+    except BaseException:
+        cleanup.close()
+        raise
+
+
+def _connect(launch: Launch, placement: Placement, cleanup: ExitStack) -> RanksExecutor:
+    transport, channel = launch.transport, launch.config.parallel.ray_channel
+    streams: dict[int, HeartbeatStream] = {}
+    cleanup.callback(_close_streams, streams)
+    actors = Actors(launch.cluster, Actor, placement, transport.on_exit)
+    cleanup.callback(actors.end)
+    actors.greet()
+    compile_first = partial(_compile, launch, actors, cleanup)
+    compiled = channel == "compiled-graph"
+    after_ready = compile_first if compiled else RanksExecutor.compute_first_step
+    executor = RanksExecutor(launch.layout, transport, actors, cleanup, after_ready)
+    _open_streams(launch, actors, placement, streams)
+    tasks = _tasks(launch, actors, placement)
+    with ExitStack() as files:
+        if channel == "ring":
+            shared = SharedFiles(launch.directory, str(os.getpid()))
+            files.callback(shared.close)
+            ends = open_rings(launch.layout, shared, transport, streams)
+            for handle, task, end in zip(actors.handles, tasks, ends, strict=True):
+                handle.serve.remote({"task": asdict(task), **end})
+        else:
+            _load(launch, actors, tasks)
+        executor.await_loaded([each.node.address for each in placement.ranks])
+    actors.everywhere("close_files")
+    return executor
+
+
+def _close_streams(streams: dict[int, HeartbeatStream]) -> None:
+    for stream in streams.values():
+        stream.close("the engine ended")
+
+
+# Communication among ranks --------------------------------------------------------------------
+
+
+def _open_streams(
+    launch: Launch, actors: Actors, placement: Placement, streams: dict[int, HeartbeatStream]
+) -> None:
+    """A stream to each rank on another node, for its heartbeats, whatever carries its plans."""
+    from penstock._native import StreamListener
+
+    here = launch.cluster.here
+    away = [rank for rank, each in enumerate(placement.ranks) if each.node.id != here]
+    if not away:
+        return
+    address = next(node.address for node in launch.cluster.nodes() if node.id == here)
+    listener = StreamListener(join_address(address, 0), launch.key)
+    limit = launch.message_bytes
+    calls = {
+        rank: actors.handles[rank].call.remote(listener.address, launch.key, rank, limit)
+        for rank in away
+    }
+    for _ in away:
+        rank, stream = _accept(listener)
+        ended = partial(actors.cut_off, rank)
+        streams[rank] = HeartbeatStream(stream, limit, SILENCE, ended)
+    actors.get(calls)
+
+
+def _accept(listener: StreamListener) -> tuple[int, Any]:
+    """The next rank that calls and its stream."""
+    try:
+        stream = listener.accept(CALLED)
+        return int(stream.receive(CALLED, NUMBER) or b""), stream
+    except ConnectionError as error:
+        raise PenstockError(
+            f"a rank on another node cannot reach {listener.address}: {error}. Ranks and engine "
+            "need TCP to each other, on any port"
+        ) from error
+
+
+def _tasks(launch: Launch, actors: Actors, placement: Placement) -> list[RankTask]:
+    layout, carried = launch.layout, launch.config.parallel.ray_channel == "compiled-graph"
+    resources = comm_resources(layout, [each.node for each in placement.ranks], carried)
+    makers = sorted({each.maker for each in resources})
+    calls = {
+        maker: actors.handles[maker].make.remote(
+            [each.request for each in resources if each.maker == maker]
+        )
+        for maker in makers
+    }
+    made = dict(zip(makers, map(iter, actors.get(calls)), strict=True))
+    fields = [next(made[each.maker]) for each in resources]
+    launch.transport.abort_handles += _abort_handles(launch, placement, resources, fields)
+    wirings = [keyed(each, launch.key) for each in wire(layout, resources, fields, carried)]
+    return layout.tasks(launch.config.to_json(), wirings)
+
+
+def _abort_handles(
+    launch: Launch,
+    placement: Placement,
+    resources: Sequence[CommResource],
+    made: Sequence[dict[str, Any]],
+) -> list[Any]:
+    """Handles of the shared memory of this node. That of other nodes ends with its actors."""
+    from penstock._native import AbortHandle
+
+    return [
+        AbortHandle(fields["path"])
+        for resource, fields in zip(resources, made, strict=True)
+        if "path" in fields and placement.ranks[resource.maker].node.id == launch.cluster.here
+    ]
+
+
+# Plans as calls -------------------------------------------------------------------------------
+
+
+def _load(launch: Launch, actors: Actors, tasks: Sequence[RankTask]) -> None:
+    layout, transport = launch.layout, launch.transport
+    calls = Calls(launch.cluster, actors, layout.depth)
+    transport.plans, transport.answers = calls, calls.answers
+    transport.abort_handles += calls.answers
+    last = layout.size - layout.tp
+    calls.load(
+        [
+            {
+                "task": asdict(task),
+                "capacity": answer_bytes(layout, task.rank),
+                "last": task.rank >= last,
+            }
+            for task in tasks
+        ]
+    )
+
+
+def _compile(launch: Launch, actors: Actors, cleanup: ExitStack, executor: RanksExecutor) -> None:
+    """Replace calls by executions of a compiled graph, and compute the first step."""
+    log.warning(
+        "Ray's compiled graphs keep a CPU of each rank busy, even when there is nothing to compute"
+    )
+    overlap = launch.config.parallel.ray_overlap_comm
+    if overlap:
+        log.warning(
+            "--ray-overlap-comm: Ray overlaps the communication of GPU tensors only, and there are"
+            " none"
+        )
+    began, layout, transport = time.time_ns(), launch.layout, launch.transport
+    graph = Graph(launch.cluster, actors, layout.tp, layout.depth, launch.message_bytes, overlap)
+    cleanup.callback(graph.close)
+    transport.plans, transport.answers = graph, graph.answers
+    transport.abort_handles.append(graph)
+    executor.compute_first_step()
+    actors.everywhere("forget_graph_semaphores")
+    forget_graph_semaphores(began)

@@ -1,0 +1,141 @@
+"""Plans to the ranks and their answers: rings of shared memory on the engine's node, streams to
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.executor.processes import RankExit
+from penstock.ranks import HeartbeatStream, RankLayout, SharedFiles
+from penstock.ranks.messages import Failed, decode_answer, encode_answer, is_failed
+
+if TYPE_CHECKING:
+    from penstock._native import RingWriter
+
+PATIENCE = 600.0
+"""Seconds that ranks may leave plans unread; there are never more plans than ring cells."""
+LEAST_ANSWER = 1 << 16
+"""Bytes of an answer that every rank may give: facts, or a traceback."""
+
+
+class PlanSender(Protocol):
+    def send(self, message: bytes, /) -> None:
+        """To all ranks; ConnectionError once aborted."""
+
+
+class AnswerReceiver(Protocol):
+    """Answers of one rank."""
+
+    def receive(self, timeout: float, /) -> bytes | None:
+        """The next one; None when none came in time, ConnectionError when none will come."""
+
+    def ready(self) -> bool:
+        """Whether `receive` has one at once."""
+
+
+class AbortHandle(Protocol):
+    def end(self, reason: str, /) -> None:
+        """End every wait on a shared file, a stream or a call."""
+
+
+@dataclass(slots=True)
+class Transport:
+    plans: PlanSender | None = None
+    answers: Sequence[AnswerReceiver] = ()
+    """One for each rank."""
+    abort_handles: list[AbortHandle] = field(default_factory=list)
+    exit: RankExit | None = None
+    """The first exit of a rank."""
+
+    def on_exit(self, exited: RankExit) -> None:
+        """Called by the thread that watches the ranks: no wait outlasts a lost rank."""
+        self.exit = exited
+        self.abort(exited.reason)
+
+    def abort(self, reason: str) -> None:
+        for handle in self.abort_handles:
+            handle.end(reason)
+
+
+def answer_bytes(layout: RankLayout, rank: int) -> int:
+    return max(layout.result_bytes if rank == layout.reader else 0, LEAST_ANSWER)
+
+
+def open_rings(
+    layout: RankLayout,
+    files: SharedFiles,
+    transport: Transport,
+    streams: Mapping[int, HeartbeatStream] | None = None,
+) -> list[dict[str, Any]]:
+    """Connect `transport` to all ranks: over `streams` for those of other nodes, else over rings on
+    `files`, which stay open until the ranks have opened them.
+
+    Gives the fields of each rank's job that name its end.
+    """
+    from penstock._native import RingReader, RingWriter
+
+    streams = streams or {}
+    here = [rank for rank in range(layout.size) if rank not in streams]
+    writer, plans = None, {}
+    if here:
+        plans = files.ring(len(here), layout.plan_cells, layout.plan_bytes)
+        plans["readers"] = len(here)
+        writer = RingWriter(**plans, patience=PATIENCE)
+    answers: list[AnswerReceiver] = []
+    jobs: list[dict[str, Any]] = []
+    for rank in range(layout.size):
+        room = answer_bytes(layout, rank)
+        if rank in streams:
+            received = StreamAnswers(streams[rank])
+            answers.append(received)
+            transport.abort_handles.append(received)
+            jobs.append({"capacity": room})
+        else:
+            ring = files.ring(1, layout.answer_cells, room)
+            answers.append(RingReader(**ring, reader=0, readers=1))
+            jobs.append({"plans": {**plans, "reader": here.index(rank)}, "answers": ring})
+    files.seal()
+    transport.abort_handles += files.abort_handles()
+    transport.plans = SplitPlans(writer, list(streams.values()))
+    transport.answers = answers
+    return jobs
+
+
+class SplitPlans:
+    """Plans over one ring to the ranks of this node, over streams to the others."""
+
+    def __init__(self, ring: RingWriter | None, streams: Sequence[HeartbeatStream]) -> None:
+        self._ring = ring
+        self._streams = streams
+
+    def send(self, message: bytes) -> None:
+        for stream in self._streams:
+            stream.send(message)
+        if self._ring is not None:
+            self._ring.send(message)
+
+
+class StreamAnswers:
+    def __init__(self, stream: HeartbeatStream) -> None:
+        self._stream = stream
+        self._reason: str | None = None
+
+    def ready(self) -> bool:
+        return self._stream.ready()
+
+    def end(self, reason: str) -> None:
+        """The stream stays open: the rank's last answer may explain the loss."""
+        self._reason = reason
+
+    def receive(self, timeout: float) -> bytes | None:
+        if self._reason is not None and not self.ready():
+            raise ConnectionError(self._reason)
+        message = self._stream.receive(timeout)
+        failed = decode_answer(message) if message and is_failed(message) else None
+        if isinstance(failed, Failed):
+            # Clocks of two hosts cannot be compared.
+            return encode_answer(replace(failed, at=self._stream.arrived))
+        return message

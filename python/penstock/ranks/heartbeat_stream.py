@@ -1,0 +1,113 @@
+"""A stream to another host with heartbeats: an unreachable host sends nothing, not even an end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+BEAT = 0.25
+"""Seconds between heartbeats, which are empty messages."""
+
+
+class Stream(Protocol):
+    """The used methods of `penstock._native.Stream`."""
+
+    def send(self, message: bytes, /) -> None: ...
+
+    def receive(self, timeout: float, limit: int, /) -> bytes | None: ...
+
+    def end(self) -> None: ...
+
+
+class HeartbeatStream:
+    """Receives messages of at most `limit` bytes. `on_end` is called once, on a thread, with the
+    reason, when the peer has ended or was silent for `silence` seconds; then all methods raise
+    ConnectionError.
+    """
+
+    def __init__(
+        self, stream: Stream, limit: int, silence: float, on_end: Callable[[str], None]
+    ) -> None:
+        self._stream = stream
+        self._limit = limit
+        self._silence = silence
+        self._on_end = on_end
+        self._messages: deque[tuple[float, bytes]] = deque()
+        self._news = threading.Condition()
+        self._reason: str | None = None
+        self._ended = threading.Event()
+        self.arrived = 0.0
+        """Arrival of the message received last: monotonic time of this host."""
+        loops = (self._listen, self._beat)
+        self._threads = [
+            threading.Thread(target=loop, name="stream", daemon=True) for loop in loops
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def send(self, message: bytes) -> None:
+        if self._reason is not None:
+            raise ConnectionError(self._reason)
+        self._stream.send(message)
+
+    def receive(self, timeout: float) -> bytes | None:
+        """The next message, also after the end; None when none came within `timeout` seconds."""
+        with self._news:
+            self._news.wait_for(lambda: self._messages or self._reason is not None, timeout)
+            if self._messages:
+                self.arrived, message = self._messages.popleft()
+                return message
+            if self._reason is not None:
+                raise ConnectionError(self._reason)
+            return None
+
+    @property
+    def ended(self) -> str:
+        """The reason of the end; empty before."""
+        return self._reason or ""
+
+    def ready(self) -> bool:
+        return bool(self._messages)
+
+    def end(self, reason: str) -> None:
+        """End the waits on both sides. The first reason stays."""
+        with self._news:
+            if self._reason is not None:
+                return
+            self._reason = reason
+            self._news.notify_all()
+        self._ended.set()
+        self._stream.end()
+        self._on_end(reason)
+
+    def close(self, reason: str) -> None:
+        """`end`, and join the threads: a process must not exit while they wait in native code."""
+        self.end(reason)
+        for thread in self._threads:
+            thread.join()
+
+    def _listen(self) -> None:
+        heard = time.monotonic()
+        try:
+            while (message := self._stream.receive(self._silence, self._limit)) is not None:
+                heard = time.monotonic()
+                if message:
+                    self._arrive(message)
+            self.end(f"nothing was heard for {time.monotonic() - heard:.1f} s")
+        except ConnectionError as error:
+            self.end(str(error))
+
+    def _beat(self) -> None:
+        try:
+            while not self._ended.wait(BEAT):
+                self._stream.send(b"")
+        except ConnectionError as error:
+            self.end(str(error))
+
+    def _arrive(self, message: bytes) -> None:
+        with self._news:
+            self._messages.append((time.monotonic(), message))
+            self._news.notify()

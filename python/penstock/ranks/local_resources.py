@@ -1,0 +1,140 @@
+"""Shared memory and ports of one host, made for the ranks that communicate over them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.core import PenstockError
+
+if TYPE_CHECKING:
+    from penstock._native import AbortHandle
+
+MIB = 2**20
+
+
+class SharedFiles:
+    """Files without a name on `parent`, a directory in memory: nothing is left to remove, even
+    after a kill.
+
+    They are opened by way of /proc/self/fd, here and in processes that inherit `descriptors`. Other
+    processes of the same user open them by the number of this `process`, until `close`.
+    """
+
+    def __init__(self, parent: Path, process: str = "self") -> None:
+        self.descriptors: list[int] = []
+        self._sealed = False
+        self._parent = parent
+        self._process = process
+        try:
+            self._directory = Path(tempfile.mkdtemp(prefix="penstock-", dir=parent))
+        except OSError as error:
+            raise PenstockError(f"shared memory in {parent}: {error.strerror}") from error
+
+    def ring(self, readers: int, cells: int, capacity: int) -> dict[str, Any]:
+        """Arguments of a RingReader or RingWriter, but for its own. `cells` is rounded up to a
+        power of two.
+        """
+        from penstock._native import create_ring
+
+        cells = 1 << (cells - 1).bit_length()
+        file = self._directory / "ring"
+        create_ring(str(file), readers, cells, capacity)
+        return {"path": self._unlink(file), "slots": cells, "capacity": capacity}
+
+    def group(self, ranks: int, capacity: int) -> dict[str, Any]:
+        """Arguments of a rank group, but for the rank; `capacity` counts float32 values."""
+        from penstock._native import create_group
+
+        file = self._directory / "group"
+        create_group(str(file), ranks, capacity)
+        return {"path": self._unlink(file), "ranks": ranks, "capacity": capacity}
+
+    def abort_handles(self) -> list[AbortHandle]:
+        """One for each file."""
+        from penstock._native import AbortHandle
+
+        return [AbortHandle(f"/proc/self/fd/{descriptor}") for descriptor in self.descriptors]
+
+    def seal(self) -> None:
+        """Call after the last file. PenstockError when the memory behind them is too small."""
+        self._remove_directory()
+        needed = sum(os.fstat(descriptor).st_size for descriptor in self.descriptors)
+        room = os.statvfs(self._parent)
+        free = room.f_bavail * room.f_frsize
+        if needed > free:
+            raise PenstockError(
+                f"{self._parent} has {free // MIB} MiB free, the ranks need {-(-needed // MIB)} MiB"
+                " of shared memory: enlarge it (docker run --shm-size), or lower"
+                " --max-num-batched-tokens, --max-num-seqs or --max-model-len"
+            )
+
+    def close(self) -> None:
+        """Files stay with the processes that have opened them."""
+        self._remove_directory()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors.clear()
+
+    def _remove_directory(self) -> None:
+        if not self._sealed:
+            os.rmdir(self._directory)
+            self._sealed = True
+
+    def _unlink(self, file: Path) -> str:
+        descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        self.descriptors.append(descriptor)
+        file.unlink()
+        return f"/proc/{self._process}/fd/{descriptor}"
+
+
+class LocalResources:
+    """Resources of `topology.comm_resources` on this host. `close` once the ranks have opened them.
+
+    `process` as for `SharedFiles`.
+    """
+
+    def __init__(self, directory: Path, process: str = "self") -> None:
+        self.files = SharedFiles(directory, process)
+        self._ports: list[socket.socket] = []
+
+    def make(self, requests: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+        """("group", ranks, capacity), ("ring", cells, capacity) or ("port", host) each.
+
+        Gives fields of a rank's wiring, but for rank, key and capacity of a stream. PenstockError
+        when the host has no such address. `files.seal` follows.
+        """
+        return [self._make(*request) for request in requests]
+
+    def close(self) -> None:
+        self.files.close()
+        for held in self._ports:
+            held.close()
+        self._ports.clear()
+
+    def _make(self, kind: str, *sizes: Any) -> dict[str, Any]:
+        if kind == "group":
+            return self.files.group(*sizes)
+        if kind == "ring":
+            return {"kind": "ring", **self.files.ring(1, *sizes)}
+        return {"kind": "stream", "address": self._reserve(*sizes)}
+
+    def _reserve(self, host: str) -> str:
+        """A free port, held by a bound socket until the rank's listener shares its address."""
+        held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self._ports.append(held)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            held.bind((host, 0))
+        except OSError as error:
+            raise PenstockError(f"cannot listen at {host}: {error.strerror}") from error
+        return join_address(host, held.getsockname()[1])
+
+
+def join_address(host: str, port: int) -> str:
+    """`host:port`, with brackets around IPv6 hosts."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
