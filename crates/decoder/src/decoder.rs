@@ -6,12 +6,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use penstock_kernels::{Cpu, KvPool, PoolHandle};
+use penstock_kernels::{Cpu, KvPool, PoolHandle, StepLease};
 use penstock_wire::{StepPlan, StepResult};
 
 use crate::collectives::{Alone, Collectives};
 use crate::error::DecoderError;
-use crate::forward::{Buffers, GroupBlocks, forward};
+use crate::forward::{Buffers, forward};
 use crate::loaded::{Info, KvSpec, Loaded, Stage, kv_name, mib, stage};
 use crate::logits::{HeadBuffers, sample_and_score};
 use crate::model::Model;
@@ -291,21 +291,9 @@ impl Runner {
         let Self { limits, slots, .. } = self;
         check(plan, limits)?;
         slots.apply(plan, limits)?;
-        let tables: Vec<Vec<i32>> = (0..limits.groups.len())
-            .map(|group| slots.tables(plan, group, limits))
-            .collect();
-        let lease = |(group, pool)| {
-            Ok(GroupBlocks {
-                lease: slots.lease(plan, group, limits, pool)?,
-                table: &tables[group],
-            })
-        };
-        let mut kv = self
-            .kv
-            .iter_mut()
-            .enumerate()
-            .map(lease)
-            .collect::<Result<Vec<_>, DecoderError>>()?;
+        let lease = |(group, pool)| slots.lease(plan, group, limits, pool);
+        let pools = self.kv.iter_mut().enumerate();
+        let mut kv: Vec<StepLease<'_>> = pools.map(lease).collect::<Result<_, _>>()?;
         forward(
             &self.cpu,
             &self.model,

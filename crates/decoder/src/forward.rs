@@ -2,7 +2,7 @@
 
 use penstock_comm::Lost;
 use penstock_kernels::{
-    Acts, Aligned, AttentionPlan, Columns, Cpu, KvClaim, Mode, Place, Rotation, Sequence,
+    Acts, Aligned, AttentionPlan, Columns, Cpu, Mode, Place, Rotation, Sequence, StepLease,
 };
 use penstock_wire::StepPlan;
 
@@ -52,14 +52,6 @@ impl Buffers {
     }
 }
 
-/// The KV blocks of one group in a step.
-pub(crate) struct GroupBlocks<'a> {
-    /// The blocks that the step touches.
-    pub(crate) lease: KvClaim<'a>,
-    /// Block tables, each sequence's in its range of the plan; the same ranges in every group.
-    pub(crate) table: &'a [i32],
-}
-
 /// What all layers of a step share.
 struct Step<'a> {
     cpu: &'a Cpu,
@@ -71,14 +63,15 @@ struct Step<'a> {
 
 /// Computes `buffers.x`: the residual stream after this rank's last layer, one row for each token
 /// of the (checked) plan. A stage that is not the first begins with what the one before sent; one
-/// that is not the last sends on what it has. `kv` has the blocks of every KV group of the model.
+/// that is not the last sends on what it has. `kv` has the leased blocks of
+/// every KV group of the model.
 ///
 /// # Errors
 /// A rank is gone.
 pub(crate) fn forward(
     cpu: &Cpu,
     model: &Model,
-    kv: &mut [GroupBlocks<'_>],
+    kv: &mut [StepLease<'_>],
     plan: &StepPlan,
     buffers: &mut Buffers,
     collectives: &mut dyn Collectives,
@@ -86,10 +79,7 @@ pub(crate) fn forward(
     let (spec, rows) = (&model.spec, plan.tokens.len());
     buffers.ensure(model, rows);
     let x = rows * spec.hidden;
-    let block_size = kv
-        .first()
-        .map_or(1, |group| group.lease.layout().block_size);
-    let sequences = sequences(plan, block_size);
+    let sequences = sequences(plan);
     if embed(model, plan, &sequences, &mut buffers.x) {
         collectives.all_reduce(cpu, &mut buffers.x[..x])?;
     } else {
@@ -140,37 +130,29 @@ fn angles(sequences: &[Sequence], frequencies: &[f32], cos_sin: &mut [f32]) {
 }
 
 /// Where each row's key and value go in one KV group.
-fn places(sequences: &[Sequence], group: &GroupBlocks<'_>) -> Vec<Place> {
-    let size = group.lease.layout().block_size;
-    let of_sequence = |s: &Sequence| {
-        let table = &group.table[s.table.clone()];
-        let position = |row: usize| s.start + row - s.rows.start;
-        let place = |position: usize| Place {
-            block: table[position / size] as usize,
+fn places(sequences: &[Sequence], kv: &StepLease<'_>) -> Vec<Place> {
+    let size = kv.layout().block_size;
+    let of_sequence = |(i, s): (usize, &Sequence)| {
+        let positions = s.start..s.start + s.rows.len();
+        positions.map(move |position| Place {
+            block: kv.block(i, position / size),
             offset: position % size,
-        };
-        s.rows
-            .clone()
-            .map(|row| place(position(row)))
-            .collect::<Vec<_>>()
+        })
     };
-    sequences.iter().flat_map(of_sequence).collect()
+    sequences.iter().enumerate().flat_map(of_sequence).collect()
 }
 
-fn sequences(plan: &StepPlan, block_size: usize) -> Vec<Sequence> {
-    let (mut row, mut table) = (0, 0);
-    (0..plan.slots.len())
-        .map(|i| {
-            let (start, length) = (plan.starts[i] as usize, plan.lengths[i] as usize);
-            let blocks = (start + length).div_ceil(block_size);
-            (row, table) = (row + length, table + blocks);
-            Sequence {
-                start,
-                rows: row - length..row,
-                table: table - blocks..table,
-            }
-        })
-        .collect()
+fn sequences(plan: &StepPlan) -> Vec<Sequence> {
+    let mut row = 0;
+    let columns = plan.starts.iter().zip(&plan.lengths);
+    let sequence = |(&start, &length): (&i32, &i32)| {
+        row += length as usize;
+        Sequence {
+            start: start as usize,
+            rows: row - length as usize..row,
+        }
+    };
+    columns.map(sequence).collect()
 }
 
 impl Step<'_> {
@@ -178,7 +160,7 @@ impl Step<'_> {
     fn attend(
         &self,
         layer: &Layer,
-        kv: &mut GroupBlocks<'_>,
+        kv: &mut StepLease<'_>,
         attention: &mut AttentionPlan,
         b: &mut Buffers,
         collectives: &mut dyn Collectives,
@@ -194,8 +176,7 @@ impl Step<'_> {
             norm: norm.map(|[q, k]| (&q.weight[..], &k.weight[..], q.eps)),
         };
         let places = &self.places[a.kv_group];
-        let (lease, index) = (&mut kv.lease, a.kv_index);
-        cpu.rotate_and_store(&mut b.qkv, heads.heads, &rotation, places, index, lease);
+        cpu.rotate_and_store(&mut b.qkv, heads.heads, &rotation, places, a.kv_index, kv);
         let stride = (heads.heads + 2 * heads.kv_heads()) * heads.head_dim;
         let inputs = &model.attended;
         let out = Columns {
@@ -203,7 +184,7 @@ impl Step<'_> {
             ld: inputs.len(),
             first: inputs.lead,
         };
-        attention.run(cpu, lease, index, a.window, kv.table, &b.qkv, stride, out);
+        attention.run(cpu, kv, a.kv_index, a.window, &b.qkv, stride, out);
         let (k, form) = (inputs.len(), a.o.act_form());
         cpu.prepare(&b.attended, self.rows, k, None, form, &mut b.acts);
         collectives.matmul_reduce(cpu, &a.o, &b.acts, self.stream(&mut b.x))

@@ -1,8 +1,9 @@
 //! Slots: what the decoder remembers of a sequence from step to step.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use penstock_kernels::{KvClaim, KvPool, Sampling};
+use penstock_kernels::{KvPool, Sampling, SequenceBlocks, StepLease};
 use penstock_wire::{LAST_SAMPLED, Registration, SamplingParams, StepPlan};
 
 use crate::error::DecoderError;
@@ -92,8 +93,13 @@ impl Slots {
             row += plan.lengths[i] as usize;
         }
         (0..groups).try_for_each(|g| {
-            let written = (0..plan.slots.len()).flat_map(|i| self.written(plan, i, g, limits));
-            check_distinct("block to be written", written.copied().collect())
+            let mut written = Vec::with_capacity(plan.slots.len());
+            for i in 0..plan.slots.len() {
+                let (start, end, size) = span(plan, i, limits);
+                let table = self.table(plan, i, g);
+                written.extend_from_slice(&table[start / size..end.div_ceil(size)]);
+            }
+            check_distinct("block to be written", written)
         })
     }
 
@@ -115,45 +121,31 @@ impl Slots {
         }
     }
 
-    fn table(&self, plan: &StepPlan, i: usize, group: usize) -> &[i32] {
-        self.get(plan.slots[i])
-            .map_or(&[], |slot| &slot.tables[group].blocks)
-    }
-
-    /// The blocks that sequence `i` of the (applied) plan stores tokens in.
-    fn written(&self, plan: &StepPlan, i: usize, group: usize, limits: &Limits) -> &[i32] {
-        let (start, end, size) = span(plan, i, limits);
-        &self.table(plan, i, group)[start / size..end.div_ceil(size)]
-    }
-
-    /// The block tables of one group, each up to the last token of its sequence.
-    pub(crate) fn tables(&self, plan: &StepPlan, group: usize, limits: &Limits) -> Vec<i32> {
-        let used = |i| {
-            let (_, end, size) = span(plan, i, limits);
-            &self.table(plan, i, group)[..end.div_ceil(size)]
-        };
-        (0..plan.slots.len()).flat_map(used).copied().collect()
-    }
-
-    /// Leases the blocks that the (applied) plan writes and sees in one group.
+    /// Leases the blocks that the (applied) plan sees in one group.
     pub(crate) fn lease<'a>(
         &self,
         plan: &StepPlan,
         group: usize,
         limits: &Limits,
         pool: &'a mut KvPool,
-    ) -> Result<KvClaim<'a>, DecoderError> {
-        let (all, window) = (0..plan.slots.len(), limits.groups[group].window);
-        let number = |&block: &i32| block as usize;
-        let writes = all
-            .clone()
-            .flat_map(|i| self.written(plan, i, group, limits));
-        let reads = all.flat_map(|i| {
-            let (start, _, size) = span(plan, i, limits);
-            &self.table(plan, i, group)[first_seen(start, window) / size..start / size]
-        });
-        pool.claim(writes.map(number), reads.map(number))
+    ) -> Result<StepLease<'a>, DecoderError> {
+        let window = limits.groups[group].window;
+        let blocks = |i| {
+            let (start, end, size) = span(plan, i, limits);
+            SequenceBlocks {
+                table: self.table(plan, i, group),
+                seen: first_seen(start, window) / size..end.div_ceil(size),
+                writes_from: start / size,
+            }
+        };
+        pool.lease((0..plan.slots.len()).map(blocks).collect())
             .or_else(|busy| refuse(format!("{busy}: its transfer must end first")))
+    }
+
+    /// The block table of sequence `i` of the (applied) plan.
+    fn table(&self, plan: &StepPlan, i: usize, group: usize) -> Arc<Vec<i32>> {
+        let slot = self.get(plan.slots[i]);
+        slot.map_or_else(Arc::default, |slot| Arc::clone(&slot.tables[group].blocks))
     }
 }
 
@@ -191,7 +183,8 @@ impl Slot {
 /// The blocks of a sequence in one KV group; -1 is none.
 #[derive(Clone, Default)]
 struct BlockTable {
-    blocks: Vec<i32>,
+    /// Shared with the lease of a step.
+    blocks: Arc<Vec<i32>>,
     /// Entries from here on are blocks.
     whole_from: usize,
 }
@@ -202,11 +195,12 @@ impl BlockTable {
         let Some(kept) = usize::try_from(kept).ok().filter(|&kept| kept <= len) else {
             return Err(format!("keeps {kept} of {len} blocks"));
         };
-        self.blocks.truncate(kept);
+        let blocks = Arc::make_mut(&mut self.blocks);
+        blocks.truncate(kept);
         if self.whole_from > kept {
-            self.whole_from = after_last_hole(&self.blocks);
+            self.whole_from = after_last_hole(blocks);
         }
-        self.blocks.extend_from_slice(added);
+        blocks.extend_from_slice(added);
         if let holes @ 1.. = after_last_hole(added) {
             self.whole_from = kept + holes;
         }

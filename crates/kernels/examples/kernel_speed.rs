@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use penstock_kernels::{
     Acts, Aligned, AttentionPlan, Columns, Cpu, Form, GroupRow, HeadShape, Isa, KvLayout, KvPool,
-    KvType, Linear, Mode, Packed, Place, Rotation, RowSource, Sequence,
+    KvType, Linear, Mode, Packed, Place, Rotation, RowSource, Sequence, SequenceBlocks,
 };
 
 struct Noise;
@@ -77,9 +77,14 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
         dtype: KvType::Bf16,
     };
     let mut pool = KvPool::new(layout, context.div_ceil(32));
-    let blocks = 0..pool.blocks();
-    let Ok(mut kv) = pool.claim(blocks, []) else {
-        unreachable!("nobody else has the pool")
+    let table: Vec<i32> = (0..pool.blocks() as i32).collect();
+    let blocks = SequenceBlocks {
+        seen: 0..table.len(),
+        writes_from: 0,
+        table: table.into(),
+    };
+    let Ok(mut kv) = pool.lease(vec![blocks]) else {
+        unreachable!("no transfers use the pool")
     };
     let width = (9 + 6) * 64;
     let mut qkv = Aligned::zeroed(context * width);
@@ -96,12 +101,10 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
         norm: None,
     };
     let store = best(|| cpu.rotate_and_store(&mut qkv, 9, &rotation, &places, 0, &mut kv));
-    let table: Vec<i32> = (0..context as i32 / 32).collect();
     let shape = HeadShape::whole(9, 3, 64);
     let sequence = Sequence {
         start: context - rows,
         rows: 0..rows,
-        table: 0..table.len(),
     };
     let mut out = vec![0.0; rows * 576];
     let mut plan = AttentionPlan::new(vec![sequence], shape, 1);
@@ -111,7 +114,7 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
             ld: 576,
             first: 0,
         };
-        plan.run(cpu, &kv, 0, None, &table, &qkv, width, rows)
+        plan.run(cpu, &kv, 0, None, &qkv, width, rows)
     });
     let seen: usize = (context - rows + 1..=context).sum();
     println!(

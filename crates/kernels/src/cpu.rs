@@ -6,7 +6,7 @@ use crate::acts::{ActForm, Acts};
 use crate::buffer::{Aligned, Columns, Shared};
 use crate::gemm::{self, Mode, Tile};
 use crate::isa::Isa;
-use crate::lend::KvClaim;
+use crate::kv::StepLease;
 use crate::ops;
 use crate::packed::{GROUP, PANEL, Packed};
 use crate::pool::Pool;
@@ -311,7 +311,7 @@ impl Cpu {
         rotation: &Rotation<'_>,
         places: &[Place],
         layer: usize,
-        kv: &mut KvClaim<'_>,
+        kv: &mut StepLease<'_>,
     ) {
         let layout = *kv.layout();
         let (d, width) = (

@@ -18,7 +18,6 @@ mod cpu;
 mod gemm;
 mod isa;
 mod kv;
-mod lend;
 mod ops;
 #[cfg(target_arch = "x86_64")]
 mod ops_avx512;
@@ -35,8 +34,10 @@ pub use buffer::{Aligned, Columns};
 pub use cpu::{Activation, Cpu, Linear, Norm, NormKind, Place, Rotation};
 pub use gemm::Mode;
 pub use isa::{Isa, IsaError};
-pub use kv::{KvLayout, KvPool, KvType, RUN};
-pub use lend::{BlockRead, BlockWrite, KvClaim, Lent, PoolHandle};
+pub use kv::{
+    BlockBusy, BlockRead, BlockWrite, KvLayout, KvPool, KvType, PoolHandle, RUN, SequenceBlocks,
+    StepLease,
+};
 pub use packed::{Form, GROUP, GroupRow, PANEL, Packed, RowSource};
 pub use pool::Pool;
 pub use sample::{Logprob, Sampling, argmax, logprob, sample};

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Floats, Rng, bits, isas, unpacked};
+use common::{Floats, Rng, bits, isas, unpacked, uses};
 use penstock_kernels::{
     ActForm, Activation, Acts, Columns, Cpu, Form, KvLayout, KvPool, KvType, Linear, Packed, Place,
     Pool, Rotation,
@@ -100,7 +100,7 @@ proptest! {
         for isa in isas() {
             let layout = KvLayout { layers: 1, kv_heads, head_dim: d, block_size: 16, dtype: KvType::F32 };
             let (mut pool, mut got) = (KvPool::new(layout, 3), qkv.clone());
-            let mut kv = pool.claim(0..3, []).unwrap();
+            let mut kv = pool.lease(uses(&[], &[0, 1, 2])).unwrap();
             Cpu::new(isa, 2).unwrap().rotate_and_store(&mut got, heads, &rotation, &places, 0, &mut kv);
             for (row, (got, before)) in got.chunks(width).zip(qkv.chunks(width)).enumerate() {
                 for (head, (got, before)) in got.chunks(d).zip(before.chunks(d)).enumerate() {

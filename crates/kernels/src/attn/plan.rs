@@ -7,7 +7,7 @@ use super::SPLIT;
 use super::split::{Call, Scratch, State, Stretch};
 use crate::Cpu;
 use crate::buffer::{Columns, Shared, SharedColumns};
-use crate::lend::KvClaim;
+use crate::kv::StepLease;
 
 /// Query rows of a task: rows x heads of the group, enough to reuse keys from the first cache, few
 /// enough to balance.
@@ -58,8 +58,6 @@ pub struct Sequence {
     pub start: usize,
     /// Its rows in the batch.
     pub rows: Range<usize>,
-    /// Its part of the block table.
-    pub table: Range<usize>,
 }
 
 struct Task {
@@ -82,21 +80,15 @@ impl Task {
     }
 
     /// One split's keys and values, as far as the task's rows see them: blocks behind the window
-    /// may be anyone's.
-    fn stretch<'a>(
-        &self,
-        call: &Call<'_>,
-        sequence: &Sequence,
-        tables: &'a [i32],
-        split: usize,
-    ) -> Stretch<'a> {
+    /// are not leased.
+    fn stretch(&self, call: &Call<'_>, sequence: &Sequence, split: usize) -> Stretch {
         let position = |row: usize| sequence.start + row - sequence.rows.start;
         let size = call.kv.layout().block_size;
         let seen = (position(self.rows.start) + 1).saturating_sub(call.window) / size * size;
         let end = position(self.rows.end);
         Stretch {
+            sequence: self.sequence,
             head: self.head,
-            table: &tables[sequence.table.clone()],
             tokens: seen.max(split * SPLIT)..end.min((split + 1) * SPLIT),
         }
     }
@@ -161,18 +153,16 @@ impl AttentionPlan {
     }
 
     /// Attends row i of `q` (heads x head_dim numbers, rows `q_ld` apart, after rotation) to the
-    /// pool's keys up to its own, which are already stored, and writes row i of `out`.
-    ///
-    /// `tables` holds block numbers; `window` is the number of tokens a query sees, itself
-    /// included.
+    /// leased keys up to its own, which are already stored, and writes row i of `out`. The lease
+    /// has the plan's sequences in their order; `window` is the number of tokens a query sees,
+    /// itself included.
     #[allow(clippy::too_many_arguments)]
     pub fn run(
         &mut self,
         cpu: &Cpu,
-        kv: &KvClaim<'_>,
+        kv: &StepLease<'_>,
         layer: usize,
         window: Option<usize>,
-        tables: &[i32],
         q: &[f32],
         q_ld: usize,
         out: Columns<'_>,
@@ -204,15 +194,15 @@ impl AttentionPlan {
                     scratch.round_queries(call.isa, kv.layout().dtype);
                     let splits = task.splits(sequence, call.window);
                     for split in splits.clone() {
-                        let stretch = task.stretch(&call, sequence, tables, split);
+                        let stretch = task.stretch(&call, sequence, split);
                         let ahead = match tasks[..end].get(i + 1) {
                             _ if split + 1 < splits.end => {
-                                Some(task.stretch(&call, sequence, tables, split + 1))
+                                Some(task.stretch(&call, sequence, split + 1))
                             }
                             Some(next) => {
                                 let sequence = &sequences[next.sequence];
                                 let first = next.splits(sequence, call.window).start;
-                                Some(next.stretch(&call, sequence, tables, first))
+                                Some(next.stretch(&call, sequence, first))
                             }
                             None => None,
                         };

@@ -4,14 +4,13 @@ use std::ops::Range;
 
 use super::{Queries, ROWS, Runs, SPLIT, generic};
 use crate::isa::Isa;
-use crate::kv::{KvType, RUN};
-use crate::lend::KvClaim;
+use crate::kv::{KvType, RUN, StepLease};
 use crate::ops::{exp, for_each_isa, to_bf16};
 
 /// What every task of one attention call shares.
 pub(super) struct Call<'a> {
     pub(super) isa: Isa,
-    pub(super) kv: &'a KvClaim<'a>,
+    pub(super) kv: &'a StepLease<'a>,
     pub(super) layer: usize,
     pub(super) scale: f32,
     /// Tokens a query sees, itself included; `usize::MAX` = all.
@@ -19,35 +18,22 @@ pub(super) struct Call<'a> {
 }
 
 /// Consecutive tokens of one sequence and KV head, within one split.
-pub(super) struct Stretch<'a> {
+pub(super) struct Stretch {
+    pub(super) sequence: usize,
     pub(super) head: usize,
-    pub(super) table: &'a [i32],
     pub(super) tokens: Range<usize>,
 }
 
-impl Stretch<'_> {
-    /// Block of a token, and the token's place in it.
-    fn place(&self, call: &Call<'_>, token: usize) -> (usize, usize) {
-        let size = call.kv.layout().block_size;
-        (
-            usize::try_from(self.table[token / size]).unwrap_or(usize::MAX),
-            token % size,
-        )
-    }
-
+impl Stretch {
     /// Starts to bring the keys (`part` 0) or values (1) into the second cache.
     fn fetch(&self, call: &Call<'_>, part: usize) {
         let size = call.kv.layout().block_size;
-        for token in self.tokens.clone().step_by(size.min(SPLIT)) {
-            let (block, first) = self.place(call, token);
-            let runs = (self.tokens.end - token).min(size - first).div_ceil(RUN);
-            call.kv.fetch(
-                block,
-                call.layer,
-                self.head,
-                part,
-                first / RUN..first / RUN + runs,
-            );
+        let mut from = self.tokens.start;
+        while from < self.tokens.end {
+            let to = self.tokens.end.min((from / size + 1) * size);
+            let (layer, head) = (call.layer, self.head);
+            call.kv.fetch(self.sequence, from..to, layer, head, part);
+            from = to;
         }
     }
 }
@@ -165,16 +151,17 @@ impl Scratch {
         &mut self,
         call: &Call<'_>,
         positions: &[usize],
-        stretch: &Stretch<'_>,
-        ahead: Option<&Stretch<'_>>,
+        stretch: &Stretch,
+        ahead: Option<&Stretch>,
     ) {
         let start = stretch.tokens.start;
         let empty: (&[u8], &[u8]) = (&[], &[]);
         let mut runs = [empty; SPLIT / RUN];
         let count = stretch.tokens.len().div_ceil(RUN);
         for (run, token) in runs.iter_mut().zip(stretch.tokens.clone().step_by(RUN)) {
-            let (block, first) = stretch.place(call, token);
-            *run = call.kv.run(block, call.layer, stretch.head, first / RUN);
+            *run = call
+                .kv
+                .run(stretch.sequence, token, call.layer, stretch.head);
         }
         for (g, group) in positions.chunks(ROWS).enumerate() {
             self.attend_rows(
@@ -195,7 +182,7 @@ impl Scratch {
         positions: &[usize],
         runs: &Runs<'_>,
         start: usize,
-        ahead: Option<&Stretch<'_>>,
+        ahead: Option<&Stretch>,
     ) {
         let dim = call.kv.layout().dim();
         let keys = runs.len() * RUN;

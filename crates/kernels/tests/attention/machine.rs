@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used)]
 
 use penstock_kernels::{
-    AttentionPlan, Columns, Cpu, HeadShape, Isa, KvClaim, KvLayout, KvPool, KvType, Place,
-    Rotation, Sequence,
+    AttentionPlan, Columns, Cpu, HeadShape, Isa, KvLayout, KvPool, KvType, Place, Rotation,
+    Sequence, SequenceBlocks,
 };
 
-use crate::common::{Rng, bits};
+use crate::common::{Rng, bits, uses};
 
 /// Everything about a sequence: projected rows (queries, keys, values side by side) of all its
 /// positions.
@@ -96,6 +96,20 @@ impl Machine {
         self.free.split_off(self.free.len() - blocks)
     }
 
+    /// What a step sees of a chunk's table; entries behind the window are no blocks.
+    fn seen(&self, chunk: &Chunk<'_>) -> SequenceBlocks {
+        let size = self.kv.layout().block_size;
+        let window = self.window.unwrap_or(usize::MAX);
+        let first = (chunk.start + 1).saturating_sub(window) / size;
+        let mut table = chunk.table.to_vec();
+        table[..first].fill(-1);
+        SequenceBlocks {
+            table: table.into(),
+            seen: first..chunk.end.div_ceil(size),
+            writes_from: chunk.start / size,
+        }
+    }
+
     /// One step over all chunks; the attended rows, chunk after chunk. Keys are not rotated.
     pub(crate) fn step(&mut self, chunks: &[Chunk<'_>]) -> Vec<f32> {
         let (d, width, block) = (
@@ -103,7 +117,7 @@ impl Machine {
             width(&self.shape),
             self.kv.layout().block_size,
         );
-        let (mut qkv, mut tables, mut sequences, mut places) = (vec![], vec![], vec![], vec![]);
+        let (mut qkv, mut blocks, mut sequences, mut places) = (vec![], vec![], vec![], vec![]);
         for chunk in chunks {
             let first = places.len();
             qkv.extend_from_slice(chunk.text.rows(chunk.start..chunk.end));
@@ -111,17 +125,15 @@ impl Machine {
                 block: chunk.table[p / block] as usize,
                 offset: p % block,
             }));
-            let table = tables.len()..tables.len() + chunk.table.len();
-            tables.extend_from_slice(chunk.table);
+            blocks.push(self.seen(chunk));
             sequences.push(Sequence {
                 start: chunk.start,
                 rows: first..places.len(),
-                table,
             });
         }
         let mut out = vec![f32::NAN; places.len() * self.shape.heads * d];
         let mut plan = AttentionPlan::new(sequences, self.shape, self.cpu.pool().threads());
-        let mut kv = claim(&mut self.kv, &places, &tables);
+        let mut kv = self.kv.lease(blocks).unwrap();
         for layer in 0..2 {
             let mut qkv = qkv.clone();
             let rotation = Rotation {
@@ -144,7 +156,6 @@ impl Machine {
                 &kv,
                 layer,
                 self.window,
-                &tables,
                 &qkv,
                 width,
                 Columns {
@@ -177,13 +188,6 @@ impl Machine {
     }
 }
 
-/// The blocks of a step: those of `places` to be written, all of `tables` to be read.
-fn claim<'a>(kv: &'a mut KvPool, places: &[Place], tables: &[i32]) -> KvClaim<'a> {
-    let writes = places.iter().map(|p| p.block);
-    kv.claim(writes, tables.iter().map(|&b| b as usize))
-        .unwrap()
-}
-
 /// Stores a text's keys and values in both layers without attending.
 pub(crate) fn store_only(machine: &mut Machine, text: &Text, table: &[i32]) {
     let block = machine.kv.layout().block_size;
@@ -193,7 +197,8 @@ pub(crate) fn store_only(machine: &mut Machine, text: &Text, table: &[i32]) {
             offset: p % block,
         })
         .collect();
-    let mut kv = claim(&mut machine.kv, &places, &[]);
+    let blocks: Vec<usize> = places.iter().map(|p| p.block).collect();
+    let mut kv = machine.kv.lease(uses(&[], &blocks)).unwrap();
     for layer in 0..2 {
         let rotation = Rotation {
             cos_sin: None,

@@ -140,3 +140,13 @@ pub(crate) fn multiply(isa: Isa, threads: usize, linear: &Linear, x: &[f32], m: 
 pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
+
+/// A sequence that reads some blocks and writes others.
+pub(crate) fn uses(reads: &[usize], writes: &[usize]) -> Vec<penstock_kernels::SequenceBlocks> {
+    let table: Vec<i32> = reads.iter().chain(writes).map(|&b| b as i32).collect();
+    vec![penstock_kernels::SequenceBlocks {
+        seen: 0..table.len(),
+        writes_from: reads.len(),
+        table: table.into(),
+    }]
+}

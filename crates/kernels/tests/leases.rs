@@ -1,4 +1,4 @@
-//! Lending of single blocks: the rules, the layout of what is lent, and many threads at once.
+//! Leases and loans of blocks: the rules, the layout of a lent block, and many threads at once.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -6,9 +6,9 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::Rng;
+use common::{Rng, uses};
 use penstock_kernels::{
-    Cpu, Isa, KvLayout, KvPool, KvType, Lent, Place, PoolHandle, RUN, Rotation,
+    BlockBusy, Cpu, Isa, KvLayout, KvPool, KvType, Place, PoolHandle, RUN, Rotation,
 };
 
 fn layout(layers: usize, kv_heads: usize, dtype: KvType) -> KvLayout {
@@ -55,11 +55,11 @@ fn a_guard_outlives_the_pool() {
 }
 
 #[test]
-fn a_claim_takes_what_it_names_and_gives_it_back() {
+fn a_lease_takes_what_it_names_and_gives_it_back() {
     let mut pool = small();
     let handle = pool.handle();
     let storing = handle.read(0).unwrap();
-    let claim = pool.claim([1, 2, 1], [0, 2, 0, 3]).unwrap();
+    let lease = pool.lease(uses(&[0, 2, 0, 3], &[1, 2, 1])).unwrap();
     for block in [1, 2] {
         assert!(handle.read(block).is_none() && handle.write(block).is_none());
     }
@@ -67,7 +67,7 @@ fn a_claim_takes_what_it_names_and_gives_it_back() {
         assert!(handle.read(block).is_some() && handle.write(block).is_none());
     }
     assert!(handle.write(4).is_some());
-    drop(claim);
+    drop(lease);
     assert!((1..6).all(|block| handle.write(block).is_some()));
     assert!(handle.write(0).is_none());
     drop(storing);
@@ -75,44 +75,42 @@ fn a_claim_takes_what_it_names_and_gives_it_back() {
 }
 
 #[test]
-fn a_claim_that_is_refused_leaves_nothing_behind() {
+fn a_lease_that_is_refused_leaves_nothing_behind() {
     let mut pool = small();
     let handle = pool.handle();
     let refused = |pool: &mut KvPool, writes: &[usize], reads: &[usize]| {
-        pool.claim(writes.iter().copied(), reads.iter().copied())
-            .err()
-            .unwrap()
+        pool.lease(uses(reads, writes)).err().unwrap()
     };
-    let lent = |block, writing| Lent { block, writing };
+    let busy = |block, writing| BlockBusy { block, writing };
     let loading = handle.write(4).unwrap();
-    assert_eq!(refused(&mut pool, &[1, 4], &[]), lent(4, true));
-    assert_eq!(refused(&mut pool, &[1], &[2, 4]), lent(4, true));
+    assert_eq!(refused(&mut pool, &[1, 4], &[]), busy(4, true));
+    assert_eq!(refused(&mut pool, &[1], &[2, 4]), busy(4, true));
     drop(loading);
     let storing = handle.read(5).unwrap();
-    assert_eq!(refused(&mut pool, &[5], &[1]), lent(5, false));
+    assert_eq!(refused(&mut pool, &[5], &[1]), busy(5, false));
     drop(storing);
     assert!((0..6).all(|block| handle.write(block).is_some()));
 }
 
-/// A panic in a step, or a claim that is never dropped, leaves a pool that can be claimed.
+/// A panic in a step, or a lease that is never dropped, leaves a pool that can be leased.
 #[test]
-fn a_claim_ends_with_a_panic() {
+fn a_lease_ends_with_a_panic() {
     let mut pool = small();
     let handle = pool.handle();
     let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let _claim = pool.claim([1], [2]).unwrap();
+        let _lease = pool.lease(uses(&[2], &[1])).unwrap();
         panic!("in a step")
     }));
     assert!(died.is_err() && handle.write(1).is_some() && handle.write(2).is_some());
-    std::mem::forget(pool.claim([1], [2]).unwrap());
+    std::mem::forget(pool.lease(uses(&[2], &[1])).unwrap());
     assert!(handle.write(1).is_none() && handle.write(2).is_none());
-    drop(pool.claim([2], [1]).unwrap());
+    drop(pool.lease(uses(&[1], &[2])).unwrap());
     assert!(handle.write(1).is_some() && handle.write(2).is_some());
 }
 
-/// Kernels touch what the step claimed, and nothing else.
+/// Kernels write what the step leased for writing, and nothing else.
 #[test]
-fn an_unclaimed_block_is_not_written() {
+fn a_block_without_a_lease_is_not_written() {
     let mut pool = small();
     let cpu = Cpu::new(Isa::detect(), 1).unwrap();
     let rotation = Rotation {
@@ -123,7 +121,7 @@ fn an_unclaimed_block_is_not_written() {
         block: 1,
         offset: 3,
     }];
-    let mut kv = pool.claim([0], [1]).unwrap();
+    let mut kv = pool.lease(uses(&[1], &[0])).unwrap();
     let mut row = vec![0.0; (3 + 6) * 16];
     let store = std::panic::AssertUnwindSafe(|| {
         cpu.rotate_and_store(&mut row, 3, &rotation, &place, 0, &mut kv);
@@ -131,7 +129,7 @@ fn an_unclaimed_block_is_not_written() {
     assert!(std::panic::catch_unwind(store).is_err());
 }
 
-/// The bytes of a lent block, item by item, as `kv.rs` draws them: head, layer, K or V.
+/// The bytes of a lent block, item by item, as `kv/layout.rs` draws them: head, layer, K or V.
 #[test]
 fn a_block_is_head_by_head_and_layer_by_layer() {
     let shape = layout(3, 2, KvType::F32);
@@ -141,7 +139,7 @@ fn a_block_is_head_by_head_and_layer_by_layer() {
     let width = (heads + 2 * shape.kv_heads) * d;
     let places: Vec<Place> = (0..32).map(|offset| Place { block: 1, offset }).collect();
     let rows: Vec<Vec<f32>> = (0..3).map(|_| rng.vec(32 * width, 2.0)).collect();
-    let mut kv = pool.claim([1], []).unwrap();
+    let mut kv = pool.lease(uses(&[], &[1])).unwrap();
     for (layer, rows) in rows.iter().enumerate() {
         let rotation = Rotation {
             cos_sin: None,
@@ -207,22 +205,22 @@ fn threads_never_meet_in_a_block() {
             scope.spawn(move || borrow(handle, Rng(seed), stop, granted));
         }
         let mut rng = Rng(9);
-        let (mut claims, mut alone, began) = (0, true, Instant::now());
-        while claims < 500 || granted.load(Ordering::Relaxed) < 500 {
+        let (mut leases, mut alone, began) = (0, true, Instant::now());
+        while leases < 500 || granted.load(Ordering::Relaxed) < 500 {
             if began.elapsed() > Duration::from_secs(60) {
                 break;
             }
             let (write, read) = (rng.below(6), rng.below(6));
-            let Ok(claim) = pool.claim([write], [read]) else {
+            let Ok(lease) = pool.lease(uses(&[read], &[write])) else {
                 continue;
             };
-            claims += 1;
+            leases += 1;
             alone &= handle.read(write).is_none() && handle.write(write).is_none();
             alone &= handle.write(read).is_none();
-            drop(claim);
+            drop(lease);
         }
         stop.store(true, Ordering::Relaxed);
-        assert!(alone && claims >= 500);
+        assert!(alone && leases >= 500);
     });
     assert!(granted.load(Ordering::Relaxed) >= 500);
     assert!((0..6).all(|block| handle.write(block).is_some()));

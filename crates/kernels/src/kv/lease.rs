@@ -1,0 +1,281 @@
+//! The lease of a step: the blocks that its kernels may read and write.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::layout::{KvLayout, KvType, RUN};
+use super::memory::{BlockBusy, BlockMemory, PoolHandle, STEP_WRITES};
+use crate::acts::bf16_bits;
+
+/// `blocks` blocks of keys and values. Memory is zero and untouched until written.
+///
+/// Kernels work on the blocks of a [`StepLease`]; a [`PoolHandle`] lends all others.
+pub struct KvPool {
+    memory: Arc<BlockMemory>,
+    /// Blocks that the lease in use writes, or one that was forgotten.
+    written: Vec<usize>,
+}
+
+/// The blocks of one sequence in a step.
+#[derive(Clone, Debug)]
+pub struct SequenceBlocks {
+    /// Block of each `block_size` tokens from position 0 on.
+    pub table: Arc<Vec<i32>>,
+    /// Entries of the table that the step touches; the others may hold anything.
+    pub seen: Range<usize>,
+    /// The first of them that the step writes; the ones before are only read.
+    pub writes_from: usize,
+}
+
+impl SequenceBlocks {
+    fn written(&self) -> &[i32] {
+        &self.table[self.writes_from..self.seen.end]
+    }
+}
+
+impl KvPool {
+    /// Reserves the pool.
+    ///
+    /// # Panics
+    /// `block_size` is not a positive multiple of 16.
+    pub fn new(layout: KvLayout, blocks: usize) -> Self {
+        assert!(
+            layout.block_size > 0 && layout.block_size.is_multiple_of(RUN),
+            "block size must be a multiple of {RUN}"
+        );
+        Self {
+            memory: Arc::new(BlockMemory::new(layout, blocks)),
+            written: Vec::new(),
+        }
+    }
+
+    /// The shape.
+    pub fn layout(&self) -> &KvLayout {
+        self.memory.layout()
+    }
+
+    /// Blocks in the pool.
+    pub fn blocks(&self) -> usize {
+        self.memory.blocks()
+    }
+
+    /// The pool for transfers of single blocks.
+    pub fn handle(&self) -> PoolHandle {
+        PoolHandle::new(Arc::clone(&self.memory))
+    }
+
+    /// Leases the blocks of a step: alone what it writes, together with other readers what it only
+    /// reads. The cost does not grow with the blocks read while no transfer writes to the pool.
+    ///
+    /// # Errors
+    /// A block of the step is in a transfer; nothing is then leased.
+    ///
+    /// # Panics
+    /// A range outside its table, or a block to be written outside the pool.
+    pub fn lease(&mut self, sequences: Vec<SequenceBlocks>) -> Result<StepLease<'_>, BlockBusy> {
+        let lease = StepLease {
+            memory: &self.memory,
+            written: &mut self.written,
+            sequences,
+        };
+        // Of a lease that was forgotten.
+        lease.memory.end_step(lease.written.drain(..));
+        for sequence in &lease.sequences {
+            let ordered = sequence.seen.start <= sequence.writes_from;
+            assert!(ordered && sequence.writes_from <= sequence.seen.end);
+            for &block in sequence.written() {
+                let block = usize::try_from(block).unwrap_or(usize::MAX);
+                if lease.memory.begin_write(block)? {
+                    lease.written.push(block);
+                }
+            }
+        }
+        let reads = lease.sequences.iter();
+        let reads = reads.map(|s| (Arc::clone(&s.table), s.seen.start..s.writes_from));
+        lease.memory.begin_reads(reads.collect())?;
+        Ok(lease)
+    }
+}
+
+/// The blocks of one step, until it is dropped. See [`KvPool::lease`].
+pub struct StepLease<'a> {
+    memory: &'a BlockMemory,
+    written: &'a mut Vec<usize>,
+    sequences: Vec<SequenceBlocks>,
+}
+
+impl StepLease<'_> {
+    /// The pool's shape.
+    pub fn layout(&self) -> &KvLayout {
+        self.memory.layout()
+    }
+
+    /// Block of table entry `entry` of a sequence.
+    ///
+    /// # Panics
+    /// The step does not see that entry, or it is no block.
+    pub fn block(&self, sequence: usize, entry: usize) -> usize {
+        let blocks = &self.sequences[sequence];
+        assert!(
+            blocks.seen.contains(&entry),
+            "entry {entry} of sequence {sequence} is not leased"
+        );
+        let block = usize::try_from(blocks.table[entry]).unwrap_or(usize::MAX);
+        assert!(block < self.memory.blocks(), "block outside the KV pool");
+        block
+    }
+
+    /// The K and V bytes of the run of 16 tokens that begins at `token` of a sequence.
+    pub(crate) fn run(
+        &self,
+        sequence: usize,
+        token: usize,
+        layer: usize,
+        head: usize,
+    ) -> (&[u8], &[u8]) {
+        let layout = self.layout();
+        let (bytes, part) = (layout.run_bytes(), layout.part_bytes());
+        let block = self.block(sequence, token / layout.block_size);
+        let run = token % layout.block_size / RUN;
+        let k = layout.tile(block, layer, head) + run * bytes;
+        let base = self.memory.base();
+        // SAFETY: the run lies in a tile of a block of the pool (`tile` and `block`). The lease keeps
+        // other writers out of the block, and its own writes need it mutably.
+        unsafe {
+            (
+                std::slice::from_raw_parts(base.add(k), bytes),
+                std::slice::from_raw_parts(base.add(k + part), bytes),
+            )
+        }
+    }
+
+    /// Starts to bring the keys (`part` 0) or values (1) of some tokens of a sequence, all in one
+    /// block, into the second cache.
+    pub(crate) fn fetch(
+        &self,
+        sequence: usize,
+        tokens: Range<usize>,
+        layer: usize,
+        head: usize,
+        part: usize,
+    ) {
+        let layout = self.layout();
+        let (bytes, size) = (layout.run_bytes(), layout.block_size);
+        let block = self.block(sequence, tokens.start / size);
+        let first = tokens.start % size / RUN;
+        let start = layout.tile(block, layer, head) + part * layout.part_bytes() + first * bytes;
+        for line in (start..start + tokens.len().div_ceil(RUN) * bytes).step_by(64) {
+            crate::isa::prefetch(self.memory.base().wrapping_add(line));
+        }
+    }
+
+    /// A view through which several tasks store rows of different (block, offset) places.
+    pub(crate) fn writer(&mut self) -> KvWriter<'_> {
+        KvWriter {
+            layout: *self.layout(),
+            lease: self,
+        }
+    }
+
+    fn assert_written(&self, block: usize) {
+        let state = self.memory.state(block);
+        // Relaxed: the mark is this lease's own, set before it was built.
+        assert!(
+            state.is_some_and(|s| s.load(Ordering::Relaxed) & STEP_WRITES != 0),
+            "block {block} is not leased for writing"
+        );
+    }
+}
+
+impl Drop for StepLease<'_> {
+    fn drop(&mut self) {
+        self.memory.end_step(self.written.drain(..));
+    }
+}
+
+/// See [`StepLease::writer`].
+pub(crate) struct KvWriter<'a> {
+    layout: KvLayout,
+    lease: &'a StepLease<'a>,
+}
+
+impl KvWriter<'_> {
+    /// Clears the V part of a block's tiles of one layer, which must happen before its first token
+    /// is stored: masked tokens meet their probability of exactly zero with a finite value,
+    /// whatever an earlier owner of the block left there.
+    ///
+    /// # Safety
+    /// No other task touches the block's tiles of this layer at once.
+    pub(crate) unsafe fn clear(&self, block: usize, layer: usize) {
+        let l = &self.layout;
+        for head in 0..l.kv_heads {
+            let v = self.tile(block, layer, head, l.part_bytes());
+            // SAFETY: `v` begins a V part, which is this task's alone by the caller's promise.
+            unsafe { std::slice::from_raw_parts_mut(v, l.part_bytes()) }.fill(0);
+        }
+    }
+
+    /// Stores the key and value of one token and head.
+    ///
+    /// # Safety
+    /// No other task stores to the same (block, offset, layer, head), or clears the block, at once.
+    pub(crate) unsafe fn store(
+        &self,
+        place: (usize, usize),
+        layer: usize,
+        head: usize,
+        key: &[f32],
+        value: &[f32],
+    ) {
+        let (block, offset) = place;
+        let l = &self.layout;
+        assert!(
+            offset < l.block_size && key.len() == l.head_dim && value.len() == l.head_dim,
+            "token outside its tile"
+        );
+        let run = offset / RUN * l.run_bytes();
+        let (k, v) = (
+            self.tile(block, layer, head, run),
+            self.tile(block, layer, head, run + l.part_bytes()),
+        );
+        let (token, dim) = (offset % RUN, l.dim());
+        // SAFETY: the offsets lie in the run (token < 16, d < dim) and are this token's alone; runs
+        // are 64-byte aligned.
+        unsafe {
+            match l.dtype {
+                KvType::Bf16 => {
+                    for (d, pair) in key.chunks(2).enumerate() {
+                        let second = if pair.len() == 2 {
+                            bf16_bits(pair[1])
+                        } else {
+                            0
+                        };
+                        let both = u32::from(bf16_bits(pair[0])) | u32::from(second) << 16;
+                        k.cast::<u32>().add(d * RUN + token).write(both.to_le());
+                    }
+                    for (d, &value) in value.iter().enumerate() {
+                        v.cast::<u16>()
+                            .add((token / 2 * dim + d) * 2 + token % 2)
+                            .write(bf16_bits(value));
+                    }
+                }
+                KvType::F32 => {
+                    for (d, (&key, &value)) in key.iter().zip(value).enumerate() {
+                        k.cast::<f32>().add(d * RUN + token).write(key);
+                        v.cast::<f32>().add(token * dim + d).write(value);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Address of byte `offset` of a tile in a block that the lease writes.
+    fn tile(&self, block: usize, layer: usize, head: usize, offset: usize) -> *mut u8 {
+        assert!(offset < self.layout.tile_bytes(), "outside the tile");
+        self.lease.assert_written(block);
+        let at = self.layout.tile(block, layer, head) + offset;
+        // SAFETY: inside a tile of a block of the pool, by the assertions here and in `tile`.
+        unsafe { self.lease.memory.base().add(at) }
+    }
+}

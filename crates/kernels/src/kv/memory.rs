@@ -1,0 +1,302 @@
+//! The memory of KV blocks, and who may touch which of them: checked at run time, block by block.
+//!
+//! A step leases the blocks of its plan; transfers to and from other memory borrow single blocks
+//! meanwhile. A block is free, or has readers, or has one writer. What comes second and does not
+//! fit is refused at once, without a wait.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::layout::KvLayout;
+use crate::buffer::Aligned;
+
+/// The block has a [`BlockWrite`].
+const LENT: u32 = 1 << 31;
+/// The step's lease writes it.
+pub(super) const STEP_WRITES: u32 = 1 << 30;
+/// Number of [`BlockRead`]s.
+const READERS: u32 = STEP_WRITES - 1;
+
+/// Some entries of a block table.
+pub(super) type Entries = (Arc<Vec<i32>>, Range<usize>);
+
+/// The memory of a pool and the state of each of its blocks.
+pub(super) struct BlockMemory {
+    layout: KvLayout,
+    /// Reached through [`BlockMemory::base`] only: while parts are lent, no reference to all of it
+    /// may exist.
+    data: Aligned<u8>,
+    states: Box<[AtomicU32]>,
+    gate: Mutex<Gate>,
+}
+
+/// Keeps transfers from writing to blocks that the step in flight only reads. Such blocks have no
+/// mark of their own: a step reads as many as its contexts are long.
+#[derive(Default)]
+struct Gate {
+    /// What the step reads.
+    reads: Vec<Entries>,
+    /// A bit for each block of `reads`, made when a transfer first asks during the step.
+    read_bits: Vec<u64>,
+    /// [`BlockWrite`]s that live.
+    writers: usize,
+}
+
+impl Gate {
+    fn is_read(&mut self, block: usize, blocks: usize) -> bool {
+        if self.reads.is_empty() {
+            return false;
+        }
+        if self.read_bits.is_empty() {
+            self.read_bits.resize(blocks.div_ceil(64), 0);
+            for block in read_blocks(&self.reads).filter(|&b| b < blocks) {
+                self.read_bits[block / 64] |= 1 << (block % 64);
+            }
+        }
+        self.read_bits[block / 64] & 1 << (block % 64) != 0
+    }
+}
+
+fn read_blocks(reads: &[Entries]) -> impl Iterator<Item = usize> {
+    let entries = reads
+        .iter()
+        .flat_map(|(table, range)| &table[range.clone()]);
+    entries.filter_map(|&block| usize::try_from(block).ok())
+}
+
+impl BlockMemory {
+    pub(super) fn new(layout: KvLayout, blocks: usize) -> Self {
+        Self {
+            layout,
+            data: Aligned::lasting(blocks.saturating_mul(layout.block_bytes())),
+            states: (0..blocks).map(|_| AtomicU32::new(0)).collect(),
+            gate: Mutex::default(),
+        }
+    }
+
+    pub(super) fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    pub(super) fn blocks(&self) -> usize {
+        self.states.len()
+    }
+
+    pub(super) fn base(&self) -> *mut u8 {
+        self.data.base()
+    }
+
+    pub(super) fn state(&self, block: usize) -> Option<&AtomicU32> {
+        self.states.get(block)
+    }
+
+    /// A block's memory, all of it initialised. A reference to it needs a state of the block that
+    /// allows one.
+    fn bytes(&self, block: usize) -> *mut [u8] {
+        assert!(block < self.blocks(), "block outside the KV pool");
+        let len = self.layout.block_bytes();
+        // SAFETY: the memory holds all blocks.
+        let start = unsafe { self.data.base().add(block * len) };
+        ptr::slice_from_raw_parts_mut(start, len)
+    }
+
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Marks a block as written by the step; `false` when it was already.
+    pub(super) fn begin_write(&self, block: usize) -> Result<bool, BlockBusy> {
+        let blocks = self.blocks();
+        assert!(
+            block < blocks,
+            "block {block} outside the KV pool of {blocks}"
+        );
+        let free = |state: u32| (state & (LENT | READERS) == 0).then_some(state | STEP_WRITES);
+        match self.states[block].fetch_update(Ordering::Acquire, Ordering::Relaxed, free) {
+            Ok(state) => Ok(state & STEP_WRITES == 0),
+            Err(state) => Err(BlockBusy {
+                block,
+                writing: state & LENT != 0,
+            }),
+        }
+    }
+
+    /// Keeps transfers from writing to what the step reads.
+    pub(super) fn begin_reads(&self, reads: Vec<Entries>) -> Result<(), BlockBusy> {
+        let mut gate = self.gate();
+        if gate.writers > 0 {
+            let lent = |&block: &usize| {
+                let state = self.states.get(block);
+                // Relaxed: set and cleared with the gate closed.
+                state.is_some_and(|s| s.load(Ordering::Relaxed) & LENT != 0)
+            };
+            if let Some(block) = read_blocks(&reads).find(lent) {
+                let writing = true;
+                return Err(BlockBusy { block, writing });
+            }
+        }
+        gate.reads = reads;
+        Ok(())
+    }
+
+    /// Ends the step's reads, and its writes to the blocks `written`.
+    pub(super) fn end_step(&self, written: impl Iterator<Item = usize>) {
+        let mut gate = self.gate();
+        gate.reads.clear();
+        gate.read_bits.clear();
+        drop(gate);
+        for block in written {
+            self.states[block].fetch_and(!STEP_WRITES, Ordering::Release);
+        }
+    }
+}
+
+/// Lends the blocks of a pool one by one, on any thread.
+#[derive(Clone)]
+pub struct PoolHandle {
+    pool: Arc<BlockMemory>,
+}
+
+impl PoolHandle {
+    pub(super) fn new(pool: Arc<BlockMemory>) -> Self {
+        Self { pool }
+    }
+
+    /// The shape.
+    pub fn layout(&self) -> &KvLayout {
+        self.pool.layout()
+    }
+
+    /// Blocks in the pool.
+    pub fn blocks(&self) -> usize {
+        self.pool.blocks()
+    }
+
+    /// Touches all memory of the pool, on a thread of the lowest priority: a load to an untouched
+    /// block would wait for the kernel. Contents stay as they are. Ends early when this is the last
+    /// handle.
+    pub fn populate(&self) {
+        let pool = Arc::clone(&self.pool);
+        let name = "penstock-kv-touch".to_owned();
+        let started = std::thread::Builder::new().name(name).spawn(move || {
+            penstock_memory::give_way();
+            for block in 0..pool.blocks() {
+                let bytes = pool.bytes(block);
+                // SAFETY: the block's memory is the pool's, which is held here.
+                let done = unsafe { penstock_memory::populate(bytes.cast(), bytes.len()) };
+                if !done || Arc::strong_count(&pool) == 1 {
+                    return;
+                }
+            }
+        });
+        // Without that thread, blocks get their memory as they are used.
+        drop(started);
+    }
+
+    /// Borrows a block to read it; `None` when it is being written, or the pool has no such block.
+    pub fn read(&self, block: usize) -> Option<BlockRead> {
+        let state = self.pool.states.get(block)?;
+        let more = |state: u32| {
+            let free = state & (LENT | STEP_WRITES) == 0 && state & READERS < READERS;
+            free.then_some(state + 1)
+        };
+        state
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, more)
+            .ok()?;
+        let pool = Arc::clone(&self.pool);
+        Some(BlockRead { pool, block })
+    }
+
+    /// Borrows a block to write it; `None` when it is in use, or the pool has no such block.
+    pub fn write(&self, block: usize) -> Option<BlockWrite> {
+        let state = self.pool.states.get(block)?;
+        let mut gate = self.pool.gate();
+        if gate.is_read(block, self.pool.blocks()) {
+            return None;
+        }
+        state
+            .compare_exchange(0, LENT, Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
+        gate.writers += 1;
+        let pool = Arc::clone(&self.pool);
+        Some(BlockWrite { pool, block })
+    }
+}
+
+/// The bytes of a block that is lent for reading: the tiles of all layers of one KV head after
+/// another, in the order of the heads.
+pub struct BlockRead {
+    pool: Arc<BlockMemory>,
+    block: usize,
+}
+
+impl Deref for BlockRead {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: whole and initialised (`bytes`); this reader's count keeps writers out while the
+        // guard lives.
+        unsafe { &*self.pool.bytes(self.block) }
+    }
+}
+
+impl Drop for BlockRead {
+    fn drop(&mut self) {
+        self.pool.states[self.block].fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The bytes of a block that is lent for writing, in the order of [`BlockRead`].
+pub struct BlockWrite {
+    pool: Arc<BlockMemory>,
+    block: usize,
+}
+
+impl Deref for BlockWrite {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: whole and initialised (`bytes`); `LENT` keeps all others out while the guard lives.
+        unsafe { &*self.pool.bytes(self.block) }
+    }
+}
+
+impl DerefMut for BlockWrite {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and the guard is borrowed mutably.
+        unsafe { &mut *self.pool.bytes(self.block) }
+    }
+}
+
+impl Drop for BlockWrite {
+    fn drop(&mut self) {
+        let mut gate = self.pool.gate();
+        gate.writers -= 1;
+        self.pool.states[self.block].fetch_and(!LENT, Ordering::Release);
+    }
+}
+
+/// A block of a step is in a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockBusy {
+    /// The block.
+    pub block: usize,
+    /// Whether the transfer writes it; otherwise it reads, and the step would write.
+    pub writing: bool,
+}
+
+impl fmt::Display for BlockBusy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let block = self.block;
+        if self.writing {
+            write!(f, "block {block} is lent for writing")
+        } else {
+            write!(f, "block {block}, to be written, is lent for reading")
+        }
+    }
+}
+
+impl std::error::Error for BlockBusy {}
