@@ -1,4 +1,4 @@
-"""Imports between rooms follow the table in arrows.py."""
+"""Imports between rooms, and between the files of a crate, follow the tables in arrows.py."""
 
 import ast
 import sys
@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.project import arrows, tree
+from tests.project import arrows, rust_modules, tree
 
 PREFIX = "penstock-"
 
@@ -60,6 +60,15 @@ def test_the_table_has_no_cycle() -> None:
                 f"these rooms import each other in a circle: {sorted(set(table) - settled)}"
             )
             settled |= ready
+
+
+def test_files_of_a_crate_use_each_other_in_no_circle() -> None:
+    found = {
+        (source.parent.name, frozenset("::".join(module) for module in circle))
+        for source in (tree.REPOSITORY / "crates").glob("*/src")
+        for circle in rust_modules.circles(rust_modules.Crate(source).uses())
+    }
+    assert found <= set(arrows.CIRCLES)
 
 
 def test_python_rooms_import_only_what_lies_below_them() -> None:

@@ -8,10 +8,8 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
-use crate::socket_dir::SocketDir;
+use crate::socket_dir::{SOCKET_NAME, SocketDir};
 use crate::{EngineError, SocketPlace};
-
-pub(crate) const SOCKET_NAME: &str = "engine.sock";
 
 /// The socket that engines connect to, mode 0600. It and the directory made for it are removed on
 /// drop.

@@ -4,8 +4,10 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::socket::SOCKET_NAME;
 use crate::{EngineError, SocketPlace};
+
+/// Name of the socket in its directory.
+pub(crate) const SOCKET_NAME: &str = "engine.sock";
 
 /// The directory of an engine's socket, removed on drop when it was made here and is empty.
 #[derive(Debug)]

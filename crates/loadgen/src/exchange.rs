@@ -20,8 +20,8 @@ use crate::answer::{Answer, excerpt, single_document};
 use crate::connect::Connect;
 use crate::failure::{Failure, FailureKind};
 use crate::pool::{Link, Pool};
+use crate::progress::Progress;
 use crate::record::Record;
-use crate::run::Progress;
 use crate::stamps::Stamps;
 use crate::target::Target;
 

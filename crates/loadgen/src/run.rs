@@ -1,7 +1,5 @@
 //! A load on a thread of its own, and the handle on it.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::alarm::TimerFd;
 use crate::connect::Tcp;
+use crate::progress::Progress;
 use crate::record::Columns;
 use crate::schedule::{Command, Request, run_load};
 use crate::target::{Target, TargetError};
@@ -21,27 +20,6 @@ use crate::target::{Target, TargetError};
 const TASKS_BETWEEN_POLLS: u32 = 16;
 /// The latest due time, in seconds; beyond it an `Instant` may not reach.
 const LATEST_DUE: f64 = 1e9;
-
-/// Counts of a running load; `added` = `open` + `completed` + `failed` + those that wait.
-#[derive(Debug, Default)]
-pub struct Progress {
-    pub added: AtomicU64,
-    pub sent: AtomicU64,
-    pub open: AtomicU64,
-    pub completed: AtomicU64,
-    pub failed: AtomicU64,
-    /// Events with choices.
-    pub events: AtomicU64,
-    /// Bytes of bodies received.
-    pub bytes: AtomicU64,
-}
-
-impl Progress {
-    pub(crate) fn note(&self, events: usize, bytes: usize) {
-        self.events.fetch_add(events as u64, Relaxed);
-        self.bytes.fetch_add(bytes as u64, Relaxed);
-    }
-}
 
 /// What is wrong with a call.
 #[derive(Debug, Error)]

@@ -16,8 +16,8 @@ use crate::connect::Connect;
 use crate::exchange::Client;
 use crate::failure::{Failure, FailureKind};
 use crate::pool::Pool;
+use crate::progress::Progress;
 use crate::record::{Columns, Record};
-use crate::run::Progress;
 use crate::target::Target;
 
 /// A request to be sent.

@@ -10,9 +10,9 @@ use crate::random;
 /// Lengths of answers that end by themselves: log-normal with this mean and coefficient of
 /// variation.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LengthDistribution {
-    pub mean: f64,
-    pub cv: f64,
+pub(crate) struct LengthDistribution {
+    pub(crate) mean: f64,
+    pub(crate) cv: f64,
 }
 
 impl FromStr for LengthDistribution {
@@ -43,13 +43,13 @@ impl LengthDistribution {
 
 /// Makes the answers of one engine. Equal requests to engines with equal seeds get equal answers.
 #[derive(Debug, Clone)]
-pub struct Answers {
+pub(crate) struct Answers {
     /// Ids that answers are made of. Not empty; the end of text is not among them.
-    pub words: Arc<[u32]>,
-    pub eos: u32,
-    pub seed: u64,
+    pub(crate) words: Arc<[u32]>,
+    pub(crate) eos: u32,
+    pub(crate) seed: u64,
     /// `None`: an answer goes on until it has `max_tokens`.
-    pub lengths: Option<LengthDistribution>,
+    pub(crate) lengths: Option<LengthDistribution>,
 }
 
 /// The answer to one request.

@@ -45,30 +45,30 @@ pub enum SimError {
 /// One engine.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct EngineSettings {
+pub(crate) struct EngineSettings {
     /// The name of a preset, or a profile's members.
     #[serde(default)]
-    pub profile: ProfileChoice,
+    pub(crate) profile: ProfileChoice,
     /// A model whose tokenizer to use; `None` for made-up words.
     #[serde(default)]
-    pub tokenizer: Option<PathBuf>,
+    pub(crate) tokenizer: Option<PathBuf>,
     #[serde(default)]
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// `KIND[:PROBABILITY[:PARAM]]`.
     #[serde(default)]
-    pub faults: Vec<String>,
+    pub(crate) faults: Vec<String>,
     /// `MEAN[:CV]`.
     #[serde(default)]
-    pub answer_tokens: Option<String>,
+    pub(crate) answer_tokens: Option<String>,
     /// The whole process ends with status 1 this long after it was ready.
     #[serde(default)]
-    pub die_after_s: Option<f64>,
+    pub(crate) die_after_s: Option<f64>,
 }
 
 /// A profile, by name or in full.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
-pub enum ProfileChoice {
+pub(crate) enum ProfileChoice {
     Preset(String),
     Members(serde_json::Map<String, serde_json::Value>),
 }
@@ -82,23 +82,23 @@ impl Default for ProfileChoice {
 /// OpenAI servers.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct HttpConfig {
-    pub host: String,
+pub(crate) struct HttpConfig {
+    pub(crate) host: String,
     /// Of the first replica, the others follow; 0 lets the system choose each.
-    pub port: u16,
-    pub replicas: u16,
+    pub(crate) port: u16,
+    pub(crate) replicas: u16,
     /// Of the runtime that all replicas share.
-    pub threads: usize,
-    pub served_model_name: String,
-    pub version: String,
-    pub engine: EngineSettings,
+    pub(crate) threads: usize,
+    pub(crate) served_model_name: String,
+    pub(crate) version: String,
+    pub(crate) engine: EngineSettings,
 }
 
 /// An engine behind a front door.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WireConfig {
-    pub engine: EngineSettings,
+pub(crate) struct WireConfig {
+    pub(crate) engine: EngineSettings,
 }
 
 /// What an engine is made of, checked.

@@ -8,7 +8,7 @@ use crate::random;
 /// What goes wrong with a request. Counts are tokens sent before it does; an answer that is not
 /// longer is unharmed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum FaultKind {
+pub(crate) enum FaultKind {
     /// 503 with Retry-After.
     Refuse,
     /// An answer with this status.
@@ -33,10 +33,10 @@ pub enum FaultKind {
 
 /// A fault and how often it strikes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Fault {
-    pub kind: FaultKind,
+pub(crate) struct Fault {
+    pub(crate) kind: FaultKind,
     /// Of each request, independently of the others.
-    pub probability: f64,
+    pub(crate) probability: f64,
 }
 
 const KINDS: &str = "refuse, status, slow-headers, error-event, cut, stall, malformed, early-stop, no-finish, no-usage";
@@ -101,9 +101,9 @@ impl Fault {
 
 /// The faults of one engine.
 #[derive(Debug, Clone, Default)]
-pub struct Faults {
-    pub list: Vec<Fault>,
-    pub seed: u64,
+pub(crate) struct Faults {
+    pub(crate) list: Vec<Fault>,
+    pub(crate) seed: u64,
 }
 
 impl Faults {
@@ -128,7 +128,7 @@ impl Faults {
     }
 
     /// The fault of the request with this number: the first of the list that strikes.
-    pub fn pick(&self, request: u64) -> Option<FaultKind> {
+    pub(crate) fn pick(&self, request: u64) -> Option<FaultKind> {
         let strikes = |(at, fault): (usize, &Fault)| {
             let key = random::join(random::join(self.seed, at as u64), request);
             (random::unit(key) < fault.probability).then_some(fault.kind)

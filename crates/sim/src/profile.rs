@@ -8,22 +8,22 @@ use crate::timing::Timing;
 /// values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Profile {
+pub(crate) struct Profile {
     /// Prompt and answer together, in tokens.
-    pub max_model_len: u32,
+    pub(crate) max_model_len: u32,
     /// Sequences that run at once.
-    pub max_num_seqs: u32,
+    pub(crate) max_num_seqs: u32,
     /// Tokens of one step.
-    pub max_num_batched_tokens: u32,
+    pub(crate) max_num_batched_tokens: u32,
     /// Requests that may wait.
-    pub max_queue: u32,
+    pub(crate) max_queue: u32,
     /// Tokens of a KV block: a multiple of 16.
-    pub block_size: u32,
-    pub num_blocks: u32,
-    pub prefix_caching: bool,
+    pub(crate) block_size: u32,
+    pub(crate) num_blocks: u32,
+    pub(crate) prefix_caching: bool,
     /// Token ids are below it; with a model's tokenizer, the model's.
-    pub vocab_size: u32,
-    pub timing: Timing,
+    pub(crate) vocab_size: u32,
+    pub(crate) timing: Timing,
 }
 
 impl Default for Profile {
@@ -46,7 +46,7 @@ impl Default for Profile {
 impl Profile {
     /// A profile by name: `default`; `instant`, where nothing takes time and everything fits;
     /// `fast`, as that with steps of one millisecond.
-    pub fn preset(name: &str) -> Option<Self> {
+    pub(crate) fn preset(name: &str) -> Option<Self> {
         let roomy = |timing| Self {
             max_num_seqs: 1024,
             max_num_batched_tokens: 65_536,
@@ -67,7 +67,7 @@ impl Profile {
     }
 
     /// What is wrong with the values, if anything.
-    pub fn complaint(&self) -> Option<String> {
+    pub(crate) fn complaint(&self) -> Option<String> {
         let positive = [
             ("max_model_len", self.max_model_len),
             ("max_num_seqs", self.max_num_seqs),
@@ -100,7 +100,7 @@ impl Profile {
     }
 
     /// 32 bytes that stand for what the KV of this engine would be: the parameters themselves.
-    pub fn cache_identity(&self) -> penstock_prefix::Digest {
+    pub(crate) fn cache_identity(&self) -> penstock_prefix::Digest {
         let text = format!("simulated {} {}", self.vocab_size, self.block_size);
         penstock_prefix::root(&[0; 32], b"simengine", text.as_bytes())
     }

@@ -89,7 +89,12 @@ fn row(step: Step) -> Value {
     let (stats, mut outputs) = (step.stats, step.outputs);
     outputs.sort_by_key(|output| output.id);
     let output = outputs.iter().map(|output| {
-        json!([output.id, output.finish as u8, output.tokens.len(), output.cached_tokens])
+        json!([
+            output.id,
+            output.finish as u8,
+            output.tokens.len(),
+            output.cached_tokens
+        ])
     });
     json!([
         stats.batch_tokens,

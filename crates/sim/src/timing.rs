@@ -8,35 +8,35 @@ use crate::random;
 
 /// What one step computes, as far as its cost depends on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct StepShape {
+pub(crate) struct StepShape {
     /// Sequences that compute one token.
-    pub decodes: u32,
+    pub(crate) decodes: u32,
     /// Tokens of longer chunks.
-    pub prompt_tokens: u32,
+    pub(crate) prompt_tokens: u32,
     /// Tokens that the decodes attend to.
-    pub decode_context: u64,
+    pub(crate) decode_context: u64,
     /// Pairs of a chunk's token and a token that it attends to.
-    pub prompt_context: u64,
+    pub(crate) prompt_context: u64,
 }
 
 /// The cost of a step: base + decodes + prompt tokens + attention, then jitter. Everything in
 /// microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Timing {
+pub(crate) struct Timing {
     /// Every step.
-    pub base_us: f64,
+    pub(crate) base_us: f64,
     /// Cost of decoding n sequences: points (n, cost), linear between them, from (0, 0), beyond the
     /// last as before it.
-    pub decode_us: Vec<(u32, f64)>,
+    pub(crate) decode_us: Vec<(u32, f64)>,
     /// Each prompt token.
-    pub prompt_us_per_token: f64,
+    pub(crate) prompt_us_per_token: f64,
     /// Each thousand tokens that a decode attends to.
-    pub decode_us_per_context_ktoken: f64,
+    pub(crate) decode_us_per_context_ktoken: f64,
     /// Each thousand pairs of a prompt token and a token that it attends to.
-    pub prompt_us_per_context_ktoken: f64,
+    pub(crate) prompt_us_per_context_ktoken: f64,
     /// A step takes its cost times a factor that is uniform in [1 - jitter, 1 + jitter].
-    pub jitter: f64,
+    pub(crate) jitter: f64,
 }
 
 impl Default for Timing {
@@ -56,7 +56,7 @@ impl Default for Timing {
 
 impl Timing {
     /// No cost at all.
-    pub fn instant() -> Self {
+    pub(crate) fn instant() -> Self {
         Self {
             base_us: 0.0,
             decode_us: Vec::new(),
@@ -68,7 +68,7 @@ impl Timing {
     }
 
     /// What is wrong with the values, if anything.
-    pub fn complaint(&self) -> Option<String> {
+    pub(crate) fn complaint(&self) -> Option<String> {
         let costs = [
             ("base_us", self.base_us),
             ("prompt_us_per_token", self.prompt_us_per_token),
@@ -99,7 +99,7 @@ impl Timing {
     }
 
     /// Time of step number `step` of a run with this seed.
-    pub fn cost(&self, shape: &StepShape, seed: u64, step: u64) -> Duration {
+    pub(crate) fn cost(&self, shape: &StepShape, seed: u64, step: u64) -> Duration {
         let attention = shape.decode_context as f64 * self.decode_us_per_context_ktoken
             + shape.prompt_context as f64 * self.prompt_us_per_context_ktoken;
         let us = self.base_us

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -5,7 +6,12 @@ use penstock_formats::{Checkpoint, Metadata};
 use serde_json::{Map, Value};
 
 use crate::chat::TemplateSources;
-use crate::{ChatTemplate, SpecialTokens, TextError, Tokenizer, gguf, hf};
+use crate::tokenizer::{Encoder, Entry, Roles, Surface, Tokenizer};
+use crate::{ChatTemplate, SpecialTokens, TextError, gguf, hf};
+
+/// Chat template of made-up words: roles and contents, one after another.
+const WORDS_TEMPLATE: &str = "{% for m in messages %}{{ m.role }} {{ m.content or '' }} {% endfor %}\
+    {% if add_generation_prompt %}assistant{% endif %}";
 
 /// Everything about one model that concerns text.
 #[derive(Debug)]
@@ -43,6 +49,29 @@ impl TextModel {
         let tokenizer = gguf::tokenizer(metadata)?;
         let sources = chosen_sources(gguf::templates(metadata)?, chat_template_override)?;
         Self::join(tokenizer, sources, gguf::special_tokens(metadata)?)
+    }
+
+    /// Text without a model: a vocabulary of `size` made-up words between spaces, at least 2. `t17`
+    /// is token 17, any other word is hashed to an id above 0; token 0 ends a text.
+    ///
+    /// # Errors
+    /// None that depends on the input: the template is a constant.
+    pub fn of_words(size: u32) -> Result<Self, TextError> {
+        let entries = (0..size as usize).map(|id| Entry {
+            text: Cow::Owned(format!(" t{id}")),
+            added: true,
+            special: id == 0,
+        });
+        let roles = Roles {
+            eos: Some(0),
+            ..Roles::default()
+        };
+        let tokenizer = Tokenizer::assemble(Encoder::Words, Surface::ByteLevel, entries, roles);
+        let sources = TemplateSources {
+            default: WORDS_TEMPLATE.to_owned(),
+            with_tools: None,
+        };
+        Self::join(tokenizer, Some(sources), SpecialTokens::new())
     }
 
     fn join(

@@ -6,7 +6,7 @@ use penstock_prefix::{Digest, UNIT, chain, root};
 
 use super::pool::BlockPool;
 use super::sequence::Sequence;
-use crate::Profile;
+use crate::profile::Profile;
 
 #[derive(Debug)]
 pub(super) struct Kv {

@@ -30,17 +30,17 @@ use sequence::{Bounds, Sequence};
 
 /// A request as the engine gets it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Ask {
-    pub request: TokenRequest,
+pub(crate) struct Ask {
+    pub(crate) request: TokenRequest,
     /// Where the answer ends by itself when the engine draws no lengths.
-    pub natural: Option<u32>,
+    pub(crate) natural: Option<u32>,
     /// Where it ends although the client asked for more.
-    pub early_stop: Option<u32>,
+    pub(crate) early_stop: Option<u32>,
 }
 
 /// The engine's state between and during steps. At most one step is in flight.
 #[derive(Debug)]
-pub struct Batcher {
+pub(crate) struct Batcher {
     profile: Profile,
     answers: Answers,
     kv: Kv,
@@ -55,7 +55,7 @@ pub struct Batcher {
 
 impl Batcher {
     /// `profile` is valid: [`Profile::complaint`] has none.
-    pub fn new(profile: Profile, answers: Answers) -> Self {
+    pub(crate) fn new(profile: Profile, answers: Answers) -> Self {
         let stats = StepStats {
             blocks_total: profile.num_blocks,
             ..StepStats::default()
@@ -75,7 +75,7 @@ impl Batcher {
 
     /// Queues a request, or answers it at once with an error or a rejection. Ids of live requests
     /// are distinct.
-    pub fn add(&mut self, id: u64, ask: Ask, now: Duration) {
+    pub(crate) fn add(&mut self, id: u64, ask: Ask, now: Duration) {
         self.arrivals += 1;
         let refusal = self.refusal(&ask.request);
         let answer = self.answers.answer(&ask.request, ask.natural);
@@ -96,7 +96,7 @@ impl Batcher {
 
     /// Ends a request as cancelled: now, or when the step that computes it is applied. Ignores
     /// unknown ids.
-    pub fn cancel(&mut self, id: u64) {
+    pub(crate) fn cancel(&mut self, id: u64) {
         if let Some(at) = self.waiting.iter().position(|seq| seq.id == id) {
             if let Some(mut seq) = self.waiting.remove(at) {
                 self.outputs.push(seq.ended(Finish::Cancelled, None));
@@ -111,7 +111,7 @@ impl Batcher {
     }
 
     /// Cancels every request.
-    pub fn cancel_all(&mut self) {
+    pub(crate) fn cancel_all(&mut self) {
         let ids = self.running.iter().chain(&self.waiting).map(|seq| seq.id);
         for id in ids.collect::<Vec<_>>() {
             self.cancel(id);
@@ -151,7 +151,7 @@ impl Batcher {
 
     /// Begins the next step at `now`; says how long it takes. `None` when there is nothing to
     /// compute. A step in flight is to be applied first.
-    pub fn schedule(&mut self, now: Duration) -> Option<Duration> {
+    pub(crate) fn schedule(&mut self, now: Duration) -> Option<Duration> {
         debug_assert!(!self.in_flight, "one step at a time");
         let mut budget = self.profile.max_num_batched_tokens as usize;
         budget -= self.schedule_decodes();
@@ -277,7 +277,7 @@ impl Batcher {
 
     /// Ends the step in flight: what it gave each request, and what ended without a step since the
     /// last call.
-    pub fn apply(&mut self) -> Step {
+    pub(crate) fn apply(&mut self) -> Step {
         self.in_flight = false;
         let mut at = 0;
         while at < self.running.len() {
@@ -313,7 +313,7 @@ impl Batcher {
     }
 
     /// What ended without a step since the last call: a STEP of zero tokens, also as a heartbeat.
-    pub fn idle_step(&mut self) -> Step {
+    pub(crate) fn idle_step(&mut self) -> Step {
         self.stats.batch_tokens = 0;
         self.stats.step_ms = 0.0;
         self.take_step()
@@ -327,17 +327,17 @@ impl Batcher {
     }
 
     /// Whether something has ended without a step.
-    pub fn has_outputs(&self) -> bool {
+    pub(crate) fn has_outputs(&self) -> bool {
         !self.outputs.is_empty()
     }
 
     /// Whether every request has ended.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
     /// Counters as they are now.
-    pub fn stats(&self) -> StepStats {
+    pub(crate) fn stats(&self) -> StepStats {
         let free = self.kv.pool.available() as u32;
         StepStats {
             running: self.running.len() as u32,
@@ -373,7 +373,7 @@ impl Batcher {
     }
 
     /// One thing that is wrong with the bookkeeping. O(blocks): for tests.
-    pub fn fault(&self) -> Option<String> {
+    pub(crate) fn fault(&self) -> Option<String> {
         let tables = self.running.iter().map(|seq| seq.blocks.as_slice());
         let limit = self.profile.max_num_seqs as usize;
         (self.running.len() > limit)

@@ -1,0 +1,25 @@
+//! Counts of a running load.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Counts of a running load; `added` = `open` + `completed` + `failed` + those that wait.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pub added: AtomicU64,
+    pub sent: AtomicU64,
+    pub open: AtomicU64,
+    pub completed: AtomicU64,
+    pub failed: AtomicU64,
+    /// Events with choices.
+    pub events: AtomicU64,
+    /// Bytes of bodies received.
+    pub bytes: AtomicU64,
+}
+
+impl Progress {
+    pub(crate) fn note(&self, events: usize, bytes: usize) {
+        self.events.fetch_add(events as u64, Relaxed);
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+}
