@@ -5,7 +5,7 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
     /// Program and arguments of the engine; `{socket}` in any of them becomes the socket's path.
-    /// `None` starts nothing: an engine that somebody else runs connects.
+    /// `None` starts nothing: an external engine connects.
     pub argv: Option<Vec<String>>,
     pub socket: SocketPlace,
     /// An engine from which no STEP came for so long is not healthy; see

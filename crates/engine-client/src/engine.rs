@@ -143,7 +143,7 @@ impl Engine {
     /// timeout old; else why not.
     ///
     /// A stuck engine keeps its requests and its process: it may only be starved or paused, and
-    /// goes on where it was. Whoever watches the health decides whether to wait, to send requests
+    /// goes on where it was. An external health check decides whether to wait, to send requests
     /// elsewhere or to restart.
     pub fn healthy(&self) -> Result<(), String> {
         let state = self.handle.shared.state.borrow();

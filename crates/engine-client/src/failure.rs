@@ -7,7 +7,7 @@ use penstock_wire::FrameError;
 
 use crate::connection::Disconnect;
 
-/// How an engine was lost. The text names the cause to every client whose request ended by it.
+/// The cause of a lost engine. The text goes to every client whose request ended by it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EngineFailure {
     #[error("engine process {}", describe(*.0))]
@@ -45,8 +45,7 @@ impl From<Disconnect> for EngineFailure {
 
 impl EngineFailure {
     /// True when another start would end the same way, provided that no start succeeded so far: the
-    /// engine itself said that it cannot start, ended on its own, or is not the program this front
-    /// door was made for.
+    /// engine sent FATAL, ended on its own, or is not the right program.
     pub(crate) fn is_final_before_ready(&self) -> bool {
         match self {
             Self::Fatal(_) | Self::Malformed(_) | Self::OutOfOrder { .. } | Self::Spawn { .. } => {

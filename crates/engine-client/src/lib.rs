@@ -1,5 +1,5 @@
-//! The engines behind the front door. Today one local engine process: started, watched, restarted,
-//! spoken to over a unix socket.
+//! The client of one engine process: starts it, supervises it, and submits requests over a unix
+//! socket.
 //!
 //! [`Engine`] is the handle: its state to watch, requests to submit. A supervisor task owns the
 //! process and the connection; each request's outputs go to its own [`RequestStream`].

@@ -2,9 +2,9 @@ use std::fmt;
 
 use penstock_wire::{Stage, StepStats};
 
-/// Hears what [`crate::EngineState`] and [`crate::Engine::stats`] may skip: every stage of every
-/// start and every step, in order. Called by the task that reads the engine's connection, so it
-/// must not wait.
+/// Receives every stage of every start and every step, in order: [`crate::EngineState`] and
+/// [`crate::Engine::stats`] may skip some. Called by the task that reads the engine's connection,
+/// so it must not wait.
 pub trait Observer: fmt::Debug + Send + Sync {
     /// A stage of the engine's start has ended.
     fn stage(&self, _stage: &Stage) {}
@@ -13,5 +13,5 @@ pub trait Observer: fmt::Debug + Send + Sync {
     fn step(&self, _stats: &StepStats) {}
 }
 
-/// Hears nothing.
+/// Ignores everything.
 impl Observer for () {}

@@ -8,8 +8,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// The engine's process, or none when somebody else runs the engine: then it never exits and takes
-/// no signal.
+/// The engine's process, or none for an external engine: that never exits here and takes no signal.
 ///
 /// The kernel kills the process when the thread that started it ends (`PR_SET_PDEATHSIG`), so each
 /// has a thread of its own, which lives as long as the process: one of the runtime's threads may go
@@ -113,7 +112,7 @@ fn run(argv: &[String], started: oneshot::Sender<io::Result<EngineProcess>>) {
         pid: Arc::clone(&pid),
         exit,
     };
-    // When nobody waits for it any more, it is dropped here, which kills the process.
+    // Without a receiver it is dropped here, which kills the process.
     drop(started.send(Ok(EngineProcess {
         running: Some(running),
     })));

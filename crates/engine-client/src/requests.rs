@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::connection::Outbox;
 
-/// What happens to a request. The last event of each is an output that finishes, or `Failed`.
+/// An event of a request. The last is an output that finishes, or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     Output(Output),
@@ -138,15 +138,14 @@ impl Requests {
         Ok(Some(answer))
     }
 
-    /// Hands a reply to whoever waits for it. One that nobody asked for, or waits for any more, is
-    /// dropped.
+    /// Delivers a reply to its command. One without a waiting command is dropped.
     pub(crate) fn answer(&self, reply: KvReply) {
         if let Some(sender) = self.lock().commands.remove(&reply.id) {
             let _ = sender.send(Ok(reply));
         }
     }
 
-    /// Hands each output to its request. Outputs of abandoned requests are dropped.
+    /// Delivers each output to its request. Outputs of abandoned requests are dropped.
     pub(crate) fn deliver(&self, outputs: Vec<Output>) {
         let mut table = self.lock();
         for output in outputs {

@@ -1,4 +1,4 @@
-//! One engine's connection from its greeting to its loss: frames become state, progress and outputs.
+//! One engine's connection from HELLO to its loss: frames become state, progress and outputs.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

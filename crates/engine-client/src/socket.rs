@@ -21,7 +21,7 @@ pub(crate) struct EngineSocket {
 }
 
 impl EngineSocket {
-    /// A socket that nobody listens on any more is replaced.
+    /// A socket without a listener is replaced.
     pub(crate) fn bind(place: &SocketPlace) -> Result<Self, EngineError> {
         let dir = SocketDir::open(place)?;
         let path = dir.path().join(SOCKET_NAME);
@@ -46,7 +46,7 @@ impl EngineSocket {
         }
     }
 
-    /// Closes connections that nobody accepted: they belong to a process that is gone.
+    /// Closes connections that were not accepted: they belong to a process that is gone.
     pub(crate) async fn discard_waiting(&self) {
         while let Ok(Ok(_)) = timeout(Duration::ZERO, self.listener.accept()).await {}
     }
@@ -54,7 +54,7 @@ impl EngineSocket {
 
 impl Drop for EngineSocket {
     fn drop(&mut self) {
-        // An error has no reader here, and somebody may have cleaned up before us.
+        // An error has no reader here, and the file may be gone already.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -14,7 +14,7 @@ pub(crate) const SOCKET_NAME: &str = "engine.sock";
 pub(crate) struct SocketDir {
     path: PathBuf,
     made: bool,
-    /// Locked for as long as this process lives, however it ends: what is locked is not left over.
+    /// Locked while this process lives, however it ends: an unlocked directory is left over.
     _lock: Option<File>,
 }
 
@@ -43,7 +43,7 @@ impl SocketDir {
 impl Drop for SocketDir {
     fn drop(&mut self) {
         if self.made {
-            // An error has no reader here, and somebody may have cleaned up before us.
+            // An error has no reader here, and the directory may be gone already.
             let _ = fs::remove_dir(&self.path);
         }
     }
@@ -74,8 +74,8 @@ fn make_private(parent: &Path) -> Result<PathBuf, EngineError> {
     }
 }
 
-/// Removes the directories of front doors that were killed. Failures leave them where they are:
-/// that harms nobody.
+/// Removes the directories of front doors that were killed. Failures leave them where they are,
+/// which is harmless.
 fn remove_left_over(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let owner = entry.file_name().to_str().and_then(owner);
@@ -92,7 +92,7 @@ fn owner(name: &str) -> Option<i32> {
 }
 
 fn is_dead(pid: i32) -> bool {
-    // SAFETY: signal 0 is sent to nobody; the call only says whether the process exists.
+    // SAFETY: signal 0 is not delivered; the call only checks that the process exists.
     let answer = unsafe { libc::kill(pid, 0) };
     answer != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }

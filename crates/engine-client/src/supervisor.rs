@@ -43,7 +43,7 @@ enum End {
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 impl Supervisor {
-    /// Runs until a stop is asked for or every handle is gone.
+    /// Runs until a stop or until every handle is gone.
     pub(crate) async fn run(self, mut stops: mpsc::Receiver<Stop>) {
         let stop = self.run_engines(&mut stops).await;
         self.shared.state.send_replace(EngineState::Stopped);
@@ -94,7 +94,7 @@ impl Supervisor {
         }
     }
 
-    /// The state comes first: whoever submits after its request failed must be told why.
+    /// The state changes first: a request submitted after another has failed must see why.
     fn lose(&self, failure: &EngineFailure, state: EngineState) {
         self.shared.state.send_replace(state);
         self.shared.requests.fail_all(&failure.to_string());
@@ -108,7 +108,7 @@ impl Supervisor {
         stops: &mut mpsc::Receiver<Stop>,
     ) -> End {
         self.shared.state.send_replace(EngineState::Starting);
-        // Not given up half-way: who asks for a stop waits until the process is gone.
+        // Not given up half-way: a stop waits until the process is gone.
         if let Err(failure) = self.launch(process).await {
             return End::Failed {
                 failure,
@@ -116,7 +116,9 @@ impl Supervisor {
             };
         }
         let mut connection = tokio::select! {
-            stop = next_stop(stops) => return End::Stopped(Stop { deadline: Instant::now(), ..stop }),
+            stop = next_stop(stops) => {
+                return End::Stopped(Stop { deadline: Instant::now(), ..stop });
+            }
             greeted = self.wait_ready(process) => match greeted {
                 Ok(connection) => connection,
                 Err(failure) => return End::Failed { failure, ready_for: None },
@@ -150,8 +152,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Waits until an engine has connected and is ready. When somebody else starts it, it may
-    /// connect at any time.
+    /// Waits until an engine has connected and is ready. An external engine may connect at any
+    /// time.
     async fn wait_ready(
         &self,
         process: &mut EngineProcess,
@@ -227,12 +229,12 @@ async fn or_exit<T>(
 fn send_shutdown(connection: &EngineConnection) {
     let mut frame = Vec::new();
     if FrontFrame::Shutdown(Shutdown).encode(&mut frame).is_ok() {
-        // Fails when the connection has just ended, which is what is wanted.
+        // Fails when the connection has just ended, which serves as well.
         let _ = connection.outbox().send(frame);
     }
 }
 
-/// A stop that was asked for, or, when every handle is gone, one that nobody waits for.
+/// The next stop; when every handle is gone, one without a waiting caller.
 async fn next_stop(stops: &mut mpsc::Receiver<Stop>) -> Stop {
     stops.recv().await.unwrap_or_else(|| Stop {
         deadline: Instant::now(),

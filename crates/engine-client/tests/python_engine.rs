@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use penstock_engine_client::{Engine, EngineConfig, EngineState, Event, RestartBackoff};
 use penstock_wire::{Finish, TokenRequest};
 
-/// Echoes each prompt, one token a step, and obeys CANCEL and SHUTDOWN; token 666 makes it say
+/// Echoes each prompt, one token a step, and obeys CANCEL and SHUTDOWN; token 666 makes it send
 /// FATAL.
 const ENGINE: &str = r#"
 import os, sys, time
@@ -44,8 +44,9 @@ while not (stopping and not open_requests):
     step += bool(rows)
     n = len(rows)
     connection.send(Step(step, EngineStats(len(open_requests), 0, 1, 100), n, 0.5, StepOutputs(
-        array("Q", [row[0] for row in rows]), array("B", [row[1] for row in rows]), array("i", [-1] * n),
-        array("I", bytes(4 * n)), array("I", bytes(4 * n)), array("H", [len(row[2]) for row in rows]),
+        array("Q", [row[0] for row in rows]), array("B", [row[1] for row in rows]),
+        array("i", [-1] * n), array("I", bytes(4 * n)), array("I", bytes(4 * n)),
+        array("H", [len(row[2]) for row in rows]),
         array("I", [token for row in rows for token in row[2]]))))
     time.sleep(0.001)
 connection.close()
@@ -144,7 +145,9 @@ async fn serves_is_killed_and_serves_again() {
 /// The socket's path is in the arguments of one process only, the engine.
 fn kill_command(socket: &str) -> String {
     format!(
-        "for p in /proc/[0-9]*; do tr '\\0' '\\n' < $p/cmdline 2>/dev/null | grep -qx '{socket}' && kill -9 ${{p#/proc/}}; done; :"
+        "for p in /proc/[0-9]*; do \
+         tr '\\0' '\\n' < $p/cmdline 2>/dev/null \
+         | grep -qx '{socket}' && kill -9 ${{p#/proc/}}; done; :"
     )
 }
 

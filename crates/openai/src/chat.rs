@@ -130,8 +130,9 @@ mod tests {
 
     #[test]
     fn text_parts_are_joined() {
-        let body = br#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"name":"x"}]}"#;
-        let request = ChatRequest::parse(body).unwrap();
+        let parts = r#"[{"type":"text","text":"a"},{"type":"text","text":"b"}]"#;
+        let body = format!(r#"{{"messages":[{{"role":"user","content":{parts},"name":"x"}}]}}"#);
+        let request = ChatRequest::parse(body.as_bytes()).unwrap();
         assert_eq!(
             request.messages,
             serde_json::json!([{"role":"user","content":"a\nb","name":"x"}])

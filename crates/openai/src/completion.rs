@@ -85,7 +85,7 @@ enum Form {
 }
 
 /// Which of the four forms the prompt has, from its first characters: an untagged enum would buffer
-/// the whole value and could not say which token id was wrong.
+/// the whole value and could not name the wrong token id.
 fn form(raw: &RawValue) -> Form {
     if is_string(raw) {
         return Form::Text;

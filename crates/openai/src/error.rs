@@ -68,8 +68,8 @@ impl ApiError {
     pub fn context_length(max_model_len: u32, prompt_tokens: usize, asked: Option<u32>) -> Self {
         let asked = asked.map_or(String::new(), |n| format!(" and asks for {n} more"));
         let message = format!(
-            "This model's maximum context length is {max_model_len} tokens. The request has {prompt_tokens} prompt \
-             tokens{asked}. Shorten the prompt or ask for fewer tokens."
+            "This model's maximum context length is {max_model_len} tokens. The request has \
+             {prompt_tokens} prompt tokens{asked}. Shorten the prompt or ask for fewer tokens."
         );
         let mut error = Self::invalid("prompt", message);
         error.code = Some("context_length_exceeded");
@@ -100,8 +100,8 @@ impl ApiError {
         let mut error = Self::new(
             403,
             "permission_error",
-            "Looking after the KV cache needs an admin key, and this server has none: start it with --admin-api-key KEY, \
-             or with PENSTOCK_ADMIN_API_KEY in its environment.",
+            "Looking after the KV cache needs an admin key, and this server has none: start it \
+             with --admin-api-key KEY, or with PENSTOCK_ADMIN_API_KEY in its environment.",
         );
         error.code = Some("admin_key_not_configured");
         error
@@ -243,7 +243,10 @@ mod tests {
         let error = ApiError::invalid("top_p", "top_p must be in (0, 1].");
         assert_eq!(
             String::from_utf8_lossy(&error.to_json()),
-            r#"{"error":{"message":"top_p must be in (0, 1].","type":"invalid_request_error","param":"top_p","code":null}}"#
+            concat!(
+                r#"{"error":{"message":"top_p must be in (0, 1].","#,
+                r#""type":"invalid_request_error","param":"top_p","code":null}}"#
+            )
         );
     }
 

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use crate::error::ApiError;
 
-/// The fields of one request body that nobody has taken yet.
+/// The fields of one request body that have not been taken yet.
 ///
 /// Splitting does not recurse, and what is deserialised later is bounded by serde_json's depth
 /// limit of 128, so a body of nothing but brackets is an error and not a stack overflow. Of a

@@ -23,8 +23,8 @@ pub enum KvInput {
 }
 
 impl KvRequest {
-    /// Reads and validates a request body. What is not understood is refused, unlike in other
-    /// requests: the wrong prefix would be pinned or forgotten.
+    /// Reads and validates a request body. Unknown fields are refused, unlike in other requests:
+    /// the wrong prefix would be pinned or forgotten.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(body)?;
         let request = Self {
@@ -104,7 +104,10 @@ mod tests {
         for body in [r#"{"prompt":[1,2]}"#, r#"{"prompt_token_ids":[1,2]}"#] {
             assert_eq!(parse(body).unwrap().input, KvInput::Tokens(vec![1, 2]));
         }
-        let chat = r#"{"messages":[{"role":"user","content":"x"}],"add_generation_prompt":false,"model":"m"}"#;
+        let chat = concat!(
+            r#"{"messages":[{"role":"user","content":"x"}],"#,
+            r#""add_generation_prompt":false,"model":"m"}"#
+        );
         assert!(matches!(
             parse(chat).unwrap().input,
             KvInput::Written(TokenizeInput::Messages {

@@ -1,9 +1,9 @@
 //! OpenAI request and response bodies, errors and SSE. No IO.
 //!
 //! Requests: a body is split into its fields once ([`Fields`]), each endpoint takes the fields it
-//! understands, and what is left is held against the table of fields that change the output but are
+//! understands, and the rest is checked against the table of fields that change the output but are
 //! not built ([`neutral`]). Such a field is accepted at the value that changes nothing and refused
-//! by name otherwise; a field nobody knows is ignored, as OpenAI-compatible servers do.
+//! by name otherwise; an unknown field is ignored, as OpenAI-compatible servers do.
 
 pub mod error;
 pub mod sse;

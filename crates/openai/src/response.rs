@@ -215,6 +215,6 @@ pub struct Model<'a> {
     pub owned_by: &'static str,
     /// Where the weights came from.
     pub root: &'a str,
-    /// Null until the engine has said what it can hold.
+    /// Null until the engine is ready.
     pub max_model_len: Option<u32>,
 }

@@ -125,8 +125,8 @@ mod tests {
         writer.choice(&mut out, &choice, Tail::default());
         assert_eq!(
             text(out),
-            "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":7,\"model\":\"m\\\"x\",\
-             \"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\\n\\\"é\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n"
+            "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":7,\
+             \"model\":\"m\\\"x\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\\n\\\"é\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n"
         );
     }
 
@@ -159,8 +159,8 @@ mod tests {
         );
         assert_eq!(
             text(out),
-            "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":7,\"model\":\"m\",\"choices\":[{\"index\":2,\
-             \"text\":\"x\",\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null,\"token_ids\":[5]}],\"usage\":\
+            "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":7,\
+             \"model\":\"m\",\"choices\":[{\"index\":2,\"text\":\"x\",\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null,\"token_ids\":[5]}],\"usage\":\
              {\"prompt_tokens\":3,\"completion_tokens\":4,\"total_tokens\":7,\"prompt_tokens_details\":{\"cached_tokens\":1},\
              \"completion_tokens_details\":{\"reasoning_tokens\":0}}}\n\n"
         );

@@ -40,7 +40,7 @@ pub struct EventReader {
     first_line: bool,
 }
 
-/// What one line says.
+/// The meaning of one line.
 enum Field<'a> {
     End,
     Data(&'a [u8]),

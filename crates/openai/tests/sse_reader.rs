@@ -30,7 +30,8 @@ fn examples_of_the_standard() {
         data(b"data: YHOO\ndata: +2\ndata: 10\n\n"),
         ["YHOO\n+2\n10"]
     );
-    let four = b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n";
+    let four = b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  \
+     third event\n";
     assert_eq!(data(four), ["first event", "second event"]);
     assert_eq!(data(b"data\n\ndata\ndata\n\ndata:"), ["", "\n"]);
     assert_eq!(data(b"data:test\n\ndata: test\n\n"), ["test", "test"]);
@@ -118,7 +119,10 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn cut_anywhere_reads_as_at_once(bytes in stream(), cuts in prop::collection::vec(0usize..400, 0..40)) {
+    fn cut_anywhere_reads_as_at_once(
+        bytes in stream(),
+        cuts in prop::collection::vec(0usize..400, 0..40),
+    ) {
         let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
         cuts.extend([0, bytes.len()]);
         cuts.sort_unstable();
@@ -128,7 +132,10 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), size in 1usize..40) {
+    fn any_bytes_are_read_without_a_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+        size in 1usize..40,
+    ) {
         prop_assert_eq!(read(bytes.chunks(size)).len(), read([bytes.as_slice()]).len());
     }
 }

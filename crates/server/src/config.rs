@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-/// Everything the front door is told. There are no other inputs, the environment included.
+/// The configuration. There are no other inputs, the environment included.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -16,9 +16,9 @@ pub struct Config {
     pub model_path: PathBuf,
     /// A file that replaces the model's own chat template.
     pub chat_template: Option<PathBuf>,
-    /// Empty: no key is asked for.
+    /// Empty: no key is required.
     pub api_keys: Vec<String>,
-    /// What `/v1/kv` asks for. `None`: nobody may look after the cache.
+    /// The key of `/v1/kv`. `None` disables these endpoints.
     #[serde(default)]
     pub admin_api_key: Option<String>,
     pub generation_defaults: GenerationDefaults,
@@ -37,7 +37,7 @@ pub struct Config {
     pub worker_threads: usize,
 }
 
-/// Sampling parameters of requests that do not say. `None`: 1.0, off, 1.0 and random.
+/// Sampling parameters of requests without them. `None`: 1.0, off, 1.0 and random.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GenerationDefaults {
@@ -50,11 +50,11 @@ pub struct GenerationDefaults {
     pub seed: Option<u64>,
 }
 
-/// How an engine comes to be connected.
+/// How the engine is started and connected.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineProcess {
-    /// The command to start, `{socket}` standing for the socket's path. `None`: somebody else
+    /// The command to start, `{socket}` standing for the socket's path. `None`: an external engine
     /// connects.
     pub argv: Option<Vec<String>>,
     /// `None`: a fresh private directory.

@@ -1,4 +1,4 @@
-//! A server from its start to its end, without signals: those are the process's business.
+//! A server from its start to its end, without signals.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -33,7 +33,8 @@ pub enum StartError {
     #[error("cannot start the runtime: {0}")]
     Runtime(std::io::Error),
     #[error(
-        "cannot listen on {host}:{port}: {source}; choose another --port or stop the program that uses it"
+        "cannot listen on {host}:{port}: {source}; choose another --port or stop the program \
+         that uses it"
     )]
     Bind {
         host: String,
@@ -131,7 +132,7 @@ impl Server {
         }
     }
 
-    /// The engine first: requests that it ends as cancelled still have connections to say so.
+    /// The engine first: requests that it ends as cancelled still need their connections.
     async fn close(self, engine: Duration, connections: Duration) {
         self.app.engine.shutdown(engine).await;
         self.connections.close(connections).await;

@@ -113,9 +113,11 @@ impl Drop for SocketDir {
 fn config(dir: &SocketDir, argv: Value) -> Value {
     json!({
         "host": "127.0.0.1", "port": 0, "served_model_names": ["tiny"],
-        "model_path": concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-model"), "chat_template": null, "api_keys": [],
+        "model_path": concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-model"),
+        "chat_template": null, "api_keys": [],
         "generation_defaults": {}, "engine": {"argv": argv, "socket_dir": dir.0}, "max_queue": 4,
-        "max_body_bytes": 1000, "drain_timeout_s": 30.0, "stall_timeout_s": 5.0, "max_model_len": null, "version": "1",
+        "max_body_bytes": 1000, "drain_timeout_s": 30.0, "stall_timeout_s": 5.0,
+        "max_model_len": null, "version": "1",
     })
 }
 

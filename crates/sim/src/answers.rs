@@ -27,7 +27,8 @@ impl FromStr for LengthDistribution {
                 Ok(Self { mean, cv })
             }
             _ => Err(format!(
-                "{text:?} is not MEAN or MEAN:CV with a mean from 1 and a coefficient of variation of 0 to 10"
+                "{text:?} is not MEAN or MEAN:CV with a mean from 1 and a coefficient of \
+                 variation of 0 to 10"
             )),
         }
     }

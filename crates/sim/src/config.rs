@@ -1,4 +1,4 @@
-//! What the command line says, as JSON.
+//! The configuration: JSON written by the command line.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,8 @@ pub enum SimError {
     #[error("the tokenizer cannot be used: {0}")]
     Text(#[from] penstock_text::TextError),
     #[error(
-        "cannot listen on {host}:{port}: {source}; choose another --port or stop the program that uses it"
+        "cannot listen on {host}:{port}: {source}; choose another --port or stop the program \
+         that uses it"
     )]
     Bind {
         host: String,
@@ -84,10 +85,10 @@ impl Default for ProfileChoice {
 #[serde(deny_unknown_fields)]
 pub(crate) struct HttpConfig {
     pub(crate) host: String,
-    /// Of the first replica, the others follow; 0 lets the system choose each.
+    /// Port of the first replica, the others follow; 0 lets the system choose each.
     pub(crate) port: u16,
     pub(crate) replicas: u16,
-    /// Of the runtime that all replicas share.
+    /// Threads of the runtime that all replicas share.
     pub(crate) threads: usize,
     pub(crate) served_model_name: String,
     pub(crate) version: String,

@@ -35,17 +35,18 @@ pub(crate) enum FaultKind {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
-    /// Of each request, independently of the others.
+    /// Probability for each request, independently of the others.
     pub(crate) probability: f64,
 }
 
-const KINDS: &str = "refuse, status, slow-headers, error-event, cut, stall, malformed, early-stop, no-finish, no-usage";
+const KINDS: &str = "refuse, status, slow-headers, error-event, cut, stall, malformed, \
+ early-stop, no-finish, no-usage";
 const TOKENS: f64 = 4.0;
 
 impl FromStr for Fault {
     type Err = String;
 
-    /// `KIND[:PROBABILITY[:PARAM]]`; the probability is 1 unless said, PARAM a count of tokens
+    /// `KIND[:PROBABILITY[:PARAM]]`; the probability is 1 by default, PARAM a count of tokens
     /// (default 4), the status (500) or the seconds of the delay (1).
     fn from_str(text: &str) -> Result<Self, String> {
         let mut words = text.splitn(3, ':');
@@ -121,7 +122,8 @@ impl Faults {
         match self.list.iter().find(|fault| !on_wire(fault.kind)) {
             None => Ok(()),
             Some(fault) => Err(format!(
-                "fault {:?}: an engine on the wire has refuse, error-event, stall and early-stop only",
+                "fault {:?}: an engine on the wire has refuse, error-event, stall and early-stop \
+                 only",
                 fault.kind
             )),
         }

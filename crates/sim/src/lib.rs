@@ -3,8 +3,8 @@
 //! Front door and load generator are measured against it without a model, and capacity is estimated
 //! with it.
 //!
-//! * `batching` decides what each step computes, as the scheduler of Penstock does (a test runs both
-//!   and compares); `timing` says how long that takes. Both are pure: no clock, no IO.
+//! * `batching` decides what each step computes, as the scheduler of Penstock does (a test runs
+//!   both and compares); `timing` gives its duration. Both are pure: no clock, no IO.
 //! * The driver follows the timeline that they make and sends each step when its time has come.
 //! * [`serve_wire`] is an engine behind a front door's socket, [`serve_http`] such engines behind
 //!   the real server's endpoints in one process, with faults injected by a layer over them.

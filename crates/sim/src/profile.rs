@@ -66,7 +66,7 @@ impl Profile {
         }
     }
 
-    /// What is wrong with the values, if anything.
+    /// The complaint about a wrong value.
     pub(crate) fn complaint(&self) -> Option<String> {
         let positive = [
             ("max_model_len", self.max_model_len),

@@ -25,7 +25,7 @@ const MAX_BODY_BYTES: usize = 32 << 20;
 struct Replica {
     engine: Arc<Engine>,
     counters: Arc<Counters>,
-    /// Of every sample on the metrics page.
+    /// Labels of every sample on the metrics page.
     labels: String,
     /// Generation requests so far.
     requests: AtomicU64,

@@ -37,7 +37,8 @@ impl PreciseTimer {
     /// Inside a runtime.
     #[expect(
         deprecated,
-        reason = "the replacement is unsafe for files that close behind tokio's back; this one is owned"
+        reason = "the replacement is unsafe for files that close behind tokio's back; this one \
+         is owned"
     )]
     pub(crate) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;

@@ -67,7 +67,7 @@ impl Timing {
         }
     }
 
-    /// What is wrong with the values, if anything.
+    /// The complaint about a wrong value.
     pub(crate) fn complaint(&self) -> Option<String> {
         let costs = [
             ("base_us", self.base_us),
@@ -93,7 +93,8 @@ impl Timing {
         let ascending = self.decode_us.windows(2).all(|pair| pair[0].0 < pair[1].0);
         let valid = |&(n, cost): &(u32, f64)| n >= 1 && is_cost(cost);
         (!ascending || !self.decode_us.iter().all(valid)).then(|| {
-            "timing.decode_us must be [batch, cost] pairs with ascending batches from 1 and costs of 0 to 1e9"
+            "timing.decode_us must be [batch, cost] pairs with ascending batches from 1 and \
+             costs of 0 to 1e9"
                 .to_owned()
         })
     }

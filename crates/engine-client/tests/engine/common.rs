@@ -122,7 +122,7 @@ pub(crate) async fn first_pid(path: &str) -> String {
     }
 }
 
-/// A zombie that nobody reaps is dead.
+/// An unreaped zombie is dead.
 pub(crate) fn is_alive(pid: &str) -> bool {
     let stat =
         std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();

@@ -69,11 +69,11 @@ async fn connections_of_other_users_are_closed() {
 fn connect_as_nobody(socket: &Path) -> Option<std::os::unix::net::UnixStream> {
     let socket = socket.to_owned();
     let connect = move || {
-        const NOBODY: libc::c_long = 65534;
+        const OTHER_USER: libc::c_long = 65534;
         const KEEP: libc::c_long = -1;
         // SAFETY: the bare system call changes the ids of this thread only, which ends after the
         // connection is made.
-        let changed = unsafe { libc::syscall(libc::SYS_setresuid, KEEP, NOBODY, KEEP) };
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, KEEP, OTHER_USER, KEEP) };
         (changed == 0).then(|| std::os::unix::net::UnixStream::connect(socket).unwrap())
     };
     std::thread::spawn(connect).join().unwrap()

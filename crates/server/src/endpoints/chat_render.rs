@@ -77,7 +77,7 @@ impl ChatRender {
         );
     }
 
-    /// Whether a chunk would say anything: half a character gives none.
+    /// Whether a chunk would carry anything: half a character gives none.
     fn has_news(&self, delta: &OutputDelta, usage: Option<&Usage>) -> bool {
         let tokens_shown = self.prompt.is_some() || self.with_logprobs || usage.is_some();
         !delta.text.is_empty()

@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::stream;
 use crate::submit::{EndpointParams, submit};
 
-/// `max_tokens` of requests that do not say, as OpenAI and vLLM have it for this endpoint.
+/// `max_tokens` of requests without it, as OpenAI and vLLM have it for this endpoint.
 const DEFAULT_MAX_TOKENS: u32 = 16;
 
 pub(crate) async fn create(

@@ -12,7 +12,7 @@ use crate::choices::OutputDelta;
 use crate::logprobs::append_completion;
 use crate::render::{Identity, Render};
 
-/// What a request wants to see beside the output.
+/// What a response shows beside the output.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Style {
     pub(crate) echo: bool,

@@ -1,7 +1,7 @@
-//! `/v1/kv`: what an operator sees of the cache and may do to it. The admin key has been checked.
+//! `/v1/kv`: administration of the KV cache. The admin key has been checked.
 //!
-//! The engine's reply to an order is the response, so what a report holds is said in one place
-//! only.
+//! The engine's reply to an order is the response, so the contents of a report are defined in one
+//! place only.
 
 use std::sync::Arc;
 use std::time::Duration;

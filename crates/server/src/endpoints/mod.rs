@@ -20,7 +20,7 @@ use crate::app::App;
 /// thread of its own, so that other streams go on.
 const INLINE_BYTES: usize = 4096;
 
-/// Runs `work` on the model's text side. `bytes` says how much text it is about.
+/// Runs `work` on the model's text side. `bytes` is the size of the text.
 async fn on_text<T: Send + 'static>(
     app: &Arc<App>,
     bytes: usize,

@@ -42,7 +42,7 @@ pub(crate) struct Metrics {
     rejections: [AtomicU64; 3],
     prompt_tokens: AtomicU64,
     cached_tokens: AtomicU64,
-    /// Of `cached_tokens`, from RAM, disk and remote tiers.
+    /// The part of `cached_tokens` from RAM, disk and remote tiers.
     tier_tokens: [AtomicU64; 3],
     generation_tokens: AtomicU64,
     first_token: Histogram,

@@ -9,7 +9,7 @@ use penstock_wire::{Ready, StepStats, TierReport};
 
 use super::{Metrics, tiers};
 
-/// What the engine says of itself at the moment of a scrape.
+/// The state of the engine at the moment of a scrape.
 pub(crate) struct EngineView<'a> {
     pub(crate) stats: StepStats,
     /// `None` while no engine is ready.

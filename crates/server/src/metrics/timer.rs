@@ -8,8 +8,8 @@ use penstock_wire::Output;
 
 use super::{Ending, Metrics};
 
-/// Follows one request from arrival to its end. Dropped before [`RequestTimer::ended`], it counts as
-/// aborted.
+/// Follows one request from arrival to its end. Dropped before [`RequestTimer::ended`], it counts
+/// as aborted.
 pub(crate) struct RequestTimer {
     metrics: Arc<Metrics>,
     arrived: Instant,
@@ -46,8 +46,7 @@ impl RequestTimer {
         }
     }
 
-    /// Tokens have come from the engine. What the output says of the queue and the cache counts
-    /// with the first of them.
+    /// Tokens have come from the engine. Queue time and cached tokens count with the first of them.
     pub(crate) fn tokens(&mut self, output: &Output) {
         let count = output.tokens.len() as u32;
         if count == 0 {

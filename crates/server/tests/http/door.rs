@@ -17,7 +17,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// A server whose engine answers as told.
+    /// A server whose engine answers by a script.
     pub(crate) async fn open(answer: impl Fn(&Add) -> Vec<Action> + Send + Sync + 'static) -> Self {
         Self::open_with(json!({}), Script::new(answer)).await
     }
@@ -72,8 +72,10 @@ impl Door {
 pub(crate) fn config(patch: Value) -> Config {
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-model");
     let mut config = json!({
-        "host": "127.0.0.1", "port": 0, "served_model_names": ["tiny", "alias"], "model_path": model,
-        "chat_template": null, "api_keys": [], "generation_defaults": {"temperature": 0.5, "top_k": 7, "top_p": null},
+        "host": "127.0.0.1", "port": 0, "served_model_names": ["tiny", "alias"],
+        "model_path": model,
+        "chat_template": null, "api_keys": [], "generation_defaults": {"temperature": 0.5,
+        "top_k": 7, "top_p": null},
         "engine": {"argv": null, "socket_dir": null}, "max_queue": 4, "max_body_bytes": 100_000,
         "drain_timeout_s": 5.0, "stall_timeout_s": 5.0, "max_model_len": null, "version": "1.2.3",
     });

@@ -1,4 +1,4 @@
-//! Clients that leave, engines that die, servers that are told to stop.
+//! Clients that leave, engines that die, servers that stop.
 
 use std::time::{Duration, Instant};
 

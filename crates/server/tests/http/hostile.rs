@@ -1,4 +1,4 @@
-//! Requests nobody meant well with.
+//! Hostile requests.
 
 use std::time::Duration;
 
@@ -73,7 +73,8 @@ const FIELDS: &[&str] = &[
 fn any_body() -> impl Strategy<Value = Value> {
     let strange = prop::collection::vec((prop::sample::select(FIELDS), any_json()), 0..4);
     strange.prop_map(|fields| {
-        let mut body = json!({"prompt": "x", "messages": [{"role": "user", "content": "x"}], "tokens": [1],
+        let mut body = json!({"prompt": "x", "messages": [{"role": "user", "content": "x"}],
+                              "tokens": [1],
                               "max_tokens": 2});
         for (name, value) in fields {
             body[name] = value;
@@ -177,7 +178,8 @@ async fn a_body_that_ends_early_is_no_request() {
 #[tokio::test]
 async fn chunked_bodies_are_read_and_limited() {
     let door = Door::saying("a").await;
-    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: \
+     close\r\ntransfer-encoding: chunked\r\n\r\n";
     let small = format!("{head}8\r\n{{\"prompt\r\n6\r\n\":\"x\"}}\r\n0\r\n\r\n");
     assert_eq!(
         exchange(door.address, small.as_bytes()).await.json()["choices"][0]["text"],

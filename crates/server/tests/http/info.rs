@@ -1,4 +1,4 @@
-//! What the server says about itself.
+//! Models, health, version and metrics.
 
 use std::time::Duration;
 

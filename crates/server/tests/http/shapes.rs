@@ -44,7 +44,8 @@ async fn a_whole_chat_response() {
         vec![Action::Send(first), send(&[b'y'.into()], Finish::Length)]
     })
     .await;
-    let body = json!({"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "return_token_ids": true});
+    let body = json!({"model": "tiny", "messages": [{"role": "user", "content": "hi"}],
+        "return_token_ids": true});
     let reply = door.chat(&body).await;
     assert_eq!(reply.header("content-type"), Some("application/json"));
     let mut json = reply.json();
@@ -56,10 +57,12 @@ async fn a_whole_chat_response() {
     }
     let expected = json!({
         "object": "chat.completion", "model": "tiny",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hey"}, "logprobs": null,
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hey"},
+        "logprobs": null,
                      "finish_reason": "length", "stop_reason": null, "token_ids": [256, 121]}],
         "usage": {"prompt_tokens": 21, "completion_tokens": 2, "total_tokens": 23,
-                  "prompt_tokens_details": {"cached_tokens": 16}, "completion_tokens_details": {"reasoning_tokens": 0}},
+                  "prompt_tokens_details": {"cached_tokens": 16},
+                  "completion_tokens_details": {"reasoning_tokens": 0}},
     });
     assert_eq!(json, expected);
 }
@@ -67,11 +70,13 @@ async fn a_whole_chat_response() {
 #[tokio::test]
 async fn chat_logprobs() {
     let door = Door::open(scored).await;
-    let body = json!({"messages": [{"role": "user", "content": "hi"}], "logprobs": true, "top_logprobs": 2});
+    let body = json!({"messages": [{"role": "user", "content": "hi"}], "logprobs": true,
+        "top_logprobs": 2});
     let reply = door.chat(&body).await.json();
     let expected = json!([
         {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [
-            {"token": "a", "logprob": -0.5, "bytes": [97]}, {"token": "b", "logprob": -1.5, "bytes": [98]}]},
+            {"token": "a", "logprob": -0.5, "bytes": [97]}, {"token": "b", "logprob": -1.5,
+            "bytes": [98]}]},
         {"token": "\u{FFFD}", "logprob": -3.0, "bytes": [195], "top_logprobs": [
             {"token": "b", "logprob": -0.25, "bytes": [98]}]},
     ]);
@@ -106,7 +111,8 @@ async fn completion_logprobs_with_echo() {
 #[tokio::test]
 async fn streamed_echo_puts_the_prompt_into_the_first_chunk() {
     let door = Door::open(scored).await;
-    let body = json!({"prompt": [120, 121, 122], "logprobs": 0, "echo": true, "stream": true, "return_token_ids": true});
+    let body = json!({"prompt": [120, 121, 122], "logprobs": 0, "echo": true, "stream": true,
+        "return_token_ids": true});
     let events = door.complete(&body).await.events();
     let choice = |i: usize| &events[i]["choices"][0];
     assert_eq!(choice(0)["text"], "xyza");
@@ -166,7 +172,8 @@ async fn parameters_reach_the_engine() {
     let script = Script::new(|_| tokens(&[97], Duration::ZERO));
     let door = Door::open_with(json!({"max_model_len": 100}), script).await;
     let body = json!({
-        "prompt": "hex", "max_tokens": 9, "min_tokens": 2, "temperature": 0.25, "top_p": 0.5, "top_k": -1, "seed": -1,
+        "prompt": "hex", "max_tokens": 9, "min_tokens": 2, "temperature": 0.25, "top_p": 0.5,
+        "top_k": -1, "seed": -1,
         "ignore_eos": true, "stop_token_ids": [5], "cache_salt": "s", "logprobs": 3,
     });
     assert_eq!(door.complete(&body).await.status, 200);

@@ -26,15 +26,18 @@ fn pinned(text: &str) -> String {
 #[tokio::test]
 async fn chat_stream_bytes() {
     let door = Door::saying("Hé").await;
-    let body = json!({"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stream": true,
-                      "stream_options": {"include_usage": true}});
+    let body = json!({"model": "tiny", "messages": [{"role": "user", "content": "hi"}],
+                      "stream": true, "stream_options": {"include_usage": true}});
     let reply = door.chat(&body).await;
     assert_eq!(reply.status, 200);
     assert_eq!(
         reply.header("content-type"),
         Some("text/event-stream; charset=utf-8")
     );
-    let head = r##"data: {"id":"#","object":"chat.completion.chunk","created":#,"model":"tiny","choices":["##;
+    let head = concat!(
+        r##"data: {"id":"#","object":"chat.completion.chunk","created":#,"##,
+        r##""model":"tiny","choices":["##
+    );
     let expected = [
         r#"{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}"#,
         r#"{"index":0,"delta":{"content":"H"},"logprobs":null,"finish_reason":null}]}"#,
@@ -114,7 +117,8 @@ async fn several_prompts_interleave() {
             .collect()
     })
     .await;
-    let body = json!({"prompt": [[97], [98], [99]], "stream": true, "stream_options": {"include_usage": true}});
+    let body = json!({"prompt": [[97], [98], [99]], "stream": true,
+        "stream_options": {"include_usage": true}});
     let events = door.complete(&body).await.events();
     let (usage, chunks) = events.split_last().unwrap();
     assert_eq!(usage["choices"], json!([]));

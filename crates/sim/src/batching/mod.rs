@@ -6,8 +6,8 @@
 //! preempt the latest arrivals, which compute everything again. Requests that share a prefix with
 //! one that is being computed wait for it.
 //!
-//! Nothing here reads a clock: the caller says when a step begins, and [`Batcher::schedule`] how
-//! long it takes.
+//! Nothing here reads a clock: the caller gives the time at which a step begins,
+//! [`Batcher::schedule`] its duration.
 
 mod kv;
 mod pool;
@@ -149,7 +149,7 @@ impl Batcher {
 
     // Scheduling.
 
-    /// Begins the next step at `now`; says how long it takes. `None` when there is nothing to
+    /// Begins the next step at `now` and returns its duration. `None` when there is nothing to
     /// compute. A step in flight is to be applied first.
     pub(crate) fn schedule(&mut self, now: Duration) -> Option<Duration> {
         debug_assert!(!self.in_flight, "one step at a time");

@@ -45,7 +45,7 @@ impl BlockPool {
         self.blocks.len()
     }
 
-    /// Blocks that nobody owns.
+    /// Blocks without an owner.
     pub(super) fn available(&self) -> usize {
         self.available
     }

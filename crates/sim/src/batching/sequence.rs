@@ -121,7 +121,7 @@ impl Sequence {
         true
     }
 
-    /// Appends a sampled token; the output says whether it was the last.
+    /// Appends a sampled token; the output tells whether it was the last.
     pub(super) fn advance(&mut self, token: u32) -> Output {
         self.tokens.push(token);
         let known = self.tokens.len();
@@ -138,7 +138,7 @@ impl Sequence {
         output
     }
 
-    /// An output without tokens. The first one says how the request began.
+    /// An output without tokens. The first one carries cached tokens and queue time.
     pub(super) fn output(&mut self) -> Output {
         let first = !std::mem::replace(&mut self.started, true);
         let queued = self
