@@ -59,7 +59,6 @@ COLUMNS_LEFT: tuple[str, ...] = (
     "crates/kernels/",
     "crates/wire/",
     "docs/distributed.md",
-    "docs/simulation.md",
     "docs/wire.md",
     "pyproject.toml",
     "python/penstock/_native.pyi",
