@@ -14,10 +14,11 @@ import time
 from array import array
 from statistics import median
 
+from penstock._native import encode_frame
 from penstock.core import Request, SamplingParams, StepPlan, StepResult
+from penstock.engine.frontend import Step
 from penstock.kv import BlockPool, PrefixCache
 from penstock.scheduler import Limits, Scheduler
-from penstock.wire import Step, encode
 
 BLOCK_SIZE = 32
 BUDGET_US = 300.0
@@ -79,7 +80,9 @@ def measure(running: int, context: int, steps: int) -> tuple[float, float, float
         returned = time.perf_counter()
         scheduler.apply(plan, result)
         applied = time.perf_counter()
-        encode(Step(plan.step, scheduler.stats(), len(plan.tokens), 1.0, scheduler.take_outputs()))
+        encode_frame(
+            Step(plan.step, scheduler.stats(), len(plan.tokens), 1.0, scheduler.take_outputs())
+        )
         laps.append((scheduled - began, applied - returned, time.perf_counter() - applied))
     schedule_us, apply_us, encode_us = (median(column) * 1e6 for column in zip(*laps, strict=True))
     return schedule_us, apply_us, encode_us

@@ -2,9 +2,11 @@
 
 from array import array
 from collections.abc import Callable, Sequence
+from typing import Generic, Literal, TypeVar, overload
 
 from penstock.core import StepPlan, StepResult
 from penstock.core.transfer import Moved, Transfer
+from penstock.engine.frontend import EngineFrame, FrontFrame
 
 __version__: str
 HEAD_ROWS: int
@@ -208,6 +210,24 @@ class LoadRun:
     def wait(self, seconds: float) -> bool: ...
     def progress(self) -> dict[str, int]: ...
     def take(self) -> dict[str, object]: ...
+
+WIRE_VERSION: int
+F = TypeVar("F")
+
+class FrameReader(Generic[F]):
+    """Cuts received bytes into frames: those of the front door, or of the engine."""
+
+    @overload
+    def __new__(cls, *, of_engine: Literal[False] = False) -> FrameReader[FrontFrame]: ...
+    @overload
+    def __new__(cls, *, of_engine: Literal[True]) -> FrameReader[EngineFrame]: ...
+    def feed(self, data: bytes | memoryview, /, arrived: float = 0.0) -> list[F]:
+        """The frames that `data` completes; a request has `arrived`. CodecError for bytes that are
+        not a frame: the connection is then unusable.
+        """
+
+def encode_frame(frame: EngineFrame | FrontFrame, /) -> bytes:
+    """Bytes of a frame, its length in front. CodecError for values that the wire does not allow."""
 
 def encode_plan(plan: StepPlan, /) -> bytes:
     """CodecError for columns that do not fit each other."""

@@ -9,11 +9,11 @@ import pytest
 from penstock.core import FinishReason, Request, SamplingParams, StepOutput, TierReport
 from penstock.engine import Engine
 from penstock.engine.admin import KvAdmin
+from penstock.engine.frontend import Cancel, EngineFrame, FrontFrame, Shutdown, Step
 from penstock.engine.loop import MOST_FAILURES, UnusableError
 from penstock.executor import WorkersLostError
 from penstock.kv import BlockPool, PrefixCache
 from penstock.scheduler import Limits, Scheduler
-from penstock.wire import Cancel, EngineFrame, FrontFrame, Shutdown, Step
 
 from tests.fakes.executor import FakeExecutor, hash_chain, hash_root
 

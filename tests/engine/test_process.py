@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from penstock._native import FrameReader, encode_frame
 from penstock.config import resolve
 from penstock.core import FinishReason, Request, SamplingParams, StepOutput
-from penstock.wire import (
+from penstock.engine.frontend import (
     Cancel,
     EngineFrame,
     Fatal,
-    FrameReader,
     FrontFrame,
     Hello,
     Ready,
     Shutdown,
     Step,
-    decode_engine_frame,
-    encode,
 )
 
 F = TypeVar("F")
@@ -44,7 +42,7 @@ class Listener:
     def frames(self) -> Iterator[EngineFrame]:
         connection, _ = self.socket.accept()
         connection.settimeout(30)
-        reader = FrameReader(decode_engine_frame)
+        reader = FrameReader(of_engine=True)
         with connection:
             while data := connection.recv(65536):
                 yield from reader.feed(data)
@@ -109,11 +107,11 @@ class FrontDoor:
     def __init__(self, listener: Listener) -> None:
         self.connection, _ = listener.socket.accept()
         self.connection.settimeout(30)
-        self.reader = FrameReader(decode_engine_frame)
+        self.reader = FrameReader(of_engine=True)
         self.arrived: list[EngineFrame] = []
 
     def send(self, frame: FrontFrame) -> None:
-        self.connection.sendall(encode(frame))
+        self.connection.sendall(encode_frame(frame))
 
     def next(self, kind: type[F]) -> F:
         """The next frame of `kind`; others before it are dropped."""
@@ -173,7 +171,7 @@ def test_a_cancelled_request_gives_its_blocks_back(engine: Running) -> None:
     front.send(ask(1, 4000))
     while not front.next(Step).stats.blocks_used:
         pass
-    front.send(Cancel((1,)))
+    front.send(Cancel([1]))
     assert front.rows(1)[-1].finish is FinishReason.CANCELLED
     assert front.next(Step).stats.blocks_used == 0
 

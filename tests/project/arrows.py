@@ -67,12 +67,10 @@ ROOMS_BELOW_ENGINE = {
     "model",
     "ranks",
     "scheduler",
-    "wire",
 }
 PYTHON: dict[str, set[str]] = {
     "core": set(),
     "config": set(),
-    "wire": set(),
     "kv": set(),
     "kv_tiers": {"kv"},
     "scheduler": {"kv", "kv_tiers"},

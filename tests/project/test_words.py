@@ -36,7 +36,6 @@ RIDDLES_LEFT: tuple[str, ...] = (
     "python/penstock/model/",
     "python/penstock/ranks/",
     "python/penstock/scheduler/",
-    "python/penstock/wire/",
     "python/penstock/worker/",
     "tests/e2e/",
     "tests/engine/",
@@ -47,7 +46,6 @@ RIDDLES_LEFT: tuple[str, ...] = (
     "tests/prefix/",
     "tests/ray_cluster.py",
     "tests/scheduler/",
-    "tests/wire/",
     "tests/worker/",
 )
 COLUMNS_LEFT: tuple[str, ...] = (
@@ -57,9 +55,7 @@ COLUMNS_LEFT: tuple[str, ...] = (
     "crates/decoder/",
     "crates/formats/",
     "crates/kernels/",
-    "crates/wire/",
     "docs/distributed.md",
-    "docs/wire.md",
     "pyproject.toml",
     "python/penstock/_native.pyi",
     "python/penstock/config/tiers.py",
@@ -72,7 +68,6 @@ COLUMNS_LEFT: tuple[str, ...] = (
     "python/penstock/model/",
     "python/penstock/ranks/",
     "python/penstock/scheduler/",
-    "python/penstock/wire/",
     "python/penstock/worker/",
     "scripts/check_prerequisites.sh",
     "tests/e2e/",

@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_wire::{KvOrder, KvReply, Ready, StepStats, TierReport, TokenRequest};
+use penstock_wire::{KvOrder, KvReply, Ready, StepStats, TokenRequest};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -135,7 +135,7 @@ impl Engine {
 
     /// What the tiers behind the pool did, as of at most about a second ago; `None` when the engine
     /// has none or is new.
-    pub fn tiers(&self) -> Option<Arc<TierReport>> {
+    pub fn tiers(&self) -> Option<Arc<str>> {
         self.handle.shared.tiers()
     }
 

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use penstock_wire::{EngineFrame, Ready, Step, StepStats, TierReport};
+use penstock_wire::{EngineFrame, Ready, Step, StepStats};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -20,7 +20,7 @@ pub(crate) struct Shared {
     observer: Arc<dyn Observer>,
     progress: Mutex<Progress>,
     /// `None` until a new engine reports.
-    tiers: Mutex<Option<Arc<TierReport>>>,
+    tiers: Mutex<Option<Arc<str>>>,
 }
 
 /// The last STEP and when it came; a new engine counts as progress.
@@ -45,7 +45,7 @@ impl Shared {
         *self.lock_progress()
     }
 
-    pub(crate) fn tiers(&self) -> Option<Arc<TierReport>> {
+    pub(crate) fn tiers(&self) -> Option<Arc<str>> {
         self.lock_tiers().clone()
     }
 
@@ -65,7 +65,7 @@ impl Shared {
         self.requests.deliver(step.outputs);
     }
 
-    fn lock_tiers(&self) -> MutexGuard<'_, Option<Arc<TierReport>>> {
+    fn lock_tiers(&self) -> MutexGuard<'_, Option<Arc<str>>> {
         self.tiers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,7 +124,7 @@ pub(crate) async fn serve(
         match connection.next_frame().await? {
             EngineFrame::Step(step) => shared.take_step(step),
             EngineFrame::Tiers(report) => {
-                *shared.lock_tiers() = Some(Arc::new(report));
+                *shared.lock_tiers() = Some(report.into());
             }
             EngineFrame::KvReply(reply) => shared.requests.answer(reply),
             EngineFrame::Fatal(fatal) => return Err(EngineFailure::Fatal(fatal.message)),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use penstock_wire::{
     Add, EngineFrame, Fatal, Finish, FrontFrame, Hello, KvOrder, KvOutcome, KvReply, Output, Ready,
-    Stage, Step, StepStats, TierKinds, TierReport, WIRE_VERSION,
+    Stage, Step, StepStats, TierKinds, WIRE_VERSION,
 };
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -85,7 +85,7 @@ pub struct Script {
     pub answer: Arc<Answer>,
     pub obey: Arc<Obedience>,
     /// Sent after READY.
-    pub tiers: Option<TierReport>,
+    pub tiers: Option<String>,
 }
 
 impl fmt::Debug for Script {
@@ -130,7 +130,7 @@ pub fn small_engine() -> Ready {
         eos_token_ids: vec![2],
         cache_identity: [7; 32],
         numerics: "fake".to_owned(),
-        isa: "none".to_owned(),
+        device: "none".to_owned(),
         threads: 1,
         kv_tiers: TierKinds::default(),
     }

@@ -1,5 +1,5 @@
-//! The engine's real end of the wire, `penstock.wire` in a Python process, under this crate's
-//! supervision.
+//! The engine's real end of the wire, `penstock.engine.frontend` in a Python process, under this
+//! crate's supervision.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use penstock_engine_client::{Engine, EngineConfig, EngineState, Event, RestartBackoff};
-use penstock_wire::{Finish, TokenRequest};
+use penstock_wire::{Finish, TokenRequest, WIRE_VERSION};
 
 /// Echoes each prompt, one token a step, and obeys CANCEL and SHUTDOWN; token 666 makes it send
 /// FATAL.
@@ -15,7 +15,9 @@ const ENGINE: &str = r#"
 import os, sys, time
 from array import array
 from penstock.core import EngineStats, Request, StepOutputs
-from penstock.wire import Cancel, Connection, Fatal, Hello, Ready, Shutdown, Stage, Step
+from penstock.engine.frontend import (
+    Cancel, Connection, Fatal, Hello, Ready, Shutdown, Stage, Step,
+)
 
 connection = Connection(sys.argv[1])
 connection.send(Hello(os.getpid()))
@@ -47,21 +49,24 @@ while not (stopping and not open_requests):
         array("Q", [row[0] for row in rows]), array("B", [row[1] for row in rows]),
         array("i", [-1] * n), array("I", bytes(4 * n)), array("I", bytes(4 * n)),
         array("H", [len(row[2]) for row in rows]),
-        array("I", [token for row in rows for token in row[2]]))))
+        array("i", [token for row in rows for token in row[2]]))))
     time.sleep(0.001)
 connection.close()
 "#;
 
 fn python_engine(test: &str) -> Option<EngineConfig> {
-    let version_check = "import sys; sys.exit(sys.version_info < (3, 11))";
-    let python = Command::new("python3").args(["-c", version_check]).status();
-    if !python.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED {test}: no python3 of version 3.11 or newer");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let python = root.join(".venv/bin/python").display().to_string();
+    let check = format!(
+        "import sys; from penstock.engine.frontend import Hello; \
+         sys.exit(Hello(1).wire_version != {WIRE_VERSION})"
+    );
+    let status = Command::new(&python).args(["-c", &check]).status();
+    if !status.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED {test}: this version is not installed in .venv, run `make install`");
         return None;
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
-    let path = format!("PYTHONPATH={}", root.display());
-    let argv = ["env", &path, "python3", "-c", ENGINE, "{socket}"]
+    let argv = [&python, "-c", ENGINE, "{socket}"]
         .map(str::to_owned)
         .to_vec();
     let restart_backoff = RestartBackoff {

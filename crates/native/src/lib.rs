@@ -5,6 +5,7 @@ mod buffers;
 mod comm;
 mod decoder;
 mod formats;
+mod frames;
 mod kv_disk;
 mod kv_mover;
 mod kv_parts;
@@ -32,6 +33,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("HEAD_ROWS", penstock_decoder::HEAD_ROWS)?;
     module.add_class::<decoder::Decoder>()?;
     module.add_class::<decoder::StepFuture>()?;
+    module.add_class::<frames::FrameReader>()?;
     module.add_class::<kv_mover::KvMover>()?;
     module.add_class::<kv_parts::KvChecksum>()?;
     module.add_class::<kv_parts::KvParts>()?;
@@ -51,6 +53,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(kv_disk::kv_collect, module)?)?;
     module.add_function(wrap_pyfunction!(kv_disk::kv_inventory, module)?)?;
     module.add_function(wrap_pyfunction!(kv_disk::kv_verify, module)?)?;
+    module.add("WIRE_VERSION", penstock_wire::WIRE_VERSION)?;
+    module.add_function(wrap_pyfunction!(frames::encode_frame, module)?)?;
     module.add_function(wrap_pyfunction!(plan::decode_plan, module)?)?;
     module.add_function(wrap_pyfunction!(plan::decode_result, module)?)?;
     module.add_function(wrap_pyfunction!(plan::decode_sampling, module)?)?;

@@ -115,7 +115,7 @@ fn write_registration<'py>(py: Python<'py>, each: &Registration) -> PyResult<Bou
 }
 
 /// Python's `LogprobRow`: log-probability, rank, (token id, log-probability) pairs.
-type Row = (f32, u32, Vec<(u32, f32)>);
+pub(crate) type Row = (f32, u32, Vec<(u32, f32)>);
 
 pub(crate) fn write_row(row: LogprobRow) -> Row {
     (row.logprob, row.rank, row.alternatives)

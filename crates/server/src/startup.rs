@@ -103,7 +103,7 @@ fn stage_line(name: &str, seconds: f64, detail: &str) -> String {
 pub(crate) fn limits(ready: &Ready) -> String {
     format!(
         "{} on {}, {} threads; context {} tokens, {} sequences",
-        ready.numerics, ready.isa, ready.threads, ready.max_model_len, ready.max_num_seqs,
+        ready.numerics, ready.device, ready.threads, ready.max_model_len, ready.max_num_seqs,
     )
 }
 

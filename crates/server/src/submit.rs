@@ -5,7 +5,7 @@ use std::time::Instant;
 use penstock_engine_client::SubmitError;
 use penstock_openai::{ApiError, Common, MaxTokens};
 use penstock_text::Detokenizer;
-use penstock_wire::TokenRequest;
+use penstock_wire::{SamplingParams, TokenRequest};
 
 use crate::admission::{AdmissionPermit, Limits};
 use crate::app::App;
@@ -64,18 +64,22 @@ fn token_request(
         prompt,
         max_tokens,
         min_tokens: common.min_tokens.min(max_tokens),
-        temperature: common.temperature.or(defaults.temperature).unwrap_or(1.0),
-        top_k: common.top_k.or(defaults.top_k).unwrap_or(0).max(0),
-        top_p: common.top_p.or(defaults.top_p).unwrap_or(1.0),
-        seed,
-        choice: 0,
-        logprobs: params.logprobs,
         prompt_logprobs: params.prompt_logprobs,
         ignore_eos: common.ignore_eos,
         // A cached position has no logits to take probabilities from.
         skip_prefix_cache: params.prompt_logprobs.is_some(),
         stop_token_ids: common.stop_token_ids.clone(),
         cache_salt: common.cache_salt.clone().unwrap_or_default().into_bytes(),
+        grammar: 0,
+        adapter: 0,
+        sampling: SamplingParams {
+            temperature: common.temperature.or(defaults.temperature).unwrap_or(1.0),
+            top_k: u32::try_from(common.top_k.or(defaults.top_k).unwrap_or(0)).unwrap_or(0),
+            top_p: common.top_p.or(defaults.top_p).unwrap_or(1.0),
+            seed,
+            choice: 0,
+            logprobs: params.logprobs,
+        },
     })
 }
 

@@ -66,8 +66,8 @@ impl Answers {
     pub(crate) fn answer(&self, request: &TokenRequest, natural: Option<u32>) -> Answer {
         let prompt = random::of_tokens(&request.prompt);
         let key = random::join(
-            random::join(self.seed, request.seed),
-            random::join(prompt, u64::from(request.choice)),
+            random::join(self.seed, request.sampling.seed),
+            random::join(prompt, u64::from(request.sampling.choice)),
         );
         let drawn = self.lengths.map(|lengths| lengths.draw(key));
         let natural = drawn.or(natural).filter(|_| !request.ignore_eos);
@@ -103,6 +103,8 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use penstock_wire::SamplingParams;
+
     use super::*;
 
     fn answers(lengths: Option<LengthDistribution>) -> Answers {
@@ -133,7 +135,10 @@ mod tests {
         assert_eq!(text(&request(&[1, 2])), text(&request(&[1, 2])));
         assert_ne!(text(&request(&[1, 2])), text(&request(&[2, 1])));
         let seeded = TokenRequest {
-            seed: 9,
+            sampling: SamplingParams {
+                seed: 9,
+                ..SamplingParams::default()
+            },
             ..request(&[1, 2])
         };
         assert_ne!(text(&request(&[1, 2])), text(&seeded));

@@ -141,7 +141,7 @@ fn ready(profile: &Profile, eos: u32) -> Ready {
         eos_token_ids: vec![eos],
         cache_identity: profile.cache_identity(),
         numerics: "simulated".to_owned(),
-        isa: "none".to_owned(),
+        device: "none".to_owned(),
         threads: 1,
         kv_tiers: TierKinds::default(),
     }

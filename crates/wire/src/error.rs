@@ -29,7 +29,8 @@ pub enum Problem {
     #[error("{0:02x?} instead of PSTK: the peer does not speak this protocol")]
     Magic([u8; 4]),
     #[error(
-        "the peer speaks wire version {0}, this side {WIRE_VERSION}: install the same Penstock release on both sides"
+        "the peer speaks wire version {0}, this side {WIRE_VERSION}: \
+         install the same Penstock release on both sides"
     )]
     Version(u16),
     #[error("{value} is not allowed, only {allowed}")]
@@ -56,4 +57,42 @@ impl FrameError {
             problem,
         }
     }
+}
+
+/// A value outside its range, before its place in a message is known.
+pub(super) struct Refused {
+    field: &'static str,
+    offset: usize,
+    problem: Problem,
+}
+
+impl Refused {
+    /// The error in `frame`, where the struct of the field begins at `start`.
+    pub(super) fn error(self, frame: &'static str, start: usize) -> FrameError {
+        FrameError {
+            frame,
+            field: self.field,
+            offset: start + self.offset,
+            problem: self.problem,
+        }
+    }
+}
+
+/// Refuses `value` of the field at `offset` of its struct unless `ok`.
+pub(super) fn rule(
+    field: &'static str,
+    offset: usize,
+    value: &dyn ToString,
+    ok: bool,
+    allowed: &'static str,
+) -> Result<(), Refused> {
+    if ok {
+        return Ok(());
+    }
+    let value = value.to_string();
+    Err(Refused {
+        field,
+        offset,
+        problem: Problem::Value { value, allowed },
+    })
 }

@@ -57,6 +57,15 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Bytes of the frame before the next field.
+    pub(super) fn offset(&self) -> usize {
+        self.offset
+    }
+
+    pub(super) fn frame_name(&self) -> &'static str {
+        self.frame
+    }
+
     pub(super) fn error(&self, field: &'static str, problem: Problem) -> FrameError {
         FrameError {
             frame: self.frame,

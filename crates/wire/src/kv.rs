@@ -1,8 +1,9 @@
+use super::FrameError;
+use super::error::{Refused, rule};
 use super::fields::Fields;
 use super::writer::FrameWriter;
-use super::{FrameError, Problem};
 
-/// KV: an operator's wish about what the cache holds, under an id that is unique on its connection.
+/// KV: an operator's command about the cache, under an id that is unique on its connection.
 /// Answered by one [`KvReply`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvCommand {
@@ -10,23 +11,23 @@ pub struct KvCommand {
     pub order: KvOrder,
 }
 
-/// What an operator wants.
+/// A command with its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KvOrder {
     /// Forget everything, in the pool and in all tiers.
     ClearAll,
-    /// Forget what requests with this salt left. Not empty.
+    /// Forget blocks of requests with this salt. Not empty.
     ClearSalt(Vec<u8>),
-    /// Forget the blocks of one prefix, and with them whatever continues it.
+    /// Forget the blocks of one prefix and all that continue it.
     ClearPrefix(KvPrefix),
-    /// Keep the blocks of a prefix, now or once they are computed, whatever else has to go.
+    /// Exempt the blocks of a prefix from eviction, now or once they are computed.
     Pin(KvPrefix),
     Unpin(KvPrefix),
-    /// What the cache holds and how well it does.
+    /// Content and hit rates of the cache.
     Report,
 }
 
-/// The beginning of prompts, as far as it fills whole blocks.
+/// Leading tokens of prompts, as far as they fill whole blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KvPrefix {
     /// Not empty.
@@ -40,7 +41,7 @@ pub struct KvPrefix {
 pub struct KvReply {
     pub id: u64,
     pub outcome: KvOutcome,
-    /// A JSON object when it was done, else why not.
+    /// A JSON object when it was done, else the reason.
     pub text: String,
 }
 
@@ -49,65 +50,86 @@ pub struct KvReply {
 #[repr(u8)]
 pub enum KvOutcome {
     Done = 0,
-    /// Not possible as things stand: too much is pinned, say.
+    /// Not possible in the present state: too much is pinned, say.
     Refused = 1,
-    /// A tier did not do its part.
+    /// A tier failed.
     Failed = 2,
 }
 
-const CLEAR_ALL: u8 = 1;
-const CLEAR_SALT: u8 = 2;
-const CLEAR_PREFIX: u8 = 3;
-const PIN: u8 = 4;
-const UNPIN: u8 = 5;
-const REPORT: u8 = 6;
+/// Action of a [`KvCommand`], by its byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum KvAction {
+    ClearAll = 1,
+    ClearSalt = 2,
+    ClearPrefix = 3,
+    Pin = 4,
+    Unpin = 5,
+    Report = 6,
+}
 
 /// `id` and `action` are in front of the tokens' count.
 const TOKENS_AT: usize = 9;
 
+impl KvAction {
+    /// The action of a byte, if there is one.
+    pub fn from_code(code: u8) -> Option<Self> {
+        use KvAction::{ClearAll, ClearPrefix, ClearSalt, Pin, Report, Unpin};
+        let all = [ClearAll, ClearSalt, ClearPrefix, Pin, Unpin, Report];
+        all.get(usize::from(code).wrapping_sub(1)).copied()
+    }
+}
+
+impl KvOrder {
+    /// The order of an action; an error for fields that do not go with it.
+    pub fn new(action: KvAction, prefix: KvPrefix) -> Result<Self, FrameError> {
+        check(action, &prefix)?;
+        Ok(match action {
+            KvAction::ClearAll => Self::ClearAll,
+            KvAction::ClearSalt => Self::ClearSalt(prefix.cache_salt),
+            KvAction::ClearPrefix => Self::ClearPrefix(prefix),
+            KvAction::Pin => Self::Pin(prefix),
+            KvAction::Unpin => Self::Unpin(prefix),
+            KvAction::Report => Self::Report,
+        })
+    }
+
+    /// The action and its fields.
+    pub fn parts(&self) -> (KvAction, KvPrefix) {
+        let none = KvPrefix::default();
+        match self {
+            Self::ClearAll => (KvAction::ClearAll, none),
+            Self::ClearSalt(salt) => {
+                let cache_salt = salt.clone();
+                (KvAction::ClearSalt, KvPrefix { cache_salt, ..none })
+            }
+            Self::ClearPrefix(prefix) => (KvAction::ClearPrefix, prefix.clone()),
+            Self::Pin(prefix) => (KvAction::Pin, prefix.clone()),
+            Self::Unpin(prefix) => (KvAction::Unpin, prefix.clone()),
+            Self::Report => (KvAction::Report, none),
+        }
+    }
+}
+
 impl KvCommand {
     pub(super) fn read(f: &mut Fields<'_>) -> Result<Self, FrameError> {
         let id = f.u64("id")?;
-        let action = f.u8("action")?;
-        if !(CLEAR_ALL..=REPORT).contains(&action) {
-            return Err(f.refuse("action", 1, action, "1 to 6"));
-        }
+        let code = f.u8("action")?;
+        let action =
+            KvAction::from_code(code).ok_or_else(|| f.refuse("action", 1, code, "1 to 6"))?;
         let prefix = KvPrefix {
             tokens: f.u32_list("tokens")?,
             cache_salt: f.bytes("cache_salt")?.to_vec(),
         };
-        check(action, &prefix)?;
-        let order = match action {
-            CLEAR_SALT => KvOrder::ClearSalt(prefix.cache_salt),
-            CLEAR_PREFIX => KvOrder::ClearPrefix(prefix),
-            PIN => KvOrder::Pin(prefix),
-            UNPIN => KvOrder::Unpin(prefix),
-            REPORT => KvOrder::Report,
-            _ => KvOrder::ClearAll,
-        };
+        let order = KvOrder::new(action, prefix)?;
         Ok(Self { id, order })
     }
 
     pub(super) fn write(&self, w: &mut FrameWriter<'_>) -> Result<(), FrameError> {
-        let none = KvPrefix::default();
-        let salted;
-        let (action, prefix) = match &self.order {
-            KvOrder::ClearAll => (CLEAR_ALL, &none),
-            KvOrder::ClearSalt(salt) => {
-                salted = KvPrefix {
-                    cache_salt: salt.clone(),
-                    ..KvPrefix::default()
-                };
-                (CLEAR_SALT, &salted)
-            }
-            KvOrder::ClearPrefix(prefix) => (CLEAR_PREFIX, prefix),
-            KvOrder::Pin(prefix) => (PIN, prefix),
-            KvOrder::Unpin(prefix) => (UNPIN, prefix),
-            KvOrder::Report => (REPORT, &none),
-        };
-        check(action, prefix)?;
+        let (action, prefix) = self.order.parts();
+        check(action, &prefix)?;
         w.u64(self.id);
-        w.u8(action);
+        w.u8(action as u8);
         w.u32_list(&prefix.tokens);
         w.bytes(&prefix.cache_salt);
         Ok(())
@@ -116,57 +138,56 @@ impl KvCommand {
 
 /// An action has the fields that it needs and no others: a clearing with a lost prefix must not
 /// become one of everything.
-fn check(action: u8, prefix: &KvPrefix) -> Result<(), FrameError> {
+fn check(action: KvAction, prefix: &KvPrefix) -> Result<(), FrameError> {
+    use KvAction::{ClearAll, ClearPrefix, ClearSalt, Pin, Report, Unpin};
     let KvPrefix { tokens, cache_salt } = prefix;
-    let refuse = |field, offset, value: String, allowed| {
-        Err(FrameError {
-            frame: "KV",
-            field,
-            offset,
-            problem: Problem::Value { value, allowed },
-        })
-    };
     let many = |what: &str, count: usize| match count {
         0 => "nothing".to_owned(),
         count => format!("{count} {what}"),
     };
-    let named = matches!(action, CLEAR_PREFIX | PIN | UNPIN);
-    if named == tokens.is_empty() {
-        let allowed = ["none with this action", "at least one token"][usize::from(named)];
-        return refuse("tokens", TOKENS_AT, many("tokens", tokens.len()), allowed);
-    }
-    if let Some(at) = tokens.iter().position(|id| i32::try_from(*id).is_err()) {
-        let offset = TOKENS_AT + 4 + 4 * at;
-        let allowed = "token ids up to 2147483647";
-        return refuse("tokens", offset, tokens[at].to_string(), allowed);
-    }
+    let named = matches!(action, ClearPrefix | Pin | Unpin);
     let salt_fits = match action {
-        CLEAR_SALT => !cache_salt.is_empty(),
-        CLEAR_ALL | REPORT => cache_salt.is_empty(),
+        ClearSalt => !cache_salt.is_empty(),
+        ClearAll | Report => cache_salt.is_empty(),
         _ => true,
     };
-    if !salt_fits {
-        let offset = TOKENS_AT + 4 + 4 * tokens.len();
-        let allowed = ["none with this action", "a salt"][usize::from(action == CLEAR_SALT)];
-        return refuse(
-            "cache_salt",
-            offset,
-            many("bytes", cache_salt.len()),
-            allowed,
-        );
+    let checked = || {
+        let allowed = ["none with this action", "at least one token"][usize::from(named)];
+        let value = many("tokens", tokens.len());
+        let ok = named != tokens.is_empty();
+        rule("tokens", TOKENS_AT, &value, ok, allowed)?;
+        if let Some(at) = tokens.iter().position(|id| i32::try_from(*id).is_err()) {
+            let allowed = "token ids up to 2147483647";
+            rule(
+                "tokens",
+                TOKENS_AT + 4 + 4 * at,
+                &tokens[at],
+                false,
+                allowed,
+            )?;
+        }
+        let allowed = ["none with this action", "a salt"][usize::from(action == ClearSalt)];
+        let (value, at) = (many("bytes", cache_salt.len()), 4 + 4 * tokens.len());
+        rule("cache_salt", TOKENS_AT + at, &value, salt_fits, allowed)
+    };
+    checked().map_err(|e: Refused| e.error("KV", 0))
+}
+
+impl KvOutcome {
+    /// The outcome of a byte, if there is one.
+    pub fn from_code(code: u8) -> Option<Self> {
+        let all = [Self::Done, Self::Refused, Self::Failed];
+        all.get(usize::from(code)).copied()
     }
-    Ok(())
 }
 
 impl KvReply {
     pub(super) fn read(f: &mut Fields<'_>) -> Result<Self, FrameError> {
         Ok(Self {
             id: f.u64("id")?,
-            outcome: match f.u8("outcome")? {
-                0 => KvOutcome::Done,
-                1 => KvOutcome::Refused,
-                2 => KvOutcome::Failed,
-                unknown => return Err(f.refuse("outcome", 1, unknown, "0 to 2")),
+            outcome: {
+                let code = f.u8("outcome")?;
+                KvOutcome::from_code(code).ok_or_else(|| f.refuse("outcome", 1, code, "0 to 2"))?
             },
             text: f.string("text")?,
         })

@@ -1,7 +1,9 @@
-//! Frames between the front door and one engine, version 2 of `docs/wire.md`.
+//! The only codec of messages between processes: frames between the front door and one engine
+//! (version 3 of `docs/wire.md`), step plans, their results, and transfers of KV.
 //!
-//! Plain structs, an `encode` and a `decode` for each direction, and [`FrameReader`], which cuts a
-//! byte stream into frames. No IO.
+//! Plain structs with `encode` and `decode`, and [`FrameReader`], which cuts a byte stream into
+//! frames. Numbers are little-endian. Nothing is allocated for a count before the bytes of its
+//! items are known to be there. No IO.
 
 mod add;
 mod error;
@@ -17,7 +19,7 @@ mod writer;
 
 pub use add::{Add, TokenRequest};
 pub use error::{FrameError, Problem};
-pub use kv::{KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply};
+pub use kv::{KvAction, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply};
 pub use plan::{
     LAST_SAMPLED, LogprobTable, Registration, StepPlan, StepResult, plan_bytes, result_bytes,
 };
@@ -25,16 +27,13 @@ pub use reader::{Frame, FrameReader};
 pub use sampling::{MAX_SAMPLING_BYTES, SamplingParams};
 pub use start::{Fatal, Hello, Ready, Stage};
 pub use step::{Finish, LogprobRow, Output, Step, StepStats};
-pub use tiers::{
-    DURATION_BOUNDS, Decisions, Durations, TierKind, TierKinds, TierReport, TierState, TierStats,
-    TierTokens,
-};
+pub use tiers::{TierKinds, TierTokens};
 
 use fields::Fields;
 use writer::FrameWriter;
 
 /// The version both ends must speak.
-pub const WIRE_VERSION: u16 = 2;
+pub const WIRE_VERSION: u16 = 3;
 
 /// The most bytes that may follow a frame's length field.
 pub const MAX_FRAME_BYTES: usize = 64 << 20;
@@ -54,7 +53,7 @@ const STEP: u8 = 0x20;
 const TIERS: u8 = 0x21;
 const KV_REPLY: u8 = 0x22;
 
-/// What the engine says.
+/// A frame from the engine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EngineFrame {
     Hello(Hello),
@@ -62,7 +61,8 @@ pub enum EngineFrame {
     Ready(Ready),
     Fatal(Fatal),
     Step(Step),
-    Tiers(TierReport),
+    /// State of the tiers: a JSON object, opaque to the wire.
+    Tiers(String),
     KvReply(KvReply),
 }
 
@@ -75,8 +75,8 @@ impl EngineFrame {
             Self::Ready(ready) => FrameWriter::frame(out, READY, "READY", |w| ready.write(w)),
             Self::Fatal(fatal) => FrameWriter::frame(out, FATAL, "FATAL", |w| fatal.write(w)),
             Self::Step(step) => FrameWriter::frame(out, STEP, "STEP", |w| step.write(w)),
-            Self::Tiers(report) => FrameWriter::frame(out, TIERS, "TIERS", |w| {
-                report.write(w);
+            Self::Tiers(json) => FrameWriter::frame(out, TIERS, "TIERS", |w| {
+                w.bytes(json.as_bytes());
                 Ok(())
             }),
             Self::KvReply(reply) => FrameWriter::frame(out, KV_REPLY, "KV_REPLY", |w| {
@@ -108,14 +108,14 @@ impl Frame for EngineFrame {
             READY => Fields::frame(body, "READY", Ready::read).map(Self::Ready),
             FATAL => Fields::frame(body, "FATAL", Fatal::read).map(Self::Fatal),
             STEP => Fields::frame(body, "STEP", Step::read).map(Self::Step),
-            TIERS => Fields::frame(body, "TIERS", TierReport::read).map(Self::Tiers),
+            TIERS => Fields::frame(body, "TIERS", |f| f.string("report")).map(Self::Tiers),
             KV_REPLY => Fields::frame(body, "KV_REPLY", KvReply::read).map(Self::KvReply),
             unknown => Err(FrameError::unknown_type(unknown)),
         }
     }
 }
 
-/// What the front door says.
+/// A frame from the front door.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FrontFrame {
     Add(Add),

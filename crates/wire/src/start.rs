@@ -33,9 +33,10 @@ pub struct Ready {
     pub eos_token_ids: Vec<u32>,
     pub cache_identity: [u8; 32],
     pub numerics: String,
-    pub isa: String,
+    /// Instruction set or accelerator.
+    pub device: String,
     pub threads: u32,
-    /// What stands behind the pool.
+    /// Behind the pool.
     pub kv_tiers: TierKinds,
 }
 
@@ -113,7 +114,7 @@ impl Ready {
             eos_token_ids: f.u32_list("eos_token_ids")?,
             cache_identity: f.array("cache identity")?,
             numerics: f.string("numerics")?,
-            isa: f.string("isa")?,
+            device: f.string("device")?,
             threads: f.u32("threads")?,
             kv_tiers: TierKinds::read(f)?,
         })
@@ -131,9 +132,9 @@ impl Ready {
         w.u32_list(&self.eos_token_ids);
         w.array(&self.cache_identity);
         w.bytes(self.numerics.as_bytes());
-        w.bytes(self.isa.as_bytes());
+        w.bytes(self.device.as_bytes());
         w.u32(self.threads);
-        self.kv_tiers.write(w);
+        w.u8(self.kv_tiers.bits());
         Ok(())
     }
 }

@@ -88,7 +88,8 @@ const SMALLEST_ROW: usize = 12;
 const STOP_TOKEN_ALLOWED: &str = "-1 to 2147483647";
 
 impl Finish {
-    fn from_code(code: u8) -> Option<Self> {
+    /// The reason of a byte, if there is one.
+    pub fn from_code(code: u8) -> Option<Self> {
         [
             Self::None,
             Self::Stop,

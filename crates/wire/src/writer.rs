@@ -63,17 +63,25 @@ impl FrameWriter<'_> {
         written
     }
 
+    /// Bytes of the frame before the next field.
+    pub(super) fn offset(&self) -> usize {
+        self.out.len() - self.body
+    }
+
+    pub(super) fn frame_name(&self) -> &'static str {
+        self.frame
+    }
+
     pub(super) fn refuse(
         &self,
         field: &'static str,
         value: impl ToString,
         allowed: &'static str,
     ) -> FrameError {
-        let offset = self.out.len() - self.body;
         FrameError {
             frame: self.frame,
             field,
-            offset,
+            offset: self.offset(),
             problem: Problem::Value {
                 value: value.to_string(),
                 allowed,
@@ -128,11 +136,12 @@ impl FrameWriter<'_> {
     }
 
     /// A `bytes` field made of what `write` appends.
-    pub(super) fn nested(&mut self, write: impl FnOnce(&mut Self)) {
+    pub(super) fn nested<T>(&mut self, write: impl FnOnce(&mut Self) -> T) -> T {
         let start = self.out.len();
         self.u32(0);
-        write(self);
+        let written = write(self);
         let length = self.out.len() - start - 4;
         self.out[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
+        written
     }
 }

@@ -3,10 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use penstock_wire::{
-    Add, Cancel, Decisions, Durations, EngineFrame, Fatal, Finish, Frame, FrameError, FrameReader,
-    FrontFrame, Hello, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output,
-    Problem, Ready, Stage, Step, StepStats, TierKind, TierKinds, TierReport, TierState, TierStats,
-    TierTokens, TokenRequest, WIRE_VERSION,
+    Add, Cancel, EngineFrame, Fatal, Finish, Frame, FrameError, FrameReader, FrontFrame, Hello,
+    KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Problem, Ready,
+    SamplingParams, Stage, Step, StepStats, TierKinds, TierTokens, TokenRequest, WIRE_VERSION,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -110,7 +109,7 @@ fn starts() -> impl Strategy<Value = EngineFrame> {
         ".{0,9}",
     );
     let ready = ready.prop_map(
-        |(limits, kv_bytes, eos_token_ids, cache_identity, numerics, isa)| {
+        |(limits, kv_bytes, eos_token_ids, cache_identity, numerics, device)| {
             let [
                 max_model_len,
                 max_num_seqs,
@@ -133,7 +132,7 @@ fn starts() -> impl Strategy<Value = EngineFrame> {
                 eos_token_ids,
                 cache_identity,
                 numerics,
-                isa,
+                device,
                 threads,
                 kv_tiers: TierKinds {
                     ram: threads & 1 != 0,
@@ -146,56 +145,9 @@ fn starts() -> impl Strategy<Value = EngineFrame> {
     prop_oneof![hello, stage, fatal, ready]
 }
 
-fn durations() -> impl Strategy<Value = Durations> {
-    (0f64..1e9, any::<[u64; 17]>()).prop_map(|(seconds, counts)| Durations { seconds, counts })
-}
-
-fn tier_stats() -> impl Strategy<Value = TierStats> {
-    use TierKind::{Disk, Ram, Remote};
-    use TierState::{Serving, Skipped, Trying};
-    let kind = prop::sample::select(vec![Ram, Disk, Remote]);
-    let state = prop::sample::select(vec![Serving, Skipped, Trying]);
-    let numbers = any::<[u64; 11]>();
-    (".{0,9}", kind, state, numbers, durations(), durations()).prop_map(
-        |(name, kind, state, numbers, load, store)| TierStats {
-            state,
-            used_bytes: numbers[0],
-            capacity_bytes: numbers[1],
-            hits: numbers[2],
-            misses: numbers[3],
-            hit_tokens: numbers[4],
-            loaded_bytes: numbers[5],
-            stored_bytes: numbers[6],
-            errors: numbers[7],
-            evicted_chunks: numbers[8],
-            quarantined_chunks: numbers[9],
-            dropped_stores: numbers[10],
-            load,
-            store,
-            ..TierStats::new(name, kind)
-        },
-    )
-}
-
 /// TIERS and KV_REPLY.
 fn tiers() -> impl Strategy<Value = EngineFrame> {
-    let curve = vec((any::<u64>(), 0f64..=1.0), 0..4);
-    let counts = (any::<[u64; 4]>(), any::<u32>());
-    let report = (counts, vec(tier_stats(), 0..3), curve).prop_map(
-        |((wide, pinned_blocks), tiers, miss_curve)| {
-            EngineFrame::Tiers(TierReport {
-                lookup_tokens: wide[0],
-                decisions: Decisions {
-                    load: wide[1],
-                    compute: wide[2],
-                    both: wide[3],
-                },
-                pinned_blocks,
-                tiers,
-                miss_curve,
-            })
-        },
-    );
+    let report = ".{0,40}".prop_map(EngineFrame::Tiers);
     use KvOutcome::{Done, Failed, Refused};
     let outcome = prop::sample::select(vec![Done, Refused, Failed]);
     let reply = (any::<u64>(), outcome, ".{0,20}")
@@ -222,7 +174,7 @@ fn adds() -> impl Strategy<Value = FrontFrame> {
     let lengths = (1..=i32::MAX as u32).prop_flat_map(|max| (Just(max), 0..=max));
     let sampling = (
         0f32..10.0,
-        0..=i32::MAX,
+        0..=i32::MAX as u32,
         0.001f32..=1.0,
         any::<u64>(),
         any::<u32>(),
@@ -244,12 +196,16 @@ fn adds() -> impl Strategy<Value = FrontFrame> {
                 prompt: lists.0,
                 max_tokens: lengths.0,
                 min_tokens: lengths.1,
-                temperature: sampling.0,
-                top_k: sampling.1,
-                top_p: sampling.2,
-                seed: sampling.3,
-                choice: sampling.4,
-                logprobs: wishes.0,
+                sampling: SamplingParams {
+                    temperature: sampling.0,
+                    top_k: sampling.1,
+                    top_p: sampling.2,
+                    seed: sampling.3,
+                    choice: sampling.4,
+                    logprobs: wishes.0,
+                },
+                grammar: sampling.4,
+                adapter: lengths.1,
                 prompt_logprobs: wishes.1,
                 ignore_eos: wishes.2,
                 skip_prefix_cache: wishes.3,
@@ -259,6 +215,10 @@ fn adds() -> impl Strategy<Value = FrontFrame> {
             FrontFrame::Add(Add { id, request })
         },
     )
+}
+
+fn cancels() -> impl Strategy<Value = FrontFrame> {
+    vec(any::<u64>(), 0..9).prop_map(|ids| FrontFrame::Cancel(Cancel { ids }))
 }
 
 fn encoded(frame: &EngineFrame) -> Vec<u8> {
@@ -274,34 +234,67 @@ fn read_all<F: Frame>(reader: &mut FrameReader, chunk: &[u8]) -> Result<Vec<F>, 
 
 proptest! {
     #[test]
-    fn engine_frames_survive(frame in prop_oneof![steps(), starts(), tiers()]) {
+    fn engine_frames_survive(
+        frame in prop_oneof![steps(), starts(), tiers()],
+    ) {
         let bytes = encoded(&frame);
         prop_assert_eq!(EngineFrame::decode(bytes[4], &bytes[5..]).unwrap(), frame);
     }
 
     #[test]
-    fn front_frames_survive(frame in prop_oneof![adds(), orders(), vec(any::<u64>(), 0..9).prop_map(|ids| FrontFrame::Cancel(Cancel { ids }))]) {
+    fn front_frames_survive(
+        frame in prop_oneof![adds(), orders(), cancels()],
+    ) {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes).unwrap();
         prop_assert_eq!(FrontFrame::decode(bytes[4], &bytes[5..]).unwrap(), frame);
     }
 
     #[test]
-    fn frames_survive_any_cut(frames in vec(prop_oneof![steps(), starts(), tiers()], 1..5), cut in 1usize..40) {
+    fn frames_survive_any_cut(
+        frames in vec(prop_oneof![steps(), starts(), tiers()], 1..5),
+        cut in 1usize..40,
+    ) {
         let bytes: Vec<u8> = frames.iter().flat_map(encoded).collect();
         let mut reader = FrameReader::new();
-        let read: Vec<EngineFrame> = bytes.chunks(cut).flat_map(|chunk| read_all(&mut reader, chunk).unwrap()).collect();
+        let read: Vec<EngineFrame> = bytes
+            .chunks(cut)
+            .flat_map(|chunk| read_all(&mut reader, chunk).unwrap())
+            .collect();
         prop_assert_eq!(read, frames);
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(kind in prop::sample::select(vec![0u8, 1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x22]), body in vec(any::<u8>(), 0..400)) {
+    fn any_bytes_are_read_or_refused(
+        kind in 0u8..0x24,
+        body in vec(any::<u8>(), 0..400),
+    ) {
         let _ = EngineFrame::decode(kind, &body);
         let _ = FrontFrame::decode(kind, &body);
     }
 
     #[test]
-    fn a_damaged_frame_is_read_or_refused(frame in prop_oneof![steps(), tiers()], at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+    fn a_damaged_request_is_read_or_refused(
+        frame in prop_oneof![adds(), orders()],
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes).unwrap();
+        let at = 5 + at.index(bytes.len() - 5);
+        prop_assert!(FrontFrame::decode(bytes[4], &bytes[5..at]).is_err());
+        bytes[at] = byte;
+        if let Ok(read) = FrontFrame::decode(bytes[4], &bytes[5..]) {
+            read.encode(&mut Vec::new()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_damaged_frame_is_read_or_refused(
+        frame in prop_oneof![steps(), tiers()],
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
         let mut bytes = encoded(&frame);
         let at = 5 + at.index(bytes.len() - 5);
         bytes[at] = byte;
@@ -312,7 +305,10 @@ proptest! {
     }
 
     #[test]
-    fn a_shortened_or_lengthened_frame_is_refused(frame in prop_oneof![steps(), starts(), tiers()], cut in any::<prop::sample::Index>()) {
+    fn a_shortened_or_lengthened_frame_is_refused(
+        frame in prop_oneof![steps(), starts(), tiers()],
+        cut in any::<prop::sample::Index>(),
+    ) {
         let mut bytes = encoded(&frame);
         let end = 5 + cut.index(bytes.len() - 5);
         prop_assert!(EngineFrame::decode(bytes[4], &bytes[5..end]).is_err());
@@ -362,14 +358,17 @@ fn errors_name_frame_field_and_offset() {
     assert_eq!(add(|r| r.prompt[1] = 1 << 31), ("prompt", 16));
     assert_eq!(add(|r| r.max_tokens = 0), ("max_tokens", 20));
     assert_eq!(add(|r| r.min_tokens = 2), ("min_tokens", 24));
-    assert_eq!(add(|r| r.temperature = f32::NAN), ("temperature", 28));
-    assert_eq!(add(|r| r.top_k = -1), ("top_k", 32));
-    assert_eq!(add(|r| r.top_p = 0.0), ("top_p", 36));
-    assert_eq!(add(|r| r.logprobs = Some(21)), ("logprobs", 52));
     assert_eq!(
         add(|r| r.prompt_logprobs = Some(99)),
-        ("prompt_logprobs", 54)
+        ("prompt_logprobs", 28)
     );
+    assert_eq!(
+        add(|r| r.sampling.temperature = f32::NAN),
+        ("temperature", 52)
+    );
+    assert_eq!(add(|r| r.sampling.top_k = 1 << 31), ("top_k", 56));
+    assert_eq!(add(|r| r.sampling.top_p = 0.0), ("top_p", 60));
+    assert_eq!(add(|r| r.sampling.logprobs = Some(21)), ("logprobs", 76));
 
     let other = encoded(&EngineFrame::Hello(Hello {
         wire_version: 1,
@@ -383,6 +382,43 @@ fn errors_name_frame_field_and_offset() {
         error.to_string(),
         "STAGE frame, field name at byte 4: the text is not UTF-8"
     );
+}
+
+/// The body of an ADD with prompt [1, 2] and `damage` at `offset`.
+fn damaged_add(offset: usize, damage: &[u8]) -> FrameError {
+    let request = TokenRequest {
+        prompt: vec![1, 2],
+        ..TokenRequest::default()
+    };
+    let mut bytes = Vec::new();
+    let add = FrontFrame::Add(Add { id: 1, request });
+    add.encode(&mut bytes).unwrap();
+    bytes[5 + offset..][..damage.len()].copy_from_slice(damage);
+    FrontFrame::decode(0x10, &bytes[5..]).unwrap_err()
+}
+
+#[test]
+fn a_received_request_outside_the_ranges_is_refused_by_name() {
+    let longer = 28u32.to_le_bytes();
+    for (field, offset, damage) in [
+        ("prompt", 8, &[0; 4][..]),
+        ("prompt", 16, &[0xff; 4]),
+        ("max_tokens", 20, &[0; 4]),
+        ("min_tokens", 24, &[0, 0, 0, 1]),
+        ("prompt_logprobs", 28, &[0xfe, 0xff]),
+        ("flags", 30, &[4]),
+        ("version", 51, &[2]),
+        ("temperature", 52, &[0, 0, 0xc0, 0x7f]),
+        ("top_k", 56, &[0xff; 4]),
+        ("top_p", 60, &[0; 4]),
+        ("logprobs", 76, &[21, 0]),
+    ] {
+        let error = damaged_add(offset, damage);
+        let found = (error.frame, error.field);
+        assert_eq!(found, ("ADD", field), "{error}");
+        assert_eq!(error.offset, offset, "{error}");
+    }
+    assert_eq!(damaged_add(47, &longer).field, "sampling");
 }
 
 #[test]

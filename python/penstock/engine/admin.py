@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable
 
 from penstock.core import KvAction, KvCommand, KvOutcome, KvReply, TierReport
+from penstock.engine.frontend import Tiers as TiersFrame
+from penstock.engine.report import report_fields
 from penstock.kv import BlockPool, PrefixCache
 from penstock.kv_tiers import Tiers
-from penstock.wire.report import report_fields
 
 REPORT_S = 1.0
 """Seconds between reports that nobody asked for."""
@@ -30,12 +31,12 @@ class KvAdmin:
         self.report = report
         self._next_report = 0.0
 
-    def due(self, now: float) -> TierReport | None:
+    def due(self, now: float) -> TiersFrame | None:
         """A report for the metrics, about every second, where there are tiers."""
         if not self._tiers.present or now < self._next_report:
             return None
         self._next_report = now + REPORT_S
-        return self.report()
+        return TiersFrame(json.dumps(report_fields(self.report())))
 
     def answer(self, command: KvCommand) -> KvReply:
         if self._prefix is None:

@@ -18,10 +18,10 @@ from typing import Protocol
 from penstock.core import KvCommand, PenstockError, Request
 from penstock.engine.admin import KvAdmin
 from penstock.engine.flights import Flights
+from penstock.engine.frontend import Cancel, EngineFrame, FrontFrame, Shutdown, Step
 from penstock.engine.tiers import flush
 from penstock.executor import Executor
 from penstock.scheduler import Scheduler
-from penstock.wire import Cancel, EngineFrame, FrontFrame, Shutdown, Step
 
 HEARTBEAT = 1.0
 """Seconds between frames of an idle engine."""
@@ -37,7 +37,7 @@ class UnusableError(PenstockError):
 
 
 class Channel(Protocol):
-    """The engine's side of the wire, as `penstock.wire.Connection` offers it."""
+    """The engine's side of the wire, as `penstock.engine.frontend.Connection` offers it."""
 
     def poll(self, timeout: float) -> list[FrontFrame]: ...
 

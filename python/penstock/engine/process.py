@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from penstock.config import EngineConfig
 from penstock.core import PenstockError
+from penstock.engine.frontend import Connection, ConnectionClosed, Fatal, Hello, Ready, Stage
 from penstock.engine.loop import Engine
 from penstock.engine.startup import Started, start
 from penstock.engine.tiers import kinds
-from penstock.wire import Connection, ConnectionClosed, Fatal, Hello, Ready, Stage
 
 log = logging.getLogger("penstock.engine")
 
@@ -86,10 +86,10 @@ def ready(started: Started) -> Ready:
         num_blocks=kv.num_blocks,
         kv_bytes=kv.bytes,
         vocab_size=limits.vocab_size,
-        eos_token_ids=tuple(sorted(limits.eos_token_ids)),
+        eos_token_ids=sorted(limits.eos_token_ids),
         cache_identity=started.cache_identity,
         numerics=str(facts.numerics),
-        isa=facts.device,
+        device=facts.device,
         threads=facts.threads,
         kv_tiers=kinds(started.config.tiers),
     )

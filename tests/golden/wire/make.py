@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the golden frames beside this file from field lists typed after docs/wire.md, with neither
+"""Writes the golden frames beside this file from field lists typed after docs/wire.md, without the
 codec.
 
 One line of hex for each field, with its name behind `#`. Usage: make.py [DIRECTORY]
@@ -37,7 +37,7 @@ def field_bytes(kind: str, value: object) -> bytes:
 
 HELLO: list[Field] = [
     ("raw", "magic", b"PSTK"),
-    ("u16", "wire version", 2),
+    ("u16", "wire version", 3),
     ("u32", "pid", 305_419_896),
 ]
 
@@ -60,7 +60,7 @@ READY: list[Field] = [
     ("u32", "eos_token_ids", [2, 128_009]),
     ("raw", "cache identity", bytes(range(100, 132))),
     ("str", "numerics", "w4a8-bf16"),
-    ("str", "isa", "avx512-vnni"),
+    ("str", "device", "avx512-vnni"),
     ("u32", "threads", 2),
     ("u8", "kv_tiers, ram and remote", 5),
 ]
@@ -146,64 +146,26 @@ ADD: list[Field] = [
     ("u32", "prompt", [1, 49151, 0, 2_147_483_647]),
     ("u32", "max_tokens", 700),
     ("u32", "min_tokens", 3),
-    ("f32", "temperature", 0.75),
-    ("i32", "top_k", 40),
-    ("f32", "top_p", 0.875),
-    ("u64", "seed", 2**64 - 2),
-    ("u32", "choice", 3),
-    ("i16", "logprobs", 20),
-    ("i16", "prompt_logprobs", -1),
+    ("i16", "prompt_logprobs", 20),
     ("u8", "flags, do not read the prefix cache", 2),
+    ("u32", "grammar", 70_000),
+    ("u32", "adapter", 3),
     ("u32", "stop_token_ids, count", 2),
     ("u32", "stop_token_ids", [2, 7]),
     ("bytes", "cache_salt", b"tenant\x00\xff"),
+    ("u32", "sampling, bytes", 27),
+    ("u8", "sampling: version", 1),
+    ("f32", "sampling: temperature", 0.75),
+    ("u32", "sampling: top_k", 40),
+    ("f32", "sampling: top_p", 0.875),
+    ("u64", "sampling: seed", 2**64 - 2),
+    ("u32", "sampling: choice", 3),
+    ("i16", "sampling: logprobs", -1),
 ]
 
 CANCEL: list[Field] = [("u32", "ids, count", 2), ("u64", "ids", [7, 2**63 + 5])]
 
-DISK_TIER: list[Field] = [
-    ("str", "tier 1: name", "disk:/var/kv é"),
-    ("u8", "tier 1: kind, disk", 2),
-    ("u8", "tier 1: state, skipped", 1),
-    ("u64", "tier 1: used_bytes", 3 * 2**40),
-    ("u64", "tier 1: capacity_bytes", 4 * 2**40),
-    ("u64", "tier 1: hits", 11),
-    ("u64", "tier 1: misses", 12),
-    ("u64", "tier 1: hit_tokens", 2816),
-    ("u64", "tier 1: loaded_bytes", 5_000_000_001),
-    ("u64", "tier 1: stored_bytes", 5_000_000_002),
-    ("u64", "tier 1: errors", 13),
-    ("u64", "tier 1: evicted_chunks", 14),
-    ("u64", "tier 1: quarantined_chunks", 15),
-    ("u64", "tier 1: dropped_stores", 16),
-    ("f64", "tier 1: load seconds", 1.75),
-    ("u64", "tier 1: load counts", list(range(100, 117))),
-    ("f64", "tier 1: store seconds", 0.0),
-    ("u64", "tier 1: store counts", [0] * 17),
-]
-
-TIERS: list[Field] = [
-    ("u64", "lookup_tokens", 6_000_000_000),
-    ("u64", "decided_load", 7),
-    ("u64", "decided_compute", 8),
-    ("u64", "decided_both", 9),
-    ("u32", "pinned_blocks", 10),
-    ("u32", "tiers", 2),
-    ("str", "tier 0: name", "ram"),
-    ("u8", "tier 0: kind, ram", 1),
-    ("u8", "tier 0: state, serving", 0),
-    ("u64", "tier 0: used_bytes to dropped_stores", [0] * 11),
-    ("f64", "tier 0: load seconds", 0.0),
-    ("u64", "tier 0: load counts", [0] * 17),
-    ("f64", "tier 0: store seconds", 0.0),
-    ("u64", "tier 0: store counts", [0] * 17),
-    *DISK_TIER,
-    ("u32", "miss_curve", 2),
-    ("u64", "point 0: bytes", 2**30),
-    ("f64", "point 0: ratio", 0.75),
-    ("u64", "point 1: bytes", 2**40),
-    ("f64", "point 1: ratio", 0.0),
-]
+TIERS: list[Field] = [("str", "report", '{"tiers": [{"name": "disk:/var/kv é"}]}')]
 
 KV: list[Field] = [
     ("u64", "id", 2**63 + 5),

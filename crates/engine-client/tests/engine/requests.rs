@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use penstock_engine_client::testing::{Action, FakeEngine, Script, reject, tokens};
 use penstock_engine_client::{Engine, EngineConfig, EngineError, EngineState, Event, SubmitError};
-use penstock_wire::{Finish, Output, TokenRequest};
+use penstock_wire::{Finish, Output, SamplingParams, TokenRequest};
 
 use crate::common::*;
 
@@ -140,7 +140,7 @@ async fn another_wire_version_is_named_and_the_engine_not_started_again() {
 
 #[tokio::test]
 async fn a_dead_engine_fails_every_request_at_once_and_the_next_one_serves() {
-    let script = Script::new(|add| match add.request.seed {
+    let script = Script::new(|add| match add.request.sampling.seed {
         0 => vec![Action::Send(Output {
             tokens: vec![9],
             ..Output::default()
@@ -155,7 +155,10 @@ async fn a_dead_engine_fails_every_request_at_once_and_the_next_one_serves() {
     open.push(
         engine
             .submit(TokenRequest {
-                seed: 1,
+                sampling: SamplingParams {
+                    seed: 1,
+                    ..SamplingParams::default()
+                },
                 ..request()
             })
             .unwrap(),

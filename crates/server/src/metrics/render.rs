@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use penstock_http::Page;
-use penstock_wire::{Ready, StepStats, TierReport};
+use penstock_wire::{Ready, StepStats};
 
 use super::{Metrics, tiers};
 
@@ -15,7 +15,7 @@ pub(crate) struct EngineView<'a> {
     /// `None` while no engine is ready.
     pub(crate) ready: Option<&'a Ready>,
     /// `None` while the engine has reported none.
-    pub(crate) tiers: Option<Arc<TierReport>>,
+    pub(crate) tiers: Option<Arc<str>>,
     /// Admitted by the front door and not ended, over all engine states.
     pub(crate) in_flight: usize,
 }

@@ -3,7 +3,79 @@
 //! docs/kv-tiers.md.
 
 use penstock_http::{Page, escaped, write_histogram};
-use penstock_wire::{DURATION_BOUNDS, Durations, TierKind, TierReport, TierState, TierStats};
+use serde::Deserialize;
+
+/// The document of TIERS, as far as the page needs it (`penstock.engine.report` writes it).
+#[derive(Deserialize)]
+struct TierReport {
+    lookup_tokens: u64,
+    decisions: Decisions,
+    pinned_blocks: u32,
+    tiers: Vec<TierStats>,
+    miss_curve: Vec<CurvePoint>,
+}
+
+#[derive(Deserialize)]
+struct Decisions {
+    load: u64,
+    compute: u64,
+    both: u64,
+}
+
+#[derive(Deserialize)]
+struct CurvePoint {
+    bytes: u64,
+    miss_ratio: f64,
+}
+
+#[derive(Deserialize)]
+struct TierStats {
+    name: String,
+    kind: TierKind,
+    state: TierState,
+    used_bytes: u64,
+    capacity_bytes: Option<u64>,
+    hits: u64,
+    misses: u64,
+    hit_tokens: u64,
+    loaded_bytes: u64,
+    stored_bytes: u64,
+    errors: u64,
+    evicted_chunks: u64,
+    quarantined_chunks: u64,
+    dropped_stores: u64,
+    loads: Durations,
+    stores: Durations,
+}
+
+#[derive(Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum TierKind {
+    Ram,
+    Disk,
+    Remote,
+}
+
+#[derive(Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum TierState {
+    Serving,
+    Skipped,
+    Trying,
+}
+
+/// A histogram: transfers that took at most each bound and more than the one before; the last
+/// count is above all bounds.
+#[derive(Deserialize, Default)]
+struct Durations {
+    seconds: f64,
+    buckets: [u64; DURATION_BOUNDS.len() + 1],
+}
+
+const DURATION_BOUNDS: [f64; 16] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    5.0, 10.0,
+];
 
 type Number = fn(&TierStats) -> u64;
 type Times = fn(&TierStats) -> &Durations;
@@ -50,7 +122,7 @@ const GAUGES: [(&str, &str, Number); 3] = [
     (
         "capacity_bytes",
         "Bytes that a tier may hold; 0 is no bound.",
-        |t| t.capacity_bytes,
+        |t| t.capacity_bytes.unwrap_or(0),
     ),
     (
         "skipped",
@@ -60,7 +132,10 @@ const GAUGES: [(&str, &str, Number); 3] = [
 ];
 
 /// Tokens asked of the tiers and got are on every page, as on vLLM's; the rest only with tiers.
-pub(super) fn render(page: &mut Page<'_>, report: Option<&TierReport>) {
+pub(super) fn render(page: &mut Page<'_>, report: Option<&str>) {
+    // An engine of the same wire version writes no other document.
+    let report = report.and_then(|json| serde_json::from_str::<TierReport>(json).ok());
+    let report = report.as_ref();
     let tiers = report.map_or(&[][..], |report| &report.tiers);
     let asked = report.map_or(0, |report| report.lookup_tokens);
     let hits = sum(tiers, |_| true, |tier| tier.hit_tokens);
@@ -111,10 +186,10 @@ fn by_tier(page: &mut Page<'_>, tiers: &[TierStats]) {
     }
     let times: [(&str, &str, Times); 2] = [
         ("penstock:kv_tier_load_seconds", "Loads from a tier.", |t| {
-            &t.load
+            &t.loads
         }),
         ("penstock:kv_tier_store_seconds", "Stores to a tier.", |t| {
-            &t.store
+            &t.stores
         }),
     ];
     for (name, help, durations) in times {
@@ -140,7 +215,7 @@ fn each(
 }
 
 fn histogram(page: &mut Page<'_>, name_and_labels: (&str, &str), durations: &Durations) {
-    let counts = durations.counts.iter().copied();
+    let counts = durations.buckets.iter().copied();
     let bounds = &DURATION_BOUNDS;
     write_histogram(
         &mut page.out,
@@ -155,7 +230,7 @@ fn whole(page: &mut Page<'_>, report: &TierReport) {
     let name = "penstock:kv_tier_decisions_total";
     let help = "Requests whose prefix a tier had, by what was done about it.";
     page.head(name, "counter", help);
-    let decisions = report.decisions;
+    let decisions = &report.decisions;
     for (decision, count) in [
         ("load", decisions.load),
         ("compute", decisions.compute),
@@ -173,8 +248,9 @@ fn whole(page: &mut Page<'_>, report: &TierReport) {
     page.head(name, "gauge", help);
     // An engine may send a finer curve than a database of time series should keep.
     let step = report.miss_curve.len().div_ceil(CURVE_POINTS).max(1);
-    for (bytes, ratio) in report.miss_curve.iter().skip(step - 1).step_by(step) {
-        page.sample(name, &format!(",capacity_bytes=\"{bytes}\""), ratio);
+    for point in report.miss_curve.iter().skip(step - 1).step_by(step) {
+        let label = format!(",capacity_bytes=\"{}\"", point.bytes);
+        page.sample(name, &label, point.miss_ratio);
     }
 }
 
@@ -216,12 +292,12 @@ fn lmcache(page: &mut Page<'_>, tiers: &[TierStats], (asked, hits): (u64, u64)) 
         (
             "lmcache:time_to_retrieve",
             "Loads from any tier, in seconds.",
-            |t| &t.load,
+            |t| &t.loads,
         ),
         (
             "lmcache:time_to_store",
             "Stores to any tier, in seconds.",
-            |t| &t.store,
+            |t| &t.stores,
         ),
     ];
     for (name, help, durations) in times {
@@ -234,7 +310,7 @@ fn lmcache(page: &mut Page<'_>, tiers: &[TierStats], (asked, hits): (u64, u64)) 
 fn together<'a>(many: impl Iterator<Item = &'a Durations>) -> Durations {
     many.fold(Durations::default(), |mut all, one| {
         all.seconds += one.seconds;
-        for (sum, count) in all.counts.iter_mut().zip(one.counts) {
+        for (sum, count) in all.buckets.iter_mut().zip(one.buckets) {
             *sum = sum.wrapping_add(count);
         }
         all

@@ -1,10 +1,7 @@
 //! Tiers behind the pool in usage and on the page of metrics.
 
 use penstock_engine_client::testing::{Action, Script};
-use penstock_wire::{
-    Add, Decisions, Durations, Finish, Output, TierKind, TierKinds, TierReport, TierState,
-    TierStats, TierTokens,
-};
+use penstock_wire::{Add, Finish, Output, TierKinds, TierTokens};
 use serde_json::{Value, json};
 
 use crate::door::{Door, send};
@@ -93,51 +90,57 @@ async fn without_tiers_usage_names_them_only_when_asked() {
     );
 }
 
-fn report() -> TierReport {
-    let mut load = Durations {
-        seconds: 0.75,
-        ..Durations::default()
+fn report() -> Value {
+    let mut buckets = [0; 17];
+    buckets[3] = 2;
+    buckets[16] = 1;
+    let loads = json!({"count": 3, "seconds": 0.75, "buckets": buckets});
+    let none = json!({"count": 0, "seconds": 0.0, "buckets": vec![0; 17]});
+    let tier = |name: &str, kind: &str, state: &str, loads: &Value| {
+        json!({
+            "name": name, "kind": kind, "state": state, "used_bytes": 0, "capacity_bytes": null,
+            "hits": 0, "misses": 0, "hit_tokens": 0, "loaded_bytes": 0, "stored_bytes": 0,
+            "errors": 0, "evicted_chunks": 0, "quarantined_chunks": 0, "dropped_stores": 0,
+            "loads": loads, "stores": none,
+        })
     };
-    load.counts[3] = 2;
-    load.counts[16] = 1;
-    let ram = TierStats {
-        used_bytes: 1000,
-        capacity_bytes: 4096,
-        hits: 7,
-        misses: 2,
-        hit_tokens: 96,
-        load,
-        ..TierStats::new("ram", TierKind::Ram)
-    };
-    let disk = TierStats {
-        state: TierState::Skipped,
-        used_bytes: 5000,
-        hit_tokens: 32,
-        loaded_bytes: 11,
-        stored_bytes: 12,
-        errors: 13,
-        evicted_chunks: 14,
-        quarantined_chunks: 15,
-        dropped_stores: 16,
-        load,
-        ..TierStats::new("disk:/v\"ar", TierKind::Disk)
-    };
-    let redis = TierStats {
-        loaded_bytes: 21,
-        stored_bytes: 22,
-        ..TierStats::new("redis://h", TierKind::Remote)
-    };
-    TierReport {
-        lookup_tokens: 256,
-        decisions: Decisions {
-            load: 3,
-            compute: 2,
-            both: 1,
-        },
-        pinned_blocks: 9,
-        tiers: vec![ram, disk, redis],
-        miss_curve: vec![(1024, 0.5), (2048, 0.25)],
+    let mut ram = tier("ram", "ram", "serving", &loads);
+    let mut disk = tier("disk:/v\"ar", "disk", "skipped", &loads);
+    let mut redis = tier("redis://h", "remote", "serving", &none);
+    for (member, value) in [
+        ("used_bytes", 1000),
+        ("capacity_bytes", 4096),
+        ("hits", 7),
+        ("misses", 2),
+        ("hit_tokens", 96),
+    ] {
+        ram[member] = json!(value);
     }
+    for (member, value) in [
+        ("used_bytes", 5000),
+        ("hit_tokens", 32),
+        ("loaded_bytes", 11),
+        ("stored_bytes", 12),
+        ("errors", 13),
+        ("evicted_chunks", 14),
+        ("quarantined_chunks", 15),
+        ("dropped_stores", 16),
+    ] {
+        disk[member] = json!(value);
+    }
+    for (member, value) in [("loaded_bytes", 21), ("stored_bytes", 22)] {
+        redis[member] = json!(value);
+    }
+    json!({
+        "lookup_tokens": 256,
+        "decisions": {"load": 3, "compute": 2, "both": 1},
+        "pinned_blocks": 9,
+        "tiers": [ram, disk, redis],
+        "miss_curve": [
+            {"bytes": 1024, "miss_ratio": 0.5},
+            {"bytes": 2048, "miss_ratio": 0.25},
+        ],
+    })
 }
 
 /// The page of `door` once a report has come in.
@@ -155,7 +158,7 @@ async fn page(door: &Door) -> String {
 async fn the_page_has_what_every_tier_did() {
     let mut script = Script::new(hits);
     script.ready.kv_tiers = RAM_AND_REMOTE;
-    script.tiers = Some(report());
+    script.tiers = Some(report().to_string());
     let door = Door::open_with(json!({}), script).await;
     let prompt = json!({"prompt": "twenty characters :-)"});
     assert_eq!(door.complete(&prompt).await.status, 200);
@@ -268,10 +271,10 @@ async fn the_page_has_what_every_tier_did() {
 #[tokio::test]
 async fn a_fine_curve_is_thinned() {
     let mut script = Script::new(hits);
-    script.tiers = Some(TierReport {
-        miss_curve: (1..=256).map(|i| (i * 1024, 1.0 / i as f64)).collect(),
-        ..report()
-    });
+    let point = |i: u32| json!({"bytes": i * 1024, "miss_ratio": 1.0 / f64::from(i)});
+    let mut report = report();
+    report["miss_curve"] = (1..=256).map(point).collect();
+    script.tiers = Some(report.to_string());
     let door = Door::open_with(json!({}), script).await;
     let page = page(&door).await;
     let points: Vec<_> = page

@@ -103,7 +103,11 @@ async fn completion_logprobs_with_echo() {
     assert_eq!(choice["logprobs"], expected);
     let add = &door.fake.log().adds[0].request;
     assert_eq!(
-        (add.logprobs, add.prompt_logprobs, add.skip_prefix_cache),
+        (
+            add.sampling.logprobs,
+            add.prompt_logprobs,
+            add.skip_prefix_cache
+        ),
         (Some(2), Some(2), true)
     );
 }
@@ -200,26 +204,37 @@ async fn parameters_reach_the_engine() {
     let first = &adds[0];
     assert_eq!(first.prompt, [256, 120]);
     assert_eq!(
-        (first.max_tokens, first.min_tokens, first.seed),
+        (first.max_tokens, first.min_tokens, first.sampling.seed),
         (9, 2, u64::MAX)
     );
     assert_eq!(
-        (first.temperature, first.top_p, first.top_k),
+        (
+            first.sampling.temperature,
+            first.sampling.top_p,
+            first.sampling.top_k
+        ),
         (0.25, 0.5, 0)
     );
-    assert_eq!((first.logprobs, first.prompt_logprobs), (Some(3), None));
+    assert_eq!(
+        (first.sampling.logprobs, first.prompt_logprobs),
+        (Some(3), None)
+    );
     assert!(first.ignore_eos && !first.skip_prefix_cache);
     assert_eq!(
         (first.stop_token_ids.as_slice(), first.cache_salt.as_slice()),
         (&[5][..], &b"s"[..])
     );
     assert_eq!(
-        (adds[1].temperature, adds[1].top_k, adds[1].top_p),
+        (
+            adds[1].sampling.temperature,
+            adds[1].sampling.top_k,
+            adds[1].sampling.top_p
+        ),
         (0.5, 7, 1.0)
     );
     let limits: Vec<u32> = adds[1..].iter().map(|add| add.max_tokens).collect();
     assert_eq!(limits, [16, 99, 79]);
-    assert_ne!(adds[1].seed, adds[2].seed);
+    assert_ne!(adds[1].sampling.seed, adds[2].sampling.seed);
 }
 
 #[tokio::test]
@@ -235,6 +250,6 @@ async fn a_seed_of_the_server_is_for_requests_that_bring_none() {
         assert_eq!(door.complete(&body).await.status, 200);
     }
     let adds = door.fake.log().adds;
-    let seeds: Vec<_> = adds.iter().map(|add| add.request.seed).collect();
+    let seeds: Vec<_> = adds.iter().map(|add| add.request.sampling.seed).collect();
     assert_eq!(seeds, [17, 17, 5]);
 }

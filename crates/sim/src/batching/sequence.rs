@@ -79,7 +79,7 @@ impl Sequence {
             early_stop: bounds.early_stop.map(|count| prompt_len + count as usize),
             reads_cache: !request.skip_prefix_cache,
             salt: request.cache_salt,
-            logprobs: request.logprobs,
+            logprobs: request.sampling.logprobs,
             prompt_logprobs: request.prompt_logprobs,
             answer,
             tokens: request.prompt,

@@ -1,29 +1,121 @@
-"""The engine's socket to its front door."""
+"""The front door: frames as plain data, and the socket that carries them (docs/wire.md)."""
 
 from __future__ import annotations
 
 import select
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
 
-from penstock.core import Request
-from penstock.wire.codec import MAX_FRAME_BYTES, FrameReader, decode_front_frame, encode
-from penstock.wire.errors import ConnectionClosed
-from penstock.wire.frames import EngineFrame, FrontFrame
+from penstock._native import WIRE_VERSION, FrameReader, encode_frame
+from penstock.core import (
+    EngineStats,
+    KvCommand,
+    KvReply,
+    PenstockError,
+    Request,
+    StepOutputs,
+    TierKinds,
+)
 
 _READ_BYTES = 256 << 10
-_MAX_UNSENT_BYTES = MAX_FRAME_BYTES
+_MAX_UNSENT_BYTES = 64 << 20
+
+
+class ConnectionClosed(PenstockError):  # noqa: N818 - an event of every normal end
+    """The front door is gone; the engine exits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First frame of a connection."""
+
+    pid: int
+    wire_version: int = WIRE_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of the start, which took `seconds`."""
+
+    name: str
+    seconds: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The engine takes requests within these limits. `cache_identity` has 32 bytes."""
+
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_queue: int
+    block_size: int
+    num_blocks: int
+    kv_bytes: int
+    vocab_size: int
+    eos_token_ids: Sequence[int]
+    cache_identity: bytes
+    numerics: str
+    device: str
+    threads: int
+    kv_tiers: TierKinds = TierKinds.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """The engine cannot start or continue, and exits."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Outputs of one engine step and the counters after it. A heartbeat has no outputs.
+
+    `step` counts from 1 and stays in heartbeats; `batch_tokens` were computed in `step_ms`
+    milliseconds.
+    """
+
+    step: int
+    stats: EngineStats
+    batch_tokens: int = 0
+    step_ms: float = 0.0
+    outputs: StepOutputs = field(default_factory=StepOutputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """State of the KV tiers: a JSON object, opaque to the wire."""
+
+    report: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End these requests. Unknown ids are ignored: they may have just ended."""
+
+    ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """End all requests as cancelled and exit 0."""
+
+
+EngineFrame = Hello | Stage | Ready | Fatal | Step | Tiers | KvReply
+FrontFrame = Request | Cancel | Shutdown | KvCommand
 
 
 class Connection:
     """A unix socket that never blocks the engine while its peer is slow.
 
-    What the kernel does not take at once is kept and sent by later calls. A send that waits
+    Bytes that the kernel does not take at once are kept and sent by later calls. A send that waits
     receives too. Not for several threads. Methods raise ConnectionClosed when the front door is
-    gone and FrameError when it breaks the protocol. `clock` stamps `Request.arrived`.
+    gone and CodecError for bytes that are not a frame. `clock` stamps `Request.arrived`.
     """
 
     def __init__(
@@ -41,16 +133,14 @@ class Connection:
         self._socket.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
-        self._reader = FrameReader(decode_front_frame)
+        self._reader = FrameReader()
         self._space = memoryview(bytearray(_READ_BYTES))
         self._received: list[FrontFrame] = []
         self._unsent = bytearray()
 
     def send(self, frame: EngineFrame) -> None:
-        """Sends `frame` or keeps it to be sent. Waits only while 64 MiB are unsent and receives
-        meanwhile.
-        """
-        data = encode(frame)
+        """Send `frame`, or keep it. Waits while 64 MiB are unsent, and receives meanwhile."""
+        data = encode_frame(frame)
         if self._unsent:
             self._unsent += data
             self._flush()
@@ -62,9 +152,7 @@ class Connection:
             self._flush()
 
     def poll(self, timeout: float) -> list[FrontFrame]:
-        """The frames that have arrived; waits up to `timeout` seconds for the first one. 0 never
-        waits.
-        """
+        """Frames that have arrived; waits up to `timeout` seconds for the first. 0 never waits."""
         deadline = time.monotonic() + timeout
         while True:
             self._receive()
@@ -77,7 +165,7 @@ class Connection:
         return frames
 
     def close(self, timeout: float = 1.0) -> None:
-        """Closes the socket after up to `timeout` seconds of sending what is unsent."""
+        """Close the socket after up to `timeout` seconds of sending unsent bytes."""
         deadline = time.monotonic() + timeout
         try:
             while self._unsent and (remaining := deadline - time.monotonic()) > 0:
@@ -85,7 +173,7 @@ class Connection:
                 self._receive()
                 self._flush()
         except ConnectionClosed:
-            pass  # nobody is left to send to, which ends the wish to
+            pass  # the front door is gone
         finally:
             self._socket.close()
 
@@ -95,7 +183,7 @@ class Connection:
         self._poll.poll(None if timeout is None else int(timeout * 1000) + 1)
 
     def _receive(self) -> None:
-        """Takes up to one buffer: a front door that never stops talking does not hold up the step."""
+        """Take at most one buffer, so that a flood of frames does not delay the step."""
         try:
             count = self._socket.recv_into(self._space)
         except BlockingIOError:
@@ -104,18 +192,14 @@ class Connection:
             raise ConnectionClosed(f"the connection to the front door broke: {error}") from error
         if count == 0:
             raise ConnectionClosed("the front door closed the connection")
-        now = self._clock()
-        for frame in self._reader.feed(self._space[:count]):
-            self._received.append(
-                replace(frame, arrived=now) if isinstance(frame, Request) else frame
-            )
+        self._received += self._reader.feed(self._space[:count], self._clock())
 
     def _flush(self) -> None:
         if self._unsent:
             del self._unsent[: self._write(self._unsent)]
 
     def _write(self, data: bytes | bytearray) -> int:
-        """Bytes the kernel took."""
+        """Number of bytes that the kernel took."""
         try:
             return self._socket.send(data)
         except BlockingIOError:
