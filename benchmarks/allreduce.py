@@ -1,7 +1,7 @@
-"""The sum over a tensor-parallel group on one host, beside those of torch.distributed's gloo and of
-vLLM.
+"""All-reduce over a tensor-parallel group on one host, beside torch.distributed's gloo and vLLM's.
 
-    python benchmarks/allreduce.py --program target/release/examples/allreduce [--ranks 2 3] [--repeats 3]
+    python benchmarks/allreduce.py --program target/release/examples/allreduce [--ranks 2 3]
+        [--repeats 3]
 
 Build the program with `cargo build --release -p penstock-decoder --example allreduce`. The others
 run in `~/.cache/peers/vllm` (benchmarks/peers/install_vllm.sh); vLLM's is what its tensor
@@ -31,11 +31,11 @@ OURS, GLOO = "penstock", "gloo"
 TITLES = {OURS: "penstock", GLOO: "gloo", "vllm": "vLLM shm"}
 HIDDEN = 576
 ROWS = (1, 8, 32, 128, 256, 1820)
-"""Of SmolLM2's residual stream: a decode step of so many sequences, a chunk of a prompt; the last
+"""Sizes of SmolLM2's residual stream: decode steps of 1 to 32 sequences, a prefill chunk; the last
 is 1 Mi.
 """
 NUMBERS, MOST, LEAST = 40_000_000, 1000, 100
-"""Summed for one size in one repeat, in so many sums at most and at least."""
+"""Most and fewest numbers summed for one size in one repeat."""
 PATIENCE_S = 180.0
 QUIET_WAIT_S, MAX_FOREIGN = 60.0, 0.05
 SCRIPT = facts.ROOT / "benchmarks/peers/torch_allreduce.py"
@@ -50,7 +50,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """Of one repeat, in microseconds."""
+    """Times of one repeat, in microseconds."""
 
     median: float
     p99: float
@@ -69,8 +69,8 @@ def command(program: str, ranks: int, ours: Path, python: Path) -> list[str]:
 
 
 def measure(words: Sequence[str]) -> dict[int, Lap]:
-    """By numbers; what the program prints for each size."""
-    # One thread for each rank, as in ours; and no helper of OpenMP that waits on a core.
+    """Output of the program for each size, by numbers."""
+    # One thread for each rank, without spinning helpers of OpenMP.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         words, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S
@@ -92,7 +92,7 @@ PROSE = (
     "and that copy is not needed. GB/s: bytes of the vector divided by the median. Each repeat is",
     "a new set of processes; median over repeats of their medians, and of their P99s. Sums are",
     f"checked; ours adds in the order of ranks. This machine has {os.cpu_count()} CPUs: of more",
-    "ranks, some sleep until the kernel runs them, whoever adds.",
+    "ranks, some sleep until the kernel runs them.",
 )
 
 

@@ -1,7 +1,8 @@
 """`penstock bench serve` beside `vllm bench serve` on the modelled engine: every statistic, and its
 ratio.
 
-    python benchmarks/client_agreement.py [--repeats 2] [--requests 150] [--rate 3] [--peers ~/.cache/peers]
+    python benchmarks/client_agreement.py [--repeats 2] [--requests 150] [--rate 3]
+        [--peers ~/.cache/peers]
 
 The engine has the timing of a small model on two cores (profile `default`) and counts tokens with
 the tokenizer that both clients use. Every run meets a fresh one, so no client finds prefixes that
@@ -80,7 +81,7 @@ class Bench:
         self.found = Found()
 
     def repeat(self, repeat: int) -> None:
-        """All loads once."""
+        """All loads, one repeat."""
         for name, load in self._loads.items():
             seeded = replace(load, seed=repeat)
             drawn = self._serve(PENSTOCK, f"{name}, {SAME}", seeded)
@@ -130,7 +131,7 @@ class Bench:
 
 
 def ratio(penstock: float, vllm: float) -> float:
-    """1 where both are 0."""
+    """Ratio; 1 where both are 0."""
     return penstock / vllm if vllm else (1.0 if penstock == vllm else float("inf"))
 
 
@@ -144,7 +145,7 @@ def ratios(found: Found, load: str) -> dict[str, tuple[float, float, float]]:
 
 
 def beyond(pairs: Mapping[str, tuple[float, float, float]]) -> list[str]:
-    """Statistics whose ratio is not within the bar."""
+    """Statistics whose ratio is outside the bar."""
     return [key for key, (_ours, _theirs, share) in pairs.items() if not abs(share - 1) <= BAR]
 
 

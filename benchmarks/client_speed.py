@@ -1,7 +1,7 @@
-"""Who keeps up: benchmark clients on one core against an engine whose every token is due at a known
-time.
+"""Limits of benchmark clients on one core, against an engine with known token times.
 
-    python benchmarks/client_speed.py [--rates 5000 20000 50000 100000] [--repeats 3] [--peers ~/.cache/peers]
+    python benchmarks/client_speed.py [--rates 5000 20000 50000 100000] [--repeats 3]
+        [--peers ~/.cache/peers]
 
 `penstock sim` on CPU 0 gives every open stream a token each 5 ms; the client has CPU 1. Requests
 arrive at random (open loop), enough of them for the wanted events per second. The truth is known:
@@ -32,9 +32,7 @@ ARRIVALS_S = 4.0
 PATIENCE_S = 180.0
 KEEPS_UP = 0.97
 GIVES_UP = 0.5
-"""A client that received less than this share of what was due is not asked for more at higher
-rates.
-"""
+"""A client that received less than this share of the due events gets no higher rate."""
 TRUTH = {
     "median_itl_ms": STEP_MS,
     "p99_itl_ms": STEP_MS,
@@ -69,16 +67,16 @@ class Run:
     repeat: int
     received: float
     due: float
-    """Events/s over the same stretch if nobody is late."""
+    """Events/s over the same time without delay."""
     share: float
-    """Of one core, while events flow."""
+    """Share of one core, while events flow."""
     cpu_per_million: float
     """CPU seconds for a million events, while they flow."""
     whole_cpu: float
-    """CPU seconds of the whole process, its start included."""
+    """CPU seconds of the whole process, start-up included."""
     engine_share: float
     slipped_s: float
-    """By how much the engine's timeline slipped: it was too slow itself."""
+    """Lateness of the engine itself, seconds."""
     foreign: float
     failed: int
     statistics: Mapping[str, float]
@@ -103,7 +101,7 @@ def due_rate(load: clients.Load) -> float:
 def schedule(
     names: Sequence[str], rates: Sequence[int], repeats: int
 ) -> Iterator[tuple[int, int, str]]:
-    """Repeat, rate, client: the clients of one rate in a row, each repeat in another order."""
+    """Repeat, rate, client: all clients of a rate in a row, each repeat in another order."""
     for repeat in range(repeats):
         turned = [names[(index + repeat) % len(names)] for index in range(len(names))]
         for rate in sorted(rates):
@@ -150,7 +148,7 @@ def run_of(client: str, rate: int, repeat: int, load: clients.Load, finished: Fi
 
 
 def by_point(runs: Sequence[Run]) -> dict[tuple[int, str], list[Run]]:
-    """Runs by rate and client, rates ascending, clients in the order of their names' list."""
+    """Runs by rate and client, rates ascending, clients in the order of the list."""
     points: dict[tuple[int, str], list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.rate, clients.NAMES.index(run.client))):
         points.setdefault((run.rate, run.client), []).append(run)

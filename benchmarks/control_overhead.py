@@ -1,7 +1,7 @@
-"""What it costs to take a step to its ranks and back: plans of 2 KB through ranks that compute
-nothing.
+"""Cost of the control channels: plans of 2 KB through ranks that compute nothing.
 
-    python benchmarks/control_overhead.py [--grids 2x1 4x1 1x2] [--repeats 3] [--steps 2000] [--spells 3]
+    python benchmarks/control_overhead.py [--grids 2x1 4x1 1x2] [--repeats 3] [--steps 2000]
+        [--spells 3]
 
 Beside each other: processes on shared-memory rings (`mp`), and Ray actors on the same rings, in a
 compiled graph and called one by one. Each measurement is a process with ranks of its own; Ray's
@@ -47,7 +47,7 @@ class Point:
 def schedule(
     grids: Sequence[str], channels: Sequence[str], repeats: int
 ) -> Iterator[tuple[int, Point]]:
-    """Grid by grid in each repeat, the channels of one in a row, each repeat in another order."""
+    """All grids in each repeat, the channels of one in a row, each repeat in another order."""
     for repeat in range(repeats):
         for grid in grids:
             for index in range(len(channels)):
@@ -80,7 +80,7 @@ def _once(point: Point, steps: int, spells: int) -> dict[str, Any]:
             pp,
         ]
         words += ["--steps", str(steps), "--spells", str(spells), "--result", str(result)]
-        # Ranks find their module by the same path, whoever starts them.
+        # All ranks find their module by the same path.
         path = os.pathsep.join(filter(None, (str(BENCHMARKS), os.environ.get("PYTHONPATH"))))
         with uninterrupted():
             tree = ProcessTree(words, {"PYTHONPATH": path}, log, os.sched_getaffinity(0))
@@ -112,8 +112,8 @@ PROSE = (
     "such a spell is the one that a lone request begins with. Published for compiled graphs over",
     f"actor calls: 8x to 20x. This machine has {os.cpu_count()} CPUs. Ranks of a compiled graph",
     "spin while they wait, each on a core if there is one; with more ranks than CPUs, or with an",
-    "engine that needs one too, they keep the core from whoever they wait for until the kernel",
-    "takes it from them. On a ring nobody waits for ranks that do not answer: of several",
+    "engine that needs one too, they keep the core from other processes until the kernel takes it.",
+    "On a ring no step waits for ranks that do not answer: of several",
     "tensor-parallel ranks that compute nothing, one is on the way of a step.",
 )
 
@@ -163,7 +163,7 @@ def lines(runs: Mapping[Point, Sequence[Mapping[str, Any]]], about: Mapping[str,
 
 
 def compact(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Percentiles in place of thousands of laps."""
+    """Percentiles in place of thousands of samples."""
     cuts = statistics.quantiles(run["us"], n=100, method="inclusive")
     kept = {f"p{cut}_us": round(cuts[cut - 1], 1) for cut in (1, 10, 50, 90, 99)}
     return {

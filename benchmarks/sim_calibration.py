@@ -1,6 +1,7 @@
 """Fits `penstock sim` to the real engine on this machine, then checks it where it was not fitted.
 
-    python benchmarks/sim_calibration.py [--trace azure_llm_2023_conv.csv] [--profile NAME] [--repeats 2]
+    python benchmarks/sim_calibration.py [--trace azure_llm_2023_conv.csv] [--profile NAME]
+        [--repeats 2]
 
 Fitted: TTFT of lone requests by prompt length gives the cost of a step, of a prompt token and of
 prompt attention; median ITL with 1 to 32 equal requests gives the cost of decoding by batch; long
@@ -33,7 +34,7 @@ from support.fitting import Decode, fit_prefill, timing
 from support.servers import Server, simulation
 
 BUDGET = 256
-"""Tokens of a step: the default of both."""
+"""Tokens of a step: the default of both engines."""
 LIMITS = {
     "max_model_len": 8192,
     "max_num_seqs": 64,
@@ -44,9 +45,9 @@ LIMITS = {
 LENGTHS = (16, 64, 128, 256, 400, 512, 1024, 2048, 4096)
 BATCHES = (1, 2, 4, 8, 16, 32)
 LONG = ((1, 2048), (8, 512), (32, 256))
-"""Batches and prompt lengths whose attention is measured."""
+"""Batches and prompt lengths for the cost of attention."""
 SHORT = 32
-"""Prompt where the cost of a decode is measured."""
+"""Prompt for the cost of a decode."""
 ALONE = 4
 """Prompts of each length."""
 LEFT_OUT = (
@@ -86,7 +87,7 @@ TRACE = (
 
 
 class Bench:
-    """Loads for a real and a modelled engine."""
+    """Loads of a real and a modelled engine."""
 
     def __init__(self, model: str) -> None:
         wanted = Wanted("openai", ENDPOINTS["openai"], None, None, 600.0)
@@ -122,7 +123,7 @@ class Bench:
 
 
 def calibrate(bench: Bench, server: Server, repeats: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The profile, and what it was fitted to."""
+    """The profile, and the measurements that it was fitted to."""
     seeds = iter(range(10_000, 20_000))
     ttfts: dict[int, list[float]] = {prompt: [] for prompt in LENGTHS}
     steps: dict[tuple[int, int], list[Decode]] = {}

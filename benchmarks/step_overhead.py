@@ -1,4 +1,4 @@
-"""What a step costs in Python: schedule, apply and encode the STEP frame, without a model.
+"""Cost of a step in Python: schedule, apply and encode the STEP frame, without a model.
 
     python benchmarks/step_overhead.py [--running 1 8 32 128] [--steps 400] [--context 512]
 

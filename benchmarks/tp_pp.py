@@ -1,7 +1,8 @@
 """A model on two ranks: each executor under the same load, and two ranks beside one with two
 threads.
 
-    python benchmarks/tp_pp.py --trace azure_llm_2023_conv.csv [--repeats 2] [--only pp2 tp2 threads]
+    python benchmarks/tp_pp.py --trace azure_llm_2023_conv.csv [--repeats 2]
+        [--only pp2 tp2 threads]
 
 Three comparisons of `penstock bench compare`:
 
@@ -57,12 +58,12 @@ COMMON = "--max-model-len 2048 --threads 2"
 WARM_UP = "serve --random-input-len 256 --random-output-len 16 --max-concurrency 8 --num-prompts 16"
 LOADS = ("random", "azure", "light")
 BAR = 0.9
-"""Of the tokens/s of one process with two threads."""
+"""Bar: share of the tokens/s of one process with two threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """One comparison. Servers are names with the words that are added to `penstock serve MODEL`."""
+    """One comparison. Servers are names with words added to `penstock serve MODEL`."""
 
     title: str
     servers: Mapping[str, str]
@@ -108,7 +109,7 @@ PROSE = (
 
 
 def loads(trace: Path, short: bool, names: Sequence[str]) -> dict[str, str]:
-    """What follows `penstock bench`, by name."""
+    """Words after `penstock bench`, by name."""
     prompts, seconds = (16, 4) if short else (48, 12)
     common = "--temperature 0"
     known = {
@@ -212,7 +213,7 @@ def main() -> None:
     for name in parsed.only:
         directory = stem / name
         done = subprocess.run(command(CONTESTS[name], parsed, directory), check=False)
-        if done.returncode not in (0, 1):  # 1: a server left, which is a result too.
+        if done.returncode not in (0, 1):  # 1: a server failed, which is a result too.
             sys.exit(done.returncode)
         order = load_comparison(directory)["order"]
         summaries[name] = summarise(load_results(directory), CONTESTS[name].baseline, order)

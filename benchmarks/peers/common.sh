@@ -1,4 +1,5 @@
-# Sourced by the install scripts: where the peers live and how a step is skipped when it is already done.
+# Sourced by the install scripts: where the peers live and how a step is skipped when it is
+# already done.
 set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -10,7 +11,8 @@ mkdir -p "$PEERS_DIR/model" "$PEERS_DIR/stamps"
 
 say() { printf '%s  %s\n' "$(date +%H:%M:%S)" "$*"; }
 
-# step NAME FUNCTION: run FUNCTION unless NAME already succeeded here. Remove $PEERS_DIR/stamps/NAME to repeat it.
+# step NAME FUNCTION: run FUNCTION unless NAME already succeeded here. Remove
+# $PEERS_DIR/stamps/NAME to repeat it.
 step() {
     if [ -e "$PEERS_DIR/stamps/$1" ]; then
         say "$1: already there"
@@ -27,7 +29,8 @@ step() {
     say "$1: done"
 }
 
-# new_venv DIRECTORY: an environment with a current pip; the old one of Debian's Python resolves for minutes.
+# new_venv DIRECTORY: an environment with a current pip; the old one of Debian's Python resolves
+# for minutes.
 new_venv() {
     rm -rf "$1"
     "$PYTHON" -m venv "$1"

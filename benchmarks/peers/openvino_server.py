@@ -34,8 +34,9 @@ FINISH = {"STOP": "stop", "LENGTH": "length"}
 
 @dataclass
 class Job:
-    """A request on its way. `steps` gets the ids of each step and why it ended (empty: it goes on),
-    or an exception."""
+    """A request in flight. `steps` gets the ids of each step and the finish reason (empty: none
+    yet), or an exception.
+    """
 
     prompt: Any
     config: genai.GenerationConfig
@@ -79,7 +80,7 @@ class Pipeline(threading.Thread):
                 self._live = []
 
     def _take_in(self) -> None:
-        """Everything that waits; without anything to do, wait for it."""
+        """Take all waiting requests; block when idle."""
         while not self._live or not self._waiting.empty():
             job = self._waiting.get()
             try:
@@ -90,7 +91,7 @@ class Pipeline(threading.Thread):
                 self._live.append(job)
 
     def _deliver(self, job: Job) -> bool:
-        """Hand out new tokens; whether the request has ended."""
+        """Publish new tokens; whether the request has ended."""
         if job.abandoned:
             job.handle.cancel()
             return True
@@ -106,7 +107,7 @@ class Pipeline(threading.Thread):
 
 
 class Text:
-    """Tokens to text of which no chunk ends within a character."""
+    """Incremental detokenizer: no chunk ends within a character."""
 
     def __init__(self, vocabulary: Sequence[bytes]) -> None:
         self._vocabulary = vocabulary
@@ -117,7 +118,7 @@ class Text:
 
 
 class Service:
-    """What the connections share."""
+    """State shared by connections."""
 
     def __init__(self, model: str, threads: int) -> None:
         self.model = Path(model).name
@@ -239,12 +240,12 @@ class Connection(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *arguments: object) -> None:
-        """Nothing: a line for each request is work that the other servers do not do."""
+        """Silent: the other servers do not log requests."""
 
 
 @dataclass
 class Answer:
-    """The chunks of one answer, and what they add up to."""
+    """The chunks of one answer, and their usage."""
 
     name: str
     service: Service
@@ -264,7 +265,7 @@ class Answer:
         }
 
     def pieces(self, job: Job) -> Iterator[dict[str, Any]]:
-        """A chunk for each step, the last of which has the finish reason; or an error."""
+        """A chunk for each step, the last with the finish reason; or an error."""
         text = Text(self.service.vocabulary)
         while True:
             step = job.steps.get()

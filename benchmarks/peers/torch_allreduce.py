@@ -30,7 +30,7 @@ def gloo(rank: int, ranks: int) -> Sum:
 
 
 def vllm(rank: int, ranks: int) -> Sum:
-    """What vLLM's tensor parallelism calls on CPUs: sums in shared memory."""
+    """vLLM's tensor parallelism on CPUs: sums in shared memory."""
     import vllm._C  # noqa: F401 - registers the operators
 
     group = os.environ["GROUP_NAME"]

@@ -1,1 +1,1 @@
-"""What the benchmark scripts share: servers, clients, CPU accounting, facts about a run."""
+"""Shared by the benchmark scripts: servers, clients, CPU accounting, facts about a run."""

@@ -1,6 +1,4 @@
-"""A checkpoint of random weights in a given shape, for speeds that do not depend on what weights
-say.
-"""
+"""A checkpoint of random weights in a given shape, for speeds independent of the weights."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, MLP, VOCAB = 576, 30, 9, 3, 1536, 49152
-"""SmolLM2-135M's."""
+"""Shape of SmolLM2-135M."""
 SEED = 7
 SIDE_FILES = (
     "tokenizer.json",
@@ -23,10 +21,8 @@ SIDE_FILES = (
 
 
 def long_context(directory: Path, tokenizer: Path, positions: int) -> Path:
-    """A Hugging Face directory with weights in bfloat16; nothing is done where there is one
-    already.
-
-    `tokenizer` is a directory of the same vocabulary, whose texts and templates are taken along.
+    """Write a Hugging Face directory with weights in bfloat16, unless it exists. `tokenizer` is a
+    directory of the same vocabulary, whose texts and templates are copied.
     """
     if (directory / "model.safetensors").is_file():
         return directory

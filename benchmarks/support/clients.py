@@ -1,6 +1,4 @@
-"""Three benchmark clients with one load: their command lines, and what they report under the keys
-of vLLM.
-"""
+"""Three benchmark clients with one load: command lines, and results under vLLM's keys."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the modelled engine is, and whose tokenizer makes prompts."""
+    """Address of the modelled engine, and the tokenizer of the prompts."""
 
     url: str
     gguf: str
@@ -91,7 +89,7 @@ def _common(place: Place, directory: Path) -> list[str]:
 
 
 def _shared(load: Load, place: Place, directory: Path) -> list[str]:
-    """The flags that Penstock's and vLLM's client have in common."""
+    """Flags that Penstock's and vLLM's client share."""
     lengths = f"--random-input-len {load.input_len} --random-output-len {load.output_len}"
     words = (
         f"--dataset-name random {lengths} --num-prompts {load.requests} --seed {load.seed} "
@@ -120,7 +118,7 @@ def _aiperf(load: Load, place: Place, directory: Path) -> list[str]:
 
 
 def read(client: str, directory: Path) -> dict[str, Any]:
-    """The file that a client left: keys of vLLM's result file.
+    """The client's result file: keys of vLLM's.
 
     Raises:
         FileNotFoundError: it left none.

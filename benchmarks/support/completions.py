@@ -1,4 +1,4 @@
-"""Completions whose first token is stamped."""
+"""Completions with the time of their first token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Answer:
     """Tokens."""
     output: int
     cached: int
-    """Tokens of the prompt that were not computed."""
+    """Prompt tokens that were not computed."""
 
 
 def complete(port: int, model: str, prompt: Sequence[int], output: int) -> Answer:

@@ -1,4 +1,4 @@
-"""What a result file has to say besides numbers, and how it is written."""
+"""Facts of a result file besides numbers, and its writers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_PEERS = Path("~/.cache/peers")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """With what all scripts take."""
+    """A parser with the flags of all scripts."""
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -37,7 +37,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def gather(peers: Path, names: Iterable[str], argv: Sequence[str]) -> dict[str, Any]:
-    """Versions, commit, machine and command line; `names` are peers whose version is asked."""
+    """Versions, commit, machine and command line; `names` are peers with a version."""
     known = {
         "vllm": ["env", "VLLM_NO_USAGE_STATS=1", str(peers / "vllm/bin/vllm"), "--version"],
         "aiperf": [str(peers / "aiperf/bin/aiperf"), "--version"],
@@ -58,7 +58,7 @@ def _git(*words: str) -> str:
 
 
 def shown(command: Sequence[str]) -> str:
-    """A command without the directories of this machine; of other files, the name."""
+    """A command without the directories of this machine; other files by their name."""
     text = " ".join(command)
     hidden = {
         str(DEFAULT_PEERS.expanduser()): "$PEERS_DIR",
@@ -67,7 +67,7 @@ def shown(command: Sequence[str]) -> str:
     }
     for path, name in hidden.items():
         text = text.replace(path, name)
-    # What is there for one run only says nothing.
+    # Temporary directories are left out.
     text = re.sub(rf"{re.escape(tempfile.gettempdir())}/[\w-]+", "$TMPDIR", text)
     text = re.sub(r"(?<![\w$~.:/])(?:/[\w.-]+)+/([\w.-]+)", r"\1", text)
     return re.sub(r"(127\.0\.0\.1:|--port )\d+", r"\1PORT", text)
@@ -90,19 +90,19 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
 
 
 def middle(results: Iterable[Mapping[str, Any]], key: str) -> float:
-    """Median over repeats of what has the key; NaN when none has."""
+    """Median over repeats with the key; NaN for none."""
     values = [float(result[key]) for result in results if result.get(key) is not None]
     return statistics.median(values) if values else float("nan")
 
 
 def stem(name: str, directory: Path = RESULTS) -> Path:
-    """Where results of today go, without a suffix."""
+    """Path of today's results, without a suffix."""
     directory.mkdir(parents=True, exist_ok=True)
     return directory / f"{name}-{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
 
 
 def write(path: Path, lines: Sequence[str], data: Mapping[str, Any]) -> None:
-    """PATH.md and PATH.json."""
+    """Write PATH.md and PATH.json."""
     path.with_name(path.name + ".md").write_text("\n".join(lines) + "\n")
     path.with_name(path.name + ".json").write_text(json.dumps(data, indent=1) + "\n")
     print(f"wrote {os.path.relpath(path)}.md and .json")

@@ -1,4 +1,4 @@
-"""From measurements of an engine to the timing of a modelled one (`crates/sim`, `Timing`).
+"""Measurements of an engine to the timing of a modelled one (`crates/sim`, `Timing`).
 
 The model: a step costs `base`, plus D(n) for n decoding sequences, plus p for each prompt token,
 plus d for each thousand tokens that decodes attend to, plus c for each thousand pairs of a prompt
@@ -18,7 +18,7 @@ Row = Sequence[float]
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Costs that the time to the first token of a lone request tells."""
+    """Costs derived from the TTFT of a lone request."""
 
     base_us: float
     us_per_token: float
@@ -52,12 +52,10 @@ def _terms(prompt: int, budget: int) -> tuple[float, float, float]:
 def fit_prefill(
     ttfts_us: Mapping[int, Sequence[float]], budget: int, most_base_us: float
 ) -> Prefill:
-    """From TTFTs by prompt length. Relative errors count, so that short prompts are not drowned by
-    long ones.
+    """Fit TTFTs by prompt length, by relative errors, so that short prompts count.
 
-    What happens once for a request outside the engine (HTTP, tokenization) goes to `base_us`. The
-    shortest step that was measured, `most_base_us`, bounds it: noise in long prompts cannot make
-    decodes free.
+    Costs once per request outside the engine (HTTP, tokenization) go to `base_us`. The shortest
+    measured step, `most_base_us`, bounds it: noise in long prompts cannot make decodes free.
     """
     middles = {prompt: median(measured) for prompt, measured in ttfts_us.items()}
     rows = [
@@ -91,9 +89,7 @@ def fit_context(points: Sequence[Decode]) -> float:
 def fit_decode(
     points: Sequence[Decode], base_us: float, context_us: float
 ) -> list[tuple[int, float]]:
-    """The cost of decoding by batch, without what every step and what attention costs; contexts are
-    short.
-    """
+    """Cost of decoding by batch, without base and attention; contexts are short."""
     shortest: dict[int, Decode] = {}
     for point in points:
         known = shortest.get(point.batch)
@@ -121,9 +117,7 @@ def timing(prefill: Prefill, points: Sequence[Decode]) -> dict[str, object]:
 
 
 def non_negative(rows: Sequence[Row], wanted: Sequence[float]) -> list[float]:
-    """Least squares with coefficients of at least 0: of all sets of columns the best whose solution
-    is.
-    """
+    """Non-negative least squares: the best set of columns whose solution is non-negative."""
     width = len(rows[0])
     every = chain.from_iterable(combinations(range(width), size) for size in range(1, width + 1))
     best, least = [0.0] * width, sum(value * value for value in wanted)
@@ -159,7 +153,7 @@ def _least_squares(rows: Sequence[Row], wanted: Sequence[float]) -> list[float] 
 
 
 def _solve(matrix: list[list[float]]) -> list[float] | None:
-    """Gauss-Jordan elimination of an augmented matrix with unit diagonal; None when it is singular."""
+    """Gauss-Jordan elimination of an augmented matrix with unit diagonal; None if singular."""
     size = len(matrix)
     for at in range(size):
         pivot = max(range(at, size), key=lambda index: abs(matrix[index][at]))

@@ -1,8 +1,7 @@
-"""Ranks that compute nothing: what is left of a step is what brings its plan and takes its answer
-away.
+"""Ranks that compute nothing, to measure the cost of plans and answers alone.
 
-A backend by its module's name. Stages send one row of the residual stream of SmolLM2, the way their
-wiring says, so that a stage waits for the previous one.
+A backend by its module's name. Stages send one row of the residual stream of SmolLM2 by their
+topology, so that a stage waits for the previous one.
 """
 
 from __future__ import annotations
@@ -56,14 +55,14 @@ class EmptyRank:
         return StepResult(ones, ones)
 
     def put(self, carried: bytes) -> None:
-        """What a compiled graph has brought."""
+        """Row received through a compiled graph."""
 
     def fetch(self, timeout: float) -> bytes:
         return ROW
 
 
 def _pipe(pipe: dict[str, Any] | None, kind: type, **own: object) -> Any:
-    """None where there is no pipe, or where its caller carries what would go through it."""
+    """None without a pipe, or where the caller carries the row."""
     if pipe is None or pipe["kind"] != "ring":
         return None
     return kind(path=pipe["path"], slots=pipe["slots"], capacity=pipe["capacity"], **own)

@@ -19,12 +19,12 @@ QUIET_WAIT_S, MAX_FOREIGN, ATTEMPTS = 60.0, 0.05, 2
 
 
 Words = Callable[[clients.Place, Path], list[str]]
-"""A command line for a place and a directory of results."""
+"""Function from an address and a directory of results to a command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`result` has the keys of vLLM's result file; `slipped_s` is what the engine's timeline lost."""
+    """`result` has vLLM's keys; `slipped_s` is the lateness of the engine itself."""
 
     result: Mapping[str, Any]
     watched: watching.Watched
@@ -33,7 +33,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """`profile` is the modelled engine's, `gguf` and `peers/hf-bf16` hold the same tokenizer."""
+    """`profile` is the modelled engine's; `gguf` and `peers/hf-bf16` have the same tokenizer."""
 
     profile: Mapping[str, object] | str
     gguf: str
@@ -42,7 +42,7 @@ class Lab:
 
     @contextmanager
     def engine(self) -> Iterator[tuple[Server, clients.Place, Path]]:
-        """A fresh engine, so that no prefix is in its cache, and a directory that goes with it."""
+        """A fresh engine, so that no prefix is cached, and a directory for its results."""
         with (
             TemporaryDirectory(prefix="clients-") as name,
             simulation(self.profile, self.gguf, [ENGINE_CPU], Path(name)) as server,
@@ -54,10 +54,10 @@ class Lab:
             )
 
     def run(self, client: str, words: Words) -> Finished:
-        """The less disturbed of at most ATTEMPTS runs; the first that is quiet enough ends it.
+        """The first undisturbed run of at most ATTEMPTS, else the least disturbed.
 
         Raises:
-            RuntimeError: the client left no result, or not one request succeeded.
+            RuntimeError: the client left no result, or no request succeeded.
         """
         done: list[Finished] = []
         while len(done) < ATTEMPTS and (not done or done[-1].watched.foreign_share > MAX_FOREIGN):

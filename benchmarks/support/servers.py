@@ -22,9 +22,7 @@ _SAMPLE = re.compile(r"^([\w:]+)\{[^}]*\} ([-+.\deE]+)$", re.MULTILINE)
 
 
 class Server:
-    """`penstock WORDS --port FREE` from the start of the block to its end; no `cpus` are all that
-    we have.
-    """
+    """Run `penstock WORDS --port FREE` for the block; without `cpus` on all of them."""
 
     def __init__(self, words: Sequence[str], cpus: Collection[int], log: Path) -> None:
         self.port = free_port()
@@ -75,15 +73,13 @@ def counters(page: str) -> dict[str, float]:
 
 
 MODEL = "modelled"
-"""What requests call a modelled engine."""
+"""Name of a modelled engine in requests."""
 
 
 def simulation(
     profile: Mapping[str, object] | str, model: str, cpus: Collection[int], directory: Path
 ) -> Server:
-    """`penstock sim` that counts tokens as `model` does; `profile` is a preset or what its file
-    says.
-    """
+    """`penstock sim` with the tokenizer of `model`; `profile` is a preset or the text of one."""
     named = profile if isinstance(profile, str) else str(directory / "profile.json")
     if not isinstance(profile, str):
         Path(named).write_text(json.dumps(profile))

@@ -30,11 +30,11 @@ MODULE = "support.ranks"
 MP = "mp"
 MODEL = Path(__file__).parents[2] / "tests/fixtures/tiny/llama"
 SEQUENCES, BLOCKS = 32, 10
-"""A decode step that is 2 KB long: block tables of 320 tokens."""
+"""A decode step of 2 KB: block tables of 320 tokens."""
 WARM = 200
 QUIET_S = 2.0
 SETTLE_S = 0.2
-"""After the last step, before it counts as quiet."""
+"""Seconds after the last step until the ranks count as idle."""
 PATIENCE = 60.0
 PAGE = 1 << 20
 FIRST = 2
@@ -43,16 +43,16 @@ FIRST = 2
 
 @dataclass(frozen=True, slots=True)
 class Laps:
-    """What one executor gave. CPU shares are of one core, over spells in which nothing was asked."""
+    """Measurements of one executor. CPU shares are of one core, over idle spells."""
 
     plan_bytes: int
     us: Sequence[float]
     after_quiet_us: Sequence[float]
     idle_ranks: float
-    """Of all ranks together."""
+    """CPU share of all ranks together."""
     idle_engine: float
     foreign: float
-    """Of the machine, while steps were timed: 0 to 1."""
+    """CPU share of the machine while steps were timed, 0 to 1."""
 
 
 def ranks(tp: int, pp: int) -> RankLayout:
@@ -96,14 +96,14 @@ def _on_ray(config: EngineConfig, channel: str) -> EngineConfig:
 
 
 class Driver:
-    """What the engine's loop is to an executor."""
+    """The engine's side of an executor."""
 
     def __init__(self, executor: RanksExecutor) -> None:
         self._executor = executor
         self._plan = plan()
 
     def lap(self) -> float:
-        """Seconds from the plan to the result; the plan itself is there, its bytes are not."""
+        """Seconds from the plan to the result; encoding is included."""
         begin = time.perf_counter()
         self._executor.submit(self._plan).result(PATIENCE)
         took = time.perf_counter() - begin
@@ -136,9 +136,7 @@ def measure(executor: RanksExecutor, steps: int, spells: int) -> Laps:
 
 
 def spell(driver: Driver, pids: Sequence[int]) -> tuple[float, float, float]:
-    """Nothing for a while, then a step: its seconds, and what ranks and engine used of a core until
-    then.
-    """
+    """A step after an idle spell: its seconds, and the CPU shares of ranks and engine before it."""
     time.sleep(SETTLE_S)
     ranks, own, begin = sum(map(ran, pids)), ran(os.getpid()), time.monotonic()
     time.sleep(QUIET_S)
@@ -158,7 +156,7 @@ def ran(pid: int) -> float:
 
 
 def tree_seconds(root: int) -> float:
-    """CPU seconds of a process and of those that descend from it, Ray's own among them."""
+    """CPU seconds of a process and its descendants, Ray's own included."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

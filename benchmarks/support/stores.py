@@ -1,6 +1,4 @@
-"""Stores behind a server under test: Redis, an S3 server, a slow link to them, files that are not
-cached.
-"""
+"""Stores for a server under test: Redis, an S3 server, a slow link, uncached files."""
 
 from __future__ import annotations
 
@@ -33,11 +31,11 @@ UNSIGNED = (
     "AWS4-HMAC-SHA256 Credential=benchmark/20260101/us-east-1/s3/aws4_request, "
     "SignedHeaders=host, Signature=0"
 )
-"""The server takes callers without a name for strangers, and checks nothing else."""
+"""Anonymous credentials, which the server does not check."""
 
 
 def missing(kind: str) -> str:
-    """What has to be installed for this kind of store; empty when it is there."""
+    """Missing package for this kind of store; empty when installed."""
     if kind == "redis" and shutil.which(REDIS) is None:
         return f"{REDIS} is not installed: apt-get install redis-server"
     if kind == "s3" and (find_spec("moto") is None or find_spec("flask") is None):
@@ -47,7 +45,7 @@ def missing(kind: str) -> str:
 
 @contextmanager
 def redis(memory: str = "0") -> Iterator[int]:
-    """The port of a server on loopback that writes nothing down; `memory` is Redis' maxmemory."""
+    """Start Redis on loopback without persistence; `memory` is its maxmemory. Returns the port."""
     port = free_port()
     words = [REDIS, "--port", str(port), "--bind", HOST, "--save", "", "--appendonly", "no"]
     words += ["--maxmemory", memory, "--maxmemory-policy", "allkeys-lru"]
@@ -57,7 +55,7 @@ def redis(memory: str = "0") -> Iterator[int]:
 
 @contextmanager
 def s3() -> Iterator[int]:
-    """The port of moto's server on loopback, with BUCKET in it."""
+    """Start moto's server on loopback, with BUCKET. Returns the port."""
     port = free_port()
     with _running([sys.executable, "-m", "moto.server", "--host", HOST, "--port", str(port)], port):
         made = urllib.request.Request(f"http://{HOST}:{port}/{BUCKET}", method="PUT")
@@ -101,7 +99,7 @@ class Link:
         self._rate = rate
         self._stall, self._period = stall, period
         self._free = [0.0, 0.0]
-        """When each direction is done with what it has."""
+        """When each direction has sent its queue."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -138,13 +136,13 @@ class Link:
         writer.write_eof()
 
     def _silent(self) -> float:
-        """Seconds until something passes again."""
+        """Seconds until the link passes bytes again."""
         into = (time.monotonic() - self._began) % self._period
         return self._period - into if into > self._period - self._stall else 0.0
 
 
 def forget_pages(directory: Path) -> None:
-    """What files have in the page cache is dropped, once it is on the disk."""
+    """Drop files from the page cache, after writing them to disk."""
     os.sync()
     for path in directory.rglob("*"):
         with suppress(FileNotFoundError):

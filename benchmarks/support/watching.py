@@ -1,4 +1,4 @@
-"""A client's run from outside: what it and the server spend while events flow."""
+"""A client's run from outside: CPU time of client and server while events flow."""
 
 from __future__ import annotations
 
@@ -32,24 +32,21 @@ class Watched:
 
     samples: tuple[Sample, ...]
     cpu_s: float
-    """User and system time of the client and what it started, start-up and statistics included."""
+    """User and system time of the client's tree, start-up and statistics included."""
     foreign_share: float
-    """Of the whole machine's CPU time, what neither the client, the server nor this script used: 0
-    to 1.
-    """
+    """CPU share of other processes on the whole machine, 0 to 1."""
     in_time: bool
 
 
 def watch(client: ProcessTree, server: Server, patience: float) -> Watched:
-    """Follow `client` until it exits; one that takes more than `patience` seconds is ended."""
+    """Follow `client` until it exits; it is ended after `patience` seconds."""
     begin, machine = time.monotonic(), machine_cpu_seconds()
     reaped, own, served = _children_cpu(), time.process_time(), server.tree.cpu_seconds()
     samples: list[Sample] = []
     spent = 0.0
     while client.alive() and time.monotonic() - begin < patience:
         events = server.counters()[TOKENS]
-        # The living members' time: it falls when a member ends, which does not give back what it
-        # used.
+        # Time of the living members; it falls when a member ends.
         spent = max(spent, client.cpu_seconds())
         samples.append(Sample(time.monotonic(), spent, server.tree.cpu_seconds(), events))
         time.sleep(INTERVAL_S)
@@ -63,7 +60,7 @@ def watch(client: ProcessTree, server: Server, patience: float) -> Watched:
 
 
 def _children_cpu() -> float:
-    """Of children that have been waited for, with theirs."""
+    """CPU seconds of children that have been waited for, with theirs."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -81,9 +78,7 @@ def client_share(samples: Sequence[Sample], duration: float) -> float:
 
 
 def server_share(samples: Sequence[Sample]) -> float:
-    """Share of one core that the server used between its first and its last event. 0 when there
-    were none.
-    """
+    """Share of one core that the server used between its first and last event; 0 without events."""
     first = _first(samples)
     if first is None:
         return 0.0
@@ -95,13 +90,13 @@ def server_share(samples: Sequence[Sample]) -> float:
 
 
 def _first(samples: Sequence[Sample]) -> int | None:
-    """Where events flow first. Questions about the tokenizer give a few before."""
+    """Time of the first event of the load; questions about the tokenizer give a few before."""
     few = samples[0].events + 0.01 * (samples[-1].events - samples[0].events) if samples else 0.0
     return next((index for index, sample in enumerate(samples) if sample.events > few), None)
 
 
 def _between(times: Sequence[float], values: Sequence[float], at: float) -> float:
-    """Linear between samples."""
+    """Linear interpolation between the samples."""
     right = min(max(bisect_left(times, at), 1), len(times) - 1)
     left = right - 1
     span = times[right] - times[left]
