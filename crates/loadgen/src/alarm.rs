@@ -1,4 +1,4 @@
-//! Waking up when the next request is due.
+//! Timer for due times.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,13 +14,11 @@ use tokio::time::Instant;
 
 /// Wakes the sender at a given time.
 pub trait Alarm {
-    /// Returns at `due` or after, at once when it is past. Dropping the future cancels nothing but
-    /// it.
+    /// Returns at `due` or later, at once when it is past. Cancel-safe.
     fn until(&mut self, due: Instant) -> impl Future<Output = ()>;
 }
 
-/// The kernel's timer. The runtime's own has steps of a millisecond, which every request would be
-/// late by.
+/// The kernel's timer (timerfd). Tokio's timer has steps of a millisecond.
 #[derive(Debug)]
 pub struct TimerFd {
     fd: AsyncFd<OwnedFd>,
@@ -30,7 +28,8 @@ impl TimerFd {
     /// Needs a runtime with IO.
     #[expect(
         deprecated,
-        reason = "unsound for types that lose their descriptor, unlike OwnedFd; the new name is unsafe"
+        reason = "unsound for types that lose their descriptor, unlike OwnedFd; the new name is \
+            unsafe"
     )]
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;

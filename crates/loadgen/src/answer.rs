@@ -1,4 +1,4 @@
-//! From the bytes of an answer to its record.
+//! Parser of an answer: bytes to record.
 
 use std::borrow::Cow;
 
@@ -10,12 +10,12 @@ use tokio::time::Instant;
 use crate::failure::Failure;
 use crate::record::Record;
 
-/// Bytes of one event; more is not an answer of a language model.
+/// Most bytes of one event.
 const EVENT_LIMIT: usize = 16 << 20;
-/// Characters of a body or an event that a failure quotes.
+/// Most characters of a body or an event that a failure quotes.
 const EXCERPT: usize = 200;
 
-/// What is read of a chunk. Everything else in it is skipped unseen.
+/// The parsed fields of a completion chunk; others are skipped.
 #[derive(Deserialize)]
 struct Chunk<'a> {
     #[serde(borrow)]
@@ -35,7 +35,7 @@ struct Choice<'a> {
     finish_reason: Option<Text<'a>>,
 }
 
-/// What a model thinks aloud is produced like what it says; servers spell it in two ways.
+/// Reasoning counts as output; servers have two names for it.
 #[derive(Deserialize)]
 struct Delta<'a> {
     #[serde(borrow)]
@@ -98,8 +98,7 @@ impl<'r> Answer<'r> {
         self.done
     }
 
-    /// Takes bytes that were received at `at`; returns the number of events with choices among
-    /// them.
+    /// Parses bytes received at `at`; returns the number of events with choices.
     pub(crate) fn take(&mut self, bytes: &[u8], at: Instant) -> Result<usize, Failure> {
         let before = self.record.event_times.len();
         let seconds = at.saturating_duration_since(self.start).as_secs_f64();
@@ -123,7 +122,7 @@ impl<'r> Answer<'r> {
         }
     }
 
-    /// Judges an answer whose body has ended or whose `[DONE]` has come.
+    /// Outcome of an answer after the end of its body or `[DONE]`.
     pub(crate) fn judge(self) {
         let must = i64::from(self.record.must_produce);
         let produced = self.record.usage.completion;
@@ -225,7 +224,7 @@ impl Taking<'_> {
     }
 }
 
-/// The failure that one JSON document in place of a stream is.
+/// Failure for one JSON document in place of a stream.
 pub(crate) fn single_document(body: &[u8]) -> Failure {
     #[derive(Deserialize)]
     struct Document<'a> {
@@ -257,7 +256,7 @@ fn error_text(data: &[u8]) -> String {
     }
 }
 
-/// The message of an OpenAI error: `{"message": "..."}`, a string, or whatever it is.
+/// The message of an OpenAI error: `{"message": "..."}`, a string, or other JSON as text.
 fn error_message(error: &[u8]) -> String {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -271,7 +270,7 @@ fn error_message(error: &[u8]) -> String {
     }
 }
 
-/// The beginning of what a server sent, on one line.
+/// Excerpt of a response, on one line.
 pub(crate) fn excerpt(bytes: &[u8]) -> String {
     let start = &bytes[..bytes.len().min(EXCERPT * 4)];
     let text = String::from_utf8_lossy(start);

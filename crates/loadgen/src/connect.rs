@@ -16,15 +16,14 @@ use crate::stamps::{Stamped, Stamps};
 use crate::target::{Target, TargetError};
 use crate::tls::Tls;
 
-/// Opens connections; in tests they lead to a script.
+/// Opens connections; tests have a scripted one.
 pub trait Connect {
     type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
 
     /// Opens a connection. Its raw reads and writes go through [`Stamped`] with `stamps`.
     fn connect(&self, stamps: Rc<Stamps>) -> impl Future<Output = io::Result<Self::Stream>>;
 
-    /// Whether an idle connection can carry another request: it is open, and nothing came that
-    /// nobody asked for.
+    /// Whether an idle connection can carry another request: open, without unread bytes.
     fn is_quiet(stream: &mut Self::Stream) -> bool;
 }
 
@@ -34,7 +33,7 @@ pub struct Tcp {
     host: String,
     port: u16,
     tls: Option<Tls>,
-    /// What the name was resolved to, once.
+    /// Addresses of the name, resolved once.
     addresses: RefCell<Vec<SocketAddr>>,
 }
 

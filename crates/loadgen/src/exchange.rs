@@ -25,16 +25,16 @@ use crate::record::Record;
 use crate::stamps::Stamps;
 use crate::target::Target;
 
-/// What one connection reads at once at most: it bounds how long others wait for their turn.
+/// Most bytes that one connection reads at once; bounds the wait of others.
 const READ_LIMIT: usize = 64 << 10;
-/// Parts of a body that are taken over before others have their turn.
+/// Most parts of a body parsed before other tasks run.
 const TURN: u32 = 32;
-/// How long the body may stay open after `[DONE]`; then the connection is given up.
+/// Timeout for the end of the body after `[DONE]`; then the connection is closed.
 const AFTER_DONE: Duration = Duration::from_secs(1);
-/// Bytes of an answer that is not an event stream.
+/// Most bytes read of an answer that is not an event stream.
 const DOCUMENT_LIMIT: usize = 64 << 10;
 
-/// What all requests share.
+/// Shared by all requests.
 pub(crate) struct Client<C: Connect> {
     pub(crate) target: Target,
     pub(crate) connect: C,
@@ -43,7 +43,7 @@ pub(crate) struct Client<C: Connect> {
     pub(crate) progress: Arc<Progress>,
 }
 
-/// Why a request got no answer.
+/// Reason for a missing answer.
 enum Trouble {
     /// The connection was closed before anything of the request was written to it.
     Unsent(Failure),
@@ -62,7 +62,7 @@ impl<C: Connect> Client<C> {
         at.saturating_duration_since(self.start).as_secs_f64()
     }
 
-    /// Sends a request now and fills in the record; `ended` says that the outcome is known.
+    /// Sends a request and fills in the record; `ended` is called when the outcome is known.
     pub(crate) async fn exchange(&self, record: &mut Record, body: Bytes) {
         if let Err(failure) = self.attempt(record, body).await {
             record.fail(failure);
@@ -128,7 +128,7 @@ impl<C: Connect> Client<C> {
         Ok(())
     }
 
-    /// Returns what is left of the body when the outcome is known.
+    /// Returns the rest of the body when the outcome is known.
     async fn talk(
         &self,
         line: &mut Line<C::Stream>,
@@ -204,7 +204,7 @@ impl<C: Connect> Client<C> {
         Ok(body)
     }
 
-    /// An answer that is not a stream is a failure; the question is which.
+    /// Failure of an answer that is not a stream.
     async fn document(
         &self,
         line: &mut Line<C::Stream>,
@@ -235,14 +235,14 @@ impl<C: Connect> Client<C> {
     }
 }
 
-/// An answer that does not name its type is read as the stream that was asked for.
+/// Whether the answer is an event stream; one without a content type counts as one.
 fn is_event_stream(answer: &Response<Incoming>) -> bool {
     let kind = answer.headers().get(CONTENT_TYPE);
     let kind = kind.map_or(b"".as_slice(), |value| value.as_bytes());
     answer.status() == StatusCode::OK && !kind.starts_with(b"application/json")
 }
 
-/// Returns when nothing came or went for `limit`; never without one.
+/// Returns when no bytes moved for `limit`; never without one.
 async fn silence(stamps: &Stamps, limit: Option<Duration>) -> Failure {
     let Some(limit) = limit else {
         return std::future::pending().await;
@@ -282,7 +282,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static> Line<S> 
 
     fn advance(&mut self, cx: &mut Context<'_>) {
         if !self.closed {
-            // an error reaches whoever waits for the answer or its body
+            // errors are reported by the answer or its body
             self.closed = self.connection.poll_without_shutdown(cx).is_ready();
         }
     }

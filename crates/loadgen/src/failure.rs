@@ -1,9 +1,9 @@
-//! Why a request did not succeed.
+//! Failures of requests.
 
 use std::error::Error;
 use std::time::Duration;
 
-/// The kinds that results count.
+/// Kinds of failures, counted in results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
     /// No connection.
@@ -14,11 +14,11 @@ pub enum FailureKind {
     ErrorEvent,
     /// The answer ended without a finish_reason or without `[DONE]`.
     NoFinish,
-    /// Fewer tokens than must be produced.
+    /// Fewer tokens than required.
     Short,
     /// Not HTTP, not an event stream, or an event that is not a completion chunk.
     Malformed,
-    /// Nothing came for too long.
+    /// No bytes for the timeout.
     Timeout,
     /// The run was stopped while the request was open.
     Interrupted,
@@ -43,7 +43,7 @@ impl FailureKind {
     }
 }
 
-/// A kind and its particulars, for people.
+/// A kind with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub kind: FailureKind,

@@ -1,17 +1,16 @@
-//! The benchmark client: sends requests when they are due and stamps what comes back. No
-//! statistics.
+//! Benchmark client: sends requests on time and stamps their answers. No statistics.
 //!
 //! Read `run.rs` (the handle, on the caller's thread), `schedule.rs` (what is sent when),
 //! `exchange.rs` (one request on one connection), `answer.rs` (events to a record). Everything runs
-//! on one thread. Two seams stand between it and the world, so that tests play exact delays under a
-//! virtual clock: [`Connect`] and [`Alarm`].
+//! on one thread. Two seams, [`Connect`] and [`Alarm`], let tests play exact delays under a virtual
+//! clock.
 //!
-//! **Open loop.** A request goes out when it is due and a place is free, whatever the server does
-//! with the others. Its record has both times, so that lateness can be reported instead of omitted.
+//! **Open loop.** A request is sent when it is due and the concurrency limit allows, independent of
+//! other answers. Its record has both times, so that lateness is reported (no coordinated
+//! omission).
 //!
 //! **Stamps** are taken in the socket's read and write ([`stamps`]), before TLS, HTTP and JSON. All
-//! events of one read share its stamp: a connection is not read again before what came is taken
-//! over.
+//! events of one read share its stamp: a connection is read again only after they are parsed.
 
 mod alarm;
 mod answer;

@@ -1,4 +1,4 @@
-//! Connections that wait for their next request.
+//! Pool of idle connections.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use crate::stamps::Stamps;
 pub(crate) struct Link<S> {
     pub(crate) stream: S,
     pub(crate) stamps: Rc<Stamps>,
-    /// Seconds after the start at which it was there.
+    /// When it was established, seconds after the start.
     pub(crate) since: f64,
 }
 

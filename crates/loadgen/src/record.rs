@@ -1,4 +1,4 @@
-//! What is known of a request, and of all of them.
+//! Records of requests, and their columns.
 
 use crate::failure::{Failure, FailureKind};
 
@@ -10,10 +10,10 @@ pub(crate) struct Usage {
     pub(crate) cached: i64,
 }
 
-/// One request. Times are seconds after the start, NaN when it did not happen.
+/// One request. Times are seconds after the start, NaN when absent.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// Its place in the order in which requests were added.
+    /// Number in the order of addition.
     pub(crate) index: usize,
     pub(crate) due: f64,
     /// Tokens that the answer must have; 0: unchecked.
@@ -53,7 +53,7 @@ impl Record {
         }
     }
 
-    /// The first failure counts; what follows from it does not.
+    /// Sets the failure; only the first counts.
     pub(crate) fn fail(&mut self, failure: Failure) {
         self.failure.get_or_insert(failure);
     }
@@ -70,10 +70,10 @@ pub struct Columns {
     pub due: Vec<f64>,
     /// When the request's first bytes went to the socket.
     pub sent: Vec<f64>,
-    /// When the connection that carried it was there.
+    /// When its connection was established.
     pub connected: Vec<f64>,
     pub ended: Vec<f64>,
-    /// HTTP status; 0: none came.
+    /// HTTP status; 0: none.
     pub status: Vec<u16>,
     pub prompt_tokens: Vec<i64>,
     pub completion_tokens: Vec<i64>,
@@ -88,7 +88,7 @@ pub struct Columns {
     pub detail: Vec<String>,
     pub finish: Vec<String>,
     pub text: Vec<String>,
-    /// From the start to the last end.
+    /// Seconds from the start to the last end.
     pub duration: f64,
     /// CPU seconds of the client's thread.
     pub cpu_s: f64,

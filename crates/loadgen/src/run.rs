@@ -1,4 +1,4 @@
-//! A load on a thread of its own, and the handle on it.
+//! Handle of a load, which runs on its own thread.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -16,12 +16,12 @@ use crate::record::Columns;
 use crate::schedule::{Command, Request, run_load};
 use crate::target::{Target, TargetError};
 
-/// Tasks that have their turn before the sockets are looked at again.
+/// Tasks run before sockets are polled again.
 const TASKS_BETWEEN_POLLS: u32 = 16;
 /// The latest due time, in seconds; beyond it an `Instant` may not reach.
 const LATEST_DUE: f64 = 1e9;
 
-/// What is wrong with a call.
+/// Errors of calls.
 #[derive(Debug, Error)]
 pub enum RunError {
     #[error(transparent)]
@@ -57,7 +57,7 @@ enum Stage {
     Taken,
 }
 
-/// What the thread will need.
+/// State of the thread.
 #[derive(Debug)]
 struct Ready {
     target: Target,
@@ -73,7 +73,7 @@ struct End {
     changed: Condvar,
 }
 
-/// Tells of the end when it is dropped, after a panic too.
+/// Signals the end on drop, after a panic too.
 struct AtEnd(Arc<End>);
 
 impl Drop for AtEnd {
@@ -132,8 +132,7 @@ impl LoadRun {
             last = request.due;
         }
         state.last_due = last;
-        // a load that has been stopped and has ended takes nothing more; its caller learns that
-        // from the columns
+        // after the end nothing is added; the columns show it
         let _ = state.commands.send(Command::Add(requests));
         Ok(())
     }
@@ -160,21 +159,21 @@ impl LoadRun {
         }
     }
 
-    /// Nothing more will be added; without it a load does not end by itself.
+    /// Ends the additions; required for a load to end by itself.
     pub fn close(&self) {
         let mut state = self.state();
         state.closed = true;
         let _ = state.commands.send(Command::Close);
     }
 
-    /// Sends nothing more and cuts what is open.
+    /// Stops sending and cuts open requests.
     pub fn stop(&self) {
         let mut state = self.state();
         state.closed = true;
         let _ = state.commands.send(Command::Stop);
     }
 
-    /// Waits for the end; whether it has come.
+    /// Waits for the end, at most `limit`; whether it has ended.
     pub fn wait(&self, limit: Duration) -> Result<bool, RunError> {
         if matches!(self.state().stage, Stage::Ready(_)) {
             return Err(RunError::State("has not been started"));
@@ -248,11 +247,11 @@ fn run(ready: Ready) -> Result<Columns, String> {
             progress,
         } = ready;
         let load = run_load(target, connect, alarm, commands, progress);
-        // as a task of its own it is not looked at whenever any other has been
+        // as a task of its own it is not polled after every other one
         let load = tokio::task::spawn_local(load).await;
         load.map_err(|e| panic_message(e.into_panic().as_ref()))
     })?;
-    // a name that is still being looked up is not waited for
+    // does not wait for a pending name resolution
     runtime.shutdown_background();
     let cpu = clock_gettime(ClockId::ThreadCPUTime);
     columns.cpu_s = Duration::new(

@@ -1,4 +1,4 @@
-//! What is sent when: the loop that every request of a load starts from.
+//! The sending loop of a load.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -31,22 +31,23 @@ pub struct Request {
     pub body: Bytes,
 }
 
-/// What the caller tells a running load.
+/// Commands to a running load.
 #[derive(Debug)]
 pub enum Command {
     /// Due times ascend, from one `Add` to the next too.
     Add(Vec<Request>),
     /// No more will be added.
     Close,
-    /// Send nothing more and cut what is open.
+    /// Stop sending and cut open requests.
     Stop,
 }
 
 /// Runs a load from now on until everything that was added has ended, on the current thread's
 /// `LocalRuntime` or `LocalSet`.
 ///
-/// Requests go out in the order of `Add`, each as soon as it is due and one of `max_concurrency`
-/// places is free. When `commands` is dropped, the load stops.
+/// Requests are sent in the order of `Add`, each when it is due and fewer than
+/// `max_concurrency` are
+/// open. The load stops when `commands` is dropped.
 pub async fn run_load<C: Connect + 'static>(
     target: Target,
     connect: C,
@@ -100,7 +101,9 @@ impl<C: Connect + 'static> Schedule<C> {
             let next = self.next_due();
             tokio::select! {
                 biased;
-                command = commands.recv(), if !*self.stop.borrow() => self.obey(command.unwrap_or(Command::Stop)),
+                command = commands.recv(), if !*self.stop.borrow() => {
+                    self.obey(command.unwrap_or(Command::Stop));
+                }
                 Some(ended) = self.open.join_next() => self.note_end(ended),
                 () = alarm.until(next.unwrap_or(self.client.start)), if next.is_some() => {}
             }
@@ -132,7 +135,7 @@ impl<C: Connect + 'static> Schedule<C> {
         }
     }
 
-    /// When the next request is to be sent, if it waits for nothing but its time.
+    /// When the next request is due, if only its time is missing.
     fn next_due(&self) -> Option<Instant> {
         let (record, _) = self.waiting.front()?;
         let free = self.open.len() < self.places;
@@ -171,7 +174,7 @@ impl<C: Connect + 'static> Schedule<C> {
     }
 }
 
-/// Sends a request now and sees it to its end, or to the end of the load.
+/// Sends a request and drives it to its end, or to the end of the load.
 async fn carry<C: Connect>(
     client: Rc<Client<C>>,
     mut record: Record,

@@ -1,4 +1,4 @@
-//! When bytes of a connection came and went.
+//! Times of the bytes of a connection.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// The times of one connection, shared by its stream and whoever uses it.
+/// The times of one connection, shared by its stream and its user.
 #[derive(Debug)]
 pub struct Stamps {
     received: Cell<Instant>,
@@ -27,23 +27,23 @@ impl Stamps {
         }
     }
 
-    /// Forgets what was written: a request begins.
+    /// Resets the write time at the start of a request.
     pub(crate) fn begin(&self) {
         self.written.set(None);
         self.active.set(Instant::now());
     }
 
-    /// When the first bytes since `begin` went to the socket.
+    /// When the first bytes since `begin` were written to the socket.
     pub(crate) fn written(&self) -> Option<Instant> {
         self.written.get()
     }
 
-    /// When bytes came last.
+    /// When bytes were received last.
     pub(crate) fn received(&self) -> Instant {
         self.received.get()
     }
 
-    /// When bytes came or went last.
+    /// When bytes were received or sent last.
     pub(crate) fn active(&self) -> Instant {
         self.active.get()
     }

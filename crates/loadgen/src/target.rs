@@ -1,4 +1,4 @@
-//! Where the load goes, and the client's settings.
+//! Target and settings of the client.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use hyper::{Uri, http};
 use serde::Deserialize;
 use thiserror::Error;
 
-/// What is wrong with the description of a target.
+/// Errors of a target description.
 #[derive(Debug, Error)]
 pub enum TargetError {
     #[error("target: {0}")]
@@ -26,7 +26,7 @@ pub enum TargetError {
     Tls(String),
 }
 
-/// The description as it comes from outside, in JSON.
+/// Unchecked description, from JSON.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Description {
@@ -57,7 +57,7 @@ pub struct Target {
     /// Path and query, with the base URL's own path before it.
     pub(crate) path: Uri,
     pub(crate) headers: HeaderMap,
-    /// Requests open at once; the others wait.
+    /// Most requests open at once.
     pub(crate) max_concurrency: usize,
     pub(crate) connect_timeout: Duration,
     pub(crate) idle_timeout: Option<Duration>,
@@ -192,7 +192,11 @@ mod tests {
     use super::*;
 
     fn target(base_url: &str) -> Result<Target, TargetError> {
-        let json = serde_json::json!({"base_url": base_url, "path": "/v1/completions", "headers": {"Authorization": "Bearer x"}});
+        let json = serde_json::json!({
+            "base_url": base_url,
+            "path": "/v1/completions",
+            "headers": {"Authorization": "Bearer x"},
+        });
         Target::from_json(&json.to_string())
     }
 

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{
 
 use crate::stamps::Stamped;
 
-/// What is needed to speak TLS with one host.
+/// TLS settings for one host.
 pub(crate) struct Tls {
     connector: TlsConnector,
     name: ServerName<'static>,
@@ -35,7 +35,7 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// `insecure`: whoever answers is believed. An error says what is wrong and the remedy.
+    /// `insecure`: certificates are not verified. Errors name cause and remedy.
     pub(crate) fn new(host: &str, insecure: bool) -> Result<Self, String> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -75,14 +75,15 @@ fn authorities() -> Result<RootCertStore, String> {
     if store.is_empty() {
         let why: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
         return Err(format!(
-            "no certificate authorities on this machine ({}); install ca-certificates, set SSL_CERT_FILE, or do not verify",
+            "no certificate authorities on this machine ({}); install ca-certificates, set \
+             SSL_CERT_FILE, or do not verify",
             why.join("; ")
         ));
     }
     Ok(store)
 }
 
-/// Believes any certificate whose key signs the handshake.
+/// Accepts any certificate whose key signs the handshake.
 #[derive(Debug)]
 struct AnyCertificate {
     provider: Arc<CryptoProvider>,

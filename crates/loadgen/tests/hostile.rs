@@ -76,7 +76,8 @@ fn good_answer() -> Vec<u8> {
         "data: {\"choices\": [{\"delta\": {\"role\": \"assistant\", \"content\": \"\"}}]}\n\n",
         "data:{\"choices\": [{\"delta\": {\"content\": \"a\\n\\\"é\"}}]}\r\n\r\n",
         "data: {\"choices\":\ndata: [{\"delta\": {\"content\": \"b\"}}]}\n\n",
-        "data: {\"choices\": [{\"delta\": {}, \"finish_reason\": \"stop\"}]}\n\ndata: {\"choices\": [], \"usage\": ",
+        "data: {\"choices\": [{\"delta\": {}, \"finish_reason\": \"stop\"}]}\n\ndata: \
+         {\"choices\": [], \"usage\": ",
         "{\"prompt_tokens\": 3, \"completion_tokens\": 2, \"prompt_tokens_details\": null}}\n\n",
         "data: [DONE]\n\n",
     ])
@@ -132,10 +133,12 @@ proptest! {
         prop_assert_eq!(columns.ended.len(), 1);
         prop_assert!(columns.ended[0] < 12.0, "{}", columns.ended[0]);
         let kind = columns.failure[0].as_str();
-        let kinds = ["", "http_status", "error_event", "no_finish", "short", "malformed", "timeout"];
+        let kinds =
+            ["", "http_status", "error_event", "no_finish", "short", "malformed", "timeout"];
         prop_assert!(kinds.contains(&kind), "{}", kind);
         prop_assert_eq!(kind.is_empty(), columns.detail[0].is_empty());
-        prop_assert!(!kind.is_empty() || (columns.status[0] == 200 && !columns.finish[0].is_empty()));
+        let whole = columns.status[0] == 200 && !columns.finish[0].is_empty();
+        prop_assert!(!kind.is_empty() || whole);
     }
 
     #[test]
@@ -178,7 +181,8 @@ fn what_is_no_stream_says_what_it_is() {
     let document = |status: &str, body: &str| {
         let length = body.len();
         outcome(&format!(
-            "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+            "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: \
+             {length}\r\n\r\n{body}"
         ))
     };
     for ((failure, detail), (kind, said)) in [
@@ -269,7 +273,8 @@ fn error_events_in_their_forms() {
 #[test]
 fn bodies_of_every_framing() {
     let events = "data: {\"choices\": [{\"text\": \"a\"}], \"usage\": null, \"error\": null}\n\n\
-         data: {\"choices\": [{\"text\": \"b\", \"finish_reason\": \"stop\"}], \"usage\": {\"completion_tokens\": 2}}\n\n\
+         data: {\"choices\": [{\"text\": \"b\", \"finish_reason\": \"stop\"}], \
+         \"usage\": {\"completion_tokens\": 2}}\n\n\
          data: [DONE]\n\n";
     let length = events.len();
     for answer in [
@@ -278,7 +283,8 @@ fn bodies_of_every_framing() {
         format!("HTTP/1.0 200 OK\r\n\r\n{events}"),
         format!("HTTP/1.1 100 Continue\r\n\r\n{HEAD}\r\n{events}"),
         format!(
-            "{HEAD}Transfer-Encoding: chunked\r\nTrailer: x\r\n\r\n{length:x};ext=1\r\n{events}\r\n0\r\nx: y\r\n\r\n"
+            "{HEAD}Transfer-Encoding: chunked\r\nTrailer: \
+             x\r\n\r\n{length:x};ext=1\r\n{events}\r\n0\r\nx: y\r\n\r\n"
         ),
     ] {
         assert_eq!(outcome(&answer), (String::new(), String::new()), "{answer}");
@@ -299,9 +305,11 @@ fn an_event_without_end_is_cut_off() {
 fn what_is_thought_aloud_counts_as_text() {
     let columns = ask(
         vec![chunked(&[
-            "data: {\"choices\": [{\"delta\": {\"reasoning_content\": \"hm\", \"content\": null}}]}\n\n",
+            "data: {\"choices\": [{\"delta\": {\"reasoning_content\": \"hm\", \"content\": \
+             null}}]}\n\n",
             "data: {\"choices\": [{\"delta\": {\"reasoning\": \" so\"}}]}\n\n",
-            "data: {\"choices\": [{\"delta\": {\"content\": \" yes\"}, \"finish_reason\": \"stop\"}]}\n\n",
+            "data: {\"choices\": [{\"delta\": {\"content\": \" yes\"}, \"finish_reason\": \
+             \"stop\"}]}\n\n",
             "data: [DONE]\n\n",
         ])],
         true,

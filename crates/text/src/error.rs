@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-/// Everything that can go wrong between a model's text files and token ids.
+/// Errors between a model's text files and token ids.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
     #[error("cannot read {}: {source}", path.display())]
@@ -13,7 +13,8 @@ pub enum TextError {
     BadFile { path: PathBuf, reason: String },
 
     #[error(
-        "no tokenizer in {}: expected a GGUF file, or a directory with tokenizer.json (convert a slow tokenizer with transformers' save_pretrained)",
+        "no tokenizer in {}: expected a GGUF file, or a directory with tokenizer.json (convert a \
+         slow tokenizer with transformers' save_pretrained)",
         path.display()
     )]
     NoTokenizer { path: PathBuf },
@@ -22,12 +23,15 @@ pub enum TextError {
     BadMetadata { key: &'static str, reason: String },
 
     #[error(
-        "GGUF tokenizer model {name:?} (tokenizer.ggml.model) is not supported; supported: gpt2 (byte-level BPE), llama (SentencePiece BPE)"
+        "GGUF tokenizer model {name:?} (tokenizer.ggml.model) is not supported; supported: gpt2 \
+         (byte-level BPE), llama (SentencePiece BPE)"
     )]
     UnknownTokenizerModel { name: String },
 
     #[error(
-        "GGUF pre-tokenizer {name:?} (tokenizer.ggml.pre) is not known, and a guess would change token ids silently; known: {known}. Use the model's Hugging Face directory with tokenizer.json instead"
+        "GGUF pre-tokenizer {name:?} (tokenizer.ggml.pre) is not known, and a guess would change \
+         token ids silently; known: {known}. Use the model's Hugging Face directory with \
+         tokenizer.json instead"
     )]
     UnknownPreTokenizer { name: String, known: String },
 
@@ -38,7 +42,8 @@ pub enum TextError {
     Encode { reason: String },
 
     #[error(
-        "the model has no chat template; pass one with --chat-template, or send a plain prompt to /v1/completions"
+        "the model has no chat template; pass one with --chat-template, or send a plain prompt to \
+         /v1/completions"
     )]
     NoChatTemplate,
 

@@ -12,7 +12,7 @@ use crate::{SpecialTokens, TextError};
 
 const ROLES: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
-/// What tokenizer_config.json and its neighbours say beside the pipeline itself.
+/// Settings of tokenizer_config.json and its neighbours beside the pipeline.
 pub(crate) struct Directory {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) special_tokens: SpecialTokens,

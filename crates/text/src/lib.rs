@@ -1,4 +1,4 @@
-//! Text: what stands between the strings of the API and the token ids of the engine.
+//! Text: strings of the API to token ids of the engine and back.
 //!
 //! This room owns the tokenizer, the chat template renderer, incremental detokenization and stop
 //! strings, for GGUF files and Hugging Face directories alike. It is synchronous and does no IO

@@ -1,6 +1,6 @@
 //! Stop strings over text that arrives in pieces.
 
-/// What one piece of text released.
+/// Result of one piece of text.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct StopOutcome {
     /// Text that can be sent now: no later piece can make it part of a stop string.
@@ -79,7 +79,7 @@ impl StopStrings {
         }
     }
 
-    /// Ends the text: what was held back is not a stop string after all.
+    /// Ends the text and releases the held back tail.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

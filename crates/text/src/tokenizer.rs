@@ -22,7 +22,7 @@ pub struct Tokenizer {
     added_by_rule: AddedIds,
 }
 
-/// How text becomes token ids.
+/// Encoding of text.
 #[derive(Debug)]
 pub(crate) enum Encoder {
     Pipeline(Box<HfTokenizer>),
@@ -30,14 +30,14 @@ pub(crate) enum Encoder {
     Words,
 }
 
-/// How token ids become text.
+/// Decoding of token ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Surface {
     /// Bytes of all tokens one after another.
     ByteLevel,
     /// The same; `strip_space` drops one space at the very start, which encoding had put there.
     Pieces { strip_space: bool },
-    /// Only the decoder of the `tokenizers` crate knows.
+    /// By the decoder of the `tokenizers` crate.
     Decoder,
 }
 
@@ -259,7 +259,9 @@ fn surface_of(decoder: &DecoderWrapper) -> Surface {
     }
     let pieces = |strip: &str| {
         format!(
-            r#"{{"type":"Sequence","decoders":[{{"type":"Replace","pattern":{{"String":"▁"}},"content":" "}},{{"type":"ByteFallback"}},{{"type":"Fuse"}}{strip}]}}"#
+            r#"{{"type":"Sequence","decoders":[
+                {{"type":"Replace","pattern":{{"String":"▁"}},"content":" "}},
+                {{"type":"ByteFallback"}},{{"type":"Fuse"}}{strip}]}}"#
         )
     };
     let stated = serde_json::to_value(decoder).unwrap_or_default();

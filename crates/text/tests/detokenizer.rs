@@ -46,18 +46,23 @@ const LLAMA_DECODER: &str = r#"{"type":"Sequence","decoders":[
 const METASPACE_DECODER: &str =
     r#"{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true}"#;
 const FALLBACK_METASPACE_DECODER: &str = r#"{"type":"Sequence","decoders":[
-    {"type":"ByteFallback"},{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true}]}"#;
+    {"type":"ByteFallback"},
+    {"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true}]}"#;
 const WORDPIECE_DECODER: &str = r###"{"type":"WordPiece","prefix":"##","cleanup":false}"###;
 
 proptest! {
     #[test]
-    fn random_ids_of_the_default_model(ids in prop::collection::vec(0u32..49200, 0..60), skip: bool) {
+    fn random_ids_of_the_default_model(
+        ids in prop::collection::vec(0u32..49200, 0..60),
+        skip: bool,
+    ) {
         let Some(tokenizer) = common::tokenizer() else { return Ok(()) };
         prop_assert_eq!(stream(&tokenizer, &ids, skip).concat(), tokenizer.decode(&ids, skip));
     }
 
     #[test]
-    fn texts_come_back_as_they_were(text in "\\PC{0,40}|[\u{1F300}-\u{1FAFF}\u{300}-\u{36F}一-龥 \n]{0,40}") {
+    fn texts_come_back_as_they_were(text in "\\PC{0,40}|[\u{1F300}-\u{1FAFF}\u{300}-\u{36F}一-龥 \
+        \n]{0,40}") {
         let Some(tokenizer) = common::tokenizer() else { return Ok(()) };
         let ids = tokenizer.encode(&text, false).unwrap();
         prop_assert_eq!(tokenizer.decode(&ids, false), text.clone());

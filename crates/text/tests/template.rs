@@ -35,13 +35,16 @@ fn render(source: &str) -> Result<String, TextError> {
 
 #[test]
 fn a_conversation_is_rendered_with_its_roles_and_special_tokens() {
-    let source = "{{ bos_token }}{% for m in messages %}\n  {% if m.role == 'user' %}\n[{{ m['content'] }}]\n  {% endif %}\n{% endfor %}\n{% if add_generation_prompt %}>{{ eos_token }}{% endif %}\n";
+    let source = "{{ bos_token }}{% for m in messages %}\n  {% if m.role == 'user' %}\n[{{ \
+        m['content'] }}]\n  {% endif %}\n{% endfor %}\n{% if add_generation_prompt %}>{{ \
+        eos_token }}{% endif %}\n";
     assert_eq!(render(source).unwrap(), "<s>[hi]\n></s>");
 }
 
 #[test]
 fn python_methods_and_loop_controls_work() {
-    let source = "{% for c in ' a-b-c '.strip().split('-') %}{% if c == 'c' %}{% break %}{% endif %}{{ c.upper() }}{% endfor %}{{ messages[::-1][0].get('role', 'x') }}";
+    let source = "{% for c in ' a-b-c '.strip().split('-') %}{% if c == 'c' %}{% break %}{% endif \
+        %}{{ c.upper() }}{% endfor %}{{ messages[::-1][0].get('role', 'x') }}";
     assert_eq!(render(source).unwrap(), "ABuser");
 }
 
@@ -81,7 +84,8 @@ fn tojson_is_pythons() {
         ("{{ x.b|tojson(separators=(',', ':')) }}", r#"[1,"é<&'🦊"]"#),
         (
             "{{ x|tojson(indent=2) }}",
-            "{\n  \"b\": [\n    1,\n    \"é<&'🦊\"\n  ],\n  \"a\": {},\n  \"c\": [],\n  \"d\": 1.0\n}",
+            "{\n  \"b\": [\n    1,\n    \"é<&'🦊\"\n  ],\n  \"a\": {},\n  \"c\": [],\n  \"d\": \
+             1.0\n}",
         ),
     ];
     for (source, expected) in cases {
@@ -95,7 +99,8 @@ fn tojson_is_pythons() {
 
 #[test]
 fn tools_documents_and_further_variables_reach_the_template() {
-    let source = "{{ tools|tojson if tools else 'none' }} {{ documents|length if documents else 0 }} {{ enable_thinking }}";
+    let source = "{{ tools|tojson if tools else 'none' }} {{ documents|length if documents else 0 \
+        }} {{ enable_thinking }}";
     let (messages, tools) = (
         json!([{"role": "user", "content": ""}]),
         json!([{"type": "function"}]),
@@ -115,9 +120,11 @@ fn tools_documents_and_further_variables_reach_the_template() {
 fn content_parts_are_joined_and_tool_arguments_are_objects() {
     let messages = json!([
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-        {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": "{\"x\": 1}"}}]}
+        {"role": "assistant", "content": null,
+         "tool_calls": [{"function": {"name": "f", "arguments": "{\"x\": 1}"}}]}
     ]);
-    let source = "{% for m in messages %}<{{ m.content }}>{% endfor %}{{ messages[1].tool_calls[0].function.arguments.x }}";
+    let source = "{% for m in messages %}<{{ m.content }}>{% endfor %}{{ \
+        messages[1].tool_calls[0].function.arguments.x }}";
     assert_eq!(
         render_with(source, &messages, None, json!({})).unwrap(),
         "<a\nb><>1"
@@ -126,7 +133,10 @@ fn content_parts_are_joined_and_tool_arguments_are_objects() {
 
 #[test]
 fn malformed_messages_are_named() {
-    let image = json!([{"role": "user", "content": "x"}, {"role": "user", "content": [{"type": "image_url"}]}]);
+    let image = json!([
+        {"role": "user", "content": "x"},
+        {"role": "user", "content": [{"type": "image_url"}]},
+    ]);
     let cases = [
         (json!("hi"), "messages: must be a list"),
         (json!([]), "messages: must not be empty"),
@@ -161,7 +171,8 @@ fn a_raising_template_gives_its_message() {
 
 #[test]
 fn generation_blocks_are_rendered() {
-    let source = "{% for m in messages %}{%- generation -%} {{ m.content }} {%- endgeneration %}{% endfor %}";
+    let source = "{% for m in messages %}{%- generation -%} {{ m.content }} {%- endgeneration \
+        %}{% endfor %}";
     assert_eq!(render(source).unwrap(), "hi");
 }
 
@@ -203,7 +214,8 @@ fn huge_outputs_are_refused() {
 fn recursion_ends_in_an_error() {
     for source in [
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-        "{% macro a(n) %}{{ b(n) }}{% endmacro %}{% macro b(n) %}{{ a([n]) }}{% endmacro %}{{ a(1) }}",
+        "{% macro a(n) %}{{ b(n) }}{% endmacro %}{% macro b(n) %}{{ a([n]) }}{% endmacro %}{{ \
+         a(1) }}",
         "{% include 'chat_template' %}",
         "{% for x in [[1]] recursive %}{{ loop([x]) }}{% endfor %}",
     ] {
@@ -257,9 +269,14 @@ fn directory(name: &str, files: &[(&str, Value)]) -> std::path::PathBuf {
     std::fs::create_dir_all(&directory).unwrap();
     let model =
         json!({"type": "WordLevel", "vocab": {"<s>": 0, "</s>": 1, "hi": 2}, "unk_token": "<s>"});
-    let special = |id: u32, content: &str| json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true});
-    let tokenizer = json!({"version": "1.0", "added_tokens": [special(0, "<s>"), special(1, "</s>")],
-        "truncation": {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0},
+    let special = |id: u32, content: &str| {
+        json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+               "normalized": false, "special": true})
+    };
+    let tokenizer = json!({
+        "version": "1.0", "added_tokens": [special(0, "<s>"), special(1, "</s>")],
+        "truncation":
+            {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0},
         "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model});
     for (file, content) in [("tokenizer.json", tokenizer)].iter().chain(files) {
         let text = content
@@ -330,7 +347,10 @@ fn a_template_for_tools_is_taken_when_there_are_tools() {
 
 #[test]
 fn llama_classes_take_bos_and_eos_from_the_configuration() {
-    let config = |class: &str| json!({"tokenizer_class": class, "bos_token": "<s>", "eos_token": "</s>", "add_eos_token": true});
+    let config = |class: &str| {
+        json!({"tokenizer_class": class, "bos_token": "<s>", "eos_token": "</s>",
+               "add_eos_token": true})
+    };
     let ids = |name: &str, class: &str| {
         let model = TextModel::open(
             &directory(name, &[("tokenizer_config.json", config(class))]),

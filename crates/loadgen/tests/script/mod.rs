@@ -127,7 +127,8 @@ impl Play {
         let (name, rest) = word.split_once(' ').unwrap_or((word, ""));
         match name {
             "head" => out.extend(
-                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
+                  Transfer-Encoding: chunked\r\n\r\n",
             ),
             "half" => {
                 let mut event = Vec::new();
@@ -148,7 +149,11 @@ impl Play {
                 let (status, body) = rest.split_once(' ').unwrap();
                 let length = body.len();
                 out.extend(
-                    format!("HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n\r\n{body}").bytes(),
+                    format!(
+                        "HTTP/1.1 {status} x\r\nContent-Length: \
+                        {length}\r\n\r\n{body}"
+                    )
+                    .bytes(),
                 );
             }
             _ => chunk(out, &format!("data: {}\n\n", event(name, rest))),
@@ -171,7 +176,8 @@ fn event(name: &str, rest: &str) -> String {
                 .split(' ')
                 .map(|count| count.parse().unwrap())
                 .collect();
-            serde_json::json!({"choices": [], "usage": {"prompt_tokens": counts[0], "completion_tokens": counts[1],
+            serde_json::json!({"choices": [], "usage": {
+                "prompt_tokens": counts[0], "completion_tokens": counts[1],
                 "prompt_tokens_details": {"cached_tokens": counts[2]}}})
         }
         "data" => return rest.to_owned(),

@@ -30,7 +30,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// A point in time, taken apart.
+/// A point in time as calendar fields.
 struct Civil {
     days: u64,
     year: u64,

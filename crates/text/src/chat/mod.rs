@@ -129,7 +129,7 @@ impl ChatTemplate {
     }
 }
 
-/// An interpreter that can reach nothing but its variables.
+/// An interpreter without access beyond its variables.
 fn sandbox() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_debug(false);
@@ -248,7 +248,8 @@ mod tests {
 
     #[test]
     fn generation_tags_become_plain_blocks() {
-        let source = "a{% generation %}b{%- endgeneration -%}{{ generation }}{% if generation %}{% endif %}{%";
+        let source = "a{% generation %}b{%- endgeneration -%}{{ generation }}{% if generation \
+            %}{% endif %}{%";
         let expected =
             "a{% if true %}b{%- endif -%}{{ generation }}{% if generation %}{% endif %}{%";
         assert_eq!(without_generation_tags(source), expected);

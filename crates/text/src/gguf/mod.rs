@@ -16,7 +16,7 @@ use crate::tokenizer::{AddedIds, Encoder, Entry, Roles, Surface, Tokenizer};
 use crate::{SpecialTokens, TextError};
 use fields::{Fields, TokenType, Vocabulary};
 
-/// A pipeline without added tokens, and what its model type says about text and BOS.
+/// A pipeline without added tokens, and the rules of its model type for text and BOS.
 struct Pipeline {
     inner: HfTokenizer,
     surface: Surface,
