@@ -44,14 +44,6 @@ RUST: dict[str, set[str]] = {
 CIRCLES: dict[tuple[str, frozenset[str]], str] = {
     ("kernels", frozenset({"kv", "lend"})): "a block's memory and its lease are halves of one type",
     (
-        "kvstore",
-        frozenset({"eviction::cache_policy", "eviction::shadow"}),
-    ): "a shadow cache is a smaller copy of the policy that it judges",
-    (
-        "kvstore",
-        frozenset({"remote::redis", "remote::redis::connection", "remote::redis::socket"}),
-    ): "limits stand in the front file that uses both",
-    (
         "wire",
         frozenset({"", "error", "fields", "writer"}),
     ): "the frames and their limits stand in the front file",

@@ -8,15 +8,11 @@
 //! it.
 
 use super::key::Key;
+use super::rank::Ranker;
 use super::shadow::ShadowCaches;
 use super::sketch::Sketch;
 use super::tree::{EvictionTree, Id};
 use crate::key::Group;
-
-/// Share of a mean lifetime by which each doubling of its frequency keeps an entry.
-const FREQUENCY_WEIGHT: f64 = 0.25;
-/// Share of the latest eviction in the mean lifetime.
-const NEWS: f64 = 0.01;
 
 /// The rule of eviction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,47 +32,6 @@ pub struct Item<K> {
     pub parent: Option<K>,
     /// In units of the capacity.
     pub size: u64,
-}
-
-/// Ranks of entries, from the mean lifetime of those that left.
-pub(super) struct Ranker {
-    weight: f64,
-    lifetime: f64,
-}
-
-impl Default for Ranker {
-    fn default() -> Self {
-        Self {
-            weight: FREQUENCY_WEIGHT,
-            lifetime: 0.0,
-        }
-    }
-}
-
-impl Ranker {
-    /// Marks an entry as used at `now`.
-    pub(super) fn touch<K: Key>(
-        &self,
-        tree: &mut EvictionTree<K>,
-        id: Id,
-        now: i64,
-        sketch: &Sketch,
-    ) {
-        let mut rank = now;
-        if self.weight * self.lifetime > 0.0 {
-            let count = sketch.count(tree.key(id).words()[0]).max(1.0);
-            rank += (self.weight * self.lifetime * count.log2()) as i64;
-        }
-        tree.touch(id, now, rank);
-    }
-
-    /// Removes an entry that makes room.
-    pub(super) fn evict<K: Key>(&mut self, tree: &mut EvictionTree<K>, id: Id, now: i64) {
-        let lived = (now - tree.used_at(id)) as f64;
-        let news = if self.lifetime == 0.0 { 1.0 } else { NEWS };
-        self.lifetime += (lived - self.lifetime) * news;
-        tree.remove(id);
-    }
 }
 
 /// The policy of a store that holds the values itself: it reports what it holds and asks what to
@@ -100,10 +55,7 @@ impl<K: Key> CachePolicy<K> {
         Self {
             tree: EvictionTree::new(by_group),
             sketch: Sketch::new(entries),
-            ranker: Ranker {
-                weight: if auto { FREQUENCY_WEIGHT } else { 0.0 },
-                ..Ranker::default()
-            },
+            ranker: Ranker::new(auto),
             shadows: auto.then(|| ShadowCaches::new(capacity, entries)),
             now: 0,
             run: Vec::new(),

@@ -11,6 +11,7 @@ mod cache_policy;
 mod curve;
 mod index;
 mod key;
+mod rank;
 mod shadow;
 mod sketch;
 mod tree;

@@ -5,8 +5,8 @@
 //! Optimization using Miniature Simulations", USENIX ATC 2017. A sampled prefix is still a prefix:
 //! its keys are found up to the first that is missing.
 
-use super::cache_policy::Ranker;
 use super::key::{Key, mix};
+use super::rank::Ranker;
 use super::sketch::Sketch;
 use super::tree::{Chain, EvictionTree, Id};
 
@@ -42,7 +42,7 @@ impl Shadow {
         Self {
             gated,
             tree: EvictionTree::new(false),
-            ranker: Ranker::default(),
+            ranker: Ranker::new(true),
             score: 0.0,
         }
     }

@@ -1,6 +1,6 @@
 //! Options, errors and statistics of the RAM tier's index.
 
-use crate::eviction::Rule;
+use crate::eviction::cache_policy::Rule;
 
 /// Size and bounds of an index.
 #[derive(Clone, Debug)]

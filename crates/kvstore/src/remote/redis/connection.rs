@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use tokio_rustls::rustls::ClientConfig;
 
-use super::RedisLimits;
 use super::address::Address;
+use super::limits::RedisLimits;
 use super::socket::Socket;
 use crate::format::{HEADER_BYTES, HeaderPage};
 use crate::remote::slices::Filling;

@@ -6,6 +6,7 @@
 
 mod address;
 mod connection;
+mod limits;
 mod socket;
 
 use std::io;
@@ -17,6 +18,7 @@ use tokio_rustls::rustls::ClientConfig;
 
 use self::address::{Address, Place};
 use self::connection::{Connection, Reply, Trouble};
+pub use self::limits::RedisLimits;
 use super::names::Names;
 use super::slices::Filling;
 use super::tls;
@@ -26,24 +28,6 @@ use crate::tier::{StartError, Tier, TierError};
 
 /// Connections that are kept for the next call; more are opened when more threads call at once.
 const IDLE: usize = 16;
-
-/// Time-outs of a [`Redis`].
-#[derive(Clone, Copy, Debug)]
-pub struct RedisLimits {
-    /// To connect, for each address of the name.
-    pub connect: Duration,
-    /// For a call with its whole payload, and for TLS and `AUTH` before the first.
-    pub answer: Duration,
-}
-
-impl Default for RedisLimits {
-    fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(2),
-            answer: Duration::from_secs(5),
-        }
-    }
-}
 
 /// A tier in a Redis or Valkey server.
 pub struct Redis {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::RedisLimits;
 use super::address::Place;
+use super::limits::RedisLimits;
 
 /// A socket whose reads and writes fail with `TimedOut` once the deadline is past.
 pub(super) struct Socket {
