@@ -25,7 +25,7 @@ class Decoder:
     def __init__(
         self,
         spec_json: str,
-        names_json: str,
+        weights_json: str,
         paths: list[str],
         options_json: str,
         rank: tuple[str, str] | None = None,

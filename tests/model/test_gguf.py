@@ -19,17 +19,17 @@ def test_llama_equals_the_same_model_in_the_other_container(load_gguf: Any, load
     info = load_gguf()
     assert info.spec == load_hf().spec
     assert info.source == "gguf"
-    assert info.names.head == Recipe("output.weight")
-    assert info.names.layers[1]["down"] == Recipe("blk.1.ffn_down.weight")
-    assert info.names.layers[1]["q"] == Recipe("blk.1.attn_q.weight", interleaved=16)
-    assert info.names.layers[1]["v"] == Recipe("blk.1.attn_v.weight")
+    assert info.weights.head == Recipe("output.weight")
+    assert info.weights.layers[1]["down"] == Recipe("blk.1.ffn_down.weight")
+    assert info.weights.layers[1]["q"] == Recipe("blk.1.attn_q.weight", interleaved=16)
+    assert info.weights.layers[1]["v"] == Recipe("blk.1.attn_v.weight")
     assert [path.rsplit("/", 1)[-1] for path in info.paths] == ["model.gguf"]
 
 
 def test_a_file_without_head_is_tied(load_gguf: Any) -> None:
     info = load_gguf(tensors={"output.weight": None})
     assert info.spec.tied_embeddings
-    assert info.names.head is None
+    assert info.weights.head is None
 
 
 def _renamed(architecture: str) -> dict[str, object]:
@@ -56,8 +56,8 @@ def test_qwen2_biases_are_found_by_their_tensors(load_gguf: Any) -> None:
     assert info.spec.family == "qwen2"
     assert info.spec.attention.qkv_bias
     assert not info.spec.attention.out_bias
-    assert info.names.layers[2]["v_bias"] == Recipe("blk.2.attn_v.bias")
-    assert info.names.layers[2]["q"] == Recipe("blk.2.attn_q.weight")
+    assert info.weights.layers[2]["v_bias"] == Recipe("blk.2.attn_v.bias")
+    assert info.weights.layers[2]["q"] == Recipe("blk.2.attn_q.weight")
 
 
 def test_qwen3(load_gguf: Any) -> None:
@@ -65,8 +65,8 @@ def test_qwen3(load_gguf: Any) -> None:
     assert info.spec.attention.qk_norm == Norm("rms", 1e-6)
     assert info.spec.attention.head_dim == 32
     assert info.spec.attention.rope == Rope(1e6)
-    assert info.names.layers[0]["k_norm"] == Recipe("blk.0.attn_k_norm.weight")
-    assert info.names.layers[0]["k"] == Recipe("blk.0.attn_k.weight")
+    assert info.weights.layers[0]["k_norm"] == Recipe("blk.0.attn_k_norm.weight")
+    assert info.weights.layers[0]["k"] == Recipe("blk.0.attn_k.weight")
 
 
 def test_gpt2(load_gguf: Any) -> None:
@@ -84,9 +84,9 @@ def test_gpt2(load_gguf: Any) -> None:
     assert info.spec.attention == Attention(6, 6, 16, qkv_bias=True, out_bias=True)
     assert info.spec.mlp == Mlp("plain", 200, "gelu_tanh", bias=True)
     assert not info.spec.tied_embeddings
-    assert info.names.positions == Recipe("position_embd.weight")
-    assert info.names.layers[1]["v"] == Recipe("blk.1.attn_qkv.weight", rows=(192, 288))
-    assert info.names.layers[1]["o"] == Recipe("blk.1.attn_output.weight")
+    assert info.weights.positions == Recipe("position_embd.weight")
+    assert info.weights.layers[1]["v"] == Recipe("blk.1.attn_qkv.weight", rows=(192, 288))
+    assert info.weights.layers[1]["o"] == Recipe("blk.1.attn_output.weight")
 
 
 def test_rope_scaling(load_gguf: Any) -> None:
@@ -98,7 +98,7 @@ def test_rope_scaling(load_gguf: Any) -> None:
     assert load_gguf({"llama.rope.scaling.type": "none"}).spec.attention.rope.scaling is None
     info = load_gguf(tensors={"rope_freqs.weight": [8]})
     assert info.spec.attention.rope.scaling == FactorsScaling()
-    assert info.names.rope_factors == Recipe("rope_freqs.weight")
+    assert info.weights.rope_factors == Recipe("rope_freqs.weight")
 
 
 def test_sliding_window(load_gguf: Any) -> None:

@@ -46,12 +46,12 @@ def test_llama(load_hf: Any) -> None:
         "layers": [0, 0, 0],
     }
     assert info.source == "safetensors"
-    assert info.names.head == Recipe("lm_head.weight")
-    assert len(info.names.layers) == 3
-    assert info.names.layers[2]["q"] == Recipe("model.layers.2.self_attn.q_proj.weight")
+    assert info.weights.head == Recipe("lm_head.weight")
+    assert len(info.weights.layers) == 3
+    assert info.weights.layers[2]["q"] == Recipe("model.layers.2.self_attn.q_proj.weight")
     assert not any(
         role.endswith(("_bias", "q_norm", "k_norm"))
-        for layer in info.names.layers
+        for layer in info.weights.layers
         for role in layer
     )
 
@@ -59,11 +59,11 @@ def test_llama(load_hf: Any) -> None:
 def test_tied_embeddings_have_no_head(load_hf: Any) -> None:
     info = load_hf({"tie_word_embeddings": True})
     assert info.spec.tied_embeddings
-    assert info.names.head is None
+    assert info.weights.head is None
 
 
 def test_attention_bias_of_llama_is_on_all_four(load_hf: Any) -> None:
-    layer = load_hf({"attention_bias": True}).names.layers[1]
+    layer = load_hf({"attention_bias": True}).weights.layers[1]
     assert [role for role in layer if role.endswith("_bias")] == [
         "q_bias",
         "k_bias",
@@ -77,7 +77,7 @@ def test_mlp_bias_of_llama_is_on_all_three(load_hf: Any) -> None:
     info = load_hf({"mlp_bias": True})
     assert info.spec.mlp.bias
     biases = {
-        role: recipe.tensor for role, recipe in info.names.layers[1].items() if "bias" in role
+        role: recipe.tensor for role, recipe in info.weights.layers[1].items() if "bias" in role
     }
     assert biases == {
         f"{role}_bias": f"model.layers.1.mlp.{role}_proj.bias" for role in ("gate", "up", "down")
@@ -164,15 +164,15 @@ def test_qwen2_has_biases_without_saying_so(load_hf: Any) -> None:
     info = load_hf({"architectures": ["Qwen2ForCausalLM"]})
     assert info.spec.attention.qkv_bias
     assert not info.spec.attention.out_bias
-    assert info.names.layers[1]["k_bias"] == Recipe("model.layers.1.self_attn.k_proj.bias")
-    assert "o_bias" not in info.names.layers[1]
+    assert info.weights.layers[1]["k_bias"] == Recipe("model.layers.1.self_attn.k_proj.bias")
+    assert "o_bias" not in info.weights.layers[1]
 
 
 def test_qwen3_has_norms_and_its_own_head_size(load_hf: Any) -> None:
     info = load_hf({"architectures": ["Qwen3ForCausalLM"]})
     assert info.spec.attention.qk_norm == Norm("rms", 1e-5)
     assert info.spec.attention.head_dim == 128
-    assert info.names.layers[1]["q_norm"] == Recipe("model.layers.1.self_attn.q_norm.weight")
+    assert info.weights.layers[1]["q_norm"] == Recipe("model.layers.1.self_attn.q_norm.weight")
 
 
 REFUSALS = [
@@ -297,7 +297,7 @@ def test_gpt2(load_gpt2: Any) -> None:
     assert info.spec.final_norm == Norm("layer", 1e-5, bias=True)
     assert info.spec.learned_positions
     assert info.spec.tied_embeddings
-    layer = info.names.layers[2]
+    layer = info.weights.layers[2]
     c_attn = "transformer.h.2.attn.c_attn"
     assert layer["k"] == Recipe(f"{c_attn}.weight", rows=(96, 192), transposed=True)
     assert layer["v_bias"] == Recipe(f"{c_attn}.bias", rows=(192, 288))
@@ -308,9 +308,9 @@ def test_gpt2(load_gpt2: Any) -> None:
 def test_gpt2_as_published_has_no_prefix(load_gpt2: Any) -> None:
     header = b'{"wte.weight": {}}'
     info = load_gpt2(weights=len(header).to_bytes(8, "little") + header)
-    assert info.names.embed == Recipe("wte.weight")
-    assert info.names.layers[0]["up_bias"] == Recipe("h.0.mlp.c_fc.bias")
-    assert load_gpt2({"tie_word_embeddings": False}).names.head == Recipe("lm_head.weight")
+    assert info.weights.embed == Recipe("wte.weight")
+    assert info.weights.layers[0]["up_bias"] == Recipe("h.0.mlp.c_fc.bias")
+    assert load_gpt2({"tie_word_embeddings": False}).weights.head == Recipe("lm_head.weight")
 
 
 @pytest.mark.parametrize(

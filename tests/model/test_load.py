@@ -125,7 +125,7 @@ def test_tiny_checkpoints_give_the_specs_that_the_decoder_is_tested_with(
     info = load_model(fixtures / "tiny" / name)
     expected = json.loads((fixtures / "specs" / f"{name}.json").read_text())
     assert json.loads(info.spec.to_json()) == expected["spec"]
-    assert json.loads(info.names.to_json()) == expected["weights"]
+    assert json.loads(info.weights.to_json()) == expected["weights"]
     assert info.generation == GenerationDefaults(temperature=0.6, top_p=0.9)
     assert info.tokens.stop == (0, 2)
 
@@ -137,4 +137,4 @@ def test_tiny_gguf_through_the_native_reader(repository: Path, name: str) -> Non
     info = load_model(fixtures / "tiny" / name)
     expected = json.loads((fixtures / "specs" / f"{name}.json").read_text())
     assert json.loads(info.spec.to_json()) == expected["spec"]
-    assert json.loads(info.names.to_json()) == expected["weights"]
+    assert json.loads(info.weights.to_json()) == expected["weights"]

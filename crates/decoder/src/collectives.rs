@@ -2,7 +2,7 @@
 //! the residual stream between pipeline stages.
 
 use penstock_comm::{Group, Lost};
-use penstock_kernels::{Acts, Cpu, Linear, Mode};
+use penstock_kernels::{Activations, Cpu, Linear, Mode};
 
 /// Numbers that an all-reduce exchanges at once: few enough that the parts stay in the caches.
 const WINDOW: usize = 16 << 10;
@@ -20,7 +20,7 @@ pub trait Collectives: Send {
         &mut self,
         cpu: &Cpu,
         linear: &Linear,
-        acts: &Acts,
+        acts: &Activations,
         x: &mut [f32],
     ) -> Result<(), Lost>;
 
@@ -30,8 +30,8 @@ pub trait Collectives: Send {
     /// A rank is gone.
     fn all_reduce(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost>;
 
-    /// The outputs of all ranks' `linear` side by side, one row of `out` for each row of `acts`, on
-    /// rank 0; returns whether this is the one. `cuts[r]..cuts[r + 1]` are the columns of rank r.
+    /// The outputs of all ranks' `linear` side by side, one row of `out` for each row of
+    /// activations, on rank 0; returns whether this is the one. `cuts[r]..cuts[r + 1]` are the columns of rank r.
     ///
     /// # Errors
     /// A rank is gone.
@@ -39,7 +39,7 @@ pub trait Collectives: Send {
         &mut self,
         cpu: &Cpu,
         linear: &Linear,
-        acts: &Acts,
+        acts: &Activations,
         cuts: &[usize],
         out: &mut [f32],
     ) -> Result<bool, Lost>;
@@ -74,7 +74,7 @@ impl Collectives for Alone {
         &mut self,
         cpu: &Cpu,
         linear: &Linear,
-        acts: &Acts,
+        acts: &Activations,
         x: &mut [f32],
     ) -> Result<(), Lost> {
         cpu.matmul(linear, acts, x, Mode::Add);
@@ -89,7 +89,7 @@ impl Collectives for Alone {
         &mut self,
         cpu: &Cpu,
         linear: &Linear,
-        acts: &Acts,
+        acts: &Activations,
         _: &[usize],
         out: &mut [f32],
     ) -> Result<bool, Lost> {
@@ -151,7 +151,7 @@ impl Collectives for Local {
         &mut self,
         cpu: &Cpu,
         linear: &Linear,
-        acts: &Acts,
+        acts: &Activations,
         x: &mut [f32],
     ) -> Result<(), Lost> {
         let Some(group) = &mut self.group else {
@@ -177,7 +177,7 @@ impl Collectives for Local {
         &mut self,
         cpu: &Cpu,
         linear: &Linear,
-        acts: &Acts,
+        acts: &Activations,
         cuts: &[usize],
         out: &mut [f32],
     ) -> Result<bool, Lost> {

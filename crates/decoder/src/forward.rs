@@ -2,7 +2,7 @@
 
 use penstock_comm::Lost;
 use penstock_kernels::{
-    Acts, Aligned, AttentionPlan, Columns, Cpu, Mode, Place, Rotation, Sequence, StepLease,
+    Activations, Aligned, AttentionPlan, Columns, Cpu, Mode, Place, Rotation, Sequence, StepLease,
 };
 use penstock_wire::StepPlan;
 
@@ -19,7 +19,7 @@ pub(crate) struct Buffers {
     inner: Aligned<f32>,
     /// For each rotation of the model, rows x head_dim.
     cos_sin: Vec<Aligned<f32>>,
-    pub(crate) acts: Acts,
+    pub(crate) acts: Activations,
 }
 
 impl Default for Buffers {
@@ -31,7 +31,7 @@ impl Default for Buffers {
             attended: empty(),
             inner: empty(),
             cos_sin: Vec::new(),
-            acts: Acts::default(),
+            acts: Activations::default(),
         }
     }
 }
@@ -89,7 +89,7 @@ pub(crate) fn forward(
         angles(&sequences, frequencies, cos_sin);
     }
     let places = kv.iter().map(|group| places(&sequences, group)).collect();
-    let mut attention = AttentionPlan::new(sequences, model.heads, cpu.pool().threads());
+    let mut attention = AttentionPlan::new(sequences, model.heads, cpu.threads().count());
     let step = Step {
         cpu,
         model,
@@ -167,8 +167,8 @@ impl Step<'_> {
     ) -> Result<(), Lost> {
         let (cpu, model, a) = (self.cpu, self.model, &layer.attention);
         let heads = &model.heads;
-        let (norm, form) = (Some(&layer.attention_norm), a.qkv.act_form());
-        cpu.prepare(&b.x, self.rows, model.spec.hidden, norm, form, &mut b.acts);
+        let (norm, form) = (Some(&layer.attention_norm), a.qkv.activation_format());
+        cpu.norm_quantize(&b.x, self.rows, model.spec.hidden, norm, form, &mut b.acts);
         cpu.matmul(&a.qkv, &b.acts, &mut b.qkv, Mode::Store);
         let norm = a.qk_norm.as_ref();
         let rotation = Rotation {
@@ -185,8 +185,8 @@ impl Step<'_> {
             first: inputs.lead,
         };
         attention.run(cpu, kv, a.kv_index, a.window, &b.qkv, stride, out);
-        let (k, form) = (inputs.len(), a.o.act_form());
-        cpu.prepare(&b.attended, self.rows, k, None, form, &mut b.acts);
+        let (k, form) = (inputs.len(), a.o.activation_format());
+        cpu.norm_quantize(&b.attended, self.rows, k, None, form, &mut b.acts);
         collectives.matmul_reduce(cpu, &a.o, &b.acts, self.stream(&mut b.x))
     }
 
@@ -198,8 +198,8 @@ impl Step<'_> {
         collectives: &mut dyn Collectives,
     ) -> Result<(), Lost> {
         let (cpu, model, mlp) = (self.cpu, self.model, &layer.mlp);
-        let (norm, form) = (Some(&layer.mlp_norm), mlp.inner.act_form());
-        cpu.prepare(&b.x, self.rows, model.spec.hidden, norm, form, &mut b.acts);
+        let (norm, form) = (Some(&layer.mlp_norm), mlp.inner.activation_format());
+        cpu.norm_quantize(&b.x, self.rows, model.spec.hidden, norm, form, &mut b.acts);
         let inputs = &model.inner;
         let out = Columns {
             rows: &mut b.inner,
@@ -207,8 +207,8 @@ impl Step<'_> {
             first: inputs.lead,
         };
         cpu.activate(&mlp.inner, mlp.activation, &b.acts, out);
-        let (k, form) = (inputs.len(), mlp.down.act_form());
-        cpu.prepare(&b.inner, self.rows, k, None, form, &mut b.acts);
+        let (k, form) = (inputs.len(), mlp.down.activation_format());
+        cpu.norm_quantize(&b.inner, self.rows, k, None, form, &mut b.acts);
         collectives.matmul_reduce(cpu, &mlp.down, &b.acts, self.stream(&mut b.x))
     }
 

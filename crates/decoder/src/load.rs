@@ -4,7 +4,9 @@
 use std::ops::Range;
 
 use penstock_formats::{Checkpoint, DType};
-use penstock_kernels::{ActForm, Activation, Cpu, Form, Linear, Norm, NormKind, Packed, RowSource};
+use penstock_kernels::{
+    ActivationFn, ActivationFormat, Cpu, Linear, Norm, NormKind, Packed, RowSource, WeightFormat,
+};
 
 use crate::error::DecoderError;
 use crate::model::{Attention, KvGroup, Layer, Mlp, Model};
@@ -211,7 +213,7 @@ impl Loader<'_> {
             })
         };
         let mut inner = Vec::new();
-        if activation == Activation::SiluGated {
+        if activation == ActivationFn::SiluGated {
             let gate = weights.gate.as_ref().ok_or_else(|| missing("gate"))?;
             inner.push(part(gate, "gate_bias", &weights.gate_bias)?);
         }
@@ -296,24 +298,24 @@ impl Loader<'_> {
             .iter()
             .map(|part| TensorRows::open(self.checkpoint, part.recipe, part.whole, k))
             .collect::<Result<Vec<_>, _>>()?;
-        let mut forms: Vec<Form> = sources
+        let mut forms: Vec<WeightFormat> = sources
             .iter()
             .map(|source| self.numerics.form(source.dtype()))
             .collect();
         if forms
             .iter()
-            .any(|f| ActForm::of(*f) != ActForm::of(forms[0]))
+            .any(|f| ActivationFormat::of(*f) != ActivationFormat::of(forms[0]))
         {
             // Matrices over the same activations must agree on their form: the unquantised ones are
             // brought to 8 bits.
             forms
                 .iter_mut()
-                .filter(|f| ActForm::of(**f) != ActForm::Int8)
-                .for_each(|f| *f = Form::W8);
+                .filter(|f| ActivationFormat::of(**f) != ActivationFormat::Int8)
+                .for_each(|f| *f = WeightFormat::W8);
         }
-        let pack = |((source, part), form): ((TensorRows<'_>, &Part<'_>), Form)| {
+        let pack = |((source, part), form): ((TensorRows<'_>, &Part<'_>), WeightFormat)| {
             let rows = source.from_row(part.own.start);
-            Packed::pack(self.cpu.pool(), form, part.own.len(), k, &rows)
+            Packed::pack(self.cpu.threads(), form, part.own.len(), k, &rows)
         };
         let packed = sources
             .into_iter()
@@ -346,7 +348,7 @@ impl Loader<'_> {
         let source = TensorRows::open(self.checkpoint, recipe, hidden, k)?;
         let form = self.numerics.form(source.dtype());
         let rows = source.columns(&inputs.columns);
-        let packed = Packed::pack(self.cpu.pool(), form, hidden, inputs.len(), &rows);
+        let packed = Packed::pack(self.cpu.threads(), form, hidden, inputs.len(), &rows);
         let bias = bias.filter(|_| self.shard.rank == 0);
         let bias = bias.map(|recipe| vector(self.checkpoint, recipe, hidden));
         Ok(Linear {
@@ -380,14 +382,14 @@ fn times(heads: Range<usize>, head_dim: usize) -> Range<usize> {
 
 impl Numerics {
     /// The weight form for a tensor stored as `dtype`.
-    fn form(self, dtype: DType) -> Form {
+    fn form(self, dtype: DType) -> WeightFormat {
         match self {
-            Self::Exact => Form::F32,
-            Self::Int8 => Form::W8,
-            Self::Int4 => Form::W4,
+            Self::Exact => WeightFormat::F32,
+            Self::Int8 => WeightFormat::W8,
+            Self::Int4 => WeightFormat::W4,
             Self::AsStored { floats } => match dtype {
-                DType::Q4_0 | DType::Q4_1 | DType::Q4K => Form::W4,
-                DType::Q8_0 | DType::Q5K | DType::Q6K => Form::W8,
+                DType::Q4_0 | DType::Q4_1 | DType::Q4K => WeightFormat::W4,
+                DType::Q8_0 | DType::Q5K | DType::Q6K => WeightFormat::W8,
                 DType::F32 | DType::F16 | DType::BF16 => floats,
             },
         }

@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use penstock_comm::Lost;
-use penstock_kernels::{ActForm, Aligned, Cpu, Logprob, argmax, logprob, sample};
+use penstock_kernels::{ActivationFormat, Aligned, Cpu, Logprob, argmax, logprob, sample};
 use penstock_wire::{LogprobRow, LogprobTable, StepPlan, StepResult};
 
 use crate::collectives::Collectives;
@@ -75,7 +75,7 @@ pub(crate) fn sample_and_score(
         let vocab = model.spec.vocab;
         let logits = &head.logits;
         let found: Vec<OnceLock<Found>> = rows.iter().map(|_| OnceLock::new()).collect();
-        cpu.pool().run(rows.len(), &|i| {
+        cpu.threads().run(rows.len(), &|i| {
             if let Some(slot) = slots.get(plan.slots[rows[i].index]) {
                 let logits = &logits[i * vocab..(i + 1) * vocab];
                 // A row has one task, so the cell is empty.
@@ -143,8 +143,8 @@ fn compute(
             .copy_from_slice(&buffers.x[row.row * hidden..(row.row + 1) * hidden]);
     }
     let norm = Some(&model.final_norm);
-    let form: ActForm = linear.act_form();
-    cpu.prepare(
+    let form: ActivationFormat = linear.activation_format();
+    cpu.norm_quantize(
         &head.rows,
         rows.len(),
         hidden,

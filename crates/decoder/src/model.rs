@@ -1,6 +1,6 @@
 //! The weights of one rank, packed for the kernels.
 
-use penstock_kernels::{Activation, HeadShape, Linear, Norm, Packed};
+use penstock_kernels::{ActivationFn, HeadShape, Linear, Norm, Packed};
 
 use crate::shard::{Inputs, Shard};
 use crate::spec::DecoderSpec;
@@ -51,7 +51,7 @@ pub(crate) struct Attention {
 pub(crate) struct Mlp {
     /// Gate and up projections side by side, or up alone.
     pub(crate) inner: Linear,
-    pub(crate) activation: Activation,
+    pub(crate) activation: ActivationFn,
     pub(crate) down: Linear,
 }
 

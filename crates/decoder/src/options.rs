@@ -1,6 +1,6 @@
 //! Options of a decoder: read from JSON, resolved once.
 
-use penstock_kernels::{Form, Isa, KvType};
+use penstock_kernels::{Isa, KvType, WeightFormat};
 use serde::Deserialize;
 
 use crate::error::DecoderError;
@@ -38,8 +38,8 @@ pub enum Numerics {
     Int4,
     /// Quantised tensors keep their codes; floats become `floats`.
     AsStored {
-        /// Form of tensors stored as floats.
-        floats: Form,
+        /// WeightFormat of tensors stored as floats.
+        floats: WeightFormat,
     },
 }
 
@@ -106,10 +106,10 @@ impl Options {
 }
 
 impl RawOptions {
-    fn float_form(&self) -> Result<Form, DecoderError> {
+    fn float_form(&self) -> Result<WeightFormat, DecoderError> {
         match self.dtype.as_str() {
-            "auto" | "bfloat16" => Ok(Form::Bf16),
-            "float32" => Ok(Form::F32),
+            "auto" | "bfloat16" => Ok(WeightFormat::Bf16),
+            "float32" => Ok(WeightFormat::F32),
             other => Err(unknown("dtype", other, "auto, bfloat16, float32")),
         }
     }

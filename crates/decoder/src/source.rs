@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use half::f16;
 use penstock_formats::{Checkpoint, DType, TensorView, dequantize, k_scale_min};
-use penstock_kernels::{Form, GROUP, GroupRow, RowSource};
+use penstock_kernels::{GROUP, GroupRow, RowSource, WeightFormat};
 
 use crate::error::DecoderError;
 use crate::recipe::Recipe;
@@ -174,7 +174,7 @@ impl RowSource for TensorRows<'_> {
         out.copy_from_slice(&whole[self.columns.clone()]);
     }
 
-    fn fill_groups(&self, form: Form, row: usize, out: &mut GroupRow) -> bool {
+    fn fill_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
         let Range { start, end } = self.columns;
         let whole = end.is_multiple_of(GROUP) || end == self.view.cols();
         if self.transposed || !start.is_multiple_of(GROUP) || !whole {
@@ -199,22 +199,22 @@ impl RowSource for TensorRows<'_> {
 
 impl TensorRows<'_> {
     /// A whole row's codes, when the file has groups of 32 of this form.
-    fn whole_groups(&self, form: Form, row: usize, out: &mut GroupRow) -> bool {
+    fn whole_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
         let bytes = self.view.row_bytes(self.stored(row));
         match (form, self.view.dtype) {
-            (Form::W8, DType::Q8_0) => bytes
+            (WeightFormat::W8, DType::Q8_0) => bytes
                 .chunks_exact(34)
                 .enumerate()
                 .for_each(|(g, b)| q8_0(b, g, out)),
-            (Form::W4, DType::Q4_0) => bytes
+            (WeightFormat::W4, DType::Q4_0) => bytes
                 .chunks_exact(18)
                 .enumerate()
                 .for_each(|(g, b)| q4_0(b, g, out)),
-            (Form::W4, DType::Q4_1) => bytes
+            (WeightFormat::W4, DType::Q4_1) => bytes
                 .chunks_exact(20)
                 .enumerate()
                 .for_each(|(g, b)| q4_1(b, g, out)),
-            (Form::W4, DType::Q4K) => bytes
+            (WeightFormat::W4, DType::Q4K) => bytes
                 .chunks_exact(144)
                 .enumerate()
                 .for_each(|(s, b)| q4_k(b, s, out)),

@@ -327,13 +327,13 @@ impl LayerSpec {
     }
 
     /// How the kernels compute the feed-forward's inner numbers, where they can.
-    pub(crate) fn activation(&self) -> Option<penstock_kernels::Activation> {
+    pub(crate) fn activation(&self) -> Option<penstock_kernels::ActivationFn> {
         match &self.feed_forward {
             FeedForward::Gated(mlp) if mlp.activation == Activation::Silu => {
-                Some(penstock_kernels::Activation::SiluGated)
+                Some(penstock_kernels::ActivationFn::SiluGated)
             }
             FeedForward::Plain(mlp) if mlp.activation == Activation::GeluTanh => {
-                Some(penstock_kernels::Activation::GeluTanh)
+                Some(penstock_kernels::ActivationFn::GeluTanh)
             }
             _ => None,
         }

@@ -11,7 +11,7 @@ use common::{
     run,
 };
 use penstock_decoder::{Decoder, Numerics, Options};
-use penstock_kernels::{Form, Isa, KvType};
+use penstock_kernels::{Isa, KvType, WeightFormat};
 use penstock_wire::SamplingParams;
 use serde_json::{Value, json};
 
@@ -171,7 +171,9 @@ fn load_smollm2(path: &Path, options: &Options) -> Decoder {
 fn the_default_model_answers_32_requests_as_each_alone() {
     let Some(path) = default_model() else { return };
     let set = |isa, threads| {
-        let numerics = Numerics::AsStored { floats: Form::Bf16 };
+        let numerics = Numerics::AsStored {
+            floats: WeightFormat::Bf16,
+        };
         Options {
             threads,
             numerics,

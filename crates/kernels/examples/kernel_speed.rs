@@ -6,8 +6,9 @@
 use std::time::Instant;
 
 use penstock_kernels::{
-    Acts, Aligned, AttentionPlan, Columns, Cpu, Form, GroupRow, HeadShape, Isa, KvLayout, KvPool,
+    Activations, Aligned, AttentionPlan, Columns, Cpu, GroupRow, HeadShape, Isa, KvLayout, KvPool,
     KvType, Linear, Mode, Packed, Place, Rotation, RowSource, Sequence, SequenceBlocks,
+    WeightFormat,
 };
 
 struct Noise;
@@ -21,7 +22,7 @@ impl RowSource for Noise {
         }
     }
 
-    fn fill_groups(&self, _: Form, _: usize, _: &mut GroupRow) -> bool {
+    fn fill_groups(&self, _: WeightFormat, _: usize, _: &mut GroupRow) -> bool {
         false
     }
 }
@@ -39,9 +40,9 @@ fn best(mut run: impl FnMut()) -> f64 {
 
 /// Multiplies by one matrix again and again (warm), or by many in turn, so that each comes from
 /// memory as in a decode step (cold).
-fn matmul(cpu: &Cpu, form: Form, m: usize, k: usize, n: usize, cold: bool) {
+fn matmul(cpu: &Cpu, form: WeightFormat, m: usize, k: usize, n: usize, cold: bool) {
     let pack = || Linear {
-        parts: vec![Packed::pack(cpu.pool(), form, n, k, &Noise)],
+        parts: vec![Packed::pack(cpu.threads(), form, n, k, &Noise)],
         bias: None,
     };
     let mut linears = vec![pack()];
@@ -49,9 +50,10 @@ fn matmul(cpu: &Cpu, form: Form, m: usize, k: usize, n: usize, cold: bool) {
     while cold && linears.len() * bytes < 96 << 20 {
         linears.push(pack());
     }
-    let (mut x, mut out, mut acts) = (vec![0.0; m * k], vec![0.0; m * n], Acts::default());
+    let (mut x, mut out, mut acts) = (vec![0.0; m * k], vec![0.0; m * n], Activations::default());
     Noise.fill_f32(3, &mut x);
-    let convert = best(|| cpu.prepare(&x, m, k, None, linears[0].act_form(), &mut acts));
+    let convert =
+        best(|| cpu.norm_quantize(&x, m, k, None, linears[0].activation_format(), &mut acts));
     let time = best(|| {
         linears
             .iter()
@@ -141,15 +143,20 @@ fn main() {
         std::process::exit(1)
     };
     println!("{isa}, {threads} thread(s)");
-    for form in [Form::W4, Form::W8, Form::Bf16, Form::F32] {
+    for form in [
+        WeightFormat::W4,
+        WeightFormat::W8,
+        WeightFormat::Bf16,
+        WeightFormat::F32,
+    ] {
         for (m, cold) in [(1, true), (8, true), (32, true), (32, false), (512, false)] {
             matmul(&cpu, form, m, 576, 1536, cold);
         }
         matmul(&cpu, form, 32, 1536, 576, true);
         matmul(&cpu, form, 512, 1536, 576, false);
     }
-    matmul(&cpu, Form::W8, 1, 576, 49152, true);
-    matmul(&cpu, Form::W8, 32, 576, 49152, true);
+    matmul(&cpu, WeightFormat::W8, 1, 576, 49152, true);
+    matmul(&cpu, WeightFormat::W8, 32, 576, 49152, true);
     for (rows, context) in [(1, 384), (1, 4096), (512, 512), (512, 2048)] {
         attention(&cpu, rows, context);
     }

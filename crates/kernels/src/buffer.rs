@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use penstock_memory::Region;
 
-use crate::carve::carve;
+use crate::arena;
 
 /// Types for which all-zero bytes are a value and any bytes may be read.
 ///
@@ -75,7 +75,7 @@ impl<T: Plain> Aligned<T> {
         if bytes < LARGE {
             return Self::zeroed(len);
         }
-        match carve(bytes) {
+        match arena::allocate(bytes) {
             Some((region, start)) => Self {
                 memory: Memory::Region { _kept: region },
                 ptr: start.cast(),

@@ -2,15 +2,15 @@
 
 use std::cell::RefCell;
 
-use crate::acts::{ActForm, Acts};
+use crate::activations::{ActivationFormat, Activations};
 use crate::buffer::{Aligned, Columns, Shared};
 use crate::gemm::{self, Mode, Tile};
 use crate::isa::Isa;
 use crate::kv::StepLease;
 use crate::ops;
 use crate::packed::{GROUP, PANEL, Packed};
-use crate::pool::Pool;
 use crate::tasks;
+use crate::threads::ThreadPool;
 
 /// Work (in numbers) under which a row-wise operation is not worth a fork.
 const INLINE: usize = 16 * 1024;
@@ -23,7 +23,7 @@ thread_local! {
 /// An instruction set and the threads to run it on.
 pub struct Cpu {
     isa: Isa,
-    pool: Pool,
+    threads: ThreadPool,
 }
 
 /// A linear layer: matrices over the same inputs, whose outputs stand side by side.
@@ -41,21 +41,21 @@ impl Linear {
     }
 
     /// The activation form all parts take.
-    pub fn act_form(&self) -> ActForm {
-        ActForm::of(self.parts[0].form())
+    pub fn activation_format(&self) -> ActivationFormat {
+        ActivationFormat::of(self.parts[0].form())
     }
 }
 
 /// What follows a feed-forward's first matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
+pub enum ActivationFn {
     /// `silu(part 0) * part 1` (SwiGLU, Shazeer 2020).
     SiluGated,
     /// `gelu(part 0)` by the tanh approximation (Hendrycks and Gimpel 2016).
     GeluTanh,
 }
 
-impl Activation {
+impl ActivationFn {
     /// Matrices that it takes.
     fn parts(self) -> usize {
         match self {
@@ -126,7 +126,7 @@ impl Cpu {
         ops::assert_available(isa);
         Ok(Self {
             isa,
-            pool: Pool::new(threads)?,
+            threads: ThreadPool::new(threads)?,
         })
     }
 
@@ -136,8 +136,8 @@ impl Cpu {
     }
 
     /// The threads.
-    pub fn pool(&self) -> &Pool {
-        &self.pool
+    pub fn threads(&self) -> &ThreadPool {
+        &self.threads
     }
 
     /// Runs `body` for chunks of rows: on this thread when the work is small.
@@ -146,21 +146,21 @@ impl Cpu {
             (0..rows).for_each(body);
             return;
         }
-        let chunk = rows.div_ceil(4 * self.pool.threads()).max(1);
-        self.pool.run(rows.div_ceil(chunk), &|i| {
+        let chunk = rows.div_ceil(4 * self.threads.count()).max(1);
+        self.threads.run(rows.div_ceil(chunk), &|i| {
             (i * chunk..rows.min((i + 1) * chunk)).for_each(body)
         });
     }
 
     /// Converts `m` rows of `k` numbers for multiplication, after their `norm` if there is one.
-    pub fn prepare(
+    pub fn norm_quantize(
         &self,
         x: &[f32],
         m: usize,
         k: usize,
         norm: Option<&Norm>,
-        form: ActForm,
-        acts: &mut Acts,
+        form: ActivationFormat,
+        acts: &mut Activations,
     ) {
         assert!(x.len() >= m * k, "activations too short");
         acts.reset(form, m, k);
@@ -187,7 +187,7 @@ impl Cpu {
             // SAFETY: every task converts rows of its own.
             unsafe {
                 match form {
-                    ActForm::Int8 => ops::quantize(
+                    ActivationFormat::Int8 => ops::quantize(
                         self.isa,
                         x,
                         codes.slice(row * padded, padded),
@@ -195,8 +195,10 @@ impl Cpu {
                         sums.slice(row * groups, groups),
                         offsets.slice(row * groups, groups),
                     ),
-                    ActForm::Bf16 => ops::to_bf16(self.isa, x, halves.slice(row * padded, padded)),
-                    ActForm::F32 => {
+                    ActivationFormat::Bf16 => {
+                        ops::to_bf16(self.isa, x, halves.slice(row * padded, padded))
+                    }
+                    ActivationFormat::F32 => {
                         let out = floats.slice(row * padded, padded);
                         out[..k].copy_from_slice(x);
                         out[k..].fill(0.0);
@@ -207,7 +209,7 @@ impl Cpu {
     }
 
     /// `out[row] = linear(acts[row])`, or added to `out`; rows are `linear.n()` apart.
-    pub fn matmul(&self, linear: &Linear, acts: &Acts, out: &mut [f32], mode: Mode) {
+    pub fn matmul(&self, linear: &Linear, acts: &Activations, out: &mut [f32], mode: Mode) {
         let ld = linear.n();
         assert!(out.len() >= acts.m * ld, "output too short");
         let out = Shared::new(out);
@@ -217,7 +219,7 @@ impl Cpu {
             .iter()
             .scan(0, |n, p| Some(std::mem::replace(n, *n + p.n())))
             .collect();
-        tasks::run(&self.pool, &panels, acts.m, &|task| {
+        tasks::run(&self.threads, &panels, acts.m, &|task| {
             let (part, first) = (&linear.parts[task.part], firsts[task.part]);
             let column = first + task.panels.start * PANEL;
             let columns = (task.panels.end * PANEL).min(part.n()) - task.panels.start * PANEL;
@@ -243,7 +245,13 @@ impl Cpu {
     }
 
     /// `out[row] = activation(linear(acts[row]))`; the linear's parts have the same width.
-    pub fn activate(&self, linear: &Linear, activation: Activation, acts: &Acts, out: Columns<'_>) {
+    pub fn activate(
+        &self,
+        linear: &Linear,
+        activation: ActivationFn,
+        acts: &Activations,
+        out: Columns<'_>,
+    ) {
         let (parts, n) = (&linear.parts, linear.parts[0].n());
         assert!(
             parts.len() == activation.parts() && parts.iter().all(|p| p.n() == n),
@@ -251,7 +259,7 @@ impl Cpu {
         );
         assert!(out.first + n <= out.ld, "output too narrow");
         let out = out.share();
-        tasks::run(&self.pool, &[parts[0].panels()], acts.m, &|task| {
+        tasks::run(&self.threads, &[parts[0].panels()], acts.m, &|task| {
             let columns = (task.panels.end * PANEL).min(n) - task.panels.start * PANEL;
             let size = task.rows.len() * columns;
             INNER.with_borrow_mut(|buffer| {
@@ -274,8 +282,8 @@ impl Cpu {
                 }
                 let (inner, up) = buffer.split_at_mut(size);
                 match activation {
-                    Activation::SiluGated => ops::silu_mul(self.isa, inner, &up[..size]),
-                    Activation::GeluTanh => ops::gelu_tanh(self.isa, inner),
+                    ActivationFn::SiluGated => ops::silu_mul(self.isa, inner, &up[..size]),
+                    ActivationFn::GeluTanh => ops::gelu_tanh(self.isa, inner),
                 }
                 for (row, values) in task.rows.zip(inner.chunks_exact(columns)) {
                     let at = row * out.ld + out.first + task.panels.start * PANEL;
@@ -289,9 +297,9 @@ impl Cpu {
 
     /// `x[i] += ` the numbers i of all `parts`, in their order.
     pub fn add(&self, parts: &[&[f32]], x: &mut [f32]) {
-        let chunk = x.len().div_ceil(self.pool.threads()).max(INLINE);
+        let chunk = x.len().div_ceil(self.threads.count()).max(INLINE);
         let (len, x) = (x.len(), Shared::new(x));
-        self.pool.run(len.div_ceil(chunk), &|i| {
+        self.threads.run(len.div_ceil(chunk), &|i| {
             let range = i * chunk..len.min((i + 1) * chunk);
             // SAFETY: tasks have disjoint ranges.
             let x = unsafe { x.slice(range.start, range.len()) };

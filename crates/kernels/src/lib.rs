@@ -10,10 +10,10 @@
 // indexed by it at once.
 #![allow(clippy::needless_range_loop)]
 
-mod acts;
+mod activations;
+mod arena;
 mod attn;
 mod buffer;
-mod carve;
 mod cpu;
 mod gemm;
 mod isa;
@@ -22,22 +22,22 @@ mod ops;
 #[cfg(target_arch = "x86_64")]
 mod ops_avx512;
 mod packed;
-mod pool;
 mod sample;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod threads;
 
-pub use acts::{ActForm, Acts};
+pub use activations::{ActivationFormat, Activations};
 pub use attn::{AttentionPlan, HeadShape, Sequence};
 pub use buffer::{Aligned, Columns};
-pub use cpu::{Activation, Cpu, Linear, Norm, NormKind, Place, Rotation};
+pub use cpu::{ActivationFn, Cpu, Linear, Norm, NormKind, Place, Rotation};
 pub use gemm::Mode;
 pub use isa::{Isa, IsaError};
 pub use kv::{
     BlockBusy, BlockRead, BlockWrite, KvLayout, KvPool, KvType, PoolHandle, RUN, SequenceBlocks,
     StepLease,
 };
-pub use packed::{Form, GROUP, GroupRow, PANEL, Packed, RowSource};
-pub use pool::Pool;
+pub use packed::{GROUP, GroupRow, PANEL, Packed, RowSource, WeightFormat};
 pub use sample::{Logprob, Sampling, argmax, logprob, sample};
+pub use threads::ThreadPool;

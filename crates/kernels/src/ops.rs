@@ -1,7 +1,7 @@
 //! Row-wise operations: norm, conversion, activation, rotary positions. One source, compiled for
 //! each instruction set.
 
-use crate::acts::{bf16_row, quantize_row};
+use crate::activations::{bf16_row, quantize_row};
 use crate::isa::Isa;
 
 /// Defines `name(isa, ...)` that runs `body(...)` compiled for the instruction set.

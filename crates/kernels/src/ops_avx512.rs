@@ -1,10 +1,11 @@
-//! Row-wise operations written by hand for AVX-512, bit for bit their twins in `ops` and `acts`.
+//! Row-wise operations written by hand for AVX-512, bit for bit their twins in `ops` and
+//! `activations`.
 
 use std::arch::x86_64::*;
 
 use crate::packed::GROUP;
 
-/// As `acts::quantize_row`.
+/// As `activations::quantize_row`.
 ///
 /// # Safety
 /// The CPU has AVX-512.
@@ -47,7 +48,7 @@ pub(crate) unsafe fn quantize(
     }
 }
 
-/// As `acts::bf16_row`, except that numbers under the smallest normal become zero, as the
+/// As `activations::bf16_row`, except that numbers under the smallest normal become zero, as the
 /// dot-product instruction would take them.
 ///
 /// # Safety

@@ -19,7 +19,7 @@
 use half::{bf16, f16};
 
 use crate::buffer::{Aligned, Shared};
-use crate::pool::Pool;
+use crate::threads::ThreadPool;
 
 /// Output features of one panel.
 pub const PANEL: usize = 16;
@@ -28,7 +28,7 @@ pub const GROUP: usize = 32;
 
 /// How weights are held in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum WeightFormat {
     /// 4-bit codes with an f16 scale and minimum for 32 inputs.
     W4,
     /// 8-bit codes with an f16 scale for 32 inputs.
@@ -39,7 +39,7 @@ pub enum Form {
     F32,
 }
 
-impl Form {
+impl WeightFormat {
     /// Spelling in logs and in the cache identity.
     pub fn name(self) -> &'static str {
         match self {
@@ -98,10 +98,10 @@ impl GroupRow {
     /// Rounds weights to the codes of `form`: absolute maximum / 127 for `W8`, minimum and maximum
     /// in 15 steps for `W4`, with the scales rounded to f16 first, so that the codes answer to the
     /// scales that are stored.
-    pub fn quantize(&mut self, form: Form, weights: &[f32]) {
+    pub fn quantize(&mut self, form: WeightFormat, weights: &[f32]) {
         for (g, group) in weights.chunks(GROUP).enumerate() {
             let codes = &mut self.codes[g * GROUP..g * GROUP + group.len()];
-            let (scale, min) = if form == Form::W8 {
+            let (scale, min) = if form == WeightFormat::W8 {
                 symmetric(group, codes)
             } else {
                 affine(group, codes)
@@ -144,12 +144,12 @@ pub trait RowSource: Sync {
 
     /// Writes `row` as codes of `form` when the source holds exactly such codes; `false` when it
     /// does not.
-    fn fill_groups(&self, form: Form, row: usize, out: &mut GroupRow) -> bool;
+    fn fill_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool;
 }
 
 /// A packed matrix of `n` x `k`.
 pub struct Packed {
-    form: Form,
+    form: WeightFormat,
     n: usize,
     k: usize,
     k_padded: usize,
@@ -159,7 +159,13 @@ pub struct Packed {
 
 impl Packed {
     /// Packs `source` (n output features, k inputs) on all threads of the pool.
-    pub fn pack(pool: &Pool, form: Form, n: usize, k: usize, source: &dyn RowSource) -> Self {
+    pub fn pack(
+        pool: &ThreadPool,
+        form: WeightFormat,
+        n: usize,
+        k: usize,
+        source: &dyn RowSource,
+    ) -> Self {
         let k_padded = k.next_multiple_of(GROUP);
         let panels = n.div_ceil(PANEL);
         let panel_bytes = form.panel_bytes(k_padded);
@@ -177,8 +183,10 @@ impl Packed {
             };
             let rows = panel * PANEL..n.min((panel + 1) * PANEL);
             match form {
-                Form::W4 | Form::W8 => pack_codes(form, k, rows, source, codes, scales),
-                Form::Bf16 | Form::F32 => pack_floats(form, k, rows, source, codes),
+                WeightFormat::W4 | WeightFormat::W8 => {
+                    pack_codes(form, k, rows, source, codes, scales)
+                }
+                WeightFormat::Bf16 | WeightFormat::F32 => pack_floats(form, k, rows, source, codes),
             }
         });
         Self {
@@ -192,7 +200,7 @@ impl Packed {
     }
 
     /// The form.
-    pub fn form(&self) -> Form {
+    pub fn form(&self) -> WeightFormat {
         self.form
     }
 
@@ -249,21 +257,21 @@ impl Packed {
             let (g, j, b) = (i / GROUP, i % GROUP / 4, i % 4);
             let scale = |at: usize| f16::from_bits(scales[at]).to_f32();
             *weight = match self.form {
-                Form::W8 => {
+                WeightFormat::W8 => {
                     scale(g * PANEL + lane)
                         * (f32::from(codes[g * 512 + j * 64 + lane * 4 + b]) - 128.0)
                 }
-                Form::W4 => {
+                WeightFormat::W4 => {
                     let byte = codes[g * 256 + (j % 4) * 64 + lane * 4 + b];
                     let code = if j < 4 { byte & 15 } else { byte >> 4 };
                     scale(g * 2 * PANEL + lane)
                         .mul_add(f32::from(code), scale(g * 2 * PANEL + PANEL + lane))
                 }
-                Form::Bf16 => {
+                WeightFormat::Bf16 => {
                     let at = (i / 2 * PANEL + lane) * 4 + i % 2 * 2;
                     bf16::from_le_bytes([codes[at], codes[at + 1]]).to_f32()
                 }
-                Form::F32 => {
+                WeightFormat::F32 => {
                     let at = (i * PANEL + lane) * 4;
                     f32::from_le_bytes([codes[at], codes[at + 1], codes[at + 2], codes[at + 3]])
                 }
@@ -273,7 +281,7 @@ impl Packed {
 }
 
 fn pack_codes(
-    form: Form,
+    form: WeightFormat,
     k: usize,
     rows: std::ops::Range<usize>,
     source: &dyn RowSource,
@@ -289,13 +297,13 @@ fn pack_codes(
         }
         for (g, group) in row_codes.codes.chunks_exact(GROUP).enumerate() {
             scales[g * per_group + lane] = f16::from_f32(row_codes.scales[g]).to_bits();
-            if form == Form::W4 {
+            if form == WeightFormat::W4 {
                 scales[g * per_group + PANEL + lane] = f16::from_f32(row_codes.mins[g]).to_bits();
             }
             for (i, &code) in group.iter().enumerate() {
                 let (j, b) = (i / 4, i % 4);
                 match form {
-                    Form::W8 => codes[g * 512 + j * 64 + lane * 4 + b] = code,
+                    WeightFormat::W8 => codes[g * 512 + j * 64 + lane * 4 + b] = code,
                     _ => {
                         codes[g * 256 + (j % 4) * 64 + lane * 4 + b] |=
                             if j < 4 { code } else { code << 4 }
@@ -307,7 +315,7 @@ fn pack_codes(
 }
 
 fn pack_floats(
-    form: Form,
+    form: WeightFormat,
     k: usize,
     rows: std::ops::Range<usize>,
     source: &dyn RowSource,
@@ -317,7 +325,7 @@ fn pack_floats(
     for (lane, row) in rows.enumerate() {
         source.fill_f32(row, &mut weights);
         for (i, &weight) in weights.iter().enumerate() {
-            if form == Form::Bf16 {
+            if form == WeightFormat::Bf16 {
                 let at = (i / 2 * PANEL + lane) * 4 + i % 2 * 2;
                 codes[at..at + 2].copy_from_slice(&bf16::from_f32(weight).to_le_bytes());
             } else {

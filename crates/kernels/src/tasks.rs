@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::pool::Pool;
+use crate::threads::ThreadPool;
 
 /// Rows of one task: enough to make good use of a block of weights brought to the first cache.
 const ROWS: usize = 96;
@@ -30,10 +30,10 @@ struct Segment {
 }
 
 /// Runs `body` over all panels of all parts (`panels[part]` of them) times `rows` rows.
-pub(crate) fn run(pool: &Pool, panels: &[usize], rows: usize, body: &(dyn Fn(Task) + Sync)) {
+pub(crate) fn run(pool: &ThreadPool, panels: &[usize], rows: usize, body: &(dyn Fn(Task) + Sync)) {
     let width: usize = panels.iter().sum();
     let total = width * rows.div_ceil(ROWS);
-    let threads = pool.threads();
+    let threads = pool.count();
     let segments: Vec<Segment> = (0..threads)
         .map(|t| Segment {
             next: AtomicUsize::new(total * t / threads),

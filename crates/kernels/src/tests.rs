@@ -4,17 +4,23 @@
 use half::bf16;
 use proptest::prelude::*;
 
-use crate::{ActForm, Acts, Cpu, GROUP, Isa, Norm, NormKind};
+use crate::{ActivationFormat, Activations, Cpu, GROUP, Isa, Norm, NormKind};
 
 fn isas() -> impl Iterator<Item = Isa> {
     Isa::all().into_iter().filter(|isa| isa.available())
 }
 
-fn prepare(isa: Isa, x: &[f32], k: usize, norm: Option<&Norm>, form: ActForm) -> Acts {
-    let mut acts = Acts::default();
+fn norm_quantize(
+    isa: Isa,
+    x: &[f32],
+    k: usize,
+    norm: Option<&Norm>,
+    form: ActivationFormat,
+) -> Activations {
+    let mut acts = Activations::default();
     Cpu::new(isa, 2)
         .unwrap()
-        .prepare(x, x.len() / k, k, norm, form, &mut acts);
+        .norm_quantize(x, x.len() / k, k, norm, form, &mut acts);
     acts
 }
 
@@ -33,7 +39,7 @@ proptest! {
     #[test]
     fn quantised_rows_are_near_and_their_sums_are_exact((k, x) in rows()) {
         for isa in isas() {
-            let acts = prepare(isa, &x, k, None, ActForm::Int8);
+            let acts = norm_quantize(isa, &x, k, None, ActivationFormat::Int8);
             let groups = acts.k_padded / GROUP;
             prop_assert_eq!(acts.k_padded, k.next_multiple_of(32));
             for (i, row) in x.chunks(k).enumerate() {
@@ -60,9 +66,9 @@ proptest! {
 
     #[test]
     fn conversions_agree_between_instruction_sets((k, x) in rows()) {
-        let want = prepare(Isa::Portable, &x, k, None, ActForm::Int8);
+        let want = norm_quantize(Isa::Portable, &x, k, None, ActivationFormat::Int8);
         for isa in isas() {
-            let got = prepare(isa, &x, k, None, ActForm::Int8);
+            let got = norm_quantize(isa, &x, k, None, ActivationFormat::Int8);
             prop_assert_eq!(&want.codes[..], &got.codes[..], "{}", isa);
             prop_assert_eq!(&want.scales[..], &got.scales[..], "{}", isa);
             prop_assert_eq!(&want.scaled_sums[..], &got.scaled_sums[..], "{}", isa);
@@ -74,7 +80,7 @@ proptest! {
     fn bf16_rows_are_rounded_to_nearest_even(k in 1usize..70, patterns in proptest::collection::vec(any::<u32>(), 70)) {
         let x: Vec<f32> = patterns[..k].iter().map(|&p| f32::from_bits(p)).collect();
         for isa in isas() {
-            let acts = prepare(isa, &x, k, None, ActForm::Bf16);
+            let acts = norm_quantize(isa, &x, k, None, ActivationFormat::Bf16);
             for (i, &got) in acts.halves[..acts.k_padded].iter().enumerate() {
                 let v = x.get(i).copied().unwrap_or(0.0);
                 let want = bf16::from_f32(v);
@@ -103,7 +109,7 @@ proptest! {
         let norm = Norm { kind, weight: weight.clone(), bias: biased.then(|| bias.clone()), eps: 1e-5 };
         let mut before: Option<Vec<f32>> = None;
         for isa in isas() {
-            let acts = prepare(isa, &x, k, Some(&norm), ActForm::F32);
+            let acts = norm_quantize(isa, &x, k, Some(&norm), ActivationFormat::F32);
             let got = &acts.floats[..acts.k_padded];
             for (i, &got) in got.iter().enumerate() {
                 let scaled = if i < k { (f64::from(x[i]) - mean) / deviation * f64::from(weight[i]) } else { 0.0 };
@@ -137,7 +143,7 @@ fn bf16_ties_go_to_even() {
     let want = [0x3f80, 0x3f82, 0x3f81, 0x3f80, 0xbf82, 0x7f80, 0x7f80];
     for isa in isas() {
         assert_eq!(
-            prepare(isa, &x, x.len(), None, ActForm::Bf16).halves[..7],
+            norm_quantize(isa, &x, x.len(), None, ActivationFormat::Bf16).halves[..7],
             want,
             "{isa}"
         );
@@ -148,10 +154,14 @@ fn bf16_ties_go_to_even() {
 fn a_used_buffer_leaves_nothing_behind() {
     for isa in isas() {
         let cpu = Cpu::new(isa, 1).unwrap();
-        let mut acts = Acts::default();
-        for form in [ActForm::Int8, ActForm::Bf16, ActForm::F32] {
-            cpu.prepare(&[9.0; 128], 2, 64, None, form, &mut acts);
-            cpu.prepare(&[1.0; 33], 1, 33, None, form, &mut acts);
+        let mut acts = Activations::default();
+        for form in [
+            ActivationFormat::Int8,
+            ActivationFormat::Bf16,
+            ActivationFormat::F32,
+        ] {
+            cpu.norm_quantize(&[9.0; 128], 2, 64, None, form, &mut acts);
+            cpu.norm_quantize(&[1.0; 33], 1, 33, None, form, &mut acts);
         }
         assert_eq!(acts.codes[33..64], [0; 31], "{isa}");
         assert_eq!(acts.halves[33..64], [0; 31], "{isa}");

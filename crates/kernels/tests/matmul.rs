@@ -4,14 +4,27 @@
 mod common;
 
 use common::{Codes, Floats, Rng, bits, isas, multiply, seen, unpacked};
-use penstock_kernels::{Acts, Cpu, Form, GROUP, Isa, Linear, Mode, Packed, Pool};
+use penstock_kernels::{
+    Activations, Cpu, GROUP, Isa, Linear, Mode, Packed, ThreadPool, WeightFormat,
+};
 use proptest::prelude::*;
 
-const FORMS: [Form; 4] = [Form::W4, Form::W8, Form::Bf16, Form::F32];
+const FORMS: [WeightFormat; 4] = [
+    WeightFormat::W4,
+    WeightFormat::W8,
+    WeightFormat::Bf16,
+    WeightFormat::F32,
+];
 
 /// A linear layer of random parts, with or without a bias.
-fn random_linear(rng: &mut Rng, form: Form, k: usize, parts: &[usize], bias: bool) -> Linear {
-    let pool = Pool::new(1).unwrap();
+fn random_linear(
+    rng: &mut Rng,
+    form: WeightFormat,
+    k: usize,
+    parts: &[usize],
+    bias: bool,
+) -> Linear {
+    let pool = ThreadPool::new(1).unwrap();
     let mut pack = |&n: &usize| {
         let source = Floats {
             k,
@@ -31,7 +44,7 @@ fn naive(linear: &Linear, x: &[f32], m: usize) -> (Vec<f64>, Vec<f64>) {
     let weights: Vec<f32> = linear.parts.iter().flat_map(unpacked).collect();
     let (mut product, mut slack) = (Vec::new(), Vec::new());
     for x in x.chunks_exact(k).take(m) {
-        let acts = seen(x, linear.act_form());
+        let acts = seen(x, linear.activation_format());
         for (feature, w) in weights.chunks_exact(k).enumerate() {
             let terms = w.iter().zip(&acts).map(|(&w, a)| f64::from(w) * a);
             let bias = linear.bias.as_ref().map_or(0.0, |b| f64::from(b[feature]));
@@ -44,11 +57,11 @@ fn naive(linear: &Linear, x: &[f32], m: usize) -> (Vec<f64>, Vec<f64>) {
 
 /// Every f32 operation is off by at most 2^-24 of a partial sum, which the sum of magnitudes
 /// bounds.
-fn rounding(form: Form, w: &[f32], acts: &[f64]) -> f64 {
+fn rounding(form: WeightFormat, w: &[f32], acts: &[f64]) -> f64 {
     let magnitude: f64 = match form {
         // A 4-bit weight is split into code and minimum, each up to twice the largest weight of its
         // group.
-        Form::W4 => w
+        WeightFormat::W4 => w
             .chunks(GROUP)
             .zip(acts.chunks(GROUP))
             .map(|(w, a)| 4.0 * largest(w) * a.iter().map(|v| v.abs()).sum::<f64>())
@@ -59,7 +72,7 @@ fn rounding(form: Form, w: &[f32], acts: &[f64]) -> f64 {
             .map(|(&w, a)| (f64::from(w) * a).abs())
             .sum(),
     };
-    let operations = if matches!(form, Form::W4 | Form::W8) {
+    let operations = if matches!(form, WeightFormat::W4 | WeightFormat::W8) {
         4 * w.len().div_ceil(GROUP)
     } else {
         w.len()
@@ -104,7 +117,7 @@ proptest! {
         for isa in isas().into_iter().filter(|&isa| fits(isa, m, k, linear.n())) {
             let got = multiply(isa, threads, &linear, &x, m);
             assert_near(&got, &linear, &x, m, isa.name());
-            if matches!(form, Form::W4 | Form::W8) {
+            if matches!(form, WeightFormat::W4 | WeightFormat::W8) {
                 let got = bits(&got);
                 prop_assert_eq!(integer.get_or_insert_with(|| got.clone()), &got, "{} differs from another instruction set", isa);
             }
@@ -141,8 +154,8 @@ proptest! {
         let (x, before) = (rng.vec(m * k, 3.0), rng.vec(m * n, 5.0));
         for isa in isas() {
             let cpu = Cpu::new(isa, 2).unwrap();
-            let (mut acts, mut got) = (Acts::default(), before.clone());
-            cpu.prepare(&x, m, k, None, linear.act_form(), &mut acts);
+            let (mut acts, mut got) = (Activations::default(), before.clone());
+            cpu.norm_quantize(&x, m, k, None, linear.activation_format(), &mut acts);
             cpu.matmul(&linear, &acts, &mut got, Mode::Add);
             let product = multiply(isa, 1, &linear, &x, m);
             let sum: Vec<f32> = before.iter().zip(&product).map(|(a, b)| a + b).collect();
@@ -159,8 +172,8 @@ fn nothing_is_written_past_the_last_feature() {
         let x = rng.vec(5 * 40, 1.0);
         for isa in isas() {
             let cpu = Cpu::new(isa, 1).unwrap();
-            let (mut acts, mut out) = (Acts::default(), vec![7.0; 5 * 19 + 16]);
-            cpu.prepare(&x, 5, 40, None, linear.act_form(), &mut acts);
+            let (mut acts, mut out) = (Activations::default(), vec![7.0; 5 * 19 + 16]);
+            cpu.norm_quantize(&x, 5, 40, None, linear.activation_format(), &mut acts);
             cpu.matmul(&linear, &acts, &mut out, Mode::Store);
             assert!(
                 out[5 * 19..].iter().all(|&v| v == 7.0),
@@ -175,8 +188,11 @@ fn nothing_is_written_past_the_last_feature() {
 /// 1 every sum is an exact f32.
 #[test]
 fn extreme_codes_do_not_saturate() {
-    let (k, n, pool) = (96, 37, Pool::new(1).unwrap());
-    for (form, codes) in [(Form::W4, [0u8, 15, 15]), (Form::W8, [0, 255, 128])] {
+    let (k, n, pool) = (96, 37, ThreadPool::new(1).unwrap());
+    for (form, codes) in [
+        (WeightFormat::W4, [0u8, 15, 15]),
+        (WeightFormat::W8, [0, 255, 128]),
+    ] {
         for pattern in 0..9 {
             let code = move |row: usize, i: usize| match pattern % 3 {
                 0 => codes[0],

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Codes, Floats, Rng, unpacked};
 use half::{bf16, f16};
-use penstock_kernels::{Form, GROUP, Packed, Pool};
+use penstock_kernels::{GROUP, Packed, ThreadPool, WeightFormat};
 use proptest::prelude::*;
 
 proptest! {
@@ -18,8 +18,8 @@ proptest! {
     ) {
         let weights: Vec<f32> = Rng(seed).vec(n * k, scale).iter().map(|w| w + shift * scale).collect();
         let source = Floats { k, weights: weights.clone() };
-        let pool = Pool::new(threads).unwrap();
-        for form in [Form::W4, Form::W8, Form::Bf16, Form::F32] {
+        let pool = ThreadPool::new(threads).unwrap();
+        for form in [WeightFormat::W4, WeightFormat::W8, WeightFormat::Bf16, WeightFormat::F32] {
             let got = unpacked(&Packed::pack(&pool, form, n, k, &source));
             for (row, (want, got)) in weights.chunks(k).zip(got.chunks(k)).enumerate() {
                 for (want, got) in want.chunks(GROUP).zip(got.chunks(GROUP)) {
@@ -36,17 +36,17 @@ proptest! {
 
 /// Half a quantisation step, and what rounding scale and minimum to f16 adds at the far end of the
 /// codes.
-fn step(form: Form, group: &[f32]) -> f64 {
+fn step(form: WeightFormat, group: &[f32]) -> f64 {
     let (low, high) = group.iter().fold((f64::MAX, f64::MIN), |(l, h), &w| {
         (l.min(f64::from(w)), h.max(f64::from(w)))
     });
     let range = (high - low) * 1.001;
     match form {
-        Form::W4 => range / 30.0 + 15.0 * f16_off(range / 15.0) + 2.0 * f16_off(low),
-        Form::W8 => {
+        WeightFormat::W4 => range / 30.0 + 15.0 * f16_off(range / 15.0) + 2.0 * f16_off(low),
+        WeightFormat::W8 => {
             low.abs().max(high.abs()) / 254.0 + 127.0 * f16_off(low.abs().max(high.abs()) / 127.0)
         }
-        Form::Bf16 | Form::F32 => 0.0,
+        WeightFormat::Bf16 | WeightFormat::F32 => 0.0,
     }
 }
 
@@ -55,8 +55,8 @@ fn f16_off(value: f64) -> f64 {
     (value.abs() * 2f64.powi(-11)).max(2f64.powi(-25)) * 1.001
 }
 
-fn bf16_slack(form: Form, want: f32) -> f64 {
-    if form == Form::Bf16 {
+fn bf16_slack(form: WeightFormat, want: f32) -> f64 {
+    if form == WeightFormat::Bf16 {
         (f64::from(bf16::from_f32(want).to_f32()) - f64::from(want)).abs()
     } else {
         0.0
@@ -65,13 +65,13 @@ fn bf16_slack(form: Form, want: f32) -> f64 {
 
 #[test]
 fn constant_and_zero_groups_survive() {
-    let pool = Pool::new(1).unwrap();
+    let pool = ThreadPool::new(1).unwrap();
     for value in [0.0f32, 0.5, -2.0] {
         let source = Floats {
             k: 64,
             weights: vec![value; 64 * 3],
         };
-        for form in [Form::W4, Form::W8] {
+        for form in [WeightFormat::W4, WeightFormat::W8] {
             for got in unpacked(&Packed::pack(&pool, form, 3, 64, &source)) {
                 assert!(
                     (got - value).abs() <= value.abs() / 1000.0,
@@ -85,11 +85,11 @@ fn constant_and_zero_groups_survive() {
 
 #[test]
 fn given_codes_are_kept() {
-    let (n, k, pool) = (35, 96, Pool::new(2).unwrap());
+    let (n, k, pool) = (35, 96, ThreadPool::new(2).unwrap());
     let (scale, min) = (f16::from_f32(0.013).to_f32(), f16::from_f32(-0.1).to_f32());
     let w4 = Packed::pack(
         &pool,
-        Form::W4,
+        WeightFormat::W4,
         n,
         k,
         &Codes {
@@ -100,7 +100,7 @@ fn given_codes_are_kept() {
     );
     let w8 = Packed::pack(
         &pool,
-        Form::W8,
+        WeightFormat::W8,
         n,
         k,
         &Codes {

@@ -5,16 +5,16 @@ mod common;
 
 use common::{Floats, Rng, bits, isas, unpacked, uses};
 use penstock_kernels::{
-    ActForm, Activation, Acts, Columns, Cpu, Form, KvLayout, KvPool, KvType, Linear, Packed, Place,
-    Pool, Rotation,
+    ActivationFn, ActivationFormat, Activations, Columns, Cpu, KvLayout, KvPool, KvType, Linear,
+    Packed, Place, Rotation, ThreadPool, WeightFormat,
 };
 use proptest::prelude::*;
 
 /// `m` rows through f32 matrices and their activation.
-fn activate(cpu: &Cpu, linear: &Linear, activation: Activation, x: &[f32], m: usize) -> Vec<f32> {
+fn activate(cpu: &Cpu, linear: &Linear, activation: ActivationFn, x: &[f32], m: usize) -> Vec<f32> {
     let (n, k) = (linear.parts[0].n(), linear.parts[0].k());
-    let (mut acts, mut out) = (Acts::default(), vec![f32::NAN; m * n]);
-    cpu.prepare(x, m, k, None, ActForm::F32, &mut acts);
+    let (mut acts, mut out) = (Activations::default(), vec![f32::NAN; m * n]);
+    cpu.norm_quantize(x, m, k, None, ActivationFormat::F32, &mut acts);
     let ld = n + 5;
     let mut wide = vec![7.0; m * ld];
     let columns = Columns {
@@ -51,10 +51,13 @@ proptest! {
         threads in 1usize..4, gated in any::<bool>(), biased in any::<bool>(), seed in any::<u64>(),
     ) {
         let mut rng = Rng(seed);
-        let pool = Pool::new(1).unwrap();
-        let activation = if gated { Activation::SiluGated } else { Activation::GeluTanh };
+        let pool = ThreadPool::new(1).unwrap();
+        let activation = if gated { ActivationFn::SiluGated } else { ActivationFn::GeluTanh };
         let parts: Vec<Packed> = (0..1 + usize::from(gated))
-            .map(|_| Packed::pack(&pool, Form::F32, n, k, &Floats { k, weights: rng.vec(n * k, 1.0) }))
+            .map(|_| {
+                let weights = rng.vec(n * k, 1.0);
+                Packed::pack(&pool, WeightFormat::F32, n, k, &Floats { k, weights })
+            })
             .collect();
         let bias = biased.then(|| rng.vec(n * parts.len(), 1.0));
         let weights: Vec<Vec<f32>> = parts.iter().map(unpacked).collect();
@@ -146,10 +149,10 @@ fn rotated(head: &[f64], angles: &[f64]) -> Vec<f64> {
 
 #[test]
 fn activations_at_the_ends_of_the_range_are_finite() {
-    let pool = Pool::new(1).unwrap();
+    let pool = ThreadPool::new(1).unwrap();
     let one = || {
         let weights = vec![1.0];
-        Packed::pack(&pool, Form::F32, 1, 1, &Floats { k: 1, weights })
+        Packed::pack(&pool, WeightFormat::F32, 1, 1, &Floats { k: 1, weights })
     };
     let linear = |parts| Linear { parts, bias: None };
     let (gated, plain) = (linear(vec![one(), one()]), linear(vec![one()]));
@@ -163,11 +166,11 @@ fn activations_at_the_ends_of_the_range_are_finite() {
             for (linear, activation, want, floor) in [
                 (
                     &gated,
-                    Activation::SiluGated,
+                    ActivationFn::SiluGated,
                     silu(wide) * wide,
                     wide * wide,
                 ),
-                (&plain, Activation::GeluTanh, gelu(wide), wide.abs()),
+                (&plain, ActivationFn::GeluTanh, gelu(wide), wide.abs()),
             ] {
                 let got = f64::from(activate(&cpu, linear, activation, &[x], 1)[0]);
                 let slack = 1e-6 * want.abs() + 1e-38 * floor + 1e-44;

@@ -44,11 +44,11 @@ pub(crate) struct Decoder {
 impl Decoder {
     /// With `rank`, a pair of JSON texts (`Shard`, `Wiring`), one rank's part of the model.
     #[new]
-    #[pyo3(signature = (spec_json, names_json, paths, options_json, rank=None))]
+    #[pyo3(signature = (spec_json, weights_json, paths, options_json, rank=None))]
     fn new(
         py: Python<'_>,
         spec_json: &str,
-        names_json: &str,
+        weights_json: &str,
         paths: Vec<String>,
         options_json: &str,
         rank: Option<(String, String)>,
@@ -64,7 +64,7 @@ impl Decoder {
         let (native, carried) = py
             .detach(|| match rank {
                 None => {
-                    let native = Native::load(spec_json, names_json, path, &options)?;
+                    let native = Native::load(spec_json, weights_json, path, &options)?;
                     Ok((native, Carried::default()))
                 }
                 Some((shard, wiring)) => {
@@ -75,7 +75,7 @@ impl Decoder {
                     let (collectives, carried) = join(&wiring)?;
                     let collectives = Box::new(collectives);
                     let native =
-                        Native::load_shard(spec, names_json, path, &options, shard, collectives)?;
+                        Native::load_shard(spec, weights_json, path, &options, shard, collectives)?;
                     Ok((native, carried))
                 }
             })

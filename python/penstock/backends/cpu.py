@@ -24,7 +24,7 @@ def load(config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None) ->
     options = json.dumps(decoder_options(config))
     try:
         decoder = Decoder(
-            info.spec.to_json(), info.names.to_json(), list(info.paths), options, rank
+            info.spec.to_json(), info.weights.to_json(), list(info.paths), options, rank
         )
     except ValueError as error:
         raise PenstockError(str(error)) from error

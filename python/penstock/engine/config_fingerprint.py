@@ -36,7 +36,7 @@ def describe(info: ModelInfo) -> str:
     """All but the weights, which are compared when the ranks have loaded them."""
     spec = info.spec
     digest = hashlib.blake2b(
-        (spec.to_json() + info.names.to_json()).encode(), digest_size=4
+        (spec.to_json() + info.weights.to_json()).encode(), digest_size=4
     ).hexdigest()
     layers = f"{len(spec.layers)} layers of {spec.hidden}"
     return f"{info.architecture} with {layers} ({info.source}, {digest})"

@@ -36,7 +36,7 @@ class ModelInfo:
     paths: tuple[str, ...]
     """What the decoder opens: the GGUF file, or the directory."""
     spec: DecoderSpec
-    names: WeightRecipes
+    weights: WeightRecipes
     generation: GenerationDefaults
     tokens: TokenFacts
 
@@ -66,14 +66,14 @@ def _load_gguf(path: Path, reader: GgufReader) -> ModelInfo:
     family = GGUF_ARCHITECTURES.get(architecture)
     if family is None:
         raise general.refuse("architecture", " ".join(GGUF_ARCHITECTURES))
-    spec, names = family(header)
+    spec, weights = family(header)
     return ModelInfo(
         name=path.stem,
         source="gguf",
         architecture=architecture,
         paths=(str(path),),
         spec=spec,
-        names=names,
+        weights=weights,
         generation=GenerationDefaults(),
         tokens=gguf_tokens(header, spec.vocab),
     )
@@ -86,14 +86,14 @@ def _load_directory(path: Path) -> ModelInfo:
             path, f"the directory has no weights: neither {' nor '.join(WEIGHT_FILES)}"
         )
     architecture = _hf_architecture(config)
-    spec, names = HF_ARCHITECTURES[architecture](config)
+    spec, weights = HF_ARCHITECTURES[architecture](config)
     return ModelInfo(
         name=path.resolve().name,
         source="safetensors",
         architecture=architecture,
         paths=(str(path),),
         spec=spec,
-        names=names,
+        weights=weights,
         generation=hf_defaults(path),
         tokens=hf_tokens(path, config, spec.vocab),
     )

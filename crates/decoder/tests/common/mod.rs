@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use penstock_decoder::{Decoder, DecoderError, Numerics, Options};
 use penstock_formats::Checkpoint;
-use penstock_kernels::{Form, Isa, KvType};
+use penstock_kernels::{Isa, KvType, WeightFormat};
 use penstock_wire::{LogprobRow, MAX_LOGPROBS, Registration, SamplingParams, StepPlan, StepResult};
 use serde_json::Value;
 
@@ -28,8 +28,18 @@ pub(crate) const FAMILIES: [&str; 10] = [
 /// The forms a tiny checkpoint can take.
 pub(crate) const NUMERICS: [(Numerics, KvType); 5] = [
     (Numerics::Exact, KvType::F32),
-    (Numerics::AsStored { floats: Form::F32 }, KvType::Bf16),
-    (Numerics::AsStored { floats: Form::Bf16 }, KvType::Bf16),
+    (
+        Numerics::AsStored {
+            floats: WeightFormat::F32,
+        },
+        KvType::Bf16,
+    ),
+    (
+        Numerics::AsStored {
+            floats: WeightFormat::Bf16,
+        },
+        KvType::Bf16,
+    ),
     (Numerics::Int8, KvType::Bf16),
     (Numerics::Int4, KvType::Bf16),
 ];

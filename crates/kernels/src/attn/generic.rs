@@ -1,7 +1,7 @@
 //! The portable attention kernels; the softmax is compiled for AVX2 too.
 
 use super::{Queries, Runs, SPLIT};
-use crate::acts::bf16_value;
+use crate::activations::bf16_value;
 use crate::kv::{KvType, RUN};
 use crate::ops::{exp2, for_each_isa};
 

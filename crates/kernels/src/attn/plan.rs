@@ -182,8 +182,8 @@ impl AttentionPlan {
             partials,
         } = self;
         let (out, partials) = (out.share(), Shared::new(partials));
-        let chunk = tasks.len().div_ceil(CHUNKS * cpu.pool().threads()).max(1);
-        cpu.pool().run(tasks.len().div_ceil(chunk), &|c| {
+        let chunk = tasks.len().div_ceil(CHUNKS * cpu.threads().count()).max(1);
+        cpu.threads().run(tasks.len().div_ceil(chunk), &|c| {
             SCRATCH.with_borrow_mut(|scratch| {
                 let end = tasks.len().min((c + 1) * chunk);
                 for i in c * chunk..end {

@@ -9,7 +9,7 @@
 use std::arch::x86_64::*;
 
 use super::{Tile, generic};
-use crate::packed::{Form, GROUP, PANEL};
+use crate::packed::{GROUP, PANEL, WeightFormat};
 
 /// Rows of one register tile.
 const ROWS: usize = 4;
@@ -45,10 +45,10 @@ unsafe fn rows<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) {
     // SAFETY: the caller's rows and panel exist; `Tile::check` compared the shapes.
     unsafe {
         let sums = match tile.w.form() {
-            Form::W4 => codes::<true, M>(tile, panel, row),
-            Form::W8 => codes::<false, M>(tile, panel, row),
-            Form::Bf16 => bf16::<M>(tile, panel, row),
-            Form::F32 => f32::<M>(tile, panel, row),
+            WeightFormat::W4 => codes::<true, M>(tile, panel, row),
+            WeightFormat::W8 => codes::<false, M>(tile, panel, row),
+            WeightFormat::Bf16 => bf16::<M>(tile, panel, row),
+            WeightFormat::F32 => f32::<M>(tile, panel, row),
         };
         for (m, sums) in sums.iter().enumerate() {
             let mut product = [0.0f32; PANEL];

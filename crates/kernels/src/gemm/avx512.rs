@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use super::{Mode, Tile};
 use crate::buffer::Aligned;
 use crate::isa::prefetch;
-use crate::packed::{Form, GROUP, PANEL};
+use crate::packed::{GROUP, PANEL, WeightFormat};
 
 /// Rows from which spreading the nibbles into a buffer pays.
 const SPREAD_ROWS: usize = 7;
@@ -339,7 +339,7 @@ struct Ahead {
 
 impl Ahead {
     fn new(tile: &Tile<'_>, block: &Block, row: usize) -> Self {
-        let bytes = if tile.w.form() == Form::W4 {
+        let bytes = if tile.w.form() == WeightFormat::W4 {
             (256, 64)
         } else {
             (512, 32)

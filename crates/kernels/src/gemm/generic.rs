@@ -3,8 +3,8 @@
 use half::f16;
 
 use super::{Mode, Tile};
-use crate::acts::bf16_value;
-use crate::packed::{Form, GROUP, PANEL};
+use crate::activations::bf16_value;
+use crate::packed::{GROUP, PANEL, WeightFormat};
 
 /// Any CPU.
 ///
@@ -14,10 +14,10 @@ pub(super) unsafe fn compute(tile: &Tile<'_>) {
     for panel in tile.panels.clone() {
         for row in tile.rows.clone() {
             let product = match tile.w.form() {
-                Form::W8 => w8(tile, panel, row),
-                Form::W4 => w4(tile, panel, row),
-                Form::Bf16 => bf16(tile, panel, row),
-                Form::F32 => f32(tile, panel, row),
+                WeightFormat::W8 => w8(tile, panel, row),
+                WeightFormat::W4 => w4(tile, panel, row),
+                WeightFormat::Bf16 => bf16(tile, panel, row),
+                WeightFormat::F32 => f32(tile, panel, row),
             };
             // SAFETY: row and panel lie in the tile.
             unsafe { store(tile, panel, row, &product) }

@@ -8,9 +8,9 @@
 
 use std::ops::Range;
 
-use crate::acts::Acts;
+use crate::activations::Activations;
 use crate::isa::Isa;
-use crate::packed::{Form, PANEL, Packed};
+use crate::packed::{PANEL, Packed, WeightFormat};
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -32,7 +32,7 @@ pub enum Mode {
 /// One tile's work.
 pub(crate) struct Tile<'a> {
     pub(crate) w: &'a Packed,
-    pub(crate) acts: &'a Acts,
+    pub(crate) acts: &'a Activations,
     pub(crate) rows: Range<usize>,
     pub(crate) panels: Range<usize>,
     /// Element (rows.start, panels.start * 16) of the output.
@@ -62,7 +62,7 @@ impl Tile<'_> {
         );
         assert_eq!(
             self.acts.kind,
-            crate::acts::ActForm::of(self.w.form()),
+            crate::activations::ActivationFormat::of(self.w.form()),
             "activation form does not fit the weights"
         );
         if let Some(bias) = self.bias {
@@ -82,13 +82,13 @@ pub(crate) unsafe fn compute(isa: Isa, tile: &Tile<'_>) {
     unsafe {
         match (isa, tile.w.form()) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, Form::W4) => avx512::w4(tile),
+            (Isa::Avx512, WeightFormat::W4) => avx512::w4(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, Form::W8) => avx512::w8(tile),
+            (Isa::Avx512, WeightFormat::W8) => avx512::w8(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, Form::Bf16) => avx512_float::bf16(tile),
+            (Isa::Avx512, WeightFormat::Bf16) => avx512_float::bf16(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, Form::F32) => avx512_float::f32(tile),
+            (Isa::Avx512, WeightFormat::F32) => avx512_float::f32(tile),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx2, _) => avx2::compute(tile),
             _ => generic::compute(tile),

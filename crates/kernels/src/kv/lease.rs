@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::layout::{KvLayout, KvType, RUN};
 use super::memory::{BlockBusy, BlockMemory, PoolHandle, STEP_WRITES};
-use crate::acts::bf16_bits;
+use crate::activations::bf16_bits;
 
 /// `blocks` blocks of keys and values. Memory is zero and untouched until written.
 ///

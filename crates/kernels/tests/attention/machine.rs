@@ -132,7 +132,7 @@ impl Machine {
             });
         }
         let mut out = vec![f32::NAN; places.len() * self.shape.heads * d];
-        let mut plan = AttentionPlan::new(sequences, self.shape, self.cpu.pool().threads());
+        let mut plan = AttentionPlan::new(sequences, self.shape, self.cpu.threads().count());
         let mut kv = self.kv.lease(blocks).unwrap();
         for layer in 0..2 {
             let mut qkv = qkv.clone();

@@ -3,7 +3,8 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use penstock_kernels::{
-    ActForm, Acts, Cpu, Form, GROUP, GroupRow, Isa, Linear, Mode, Packed, RowSource,
+    ActivationFormat, Activations, Cpu, GROUP, GroupRow, Isa, Linear, Mode, Packed, RowSource,
+    WeightFormat,
 };
 
 /// The instruction sets this CPU has; the others are named in the output.
@@ -58,7 +59,7 @@ impl RowSource for Floats {
         out.copy_from_slice(&self.weights[row * self.k..(row + 1) * self.k]);
     }
 
-    fn fill_groups(&self, _: Form, _: usize, _: &mut GroupRow) -> bool {
+    fn fill_groups(&self, _: WeightFormat, _: usize, _: &mut GroupRow) -> bool {
         false
     }
 }
@@ -75,7 +76,7 @@ impl<F: Fn(usize, usize) -> u8 + Sync> RowSource for Codes<F> {
         panic!("codes are given, nothing is to be rounded");
     }
 
-    fn fill_groups(&self, _: Form, row: usize, out: &mut GroupRow) -> bool {
+    fn fill_groups(&self, _: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
         out.codes
             .iter_mut()
             .enumerate()
@@ -98,14 +99,14 @@ pub(crate) fn unpacked(packed: &Packed) -> Vec<f32> {
 
 /// One row of activations as the multiplication sees it: quantised in groups of 32 to the absolute
 /// maximum over 127, or rounded to bf16.
-pub(crate) fn seen(x: &[f32], form: ActForm) -> Vec<f64> {
+pub(crate) fn seen(x: &[f32], form: ActivationFormat) -> Vec<f64> {
     match form {
-        ActForm::F32 => x.iter().map(|&v| f64::from(v)).collect(),
-        ActForm::Bf16 => x
+        ActivationFormat::F32 => x.iter().map(|&v| f64::from(v)).collect(),
+        ActivationFormat::Bf16 => x
             .iter()
             .map(|&v| half::bf16::from_f32(v).to_f64())
             .collect(),
-        ActForm::Int8 => x.chunks(GROUP).flat_map(quantised_group).collect(),
+        ActivationFormat::Int8 => x.chunks(GROUP).flat_map(quantised_group).collect(),
     }
 }
 
@@ -124,13 +125,13 @@ fn quantised_group(group: &[f32]) -> Vec<f64> {
 /// `linear(x)` for `m` rows on a fresh `Cpu`.
 pub(crate) fn multiply(isa: Isa, threads: usize, linear: &Linear, x: &[f32], m: usize) -> Vec<f32> {
     let cpu = Cpu::new(isa, threads).unwrap();
-    let (mut acts, mut out) = (Acts::default(), vec![f32::NAN; m * linear.n()]);
-    cpu.prepare(
+    let (mut acts, mut out) = (Activations::default(), vec![f32::NAN; m * linear.n()]);
+    cpu.norm_quantize(
         x,
         m,
         linear.parts[0].k(),
         None,
-        linear.act_form(),
+        linear.activation_format(),
         &mut acts,
     );
     cpu.matmul(linear, &acts, &mut out, Mode::Store);

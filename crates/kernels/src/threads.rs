@@ -43,14 +43,14 @@ unsafe impl Sync for Shared {}
 unsafe impl Send for Shared {}
 
 /// A pool of `threads` workers, the calling thread included.
-pub struct Pool {
+pub struct ThreadPool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     running: AtomicBool,
 }
 
-impl Pool {
-    /// Starts `threads - 1` threads; the thread that calls [`Pool::run`] is the last one.
+impl ThreadPool {
+    /// Starts `threads - 1` threads; the thread that calls [`ThreadPool::run`] is the last one.
     ///
     /// # Errors
     /// The operating system refused a thread.
@@ -86,7 +86,7 @@ impl Pool {
     }
 
     /// Threads that take part in a job.
-    pub fn threads(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.workers.len() + 1
     }
 
@@ -122,7 +122,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.state.fetch_add(1 << 32, Ordering::AcqRel);
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn every_task_runs_once_over_many_jobs() {
-        let pool = Pool::new(3).unwrap();
+        let pool = ThreadPool::new(3).unwrap();
         for round in 0..3000usize {
             let hits: Vec<AtomicUsize> = (0..round % 17).map(|_| AtomicUsize::new(0)).collect();
             pool.run(hits.len(), &|i| {
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn sleeping_threads_wake_for_the_next_job() {
-        let pool = Pool::new(2).unwrap();
+        let pool = ThreadPool::new(2).unwrap();
         let sum = AtomicUsize::new(0);
         for _ in 0..5 {
             std::thread::sleep(std::time::Duration::from_millis(5));
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
-        let pool = Pool::new(2).unwrap();
+        let pool = ThreadPool::new(2).unwrap();
         let caught = catch_unwind(AssertUnwindSafe(|| {
             pool.run(8, &|i| assert!(i != 5, "task five"))
         }));

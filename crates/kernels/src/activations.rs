@@ -3,13 +3,13 @@
 use half::bf16;
 
 use crate::buffer::Aligned;
-use crate::packed::{Form, GROUP};
+use crate::packed::{GROUP, WeightFormat};
 
 /// A batch of activation rows, `m` x `k`, converted for a matrix multiplication.
 ///
 /// The buffers are reused from call to call and only grow.
-pub struct Acts {
-    pub(crate) kind: ActForm,
+pub struct Activations {
+    pub(crate) kind: ActivationFormat,
     pub(crate) m: usize,
     pub(crate) k_padded: usize,
     /// Int8: codes, `m` x `k_padded`.
@@ -28,7 +28,7 @@ pub struct Acts {
 
 /// How activations are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ActForm {
+pub enum ActivationFormat {
     /// Signed 8-bit codes with an f32 scale for 32 inputs.
     Int8,
     /// bf16.
@@ -37,21 +37,21 @@ pub enum ActForm {
     F32,
 }
 
-impl ActForm {
+impl ActivationFormat {
     /// The form that weights of `form` are multiplied with.
-    pub fn of(form: Form) -> Self {
+    pub fn of(form: WeightFormat) -> Self {
         match form {
-            Form::W4 | Form::W8 => Self::Int8,
-            Form::Bf16 => Self::Bf16,
-            Form::F32 => Self::F32,
+            WeightFormat::W4 | WeightFormat::W8 => Self::Int8,
+            WeightFormat::Bf16 => Self::Bf16,
+            WeightFormat::F32 => Self::F32,
         }
     }
 }
 
-impl Default for Acts {
+impl Default for Activations {
     fn default() -> Self {
         Self {
-            kind: ActForm::F32,
+            kind: ActivationFormat::F32,
             m: 0,
             k_padded: 0,
             codes: Aligned::zeroed(0),
@@ -64,26 +64,26 @@ impl Default for Acts {
     }
 }
 
-impl Acts {
+impl Activations {
     /// Rows of the batch.
     pub fn rows(&self) -> usize {
         self.m
     }
 
     /// Makes room for `m` rows of `k` inputs.
-    pub(crate) fn reset(&mut self, kind: ActForm, m: usize, k: usize) {
+    pub(crate) fn reset(&mut self, kind: ActivationFormat, m: usize, k: usize) {
         let k_padded = k.next_multiple_of(GROUP);
         (self.kind, self.m, self.k_padded) = (kind, m, k_padded);
         match kind {
-            ActForm::Int8 => {
+            ActivationFormat::Int8 => {
                 self.codes.ensure(m * k_padded);
                 let groups = m * k_padded / GROUP;
                 self.scales.ensure(groups);
                 self.scaled_sums.ensure(groups);
                 self.offsets.ensure(groups);
             }
-            ActForm::Bf16 => self.halves.ensure(m * k_padded),
-            ActForm::F32 => self.floats.ensure(m * k_padded),
+            ActivationFormat::Bf16 => self.halves.ensure(m * k_padded),
+            ActivationFormat::F32 => self.floats.ensure(m * k_padded),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use penstock_kernels::Pool;
+use penstock_kernels::ThreadPool;
 
 mod common;
 
@@ -16,8 +16,8 @@ use common::Rng;
 #[test]
 fn thousands_of_jobs_with_panics_lose_nothing() {
     for threads in [1, 2, 3, 5] {
-        let pool = Pool::new(threads).unwrap();
-        assert_eq!(pool.threads(), threads);
+        let pool = ThreadPool::new(threads).unwrap();
+        assert_eq!(pool.count(), threads);
         let mut rng = Rng(threads as u64);
         for job in 0..4000 {
             let hits: Vec<AtomicU32> = (0..rng.below(40)).map(|_| AtomicU32::new(0)).collect();
@@ -61,7 +61,7 @@ fn thousands_of_jobs_with_panics_lose_nothing() {
 /// A task that outlasts the others by far keeps the job open until it has ended.
 #[test]
 fn a_job_ends_after_its_last_task() {
-    let pool = Pool::new(3).unwrap();
+    let pool = ThreadPool::new(3).unwrap();
     for slow in 0..8 {
         let done = AtomicU32::new(0);
         pool.run(8, &|i| {
@@ -79,7 +79,7 @@ fn a_job_ends_after_its_last_task() {
 /// Writes of the tasks are seen by the caller without further synchronisation, job after job.
 #[test]
 fn results_are_visible_after_the_job() {
-    let pool = Pool::new(4).unwrap();
+    let pool = ThreadPool::new(4).unwrap();
     let mut cells = vec![0u64; 64];
     for round in 1..2000u64 {
         let slots: Vec<_> = cells.iter_mut().map(std::sync::Mutex::new).collect();
@@ -100,7 +100,7 @@ fn results_are_visible_after_the_job() {
 #[test]
 fn pools_come_and_go() {
     for threads in (1..8).cycle().take(100) {
-        let pool = Pool::new(threads).unwrap();
+        let pool = ThreadPool::new(threads).unwrap();
         let count = AtomicU32::new(0);
         pool.run(threads % 3 * 5, &|_| {
             count.fetch_add(1, Ordering::Relaxed);

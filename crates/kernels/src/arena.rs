@@ -1,5 +1,5 @@
-//! Memory for weights and the KV pool, carved from regions on huge pages: most matrices are smaller
-//! than such a page.
+//! The arena of weights and KV pools: parts of regions on huge pages, because most matrices are
+//! smaller than such a page.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,12 +10,12 @@ use penstock_memory::Region;
 const SHARED: usize = 32 << 20;
 const OWN: usize = 8 << 20;
 
-/// The region that small requests are carved from, and how much of it is taken.
+/// The region that small requests are allocated from, and how much of it is taken.
 static CURRENT: Mutex<Option<(Arc<Region>, usize)>> = Mutex::new(None);
 
 /// `bytes` of zeroed memory, aligned to 64 bytes, valid while the region is held; `None` when the
 /// system has none.
-pub(crate) fn carve(bytes: usize) -> Option<(Arc<Region>, NonNull<u8>)> {
+pub(crate) fn allocate(bytes: usize) -> Option<(Arc<Region>, NonNull<u8>)> {
     let bytes = bytes.checked_next_multiple_of(64)?;
     if bytes >= OWN {
         let region = Arc::new(Region::map(bytes).ok()?);
