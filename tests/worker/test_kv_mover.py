@@ -7,9 +7,8 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 

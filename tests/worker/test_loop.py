@@ -191,7 +191,12 @@ def test_the_next_plan_starts_before_the_last_result_is_answered() -> None:
     script, backend = Script(*plans(3)), Backend(at2=ValueError("out of range"))
     started: list[list[int]] = []
     answer = script.answer
-    script.answer = lambda message: (started.append(list(backend.steps)), answer(message))[1]  # type: ignore[method-assign]
+
+    def recorded(message: bytes) -> None:
+        started.append(list(backend.steps))
+        answer(message)
+
+    script.answer = recorded  # type: ignore[method-assign]
     assert serve(script, backend, 1, True)
     assert started == [[], [], [1, 2], [1, 2, 3], [1, 2, 3]]
     assert [type(decode_answer(message)) for message in script.answers] == [

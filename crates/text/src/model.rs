@@ -9,9 +9,9 @@ use crate::chat::TemplateSources;
 use crate::tokenizer::{Encoder, Entry, Roles, Surface, Tokenizer};
 use crate::{ChatTemplate, SpecialTokens, TextError, gguf, hf};
 
-/// Chat template of made-up words: roles and contents, one after another.
-const WORDS_TEMPLATE: &str = "{% for m in messages %}{{ m.role }} {{ m.content or '' }} {% endfor %}\
-    {% if add_generation_prompt %}assistant{% endif %}";
+/// Chat template for made-up words: roles and contents.
+const WORDS_TEMPLATE: &str = "{% for m in messages %}{{ m.role }} {{ m.content or '' }} \
+    {% endfor %}{% if add_generation_prompt %}assistant{% endif %}";
 
 /// Everything about one model that concerns text.
 #[derive(Debug)]
