@@ -71,8 +71,8 @@ class RanksExecutor:
 
     def _await_all(self, kind: type[Loaded | Ready]) -> None:
         for rank in range(self._layout.size):
-            # A rank that fails says so and ends, which ends this wait.
             while not isinstance(self._starting.get(rank), kind):
+                self.check()
                 self._connection.pump(rank, LOOK)
 
     def compute_first_step(self) -> None:

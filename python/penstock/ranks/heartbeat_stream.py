@@ -6,20 +6,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock._native import Stream
 
 BEAT = 0.25
 """Seconds between heartbeats, which are empty messages."""
-
-
-class Stream(Protocol):
-    """The used methods of `penstock._native.Stream`."""
-
-    def send(self, message: bytes, /) -> None: ...
-
-    def receive(self, timeout: float, limit: int, /) -> bytes | None: ...
-
-    def end(self) -> None: ...
 
 
 class HeartbeatStream:

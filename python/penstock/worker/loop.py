@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from penstock.backends import CarryingBackend, StepFuture, load_backend
 from penstock.config import EngineConfig
@@ -13,7 +13,7 @@ from penstock.core import Loaded, StepResult
 from penstock.core.codec import decode_plan, is_plan
 from penstock.core.transfer_codec import END, OPEN, decode_open
 from penstock.model import load_model
-from penstock.ranks import RankTask
+from penstock.ranks import HeartbeatStream, RankTask
 from penstock.ranks.messages import (
     ALLOCATE,
     Computed,
@@ -26,28 +26,24 @@ from penstock.ranks.messages import (
 )
 from penstock.worker.transfer_channel import Channel, TransferChannel
 
+if TYPE_CHECKING:
+    from penstock._native import RingReader, RingWriter
+
 WAIT = 60.0
 """Seconds of one wait for a message."""
 NOTHING = b""
 """The answer of a rank whose results are not read."""
 
 
-class Source(Protocol):
-    def receive(self, timeout: float, /) -> bytes | None:
-        """The next message; None when none came in time, ConnectionError when none will come."""
-
-    def ready(self) -> bool:
-        """Whether `receive` has one at once."""
-
-
-class Sink(Protocol):
-    def send(self, message: bytes, /) -> None: ...
-
-
 class MessageChannel:
     """A channel over rings of shared memory, or over a stream."""
 
-    def __init__(self, plans: Source, answers: Sink, capacity: int) -> None:
+    def __init__(
+        self,
+        plans: RingReader | HeartbeatStream,
+        answers: RingWriter | HeartbeatStream,
+        capacity: int,
+    ) -> None:
         self._plans = plans
         self._answers = answers
         self.capacity = capacity

@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 from penstock.core import PenstockError
 from penstock.executor.nodes.messages import End, Ended, Gone, Started, Unable, decode, encode
 from penstock.executor.nodes.rendezvous import Member
 from penstock.executor.nodes.stage_assignment import Node
-from penstock.executor.processes import RankExit
+from penstock.executor.processes import Processes, RankExit
 
 NOTICE = 5.0
 """Seconds between the request to end and a kill."""
@@ -23,17 +22,6 @@ WAIT = 60.0
 
 CAUSE, END, SILENT = range(3)
 """Accounts of a loss, the best first: a kill or the end of a node, an exit, the end of a stream."""
-
-
-class Processes(Protocol):
-    """Ranks of this node."""
-
-    @property
-    def pids(self) -> list[int]: ...
-
-    def all_ended(self, timeout: float) -> bool: ...
-
-    def end(self, notice: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,32 +6,16 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.core import PenstockError
-from penstock.executor.ray.cluster import Node
+from penstock.executor.ray.cluster import Cluster, Node
 from penstock.ranks import RankLayout
 
 LOOK = 1.0
 """Seconds between polls, and before a wait is logged."""
 
 log = logging.getLogger("penstock.executor")
-
-
-class Cluster(Protocol):
-    here: str
-
-    def nodes(self) -> list[Node]: ...
-
-    def free_cpus(self) -> float: ...
-
-    def reserve(self, bundles: Sequence[dict[str, float]], strategy: str) -> Any: ...
-
-    def reserved(self, group: Any, timeout: float) -> bool: ...
-
-    def bundle_nodes(self, group: Any) -> list[str]: ...
-
-    def release(self, group: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
