@@ -2,11 +2,12 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub(crate) mod ranks;
+pub(crate) mod traffic;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penstock_decoder::{Decoder, DecoderError, Numerics, Options};
+use penstock_decoder::{Decoder, DecoderError, Numerics, Options, StepFuture};
 use penstock_formats::Checkpoint;
 use penstock_kernels::{Isa, KvType, WeightFormat};
 use penstock_wire::{LogprobRow, MAX_LOGPROBS, Registration, SamplingParams, StepPlan, StepResult};
@@ -167,29 +168,51 @@ pub(crate) fn registration(
 
 /// Something that computes steps: a decoder, or the ranks of one.
 pub(crate) trait Compute {
-    fn groups(&self) -> usize;
-    fn compute(&self, plan: StepPlan) -> Result<StepResult, DecoderError>;
+    fn decoders(&self) -> Vec<&Decoder>;
+
+    fn submit(&self, plan: StepPlan) -> Vec<StepFuture> {
+        let decoders = self.decoders().into_iter();
+        decoders.map(|d| d.submit(plan.clone())).collect()
+    }
+
+    /// The result of the rank that draws.
+    fn finish(&self, futures: Vec<StepFuture>) -> Result<StepResult, DecoderError>;
+
+    fn compute(&self, plan: StepPlan) -> Result<StepResult, DecoderError> {
+        self.finish(self.submit(plan))
+    }
+
+    /// The windows of the KV groups.
+    fn windows(&self) -> Vec<Option<usize>> {
+        let groups = &self.decoders()[0].kv_spec().groups;
+        groups.iter().map(|group| group.window).collect()
+    }
 }
 
 impl Compute for Decoder {
-    fn groups(&self) -> usize {
-        self.kv_spec().groups.len()
+    fn decoders(&self) -> Vec<&Decoder> {
+        vec![self]
     }
 
-    fn compute(&self, plan: StepPlan) -> Result<StepResult, DecoderError> {
-        step(self, plan)
+    fn finish(&self, futures: Vec<StepFuture>) -> Result<StepResult, DecoderError> {
+        finish(&futures[0])
     }
 }
 
-/// Runs one step to its end; its time is left out.
-pub(crate) fn step(decoder: &Decoder, plan: StepPlan) -> Result<StepResult, DecoderError> {
-    let result = decoder.submit(plan).result(Duration::from_secs(120));
+/// Waits for a step; its time is left out of the result.
+pub(crate) fn finish(future: &StepFuture) -> Result<StepResult, DecoderError> {
+    let result = future.result(Duration::from_secs(120));
     let result = result.expect("the step ended in time")?;
     assert!(result.seconds > 0.0);
     Ok(StepResult {
         seconds: 0.0,
         ..result
     })
+}
+
+/// Runs one step to its end.
+pub(crate) fn step(decoder: &Decoder, plan: StepPlan) -> Result<StepResult, DecoderError> {
+    finish(&decoder.submit(plan))
 }
 
 /// A request of the plain scheduler.
@@ -259,7 +282,7 @@ pub(crate) fn run(
         };
         for &i in &batch {
             add(&mut plan, i, &requests[i], &running[i], chunk());
-            whole_tables(&mut plan, decoder.groups(), &running[i].blocks);
+            whole_tables(&mut plan, decoder.windows().len(), &running[i].blocks);
         }
         let output = decoder.compute(plan.clone()).unwrap();
         take(&plan, output, &mut running);

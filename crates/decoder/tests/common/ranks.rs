@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use penstock_comm::{Fence, Group, Writer};
 use penstock_decoder::{
-    Carried, Decoder, DecoderError, DecoderSpec, GroupFile, Options, Pipe, Shard, Wiring, join,
+    Carried, Decoder, DecoderError, DecoderSpec, GroupFile, Options, Pipe, Shard, StepFuture,
+    Wiring, join,
 };
-use penstock_wire::{StepPlan, StepResult};
+use penstock_wire::StepResult;
 
-use super::{BLOCKS, Compute, Scratch, allocated, checkpoint, spec};
+use super::{BLOCKS, Compute, Scratch, allocated, checkpoint, finish, spec};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SLOTS: usize = 4;
@@ -63,29 +64,19 @@ impl Ranks {
 }
 
 impl Compute for Ranks {
-    fn groups(&self) -> usize {
-        self.decoders[0].groups()
+    fn decoders(&self) -> Vec<&Decoder> {
+        self.decoders.iter().collect()
     }
 
-    fn compute(&self, plan: StepPlan) -> Result<StepResult, DecoderError> {
-        let futures: Vec<_> = self
-            .decoders
-            .iter()
-            .map(|d| d.submit(plan.clone()))
-            .collect();
-        let results = futures.iter().map(|future| {
-            future
-                .result(Duration::from_secs(120))
-                .expect("the step ended in time")
-        });
-        let mut results = results.collect::<Result<Vec<_>, _>>()?;
+    fn finish(&self, futures: Vec<StepFuture>) -> Result<StepResult, DecoderError> {
+        let mut results = futures.iter().map(finish).collect::<Result<Vec<_>, _>>()?;
         let reader = results.len() - self.tp;
-        let output = results.swap_remove(reader);
+        let result = results.swap_remove(reader);
         assert!(
             results.iter().all(|r| r.tokens.is_empty()),
-            "one rank reads tokens off"
+            "one rank draws tokens"
         );
-        Ok(output)
+        Ok(result)
     }
 }
 
