@@ -16,7 +16,7 @@ def ip(*arguments: str) -> None:
 
 
 class Hosts:
-    """`count` of them. Leaving the block removes them; whoever runs there has ended by then."""
+    """`count` hosts, removed at the end of the block; their processes have ended by then."""
 
     def __init__(self, count: int) -> None:
         # 198.18.0.0/15 is set aside for tests of networks.
@@ -61,7 +61,7 @@ class Hosts:
         return ["ip", "netns", "exec", self.names[host]]
 
     def cut(self, host: int) -> None:
-        """Nothing comes in or out any more; nobody is told."""
+        """Cut the link silently."""
         ip("link", "set", self._links[host], "down")
 
     def mend(self, host: int) -> None:

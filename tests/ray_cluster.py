@@ -66,7 +66,7 @@ def is_alive(pid: int) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """Of a process, itself first."""
+    """A process and its descendants, itself first."""
     found = [pid]
     for each in found:
         for children in Path(f"/proc/{each}/task").glob("*/children"):

@@ -28,14 +28,14 @@ SHORT = ("Once upon a time", 8)
 
 
 def memory_files() -> set[str]:
-    """Of ranks, and the semaphores of compiled graphs."""
+    """Shared memory of ranks, and semaphores of compiled graphs."""
     names = ("penstock-*", "sem.*")
     return {path.name for name in names for path in shared_memory_directory().glob(name)}
 
 
 @contextmanager
 def nothing_left() -> Iterator[list[int]]:
-    """Of the processes that are put into the list, and of shared memory."""
+    """Check that no process of the list and no shared memory is left."""
     before = memory_files()
     pids: list[int] = []
     yield pids

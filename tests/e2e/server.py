@@ -33,7 +33,7 @@ def eventually(probe: Callable[[], T | None], what: str) -> T:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has reaped yet does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0]
     except OSError:

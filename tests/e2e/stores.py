@@ -39,7 +39,7 @@ def free_port() -> int:
 
 @dataclass
 class Store(ABC):
-    """A server on loopback that keeps its port when it is started again, and forgets what it held."""
+    """A server on loopback that keeps its port over restarts, without persistence."""
 
     directory: Path
     port: int = field(default_factory=free_port)

@@ -19,7 +19,10 @@ from tests.bench.results import load_comparison, load_results
 from tests.e2e.server import HANG, eventually
 
 FAKE = Path(__file__).parents[1] / "bench/compare/fake_server.py"
-LOAD = "serve --random-input-len 8 --random-output-len 4 --max-concurrency 2 --prompt-ids --vocab-size 1000"
+LOAD = (
+    "serve --random-input-len 8 --random-output-len 4 --max-concurrency 2 --prompt-ids "
+    "--vocab-size 1000"
+)
 QUICK = ("--quiet-wait", "0", "--attempts", "1", "--disable-tqdm")
 
 

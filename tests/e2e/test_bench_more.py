@@ -1,4 +1,4 @@
-"""`penstock bench sweep`, `rounds`, `offline` and `latency` as commands, against a modelled engine."""
+"""`penstock bench sweep`, `rounds`, `offline` and `latency`, against a modelled engine."""
 
 from __future__ import annotations
 

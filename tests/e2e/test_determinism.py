@@ -15,8 +15,8 @@ from tests.e2e.server import metric
 
 REQUESTS = 32
 TEXT = """
-the river runs past a mill where flour is made for bread and every morning carts come up the old road with
-grain from farms beyond the hill while children wave at drivers who bring news of far cities
+the river runs past a mill where flour is made for bread and every morning carts come up the old
+road with grain from farms beyond the hill while children wave at drivers who bring news of far cities
 """
 SMALL_KV = ["--max-model-len", "640", "--block-size", "16", "--kv-cache-memory-bytes", "16MiB"]
 """About 700 tokens, for requests that need about 6,000."""
@@ -58,7 +58,7 @@ Answer = tuple[list[int], list[float]]
 
 
 def ask(client: httpx.Client, body: dict[str, Any]) -> Answer:
-    """Token ids and the log-probability of each: the smallest difference of arithmetic shows there."""
+    """Token ids with log-probabilities, which show the smallest difference of arithmetic."""
     (choice,) = sse.post(client, "/v1/completions", body)["choices"]
     assert len(choice["token_ids"]) == body["max_tokens"]
     return choice["token_ids"], choice["logprobs"]["token_logprobs"]

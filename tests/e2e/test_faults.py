@@ -1,4 +1,4 @@
-"""What breaks while requests run: the engine, the client, the patience of whoever waits."""
+"""Faults while requests run: engine, client, timeouts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def test_a_killed_engine_ends_every_request_with_the_cause(
         ends = [stream.result()[-1] for stream in streams]
         with capsys.disabled():
             print(
-                f"\nkilled engine: the last of 6 streams ended after {time.monotonic() - killed_at:.3f} s"
+                "\nkilled engine: the last of 6 streams ended after "
+                f"{time.monotonic() - killed_at:.3f} s"
             )
         assert all(KILLED in end["error"]["message"] for end in ends)
         answer = whole.result()

@@ -94,7 +94,7 @@ def age(directory: Path, years: int) -> None:
 @pytest.fixture
 def on_faked_clock(serve: Serve, model: Path, tmp_path: Path) -> OnFakedClock:
     """`with on_faked_clock(tier, ...) as (server, jump)`: `jump("+2d")` sets the wall clock of the
-    server's processes, and of nobody else's. Clocks that count from the machine's start cannot be
+    server's processes only. Clocks that count from the machine's start cannot be
     set, and are not.
     """
     preload = faketime()

@@ -223,7 +223,7 @@ def traffic(url: str, wanted: dict[int, str]) -> Iterator[None]:
 
 
 def sample(server: Server, name: str, store: Store) -> float:
-    """Of penstock:kv_tier_NAME, for the store's tier."""
+    """Value of penstock:kv_tier_NAME for the store's tier."""
     page = httpx.get(f"{server.url}/metrics", timeout=HANG).text
     found = re.findall(
         rf'^penstock:kv_tier_{name}{{.*tier="([^"]*)".*}} (\S+)$', page, re.MULTILINE

@@ -148,7 +148,10 @@ def test_whatever_is_lost_the_service_resumes_on_the_nodes_that_are_there(
 
         for host in (1, 2):
             (rank,) = ranks_of(agents[host].pid)
-            name = f"rank {host} (process {rank} on {hosts.addresses[host]}) was killed by signal 9 (SIGKILL)"
+            name = (
+                f"rank {host} (process {rank} on {hosts.addresses[host]}) was killed by signal "
+                "9 (SIGKILL)"
+            )
             harmed(partial(os.kill, rank, signal.SIGKILL), f"rank {host} killed", name)
 
         def replace_agent() -> None:

@@ -1,4 +1,4 @@
-"""Ranks that fail, stand still or are asked to end while requests run, in processes of this host."""
+"""Ranks that fail, freeze or are terminated while requests run, in processes of this host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SLOW = pytest.mark.slow
 
 @pytest.fixture
 def orders(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file through which ranks of `faulty` servers are told to fail."""
+    """The file with orders to fail for ranks of `faulty` servers."""
     take_orders(monkeypatch, repository, tmp_path / "orders")
     return tmp_path / "orders"
 

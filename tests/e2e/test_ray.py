@@ -43,7 +43,7 @@ def cluster() -> Iterator[RayCluster]:
 
 @pytest.fixture
 def opened(cluster: RayCluster) -> Iterator[Open]:
-    """`opened(model, channel, tp, pp, ...)`: ranks as actors, of which nothing is left afterwards."""
+    """`opened(model, channel, tp, pp, ...)`: ranks as actors, none left afterwards."""
     made: list[LLM] = []
     before = memory_files()
 

@@ -33,7 +33,7 @@ ALL = [CHANNELS[0], *(pytest.param(channel, marks=SLOW) for channel in CHANNELS[
 
 @pytest.fixture(scope="module")
 def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file through which ranks are told to fail."""
+    """The file with orders to fail for ranks."""
     return tmp_path_factory.mktemp("orders") / "orders"
 
 

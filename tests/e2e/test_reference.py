@@ -1,4 +1,4 @@
-"""The default model against transformers in float32 on the same weights: tokens and probabilities."""
+"""The default model against transformers in float32: tokens and probabilities."""
 
 from __future__ import annotations
 

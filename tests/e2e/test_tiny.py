@@ -20,7 +20,7 @@ TEMPLATE = (
 
 
 def byte_characters() -> list[str]:
-    """The printable character that stands for each byte in byte-level vocabularies (GPT-2's table)."""
+    """The printable character for each byte in byte-level vocabularies (GPT-2's table)."""
     shown = [
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),

@@ -73,7 +73,8 @@ def test_asked_bytes_are_taken_even_when_less_is_free() -> None:
 def test_asked_bytes_that_hold_no_block_are_refused() -> None:
     with pytest.raises(
         PenstockError,
-        match=r"--kv-cache-memory-bytes: 1048 bytes hold no block, one block of 32 tokens takes 737280",
+        match=r"--kv-cache-memory-bytes: 1048 bytes hold no block, one block of 32 tokens takes "
+        r"737280",
     ):
         plan_kv(replace(SMALL, asked_bytes=1048))
 
@@ -81,7 +82,8 @@ def test_asked_bytes_that_hold_no_block_are_refused() -> None:
 def test_free_memory_for_no_block_is_refused_with_the_remedy() -> None:
     with pytest.raises(
         PenstockError,
-        match=r"1048576 bytes of memory are free after loading.* one block of 32 tokens takes 737280"
+        match=r"1048576 bytes of memory are free after loading.* one block of 32 tokens takes "
+        r"737280"
         r"\. Free memory, or set --kv-cache-memory-bytes",
     ):
         plan_kv(replace(SMALL, available=MIB))

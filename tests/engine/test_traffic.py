@@ -55,7 +55,7 @@ class Run:
 
 
 def arrivals(seed: int) -> list[Arrival]:
-    """Prompts that share beginnings, many longer than a step, and answers that outgrow the memory."""
+    """Prompts with shared prefixes, many longer than a step; outputs that exceed the memory."""
     draw = random.Random(seed)
     stems = [[draw.randrange(VOCAB) for _ in range(64)] for _ in range(3)]
     found = []

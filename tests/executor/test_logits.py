@@ -31,7 +31,7 @@ SLOW = pytest.mark.slow
 TOKENS = 64
 BLOCK = 32
 MARGIN = 1e-3
-"""Of the largest logit."""
+"""Relative to the largest logit."""
 
 
 class Prompt:

@@ -1,4 +1,4 @@
-"""Transfers of ranks in processes: asked once, answered when all have, in nobody's way."""
+"""Transfers of ranks in processes: one request, one joined answer, no wait in steps."""
 
 from __future__ import annotations
 

@@ -334,8 +334,10 @@ def test_another_version_or_setting_is_refused_and_both_sides_say_so(launch: Lau
     nodes = launch(2, 2, agents=False)
     agent = nodes.add(1, **{"model.quantization": "int8", "tiers": "ram"})
     said = (
-        r"node 1 \(127\.0\.0\.1\) cannot join node 0 \(127\.0\.0\.1\): model\.quantization is int8 there, "
-        r"auto on node 0; tiers is ram there, unknown on node 0\. Start all nodes with the same version"
+        r"node 1 \(127\.0\.0\.1\) cannot join node 0 \(127\.0\.0\.1\): model\.quantization is int8 "
+        r"there, "
+        r"auto on node 0; tiers is ram there, unknown on node 0\. Start all nodes with the same "
+        r"version"
     )
     with pytest.raises(PenstockError, match=said):
         nodes.start()

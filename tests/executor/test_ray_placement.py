@@ -24,7 +24,7 @@ def ranks(tp: int, pp: int) -> RankLayout:
 
 
 class FakeCluster:
-    """Gives the places it is told to, or has none; `free` CPUs of all of its nodes are."""
+    """Returns the given places, or none; all of its nodes have `free` CPUs."""
 
     def __init__(
         self, nodes: Sequence[Node], places: Sequence[str] | None, free: float = 0.0
@@ -89,8 +89,9 @@ def test_ranks_of_a_stage_share_a_node_and_nodes_are_not_visited_twice(
             2,
             "pack",
             (
-                "4 ranks need 4 x {CPU: 1} with --placement pack, 2 of them on one node; the cluster "
-                "has 2 nodes (10.0.0.1 {CPU: 4}, 10.0.0.2 {CPU: 2}), 1 CPUs are free. Something else holds"
+                "4 ranks need 4 x {CPU: 1} with --placement pack, 2 of them on one node; the "
+                "cluster has 2 nodes (10.0.0.1 {CPU: 4}, 10.0.0.2 {CPU: 2}), 1 CPUs are free. "
+                "Something else holds"
             ),
         ),
         (

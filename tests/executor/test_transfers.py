@@ -159,7 +159,7 @@ def test_what_has_another_identity_is_not_there(ranks: Open) -> None:
 
 
 def test_transfers_follow_steps_at_once(ranks: Open) -> None:
-    """A rank that did not give the result may be in the step when the engine asks for its blocks."""
+    """A rank that does not answer may be in the step when the engine asks for its blocks."""
     each = ranks(2, 2)
     each.open()
     for turn in range(50):

@@ -1,8 +1,7 @@
-"""Tiers without bytes: what a mover would carry are the cells of `FakeExecutor`.
+"""Tiers without bytes: transfers carry cells of `FakeExecutor`.
 
-A load of the wrong thing therefore changes the output, or reads a cell that nobody computed; what
-the contract of `Transfer` forbids is refused at once. Nothing moves by itself: the test says what
-is answered, and how.
+A wrong load therefore changes the output or reads a cell that was not computed; violations of the
+contract of `Transfer` are refused at once. Nothing moves by itself: the test decides each answer.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tests.fakes.contract import require
 DIGEST, GROUP = 32, 4
 
 Cells = tuple[int | None, ...]
-"""Of one block."""
+"""Bytes of one block."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 # Without their dependencies, which are most of CUDA.
-INSTALL = "pip install --no-deps kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathfinder"
+INSTALL = (
+    "pip install --no-deps kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger "
+    "cuda-pathfinder"
+)
 DRIVER = "libcuda.so.1"
 
 

@@ -113,8 +113,7 @@ def test_what_is_held_or_pinned_stays() -> None:
     assert index.stats()["crowded"] == 2
     with pytest.raises(ValueError, match="4 pinned blocks, 2 are allowed"):
         index.pin(chain(1, 2))
-    # Forgotten while a load reads it: not found any more, and nobody else's until the load has
-    # ended.
+    # Removed while a load reads it: no hit any more, and not reused until the load has ended.
     assert index.remove(chain(1, 2)) == 2
     assert index.lookup(chain(1, 2)) == []
     assert index.admit(chain(1, 1)) == [-1]

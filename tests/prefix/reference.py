@@ -59,7 +59,7 @@ def _compress(value: Sequence[int], block: bytes, flags: int) -> list[int]:
 
 
 def _hash(key: Sequence[int], message: bytes, mode: int) -> bytes:
-    """Of at most 1024 bytes, which are one chunk and need no tree."""
+    """Digest of at most 1024 bytes: one BLAKE3 chunk, no tree."""
     assert len(message) <= 1024
     blocks = [message[at : at + _BLOCK] for at in range(0, len(message), _BLOCK)] or [b""]
     value = list(key)
