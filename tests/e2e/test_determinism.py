@@ -16,7 +16,8 @@ from tests.e2e.server import metric
 REQUESTS = 32
 TEXT = """
 the river runs past a mill where flour is made for bread and every morning carts come up the old
-road with grain from farms beyond the hill while children wave at drivers who bring news of far cities
+road with grain from farms beyond the hill while children wave at drivers who bring news of far
+cities
 """
 SMALL_KV = ["--max-model-len", "640", "--block-size", "16", "--kv-cache-memory-bytes", "16MiB"]
 """About 700 tokens, for requests that need about 6,000."""
