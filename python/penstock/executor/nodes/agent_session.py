@@ -48,7 +48,7 @@ class RefusedError(PenstockError):
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
     config: EngineConfig
-    """Of this node: path of the model, threads, tiers."""
+    """This node's: path of the model, threads, tiers."""
     directory: Path
     """A directory in memory."""
     key: bytes

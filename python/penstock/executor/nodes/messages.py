@@ -39,9 +39,9 @@ class Hello:
 
     node: int
     address: str
-    """Of the node, as the engine reaches it."""
+    """Node's address, as the engine reaches it."""
     called: str
-    """Of the engine, as this node reaches it."""
+    """Engine's address, as this node reaches it."""
     fingerprint: dict[str, str]
     """Settings that all nodes must share, by name."""
 

@@ -100,8 +100,8 @@ class Rendezvous:
             self._listener: StreamListener | None = StreamListener(listening_address(master), key)
         except ValueError as error:
             raise PenstockError(
-                f"--master-addr {master}: {error}. On node 0 it must be an address of this host and a "
-                "port that is free; 0.0.0.0 stands for all addresses, but only here"
+                f"--master-addr {master}: {error}. On node 0 it must be an address of this host "
+                "and a port that is free; 0.0.0.0 stands for all addresses, but only here"
             ) from error
 
     @property
@@ -156,8 +156,8 @@ class Rendezvous:
             if time.monotonic() >= deadline:
                 missing = ", ".join(str(rank) for rank in sorted(set(ranks) - set(streams)))
                 raise PenstockError(
-                    f"waited {patience:.0f} s for ranks {missing} to call {self._master}; they call "
-                    "where their node did: look at its log, and at what is between the hosts"
+                    f"waited {patience:.0f} s for ranks {missing} to call {self._master}; they "
+                    "call where their node did: look at its log, and at what is between the hosts"
                 )
         return dict(streams)
 

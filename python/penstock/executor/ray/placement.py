@@ -99,7 +99,7 @@ def _remedy(layout: RankLayout, nodes: Sequence[Node], least: int, each: int) ->
             "Add a larger node, or lower --tensor-parallel-size: the ranks of a stage share memory"
         )
     if sum(node.cpus for node in nodes) < layout.size:
-        return "Add nodes or CPUs (ray start --num-cpus counts what may be used, not what is there)"
+        return "Add nodes or CPUs (ray start --num-cpus is what may be used, not what exists)"
     return "Something else holds them: look at `ray status`"
 
 
