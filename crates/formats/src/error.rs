@@ -43,7 +43,8 @@ pub enum FormatError {
     #[error("{}: no tensor {}", path.display(), quoted(name))]
     MissingTensor { path: PathBuf, name: String },
 
-    #[error("{}: tensor {} has type {dtype}; readable types are {}", path.display(), quoted(name), crate::DType::supported())]
+    #[error("{}: tensor {} has type {dtype}; readable types are \
+        {}", path.display(), quoted(name), crate::DType::supported())]
     UnsupportedType {
         path: PathBuf,
         name: String,

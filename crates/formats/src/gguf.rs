@@ -240,7 +240,8 @@ fn place_tensors(
             Some(range) if range.end <= file_len => row.info.range = range,
             _ => {
                 return Err(row.fault(format!(
-                    "needs {size} bytes at {relative} after {data_start}, but the file ends at {file_len}; it is truncated or damaged"
+                    "needs {size} bytes at {relative} after {data_start}, but the file ends at \
+                     {file_len}; it is truncated or damaged"
                 )));
             }
         }

@@ -231,6 +231,9 @@ pub(crate) fn parse_index(text: &str) -> Result<BTreeMap<String, String>, Fault>
 
 fn is_plain_name(file: &str) -> bool {
     let mut components = Path::new(file).components();
-    let single = matches!((components.next(), components.next()), (Some(Component::Normal(part)), None) if part == file);
+    let single = matches!(
+        (components.next(), components.next()),
+        (Some(Component::Normal(part)), None) if part == file
+    );
     single && !file.contains(['\\', '\0', ':'])
 }

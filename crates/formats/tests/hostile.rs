@@ -94,7 +94,9 @@ fn check_gguf(bytes: &[u8]) {
 const HEADER: &str = r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b.c":{"dtype":"BF16","shape":[2,2],"data_offsets":[8,16]}}"#;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 2000, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn small_gguf(changes in prop::collection::vec(damage(), 1..4)) {
@@ -108,7 +110,9 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn real_gguf_header(changes in prop::collection::vec(damage(), 1..4)) {
@@ -121,7 +125,8 @@ proptest! {
     #[test]
     fn safetensors_file(changes in prop::collection::vec(damage(), 1..4)) {
         let scratch = Scratch::new("hostile-file");
-        let path = scratch.write("model.safetensors", damaged(&safetensors(HEADER, &[7; 16]), &changes));
+        let path =
+            scratch.write("model.safetensors", damaged(&safetensors(HEADER, &[7; 16]), &changes));
         if let Ok(checkpoint) = Checkpoint::open(&path) {
             read_everything(&checkpoint);
         }

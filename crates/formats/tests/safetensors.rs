@@ -45,9 +45,9 @@ fn tensors_are_read_from_a_file_and_from_its_directory() {
             ("b", DType::BF16, 2, 2)
         );
         assert_eq!(tensor.row_bytes(1), [12, 13, 14, 15]);
-        assert!(
-            matches!(checkpoint.tensor("c"), Err(FormatError::MissingTensor { name, .. }) if name == "c")
-        );
+        assert!(matches!(
+            checkpoint.tensor("c"), Err(FormatError::MissingTensor { name, .. }) if name == "c"
+        ));
     }
 }
 
@@ -228,9 +228,10 @@ fn shards_are_read_through_their_index() {
         "{error}"
     );
     write(&[("a", "three.safetensors")]);
-    assert!(
-        matches!(Checkpoint::open(scratch.path()), Err(FormatError::Io { path, .. }) if path.ends_with("three.safetensors"))
-    );
+    assert!(matches!(
+        Checkpoint::open(scratch.path()),
+        Err(FormatError::Io { path, .. }) if path.ends_with("three.safetensors")
+    ));
 }
 
 #[test]

@@ -26,7 +26,10 @@ fn norm_quantize(
 
 /// Numbers of many magnitudes, with zeroes and denormals.
 fn number() -> impl Strategy<Value = f32> {
-    prop_oneof![4 => -3.0f32..3.0, 1 => Just(0.0), 1 => -1e30f32..1e30, 1 => -1e-38f32..1e-38, 1 => -1e-3f32..1e-3]
+    prop_oneof![
+        4 => -3.0f32..3.0, 1 => Just(0.0), 1 => -1e30f32..1e30, 1 => -1e-38f32..1e-38,
+        1 => -1e-3f32..1e-3
+    ]
 }
 
 /// Rows of equal length, not a multiple of anything.
@@ -44,7 +47,10 @@ proptest! {
             prop_assert_eq!(acts.k_padded, k.next_multiple_of(32));
             for (i, row) in x.chunks(k).enumerate() {
                 for g in 0..groups {
-                    let (codes, group) = (&acts.codes[i * acts.k_padded + g * GROUP..][..GROUP], &row[g * GROUP..k.min((g + 1) * GROUP)]);
+                    let (codes, group) = (
+                        &acts.codes[i * acts.k_padded + g * GROUP..][..GROUP],
+                        &row[g * GROUP..k.min((g + 1) * GROUP)]
+                    );
                     let max = group.iter().fold(0.0f32, |m, v| m.max(v.abs()));
                     let (at, scale) = (i * groups + g, max / 127.0);
                     prop_assert_eq!(acts.scales[at], scale);
@@ -57,7 +63,8 @@ proptest! {
                         // activation.
                         prop_assert!(code >= -127);
                         let off = (f64::from(v) - f64::from(code) * f64::from(scale)).abs();
-                        prop_assert!(off <= 0.5001 * f64::from(scale) + 1.01e-30, "{isa}: {v} became {code} x {scale}");
+                        prop_assert!(off <= 0.5001 * f64::from(scale) + 1.01e-30, "{isa}: {v} \
+                            became {code} x {scale}");
                     }
                 }
             }
@@ -77,7 +84,9 @@ proptest! {
     }
 
     #[test]
-    fn bf16_rows_are_rounded_to_nearest_even(k in 1usize..70, patterns in proptest::collection::vec(any::<u32>(), 70)) {
+    fn bf16_rows_are_rounded_to_nearest_even(
+        k in 1usize..70, patterns in proptest::collection::vec(any::<u32>(), 70)
+    ) {
         let x: Vec<f32> = patterns[..k].iter().map(|&p| f32::from_bits(p)).collect();
         for isa in isas() {
             let acts = norm_quantize(isa, &x, k, None, ActivationFormat::Bf16);
@@ -87,32 +96,38 @@ proptest! {
                 // The AVX-512 conversion takes denormals as zero, as its dot product does.
                 let flushed = v.is_subnormal() && got & 0x7fff == 0;
                 let nan = v.is_nan() && bf16::from_bits(got).is_nan();
-                prop_assert!(got == want.to_bits() || flushed || nan, "{isa}: {v:e} became {got:#06x}, not {:#06x}", want.to_bits());
+                prop_assert!(got == want.to_bits() || flushed || nan, "{isa}: {v:e} became \
+                    {got:#06x}, not {:#06x}", want.to_bits());
             }
         }
     }
 
     #[test]
     fn norms_are_near_f64(
-        k in 1usize..130, scale in prop_oneof![Just(1.0f32), Just(1e-4), Just(1e4)], layer in any::<bool>(), biased in any::<bool>(),
+        k in 1usize..130, scale in prop_oneof![Just(1.0f32), Just(1e-4), Just(1e4)],
+        layer in any::<bool>(), biased in any::<bool>(),
         seed in proptest::collection::vec((-1.0f32..1.0, -2.0f32..2.0, -2.0f32..2.0), 130),
     ) {
         let x: Vec<f32> = seed[..k].iter().map(|s| s.0 * scale).collect();
         let weight: Vec<f32> = seed[..k].iter().map(|s| s.1).collect();
         let bias: Vec<f32> = seed[..k].iter().map(|s| s.2).collect();
-        let mean = if layer { x.iter().map(|&v| f64::from(v)).sum::<f64>() / k as f64 } else { 0.0 };
+        let mean =
+            if layer { x.iter().map(|&v| f64::from(v)).sum::<f64>() / k as f64 } else { 0.0 };
         let squares: f64 = x.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum();
         let deviation = (squares / k as f64 + 1e-5).sqrt();
         // The mean is rounded to f32, relative to the largest numbers.
         let slack = 2e-6 * f64::from(scale) / deviation * f64::from(u8::from(layer));
         let kind = if layer { NormKind::Layer } else { NormKind::Rms };
-        let norm = Norm { kind, weight: weight.clone(), bias: biased.then(|| bias.clone()), eps: 1e-5 };
+        let norm =
+            Norm { kind, weight: weight.clone(), bias: biased.then(|| bias.clone()), eps: 1e-5 };
         let mut before: Option<Vec<f32>> = None;
         for isa in isas() {
             let acts = norm_quantize(isa, &x, k, Some(&norm), ActivationFormat::F32);
             let got = &acts.floats[..acts.k_padded];
             for (i, &got) in got.iter().enumerate() {
-                let scaled = if i < k { (f64::from(x[i]) - mean) / deviation * f64::from(weight[i]) } else { 0.0 };
+                let scaled = if i < k {
+                    (f64::from(x[i]) - mean) / deviation * f64::from(weight[i])
+                } else { 0.0 };
                 let added = if biased && i < k { f64::from(bias[i]) } else { 0.0 };
                 let want = scaled + added;
                 let close = 2e-6 * scaled.abs() + 2.0 * slack + 2e-7 * want.abs() + 1e-37;

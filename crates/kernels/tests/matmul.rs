@@ -119,7 +119,8 @@ proptest! {
             assert_near(&got, &linear, &x, m, isa.name());
             if matches!(form, WeightFormat::W4 | WeightFormat::W8) {
                 let got = bits(&got);
-                prop_assert_eq!(integer.get_or_insert_with(|| got.clone()), &got, "{} differs from another instruction set", isa);
+                prop_assert_eq!(integer.get_or_insert_with(|| got.clone()), &got, "{} differs \
+                    from another instruction set", isa);
             }
         }
     }
@@ -127,27 +128,34 @@ proptest! {
     #[test]
     fn a_row_depends_on_nothing_beside_it(
         form in proptest::sample::select(&FORMS[..]),
-        m in 2usize..110, k in 1usize..200, parts in proptest::collection::vec(1usize..120, 1..4), seed in any::<u64>(),
+        m in 2usize..110, k in 1usize..200, parts in proptest::collection::vec(1usize..120, 1..4),
+        seed in any::<u64>(),
     ) {
         let mut rng = Rng(seed);
         let linear = random_linear(&mut rng, form, k, &parts, true);
         let (x, n) = (rng.vec(m * k, 3.0), linear.n());
         for isa in isas().into_iter().filter(|&isa| fits(isa, m, k, n)) {
             let together = multiply(isa, 1, &linear, &x, m);
-            prop_assert_eq!(bits(&together), bits(&multiply(isa, 3, &linear, &x, m)), "{}: threads", isa);
+            prop_assert_eq!(
+                bits(&together), bits(&multiply(isa, 3, &linear, &x, m)), "{}: threads", isa
+            );
             let from = rng.below(m);
             let count = 1 + rng.below(m - from);
             let part = multiply(isa, 2, &linear, &x[from * k..(from + count) * k], count);
-            prop_assert_eq!(bits(&part), bits(&together[from * n..(from + count) * n]), "{}: rows {} + {}", isa, from, count);
+            prop_assert_eq!(bits(&part), bits(&together[from * n..(from + count) * n]), "{}: rows \
+                {} + {}", isa, from, count);
             let alone = multiply(isa, 1, &linear, &x[from * k..(from + 1) * k], 1);
-            prop_assert_eq!(bits(&alone), bits(&together[from * n..(from + 1) * n]), "{}: row {}", isa, from);
+            prop_assert_eq!(
+                bits(&alone), bits(&together[from * n..(from + 1) * n]), "{}: row {}", isa, from
+            );
         }
     }
 
     #[test]
     fn adding_is_storing_and_one_addition(
         form in proptest::sample::select(&FORMS[..]),
-        m in 1usize..9, k in 1usize..100, n in 1usize..80, bias in any::<bool>(), seed in any::<u64>(),
+        m in 1usize..9, k in 1usize..100, n in 1usize..80, bias in any::<bool>(),
+        seed in any::<u64>(),
     ) {
         let mut rng = Rng(seed);
         let linear = random_linear(&mut rng, form, k, &[n], bias);

@@ -13,10 +13,12 @@ proptest! {
 
     #[test]
     fn rounding_is_bounded_by_half_a_step(
-        n in 1usize..50, k in 1usize..150, scale in prop_oneof![Just(1.0f32), Just(1e-3), Just(300.0)],
+        n in 1usize..50, k in 1usize..150,
+        scale in prop_oneof![Just(1.0f32), Just(1e-3), Just(300.0)],
         shift in -1.0f32..1.0, threads in 1usize..4, seed in any::<u64>(),
     ) {
-        let weights: Vec<f32> = Rng(seed).vec(n * k, scale).iter().map(|w| w + shift * scale).collect();
+        let weights: Vec<f32> =
+            Rng(seed).vec(n * k, scale).iter().map(|w| w + shift * scale).collect();
         let source = Floats { k, weights: weights.clone() };
         let pool = ThreadPool::new(threads).unwrap();
         for form in [WeightFormat::W4, WeightFormat::W8, WeightFormat::Bf16, WeightFormat::F32] {
@@ -26,7 +28,8 @@ proptest! {
                     let step = step(form, want);
                     for (want, got) in want.iter().zip(got) {
                         let off = (f64::from(*want) - f64::from(*got)).abs();
-                        prop_assert!(off <= step.max(bf16_slack(form, *want)), "{} row {row}: {want} became {got}", form.name());
+                        prop_assert!(off <= step.max(bf16_slack(form, *want)), "{} row {row}: \
+                            {want} became {got}", form.name());
                     }
                 }
             }

@@ -47,7 +47,8 @@ proptest! {
 
     #[test]
     fn activations_are_near_f64_and_depend_on_the_row_alone(
-        m in 1usize..110, n in 1usize..150, k in 1usize..40, reach in prop_oneof![Just(0.3f32), Just(3.0), Just(40.0)],
+        m in 1usize..110, n in 1usize..150, k in 1usize..40,
+        reach in prop_oneof![Just(0.3f32), Just(3.0), Just(40.0)],
         threads in 1usize..4, gated in any::<bool>(), biased in any::<bool>(), seed in any::<u64>(),
     ) {
         let mut rng = Rng(seed);
@@ -76,19 +77,24 @@ proptest! {
                 let (want, u) = if gated { (silu(g) * dot(1), dot(1)) } else { (gelu(g), 1.0) };
                 // Sums of k products up to `reach` each in f32; the slopes are under 1.13.
                 let off = (k + 3) as f64 * 2f64.powi(-23) * (f64::from(reach) * k as f64 + 1.0);
-                let slack = off * (u.abs() + 1.13 * g.abs() + 1.13 + off) + 2e-6 * want.abs() + 1e-30;
-                prop_assert!((f64::from(got) - want).abs() <= slack, "{isa}: {got}, not {want} ({g}, {u})");
+                let slack =
+                    off * (u.abs() + 1.13 * g.abs() + 1.13 + off) + 2e-6 * want.abs() + 1e-30;
+                prop_assert!((f64::from(got) - want).abs() <= slack, "{isa}: {got}, not {want} \
+                    ({g}, {u})");
             }
             let row = rng.below(m);
             let cpu = Cpu::new(isa, 4 - threads).unwrap();
             let alone = activate(&cpu, &linear, activation, &x[row * k..(row + 1) * k], 1);
-            prop_assert_eq!(bits(&alone), bits(&got[row * n..(row + 1) * n]), "{}: row {}", isa, row);
+            prop_assert_eq!(
+                bits(&alone), bits(&got[row * n..(row + 1) * n]), "{}: row {}", isa, row
+            );
         }
     }
 
     #[test]
     fn heads_are_normalised_and_rotated(
-        rows in 1usize..40, half_dim in 1usize..40, kv_heads in 1usize..3, group in 1usize..5, norm in any::<bool>(), rotate in any::<bool>(), seed in any::<u64>(),
+        rows in 1usize..40, half_dim in 1usize..40, kv_heads in 1usize..3, group in 1usize..5,
+        norm in any::<bool>(), rotate in any::<bool>(), seed in any::<u64>(),
     ) {
         let mut rng = Rng(seed);
         let (d, heads) = (2 * half_dim, group * kv_heads);
@@ -96,25 +102,41 @@ proptest! {
         let qkv = rng.vec(rows * width, 2.0);
         let angles: Vec<f64> = (0..rows * half_dim).map(|_| f64::from(rng.unit()) * 3.2).collect();
         let cos_sin: Vec<f32> =
-            angles.chunks(half_dim).flat_map(|a| a.iter().map(|a| a.cos() as f32).chain(a.iter().map(|a| a.sin() as f32))).collect();
+            angles.chunks(half_dim).flat_map(
+                |a| a.iter().map(|a| a.cos() as f32).chain(a.iter().map(|a| a.sin() as f32))
+            ).collect();
         let (q_norm, k_norm) = (rng.vec(d, 1.5), rng.vec(d, 1.5));
-        let rotation = Rotation { cos_sin: rotate.then_some(&cos_sin[..]), norm: norm.then_some((&q_norm[..], &k_norm[..], 1e-6)) };
-        let places: Vec<Place> = (0..rows).map(|i| Place { block: i / 16, offset: i % 16 }).collect();
+        let rotation = Rotation {
+            cos_sin: rotate.then_some(&cos_sin[..]), norm: norm.then_some(
+                (&q_norm[..], &k_norm[..], 1e-6)
+            )
+        };
+        let places: Vec<Place> =
+            (0..rows).map(|i| Place { block: i / 16, offset: i % 16 }).collect();
         for isa in isas() {
-            let layout = KvLayout { layers: 1, kv_heads, head_dim: d, block_size: 16, dtype: KvType::F32 };
+            let layout =
+                KvLayout { layers: 1, kv_heads, head_dim: d, block_size: 16, dtype: KvType::F32 };
             let (mut pool, mut got) = (KvPool::new(layout, 3), qkv.clone());
             let mut kv = pool.lease(uses(&[], &[0, 1, 2])).unwrap();
-            Cpu::new(isa, 2).unwrap().rotate_and_store(&mut got, heads, &rotation, &places, 0, &mut kv);
+            Cpu::new(isa, 2).unwrap().rotate_and_store(
+                &mut got, heads, &rotation, &places, 0, &mut kv
+            );
             for (row, (got, before)) in got.chunks(width).zip(qkv.chunks(width)).enumerate() {
                 for (head, (got, before)) in got.chunks(d).zip(before.chunks(d)).enumerate() {
                     let weight = if head < heads { &q_norm } else { &k_norm };
                     let want = match head < heads + kv_heads {
-                        true if rotate => rotated(&normed(before, norm.then_some(&weight[..])), &angles[row * half_dim..][..half_dim]),
+                        true if rotate => rotated(
+                            &normed(before, norm.then_some(&weight[..])),
+                            &angles[row * half_dim..][..half_dim]
+                        ),
                         true => normed(before, norm.then_some(&weight[..])),
                         false => before.iter().map(|&v| f64::from(v)).collect(),
                     };
                     for (got, want) in got.iter().zip(want) {
-                        prop_assert!((f64::from(*got) - want).abs() <= 1e-5 * (1.0 + want.abs()), "{isa} row {row} head {head}: {got}, not {want}");
+                        prop_assert!(
+                            (f64::from(*got) - want).abs() <= 1e-5 * (1.0 + want.abs()),
+                            "{isa} row {row} head {head}: {got}, not {want}"
+                        );
                     }
                 }
             }

@@ -129,17 +129,23 @@ proptest! {
         let texts: Vec<Text> = lengths.iter().map(|l| Text::random(&mut rng, shape, l.0)).collect();
         // The last positions of each text are the batch: decodes and chunks of prefill side by
         // side.
-        let starts: Vec<usize> = lengths.iter().enumerate().map(|(i, l)| l.0.saturating_sub(if i % 2 == 0 { 1 } else { l.1 })).collect();
+        let starts: Vec<usize> = lengths.iter().enumerate().map(
+            |(i, l)| l.0.saturating_sub(if i % 2 == 0 { 1 } else { l.1 })
+        ).collect();
         let total = lengths.iter().map(|l| l.0 + 64).sum();
         for set in on_each_isa(set, lengths.iter().map(|l| work(&shape, l.0, l.0)).sum()) {
             let mut machine = Machine::new(&mut rng, shape, set, total);
             let tables: Vec<Vec<i32>> = texts.iter().map(|t| machine.table(t.len())).collect();
-            let chunk = |i: usize, start, end| Chunk { text: &texts[i], start, end, table: &tables[i] };
-            let before: Vec<Chunk<'_>> = (0..texts.len()).filter(|&i| starts[i] > 0).map(|i| chunk(i, 0, starts[i])).collect();
+            let chunk =
+                |i: usize, start, end| Chunk { text: &texts[i], start, end, table: &tables[i] };
+            let before: Vec<Chunk<'_>> = (0..texts.len()).filter(|&i| starts[i] > 0).map(
+                |i| chunk(i, 0, starts[i])
+            ).collect();
             if !before.is_empty() {
                 machine.step(&before);
             }
-            let batch: Vec<Chunk<'_>> = (0..texts.len()).map(|i| chunk(i, starts[i], texts[i].len())).collect();
+            let batch: Vec<Chunk<'_>> =
+                (0..texts.len()).map(|i| chunk(i, starts[i], texts[i].len())).collect();
             let mut got = &machine.step(&batch)[..];
             for (text, &start) in texts.iter().zip(&starts) {
                 let (own, rest) = got.split_at((text.len() - start) * shape.heads * shape.head_dim);
@@ -150,16 +156,20 @@ proptest! {
     }
 
     #[test]
-    fn a_row_has_the_same_bits_however_it_is_computed(shape in shapes(), set in settings(), len in 1usize..330, seed in any::<u64>()) {
+    fn a_row_has_the_same_bits_however_it_is_computed(
+        shape in shapes(), set in settings(), len in 1usize..330, seed in any::<u64>()
+    ) {
         let mut rng = Rng(seed);
         let text = Text::random(&mut rng, shape, len);
         for set in on_each_isa(set, 3 * work(&shape, len, len)) {
             let whole = Machine::new(&mut rng, shape, set, len).alone(&text, || len);
             let mut sizes = Rng(seed ^ 1);
-            let chunked = Machine::new(&mut rng, shape, set, len).alone(&text, || 1 + sizes.below(60));
+            let chunked =
+                Machine::new(&mut rng, shape, set, len).alone(&text, || 1 + sizes.below(60));
             prop_assert_eq!(bits(&whole), bits(&chunked), "{:?}: chunks", set);
             let threads = Setting { threads: 4 - set.threads, ..set };
-            let other = Machine::new(&mut rng, shape, threads, len).alone(&text, || len.div_ceil(2));
+            let other =
+                Machine::new(&mut rng, shape, threads, len).alone(&text, || len.div_ceil(2));
             prop_assert_eq!(bits(&whole), bits(&other), "{:?}: {} threads", set, threads.threads);
             let blocks = Setting { block_size: 48, ..set };
             let other = Machine::new(&mut rng, shape, blocks, len).alone(&text, || len);
