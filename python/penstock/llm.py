@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock._native import Tokenizer
 
 Option = str | float | bool | Sequence[str]
-"""A list for what may be given several times."""
+"""A list of a value that may be given several times."""
 Prompt = str | Sequence[int]
 
 UNBOUNDED = 2**31
@@ -118,7 +118,7 @@ class _Pending:
     output: CompletionOutput
     params: SamplingParams
     running: set[int]
-    """Choices of the request that go on; shared by all of them."""
+    """Open choices of the request, shared by all of them."""
 
 
 class LLM:
@@ -143,7 +143,7 @@ class LLM:
         """Continue each prompt (text or token ids), computed together; results are in the same
         order.
 
-        `on_end` is given each request when it is complete: after Ctrl-C that is what there is.
+        `on_end` is called with each request that is complete; after Ctrl-C these are the results.
         """
         listed = _listed(prompts)
         params = self._params(sampling_params, len(listed))
@@ -169,9 +169,7 @@ class LLM:
         return self.generate(prompts, sampling_params)
 
     def close(self) -> None:
-        """Store what waits for its tier, let go of weights and KV blocks, end the ranks. Once is
-        enough.
-        """
+        """Flush stores, free weights and KV blocks, end the ranks. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -191,7 +189,7 @@ class LLM:
         return params
 
     def default_sampling_params(self) -> SamplingParams:
-        """What the checkpoint asks for."""
+        """Defaults of the checkpoint."""
         defaults = self._started.info.generation
         neutral = SamplingParams()
         return replace(
@@ -269,7 +267,7 @@ class LLM:
             self._settle(row, held)
 
     def _settle(self, row: StepOutput, held: _Pending) -> None:
-        """Text of what there is, up to a stop text; ends the request when it has one."""
+        """Text so far, up to a stop text; ends the request at one."""
         output = held.output
         kept = output.token_ids[:-1] if row.finish is FinishReason.STOP else output.token_ids
         output.text = self._tokenizer.decode(kept, held.params.skip_special_tokens)
@@ -289,7 +287,7 @@ class LLM:
 
 
 def _ended(last: _Pending) -> RequestOutput | None:
-    """The request, if its `last` choice that went on has ended."""
+    """The request, if its last open choice has ended."""
     last.running.discard(last.output.index)
     return None if last.running else last.request
 
@@ -322,7 +320,7 @@ def _texts(value: Option) -> tuple[str, ...]:
 
 
 def _unbounded(config: EngineConfig) -> EngineConfig:
-    """A batch waits as a whole: nobody is turned away."""
+    """A batch has no queue limit."""
     return replace(config, scheduler=replace(config.scheduler, max_queue=UNBOUNDED))
 
 

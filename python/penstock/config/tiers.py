@@ -1,7 +1,6 @@
-"""KV tiers as they are written on the command line, and what LMCache's environment says about them.
+"""KV tiers on the command line, and LMCache's environment.
 
-ram:SIZE      disk:PATH,SIZE      redis://HOST:PORT/DB      s3://BUCKET/PREFIX      each with
-,KEY=VALUE ...
+ram:SIZE    disk:PATH,SIZE    redis://HOST:PORT/DB    s3://BUCKET/PREFIX    each with ,KEY=VALUE ...
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ AWS = (
     "DEFAULT_REGION",
     "ENDPOINT_URL",
 )
-"""What object stores take from the environment, each after AWS_."""
+"""Environment variables of object stores, each after AWS_."""
 _GIB = 2**30
 
 log = logging.getLogger("penstock.config")
@@ -47,7 +46,7 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, Kind]]] = {
     "redis": {"redis": ("url", Url(REDIS)), "ttl": ("ttl_seconds", Integer(1, 2**31 - 1))},
     "object": {"object": ("url", Url(OBJECT))},
 }
-"""Of each kind of tier: what may be said of it, and the field of TierConfig that holds it."""
+"""Options of each kind of tier, with their fields of TierConfig."""
 REQUIRED = {"disk": ("size",)}
 
 
@@ -71,16 +70,16 @@ class Tier:
 
     def expected(self) -> str:
         return (
-            "ram:SIZE[,quota=SHARE], disk:PATH,SIZE[,daily-writes=SIZE][,direct=auto|on|off][,quota=SHARE], "
-            "redis://HOST:PORT/DB[,ttl=SECONDS] or the URL of an object store such as s3://BUCKET/PREFIX"
+            "ram:SIZE[,quota=SHARE], "
+            "disk:PATH,SIZE[,daily-writes=SIZE][,direct=auto|on|off][,quota=SHARE], "
+            "redis://HOST:PORT/DB[,ttl=SECONDS] or the URL of an object store such as "
+            "s3://BUCKET/PREFIX"
             "[,KEY=VALUE], with sizes like 4GiB"
         )
 
 
 def read_tier(options: Iterable[tuple[str, str]]) -> TierConfig:
-    """The tier that names and texts make in any order, one of them a kind; PartError for what is
-    wrong.
-    """
+    """The tier of names and texts in any order, one of them a kind; PartError for a wrong one."""
     said: dict[str, str] = {}
     for name, text in options:
         key = name.replace("_", "-")
@@ -124,7 +123,7 @@ def _value(kind: str, name: str, text: str) -> object:
 
 
 def _object_option(name: str, text: str) -> tuple[str, str]:
-    """What it means, the store knows; its names have underscores."""
+    """An option for the store itself; its names have underscores."""
     if not name or not text:
         raise PartError(f"object: option {name!r} is {text!r}, expected a name with a value", name)
     return name.replace("-", "_"), text
@@ -150,7 +149,7 @@ def resolve_tiers(tiers: tuple[TierConfig, ...], chunk_tokens: int, block_size: 
 
 
 def object_options(tier: TierConfig, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Options of an object store: those of the environment under those of the flag."""
+    """Options of an object store: the flag's over the environment's."""
     found = {
         f"aws_{name.lower()}": environ[f"AWS_{name}"] for name in AWS if environ.get(f"AWS_{name}")
     }
@@ -158,7 +157,7 @@ def object_options(tier: TierConfig, environ: Mapping[str, str] = os.environ) ->
 
 
 def lmcache_tiers(environ: Mapping[str, str]) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """Settings by key that LMCache's environment amounts to, and the names that said so."""
+    """Settings by key from LMCache's environment, and the names of its variables."""
     texts: list[str] = []
     names: list[str] = []
     size = _gigabytes(environ, "LMCACHE_MAX_LOCAL_CPU_SIZE")
@@ -188,7 +187,7 @@ def notice_lmcache(names: tuple[str, ...], texts: tuple[str, ...]) -> None:
 
 
 def _gigabytes(environ: Mapping[str, str], name: str) -> int:
-    """LMCache counts in units of 2**30 bytes, with fractions."""
+    """LMCache's sizes are in units of 2**30 bytes, with fractions."""
     text = environ.get(name)
     if not text:
         return 0

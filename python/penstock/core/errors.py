@@ -2,7 +2,7 @@
 
 
 class PenstockError(Exception):
-    """Something a user can act on. The command line prints its message without a traceback."""
+    """An error that a user can act on. The command line prints its message without a traceback."""
 
 
 class InvalidValueError(PenstockError, ValueError):
@@ -14,4 +14,4 @@ class InvalidValueError(PenstockError, ValueError):
 
 
 class CodecError(PenstockError):
-    """Bytes that no peer of this version sent, or a message that has no bytes."""
+    """Malformed bytes, or a message that cannot be encoded."""

@@ -1,4 +1,4 @@
-"""What a step means to the clients: one row for each request that got tokens or ended."""
+"""Outputs of steps for clients: one row for each request that got tokens or ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.core.tiers import TierTokens
 
 
 class FinishReason(IntEnum):
-    """Why a request ended, with the wire's values. Every request gets exactly one that is not NONE."""
+    """Why a request ended, with the wire's values. Every request ends with exactly one."""
 
     NONE = 0
     STOP = 1

@@ -12,7 +12,7 @@ from penstock.model.recipes import GGUF_ROPE_FACTORS
 from penstock.model.spec import Attention, DecoderSpec, Layer, Mlp, Norm, Norms, Rope
 
 Windows = tuple[int | None, ...] | None
-"""Of each layer; None: all layers see everything."""
+"""Window of each layer; None: all layers see everything."""
 
 MOST_LAYERS = 1024
 MOST_HEADS = 1024

@@ -29,7 +29,7 @@ class ModelInfo:
     """
 
     name: str
-    """Of the file without its suffix, or of the directory."""
+    """Name of the file without its suffix, or of the directory."""
     source: Literal["gguf", "safetensors"]
     architecture: str
     """As the checkpoint spells it."""

@@ -36,7 +36,7 @@ _QK_NORMS = ("q_norm", "k_norm")
 
 
 def hf_recipes(spec: DecoderSpec) -> WeightRecipes:
-    """Of a Hugging Face checkpoint of a `*ForCausalLM` class."""
+    """Recipes of a Hugging Face checkpoint of a `*ForCausalLM` class."""
     return WeightRecipes(
         embed=Recipe("model.embed_tokens.weight"),
         final_norm=Recipe("model.norm.weight"),
@@ -46,7 +46,7 @@ def hf_recipes(spec: DecoderSpec) -> WeightRecipes:
 
 
 def gguf_recipes(spec: DecoderSpec, *, interleaved: bool = False) -> WeightRecipes:
-    """Of a GGUF file. `interleaved`: q and k rows are stored for interleaved rotation."""
+    """Recipes of a GGUF file. `interleaved`: q and k rows are stored for interleaved rotation."""
     rope = spec.attention.rope
     has_factors = rope is not None and isinstance(rope.scaling, FactorsScaling)
     head_dim = spec.attention.head_dim if interleaved else None
