@@ -1,6 +1,7 @@
 """How fast the disk tier reads, beside fio on the same file system with the same block size.
 
-    python benchmarks/kv_disk.py --program target/release/examples/disk_reads [--directory DIR] [--repeats 3]
+    python benchmarks/kv_disk.py --program target/release/examples/disk_reads [--directory DIR]
+        [--repeats 3]
 
 Build the program with `cargo build --release -p penstock-kvstore --example disk_reads`; fio is a
 Debian package. Parts are those of SmolLM2-135M (1.97 MB). Cold: the page cache was told to forget
@@ -110,7 +111,8 @@ def lines(
         *facts.said(about),
         f"* {PARTS} parts of {PART_BYTES:,} bytes, {THREADS} threads, {parsed.repeats} repeats",
         f"* cold reads are {ratio:.2f} of fio's (bar: {BAR}, {_kept(ratio >= BAR)})",
-        f"* the checksum takes {cold:.1%} of a cold read (bar: {CHECKSUM_BAR}, {_kept(cold < CHECKSUM_BAR)})",
+        f"* the checksum takes {cold:.1%} of a cold read (bar: {CHECKSUM_BAR},",
+        f"{_kept(cold < CHECKSUM_BAR)})",
         f"* cached reads are {cached:.0%} slower than without it ({_kept(cached < CHECKSUM_BAR)})",
         "",
         *facts.table(("", "GB/s", "range"), rows),

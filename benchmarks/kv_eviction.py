@@ -67,7 +67,7 @@ class Workload:
     requests: tuple[tuple[bytes, ...], ...]
     """Names of the blocks of each prompt."""
     tokens: tuple[int, ...]
-    """Of each prompt; its last block may be partial."""
+    """Tokens of each prompt; its last block may be partial."""
 
     @property
     def blocks(self) -> int:
@@ -87,12 +87,12 @@ class Saved:
     tokens: int = 0
     prefill_us: float = 0.0
     lookup_ns: float = 0.0
-    """Of one block, with the call from Python."""
+    """Time of one block, with the call from Python."""
     admit_ns: float = 0.0
     evictions: int = 0
     refused: int = 0
     shares: dict[str, float] = field(default_factory=dict)
-    """Of all blocks, tokens and prefill time of the workload."""
+    """Shares of all blocks, tokens and prefill time of the workload."""
 
 
 def name(block: object) -> bytes:

@@ -76,7 +76,8 @@ def main() -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="keep what today's results with this label have already; --prompts and --rounds as then",
+        help="keep what today's results with this label have already; --prompts and --rounds as "
+        "then",
     )
     parser.add_argument("--quiet-wait", type=float, default=QUIET_WAIT_S, metavar="S")
     parsed = parser.parse_args()
@@ -170,7 +171,10 @@ def redis(tier: str) -> Iterator[str]:
 def shown(figures: Figures | None) -> str:
     if figures is None:
         return "nothing"
-    return f"TTFT {figures.ttft_ms:,.1f} ms, {figures.throughput:,.0f} tok/s, {figures.cached_share:.1%} cached"
+    return (
+        f"TTFT {figures.ttft_ms:,.1f} ms, {figures.throughput:,.0f} tok/s, "
+        f"{figures.cached_share:.1%} cached"
+    )
 
 
 def table(measured: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[list[str]]:
@@ -226,9 +230,10 @@ def lines(
         *facts.said(about),
         *cases,
         "",
-        "Means of the rounds after the first; `better` is against no tier, `round 1` the throughput of the",
-        "first round against no tier, which is what storing costs. The engine's own prefix cache is off.",
-        "Published for 10k tokens: 24 times the throughput from RAM, 10 to 12 times from storage.",
+        "Means of the rounds after the first; `better` is against no tier, `round 1` the",
+        "throughput of the first round against no tier, which is what storing costs. The engine's",
+        "own prefix cache is off. Published for 10k tokens: 24 times the throughput from RAM, 10",
+        "to 12 times from storage.",
         "",
         *facts.table(columns, rows),
     ]

@@ -43,10 +43,10 @@ BEHIND = 1 / 8
 SHORT_SAMPLE, SHORT_SECONDS, SHORT_SHARES = 200, 12.0, (1 / 8, 1.0)
 BLOCKS = (16, 32, 64)
 CHUNK_BLOCKS = 2
-"""Of a chunk on disk. With blocks of 16 the usual 256 tokens would be 8192 of the trace."""
+"""Tokens of a chunk on disk. With blocks of 16 the usual 256 tokens would be 8192 of the trace."""
 POOL = "512MiB"
 KV_BYTES = 2
-"""Of a number in the KV cache, bfloat16."""
+"""Bytes of a number in the KV cache, bfloat16."""
 WARMUPS = 4
 QUIET_WAIT_S, MAX_FOREIGN = 60.0, 0.05
 
@@ -70,7 +70,7 @@ class Measured:
     e2el_p50_ms: float
     failed: int
     counters: Mapping[str, float]
-    """Of the server, at the end."""
+    """Counters of the server, at the end."""
 
 
 def main() -> None:
@@ -315,12 +315,14 @@ def lines(
         "",
         *facts.said(about),
         f"* {parsed.trace.name}: {window}",
-        f"* prompts of {prompt:,} tokens, of which an endless cache saves {most:,} ({most / prompt:.1%})",
+        f"* prompts of {prompt:,} tokens, of which an endless cache saves {most:,}",
+        f"({most / prompt:.1%})",
         "",
-        "`of infinite`: tokens saved, of those that an endless cache would save. `alone`: the same of the",
-        "RAM tier's index without an engine, which keeps everything at once and in the order of arrival; it",
-        "says nothing about the disk. `computed` and `saved`: prompt tokens by the server's usage. Servers",
-        "have no prefix cache of their own. Sizes are those of the RAM tier; the disk has room for all.",
+        "`of infinite`: tokens saved, of those that an endless cache would save. `alone`: the",
+        "same of the RAM tier's index without an engine, which keeps everything at once and in",
+        "the order of arrival; it says nothing about the disk. `computed` and `saved`: prompt",
+        "tokens by the server's usage. Servers have no prefix cache of their own. Sizes are those",
+        "of the RAM tier; the disk has room for all.",
         "",
         *facts.table(COLUMNS, rows(found, simulated, block_bytes, parsed.block)),
     ]
