@@ -26,12 +26,10 @@ def imported_modules(path: Path) -> Iterator[tuple[str, bool]]:
     """Dotted names that a file imports, each with whether that happens when the file itself is
     imported.
     """
-    parsed = ast.parse(path.read_text())
-    functions = (
-        n for n in ast.walk(parsed) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
+    nodes = tree.syntax(path)
+    functions = (n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
     deferred = {id(inner) for function in functions for inner in ast.walk(function)}
-    for node in ast.walk(parsed):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, id(node) not in deferred

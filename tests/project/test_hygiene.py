@@ -38,7 +38,7 @@ def texts() -> dict[str, str]:
 def reads_environment(path: Path) -> list[int]:
     """Lines of a Python file that touch the process environment."""
     lines = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in tree.syntax(path):
         if isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT_READERS:
             lines.append(node.lineno)
         if isinstance(node, ast.ImportFrom) and node.module == "os":

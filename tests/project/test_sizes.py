@@ -1,6 +1,6 @@
 """Files and functions stay short enough to be read in one go."""
 
-from collections.abc import Iterator
+import functools
 from statistics import quantiles
 
 import pytest
@@ -17,15 +17,13 @@ LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
 
 
-def shipped_functions(language: str) -> Iterator[tree.Function]:
+@functools.cache
+def shipped_functions(language: str) -> tuple[tree.Function, ...]:
     """Functions of the product in one language; tests are not counted."""
     if language == "python":
-        for path in tree.package_sources():
-            yield from tree.python_functions(path)
-    else:
-        for path in tree.sources(".rs"):
-            if "/src/" in tree.relative(path):
-                yield from tree.rust_functions(path)
+        return tuple(f for path in tree.package_sources() for f in tree.python_functions(path))
+    paths = (path for path in tree.sources(".rs") if "/src/" in tree.relative(path))
+    return tuple(f for path in paths for f in tree.rust_functions(path))
 
 
 def test_files_have_fewer_than_500_lines() -> None:

@@ -67,9 +67,15 @@ def shipped_rust(path: Path) -> str:
     return TEST_MODULE.split(path.read_text(), maxsplit=1)[0]
 
 
+@functools.cache
+def syntax(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a Python file."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
 def python_functions(path: Path) -> Iterator[Function]:
     """Functions of a Python file."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in syntax(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             yield Function(
