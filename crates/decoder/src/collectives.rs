@@ -31,7 +31,8 @@ pub trait Collectives: Send {
     fn all_reduce(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost>;
 
     /// The outputs of all ranks' `linear` side by side, one row of `out` for each row of
-    /// activations, on rank 0; returns whether this is the one. `cuts[r]..cuts[r + 1]` are the columns of rank r.
+    /// activations, on rank 0; returns whether this is the one. `cuts[r]..cuts[r + 1]` are the
+    /// columns of rank r.
     ///
     /// # Errors
     /// A rank is gone.

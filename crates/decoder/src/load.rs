@@ -1,5 +1,5 @@
-//! From a checkpoint's tensors to a [`Model`]: each role's recipe is read, cut to this rank's part and
-//! packed.
+//! From a checkpoint's tensors to a [`Model`]: each role's recipe is read, cut to this rank's part
+//! and packed.
 
 use std::ops::Range;
 

@@ -76,7 +76,8 @@ impl Shard {
             if !ascending || !ends || cuts.len() < 2 || cuts.len() != shard.heads.len() {
                 let ranks = shard.heads.len().saturating_sub(1);
                 return Err(DecoderError::Spec(format!(
-                    "shard.{name} = {cuts:?} does not cut 0..{whole} into {ranks} parts, none of them empty"
+                    "shard.{name} = {cuts:?} does not cut 0..{whole} into {ranks} parts, \
+                     none of them empty"
                 )));
             }
         }
@@ -150,7 +151,7 @@ impl Shard {
 pub(crate) struct Inputs {
     /// Columns of the matrix.
     pub(crate) columns: Range<usize>,
-    /// Of them, those before this rank's own.
+    /// Leading columns that belong to other ranks.
     pub(crate) lead: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Tensors of a checkpoint as rows to pack, read through a [`Recipe`]: exact codes where the file has
-//! blocks of 32, f32 otherwise.
+//! Tensors of a checkpoint as rows to pack, read through a [`Recipe`]: exact codes where the file
+//! has blocks of 32, f32 otherwise.
 
 use std::ops::Range;
 
@@ -137,13 +137,14 @@ impl<'a> TensorRows<'a> {
         self.view.dtype
     }
 
-    /// Of these rows, those from `first` on.
+    /// Skips the rows before `first`.
     pub(crate) fn from_row(mut self, first: usize) -> Self {
         self.first = first;
         self
     }
 
-    /// Of these columns, `columns`; they begin with a block of 32, and end with one or with the row.
+    /// Restricts to `columns` of these columns; they begin with a block of 32, and end with one or
+    /// with the row.
     pub(crate) fn columns(mut self, columns: &Range<usize>) -> Self {
         let start = self.columns.start;
         self.columns = start + columns.start..start + columns.end;

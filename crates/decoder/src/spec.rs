@@ -210,7 +210,7 @@ pub struct MlpSpec {
 pub struct ExpertsSpec {
     /// Routed experts.
     pub experts: usize,
-    /// Of them, those that compute a token.
+    /// Experts that compute one token.
     pub experts_per_token: usize,
     /// Each expert.
     pub expert: Box<FeedForward>,

@@ -81,7 +81,7 @@ pub fn join(wiring: &Wiring) -> Result<(Local, Carried), CommError> {
     let patience = Duration::try_from_secs_f64(wiring.patience_s).unwrap_or(Duration::MAX);
     let group = |f: &GroupFile| Group::join(&f.path, f.rank, f.ranks, f.capacity, patience);
     let mut carried = Carried::default();
-    // The listening end first: whoever calls waits for it.
+    // The listening end first: the calling end waits for it.
     let after = wiring
         .after
         .as_ref()
@@ -279,7 +279,7 @@ impl Before for CarriedBefore {
 
 impl After for Sender<Vec<f32>> {
     fn send(&mut self, x: &[f32]) -> Result<(), Lost> {
-        let gone = |_| Lost::Ended("nobody carries to the stage after".into());
+        let gone = |_| Lost::Ended("the caller dropped its end to the stage after".into());
         Sender::send(self, x.to_vec()).map_err(gone)
     }
 

@@ -135,8 +135,13 @@ proptest! {
 
     /// A flipped byte in a header gives another model or an error, never a panic.
     #[test]
-    fn damaged_headers_do_not_panic(at in 0usize..3000, value in any::<u8>(), gguf in any::<bool>()) {
-        let (name, file) = if gguf { ("llama3.gguf", "llama3.gguf") } else { ("llama", "llama/model.safetensors") };
+    fn damaged_headers_do_not_panic(
+        at in 0usize..3000, value in any::<u8>(), gguf in any::<bool>(),
+    ) {
+        let (name, file) = match gguf {
+            true => ("llama3.gguf", "llama3.gguf"),
+            false => ("llama", "llama/model.safetensors"),
+        };
         let (spec, weights) = spec(name);
         let mut bytes = std::fs::read(checkpoint(file)).unwrap();
         bytes[at] = value;

@@ -243,7 +243,7 @@ fn no_rank_waits_for_one_that_cannot_go_on() {
         answer(&ranks, &set, &reference, 50).tokens,
         reference.greedy
     );
-    // Rank 3 is gone without a word: whoever waits for it hears so from the one that notices.
+    // Rank 3 is gone: its watcher ends the waits of the others.
     drop(ranks.decoders.pop());
     let tickets: Vec<_> = ranks
         .decoders
@@ -267,7 +267,10 @@ fn no_rank_waits_for_one_that_cannot_go_on() {
 #[test]
 fn cuts_that_do_not_cover_the_decoder_are_refused() {
     let spec = whole_spec("llama");
-    let good = json!({"rank": 0, "stage": [0, 1], "layers": [0, 2], "heads": [0, 3, 6], "mlp": [0, 16, 32], "vocab": [0, 128, 256]});
+    let good = json!({
+        "rank": 0, "stage": [0, 1], "layers": [0, 2], "heads": [0, 3, 6], "mlp": [0, 16, 32],
+        "vocab": [0, 128, 256],
+    });
     Shard::parse(&good.to_string(), &spec).unwrap();
     for (key, value, said) in [
         ("rank", json!(2), "rank = 2 of 2"),

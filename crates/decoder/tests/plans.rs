@@ -272,7 +272,7 @@ fn a_lent_block_is_in_no_plan() {
     assert_eq!(step(&decoder, plan()).unwrap(), expected);
 }
 
-/// Readers of a block do not disturb steps that read it, nor does whoever has a block behind the
+/// Readers of a block do not disturb steps that read it, nor do transfers of blocks after the
 /// step's tokens.
 #[test]
 fn a_step_shares_what_it_reads() {

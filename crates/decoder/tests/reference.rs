@@ -75,9 +75,7 @@ fn logits_and_greedy_tokens_are_those_of_transformers() {
                     if chunked { 1 + sizes.below(20) } else { 1000 }
                 });
                 let (off, largest) = (distance(&got, &reference), largest_logit(&reference));
-                println!(
-                    "{family} on {isa}: log-probabilities off by {off:.1e}, largest logit {largest:.2}"
-                );
+                println!("{family} on {isa}: off by {off:.1e}, largest logit {largest:.2}");
                 assert!(
                     off <= 1e-3 * largest,
                     "{family} on {isa}: off by {off}, largest logit {largest}"

@@ -42,10 +42,14 @@ for_each_isa! {
 }
 for_each_isa! {
     /// [`rms_norm`] in place.
-    pub(crate) fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) = rms_norm_row_in_place;
+    pub(crate) fn rms_norm_in_place(
+        x: &mut [f32], weight: &[f32], eps: f32,
+    ) = rms_norm_row_in_place;
 }
 for_each_isa! {
-    fn quantize_generic(x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32], offsets: &mut [i32]) = quantize_row;
+    fn quantize_generic(
+        x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [f32], offsets: &mut [i32],
+    ) = quantize_row;
 }
 for_each_isa! {
     fn to_bf16_generic(x: &[f32], out: &mut [u16]) = bf16_row;

@@ -5,9 +5,10 @@
 //! inputs (`W4`, `W8`) or for all of them (`Bf16`, `F32`):
 //!
 //! ```text
-//! W8    codes  [group][k/4 = 8][feature 16][4] u8, weight + 128        scales [group][16] f16
-//! W4    codes  [group][4][feature 16][4] u8: step j in the low nibbles, step j + 4 in the high ones
-//!                                                                      scales [group][16 scale, 16 min] f16
+//! W8    codes   [group][k/4 = 8][feature 16][4] u8, weight + 128
+//!       scales  [group][16] f16
+//! W4    codes   [group][4][feature 16][4] u8: step j in low nibbles, step j + 4 in high ones
+//!       scales  [group][16 scale, 16 min] f16
 //! Bf16  [k/2][feature 16][2] bf16
 //! F32   [k][feature 16] f32
 //! ```

@@ -336,15 +336,20 @@ mod tests {
         }
 
         #[test]
-        fn logprobs_agree_with_f64(logits in proptest::collection::vec(-30.0f32..30.0, 1..200), pick: proptest::sample::Index, k in 0usize..20) {
+        fn logprobs_agree_with_f64(
+            logits in proptest::collection::vec(-30.0f32..30.0, 1..200),
+            pick: proptest::sample::Index, k in 0usize..20,
+        ) {
             let token = pick.index(logits.len());
             let norm = logits.iter().map(|&v| f64::from(v).exp()).sum::<f64>().ln();
             let mut sorted: Vec<f32> = logits.clone();
             sorted.sort_by(|a, b| b.total_cmp(a));
             for isa in Isa::all().into_iter().filter(|i| i.available()) {
                 let got = logprob(isa, &logits, token as u32, k);
-                prop_assert!((f64::from(got.logprob) - (f64::from(logits[token]) - norm)).abs() < 1e-4);
-                prop_assert_eq!(got.rank as usize, sorted.iter().filter(|&&v| v > logits[token]).count() + 1);
+                let want = f64::from(logits[token]) - norm;
+                prop_assert!((f64::from(got.logprob) - want).abs() < 1e-4);
+                let above = sorted.iter().filter(|&&v| v > logits[token]).count();
+                prop_assert_eq!(got.rank as usize, above + 1);
                 prop_assert_eq!(got.top.len(), k.min(logits.len()));
                 for (i, (id, lp)) in got.top.iter().enumerate() {
                     prop_assert_eq!(logits[*id as usize], sorted[i]);

@@ -413,7 +413,10 @@ fn safetensors(tensors: &[Stored]) -> Vec<u8> {
     for t in tensors {
         let begin = data.len();
         data.extend(&t.bytes);
-        let entry = serde_json::json!({"dtype": t.dtype, "shape": t.shape, "data_offsets": [begin, data.len()]});
+        let range = [begin, data.len()];
+        let entry = serde_json::json!({
+            "dtype": t.dtype, "shape": t.shape, "data_offsets": range,
+        });
         header.insert(t.name.clone(), entry);
     }
     let header = Value::Object(header).to_string();

@@ -119,7 +119,7 @@ pub(crate) fn load_ranks_by(way: Way, name: &str, options: &Options, cuts: &Cuts
     )
 }
 
-/// An address of loopback that nobody listens at.
+/// A free address of loopback.
 fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()

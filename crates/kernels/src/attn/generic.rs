@@ -8,7 +8,9 @@ use crate::ops::{exp2, for_each_isa};
 for_each_isa! {
     /// Scores to probabilities for the tokens `low..high` of a split of `runs` runs, zero
     /// elsewhere; returns (maximum, sum).
-    pub(super) fn softmax(scores: &mut [f32], scale: f32, low: usize, high: usize, result: &mut (f32, f32)) = softmax_body;
+    pub(super) fn softmax(
+        scores: &mut [f32], scale: f32, low: usize, high: usize, result: &mut (f32, f32),
+    ) = softmax_body;
 }
 #[inline(always)]
 fn bf16_at(bytes: &[u8], at: usize) -> f32 {

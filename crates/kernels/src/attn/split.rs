@@ -81,7 +81,9 @@ impl State {
 }
 
 for_each_isa! {
-    fn merge_row(max: &mut f32, sum: &mut f32, acc: &mut [f32], max2: f32, sum2: f32, values: &[f32]) = merge_body;
+    fn merge_row(
+        max: &mut f32, sum: &mut f32, acc: &mut [f32], max2: f32, sum2: f32, values: &[f32],
+    ) = merge_body;
 }
 
 #[inline(always)]

@@ -140,8 +140,8 @@ impl StepLease<'_> {
         let run = token % layout.block_size / RUN;
         let k = layout.tile(block, layer, head) + run * bytes;
         let base = self.memory.base();
-        // SAFETY: the run lies in a tile of a block of the pool (`tile` and `block`). The lease keeps
-        // other writers out of the block, and its own writes need it mutably.
+        // SAFETY: the run lies in a tile of a block of the pool (`tile` and `block`). The lease
+        // keeps other writers out of the block, and its own writes need it mutably.
         unsafe {
             (
                 std::slice::from_raw_parts(base.add(k), bytes),

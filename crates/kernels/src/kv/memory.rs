@@ -259,7 +259,8 @@ impl Deref for BlockWrite {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: whole and initialised (`bytes`); `LENT` keeps all others out while the guard lives.
+        // SAFETY: whole and initialised (`bytes`); `LENT` keeps all others out while the guard
+        // lives.
         unsafe { &*self.pool.bytes(self.block) }
     }
 }
