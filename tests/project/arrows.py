@@ -40,15 +40,6 @@ RUST: dict[str, set[str]] = {
     },
 }
 
-# Files of one crate that use each other in a circle, each circle with the reason why it stays.
-CIRCLES: dict[tuple[str, frozenset[str]], str] = {
-    ("kernels", frozenset({"kv", "lend"})): "a block's memory and its lease are halves of one type",
-    (
-        "wire",
-        frozenset({"", "error", "fields", "writer"}),
-    ): "the frames and their limits stand in the front file",
-}
-
 # Packages and modules of python/penstock. `config` and `core` are open to all.
 OPEN = {"config", "core"}
 ROOMS_BELOW_ENGINE = {

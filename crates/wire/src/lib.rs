@@ -9,6 +9,7 @@ mod add;
 mod error;
 mod fields;
 mod kv;
+mod limits;
 mod plan;
 mod reader;
 mod sampling;
@@ -20,6 +21,7 @@ mod writer;
 pub use add::{Add, TokenRequest};
 pub use error::{FrameError, Problem};
 pub use kv::{KvAction, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply};
+pub use limits::{MAX_FRAME_BYTES, MAX_LOGPROBS, WIRE_VERSION};
 pub use plan::{
     LAST_SAMPLED, LogprobTable, Registration, StepPlan, StepResult, plan_bytes, result_bytes,
 };
@@ -31,15 +33,6 @@ pub use tiers::{TierKinds, TierTokens};
 
 use fields::Fields;
 use writer::FrameWriter;
-
-/// The version both ends must speak.
-pub const WIRE_VERSION: u16 = 3;
-
-/// The most bytes that may follow a frame's length field.
-pub const MAX_FRAME_BYTES: usize = 64 << 20;
-
-/// The most alternatives a log-probability row may ask for.
-pub const MAX_LOGPROBS: u8 = 20;
 
 const HELLO: u8 = 0x01;
 const STAGE: u8 = 0x02;
