@@ -1,7 +1,6 @@
 """Parts of a disk tier moved straight between files and an accelerator's memory: GPUDirect Storage.
 
-Files, names, room and damage are the disk tier's own (docs/kv-format.md); only the payload takes
-another way.
+Files, names, room and damage are the disk tier's own (docs/kv-format.md).
 """
 
 from penstock.gds.contract import (

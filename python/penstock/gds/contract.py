@@ -1,4 +1,4 @@
-"""What a rank whose pool is in an accelerator's memory asks of a disk tier, and what it may hear."""
+"""Interface of a disk tier for ranks whose pool is in the memory of an accelerator."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from penstock.core import PenstockError
 
 
 class PartsError(PenstockError):
-    """The directory, the device or the driver did not do it: which, and why. Raised by the
-    extension too.
-    """
+    """The directory, the device or the driver failed: which, and why."""
 
 
 class PartMissingError(PartsError):
-    """Not there."""
+    """No such part."""
 
 
 class PartDamagedError(PartsError):
-    """What was there is not what was written. It has been put aside."""
+    """The checksum is wrong. The part was put aside."""
 
 
 class PartsFullError(PartsError):
@@ -59,7 +57,7 @@ class HostCopy(Protocol):
 
 
 class DirectParts(Protocol):
-    """Knows no streams: what computes or reads the memory has ended before it is handed over."""
+    """Knows no streams: kernels that use the memory have ended before it is handed over."""
 
     def load(self, part: Part, into: Sequence[Memory]) -> Future[None]:
         """Fills the extents of a part, one for each block in order, and verifies what arrived.
@@ -69,11 +67,11 @@ class DirectParts(Protocol):
         """
 
     def store(self, part: Part, extents: Sequence[Memory]) -> Future[None]:
-        """Keeps a part; done when others can load it. One that is there already is left as it is.
+        """Keeps a part; done when others can load it. One that is stored stays as it is.
 
         The memory is lent until the future is done. It ends with PartsFullError or another
-        PartsError, and then nobody finds anything of it.
+        PartsError, and then nothing of it is ever found.
         """
 
     def close(self) -> None:
-        """What was begun ends first; what was not is cancelled."""
+        """Waits for parts in flight and cancels the others."""

@@ -74,7 +74,7 @@ class KvikioParts:
 
     def _move(self, file: int, flags: str, extents: list[_Extent]) -> None:
         """All extents at once. The file is opened by its descriptor: it is the one whose header was
-        read, whatever has been renamed since, and kvikio, which remembers every path it sees, sees
+        read, also after a rename, and kvikio, which caches every path, has
         few.
         """
         offset = self._parts.PAYLOAD_AT
