@@ -17,7 +17,7 @@ from statistics import median
 from penstock._native import encode_frame
 from penstock.core import Request, SamplingParams, StepPlan, StepResult
 from penstock.engine.frontend import Step
-from penstock.kv import BlockPool, PrefixCache
+from penstock.kv import BlockHasher, KvCache
 from penstock.scheduler import Limits, Scheduler
 
 BLOCK_SIZE = 32
@@ -44,9 +44,9 @@ def scheduler_with(running: int, context: int, steps: int) -> Scheduler:
     """A scheduler whose `running` sequences have all had their prompts computed."""
     length = context + steps + BLOCK_SIZE
     limits = Limits(running, max(512, running), length, running, 50_000, frozenset({2}))
-    pool = BlockPool(running * (length // BLOCK_SIZE + 2))
-    prefix = PrefixCache(pool, BLOCK_SIZE, bytes(32), hash_chain, hash_root)
-    scheduler = Scheduler(limits, pool, prefix, BLOCK_SIZE, time.monotonic)
+    hasher = BlockHasher(BLOCK_SIZE, bytes(32), hash_chain, hash_root)
+    kv = KvCache(BLOCK_SIZE, [running * (length // BLOCK_SIZE + 2)], hasher=hasher)
+    scheduler = Scheduler(limits, kv, time.monotonic)
     params = SamplingParams(max_tokens=length)
     for request_id in range(running):
         prompt = array("i", [100 + request_id, *range(10, 9 + context)])

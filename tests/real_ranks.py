@@ -33,6 +33,10 @@ def exact_config(family: str, settings: Settings) -> EngineConfig:
     return resolve(raw, str(TINY / family), family).engine
 
 
+def kv_groups(executor: Executor) -> int:
+    return len(executor.loaded[0].kv_spec.groups)
+
+
 @contextmanager
 def engine(
     family: str, num_blocks: int, **settings: object

@@ -72,8 +72,9 @@ def plan() -> StepPlan:
         lengths=array("i", [1]) * SEQUENCES,
         tokens=array("i", [1000]) * SEQUENCES,
         sample=array("b", [1]) * SEQUENCES,
-        blocks=tables,
-        block_offsets=array("i", range(0, SEQUENCES * BLOCKS + 1, BLOCKS)),
+        kept=array("i", [0]) * SEQUENCES,
+        added_offsets=array("i", range(0, SEQUENCES * BLOCKS + 1, BLOCKS)),
+        added=tables,
     )
 
 

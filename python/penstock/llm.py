@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 from penstock import core
 from penstock.config import FLAGS, EngineConfig, Raw, resolve
 from penstock.core import FinishReason, InvalidValueError, LogprobRow, PenstockError, StepOutput
-from penstock.engine import Flights, start
+from penstock.engine import InFlight, start
 from penstock.engine.tiers import flush
 from penstock.model.locate import locate
 
@@ -130,7 +130,7 @@ class LLM:
         config = _unbounded(resolved.engine)
         self._tokenizer = _open_tokenizer(config.model.path)
         self._started = start(config, _log_stage)
-        self._flights = Flights(self._started.scheduler, self._started.executor)
+        self._in_flight = InFlight(self._started.scheduler, self._started.executor)
         self._next_id = 0
         self._closed = False
 
@@ -215,14 +215,14 @@ class LLM:
         scheduler = self._started.scheduler
         try:
             pending = self._submit(results, params)
-            while scheduler.has_requests() or scheduler.has_outputs():
+            while scheduler.has_requests() or scheduler.has_outputs() or self._in_flight:
                 self._step()
                 for row in scheduler.take_outputs().rows():
                     self._take(row, pending)
                     if row.finish and (ended := _ended(pending.pop(row.id))) and on_end is not None:
                         on_end(ended)
         finally:
-            self._flights.abandon("the batch was given up")
+            self._in_flight.abandon("the batch was given up")
             scheduler.cancel_all()
             scheduler.take_outputs()
 
@@ -245,9 +245,9 @@ class LLM:
         return pending
 
     def _step(self) -> None:
-        self._flights.fill()
-        if self._flights:
-            if error := self._flights.land().error:
+        self._in_flight.submit_ready()
+        if self._in_flight:
+            if error := self._in_flight.wait_oldest().error:
                 raise error
         elif (tiers := self._started.scheduler.tiers).busy:
             time.sleep(tiers.look)

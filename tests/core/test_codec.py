@@ -13,7 +13,7 @@ from penstock.core import (
     KvSpec,
     Loaded,
     Numerics,
-    SlotParams,
+    Registration,
     StepPlan,
     StepResult,
     WorkerFacts,
@@ -32,10 +32,10 @@ from penstock.ranks.messages import Computed, Failed, Ready, decode_answer, enco
 I32 = st.integers(-(2**31), 2**31 - 1)
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
-NUMBER = st.floats(allow_nan=False)
-SLOTS = st.builds(SlotParams, I32, NUMBER, I32, NUMBER, U64, U32, I32, I32)
+NUMBER = st.floats(allow_nan=False, width=32)
+U16 = st.integers(0, 2**16 - 1)
+SLOTS = st.builds(Registration, U16, st.binary(max_size=64), I32, U32, U32)
 ROWS = st.lists(st.tuples(NUMBER, U32, st.lists(st.tuples(U32, NUMBER), max_size=4)), max_size=4)
-TABLES = st.dictionaries(U32, ROWS, max_size=4)
 
 
 def columns(size: int) -> st.SearchStrategy[array[int]]:
@@ -44,28 +44,36 @@ def columns(size: int) -> st.SearchStrategy[array[int]]:
 
 @st.composite
 def plans(draw: st.DrawFn) -> StepPlan:
-    n = draw(st.integers(0, 4))
+    n, groups = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    tokens = draw(st.integers(0, 9))
     return StepPlan(
         step=draw(U64),
         registrations=draw(st.lists(SLOTS, max_size=3)),
         slots=draw(columns(n)),
         starts=draw(columns(n)),
         lengths=draw(columns(n)),
-        tokens=draw(st.integers(0, 9).flatmap(columns)),
-        targets=draw(st.integers(0, 9).flatmap(columns)),
         sample=array("b", draw(st.lists(st.integers(-128, 127), min_size=n, max_size=n))),
-        blocks=draw(st.integers(0, 9).flatmap(columns)),
-        block_offsets=draw(columns(n + 1)),
+        drafts=draw(st.sampled_from([0, n]).flatmap(columns)),
+        tokens=draw(columns(tokens)),
+        targets=draw(st.sampled_from([0, tokens]).flatmap(columns)),
+        kept=draw(columns(n * groups)),
+        added_offsets=draw(columns(n * groups + 1)),
+        added=draw(st.integers(0, 9).flatmap(columns)),
     )
 
 
-RESULTS = st.builds(
-    StepResult,
-    st.integers(0, 5).flatmap(columns),
-    st.integers(0, 9).flatmap(columns),
-    TABLES,
-    TABLES,
-)
+@st.composite
+def results(draw: st.DrawFn) -> StepResult:
+    n = draw(st.integers(0, 5))
+    tables = [
+        {index: draw(ROWS) for index in range(n) if draw(st.booleans())},
+        {index: draw(ROWS) for index in range(n) if draw(st.booleans())},
+    ]
+    tokens = draw(st.integers(0, 9).flatmap(columns))
+    return StepResult(draw(columns(n)), tokens, *tables, draw(st.floats(0, 1e6)))
+
+
+RESULTS = results()
 FACTS = st.builds(
     WorkerFacts,
     st.binary(min_size=32, max_size=32),
@@ -138,7 +146,7 @@ def test_damaged_bytes_are_a_message_or_an_error(
 
 @given(
     st.binary(max_size=200),
-    st.sampled_from([b"", b"PLN1", b"RES1", b"C", b"R", b"L", b"F", b'F{"rank":']),
+    st.sampled_from([b"", b"P", b"C", b"R", b"L", b"F", b'F{"rank":']),
 )
 def test_any_bytes_are_a_message_or_an_error(noise: bytes, head: bytes) -> None:
     for decode in (decode_plan, decode_result, decode_answer):
@@ -151,8 +159,8 @@ def attempt(decode: object, data: bytes) -> None:
 
 
 def test_counts_beyond_the_message_take_no_memory() -> None:
-    huge = b"PLN1" + bytes(8) + b"\xff\xff\xff\x7f" * 5
-    with pytest.raises(CodecError, match="bytes expected at"):
+    huge = b"P" + bytes(8) + b"\xff\xff\xff\x7f" * 5 + b"\0"
+    with pytest.raises(CodecError, match="PLAN frame"):
         decode_plan(huge)
 
 
@@ -160,13 +168,13 @@ def test_counts_beyond_the_message_take_no_memory() -> None:
 def test_the_largest_messages_fit_the_room_computed_for_them(
     n: int, tokens: int, alternatives: int
 ) -> None:
-    row = (0.0, 1, [(1, 0.5)] * (alternatives + 1))
-    plan = StepPlan(1, [SlotParams(*[0] * 8)] * n, *[array("i", [1] * n) for _ in range(3)])
+    row = (0.0, 1, [(1, 0.5)] * alternatives)
+    plan = StepPlan(1, [Registration(0, bytes(64))] * n, *[array("i", [1] * n) for _ in range(3)])
+    plan.sample, plan.drafts = array("b", [1] * n), array("i", [1] * n)
     plan.tokens = plan.targets = array("i", [1] * tokens)
-    plan.sample = array("b", [1] * n)
-    plan.blocks = array("i", [1] * 3 * n)
-    plan.block_offsets = array("i", [0] * (n + 1))
-    assert len(encode_plan(plan)) <= plan_bytes(n, tokens, 3 * n)
+    plan.kept, plan.added = array("i", [1] * 2 * n), array("i", [1] * 3 * n)
+    plan.added_offsets = array("i", [0] * (2 * n + 1))
+    assert len(encode_plan(plan)) <= plan_bytes(n, tokens, 2, 3 * n)
     prompt = {at: [row] for at in range(min(n, tokens))} | {
         0: [row] * (tokens - min(n, tokens) + 1)
     }

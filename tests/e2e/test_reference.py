@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,12 @@ from typing import Any
 import httpx
 import pytest
 from penstock.config import Raw, resolve
-from penstock.core import PenstockError, StepPlan
-from penstock.core.plan import LogprobRow, SlotParams
+from penstock.core import PenstockError
+from penstock.core.plan import LogprobRow
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
+from tests.fakes.plans import one_sequence, registration
 
 np = pytest.importorskip("numpy", reason="install numpy to read the reference")
 
@@ -127,18 +127,9 @@ def worker(model: Path, isa: str) -> Any:
 
 def teacher_forced(worker: Any, ids: list[int]) -> list[LogprobRow]:
     blocks = range(-(-len(ids) // 32))
-    plan = StepPlan(
-        step=1,
-        registrations=[SlotParams(0, 0.0, 0, 1.0, 0, 0, -1, ALTERNATIVES)],
-        slots=array("i", [0]),
-        starts=array("i", [0]),
-        lengths=array("i", [len(ids)]),
-        tokens=array("i", ids),
-        targets=array("i", [*ids[1:], -1]),
-        sample=array("b", [0]),
-        blocks=array("i", blocks),
-        block_offsets=array("i", [0, len(blocks)]),
-    )
+    new = registration(prompt_logprobs=ALTERNATIVES)
+    targets = [*ids[1:], -1]
+    plan = one_sequence(1, ids, 0, blocks, new=new, sample=False, targets=targets)
     rows: list[LogprobRow] = worker.submit(plan).result().prompt_logprobs[0]
     return rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from penstock.core import SlotParams, StepPlan
+from penstock.core import Registration, StepPlan
 from penstock.core.transfer import RAM, Transfer, TransferKind
 
 from tests.fakes.contract import ContractBrokenError
@@ -18,19 +18,20 @@ KEY, OTHER = bytes([1] * 32), bytes([2] * 32)
 def executor(**options: bool) -> FakeExecutor:
     sizes = {"num_blocks": 4, "block_size": BLOCK, "max_num_seqs": 2, "max_batched_tokens": 16}
     made = FakeExecutor(**sizes, named=1, ram_slots=2, **options)  # type: ignore[arg-type]
-    made.submit(plan(1, [0, 1], 0, list(range(8))))
+    made.submit(plan(1, [0, 1], 0, list(range(8)))).result()
     return made
 
 
 def plan(step: int, blocks: list[int], start: int, tokens: list[int]) -> StepPlan:
-    new = StepPlan(step, [SlotParams(0, 0.0, 0, 1.0, 0, 0, -1, -1)])
+    new = StepPlan(step, [Registration(0, b"\xff\xff")])
     new.slots, new.starts, new.lengths = (
         array("i", [0]),
         array("i", [start]),
         array("i", [len(tokens)]),
     )
     new.tokens, new.sample = array("i", tokens), array("b", [1])
-    new.blocks, new.block_offsets = array("i", blocks), array("i", [0, len(blocks)])
+    new.kept, new.added = array("i", [0]), array("i", blocks)
+    new.added_offsets = array("i", [0, len(blocks)])
     return new
 
 
@@ -73,18 +74,18 @@ def test_a_load_of_what_is_not_there_leaves_nothing_to_compute_with() -> None:
     (moved,) = fake.moved()
     assert (moved.done, moved.error) == (False, "")
     with pytest.raises(ContractBrokenError, match="never computed"):
-        fake.submit(plan(2, [2, 3, 0], 8, [8]))
+        fake.submit(plan(2, [2, 3, 0], 8, [8])).result()
 
 
 def test_blocks_in_a_transfer_are_in_no_plan_that_could_harm() -> None:
     fake = executor()
     fake.transfer(chunk(1, TransferKind.LOAD, [2]))
     fake.transfer(chunk(2, TransferKind.STORE, [0, 1], OTHER))
-    fake.submit(plan(2, [0, 1, 3], 8, [8]))
+    fake.submit(plan(2, [0, 1, 3], 8, [8])).result()
     with pytest.raises(ContractBrokenError, match="while they are loaded"):
-        fake.submit(plan(3, [0, 1, 2], 8, [8]))
+        fake.submit(plan(3, [0, 1, 2], 8, [8])).result()
     with pytest.raises(ContractBrokenError, match="while they are stored"):
-        fake.submit(plan(4, [0, 1], 7, [8]))
+        fake.submit(plan(4, [0, 1], 7, [8])).result()
     with pytest.raises(ContractBrokenError, match="in another transfer"):
         fake.transfer(chunk(3, TransferKind.LOAD, [1]))
 

@@ -15,11 +15,12 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from penstock.core import LogprobRow, SlotParams, StepPlan, StepResult
+from penstock.core import LogprobRow, StepResult
 from penstock.executor import Executor
 
+from tests.fakes.plans import one_sequence, registration
 from tests.ray_cluster import TOKEN, RayCluster
-from tests.real_ranks import FAMILIES, TINY, VOCAB, talkative_ranks
+from tests.real_ranks import FAMILIES, TINY, VOCAB, kv_groups, talkative_ranks
 
 np = pytest.importorskip("numpy", reason="install numpy to compare logits")
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
@@ -52,10 +53,11 @@ class Prompt:
 class Sequence:
     """One sequence in slot and blocks of its own."""
 
-    def __init__(self, executor: Executor, first_step: int, slot: int) -> None:
+    def __init__(self, executor: Executor, first_step: int, slot: int, groups: int) -> None:
         self._executor = executor
         self.step = first_step
         self._slot = slot
+        self._groups = groups
         self._computed = 0
         self._blocks = array("i", range(4 * slot, 4 * slot + 4))
 
@@ -63,24 +65,26 @@ class Sequence:
         """The next `tokens`; `target` follows them, -1 where that is to be sampled."""
         end = self._computed + len(tokens)
         blocks = self._blocks[: -(-end // BLOCK)]
-        new = (
-            [SlotParams(self._slot, 0.0, 0, 1.0, 0, 0, VOCAB, VOCAB)] if not self._computed else []
-        )
-        plan = StepPlan(
-            step=self.step,
-            registrations=new,
-            slots=array("i", [self._slot]),
-            starts=array("i", [self._computed]),
-            lengths=array("i", [len(tokens)]),
-            tokens=array("i", tokens),
-            targets=array("i", [*tokens[1:], target]),
-            sample=array("b", [target < 0]),
-            blocks=blocks,
-            block_offsets=array("i", [0, len(blocks)]),
+        new = registration(self._slot, prompt_logprobs=VOCAB)
+        plan = one_sequence(
+            self.step,
+            tokens,
+            self._computed,
+            blocks,
+            new=None if self._computed else new,
+            slot=self._slot,
+            sample=target < 0,
+            targets=[*tokens[1:], target],
+            groups=self._groups,
         )
         self.step += 1
         self._computed = end
         return self._executor.submit(plan).result(HANG)
+
+    def sample_after(self, token: int) -> StepResult:
+        """Compute the last token again, and sample."""
+        self._computed -= 1
+        return self.compute([token], -1)
 
 
 HANG = 120.0
@@ -104,10 +108,8 @@ def read(sequence: Sequence, prompt: list[int], chunk: int) -> tuple[Matrix, lis
     sampled: list[int] = []
     for start in range(0, len(prompt), chunk):
         part, after = prompt[start : start + chunk], prompt[start + chunk : start + chunk + 1]
-        result = sequence.compute(part, *(after or [-1]))
-        rows += result.prompt_logprobs.get(0, [])
-        rows += result.logprobs.get(0, [])
-        sampled += result.tokens
+        rows += sequence.compute(part, *(after or [0])).prompt_logprobs[0]
+    sampled += sequence.sample_after(prompt[-1]).tokens
     for _ in range(15):
         sampled += sequence.compute(sampled[-1:], -1).tokens
     return dense(rows), sampled
@@ -121,15 +123,18 @@ def prompt_of(family: str) -> Prompt:
 @cache
 def on_one_rank(family: str) -> Matrix:
     with talkative_ranks(family, TOKENS) as executor:
-        return read(Sequence(executor, 1, 0), prompt_of(family).tokens, TOKENS)[0]
+        return read(
+            Sequence(executor, 1, 0, kv_groups(executor)), prompt_of(family).tokens, TOKENS
+        )[0]
 
 
 def check(ranks: AbstractContextManager[Executor], family: str) -> None:
     prompt = prompt_of(family)
     with ranks as executor:
-        first = Sequence(executor, 1, 0)
+        groups = kv_groups(executor)
+        first = Sequence(executor, 1, 0, groups)
         logprobs, greedy = read(first, prompt.tokens, TOKENS)
-        again, _ = read(Sequence(executor, first.step, 1), prompt.tokens, 7)
+        again, _ = read(Sequence(executor, first.step, 1, groups), prompt.tokens, 7)
     assert np.isfinite(logprobs).all()
     assert logprobs.shape == prompt.logprobs.shape
     assert np.abs(logprobs - on_one_rank(family)).max() <= prompt.limit

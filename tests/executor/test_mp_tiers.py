@@ -50,7 +50,7 @@ def chunk(number: int, kind: TransferKind, key: bytes = KEY, block: int = 0) -> 
 def compute_elsewhere(executor: RanksExecutor, step: int) -> None:
     """A step in block 1."""
     other = plan(step, 1)
-    other.starts, other.blocks = array("i", [0]), array("i", [1])
+    other.starts, other.added = array("i", [0]), array("i", [1])
     executor.submit(other).result(HANG)
 
 

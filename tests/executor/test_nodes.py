@@ -10,13 +10,12 @@ import signal
 import socket
 import threading
 import time
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from penstock.config import EngineConfig, shared_memory_directory
-from penstock.core import PenstockError, SlotParams, StepPlan
+from penstock.core import PenstockError, StepPlan
 from penstock.executor import WorkersLostError
 from penstock.executor.ranks import RanksExecutor
 
@@ -27,6 +26,8 @@ pytest.importorskip("penstock._native", reason="the extension is not built: run 
 
 from penstock.executor.nodes import NodeAgent, connect_nodes
 from penstock.executor.nodes.agent_session import RefusedError
+
+from tests.fakes.plans import one_sequence, registration
 
 KEY = bytes(range(32))
 CARD = {"the version": "1", "model.quantization": "auto"}
@@ -151,11 +152,8 @@ def gone(pids: list[int]) -> None:
 
 def plan(step: int, token: int) -> StepPlan:
     """The next token of a sequence that grows by one each step, from step 2 on."""
-    new = StepPlan(step, [SlotParams(0, 0.0, 0, 1.0, 0, 0, -1, -1)] if step == 2 else [])
-    new.slots, new.starts = array("i", [0]), array("i", [step - 2])
-    new.lengths, new.tokens = array("i", [1]), array("i", [token])
-    new.sample, new.blocks, new.block_offsets = array("b", [1]), array("i", [0]), array("i", [0, 1])
-    return new
+    new = registration() if step == 2 else None
+    return one_sequence(step, [token], step - 2, [0], new=new)
 
 
 def compute(executor: RanksExecutor, steps: int, pause: float = 0.0) -> list[int]:
@@ -178,7 +176,7 @@ def test_plans_go_to_the_ranks_of_all_nodes_and_the_reading_one_answers(
     launch: Launches, nnodes: int, tp: int, pp: int
 ) -> None:
     executor = launch(nnodes, pp).start(tp)
-    assert executor.depth == pp
+    assert executor.depth == max(pp, 2)
     assert [each.facts.device for each in executor.loaded] == [
         f"rank {rank}" for rank in range(tp * pp)
     ]

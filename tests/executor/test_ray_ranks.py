@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from penstock.config import EngineConfig, shared_memory_directory
-from penstock.core import InvalidValueError, PenstockError, SlotParams, StepPlan
+from penstock.core import InvalidValueError, PenstockError, StepPlan
 from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
 from penstock.executor import WorkersLostError
 from penstock.executor.ranks import RanksExecutor
@@ -19,6 +19,7 @@ from penstock.executor.ray import connect_ray
 
 from tests.fakes.backend import BLOCKS, engine_config, rank_layout
 from tests.fakes.executor import next_token
+from tests.fakes.plans import one_sequence, registration
 from tests.ray_cluster import TOKEN, RayCluster, is_alive, needs_ray
 
 needs_ray()
@@ -84,11 +85,8 @@ def gone(pids: list[int]) -> None:
 
 def plan(step: int, token: int) -> StepPlan:
     """The next token of a sequence that grows by one each step, from step 2 on."""
-    new = StepPlan(step, [SlotParams(0, 0.0, 0, 1.0, 0, 0, -1, -1)] if step == 2 else [])
-    new.slots, new.starts = array("i", [0]), array("i", [step - 2])
-    new.lengths, new.tokens = array("i", [1]), array("i", [token])
-    new.sample, new.blocks, new.block_offsets = array("b", [1]), array("i", [0]), array("i", [0, 1])
-    return new
+    new = registration() if step == 2 else None
+    return one_sequence(step, [token], step - 2, [0], new=new)
 
 
 def compute(executor: RanksExecutor, step: int) -> None:

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 from penstock.config import EngineConfig, Raw, resolve
-from penstock.core import PenstockError, SlotParams, StepPlan, StepResult
+from penstock.core import PenstockError, StepResult
 from penstock.core.transfer import RAM, Moved, OpenTiers, Transfer, TransferKind
 from penstock.engine.sizing import size_kv
 from penstock.engine.startup import build_executor, read_model
 from penstock.executor import Executor
 from penstock.model.sharding import plan_grid
+
+from tests.fakes.plans import one_sequence, registration
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
@@ -48,11 +50,7 @@ class Ranks:
 
     def compute(self, tokens: Sequence[int], start: int, blocks: Sequence[int]) -> StepResult:
         self._step += 1
-        plan = StepPlan(self._step, [SlotParams(0, 0.0, 0, 1.0, 0, 0, 20, -1)])
-        plan.slots, plan.starts = array("i", [0]), array("i", [start])
-        plan.lengths, plan.tokens = array("i", [len(tokens)]), array("i", tokens)
-        plan.sample, plan.blocks = array("b", [1]), array("i", blocks)
-        plan.block_offsets = array("i", [0, len(blocks)])
+        plan = one_sequence(self._step, tokens, start, blocks, new=registration(logprobs=20))
         return self.executor.submit(plan).result(HANG)
 
     def move(

@@ -89,6 +89,7 @@ class FakeBackend:
             named=1,
             ram_slots=4,
             auto=True,
+            depth=8,
         )
 
     def submit(self, plan: StepPlan) -> FakeFuture:

@@ -1,7 +1,7 @@
 """A model without arithmetic that holds the engine to the contract of StepPlan.
 
 Its KV cells remember the token that was computed there, and the next token is a hash of all tokens
-that the block table leads to. So a wrong block, a stale cell or a lost token changes the output;
+that the block tables lead to. So a wrong block, a stale cell or a lost token changes the output;
 batching must not.
 """
 
@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from penstock.core import LogprobRow, SlotParams, StepPlan, StepResult
+from penstock.core import LogprobRow, StepPlan, StepResult
+from penstock.core.plan import LAST_SAMPLED, NO_BLOCK
 from penstock.core.transfer import Moved, OpenTiers, Transfer
 
 from tests.fakes.contract import ContractBrokenError, require
 from tests.fakes.tiers import FakeMover
 
 
-def next_token(context: list[int], vocab: int) -> int:
+def next_token(context: Sequence[int], vocab: int) -> int:
     digest = hashlib.blake2b(array("i", context).tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % vocab
 
 
-def row_for(context: list[int], token: int) -> LogprobRow:
+def row_for(context: Sequence[int], token: int) -> LogprobRow:
     return (-float(len(context)), token + 1, [(token, -float(len(context)))])
 
 
@@ -41,18 +45,60 @@ def hash_root(identity: bytes, adapter: bytes, salt: bytes) -> bytes:
     return hashlib.blake2b(adapter + b"/" + salt, key=identity, digest_size=32).digest()
 
 
-class FakeTicket:
-    def __init__(self, result: StepResult | Exception) -> None:
-        self._result = result
+def seen_by_all(windows: Sequence[int | None]) -> int | None:
+    """Tokens on which the output depends: those of the widest window; None for all."""
+    return None if None in windows else max(window for window in windows if window is not None)
+
+
+@dataclass
+class Slot:
+    """What the executor keeps of a sequence."""
+
+    logprobs: bool
+    tables: list[list[int]]
+    last: int = LAST_SAMPLED
+    usable: bool = True
+
+
+@dataclass(eq=False)
+class FakeFuture:
+    """A plan that is computed when its result is wanted, after all that were submitted before it:
+    as late as an executor may.
+    """
+
+    executor: FakeExecutor
+    plan: StepPlan
+    outcome: StepResult | Exception | None = None
 
     def result(self, timeout: float | None = None) -> StepResult:
-        if isinstance(self._result, Exception):
-            raise self._result
-        return self._result
+        self.executor.compute_through(self)
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        assert self.outcome is not None
+        return self.outcome
+
+
+@dataclass
+class Row:
+    """One sequence of a plan."""
+
+    index: int
+    slot: Slot
+    start: int
+    length: int
+    drafts: int
+    at: int
+    """First of its tokens in the plan."""
+    tables: list[list[int]] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
 
 
 class FakeExecutor:
-    """`fail_at` names a step that raises instead of computing.
+    """`windows` has an entry for each KV group, `num_blocks` one number for all or one for each.
+    Steps in `fail_at` raise instead of computing.
 
     With `named` tiers or `ram_slots`, `mover` moves cells between them and the pool
     (`tests.fakes.tiers`).
@@ -61,12 +107,13 @@ class FakeExecutor:
     def __init__(
         self,
         *,
-        num_blocks: int,
+        num_blocks: int | Sequence[int],
         block_size: int,
         max_num_seqs: int,
         max_batched_tokens: int,
+        windows: Sequence[int | None] = (None,),
         vocab: int = 97,
-        fail_at: int = 0,
+        fail_at: Sequence[int] = (),
         depth: int = 1,
         named: int = 0,
         ram_slots: int = 0,
@@ -74,25 +121,37 @@ class FakeExecutor:
     ) -> None:
         self.depth = depth
         self.block_size = block_size
-        self.num_blocks = num_blocks
+        self.windows = list(windows)
+        groups = len(self.windows)
+        each = [num_blocks] * groups if isinstance(num_blocks, int) else list(num_blocks)
+        self.num_blocks = each
         self.max_num_seqs = max_num_seqs
         self.max_batched_tokens = max_batched_tokens
         self.vocab = vocab
-        self.fail_at = fail_at
-        self.cells: list[int | None] = [None] * (num_blocks * block_size)
-        self.slots: dict[int, SlotParams] = {}
+        self.fail_at = set(fail_at)
+        self.pools: list[list[int | None]] = [[None] * (blocks * block_size) for blocks in each]
+        self.cells = self.pools[0]
+        self.slots: dict[int, Slot] = {}
         self.steps = 0
         self.computed = 0
         self.closed = False
         self.mover = FakeMover(self.cells, block_size, named=named, ram_slots=ram_slots, auto=auto)
         self.opened: OpenTiers | None = None
+        self._sees = seen_by_all(windows)
+        self._queue: deque[FakeFuture] = deque()
 
-    def submit(self, plan: StepPlan) -> FakeTicket:
+    def submit(self, plan: StepPlan) -> FakeFuture:
         self.steps += 1
         require(plan.step == self.steps, f"step {plan.step} follows {self.steps - 1}")
-        if plan.step == self.fail_at:
-            return FakeTicket(RuntimeError("the fake decoder was told to fail"))
-        return FakeTicket(self._compute(plan))
+        require(len(self._queue) < self.depth, f"more than {self.depth} plans are in flight")
+        future = FakeFuture(self, plan)
+        self._queue.append(future)
+        return future
+
+    def compute_through(self, future: FakeFuture) -> None:
+        while future.outcome is None:
+            oldest = self._queue.popleft()
+            oldest.outcome = self._outcome(oldest.plan)
 
     def open_tiers(self, tiers: OpenTiers) -> None:
         self.opened = tiers
@@ -111,92 +170,178 @@ class FakeExecutor:
     def close(self) -> None:
         self.closed = True
 
-    def _compute(self, plan: StepPlan) -> StepResult:
+    # A step ---------------------------------------------------------------------------------------
+
+    def _outcome(self, plan: StepPlan) -> StepResult | Exception:
+        """Slots of a step that fails are unusable until they are registered again."""
         self._check_columns(plan)
-        for params in plan.registrations:
-            require(0 <= params.slot < self.max_num_seqs, f"slot {params.slot} out of range")
-            self.slots[params.slot] = params
-        tables = self._tables(plan)
-        self._check_writes(plan, tables)
+        self._register(plan)
+        rows = self._rows(plan)
+        if plan.step in self.fail_at:
+            failure = "the fake decoder was told to fail"
+        elif not all(row.slot.usable for row in rows):
+            failure = "a slot is unusable after a failed step"
+        else:
+            return self._compute(plan, rows)
+        for row in rows:
+            row.slot.usable = False
+        return RuntimeError(failure)
+
+    def _compute(self, plan: StepPlan, rows: list[Row]) -> StepResult:
+        for row in rows:
+            self._continue_tables(plan, row)
+        self._check_writes(rows)
         result = StepResult()
-        at = 0
-        for index in range(len(plan.slots)):
-            length = plan.lengths[index]
-            self._sequence(plan, index, tables[index], at, result)
-            at += length
-        self.computed += at
+        for row in rows:
+            self._sequence(plan, row, result)
+        self.computed += len(plan.tokens)
         return result
 
     def _check_columns(self, plan: StepPlan) -> None:
-        n = len(plan.slots)
+        n, groups = len(plan.slots), len(self.windows)
         require(n >= 1, "an empty plan")
-        require(
-            len(plan.starts) == len(plan.lengths) == len(plan.sample) == n,
-            "columns of different lengths",
-        )
-        require(len(plan.block_offsets) == n + 1, "block_offsets has n + 1 entries")
-        require(
-            plan.block_offsets[-1] == len(plan.blocks), "block_offsets ends at the number of blocks"
-        )
+        columns = (plan.starts, plan.lengths, plan.sample)
+        require(all(len(column) == n for column in columns), "columns of different lengths")
+        require(len(plan.kept) == n * groups, "kept has an entry for each sequence and group")
+        require(len(plan.added_offsets) == n * groups + 1, "added_offsets has n * G + 1 entries")
+        require(plan.added_offsets[-1] == len(plan.added), "added_offsets ends with added")
         require(len(set(plan.slots)) == n, "a slot is scheduled twice")
         require(min(plan.lengths) >= 1, "a sequence computes nothing")
         require(sum(plan.lengths) == len(plan.tokens), "as many tokens as the lengths say")
         require(len(plan.tokens) <= self.max_batched_tokens, "the step is over its token budget")
         require(len(plan.targets) in (0, len(plan.tokens)), "targets is empty or as long as tokens")
+        require(len(plan.drafts) in (0, n), "drafts is empty or has an entry for each sequence")
+        for index, drafts in enumerate(plan.drafts):
+            require(0 <= drafts < plan.lengths[index], "drafts follow a token")
+            require(not drafts or plan.sample[index] == 1, "drafts without sample")
 
-    def _tables(self, plan: StepPlan) -> list[list[int]]:
-        tables = []
-        for index in range(len(plan.slots)):
-            table = list(plan.blocks[plan.block_offsets[index] : plan.block_offsets[index + 1]])
-            end = plan.starts[index] + plan.lengths[index]
-            require(
-                len(table) == -(-end // self.block_size),
-                "the block table covers 0 .. start + length - 1",
-            )
-            require(len(set(table)) == len(table), "a block is twice in one table")
-            require(all(0 <= block < self.num_blocks for block in table), "a block out of range")
-            tables.append(table)
-        return tables
+    def _register(self, plan: StepPlan) -> None:
+        for params in plan.registrations:
+            require(0 <= params.slot < self.max_num_seqs, f"slot {params.slot} out of range")
+            logprobs = int.from_bytes(params.sampling[-2:], "little", signed=True) >= 0
+            self.slots[params.slot] = Slot(logprobs, [[] for _ in self.windows])
 
-    def _check_writes(self, plan: StepPlan, tables: list[list[int]]) -> None:
-        owners = [block for table in tables for block in table]
-        written: set[int] = set()
-        for index, table in enumerate(tables):
-            for block in table[plan.starts[index] // self.block_size :]:
-                require(
-                    owners.count(block) == 1, f"block {block} is written and owned by two sequences"
-                )
-                written.add(block)
-        self.mover.check_plan(set(owners) - written, written)
+    def _rows(self, plan: StepPlan) -> list[Row]:
+        rows, at = [], 0
+        for index, number in enumerate(plan.slots):
+            require(number in self.slots, f"slot {number} was never registered")
+            drafts = plan.drafts[index] if plan.drafts else 0
+            slot, start, length = self.slots[number], plan.starts[index], plan.lengths[index]
+            rows.append(Row(index, slot, start, length, drafts, at, slot.tables))
+            at += length
+        return rows
 
-    def _sequence(
-        self, plan: StepPlan, index: int, table: list[int], at: int, result: StepResult
+    def _continue_tables(self, plan: StepPlan, row: Row) -> None:
+        groups = len(self.windows)
+        for group, table in enumerate(row.tables):
+            entry = row.index * groups + group
+            kept = plan.kept[entry]
+            require(0 <= kept <= len(table), f"{kept} entries kept of {len(table)}")
+            del table[kept:]
+            table += plan.added[plan.added_offsets[entry] : plan.added_offsets[entry + 1]]
+            require(len(table) * self.block_size >= row.end, "a block table ends too early")
+            live = self._live(group, row)
+            require(len(set(live)) == len(live), "a block is twice in one table")
+            most = self.num_blocks[group]
+            require(all(0 <= block < most for block in live), "a block out of range")
+
+    def _live(self, group: int, row: Row) -> list[int]:
+        """Blocks that the step may read or write."""
+        first = self._first_seen(group, row.start) // self.block_size
+        return row.tables[group][first : -(-row.end // self.block_size)]
+
+    def _first_seen(self, group: int, position: int) -> int:
+        window = self.windows[group]
+        return 0 if window is None else max(position - window + 1, 0)
+
+    def _check_writes(self, rows: list[Row]) -> None:
+        for group in range(len(self.windows)):
+            owners = [block for row in rows for block in self._live(group, row)]
+            written: set[int] = set()
+            for row in rows:
+                ended = -(-row.end // self.block_size)
+                for block in row.tables[group][row.start // self.block_size : ended]:
+                    require(
+                        owners.count(block) == 1,
+                        f"block {block} is written and owned by two sequences",
+                    )
+                    written.add(block)
+            if group == 0:
+                self.mover.check_plan(set(owners) - written, written)
+
+    # One sequence ---------------------------------------------------------------------------------
+
+    def _sequence(self, plan: StepPlan, row: Row, result: StepResult) -> None:
+        tokens = list(plan.tokens[row.at : row.at + row.length])
+        if tokens[0] == LAST_SAMPLED:
+            require(row.slot.last >= 0, "the slot has sampled no token")
+            tokens[0] = row.slot.last
+        require(all(0 <= token < self.vocab for token in tokens), "a token out of the vocabulary")
+        context = self._context(row)
+        first = row.start - len(context)
+        for offset, token in enumerate(tokens):
+            self._write(row, row.start + offset, token)
+        context += tokens
+
+        def seen(at: int) -> list[int]:
+            return self._seen(context, first, row.start + at)
+
+        targets = plan.targets[row.at : row.at + row.length]
+        wanted = [row_for(seen(at), target) for at, target in enumerate(targets) if target >= 0]
+        if wanted:
+            result.prompt_logprobs[row.index] = wanted
+        if not plan.sample[row.index]:
+            result.counts.append(0)
+            return
+        self._sample(row, tokens, seen, result)
+
+    def _sample(
+        self, row: Row, tokens: list[int], seen: Callable[[int], list[int]], result: StepResult
     ) -> None:
-        start, length, slot = plan.starts[index], plan.lengths[index], plan.slots[index]
-        require(slot in self.slots, f"slot {slot} was never registered")
-        context = [self._read(table, position) for position in range(start)]
-        rows = []
-        for offset in range(length):
-            token = plan.tokens[at + offset]
-            self.cells[self._cell(table, start + offset)] = token
-            context.append(token)
-            target = plan.targets[at + offset] if plan.targets else -1
-            if target >= 0:
-                rows.append(row_for(context, target))
-        if rows:
-            result.prompt_logprobs[index] = rows
-        result.counts.append(plan.sample[index])
-        if plan.sample[index]:
-            token = next_token(context, self.vocab)
-            result.tokens.append(token)
-            if self.slots[slot].logprobs >= 0:
-                result.logprobs[index] = [row_for(context, token)]
+        """Draw tokens while they confirm the drafts."""
+        sampled, logprobs = [], []
+        for at in range(row.length - 1 - row.drafts, row.length):
+            token = next_token(seen(at), self.vocab)
+            sampled.append(token)
+            logprobs.append(row_for(seen(at), token))
+            if at + 1 == row.length or tokens[at + 1] != token:
+                break
+        result.counts.append(len(sampled))
+        result.tokens.extend(sampled)
+        if row.slot.logprobs:
+            result.logprobs[row.index] = logprobs
+        row.slot.last = sampled[-1]
 
-    def _cell(self, table: list[int], position: int) -> int:
-        return table[position // self.block_size] * self.block_size + position % self.block_size
+    def _seen(self, context: list[int], first: int, position: int) -> list[int]:
+        """What a token at `position` sees of `context`, which begins at `first`."""
+        begin = 0 if self._sees is None else max(position - self._sees + 1, 0)
+        return context[begin - first if begin > first else 0 : position + 1 - first]
 
-    def _read(self, table: list[int], position: int) -> int:
-        token = self.cells[self._cell(table, position)]
+    def _context(self, row: Row) -> list[int]:
+        """Tokens before the step's, as far as any group sees them. All groups agree."""
+        begin = 0 if self._sees is None else max(row.start - self._sees + 1, 0)
+        context = []
+        for position in range(begin, row.start):
+            read = {
+                self._read(group, row, position)
+                for group in range(len(self.windows))
+                if position >= self._first_seen(group, row.start)
+            }
+            require(len(read) == 1, f"groups have other tokens at {position}: {read}")
+            context += read
+        return context
+
+    def _cell(self, group: int, row: Row, position: int) -> int:
+        block = row.tables[group][position // self.block_size]
+        require(block != NO_BLOCK, f"position {position} has no block in group {group}")
+        return block * self.block_size + position % self.block_size
+
+    def _write(self, row: Row, position: int, token: int) -> None:
+        for group, pool in enumerate(self.pools):
+            pool[self._cell(group, row, position)] = token
+
+    def _read(self, group: int, row: Row, position: int) -> int:
+        token = self.pools[group][self._cell(group, row, position)]
         if token is None:
             raise ContractBrokenError(f"position {position} is read and was never computed")
         return token

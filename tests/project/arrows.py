@@ -76,6 +76,7 @@ NATIVE = {
     "backends",
     "bench",
     "cli",
+    "core",  # its codec, when plans go to other processes
     "engine",
     "executor",
     "gds",

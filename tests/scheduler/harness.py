@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
+from typing import Any
 
 from penstock.core import FinishReason, Request, SamplingParams, StepOutput, StepPlan
-from penstock.kv import BlockPool, PrefixCache
-from penstock.scheduler import Limits, Scheduler
+from penstock.kv import BlockHasher, KvCache
+from penstock.kv_tiers import Tiers
+from penstock.scheduler import Drafter, Limits, Scheduler
 
-from tests.fakes.executor import FakeExecutor, FakeTicket, hash_chain, hash_root, next_token
+from tests.fakes.executor import (
+    FakeExecutor,
+    FakeFuture,
+    hash_chain,
+    hash_root,
+    next_token,
+    seen_by_all,
+)
 
 EOS = 0
 IDENTITY = b"i" * 32
@@ -25,12 +36,18 @@ def make_request(
     return Request(request_id, array("i", prompt), params, **request_fields)  # type: ignore[arg-type]
 
 
-def reference(request: Request, vocab: int, max_model_len: int) -> tuple[list[int], FinishReason]:
+def reference(
+    request: Request,
+    vocab: int,
+    max_model_len: int,
+    windows: Sequence[int | None] = (None,),
+) -> tuple[list[int], FinishReason]:
     """The output of a request that is alone in the world."""
     context, output = list(request.prompt), []
+    sees = seen_by_all(windows) or max_model_len
     params = request.params
     while True:
-        token = next_token(context, vocab)
+        token = next_token(context[-sees:], vocab)
         context.append(token)
         output.append(token)
         stops = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
@@ -38,6 +55,27 @@ def reference(request: Request, vocab: int, max_model_len: int) -> tuple[list[in
             return output, FinishReason.STOP
         if len(output) >= params.max_tokens or len(context) >= max_model_len:
             return output, FinishReason.LENGTH
+
+
+class RandomDrafter:
+    """Right at random, so that any number of drafts is accepted."""
+
+    active = True
+
+    def __init__(
+        self, draw: Random, vocab: int = 97, windows: Sequence[int | None] = (None,)
+    ) -> None:
+        self._draw = draw
+        self._vocab = vocab
+        self._sees = seen_by_all(windows) or 0
+
+    def propose(self, tokens: array[int], most: int) -> list[int]:
+        context, known = list(tokens), len(tokens)
+        for _ in range(self._draw.randint(0, min(most, 5))):
+            right = next_token(context[-self._sees :], self._vocab)
+            wrong = self._draw.randrange(self._vocab)
+            context.append(right if self._draw.random() < 0.7 else wrong)
+        return context[known:]
 
 
 @dataclass
@@ -48,14 +86,15 @@ class Ending:
 
 
 class World:
-    """`clock` counts steps. `in_flight` plans may be outstanding at once, as many as `stages`
-    unless told.
+    """`clock` counts steps. `in_flight` plans may be outstanding at once, on as many `stages`
+    unless given. `num_blocks` and `windows` have an entry for each KV group.
     """
 
     def __init__(
         self,
         *,
-        num_blocks: int = 64,
+        num_blocks: int | Sequence[int] = 64,
+        windows: Sequence[int | None] = (None,),
         block_size: int = 16,
         max_num_seqs: int = 4,
         budget: int = 32,
@@ -64,10 +103,12 @@ class World:
         prefix: bool = True,
         in_flight: int = 1,
         stages: int = 0,
-        fail_at: int = 0,
+        fail_at: Sequence[int] = (),
         vocab: int = 97,
+        drafter: Drafter | None = None,
     ) -> None:
         self.now = 0.0
+        self.windows = windows
         self.limits = Limits(
             max_num_seqs,
             budget,
@@ -77,23 +118,41 @@ class World:
             frozenset({EOS}),
             stages or in_flight,
         )
-        self.pool = BlockPool(num_blocks)
-        cache = (
-            PrefixCache(self.pool, block_size, IDENTITY, hash_chain, hash_root) if prefix else None
-        )
-        self.scheduler = Scheduler(self.limits, self.pool, cache, block_size, lambda: self.now)
-        self.executor = FakeExecutor(
+        self.executor = self.make_executor(
             num_blocks=num_blocks,
             block_size=block_size,
             max_num_seqs=max_num_seqs,
             max_batched_tokens=budget,
+            windows=windows,
             vocab=vocab,
             fail_at=fail_at,
+            depth=in_flight,
+        )
+        hasher = BlockHasher(block_size, IDENTITY, hash_chain, hash_root) if prefix else None
+        self.kv = KvCache(
+            block_size,
+            self.executor.num_blocks,
+            windows=windows,
+            step_tokens=budget,
+            hasher=hasher,
+        )
+        self.scheduler = Scheduler(
+            self.limits, self.kv, lambda: self.now, self.make_tiers(), drafter
         )
         self.depth = in_flight
-        self.flying: list[tuple[StepPlan, FakeTicket]] = []
+        self.in_flight: list[tuple[StepPlan, FakeFuture]] = []
         self.endings: dict[int, Ending] = {}
         self.plans: list[StepPlan] = []
+
+    def make_executor(self, **options: Any) -> FakeExecutor:
+        return FakeExecutor(**options)
+
+    def make_tiers(self) -> Tiers | None:
+        return None
+
+    def reference(self, request: Request) -> tuple[list[int], FinishReason]:
+        limits = self.limits
+        return reference(request, limits.vocab_size, limits.max_model_len, self.windows)
 
     def add(self, request: Request) -> None:
         self.endings[request.id] = Ending()
@@ -105,17 +164,17 @@ class World:
         plan = self.scheduler.schedule()
         if plan is not None:
             self.plans.append(plan)
-            self.flying.append((plan, self.executor.submit(plan)))
-        if self.flying and (plan is None or len(self.flying) >= self.depth):
-            self._land()
+            self.in_flight.append((plan, self.executor.submit(plan)))
+        if self.in_flight and (plan is None or len(self.in_flight) >= self.depth):
+            self._apply_oldest()
         self.collect()
         self.scheduler.check()
         return plan
 
-    def _land(self) -> None:
-        plan, ticket = self.flying.pop(0)
+    def _apply_oldest(self) -> None:
+        plan, future = self.in_flight.pop(0)
         try:
-            result = ticket.result()
+            result = future.result()
         except RuntimeError as error:
             self.scheduler.fail(plan, str(error))
         else:
@@ -133,7 +192,7 @@ class World:
     def run(self, most: int = 10_000) -> int:
         """Steps until nothing is left; fails when that takes more than `most`."""
         for steps in range(most):
-            if not self.scheduler.has_requests() and not self.flying:
+            if not self.scheduler.has_requests() and not self.in_flight:
                 return steps
             self.step()
         raise AssertionError(f"requests left after {most} steps: {self.scheduler.stats()}")

@@ -4,6 +4,7 @@ prefixes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.core import FinishReason, Request
+from penstock.kv import window_blocks
 
-from tests.scheduler.harness import World, make_request, reference
+from tests.scheduler.harness import RandomDrafter, World, make_request
 
 STEMS = [[(7 * stem + 3 * at) % 90 + 1 for at in range(100)] for stem in range(2)]
 
@@ -48,16 +50,34 @@ def draw_arrival(draw: Random, request_id: int) -> Arrival:
 def draw_world(draw: Random) -> World:
     block_size = draw.choice([16, 16, 32])
     max_num_seqs = draw.choice([1, 3, 6, 6])
+    windows = draw.choice([(None,), (None,), (None, 24), (40, None), (20,), (16, None, 50)])
+    drafter = RandomDrafter(draw, windows=windows) if draw.random() < 0.3 else None
+    budget = max_num_seqs + draw.choice([0, 3, 20, 50, 100])
     return World(
-        num_blocks=draw.choice([96, 128, 160, 192, 260, 400]) // block_size,
+        num_blocks=draw_blocks(draw, block_size, windows, budget),
+        windows=windows,
         block_size=block_size,
         max_num_seqs=max_num_seqs,
-        budget=max_num_seqs + draw.choice([0, 3, 20, 50, 100]),
+        budget=budget,
         max_model_len=130,
         prefix=draw.random() < 0.8,
-        in_flight=draw.choice([1, 1, 2, 3]),
-        stages=draw.choice([0, 0, 1, 2]),
+        in_flight=draw.choice([1, 2, 2, 3]),
+        stages=draw.choice([0, 1, 1, 2]),
+        fail_at=[draw.randrange(1, 60)] if draw.random() < 0.2 else [],
+        drafter=drafter,
     )
+
+
+def draw_blocks(
+    draw: Random, block_size: int, windows: Sequence[int | None], budget: int
+) -> list[int]:
+    """Blocks of each group: with a window, enough for one sequence at least."""
+    blocks = []
+    for window in windows:
+        least = 0 if window is None else window_blocks(window, budget, block_size)
+        most = draw.choice([96, 128, 160, 192, 260, 400]) // block_size
+        blocks.append(max(least, most))
+    return blocks
 
 
 def play(world: World, arrivals: list[Arrival]) -> None:
@@ -88,24 +108,37 @@ def check_random_world(draw: Random) -> None:
     world = draw_world(draw)
     play(world, arrivals)
     for arrival in arrivals:
-        check_ending(world, arrival, world.pool.num_blocks * world.executor.block_size)
+        check_ending(world, arrival)
     stats = world.scheduler.stats()
     assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
 
 
-def check_ending(world: World, arrival: Arrival, pool_tokens: int) -> None:
+def check_ending(world: World, arrival: Arrival) -> None:
     request, ending = arrival.request, world.endings[arrival.request.id]
-    expected, finish = reference(request, world.limits.vocab_size, world.limits.max_model_len)
+    expected, finish = world.reference(request)
     if ending.finish is FinishReason.CANCELLED:
         assert arrival.cancel_at is not None
         assert ending.tokens == expected[: len(ending.tokens)]
     elif ending.finish is FinishReason.ERROR:
-        assert "KV blocks" in ending.rows[-1].error
-        assert len(request.prompt) + len(expected) > pool_tokens
+        check_error(world, ending.rows[-1].error, len(request.prompt) + len(expected))
         assert ending.tokens == expected[: len(ending.tokens)]
     else:
         assert (ending.tokens, ending.finish) == (expected, finish)
         check_logprobs(world, arrival)
+
+
+def check_error(world: World, error: str, tokens: int) -> None:
+    """A request fails with the step that was told to fail, or outgrows a pool."""
+    if "told to fail" in error:
+        assert world.executor.fail_at
+        return
+    assert "KV blocks" in error
+    unbounded = [
+        blocks
+        for blocks, window in zip(world.executor.num_blocks, world.windows, strict=True)
+        if window is None
+    ]
+    assert tokens > min(unbounded) * world.executor.block_size
 
 
 def check_logprobs(world: World, arrival: Arrival) -> None:

@@ -42,15 +42,16 @@ def test_decodes_come_first_and_chunks_take_what_is_left() -> None:
 
 def test_registrations_come_with_the_first_step_only() -> None:
     world = World(budget=32)
-    world.add(
-        long_answer(1, PROMPT, temperature=0.5, top_k=3, top_p=0.9, seed=11, choice=2, logprobs=4)
+    request = long_answer(
+        1, PROMPT, temperature=0.5, top_k=3, top_p=0.9, seed=11, choice=2, logprobs=4
     )
+    world.add(request)
     first, second = world.step(), world.step()
     assert first is not None
     assert second is not None
-    params = first.registrations[0]
-    assert (params.slot, params.temperature, params.top_k, params.top_p) == (0, 0.5, 3, 0.9)
-    assert (params.seed, params.choice, params.logprobs, params.prompt_logprobs) == (11, 2, 4, -1)
+    registration = first.registrations[0]
+    assert (registration.slot, registration.prompt_logprobs) == (0, -1)
+    assert registration.sampling == request.sampling
     assert second.registrations == []
 
 
@@ -225,7 +226,7 @@ def test_two_live_requests_cannot_share_an_id() -> None:
 
 
 def test_a_failed_step_ends_its_requests_and_no_others() -> None:
-    world = World(max_num_seqs=1, fail_at=2)
+    world = World(max_num_seqs=1, fail_at=[2])
     world.add(long_answer(1, [1, 2]))
     world.add(long_answer(2, [3, 4], 3))
     world.run()

@@ -5,7 +5,9 @@ cells.
 
 from __future__ import annotations
 
+from array import array
 from random import Random
+from typing import Any
 
 import pytest
 from penstock.core import FinishReason, Request, TierKind, TierStats
@@ -33,28 +35,26 @@ class TierWorld(World):
         per_token: float = 1.0,
         **options: int,
     ) -> None:
+        self._named, self._ram_slots, self._auto = named, ram_slots, auto
         super().__init__(block_size=BLOCK, **options)  # type: ignore[arg-type]
-        limits = self.limits
-        self.executor = FakeExecutor(
-            num_blocks=self.pool.num_blocks,
-            block_size=BLOCK,
-            max_num_seqs=limits.max_num_seqs,
-            max_batched_tokens=limits.max_num_batched_tokens,
-            vocab=limits.vocab_size,
-            named=named,
-            ram_slots=ram_slots,
-            auto=auto,
-        )
-        self.mover = self.executor.mover
-        self.index = FakeIndex(ram_slots) if ram_slots else None
-        shape = Shape(BLOCK, 4 * BLOCK, CHUNK, limits.max_num_batched_tokens)
-        stats = [TierStats("ram", TierKind.RAM)]
-        stats += [TierStats(f"disk:{at}", TierKind.DISK) for at in range(named)]
-        self.tiers = TierCache(
-            self.pool, self.executor, self.index, shape, stats, lambda: self.now / 100
-        )
+        self.pool = self.kv.pools[0]
         self.tiers.rates._a = per_token
-        self.scheduler.tiers = self.tiers
+
+    def make_executor(self, **options: Any) -> FakeExecutor:
+        tiers = {"named": self._named, "ram_slots": self._ram_slots, "auto": self._auto}
+        executor = super().make_executor(**tiers, **options)
+        self.mover = executor.mover
+        return executor
+
+    def make_tiers(self) -> TierCache:
+        self.index = FakeIndex(self._ram_slots) if self._ram_slots else None
+        shape = Shape(BLOCK, 4 * BLOCK, CHUNK, self.limits.max_num_batched_tokens)
+        stats = [TierStats("ram", TierKind.RAM)]
+        stats += [TierStats(f"disk:{at}", TierKind.DISK) for at in range(self._named)]
+        self.tiers = TierCache(
+            self.kv.pools[0], self.executor, self.index, shape, stats, lambda: self.now / 100
+        )
+        return self.tiers
 
     def finish(self, request: Request) -> int:
         """Tokens computed for a request that is alone in this world; it gets what it would get in
@@ -86,7 +86,7 @@ class TierWorld(World):
         self.forget_pool()
 
     def begin_loads(self, request: Request) -> None:
-        """Of a request whose probes have been answered."""
+        """Start the loads of a request, whose probes have been answered."""
         self.add(request)
         self.step()
         self.mover.settle()
@@ -103,16 +103,17 @@ class TierWorld(World):
         raise AssertionError("transfers do not end")
 
     def forget_pool(self) -> None:
-        """All names of the pool go, as if other requests had taken its blocks."""
+        """Evict all blocks, as other requests would by taking them."""
         taken = [self.pool.take() for _ in range(self.pool.available)]
         for block in taken:
             for cell in range(block * BLOCK, (block + 1) * BLOCK):
                 self.executor.cells[cell] = None
         self.pool.release(taken)
 
-    def forget_names(self, first: int) -> None:
-        """Of the pool, from the block `first` of the only prompt on."""
-        for digest in list(self.pool._by_digest)[first:]:
+    def forget_names(self, tokens: list[int], first: int) -> None:
+        """Remove the digests of these tokens from the pool, from the block `first` on."""
+        assert self.kv.hasher is not None
+        for digest in self.kv.hasher.digests(array("i", tokens), [], b"")[first:]:
             self.pool.forget(digest)
 
     def asked(self, kind: TransferKind) -> list[Transfer]:
@@ -160,7 +161,7 @@ def test_a_shorter_end_is_found_behind_what_the_pool_has() -> None:
     shared = prompt(128 + 40)
     world.finish(make_request(1, shared, max_tokens=1))
     world.settle()
-    world.forget_names(4)
+    world.forget_names(shared, 4)
     computed = world.finish(make_request(2, shared + prompt(60, seed=2), max_tokens=1))
     assert computed == 228 - 160, "a chunk of the pool, a chunk and two blocks of the tier"
 
@@ -169,7 +170,7 @@ def test_a_chunk_is_asked_for_where_the_pool_has_only_its_beginning() -> None:
     world = TierWorld()
     world.finish(make_request(1, prompt(128), max_tokens=1))
     world.settle()
-    world.forget_names(3)
+    world.forget_names(prompt(128), 3)
     assert world.finish(make_request(2, prompt(129), max_tokens=1)) == 1
 
 
@@ -419,7 +420,7 @@ def test_random_traffic(seed: int) -> None:
             _disturb(world, rng, request_id)
             world.step()
     for _ in range(4000):
-        if not world.scheduler.has_requests() and not world.flying and not world.tiers.busy:
+        if not world.scheduler.has_requests() and not world.in_flight and not world.tiers.busy:
             break
         _disturb(world, rng, 0)
         world.step()

@@ -14,23 +14,16 @@ from pathlib import Path
 
 import pytest
 from penstock._native import Decoder, KvMover
-from penstock.core.plan import LogprobRow, SlotParams, StepPlan
+from penstock.core.plan import LogprobRow, StepPlan
 from penstock.core.transfer import RAM, Moved, Transfer, TransferKind
+
+from tests.fakes.plans import one_sequence, registration
 
 BLOCK = 16
 VOCAB = 256
 HANG = 60.0
 PROMPT = [(7 * i + 3) % VOCAB for i in range(40)]
-GREEDY = SlotParams(
-    slot=0,
-    temperature=0.0,
-    top_k=0,
-    top_p=1.0,
-    seed=0,
-    choice=0,
-    logprobs=-1,
-    prompt_logprobs=VOCAB,
-)
+WHOLE = registration(prompt_logprobs=VOCAB)
 
 
 def load(repository: Path, kv_dtype: str = "auto") -> Decoder:
@@ -75,18 +68,8 @@ def disk(path: Path) -> dict[str, object]:
 
 
 def plan(tokens: list[int], start: int, blocks: list[int]) -> StepPlan:
-    return StepPlan(
-        step=1,
-        registrations=[GREEDY],
-        slots=array("i", [0]),
-        starts=array("i", [start]),
-        lengths=array("i", [len(tokens)]),
-        tokens=array("i", tokens),
-        targets=array("i", [-1] * (len(tokens) - 1) + [0]),
-        sample=array("b", [1]),
-        blocks=array("i", blocks),
-        block_offsets=array("i", [0, len(blocks)]),
-    )
+    targets = [-1] * (len(tokens) - 1) + [0]
+    return one_sequence(1, tokens, start, blocks, new=WHOLE, sample=False, targets=targets)
 
 
 def compute(decoder: Decoder, tokens: list[int], start: int, blocks: list[int]) -> LogprobRow:

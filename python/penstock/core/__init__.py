@@ -3,7 +3,7 @@
 from penstock.core.errors import CodecError, InvalidValueError, PenstockError
 from penstock.core.facts import KvGroup, KvSpec, Loaded, Numerics, WorkerFacts
 from penstock.core.outputs import EngineStats, FinishReason, StepOutput, StepOutputs
-from penstock.core.plan import LogprobRow, SlotParams, StepPlan, StepResult
+from penstock.core.plan import LogprobRow, Registration, StepPlan, StepResult
 from penstock.core.request import Request, SamplingParams
 from penstock.core.tiers import (
     Decisions,
@@ -37,9 +37,9 @@ __all__ = [
     "LogprobRow",
     "Numerics",
     "PenstockError",
+    "Registration",
     "Request",
     "SamplingParams",
-    "SlotParams",
     "StepOutput",
     "StepOutputs",
     "StepPlan",

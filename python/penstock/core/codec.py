@@ -1,143 +1,62 @@
-"""Plans and results as bytes, for ranks in other processes and on other hosts (little-endian, all
-of them).
-
-No pickle: bytes from a peer become columns of numbers or a CodecError, and nothing else.
-"""
+"""Plans and results as bytes, for ranks in other processes and on other hosts (`crates/wire`)."""
 
 from __future__ import annotations
 
 import struct
 from array import array
-from typing import Any, cast
+from typing import Any
 
 from penstock.core.errors import CodecError as CodecError
-from penstock.core.plan import LogprobRow, SlotParams, StepPlan, StepResult
+from penstock.core.plan import StepPlan, StepResult
 
-_PLAN = struct.Struct("<4sQ5I")
-"""Magic, step, then how many registrations, sequences, tokens, targets and blocks follow."""
-_SLOT = struct.Struct("<ididQIii")
-"""The fields of SlotParams in their order."""
-_RESULT = struct.Struct("<4s4I")
-"""Magic, then how many counts, tokens, rows of log-probabilities and rows of prompts follow."""
-_ROWS = struct.Struct("<2I")
-"""Index of a sequence, number of its rows."""
-_ROW = struct.Struct("<dIH")
-_PAIR = struct.Struct("<Id")
-PLAN_MAGIC = b"PLN1"
-RESULT_MAGIC = b"RES1"
+PLAN = b"P"
+"""First byte of a plan among other messages to a rank."""
 
 
 def encode_plan(plan: StepPlan) -> bytes:
-    head = _PLAN.pack(
-        PLAN_MAGIC,
-        plan.step,
-        len(plan.registrations),
-        len(plan.slots),
-        len(plan.tokens),
-        len(plan.targets),
-        len(plan.blocks),
-    )
-    slots = [
-        _SLOT.pack(
-            p.slot, p.temperature, p.top_k, p.top_p, p.seed, p.choice, p.logprobs, p.prompt_logprobs
-        )
-        for p in plan.registrations
-    ]
-    columns = (plan.slots, plan.starts, plan.lengths, plan.block_offsets, plan.tokens, plan.targets)
-    return b"".join(
-        [
-            head,
-            *slots,
-            *(column.tobytes() for column in columns),
-            plan.blocks.tobytes(),
-            plan.sample.tobytes(),
-        ]
-    )
+    from penstock import _native
+
+    return PLAN + _native.encode_plan(plan)
 
 
 def is_plan(message: bytes) -> bool:
-    """Whether a message to a rank is a plan, without a look at the rest of it."""
-    return message[:1] == PLAN_MAGIC[:1]
+    return message.startswith(PLAN)
 
 
 def decode_plan(data: bytes) -> StepPlan:
     """CodecError unless `data` is one plan, whole and with nothing after it."""
-    reader = Reader(data)
-    magic, step, registrations, sequences, tokens, targets, blocks = reader.take(_PLAN)
-    if magic != PLAN_MAGIC:
-        raise CodecError(f"a plan begins with {PLAN_MAGIC!r}, not {magic!r}")
-    plan = StepPlan(step)
-    reader.expect(registrations * _SLOT.size)
-    plan.registrations = [SlotParams(*reader.take(_SLOT)) for _ in range(registrations)]
-    plan.slots = reader.column("i", sequences)
-    plan.starts = reader.column("i", sequences)
-    plan.lengths = reader.column("i", sequences)
-    plan.block_offsets = reader.column("i", sequences + 1)
-    plan.tokens = reader.column("i", tokens)
-    plan.targets = reader.column("i", targets)
-    plan.blocks = reader.column("i", blocks)
-    plan.sample = reader.column("b", sequences)
-    reader.end()
-    return plan
+    from penstock import _native
+
+    if not is_plan(data):
+        raise CodecError(f"a plan begins with {PLAN!r}, not {data[:1]!r}")
+    return _native.decode_plan(data[len(PLAN) :])
 
 
 def encode_result(result: StepResult) -> bytes:
-    head = _RESULT.pack(
-        RESULT_MAGIC,
-        len(result.counts),
-        len(result.tokens),
-        len(result.logprobs),
-        len(result.prompt_logprobs),
-    )
-    parts = [head, result.counts.tobytes(), result.tokens.tobytes()]
-    for table in (result.logprobs, result.prompt_logprobs):
-        for index, rows in table.items():
-            parts.append(_ROWS.pack(index, len(rows)))
-            for logprob, rank, pairs in rows:
-                parts.append(_ROW.pack(logprob, rank, len(pairs)))
-                parts += [_PAIR.pack(*pair) for pair in pairs]
-    return b"".join(parts)
+    from penstock import _native
+
+    return _native.encode_result(result)
 
 
 def decode_result(data: bytes) -> StepResult:
     """CodecError unless `data` is one result, whole and with nothing after it."""
-    reader = Reader(data)
-    magic, counts, tokens, logprobs, prompts = reader.take(_RESULT)
-    if magic != RESULT_MAGIC:
-        raise CodecError(f"a result begins with {RESULT_MAGIC!r}, not {magic!r}")
-    result = StepResult(reader.column("i", counts), reader.column("i", tokens))
-    result.logprobs = _rows(reader, logprobs)
-    result.prompt_logprobs = _rows(reader, prompts)
-    reader.end()
-    return result
+    from penstock import _native
+
+    return _native.decode_result(data)
 
 
-def _rows(reader: Reader, sequences: int) -> dict[int, list[LogprobRow]]:
-    table: dict[int, list[LogprobRow]] = {}
-    for _ in range(sequences):
-        index, count = reader.take(_ROWS)
-        reader.expect(count * _ROW.size)
-        table[index] = [_row(reader) for _ in range(count)]
-    if len(table) != sequences:
-        raise CodecError("a sequence has two sets of log-probabilities")
-    return table
+def plan_bytes(sequences: int, tokens: int, groups: int, added: int) -> int:
+    """Bytes of the largest plan with so many sequences, tokens and new block table entries."""
+    from penstock import _native
 
-
-def _row(reader: Reader) -> LogprobRow:
-    logprob, rank, count = reader.take(_ROW)
-    reader.expect(count * _PAIR.size)
-    return logprob, rank, [cast(tuple[int, float], reader.take(_PAIR)) for _ in range(count)]
-
-
-def plan_bytes(sequences: int, tokens: int, blocks: int) -> int:
-    """The largest plan of so many sequences, tokens and entries of block tables."""
-    return _PLAN.size + sequences * (_SLOT.size + 17) + 4 + 8 * tokens + 4 * blocks
+    return len(PLAN) + _native.plan_bytes(sequences, tokens, groups, added)
 
 
 def result_bytes(sequences: int, tokens: int, alternatives: int) -> int:
-    """The largest result: one token for each sequence and a row for each token of a prompt."""
-    row = _ROW.size + (1 + alternatives) * _PAIR.size
-    return _RESULT.size + sequences * (8 + 2 * _ROWS.size + row) + tokens * row
+    """Bytes of the largest result."""
+    from penstock import _native
+
+    return _native.result_bytes(sequences, tokens, alternatives)
 
 
 class Reader:

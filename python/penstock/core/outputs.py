@@ -57,7 +57,7 @@ class StepOutputs:
     cached_tokens: array[int] = field(default_factory=lambda: array("I"))
     queue_us: array[int] = field(default_factory=lambda: array("I"))
     counts: array[int] = field(default_factory=lambda: array("H"))
-    tokens: array[int] = field(default_factory=lambda: array("I"))
+    tokens: array[int] = field(default_factory=lambda: array("i"))
     logprobs: dict[int, list[LogprobRow]] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[LogprobRow]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)

@@ -1,13 +1,17 @@
-"""One step of the model: what to compute and what came of it.
+"""One step of the model: what to compute, and what came of it.
 
-Columns are `array.array`: stdlib, contiguous, read by Rust through the buffer protocol, `tobytes()`
-for a remote rank.
+Columns are `array.array`: contiguous, and read by Rust through the buffer protocol.
 """
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+
+LAST_SAMPLED = -1
+"""Stands in a plan for the token that the slot sampled last, which only the device knows yet."""
+NO_BLOCK = -1
+"""Block table entry of tokens that are behind the window of the group."""
 
 LogprobRow = tuple[float, int, list[tuple[int, float]]]
 """Log-probability of a token, its rank (1 = most likely), and the best (token id, log-probability)
@@ -24,50 +28,61 @@ def _bytes() -> array[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotParams:
-    """Sampling state of a sequence, registered once when it takes a slot; later steps name the slot
-    only.
-    """
+class Registration:
+    """State of a sequence that takes a slot; later plans name the slot only."""
 
     slot: int
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    choice: int
-    logprobs: int
-    prompt_logprobs: int
+    sampling: bytes
+    """Encoded sampling parameters, opaque to the engine."""
+    prompt_logprobs: int = -1
+    """Alternatives for each prompt token; -1 for no log-probabilities."""
+    grammar: int = 0
+    adapter: int = 0
 
 
 @dataclass(slots=True)
 class StepPlan:
-    """What every rank computes in one step. `n` sequences, one entry each; filled by the scheduler.
+    """What every rank computes in one step: n sequences in G KV groups.
 
-    `blocks[block_offsets[i]:block_offsets[i + 1]]` is the block table of sequence i and covers its
-    positions 0 .. starts[i] + lengths[i] - 1. `targets` is empty, or has an entry for each token:
-    the prompt token that follows it, or -1 where no log-probability is wanted.
+    A registration resets its slot: block tables are empty, no token was sampled. Block tables are
+    kept by slot and changed by deltas. Entry i * G + g of `kept` and `added_offsets` belongs to
+    sequence i and group g: the first `kept` entries of the table stay, and
+    `added[added_offsets[e]:added_offsets[e + 1]]` follow.
     """
 
     step: int
-    registrations: list[SlotParams] = field(default_factory=list)
+    registrations: list[Registration] = field(default_factory=list)
     slots: array[int] = field(default_factory=_ints)
     starts: array[int] = field(default_factory=_ints)
+    """[n] Position of the first token computed."""
     lengths: array[int] = field(default_factory=_ints)
-    tokens: array[int] = field(default_factory=_ints)
-    targets: array[int] = field(default_factory=_ints)
+    """[n] Tokens computed, drafts included."""
     sample: array[int] = field(default_factory=_bytes)
-    blocks: array[int] = field(default_factory=_ints)
-    block_offsets: array[int] = field(default_factory=lambda: array("i", (0,)))
+    """[n] Whether the last 1 + drafts tokens have rows of logits."""
+    drafts: array[int] = field(default_factory=_ints)
+    """[n], or empty when there are none: how many of the last tokens are drafts."""
+    tokens: array[int] = field(default_factory=_ints)
+    """[sum of lengths] LAST_SAMPLED may stand only first in a sequence."""
+    targets: array[int] = field(default_factory=_ints)
+    """As long as `tokens`, or empty: the prompt token that follows each, or -1 where its
+    log-probability is not wanted.
+    """
+    kept: array[int] = field(default_factory=_ints)
+    added_offsets: array[int] = field(default_factory=lambda: array("i", (0,)))
+    added: array[int] = field(default_factory=_ints)
 
 
 @dataclass(slots=True)
 class StepResult:
-    """What a step gave; filled by the executor. Rows are keyed by the sequence's index in the plan.
+    """What a step sampled. Rows are keyed by the sequence's index in the plan.
 
-    `prompt_logprobs[i][j]` belongs to the prompt token at position starts[i] + 1 + j.
+    `counts[i]` is 0 without `sample`, else 1 + the accepted drafts. `prompt_logprobs[i][j]` belongs
+    to the prompt token at position starts[i] + 1 + j.
     """
 
     counts: array[int] = field(default_factory=_ints)
     tokens: array[int] = field(default_factory=_ints)
     logprobs: dict[int, list[LogprobRow]] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[LogprobRow]] = field(default_factory=dict)
+    seconds: float = field(default=0.0, compare=False)
+    """Time of the computation; 0 where it is not measured."""

@@ -2,8 +2,8 @@
 penstock.engine`.
 """
 
-from penstock.engine.flights import Flights
+from penstock.engine.in_flight import InFlight
 from penstock.engine.loop import Engine
 from penstock.engine.startup import StageSink, Started, start
 
-__all__ = ["Engine", "Flights", "StageSink", "Started", "start"]
+__all__ = ["Engine", "InFlight", "StageSink", "Started", "start"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from penstock.core import KvAction, KvCommand, KvOutcome, KvReply, TierReport
 from penstock.engine.frontend import Tiers as TiersFrame
 from penstock.engine.report import report_fields
-from penstock.kv import BlockPool, PrefixCache
+from penstock.kv import KvCache
 from penstock.kv_tiers import Tiers
 
 REPORT_S = 1.0
@@ -20,13 +20,11 @@ class KvAdmin:
 
     def __init__(
         self,
-        pool: BlockPool,
-        prefix: PrefixCache | None,
+        kv: KvCache,
         tiers: Tiers,
         report: Callable[[], TierReport],
     ) -> None:
-        self._pool = pool
-        self._prefix = prefix
+        self._kv = kv
         self._tiers = tiers
         self.report = report
         self._next_report = 0.0
@@ -39,7 +37,7 @@ class KvAdmin:
         return TiersFrame(json.dumps(report_fields(self.report())))
 
     def answer(self, command: KvCommand) -> KvReply:
-        if self._prefix is None:
+        if self._kv.hasher is None:
             return KvReply(
                 command.id, KvOutcome.REFUSED, "prefix caching is off: --enable-prefix-caching"
             )
@@ -58,16 +56,16 @@ class KvAdmin:
         return KvReply(command.id, KvOutcome.DONE, json.dumps(done))
 
     def _clear_all(self, _: KvCommand) -> dict[str, object]:
-        return {"pool_blocks": self._pool.forget_all(), "ram_blocks": self._tiers.clear()}
+        return {"pool_blocks": self._kv.forget_all(), "ram_blocks": self._tiers.clear()}
 
     def _clear_salt(self, command: KvCommand) -> dict[str, object]:
-        assert self._prefix is not None
-        group = self._prefix.group(command.cache_salt)
-        return {"pool_blocks": self._pool.forget_all(group), "ram_blocks": self._tiers.clear(group)}
+        assert self._kv.hasher is not None
+        group = self._kv.hasher.salt_group(command.cache_salt)
+        return {"pool_blocks": self._kv.forget_all(group), "ram_blocks": self._tiers.clear(group)}
 
     def _clear_prefix(self, command: KvCommand) -> dict[str, object]:
         digests = self._digests(command)
-        pool = sum(map(self._pool.forget, digests))
+        pool = sum(map(self._kv.forget, digests))
         return {
             "blocks": len(digests),
             "pool_blocks": pool,
@@ -84,18 +82,17 @@ class KvAdmin:
         return {"blocks": len(digests)}
 
     def _report(self, _: KvCommand) -> dict[str, object]:
-        pool = self._pool
-        used = pool.num_blocks - pool.available
+        kv = self._kv
         return {
-            "pool": {"blocks": pool.num_blocks, "used": used, "named": pool.named},
+            "pool": {"blocks": kv.num_blocks, "used": kv.used, "named": kv.named},
             **report_fields(self.report()),
         }
 
     def _digests(self, command: KvCommand) -> list[bytes]:
-        assert self._prefix is not None
-        found = self._prefix.digests(command.tokens, [], command.cache_salt)
+        assert self._kv.hasher is not None
+        found = self._kv.hasher.digests(command.tokens, [], command.cache_salt)
         if not found:
             raise ValueError(
-                f"{len(command.tokens)} tokens fill no block of {self._prefix.block_size}: none is kept"
+                f"{len(command.tokens)} tokens fill no block of {self._kv.block_size}: none is kept"
             )
         return found

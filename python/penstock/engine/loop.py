@@ -1,10 +1,8 @@
-"""The loop: take requests in, schedule, submit, apply, publish. One STEP frame for each step.
+"""The loop: apply, schedule, submit, and only then publish. One STEP frame for each step.
 
-With ranks in stages several plans are in flight (`flights.py`): the oldest is awaited, the others
-compute.
+The executor computes the next plan while rows go to the clients (`in_flight.py`).
 
-It must not become the place where features live: policy belongs to the scheduler, arithmetic to the
-worker.
+No features live here: policy belongs to the scheduler, arithmetic to the backend.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from typing import Protocol
 
 from penstock.core import KvCommand, PenstockError, Request
 from penstock.engine.admin import KvAdmin
-from penstock.engine.flights import Flights
 from penstock.engine.frontend import Cancel, EngineFrame, FrontFrame, Shutdown, Step
+from penstock.engine.in_flight import InFlight, SubmittedPlan
 from penstock.engine.tiers import flush
 from penstock.executor import Executor
 from penstock.scheduler import Scheduler
@@ -33,7 +31,7 @@ log = logging.getLogger("penstock.engine")
 
 
 class UnusableError(PenstockError):
-    """The decoder fails whatever it is given; the process has to be replaced."""
+    """Every step fails; the process has to be replaced."""
 
 
 class Channel(Protocol):
@@ -63,26 +61,30 @@ class Engine:
         self._executor = executor
         self._admin = admin
         self._clock = clock
-        self._flights = Flights(scheduler, executor, clock)
+        self._in_flight = InFlight(scheduler, executor, clock)
+        self._applied: SubmittedPlan | None = None
         self._step = 0
         self._failures = 0
         self._last_sent = clock()
         self._stopping = False
-        self._tidy = False
+        self._collected = True
 
     def run(self) -> None:
         while not self._stopping:
-            self._take_in(0.0)
-            self._flights.fill()
-            if self._flights:
-                self._land()
-            else:
-                self._rest()
-        while self._flights:
-            self._land()
+            self._poll_frontend(0.0)
+            self._in_flight.submit_ready()
+            self._publish_applied()
+            if self._in_flight:
+                self._applied = self._in_flight.wait_oldest()
+            elif not self._stopping:
+                self._idle()
+        self._publish_applied()
+        while self._in_flight:
+            self._applied = self._in_flight.wait_oldest()
+            self._publish_applied()
         flush(self._scheduler.tiers)
 
-    def _take_in(self, timeout: float) -> None:
+    def _poll_frontend(self, timeout: float) -> None:
         for frame in self._channel.poll(timeout):
             if isinstance(frame, Request):
                 self._scheduler.add(frame)
@@ -96,43 +98,43 @@ class Engine:
                 self._stopping = True
                 self._publish(0, 0.0)
 
-    def _land(self) -> None:
-        flight = self._flights.land()
-        plan = flight.plan
+    def _publish_applied(self) -> None:
+        """Send what the last step gave; UnusableError when too many have failed."""
+        step, self._applied = self._applied, None
+        if step is None:
+            return
+        plan = step.plan
         self._step = plan.step
-        if flight.error is None:
+        if step.error is None:
             self._failures = 0
         else:
-            self._failures += 1
-            log.error("step %d failed", plan.step, exc_info=flight.error)
-        seconds = self._clock() - flight.began
-        self._publish(len(plan.tokens), seconds * 1e3)
+            self._failures += step.ended_requests
+            log.error("step %d failed", plan.step, exc_info=step.error)
+        self._publish(len(plan.tokens), step.seconds * 1e3)
         if self._failures >= MOST_FAILURES:
             raise UnusableError(
                 f"{self._failures} steps failed one after another, see the engine's log"
             )
-        self._tidy = True
+        self._collected = False
         if plan.step % GC_STEPS == 0:
             gc.collect()
 
-    def _rest(self) -> None:
-        """Nothing to compute: answer what ended without a step, else wait for a frame or a
-        heartbeat.
-        """
+    def _idle(self) -> None:
+        """Answer what ended without a step, or wait for a frame or the next heartbeat."""
         self._executor.check()
         outputs_due = self._scheduler.has_outputs()
         wait = self._last_sent + HEARTBEAT - self._clock()
         if outputs_due or wait <= 0:
             self._publish(0, 0.0)
-            self._collect()
+            self._collect_when_idle()
         else:
-            self._take_in(min(wait, self._scheduler.tiers.look))
+            self._poll_frontend(min(wait, self._scheduler.tiers.look))
 
-    def _collect(self) -> None:
-        """The collector runs while nobody waits, and once after each stretch of work."""
-        if self._tidy and not self._scheduler.has_requests():
+    def _collect_when_idle(self) -> None:
+        """Run the garbage collector once after each stretch of work."""
+        if not self._collected and not self._scheduler.has_requests():
             gc.collect()
-            self._tidy = False
+            self._collected = True
 
     def _publish(self, batch_tokens: int, step_ms: float) -> None:
         scheduler = self._scheduler

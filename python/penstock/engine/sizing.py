@@ -46,7 +46,9 @@ def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout
         shards=tuple(json.dumps(grid.shard(rank)) for rank in range(grid.size)),
         group_numbers=max(tokens * info.spec.hidden, HEAD_ROWS * vocab),
         rows_bytes=4 * tokens * info.spec.hidden,
-        plan_bytes=max(plan_bytes(sequences, tokens, sequences * groups * table), transfers),
+        plan_bytes=max(
+            plan_bytes(sequences, tokens, groups, sequences * groups * table), transfers
+        ),
         result_bytes=result_bytes(sequences, tokens, MAX_LOGPROBS),
         spare_messages=TRANSFERS if config.tiers.tiers else 0,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.config import EngineConfig, cluster_key, shared_memory_directory
-from penstock.core import InvalidValueError, PenstockError, WorkerFacts
+from penstock.core import InvalidValueError, KvSpec, PenstockError, WorkerFacts
 from penstock.engine.admin import KvAdmin
 from penstock.engine.config_fingerprint import config_fingerprint
 from penstock.engine.facts import cache_identity, join_facts
@@ -18,8 +18,7 @@ from penstock.engine.report import tier_report
 from penstock.engine.sizing import KvPlan, plan_layout, size_kv
 from penstock.engine.tiers import open_tiers
 from penstock.executor import Executor
-from penstock.kv import BlockPool, PrefixCache
-from penstock.kv_tiers import Tiers
+from penstock.kv import BlockHasher, KvCache
 from penstock.model import ModelInfo, load_model
 from penstock.model.sharding import Grid, plan_grid
 from penstock.scheduler import Limits, Scheduler
@@ -72,12 +71,11 @@ def start(
         executor.allocate(kv.blocks)
         on_stage("KV allocated", time.monotonic() - began, describe(kv, config, facts))
         identity = cache_identity(facts, info.spec.to_json())
-        pool = BlockPool(kv.num_blocks)
-        tiers = open_tiers(config, executor.transfers, kv, pool, identity, clock)
-        prefix = build_prefix(config, pool, identity)
-        scheduler = build_scheduler(config, info, kv, pool, prefix, tiers, clock)
+        cache = build_kv_cache(config, kv, executor.loaded[0].kv_spec, identity)
+        tiers = open_tiers(config, executor.transfers, kv, cache.pools[0], identity, clock)
+        scheduler = Scheduler(build_limits(config, info, kv), cache, clock, tiers)
         movers = executor.transfers
-        admin = KvAdmin(pool, prefix, tiers, lambda: tier_report(tiers, movers.mover_reports()))
+        admin = KvAdmin(cache, tiers, lambda: tier_report(tiers, movers.mover_reports()))
     except BaseException:
         executor.close()
         raise
@@ -147,16 +145,8 @@ def read_model(config: EngineConfig) -> ModelInfo:
     return info
 
 
-def build_scheduler(
-    config: EngineConfig,
-    info: ModelInfo,
-    kv: KvPlan,
-    pool: BlockPool,
-    prefix: PrefixCache | None,
-    tiers: Tiers,
-    clock: Callable[[], float],
-) -> Scheduler:
-    limits = Limits(
+def build_limits(config: EngineConfig, info: ModelInfo, kv: KvPlan) -> Limits:
+    return Limits(
         max_num_seqs=config.scheduler.max_num_seqs,
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         max_model_len=kv.max_model_len,
@@ -165,13 +155,19 @@ def build_scheduler(
         eos_token_ids=frozenset(info.tokens.stop),
         stages=config.parallel.pipeline,
     )
-    return Scheduler(limits, pool, prefix, config.cache.block_size, clock, tiers)
 
 
-def build_prefix(config: EngineConfig, pool: BlockPool, identity: bytes) -> PrefixCache | None:
-    if not config.cache.prefix_caching and not config.tiers.tiers:
-        return None
-    from penstock._native import hash_chain, hash_root
+def build_kv_cache(config: EngineConfig, kv: KvPlan, spec: KvSpec, identity: bytes) -> KvCache:
+    hasher = None
+    if config.cache.prefix_caching or config.tiers.tiers:
+        from penstock._native import hash_chain, hash_root
 
-    searched = config.cache.prefix_caching
-    return PrefixCache(pool, config.cache.block_size, identity, hash_chain, hash_root, searched)
+        hasher = BlockHasher(spec.block_size, identity, hash_chain, hash_root)
+    return KvCache(
+        spec.block_size,
+        kv.blocks,
+        windows=[group.window for group in spec.groups],
+        step_tokens=config.scheduler.max_num_batched_tokens,
+        hasher=hasher,
+        searched=config.cache.prefix_caching,
+    )

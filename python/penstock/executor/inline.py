@@ -12,7 +12,7 @@ from penstock.core.transfer import Moved, OpenTiers, Transfer
 class InlineExecutor:
     """The backend computes on its own threads, so `submit` returns at once."""
 
-    depth = 1
+    depth = 2
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from penstock.core import Loaded, PenstockError, SlotParams, StepPlan, StepResult
+from penstock.core import (
+    Loaded,
+    PenstockError,
+    Registration,
+    Request,
+    SamplingParams,
+    StepPlan,
+    StepResult,
+)
 from penstock.core.codec import encode_plan
 from penstock.executor.connection import GRACE, LOOK, Members, RankConnection
 from penstock.executor.transfers import RankTransfers
@@ -80,16 +88,19 @@ class RanksExecutor:
 
         It writes the start of block 0, which requests write again before they read it.
         """
+        sampling = Request(0, array("i", (0,)), SamplingParams(temperature=0.0)).sampling
+        groups = len(self.loaded[0].kv_spec.groups)
         plan = StepPlan(
             step=1,
-            registrations=[SlotParams(0, 0.0, 0, 1.0, 0, 0, -1, -1)],
+            registrations=[Registration(0, sampling)],
             slots=array("i", (0,)),
             starts=array("i", (0,)),
             lengths=array("i", (1,)),
             tokens=array("i", (0,)),
             sample=array("b", (1,)),
-            blocks=array("i", (0,)),
-            block_offsets=array("i", (0, 1)),
+            kept=array("i", (0,)) * groups,
+            added_offsets=array("i", range(groups + 1)),
+            added=array("i", (0,)) * groups,
         )
         self.submit(plan).result(FIRST_STEP)
 

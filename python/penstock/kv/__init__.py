@@ -1,13 +1,17 @@
-"""Which KV block holds what: ownership, reuse, and lookup by the hash of a prefix. Moves no bytes."""
+"""The accounts of the KV pools: ownership, block tables, lookup by digest. Moves no bytes."""
 
+from penstock.kv.cache import BlockTable, KvCache, window_blocks
+from penstock.kv.hashing import BlockHasher, HashChain, HashRoot
 from penstock.kv.pool import BlockPool, OutOfBlocksError, PoolCorruptError
-from penstock.kv.prefix import HashChain, HashRoot, PrefixCache
 
 __all__ = [
+    "BlockHasher",
     "BlockPool",
+    "BlockTable",
     "HashChain",
     "HashRoot",
+    "KvCache",
     "OutOfBlocksError",
     "PoolCorruptError",
-    "PrefixCache",
+    "window_blocks",
 ]

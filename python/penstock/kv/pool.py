@@ -28,7 +28,7 @@ class BlockPool:
         owned        references > 0, named or not
         blank        free and unnamed: reused first, and last freed first out, while it is warm
         untouched    never taken: comes next, so memory grows only when no blank block is left
-        cached       free but named: still found by `find`; given away last, least recently used first
+        cached       free but named: found by `find`; given away last, least recently used first
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -130,7 +130,8 @@ class BlockPool:
         for block in range(self.num_blocks):
             if self._references[block] != owners[block]:
                 raise PoolCorruptError(
-                    f"block {block} has {self._references[block]} references, {owners[block]} tables own it"
+                    f"block {block} has {self._references[block]} references, "
+                    f"{owners[block]} tables own it"
                 )
         self._check_free(owners)
         for digest, block in self._by_digest.items():

@@ -32,8 +32,8 @@ class RankLayout:
 
     @property
     def depth(self) -> int:
-        """Plans in flight that keep every rank busy."""
-        return self.pp
+        """Plans in flight that keep every rank busy: one for each stage, two with one stage."""
+        return max(self.pp, 2)
 
     @property
     def plan_cells(self) -> int:

@@ -1,7 +1,7 @@
-"""Decides what each step computes. Knows no executor, no socket, no text, no clock but an injected
-one.
-"""
+"""Decides what each step computes. Has no executor, socket or text, and an injected clock."""
 
-from penstock.scheduler.scheduler import Limits, Scheduler
+from penstock.scheduler.drafting import Drafter
+from penstock.scheduler.limits import Limits
+from penstock.scheduler.scheduler import Scheduler
 
-__all__ = ["Limits", "Scheduler"]
+__all__ = ["Drafter", "Limits", "Scheduler"]

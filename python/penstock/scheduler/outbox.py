@@ -1,4 +1,4 @@
-"""Collects the rows that go to the clients after a step."""
+"""Rows for the clients, collected over a step."""
 
 from __future__ import annotations
 
@@ -32,17 +32,16 @@ class Outbox:
         stop_token: int,
         logprobs: list[LogprobRow] | None,
     ) -> None:
-        """A row that carries sampled tokens, and perhaps ends the request."""
+        """Add a row with sampled tokens, which may end the request."""
         rows = self._rows
         if logprobs:
             rows.logprobs[len(rows.ids)] = logprobs[: len(tokens)]
         self._head(seq, finish, stop_token)
         rows.counts.append(len(tokens))
-        for token in tokens:
-            rows.tokens.append(token)
+        rows.tokens.extend(tokens)
 
     def end(self, seq: Sequence, finish: FinishReason, error: str = "") -> None:
-        """A row without tokens that ends the request."""
+        """Add a row without tokens that ends the request."""
         if error:
             self._rows.errors[len(self._rows.ids)] = error
         self._head(seq, finish, -1)
@@ -69,8 +68,6 @@ class Outbox:
             seq.prompt_logprobs = -1
 
     def _queue_us(self, seq: Sequence) -> int:
-        """Microseconds from receipt to the first schedule, or until now for a request that never
-        had one.
-        """
+        """Microseconds from arrival to admission, or until now without one."""
         left = seq.first_schedule if seq.first_schedule >= 0 else self._clock()
         return min(max(int((left - seq.request.arrived) * 1e6), 0), U32_MAX)

@@ -1,47 +1,70 @@
-"""Turns "these sequences, so many tokens each" into the columns of a StepPlan."""
+"""The columns of a plan."""
 
 from __future__ import annotations
 
+from array import array
+
 from penstock.core import StepPlan
+from penstock.core.plan import LAST_SAMPLED
 from penstock.scheduler.sequence import Sequence
 
 Work = list[tuple[Sequence, int]]
-"""Sequences of a step and how many tokens each computes."""
+"""Sequences of a step, and how many tokens each computes, drafts included."""
 
 
 def build_plan(step: int, work: Work, block_size: int) -> StepPlan:
+    """Write the plan, and count its tokens as scheduled."""
     plan = StepPlan(step)
-    tokens, blocks, offsets = plan.tokens, plan.blocks, plan.block_offsets
+    tokens, drafted, scored = plan.tokens, False, False
     for seq, length in work:
-        start = seq.num_computed
+        start = seq.scheduled
         end = start + length
         known = len(seq.tokens)
+        samples = end == known + seq.sampling
+        if seq.drafts:
+            drafted = samples = True
+        if seq.prompt_logprobs >= 0:
+            scored = True
         if not seq.registered:
-            plan.registrations.append(seq.slot_params())
+            plan.registrations.append(seq.registration())
             seq.registered = True
         plan.slots.append(seq.slot)
         plan.starts.append(start)
         plan.lengths.append(length)
-        plan.sample.append(end == known)
+        plan.sample.append(samples)
         if length == 1:
-            tokens.append(seq.tokens[start])
+            tokens.append(seq.tokens[start] if start < known else LAST_SAMPLED)
         else:
             tokens.extend(seq.tokens[start:end])
-        table = seq.blocks
-        needed = -(-end // block_size)
-        blocks.extend(table if needed == len(table) else table[:needed])
-        offsets.append(len(blocks))
-    if any(seq.prompt_logprobs >= 0 for seq, _ in work):
+            tokens.extend(seq.drafts)
+        _add_blocks(plan, seq, -(-end // block_size))
+        seq.scheduled = end
+        seq.sampling += samples
+    if drafted:
+        plan.drafts = array("i", [len(seq.drafts) for seq, _ in work])
+    if scored:
         _fill_targets(plan, work)
     return plan
 
 
+def _add_blocks(plan: StepPlan, seq: Sequence, entries: int) -> None:
+    """What the block tables have gained since the last plan of the sequence."""
+    table = seq.table
+    kept = table.sent
+    for blocks in table.groups:
+        plan.kept.append(kept)
+        if entries > kept:
+            plan.added.extend(blocks[kept:entries])
+        plan.added_offsets.append(len(plan.added))
+    if entries > kept:
+        table.sent = entries
+
+
 def _fill_targets(plan: StepPlan, work: Work) -> None:
-    for seq, length in work:
+    for (seq, length), start in zip(work, plan.starts, strict=True):
         wanted = 0
         if seq.prompt_logprobs >= 0:
-            first = seq.num_computed + 1
-            last = min(first + length, seq.prompt_len)
-            plan.targets.extend(seq.tokens[first:last])
-            wanted = max(last - first, 0)
+            last = min(start + 1 + length, seq.prompt_len)
+            plan.targets.extend(seq.tokens[start + 1 : last])
+            wanted = max(last - start - 1, 0)
         plan.targets.extend([-1] * (length - wanted))

@@ -1,11 +1,12 @@
-"""A request inside the scheduler."""
+"""A sequence inside the scheduler."""
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
 
-from penstock.core import LogprobRow, Request, SlotParams, TierTokens
+from penstock.core import LogprobRow, Registration, Request, TierTokens
+from penstock.kv import BlockTable
 from penstock.kv_tiers import NOTHING, Fetch
 
 NO_SLOT = -1
@@ -13,9 +14,10 @@ NO_SLOT = -1
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Counters, not phases: a sequence knows `len(tokens)` tokens (prompt and output) and has the
-    KV of the first `num_computed` of them. Prefill, decode and recomputation differ in these
-    numbers only.
+    """Counters, not phases: prefill, decode and recomputation differ in these numbers only.
+
+    computed <= scheduled <= len(tokens) + sampling, and equal when no plan in flight holds the
+    sequence.
     """
 
     request: Request
@@ -29,40 +31,56 @@ class Sequence:
     stops: frozenset[int]
     reads_cache: bool
     prompt_logprobs: int
-    """-1 once the rows are delivered or when nobody asked."""
+    """-1 once the rows are delivered, or when they are not wanted."""
     tokens: array[int]
-    num_computed: int = 0
+    """Known tokens: prompt and output."""
+    table: BlockTable
+    computed: int = 0
+    """Tokens whose KV is in the blocks, by applied results."""
+    scheduled: int = 0
+    """Those and the ones in plans in flight."""
+    sampling: int = 0
+    """Plans in flight that sample a token."""
+    in_flight: int = 0
+    """Plans in flight that hold the sequence."""
+    drafts: tuple[int, ...] = ()
+    """In the plan in flight."""
     slot: int = NO_SLOT
-    blocks: array[int] = field(default_factory=lambda: array("i"))
     digests: list[bytes] = field(default_factory=list)
-    """Names of full blocks of `tokens`, as far as they were asked for."""
-    num_published: int = 0
-    """Leading blocks whose name the pool knows."""
+    """Names of full blocks of `tokens`, as far as they were needed."""
+    published: int = 0
+    """Leading blocks whose digests the prefix cache has."""
     publish_at: int = 0
-    """`num_computed` at which the next block is full."""
+    """`computed` at which the next block is full."""
     awaits: bytes = b""
-    """Name of a block that a running sequence is computing and this one can share."""
+    """Digest of a block that a running sequence is computing and this one can share."""
     registered: bool = False
-    busy: bool = False
-    cancelled: bool = False
+    ended: bool = False
+    """Answered; its slot and blocks are released when no plan in flight holds it."""
     first_schedule: float = -1.0
     cached_tokens: int = 0
     tier_tokens: TierTokens | None = None
-    """Of those, from behind the pool."""
+    """Those of `cached_tokens` that tiers had."""
     first_output: bool = True
     fetch: Fetch = NOTHING
-    """What it gets from the tiers behind the pool."""
+    """Its load from the tiers."""
     prompt_rows: list[LogprobRow] = field(default_factory=list)
 
-    def slot_params(self) -> SlotParams:
-        params = self.request.params
-        return SlotParams(
-            self.slot,
-            params.temperature,
-            params.top_k,
-            params.top_p,
-            params.seed,
-            params.choice,
-            params.logprobs,
-            self.prompt_logprobs,
+    def remaining(self) -> int:
+        """Tokens that the next plan can compute: 1 when decoding, more in a prompt."""
+        return len(self.tokens) + self.sampling - self.scheduled
+
+    def limit_in_flight(self) -> bool:
+        """Whether the plans in flight sample the last token of its length."""
+        return len(self.tokens) + self.sampling >= self.length_limit
+
+    def rewind(self, computed: int) -> None:
+        """Continue from `computed` tokens, with nothing in flight."""
+        self.computed = self.scheduled = computed
+        self.sampling = 0
+
+    def registration(self) -> Registration:
+        request = self.request
+        return Registration(
+            self.slot, request.sampling, self.prompt_logprobs, request.grammar, request.adapter
         )

@@ -1,4 +1,4 @@
-"""Blocks found again by the tokens that lead up to and fill them."""
+"""Digests of KV blocks: names by the tokens that lead up to a block and fill it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Protocol
 
 from penstock.core import InvalidValueError
 from penstock.core.transfer import GROUP_BYTES
-from penstock.kv.pool import BlockPool
 
 UNIT = 16
 """Tokens under one digest of the hash rule (`crates/prefix`)."""
@@ -27,32 +26,21 @@ class HashRoot(Protocol):
     def __call__(self, identity: bytes, adapter: bytes, salt: bytes, /) -> bytes: ...
 
 
-class PrefixCache:
-    """Names of full blocks and the lookup by them. A block's name is the digest of its last unit."""
+class BlockHasher:
+    """The digest of a block is that of its last unit."""
 
     def __init__(
-        self,
-        pool: BlockPool,
-        block_size: int,
-        identity: bytes,
-        hash_chain: HashChain,
-        hash_root: HashRoot,
-        searched: bool = True,
+        self, block_size: int, identity: bytes, hash_chain: HashChain, hash_root: HashRoot
     ) -> None:
-        """A pool that is not `searched` is named for the tiers behind it, and nothing is found in
-        it.
-        """
         if block_size < UNIT or block_size % UNIT:
             raise InvalidValueError("block_size", block_size, f"a multiple of {UNIT}")
         self.block_size = block_size
-        self._pool = pool
         self._identity = identity
         self._hash_chain = hash_chain
         self._hash_root = hash_root
-        self._searched = searched
 
     def digests(self, tokens: array[int], known: list[bytes], salt: bytes) -> list[bytes]:
-        """Names of the full blocks of `tokens` after the `known` ones."""
+        """Digests of the full blocks of `tokens` after the `known` ones."""
         size = self.block_size
         start, end = len(known) * size, len(tokens) // size * size
         if start == end:
@@ -62,21 +50,9 @@ class PrefixCache:
         per_block = size // UNIT
         return units[per_block - 1 :: per_block]
 
-    def group(self, salt: bytes) -> bytes:
-        """What all names under this salt begin with."""
+    def salt_group(self, salt: bytes) -> bytes:
+        """First bytes of all digests under this salt."""
         return (self._root(salt) or bytes(GROUP_BYTES))[:GROUP_BYTES]
-
-    def lookup(self, digests: list[bytes], limit: int) -> list[int]:
-        """Blocks of the longest run of leading names that are here, at most `limit`. Takes no
-        reference.
-        """
-        found: list[int] = []
-        for digest in digests[: limit if self._searched else 0]:
-            block = self._pool.find(digest)
-            if block < 0:
-                break
-            found.append(block)
-        return found
 
     def _root(self, salt: bytes) -> bytes | None:
         return self._hash_root(self._identity, b"", salt) if salt else None

@@ -1,0 +1,78 @@
+"""Plans in flight: as many as keep the executor busy, applied in the order of submission."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.core import StepPlan
+from penstock.executor import Executor, StepFuture, WorkersLostError
+from penstock.scheduler import Scheduler
+
+
+@dataclass(slots=True)
+class SubmittedPlan:
+    plan: StepPlan
+    began: float
+    future: StepFuture | None
+    """None when the executor did not take the plan."""
+    seconds: float = 0.0
+    """Time of its computation."""
+    error: Exception | None = None
+    ended_requests: bool = False
+    """Whether the error did; else it only follows that of the plan before."""
+
+
+class InFlight:
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._clock = clock
+        self._plans: deque[SubmittedPlan] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._plans)
+
+    def submit_ready(self) -> None:
+        """Submit plans until the executor is busy or there is nothing to compute."""
+        while len(self._plans) < self._executor.depth and (plan := self._scheduler.schedule()):
+            step = SubmittedPlan(plan, self._clock(), None)
+            self._plans.append(step)
+            try:
+                step.future = self._executor.submit(plan)
+            except WorkersLostError:
+                raise
+            except Exception as error:  # noqa: BLE001 - it is this step's error, whatever was raised
+                step.error = error
+
+    def wait_oldest(self) -> SubmittedPlan:
+        """Wait for the oldest plan and apply its result, or fail its requests with its `error`."""
+        step = self._plans[0]
+        plan = step.plan
+        try:
+            result = step.future.result() if step.future is not None else None
+        except WorkersLostError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it is this step's error, whatever was raised
+            step.error, result = error, None
+        self._plans.popleft()
+        step.seconds = self._clock() - step.began
+        if result is not None:
+            # One stage computes plans one after another, though they are submitted ahead.
+            if self._scheduler.limits.stages == 1 and result.seconds > 0:
+                step.seconds = result.seconds
+            self._scheduler.tiers.observed(plan, step.seconds)
+            self._scheduler.apply(plan, result)
+        else:
+            message = f"the engine failed in step {plan.step}: {step.error}"
+            step.ended_requests = self._scheduler.fail(plan, message)
+        return step
+
+    def abandon(self, reason: str) -> None:
+        """Forget what is in flight; its requests end."""
+        while self._plans:
+            self._scheduler.fail(self._plans.pop().plan, reason)

@@ -1,0 +1,234 @@
+"""KV blocks of all groups: block tables of sequences, prefix hits, and the audit.
+
+Table index = position / block_size in every group. A group with a window holds only the blocks
+that a later token can see: those behind it are given back, and a prefix hit does not need them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from penstock.core import InvalidValueError
+from penstock.core.plan import NO_BLOCK
+from penstock.kv.hashing import BlockHasher
+from penstock.kv.pool import BlockPool
+
+
+@dataclass(slots=True, eq=False)
+class BlockTable:
+    """Blocks of one sequence, a list for each group."""
+
+    groups: tuple[array[int], ...]
+    behind: list[int]
+    """Leading entries without a block, by group: no later token sees them."""
+    capacity: int = 0
+    """Tokens for which every group has blocks."""
+    sent: int = 0
+    """Leading entries that plans have carried to the executor."""
+
+
+@dataclass(slots=True)
+class _Share:
+    """What a sequence takes from one group when it is admitted."""
+
+    pool: BlockPool
+    behind: int
+    found: list[int] = field(default_factory=list)
+    missing: int = 0
+
+
+class KvCache:
+    """`blocks` and `windows` have one entry for each group; a window is None where a token sees all
+    before it. Without a `hasher` no block is named; with `searched` off none is found.
+
+    `step_tokens` are the most that one step computes of a sequence.
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        blocks: Sequence[int],
+        *,
+        windows: Sequence[int | None] = (None,),
+        step_tokens: int = 1,
+        hasher: BlockHasher | None = None,
+        searched: bool = True,
+    ) -> None:
+        if len(blocks) != len(windows):
+            raise InvalidValueError("blocks", list(blocks), f"a number for {len(windows)} groups")
+        self.block_size = block_size
+        self.pools = tuple(map(BlockPool, blocks))
+        self.hasher = hasher
+        self.windowed = any(windows)
+        self._windows = tuple(windows)
+        self._step_tokens = step_tokens
+        self._searched = searched
+
+    def table(self) -> BlockTable:
+        """An empty block table."""
+        return BlockTable(tuple(array("i") for _ in self.pools), [0] * len(self.pools))
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def shortage(self, tokens: int) -> tuple[int, int] | None:
+        """Blocks needed and blocks there are, in a pool that can never hold so many tokens of one
+        sequence.
+        """
+        for pool, window in zip(self.pools, self._windows, strict=True):
+            needed = self.blocks_for(tokens)
+            if window is not None:
+                needed = min(needed, window_blocks(window, self._step_tokens, self.block_size))
+            if needed > pool.num_blocks:
+                return needed, pool.num_blocks
+        return None
+
+    # Block tables ---------------------------------------------------------------------------------
+
+    def grow(self, table: BlockTable, tokens: int) -> bool:
+        """Add blocks for `tokens` tokens in every group; False, and none, when a pool lacks them."""
+        entries = -(-tokens // self.block_size)
+        pairs = tuple(zip(self.pools, table.groups, strict=True))
+        if any(entries - len(blocks) > pool.available for pool, blocks in pairs):
+            return False
+        for pool, blocks in pairs:
+            for _ in range(entries - len(blocks)):
+                blocks.append(pool.take())
+        table.capacity = min(map(len, table.groups)) * self.block_size
+        return True
+
+    def admit(
+        self, table: BlockTable, digests: Sequence[bytes], hits: int, tokens: int, spare: int
+    ) -> bool:
+        """Fill an empty table for `tokens` tokens, of which the first `hits` blocks are cached.
+
+        A group with a window gets blocks for one step. False, and nothing, when a pool would keep
+        fewer than `spare` blocks.
+        """
+        shares = []
+        for pool, window in zip(self.pools, self._windows, strict=True):
+            behind, end = 0, tokens
+            if window is not None:
+                behind = self._behind(hits * self.block_size, window)
+                end = min(end, hits * self.block_size + self._step_tokens)
+            found = [pool.find(digest) for digest in digests[behind:hits]]
+            missing = self.blocks_for(end) - hits
+            if missing + spare > pool.available - sum(map(pool.is_free, found)):
+                return False
+            shares.append(_Share(pool, behind, found, missing))
+        for group, share in enumerate(shares):
+            self._fill(table, group, share)
+        table.capacity = min(map(len, table.groups)) * self.block_size
+        return True
+
+    def _fill(self, table: BlockTable, group: int, share: _Share) -> None:
+        blocks = table.groups[group]
+        for block in share.found:
+            share.pool.share(block)
+        blocks.extend([NO_BLOCK] * share.behind)
+        blocks.extend(share.found)
+        blocks.extend([share.pool.take() for _ in range(share.missing)])
+        table.behind[group] = share.behind
+
+    def give_back(self, table: BlockTable, position: int) -> None:
+        """Release the blocks that no token from `position` on can see."""
+        for group, window in enumerate(self._windows):
+            if window is None:
+                continue
+            first, end = table.behind[group], self._behind(position, window)
+            if end > first:
+                blocks = table.groups[group]
+                self.pools[group].release(blocks[first:end])
+                blocks[first:end] = array("i", [NO_BLOCK] * (end - first))
+                table.behind[group] = end
+
+    def release(self, table: BlockTable) -> None:
+        """Empty the table."""
+        for group, pool in enumerate(self.pools):
+            blocks = table.groups[group]
+            pool.release(blocks[table.behind[group] :])
+            del blocks[:]
+            table.behind[group] = 0
+        table.capacity = table.sent = 0
+
+    def _behind(self, position: int, window: int) -> int:
+        """Leading blocks that a token at `position` does not see."""
+        return max(position - window + 1, 0) // self.block_size
+
+    # Prefix cache ---------------------------------------------------------------------------------
+
+    def find_prefix(self, digests: Sequence[bytes], limit: int) -> int:
+        """Blocks of the longest prefix hit, at most `limit`: every group has what the next token
+        sees. Takes no reference.
+        """
+        hits = limit if self._searched else 0
+        for pool, window in zip(self.pools, self._windows, strict=True):
+            if window is None:
+                hits = next((at for at in range(hits) if pool.find(digests[at]) < 0), hits)
+        # A window may shorten the hit, which moves the windows of the others: repeat.
+        if self.windowed:
+            while (shorter := self._visible_hit(digests, hits)) < hits:
+                hits = shorter
+        return hits
+
+    def _visible_hit(self, digests: Sequence[bytes], hits: int) -> int:
+        """`hits`, or a bound of the hits below it where a group lacks a block that they need."""
+        for pool, window in zip(self.pools, self._windows, strict=True):
+            if window is None:
+                continue
+            for at in range(hits - 1, self._behind(hits * self.block_size, window) - 1, -1):
+                if pool.find(digests[at]) < 0:
+                    return at
+        return hits
+
+    def publish(self, table: BlockTable, entry: int, digest: bytes) -> None:
+        """Name the blocks of a table entry, whose contents are computed."""
+        for pool, blocks in zip(self.pools, table.groups, strict=True):
+            if blocks[entry] != NO_BLOCK:
+                pool.publish(blocks[entry], digest)
+
+    def forget(self, digest: bytes) -> bool:
+        """Take a name away in all groups; whether there was one."""
+        return sum(pool.forget(digest) for pool in self.pools) > 0
+
+    def forget_all(self, salt_group: bytes = b"") -> int:
+        """Take away all names, or those of one salt group; how many there were."""
+        return sum(pool.forget_all(salt_group) for pool in self.pools)
+
+    # Reports --------------------------------------------------------------------------------------
+
+    @property
+    def num_blocks(self) -> int:
+        return sum(pool.num_blocks for pool in self.pools)
+
+    @property
+    def used(self) -> int:
+        """Blocks that have owners."""
+        return sum(pool.num_blocks - pool.available for pool in self.pools)
+
+    @property
+    def named(self) -> int:
+        """Blocks that can be found."""
+        return sum(pool.named for pool in self.pools)
+
+    def check(
+        self, tables: Iterable[BlockTable], held: Iterable[tuple[int, Sequence[int]]] = ()
+    ) -> None:
+        """Audit all pools against the tables of all sequences and the blocks that others hold, as
+        (group, blocks); raises PoolCorruptError.
+        """
+        owned: list[list[Sequence[int]]] = [[] for _ in self.pools]
+        for table in tables:
+            for group, blocks in enumerate(table.groups):
+                owned[group].append(blocks[table.behind[group] :])
+        for group, others in held:
+            owned[group].append(others)
+        for pool, each in zip(self.pools, owned, strict=True):
+            pool.check(each)
+
+
+def window_blocks(window: int, step_tokens: int, block_size: int) -> int:
+    """Most blocks that one sequence holds in a group with this window."""
+    return -(-(window + step_tokens) // block_size) + 1

@@ -1,0 +1,56 @@
+"""Requests become sequences, or are refused."""
+
+from __future__ import annotations
+
+from penstock.core import Request
+from penstock.kv import KvCache
+from penstock.scheduler.limits import Limits
+from penstock.scheduler.sequence import Sequence
+
+
+class Intake:
+    def __init__(self, limits: Limits, kv: KvCache) -> None:
+        self._limits = limits
+        self._kv = kv
+        self._arrivals = 0
+
+    def sequence(self, request: Request) -> Sequence:
+        self._arrivals += 1
+        params, limits = request.params, self._limits
+        prompt_len = len(request.prompt)
+        stops = frozenset(params.stop_token_ids)
+        return Sequence(
+            request=request,
+            order=self._arrivals,
+            prompt_len=prompt_len,
+            length_limit=min(prompt_len + params.max_tokens, limits.max_model_len),
+            min_length=prompt_len + params.min_tokens,
+            stops=stops if params.ignore_eos else stops | limits.eos_token_ids,
+            reads_cache=request.read_prefix_cache and params.prompt_logprobs < 0,
+            prompt_logprobs=params.prompt_logprobs,
+            tokens=request.prompt[:],
+            table=self._kv.table(),
+        )
+
+    def refusal(self, request: Request) -> str:
+        """Why the engine can never compute the request, or an empty text."""
+        prompt, limits = request.prompt, self._limits
+        if len(prompt) >= limits.max_model_len:
+            return (
+                f"the prompt has {len(prompt)} tokens, "
+                f"the maximum model length is {limits.max_model_len}"
+            )
+        if min(prompt) < 0 or max(prompt) >= limits.vocab_size:
+            return f"the prompt holds a token id outside the vocabulary of {limits.vocab_size}"
+        return self.too_large(len(prompt) + 1)
+
+    def too_large(self, tokens: int) -> str:
+        """Which pool cannot hold so many tokens of one sequence, or an empty text."""
+        shortage = self._kv.shortage(tokens)
+        if shortage is None:
+            return ""
+        needed, total = shortage
+        return (
+            f"the request needs {needed} KV blocks of {self._kv.block_size} tokens, the pool has "
+            f"{total}: raise --kv-cache-memory-bytes or shorten the request"
+        )

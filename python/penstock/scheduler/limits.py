@@ -1,0 +1,35 @@
+"""Bounds of a step and of a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.core import InvalidValueError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`max_queue` bounds the requests that wait for a slot.
+
+    With one of `stages` a decode step may be planned ahead of the results of another. With several,
+    as many plans are in flight, the decoding sequences are spread over them, and a sequence is in
+    one plan at a time.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    max_queue: int
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    stages: int = 1
+
+    def __post_init__(self) -> None:
+        if self.max_num_seqs < 1:
+            raise InvalidValueError("max_num_seqs", self.max_num_seqs, "at least 1")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise InvalidValueError(
+                "max_num_batched_tokens",
+                self.max_num_batched_tokens,
+                f"at least max_num_seqs ({self.max_num_seqs})",
+            )

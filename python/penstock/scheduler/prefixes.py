@@ -1,0 +1,142 @@
+"""Prefixes: hits in the prefix cache, claims on blocks being computed, loads from tiers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from penstock.kv import KvCache
+from penstock.kv_tiers import NOTHING, Tiers
+from penstock.scheduler.sequence import Sequence
+
+
+class Prefixes:
+    """A sequence waits for a block that a running one has claimed, that is, is going to compute.
+
+    A block's digest is published when a step that filled it is applied, never before.
+    """
+
+    def __init__(self, kv: KvCache, tiers: Tiers, clock: Callable[[], float]) -> None:
+        self.tiers = tiers
+        self.query_tokens = 0
+        self.hit_tokens = 0
+        self._kv = kv
+        self._clock = clock
+        self._claimed: dict[bytes, Sequence] = {}
+
+    def find(self, seq: Sequence) -> int | None:
+        """Cached blocks to start from; None while a running sequence computes the next one to
+        share, or a lookup in the tiers is under way.
+
+        At least the last known token is computed: its logits are needed.
+        """
+        if self._kv.hasher is None:
+            return 0
+        if seq.awaits in self._claimed:
+            return None
+        self._add_digests(seq)
+        if not seq.reads_cache:
+            return 0
+        limit = (len(seq.tokens) - 1) // self._kv.block_size
+        hits = self._kv.find_prefix(seq.digests, limit)
+        if hits < limit and seq.digests[hits] in self._claimed:
+            seq.awaits = seq.digests[hits]
+            return None
+        if seq.fetch is NOTHING:
+            seq.fetch = self.tiers.ask(seq.digests, hits)
+        if not self.tiers.settled(seq.fetch):
+            return None
+        wanted = self.tiers.choose(seq.fetch, hits)
+        return hits if wanted == hits else self._kv.find_prefix(seq.digests, wanted)
+
+    def admitted(self, seq: Sequence, hits: int) -> None:
+        """Claim what the sequence is going to compute, and start its load."""
+        size = self._kv.block_size
+        seq.rewind(hits * size)
+        if seq.first_schedule < 0:
+            self._count_first(seq)
+        seq.awaits = b""
+        seq.published = hits
+        seq.publish_at = sys.maxsize if self._kv.hasher is None else (hits + 1) * size
+        for digest in seq.digests[hits:]:
+            self._claimed.setdefault(digest, seq)
+        self.tiers.begin(seq.fetch, seq.table.groups[0])
+
+    def _count_first(self, seq: Sequence) -> None:
+        seq.first_schedule = self._clock()
+        seq.cached_tokens = seq.computed
+        if self._kv.hasher is not None and seq.reads_cache:
+            self.query_tokens += seq.prompt_len
+            self.hit_tokens += seq.computed
+
+    def publish(self, seq: Sequence) -> None:
+        """Name the blocks that `computed` has filled."""
+        if self._kv.hasher is None:
+            return
+        size, first = self._kv.block_size, seq.published
+        full = seq.computed // size
+        if len(seq.digests) < full:
+            self._add_digests(seq)
+        for at in range(first, full):
+            digest = seq.digests[at]
+            self._kv.publish(seq.table, at, digest)
+            if self._claimed.get(digest) is seq:
+                del self._claimed[digest]
+        blocks = seq.table.groups[0][first:full]
+        self.tiers.published(seq.digests, first, blocks, seq.prompt_len // size)
+        seq.published = full
+        seq.publish_at = (full + 1) * size
+
+    def preempted(self, seq: Sequence) -> None:
+        """Offload the blocks of a sequence that is about to lose them."""
+        if seq.reads_cache:
+            self.tiers.park(seq.digests, seq.table.groups[0][: seq.published])
+
+    def left(self, seq: Sequence) -> None:
+        """Drop claims and loads of a sequence."""
+        if seq.slot >= 0:
+            for digest in seq.digests[seq.published :]:
+                if self._claimed.get(digest) is seq:
+                    del self._claimed[digest]
+            self.tiers.ended(seq.digests, seq.published)
+        self.tiers.leave(seq.fetch)
+        seq.fetch = NOTHING
+
+    # Loads ----------------------------------------------------------------------------------------
+
+    @property
+    def offloading(self) -> bool:
+        """Whether blocks become free as soon as RAM has a copy of them."""
+        return self.tiers.parking
+
+    def computable(self, seq: Sequence) -> int:
+        """Tokens that may be scheduled: computing stops before a load segment that is awaited."""
+        return min(seq.remaining(), seq.fetch.bound() - seq.scheduled)
+
+    def scheduling(self, seq: Sequence, end: int) -> None:
+        """Tokens up to `end` are going to be computed: segments before that are not loaded."""
+        if seq.fetch.there:
+            self.tiers.computing(seq.fetch, end)
+
+    def advance(self, seq: Sequence) -> None:
+        """Continue behind what was loaded, with nothing in flight."""
+        before = seq.computed
+        computed = self.tiers.advance(seq.fetch, before, len(seq.tokens))
+        if computed == before:
+            return
+        seq.rewind(computed)
+        if seq.first_output:
+            loaded = seq.cached_tokens + computed - before
+            seq.cached_tokens = min(loaded, seq.prompt_len - 1)
+            seq.tier_tokens = self.tiers.tokens(seq.fetch)
+        if computed >= seq.publish_at:
+            self.publish(seq)
+
+    def claimants(self) -> list[Sequence]:
+        """Sequences with claims, for the audit."""
+        return list(self._claimed.values())
+
+    def _add_digests(self, seq: Sequence) -> None:
+        if self._kv.hasher is not None:
+            salt = seq.request.cache_salt
+            seq.digests.extend(self._kv.hasher.digests(seq.tokens, seq.digests, salt))

@@ -1,0 +1,80 @@
+"""Results: progress of sequences, published blocks, rows for the clients."""
+
+from __future__ import annotations
+
+from array import array
+
+from penstock.core import FinishReason, LogprobRow, StepPlan, StepResult
+from penstock.kv import KvCache
+from penstock.scheduler.outbox import Outbox
+from penstock.scheduler.planning import Work
+from penstock.scheduler.prefixes import Prefixes
+from penstock.scheduler.roster import Roster
+from penstock.scheduler.sequence import Sequence
+
+
+class Progress:
+    def __init__(self, kv: KvCache, prefixes: Prefixes, roster: Roster, outbox: Outbox) -> None:
+        self._kv = kv
+        self._prefixes = prefixes
+        self._roster = roster
+        self._outbox = outbox
+
+    def apply(self, plan: StepPlan, work: Work, result: StepResult) -> None:
+        """Advance sequences, publish full blocks, give back those behind a window, and answer.
+
+        Of a sequence that has ended the KV is still as good as that of others.
+        """
+        counts, tokens, windowed = result.counts, result.tokens, self._kv.windowed
+        at = 0
+        for index, (seq, length) in enumerate(work):
+            count = counts[index]
+            sampled = tokens[at : at + count]
+            at += count
+            if count:
+                seq.tokens.extend(sampled)
+                seq.sampling -= 1
+                if seq.drafts:
+                    length -= self._reject(seq, count)
+            seq.computed += length
+            if seq.fetch.pieces:
+                self._prefixes.advance(seq)
+            if seq.computed >= seq.publish_at:
+                self._prefixes.publish(seq)
+            if windowed:
+                self._kv.give_back(seq.table, seq.computed)
+            if seq.ended:
+                self._roster.drop_plan(seq)
+                continue
+            seq.in_flight -= 1
+            if index in result.prompt_logprobs:
+                seq.prompt_rows.extend(result.prompt_logprobs[index])
+            if count:
+                self._answer(seq, sampled, result.logprobs.get(index))
+        self._roster.sweep()
+
+    def _reject(self, seq: Sequence, count: int) -> int:
+        """Take back the drafts that are not among `count` sampled tokens; how many."""
+        rejected = len(seq.drafts) + 1 - count
+        seq.scheduled -= rejected
+        seq.drafts = ()
+        return rejected
+
+    def _answer(self, seq: Sequence, sampled: array[int], rows: list[LogprobRow] | None) -> None:
+        """Send the tokens up to the one that ends the sequence."""
+        finish, stop_token = FinishReason.NONE, -1
+        first = len(seq.tokens) - len(sampled)
+        known = first
+        for token in sampled:
+            known += 1
+            if token in seq.stops and known > seq.min_length:
+                finish, stop_token = FinishReason.STOP, token
+                break
+            if known >= seq.length_limit:
+                finish = FinishReason.LENGTH
+                break
+        if known < len(seq.tokens):
+            sampled = sampled[: known - first]
+        self._outbox.tokens(seq, sampled, finish, stop_token, rows)
+        if finish:
+            self._roster.remove(seq)

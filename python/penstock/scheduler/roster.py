@@ -1,0 +1,116 @@
+"""Sequences by state: waiting, running, leaving; their slots, and the moves between states."""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from penstock.core import FinishReason, InvalidValueError
+from penstock.kv import KvCache, PoolCorruptError
+from penstock.scheduler.outbox import Outbox
+from penstock.scheduler.prefixes import Prefixes
+from penstock.scheduler.sequence import NO_SLOT, Sequence
+
+
+class Roster:
+    """`waiting` and `running` are sorted by arrival; all but waiting sequences have a slot.
+
+    A sequence that ends while plans in flight hold it is `leaving`: it is answered at once, and
+    its slot and blocks are released with the last of these plans. Moves leave `running` as it is
+    until `sweep`, so that they can be made while it is read.
+    """
+
+    def __init__(self, slots: int, kv: KvCache, prefixes: Prefixes, outbox: Outbox) -> None:
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.slots = list(range(slots - 1, -1, -1))
+        self._num_slots = slots
+        self.preemptions = 0
+        self._leaving: list[Sequence] = []
+        self._live: dict[int, Sequence] = {}
+        self._dirty = False
+        self._kv = kv
+        self._prefixes = prefixes
+        self._outbox = outbox
+
+    def __bool__(self) -> bool:
+        return bool(self._live)
+
+    def ids(self) -> list[int]:
+        return list(self._live)
+
+    def get(self, request_id: int) -> Sequence | None:
+        return self._live.get(request_id)
+
+    def wait(self, seq: Sequence) -> None:
+        if seq.request.id in self._live:
+            raise InvalidValueError("request id", seq.request.id, "an id that no live request has")
+        self._live[seq.request.id] = seq
+        self.waiting.append(seq)
+
+    def run(self, seq: Sequence) -> None:
+        """Give a slot; the caller removes it from `waiting`."""
+        seq.slot = self.slots.pop()
+        insort(self.running, seq, key=_by_arrival)
+
+    def preempt(self, seq: Sequence) -> None:
+        """Move back to waiting with all tokens, whose KV is computed again or found in a cache."""
+        self.preemptions += 1
+        self._prefixes.preempted(seq)
+        self._vacate(seq)
+        seq.rewind(0)
+        seq.prompt_rows.clear()
+        insort(self.waiting, seq, key=_by_arrival)
+
+    def finish(self, seq: Sequence, finish: FinishReason, error: str = "") -> None:
+        """End a sequence without tokens."""
+        self._outbox.end(seq, finish, error)
+        self.remove(seq)
+
+    def remove(self, seq: Sequence) -> None:
+        """Let an answered sequence go."""
+        del self._live[seq.request.id]
+        seq.ended = True
+        if seq.slot < 0:
+            self.waiting.remove(seq)
+            self._prefixes.left(seq)
+        elif seq.in_flight:
+            self._leaving.append(seq)
+            self._dirty = True
+        else:
+            self._vacate(seq)
+
+    def drop_plan(self, seq: Sequence) -> None:
+        """Count one plan less that holds the sequence; with the last, release an ended one."""
+        seq.in_flight -= 1
+        if seq.ended and not seq.in_flight:
+            self._leaving.remove(seq)
+            self._vacate(seq)
+
+    def sweep(self) -> None:
+        """Drop from `running` what moved elsewhere."""
+        if self._dirty:
+            self.running = [seq for seq in self.running if seq.slot >= 0 and not seq.ended]
+            self._dirty = False
+
+    def _vacate(self, seq: Sequence) -> None:
+        self._prefixes.left(seq)
+        self._kv.release(seq.table)
+        self.slots.append(seq.slot)
+        seq.slot = NO_SLOT
+        seq.registered = False
+        self._dirty = True
+
+    def check(self) -> None:
+        """Audit blocks, slots and claims; PoolCorruptError names a fault."""
+        seated = [*self.running, *self._leaving]
+        held = ((0, blocks) for blocks in self._prefixes.tiers.tables())
+        self._kv.check((seq.table for seq in seated), held)
+        slots = sorted([*self.slots, *(seq.slot for seq in seated)])
+        if slots != list(range(self._num_slots)):
+            raise PoolCorruptError(f"slots are lost or taken twice: {slots}")
+        if any(seq.slot < 0 for seq in self._prefixes.claimants()):
+            raise PoolCorruptError("a sequence that is not running claims to compute a prefix")
+
+
+def _by_arrival(seq: Sequence) -> int:
+    return seq.order

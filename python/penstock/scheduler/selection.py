@@ -1,0 +1,203 @@
+"""The choice of a step's sequences: decodes, prefill chunks, newcomers, drafts."""
+
+from __future__ import annotations
+
+from penstock.core import FinishReason
+from penstock.kv import KvCache
+from penstock.scheduler.drafting import Drafter
+from penstock.scheduler.intake import Intake
+from penstock.scheduler.limits import Limits
+from penstock.scheduler.planning import Work
+from penstock.scheduler.prefixes import Prefixes
+from penstock.scheduler.roster import Roster
+from penstock.scheduler.sequence import Sequence
+
+
+class Selection:
+    """Chosen sequences count as in flight at once, so that no other takes their blocks.
+
+    The oldest running sequence can take blocks from all others, so at least one advances. A
+    sequence is admitted with blocks for all its known tokens, so only growth can run out of them;
+    in a group with a window, with blocks for one step.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        intake: Intake,
+        roster: Roster,
+        kv: KvCache,
+        prefixes: Prefixes,
+        drafter: Drafter,
+    ) -> None:
+        self._limits = limits
+        self._intake = intake
+        self._roster = roster
+        self._kv = kv
+        self._prefixes = prefixes
+        self._drafter = drafter
+
+    def next_step(self) -> Work:
+        """A token for each decoding sequence, then prefill chunks, newcomers, and drafts."""
+        work: Work = []
+        if self._kv.windowed:
+            self._reserve_chunks()
+        self._decode(work)
+        budget = self._limits.max_num_batched_tokens - len(work)
+        budget = self._continue_prompts(work, budget)
+        self._roster.sweep()
+        if self._roster.waiting and budget and self._roster.slots:
+            budget = self._admit(work, budget)
+        if self._drafter.active:
+            self._draft(work, budget)
+        return work
+
+    def decode_ahead(self) -> Work:
+        """A token for each sequence that the plan in flight leaves decoding.
+
+        Nothing, so that the next step waits for results, where that one could do more: continue a
+        prompt, admit a newcomer, verify drafts, or take blocks from a sequence.
+        """
+        roster = self._roster
+        if self._drafter.active or (roster.waiting and roster.slots):
+            return []
+        work: Work = []
+        for seq in roster.running:
+            if seq.limit_in_flight():
+                if roster.waiting:
+                    return []
+            elif seq.remaining() > 1:
+                return []
+            else:
+                work.append((seq, 1))
+        # Blocks that this takes in vain are those of the next step.
+        if not all(self._has_room(seq) for seq, _ in work):
+            return []
+        for seq, _ in work:
+            seq.in_flight += 1
+        return work
+
+    def _has_room(self, seq: Sequence) -> bool:
+        end = seq.scheduled + 1
+        return seq.table.capacity >= end or self._kv.grow(seq.table, end)
+
+    # Decodes --------------------------------------------------------------------------------------
+
+    def _decode(self, work: Work) -> None:
+        share = self._share()
+        for seq in self._roster.running:
+            if seq.in_flight or seq.slot < 0 or seq.remaining() != 1:
+                continue
+            if seq.table.capacity > seq.scheduled or self._grow(seq, seq.scheduled + 1):
+                seq.in_flight += 1
+                work.append((seq, 1))
+                if len(work) == share:
+                    break
+
+    def _share(self) -> int:
+        """Sequences that decode in one plan, so that the plans of all stages are equally large."""
+        running, stages = self._roster.running, self._limits.stages
+        if stages == 1:
+            return len(running)
+        return -(-sum(seq.computed + 1 == len(seq.tokens) for seq in running) // stages)
+
+    def _grow(self, seq: Sequence, tokens: int) -> bool:
+        """Give blocks to a sequence, preempting the latest arrivals; False when it has to wait, or
+        ended.
+
+        It keeps its blocks while it waits: an older one takes them when it needs them. It waits too
+        while blocks of preempted sequences are offloaded.
+        """
+        while not self._kv.grow(seq.table, tokens):
+            if self._prefixes.offloading:
+                return False
+            latest = (
+                other
+                for other in reversed(self._roster.running)
+                if not other.in_flight and other.slot >= 0
+            )
+            victim = next(latest, seq)
+            if victim.order > seq.order:
+                self._roster.preempt(victim)
+                continue
+            if fault := self._intake.too_large(tokens):
+                self._roster.finish(seq, FinishReason.ERROR, error=fault)
+            return False
+        return True
+
+    # Prompts --------------------------------------------------------------------------------------
+
+    def _reserve_chunks(self) -> None:
+        """Blocks of groups with a window for the next chunks, in the order of arrival: later a
+        younger sequence is in the step, and cannot be preempted.
+        """
+        budget = self._limits.max_num_batched_tokens
+        for seq in self._roster.running:
+            if seq.in_flight or seq.slot < 0 or seq.remaining() == 1:
+                continue
+            length = min(self._prefixes.computable(seq), budget)
+            if length > 0:
+                budget -= length
+                self._grow(seq, seq.scheduled + length)
+        self._roster.sweep()
+
+    def _continue_prompts(self, work: Work, budget: int) -> int:
+        for seq in self._roster.running:
+            if not budget:
+                break
+            if not seq.in_flight and seq.slot >= 0 and seq.remaining() > 1:
+                budget -= self._chunk(work, seq, budget)
+        return budget
+
+    def _chunk(self, work: Work, seq: Sequence, budget: int) -> int:
+        """Compute as much as budget, blocks, and loads that are awaited allow."""
+        room = seq.table.capacity - seq.scheduled
+        length = min(self._prefixes.computable(seq), room, budget)
+        if length <= 0:
+            return 0
+        seq.in_flight += 1
+        work.append((seq, length))
+        self._prefixes.scheduling(seq, seq.scheduled + length)
+        return length
+
+    def _admit(self, work: Work, budget: int) -> int:
+        """First come, first served, except that all pass a sequence that awaits a prefix.
+
+        One block for each running sequence is left to grow into, so that an admission is not undone
+        at once.
+        """
+        roster, admitted = self._roster, False
+        for seq in roster.waiting:
+            if not budget or not roster.slots:
+                break
+            hits = self._prefixes.find(seq)
+            if hits is None:
+                continue
+            spare = len(roster.running)
+            if not self._kv.admit(seq.table, seq.digests, hits, len(seq.tokens), spare):
+                break
+            roster.run(seq)
+            self._prefixes.admitted(seq, hits)
+            admitted = True
+            budget -= self._chunk(work, seq, budget)
+        if admitted:
+            roster.waiting = [seq for seq in roster.waiting if seq.slot < 0]
+        return budget
+
+    # Drafts ---------------------------------------------------------------------------------------
+
+    def _draft(self, work: Work, budget: int) -> None:
+        """Append drafts to decodes, from what is left of the budget and without preemption."""
+        for at, (seq, length) in enumerate(work):
+            if length != 1 or seq.remaining() != 1:
+                continue
+            known = len(seq.tokens)
+            most = min(budget, seq.length_limit - known - 1)
+            if most <= 0:
+                continue
+            drafts = tuple(self._drafter.propose(seq.tokens, most))
+            if known + len(drafts) > seq.table.capacity:
+                self._kv.grow(seq.table, known + len(drafts))
+            seq.drafts = drafts[: max(seq.table.capacity - known, 0)]
+            work[at] = (seq, 1 + len(seq.drafts))
+            budget -= len(seq.drafts)
