@@ -1,7 +1,7 @@
 """What the Rust extension offers to Python (`crates/native`)."""
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Literal, TypeVar, overload
 
 from penstock.core import StepPlan, StepResult
@@ -244,6 +244,21 @@ def plan_bytes(sequences: int, tokens: int, groups: int, added: int, /) -> int:
 
 def result_bytes(sequences: int, tokens: int, alternatives: int, /) -> int:
     """Bytes of the largest result."""
+
+def encode_transfer(transfer: Transfer, after: int, /) -> bytes:
+    """Bytes of a transfer that ranks start after so many plans."""
+
+def decode_transfer(data: bytes, /) -> tuple[Transfer, int]:
+    """The transfer and the plans before it; CodecError unless it is one and nothing else."""
+
+def encode_transfer_results(results: Iterable[Moved], capacity: int, /) -> list[bytes]:
+    """Messages of results, each of at most `capacity` bytes or of one result."""
+
+def decode_transfer_results(data: bytes, /) -> list[Moved]:
+    """The results of one message."""
+
+def transfer_bytes(blocks: int, /) -> int:
+    """Bytes of the largest transfer over a pool of so many blocks."""
 
 def encode_sampling(
     *,

@@ -194,9 +194,7 @@ class FakeMover:
         self._last = transfer.id
         require(not transfer.ids, "only CANCEL has ids")
         stored = transfer.kind == TransferKind.STORE and transfer.tier != RAM
-        require(
-            stored or not (transfer.parent or transfer.cost_us), "only stores by name have a cost"
-        )
+        require(stored or not transfer.parent, "only stores to chunk tiers have a parent")
         if transfer.kind == TransferKind.REMOVE:
             require(len(transfer.keys) >= DIGEST, "names to remove")
             require(len(transfer.keys) % DIGEST == 0, "keys are digests")

@@ -15,7 +15,7 @@ RUST: dict[str, set[str]] = {
     "wire": set(),
     "text": {"formats"},
     "comm": set(),
-    "kvstore": {"memory", "prefix"},
+    "kvstore": {"memory", "prefix", "wire"},
     "decoder": {"comm", "formats", "kernels", "wire"},
     "engine-client": {"wire"},
     "http": set(),

@@ -10,7 +10,6 @@ import pytest
 from penstock.core import PenstockError, StepPlan, StepResult
 from penstock.core.codec import encode_plan
 from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
-from penstock.core.transfer_codec import END, encode_open, encode_transfer
 from penstock.ranks import RankTask
 from penstock.ranks.messages import (
     Answer,
@@ -22,6 +21,7 @@ from penstock.ranks.messages import (
     decode_answer,
     encode_answer,
 )
+from penstock.ranks.transfers import END, encode_open, encode_transfer
 from penstock.worker import loop
 
 OPEN = encode_open(OpenTiers("c0ffee", 7, 1.5))

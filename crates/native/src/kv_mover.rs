@@ -4,17 +4,13 @@ use std::time::{Duration, Instant};
 
 use penstock_decoder::Decoder as NativeDecoder;
 use penstock_kernels::{BlockRead, BlockWrite, KvType, PoolHandle};
-use penstock_kvstore::{Digest, Group, Kind, Moved, Mover, Options, Pool, Transfer};
+use penstock_kvstore::{Mover, Options, Pool};
 use pyo3::exceptions::PyValueError;
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyType};
 use serde_json::{Map, Value, json};
 
-use crate::buffers::{ints, items};
 use crate::decoder::Decoder;
-use crate::prefix::{digest, of_group};
+use crate::transfer::{read_transfer, write_result};
 
 /// How often a wait looks for Python signals.
 const SIGNAL_CHECK: Duration = Duration::from_millis(100);
@@ -71,8 +67,8 @@ impl KvMover {
     }
 
     /// Takes a transfer in; returns at once.
-    fn submit(&self, py: Python<'_>, transfer: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.native.submit(read_transfer(py, transfer)?);
+    fn submit(&self, transfer: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.native.submit(read_transfer(transfer)?);
         Ok(())
     }
 
@@ -84,7 +80,7 @@ impl KvMover {
             let left = limit.saturating_sub(began.elapsed()).min(SIGNAL_CHECK);
             let moved = py.detach(|| self.native.take(left));
             if !moved.is_empty() || began.elapsed() >= limit {
-                return moved.into_iter().map(|m| write_moved(py, m)).collect();
+                return moved.into_iter().map(|m| write_result(py, m)).collect();
             }
             py.check_signals()?;
         }
@@ -124,78 +120,4 @@ fn options(decoder: &NativeDecoder, pool: &PoolHandle, text: &str) -> serde_json
     options.insert("heads".into(), kv.heads.clone().collect());
     options.insert("layers".into(), json!([kv.layers.start, kv.layers.end]));
     serde_json::from_value(options.into())
-}
-
-fn read_transfer(py: Python<'_>, transfer: &Bound<'_, PyAny>) -> PyResult<Transfer> {
-    let kind = match transfer.getattr(intern!(py, "kind"))?.extract()? {
-        1u8 => Kind::Load,
-        2 => Kind::Store,
-        3 => Kind::Probe,
-        4 => Kind::Remove,
-        5 => Kind::Cancel,
-        6 => Kind::Clear,
-        other => {
-            let message = format!("{other} is no kind of transfer");
-            return Err(PyValueError::new_err(message));
-        }
-    };
-    let column = |name| transfer.getattr(name);
-    let keys = column(intern!(py, "keys"))?;
-    let (keys, group) = names(kind, keys.extract()?)?;
-    let ids: Vec<i64> = items(py, &column(intern!(py, "ids"))?)?;
-    Ok(Transfer {
-        id: column(intern!(py, "id"))?.extract()?,
-        kind,
-        tier: column(intern!(py, "tier"))?.extract()?,
-        blocks: ints(py, &column(intern!(py, "blocks"))?)?,
-        slots: ints(py, &column(intern!(py, "slots"))?)?,
-        keys,
-        counts: ints(py, &column(intern!(py, "counts"))?)?,
-        ids: ids.into_iter().map(i64::cast_unsigned).collect(),
-        parent: given(column(intern!(py, "parent"))?.extract()?)
-            .map(|parent| digest(parent, "parent"))
-            .transpose()?,
-        group,
-    })
-}
-
-/// The chunks or the group that `keys` name.
-fn names(kind: Kind, keys: &[u8]) -> PyResult<(Vec<Digest>, Option<Group>)> {
-    if kind == Kind::Clear {
-        return Ok((Vec::new(), given(keys).map(of_group).transpose()?));
-    }
-    Ok((digests(keys)?, None))
-}
-
-/// None for empty bytes.
-fn given(bytes: &[u8]) -> Option<&[u8]> {
-    (!bytes.is_empty()).then_some(bytes)
-}
-
-fn digests(keys: &[u8]) -> PyResult<Vec<Digest>> {
-    match keys.as_chunks::<32>() {
-        (keys, []) => Ok(keys.to_vec()),
-        _ => {
-            let message = format!("{} bytes are not names of 32 bytes", keys.len());
-            Err(PyValueError::new_err(message))
-        }
-    }
-}
-
-fn write_moved<'py>(py: Python<'py>, moved: Moved) -> PyResult<Bound<'py, PyAny>> {
-    static MOVED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let Moved {
-        id,
-        done,
-        found,
-        bytes,
-        seconds,
-        waited,
-        error,
-        full,
-    } = moved;
-    let found = PyBytes::new(py, &found);
-    MOVED
-        .import(py, "penstock.core.transfer", "Moved")?
-        .call1((id, done, found, bytes, seconds, waited, error, full))
 }

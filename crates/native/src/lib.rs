@@ -15,6 +15,7 @@ mod prefix;
 mod simengine;
 mod text;
 mod tier_index;
+mod transfer;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -63,6 +64,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(plan::encode_sampling, module)?)?;
     module.add_function(wrap_pyfunction!(plan::plan_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(plan::result_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(transfer::decode_transfer, module)?)?;
+    module.add_function(wrap_pyfunction!(transfer::decode_transfer_results, module)?)?;
+    module.add_function(wrap_pyfunction!(transfer::encode_transfer, module)?)?;
+    module.add_function(wrap_pyfunction!(transfer::encode_transfer_results, module)?)?;
+    module.add_function(wrap_pyfunction!(transfer::transfer_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(simengine::sim_replay, module)?)?;
     module.add_function(wrap_pyfunction!(simengine::sim_serve, module)?)?;
     module.add_function(wrap_pyfunction!(simengine::sim_wire, module)?)?;

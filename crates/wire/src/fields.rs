@@ -57,6 +57,10 @@ impl<'a> Fields<'a> {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     /// Bytes of the frame before the next field.
     pub(super) fn offset(&self) -> usize {
         self.offset

@@ -16,6 +16,7 @@ mod sampling;
 mod start;
 mod step;
 mod tiers;
+mod transfer;
 mod writer;
 
 pub use add::{Add, TokenRequest};
@@ -30,6 +31,7 @@ pub use sampling::{MAX_SAMPLING_BYTES, SamplingParams};
 pub use start::{Fatal, Hello, Ready, Stage};
 pub use step::{Finish, LogprobRow, Output, Step, StepStats};
 pub use tiers::{TierKinds, TierTokens};
+pub use transfer::{Transfer, TransferKind, TransferResult, transfer_bytes};
 
 use fields::Fields;
 use writer::FrameWriter;

@@ -78,8 +78,6 @@ class Transfer:
     """CANCEL only."""
     parent: bytes = b""
     """STORE to tiers that go by name: digest of the block before the chunk, if there is one."""
-    cost_us: float = 0.0
-    """STORE to tiers that go by name: what computing the chunk takes; 0 where that is not known."""
 
 
 @dataclass(slots=True)

@@ -11,10 +11,10 @@ from penstock.config import EngineConfig
 from penstock.core import KvSpec, Loaded, PenstockError
 from penstock.core.codec import plan_bytes, result_bytes
 from penstock.core.request import MAX_LOGPROBS
-from penstock.core.transfer_codec import transfer_bytes
 from penstock.model import ModelInfo
 from penstock.model.sharding import Grid
 from penstock.ranks import RankLayout
+from penstock.ranks.transfers import transfer_bytes
 
 MIB = 2**20
 FLOOR = 256 * MIB

@@ -8,10 +8,10 @@ from contextlib import suppress
 
 from penstock.core import PenstockError
 from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
-from penstock.core.transfer_codec import END, encode_open, encode_transfer
 from penstock.executor.connection import GRACE, LOOK, RankConnection
 from penstock.executor.contract import WorkersLostError
 from penstock.ranks.messages import Answer, MoverClosed, MoverReport, TransferResults
+from penstock.ranks.transfers import END, encode_open, encode_transfer
 
 
 class RankTransfers:

@@ -74,7 +74,7 @@ class TierCache:
         self._finder = Finder(transfers, index, stores, rates, counts, shape.per_chunk)
         self._loader = Loader(pool, transfers, index, stores, rates, counts, shape, clock)
         self._trials = Trials(pool, transfers, rates, counts, clock)
-        self._storer = Storer(pool, transfers, index, stores, rates, counts, shape.block_size)
+        self._storer = Storer(pool, transfers, index, stores, rates, counts)
 
     @property
     def busy(self) -> bool:

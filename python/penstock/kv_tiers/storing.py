@@ -30,7 +30,6 @@ class Storer:
         stores: Stores,
         rates: Rates,
         counts: Counts,
-        block_size: int,
     ) -> None:
         self._pool = pool
         self._transfers = transfers
@@ -38,7 +37,6 @@ class Storer:
         self._stores = stores
         self._rates = rates
         self._counts = counts
-        self._block_size = block_size
         self._storing = [0] * len(counts.tiers)
         self._held = 0
         self.parking = 0
@@ -81,13 +79,7 @@ class Storer:
             self._counts.dropped(store.tier)
             return
         done = partial(self._stored, store)
-        cost = self._cost_us(store.first, len(blocks))
-        self._begin(store.tier, done, blocks, keys=store.key, parent=store.parent, cost_us=cost)
-
-    def _cost_us(self, first: int, blocks: int) -> float:
-        """Of computing so many blocks from the `first` of a sequence on."""
-        size = self._block_size
-        return 1e6 * self._rates.compute_seconds(first * size, blocks * size)
+        self._begin(store.tier, done, blocks, keys=store.key, parent=store.parent)
 
     def _begin(
         self,
@@ -97,7 +89,6 @@ class Storer:
         slots: Sequence[int] = (),
         keys: bytes = b"",
         parent: bytes = b"",
-        cost_us: float = 0.0,
     ) -> None:
         self._storing[tier] += 1
         self._held += len(blocks)
@@ -110,7 +101,6 @@ class Storer:
             slots=slots,
             keys=keys,
             parent=parent,
-            cost_us=cost_us,
         )
 
     def _ended(self, tier: int, blocks: int, done: partial[None], moved: Moved) -> None:

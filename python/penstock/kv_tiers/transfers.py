@@ -46,7 +46,6 @@ class Transfers:
         keys: bytes = b"",
         counts: Sequence[int] = (),
         parent: bytes = b"",
-        cost_us: float = 0.0,
     ) -> int:
         """Each block gets a reference until the transfer is answered; `done` is called by `take_in`
         then. The transfer's id.
@@ -62,7 +61,6 @@ class Transfers:
             keys,
             array("i", counts),
             parent=parent,
-            cost_us=cost_us,
         )
         for block in transfer.blocks:
             self._pool.share(block)

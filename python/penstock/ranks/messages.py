@@ -1,6 +1,6 @@
 """Messages between an executor and its ranks. The first byte tells the kind.
 
-To a rank: `P` a plan, `T` a transfer (`core.codec`, `core.transfer_codec`), `A` allocate, `O` open
+To a rank: `P` a plan, `T` a transfer (`core.codec`, `ranks.transfers`), `A` allocate, `O` open
 the tiers, `E` close them. From a rank: the answers below.
 """
 
@@ -25,7 +25,7 @@ from penstock.core import (
 )
 from penstock.core.codec import CodecError, decode_result, encode_result
 from penstock.core.transfer import Moved
-from penstock.core.transfer_codec import decode_moved, encode_moved
+from penstock.ranks.transfers import decode_moved, encode_moved
 
 ALLOCATE = b"A"
 _STEP = struct.Struct("<Q")

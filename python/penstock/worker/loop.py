@@ -11,7 +11,6 @@ from penstock.backends import CarryingBackend, StepFuture, load_backend
 from penstock.config import EngineConfig
 from penstock.core import Loaded, StepResult
 from penstock.core.codec import decode_plan, is_plan
-from penstock.core.transfer_codec import END, OPEN, decode_open
 from penstock.model import load_model
 from penstock.ranks import HeartbeatStream, RankTask
 from penstock.ranks.messages import (
@@ -24,6 +23,7 @@ from penstock.ranks.messages import (
     decode_allocate,
     encode_answer,
 )
+from penstock.ranks.transfers import END, OPEN, decode_open
 from penstock.worker.transfer_channel import Channel, TransferChannel
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import Protocol
 from penstock.backends import KvMover
 from penstock.core.codec import is_plan
 from penstock.core.transfer import Transfer
-from penstock.core.transfer_codec import decode_transfer, is_transfer
 from penstock.ranks.messages import MoverReport, encode_answer, encode_results
+from penstock.ranks.transfers import decode_transfer, is_transfer
 
 REPORT = 1.0
 """Seconds between reports of the tiers."""

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from penstock.core.codec import CodecError, decode_plan, encode_plan
 from penstock.core.plan import StepPlan
 from penstock.core.transfer import GROUP_BYTES, KEY_BYTES, Moved, OpenTiers, Transfer, TransferKind
-from penstock.core.transfer_codec import (
+from penstock.ranks.messages import (
+    MoverClosed,
+    MoverReport,
+    TransferResults,
+    decode_answer,
+    encode_results,
+)
+from penstock.ranks.messages import encode_answer as encode
+from penstock.ranks.transfers import (
     END,
-    MOST_ERROR,
     OPEN,
     decode_moved,
     decode_open,
@@ -25,14 +32,6 @@ from penstock.core.transfer_codec import (
     is_transfer,
     transfer_bytes,
 )
-from penstock.ranks.messages import (
-    MoverClosed,
-    MoverReport,
-    TransferResults,
-    decode_answer,
-    encode_results,
-)
-from penstock.ranks.messages import encode_answer as encode
 
 U64 = st.integers(0, 2**64 - 1)
 SECONDS = st.floats(0, 1e9)
@@ -61,7 +60,6 @@ def transfers(kinds: st.SearchStrategy[TransferKind], keys: st.SearchStrategy[by
         columns(),
         columns("q"),
         st.just(b"") | DIGESTS,
-        SECONDS,
     )
 
 
@@ -100,8 +98,8 @@ def test_a_transfer_comes_back(transfer: Transfer, after: int) -> None:
     ],
 )
 def test_names_have_their_lengths(transfer: Transfer) -> None:
-    with pytest.raises(CodecError):
-        decode_transfer(encode_transfer(transfer, 0))
+    with pytest.raises(ValueError, match="bytes"):
+        encode_transfer(transfer, 0)
 
 
 @given(OPENED)
@@ -143,7 +141,7 @@ def test_a_long_error_is_shortened() -> None:
     (message,) = encode_moved([Moved(1, False, error="\N{SNOWMAN}" * 9999)], 1 << 16)
     (moved,) = decode_moved(message)
     assert moved.error.startswith("\N{SNOWMAN}" * 300)
-    assert len(message) < 2 * MOST_ERROR
+    assert len(message) < 2 << 10
 
 
 @given(st.text())
@@ -184,9 +182,7 @@ def test_damaged_bytes_are_a_message_or_an_error(
         attempt(decode, bytes(damaged))
 
 
-@given(
-    st.binary(max_size=200), st.sampled_from([b"", b"TRN1", OPEN, b'O{"cache":', b"M", b"K", b"E"])
-)
+@given(st.binary(max_size=200), st.sampled_from([b"", b"T", OPEN, b'O{"cache":', b"M", b"K", b"E"]))
 def test_any_bytes_are_a_message_or_an_error(noise: bytes, head: bytes) -> None:
     for decode in (decode_transfer, decode_open, decode_moved, decode_answer, decode_plan):
         attempt(decode, head + noise)
@@ -198,8 +194,8 @@ def attempt(decode: object, data: bytes) -> None:
 
 
 def test_counts_beyond_the_message_take_no_memory() -> None:
-    huge = b"TRN1" + bytes(16) + b"\1\0" + b"\xff\xff\xff\x7f" * 5
-    with pytest.raises(CodecError, match="bytes expected at"):
+    huge = b"T" + bytes(16) + b"\1\0" + b"\xff\xff\xff\x7f" * 5 + b"\0"
+    with pytest.raises(CodecError, match="field blocks at byte 39: 8589934588 bytes are needed"):
         decode_transfer(huge)
 
 

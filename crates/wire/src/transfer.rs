@@ -1,0 +1,244 @@
+//! Transfers of KV between the pool of a rank and its tiers, and their results.
+
+use super::FrameError;
+use super::fields::Fields;
+use super::writer::FrameWriter;
+
+/// Digest of a block (`penstock_prefix::Digest`).
+type Digest = [u8; 32];
+/// Salt group (`penstock_prefix::Group`).
+type Group = [u8; 4];
+
+/// Kind of a transfer, by its byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum TransferKind {
+    /// Tier -> pool.
+    Load = 1,
+    /// Pool -> tier.
+    Store = 2,
+    /// Which of several chunks a tier has.
+    Probe = 3,
+    /// Forget chunks, in all chunk tiers.
+    Remove = 4,
+    /// Cancel transfers. Has no result.
+    Cancel = 5,
+    /// Forget a salt group, or everything, in all chunk tiers.
+    Clear = 6,
+}
+
+/// What every rank does with its part of the blocks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transfer {
+    /// Names the transfer in its result.
+    pub id: u64,
+    pub kind: TransferKind,
+    /// 0 = RAM, then the chunk tiers.
+    pub tier: usize,
+    /// Blocks of the pool; those of one chunk for a chunk tier.
+    pub blocks: Vec<i32>,
+    /// RAM: the slot of each block.
+    pub slots: Vec<i32>,
+    /// Digests of chunks.
+    pub keys: Vec<Digest>,
+    /// Probe: blocks of each chunk.
+    pub counts: Vec<i32>,
+    /// Cancel: transfers.
+    pub ids: Vec<u64>,
+    /// Store to a chunk tier: the prefix that the chunk continues, if known.
+    pub parent: Option<Digest>,
+    /// Clear: the salt group; None: all.
+    pub group: Option<Group>,
+}
+
+/// The result of a transfer on one rank.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TransferResult {
+    /// The transfer.
+    pub id: u64,
+    /// Whether all of it was done.
+    pub done: bool,
+    /// Probe: 1 for each chunk of which the tier has all of this rank's parts.
+    pub found: Vec<u8>,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Seconds of the movement alone.
+    pub seconds: f64,
+    /// Seconds in the queue.
+    pub waited: f64,
+    /// Why not, when not done; empty for what is missing or was cancelled.
+    pub error: String,
+    /// Store: whether room or the daily write budget was lacking.
+    pub full: bool,
+}
+
+const NAME: &str = "TRANSFER";
+const RESULTS: &str = "TRANSFER RESULTS";
+/// After, id, kind, tier, five counts, presence of parent and group.
+const HEAD: usize = 2 * 8 + 2 + 5 * 4 + 1;
+const PARENT: u8 = 1;
+const GROUP: u8 = 2;
+const DONE: u8 = 1;
+const FULL: u8 = 2;
+/// Bytes of an error that are kept.
+const MOST_ERROR: usize = 1 << 10;
+/// Id, marks, bytes, two times, lengths of `found` and `error`.
+const RESULT_HEAD: usize = 8 + 1 + 3 * 8 + 2 * 4;
+
+impl TransferKind {
+    /// The kind of a byte, if there is one.
+    pub fn from_code(code: u8) -> Option<Self> {
+        use TransferKind::{Cancel, Clear, Load, Probe, Remove, Store};
+        let all = [Load, Store, Probe, Remove, Cancel, Clear];
+        all.get(usize::from(code).wrapping_sub(1)).copied()
+    }
+}
+
+impl Transfer {
+    /// Appends the transfer. A rank starts it when it has computed `after` plans since its tiers
+    /// were opened: those whose results the engine had. Error: `tier` above 255.
+    pub fn encode(&self, after: u64, out: &mut Vec<u8>) -> Result<(), FrameError> {
+        FrameWriter::message(out, NAME, |w| {
+            w.u64(after);
+            w.u64(self.id);
+            w.u8(self.kind as u8);
+            let tier = u8::try_from(self.tier);
+            w.u8(tier.map_err(|_| w.refuse("tier", self.tier, "0 to 255"))?);
+            w.count(self.blocks.len());
+            w.count(self.slots.len());
+            w.count(self.keys.len());
+            w.count(self.counts.len());
+            w.count(self.ids.len());
+            let flag = |present, flag| if present { flag } else { 0 };
+            w.u8(flag(self.parent.is_some(), PARENT) | flag(self.group.is_some(), GROUP));
+            w.i32_column(&self.blocks);
+            w.i32_column(&self.slots);
+            w.array(self.keys.as_flattened());
+            w.i32_column(&self.counts);
+            self.ids.iter().for_each(|id| w.u64(*id));
+            w.array(self.parent.as_slice().as_flattened());
+            w.array(self.group.as_slice().as_flattened());
+            Ok(())
+        })
+    }
+
+    /// Reads one whole transfer, and the plans before it.
+    pub fn decode(bytes: &[u8]) -> Result<(Self, u64), FrameError> {
+        Fields::frame(bytes, NAME, |f| {
+            let after = f.u64("after")?;
+            let id = f.u64("id")?;
+            let code = f.u8("kind")?;
+            let kind =
+                TransferKind::from_code(code).ok_or_else(|| f.refuse("kind", 1, code, "1 to 6"))?;
+            let tier = f.u8("tier")?.into();
+            let [blocks, slots, keys, counts, ids] = [
+                f.size("blocks")?,
+                f.size("slots")?,
+                f.size("keys")?,
+                f.size("counts")?,
+                f.size("ids")?,
+            ];
+            let flags = f.u8("flags")?;
+            if flags & !(PARENT | GROUP) != 0 {
+                return Err(f.refuse("flags", 1, flags, "0 to 3"));
+            }
+            let transfer = Self {
+                id,
+                kind,
+                tier,
+                blocks: f.i32_column("blocks", blocks)?,
+                slots: f.i32_column("slots", slots)?,
+                keys: f.column("keys", keys)?.to_vec(),
+                counts: f.i32_column("counts", counts)?,
+                ids: f
+                    .column("ids", ids)?
+                    .iter()
+                    .map(|id| u64::from_le_bytes(*id))
+                    .collect(),
+                parent: match flags & PARENT {
+                    0 => None,
+                    _ => Some(f.array("parent")?),
+                },
+                group: match flags & GROUP {
+                    0 => None,
+                    _ => Some(f.array("group")?),
+                },
+            };
+            Ok((transfer, after))
+        })
+    }
+}
+
+/// Bytes of the largest transfer over a pool of `blocks`: a chunk has at least one.
+pub fn transfer_bytes(blocks: usize) -> usize {
+    HEAD + 2 * 32 + blocks * (32 + 4)
+}
+
+impl TransferResult {
+    /// Not done, and nothing moved.
+    pub fn refused(id: u64, error: impl Into<String>) -> Self {
+        Self {
+            id,
+            error: error.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Messages of at most `capacity` bytes, or of one result; errors are cut to 1 KiB.
+    pub fn encode_all(results: &[Self], capacity: usize) -> Result<Vec<Vec<u8>>, FrameError> {
+        let mut messages: Vec<Vec<u8>> = Vec::new();
+        for result in results {
+            let error = shortened(&result.error);
+            let size = RESULT_HEAD + result.found.len() + error.len();
+            if messages.last().is_none_or(|m| m.len() + size > capacity) {
+                messages.push(Vec::with_capacity(size));
+            }
+            let Some(message) = messages.last_mut() else {
+                unreachable!("a message was pushed")
+            };
+            FrameWriter::message(message, RESULTS, |w| {
+                w.u64(result.id);
+                w.u8(u8::from(result.done) * DONE | u8::from(result.full) * FULL);
+                w.u64(result.bytes);
+                w.f64(result.seconds);
+                w.f64(result.waited);
+                w.bytes(&result.found);
+                w.bytes(error.as_bytes());
+                Ok(())
+            })?;
+        }
+        Ok(messages)
+    }
+
+    /// Reads the results of one message.
+    pub fn decode_all(bytes: &[u8]) -> Result<Vec<Self>, FrameError> {
+        Fields::frame(bytes, RESULTS, |f| {
+            let mut results = Vec::new();
+            while !f.is_empty() {
+                let id = f.u64("id")?;
+                let marks = f.u8("marks")?;
+                if marks & !(DONE | FULL) != 0 {
+                    return Err(f.refuse("marks", 1, marks, "0 to 3"));
+                }
+                results.push(Self {
+                    id,
+                    done: marks & DONE != 0,
+                    full: marks & FULL != 0,
+                    bytes: f.u64("bytes")?,
+                    seconds: f.f64("seconds")?,
+                    waited: f.f64("waited")?,
+                    found: f.bytes("found")?.to_vec(),
+                    error: f.string("error")?,
+                });
+            }
+            Ok(results)
+        })
+    }
+}
+
+/// The first [`MOST_ERROR`] bytes, to the end of a character.
+fn shortened(error: &str) -> &str {
+    let most = error.len().min(MOST_ERROR);
+    let end = (0..=most).rev().find(|at| error.is_char_boundary(*at));
+    &error[..end.unwrap_or(0)]
+}
