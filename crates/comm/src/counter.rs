@@ -1,4 +1,4 @@
-//! A number in shared memory that one rank raises and others wait for.
+//! A counter in shared memory that one rank raises and others wait for.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -10,7 +10,7 @@ use crate::memory::Memory;
 /// How long a wait spins. A sum of one row takes some 10 us and a missed sleep costs as much;
 /// longer waits belong to others.
 const SPIN: Duration = Duration::from_micros(40);
-/// How often a sleeper looks whether the group has been ended.
+/// How often a sleeper checks for the end of the group.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// At `offset`: the number, and how many sleep on it. Numbers wrap; distances stay far under 2^31.
@@ -32,7 +32,7 @@ impl Counter {
         self.words(memory).0.load(Acquire)
     }
 
-    /// Says that everything written before is there, up to `value`.
+    /// Publishes everything written before as step `value`.
     pub(crate) fn set(&self, memory: &Memory, value: u32) {
         let (number, sleepers) = self.words(memory);
         // SeqCst orders the number before the look at the sleepers, as a sleeper counts itself

@@ -1,18 +1,18 @@
 use std::path::PathBuf;
 
-/// The ranks cannot talk any more.
+/// Communication between the ranks has ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
-    /// Somebody ended the group, with a reason.
+    /// The group was ended, with a reason.
     #[error("the group of ranks was ended: {0}")]
     Ended(String),
-    /// A stream to another host is of no use any more.
+    /// A stream to another host failed.
     #[error("{0}")]
     Cut(String),
     /// A wait took too long.
     #[error("rank {rank} said nothing for {seconds} s")]
     Silent {
-        /// Who was waited for.
+        /// The rank that did not answer.
         rank: usize,
         /// How long.
         seconds: u64,
@@ -27,15 +27,15 @@ pub enum CommError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A stream could not be opened.
     #[error("{address}: {source}")]
     Address {
-        /// Whom it was to.
+        /// The other end.
         address: std::net::SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Not the key of a stream.
@@ -46,9 +46,9 @@ pub enum CommError {
     Shape {
         /// The file.
         path: PathBuf,
-        /// What its header says.
+        /// The shape in its header.
         found: String,
-        /// What was asked.
+        /// The shape expected.
         expected: String,
     },
     /// More than a slot holds.

@@ -5,14 +5,14 @@ use std::path::Path;
 use crate::error::CommError;
 use crate::memory::Memory;
 
-/// A hold on a group or ring that takes no part in it: whoever watches the ranks ends their waits
-/// through it when one is lost.
+/// A handle on a group or ring without a part in it: the watchdog of the ranks ends their waits
+/// with it when one is lost.
 pub struct Fence {
     memory: Memory,
 }
 
 impl Fence {
-    /// Of the group or ring at `path`; the file may then be removed.
+    /// Opens the group or ring at `path`; the file may then be removed.
     ///
     /// # Errors
     /// No such file.

@@ -1,13 +1,13 @@
-//! Ranks that exchange parts of equal standing: what a sum or a gathering over a tensor-parallel
-//! group is made of.
+//! The exchange of equal parts between the ranks of a tensor-parallel group, from which all-reduce
+//! and gather are made.
 //!
 //! ```text
-//! header | counter of rank 0, 1, ... | rank 0: part even, part odd | rank 1: part even, part odd | ...
+//! header | counter of rank 0, 1, ... | rank 0: part even, part odd | rank 1: ... | ...
 //! ```
 //!
 //! In exchange n every rank fills its part n % 2, raises its counter to n and waits for the
-//! others'. Two parts are enough: whoever fills part n + 2 has seen everybody's n + 1, and a rank
-//! raises its counter to n + 1 only when it has read all parts n.
+//! others'. Two parts are enough: a rank that fills part n + 2 has seen the n + 1 of all others,
+//! and a rank raises its counter to n + 1 only when it has read all parts n.
 
 use std::path::Path;
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl Group {
     /// Hands this rank's part to the others and waits for theirs.
     ///
     /// # Errors
-    /// The group was ended, or a rank said nothing for too long.
+    /// The group was ended, or a rank did not answer in time.
     pub fn exchange(&mut self) -> Result<Parts<'_>, Lost> {
         self.exchanges = self.exchanges.wrapping_add(1);
         self.counter(self.rank).set(&self.memory, self.exchanges);

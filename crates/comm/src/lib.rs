@@ -1,12 +1,11 @@
-//! What ranks say to each other. On one host, in shared memory: sums over a tensor-parallel group,
-//! activations from one pipeline stage to the next, plans and results of the engine.
+//! Communication between ranks. On one host, in shared memory: exchanges inside a tensor-parallel
+//! group, activations from one pipeline stage to the next, plans and results of the engine.
 //!
 //! Between hosts, over TCP: the same messages ([`Stream`]).
 //!
-//! What is in shared memory is built on one thing: a [`Counter`](counter) in shared memory that its
-//! owner raises and others wait for, a bounded spin first and then a futex. Nobody spins for long,
-//! because the cores belong to the computation. A group that lost a rank stays broken: every wait
-//! ends with [`Lost`], and the workers are built anew.
+//! All shared memory is built on a [`Counter`](counter) that its owner raises and others wait for:
+//! a bounded spin, because the cores belong to the computation, then a futex. A group that lost a
+//! rank stays broken: every wait ends with [`Lost`], and the workers are started anew.
 
 mod counter;
 mod error;

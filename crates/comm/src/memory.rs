@@ -30,7 +30,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Makes the file (mode 0600, it must not exist) with a header that says `shape`.
+    /// Makes the file (mode 0600, it must not exist) with `shape` in its header.
     pub(crate) fn create(path: &Path, len: usize, shape: &str) -> Result<Self, CommError> {
         let file = OpenOptions::new()
             .read(true)
@@ -40,8 +40,8 @@ impl Memory {
             .open(path)
             .and_then(|file| file.set_len(len as u64).map(|()| file));
         let memory = Self::map(path, file, len)?;
-        // SAFETY: the header is inside the mapping, and nobody knows of the file yet who would read
-        // it before the creator said so.
+        // SAFETY: the header is inside the mapping, and no other process reads it before its length
+        // is stored below.
         let header = unsafe { memory.bytes(8, 1024) };
         header[..shape.len()].copy_from_slice(shape.as_bytes());
         memory.atomic(0).store(shape.len() as u32, Release);
@@ -62,10 +62,9 @@ impl Memory {
             });
         }
         let memory = Self::map(path, file, len)?;
-        let said = memory.atomic(0).load(Acquire) as usize;
+        let len = memory.atomic(0).load(Acquire) as usize;
         // SAFETY: written before the length was, and never again.
-        let found =
-            String::from_utf8_lossy(unsafe { memory.bytes(8, said.min(1024)) }).into_owned();
+        let found = String::from_utf8_lossy(unsafe { memory.bytes(8, len.min(1024)) }).into_owned();
         if found != shape {
             return Err(CommError::Shape {
                 path: path.into(),
@@ -123,7 +122,7 @@ impl Memory {
     /// `len` bytes at `offset`.
     ///
     /// # Safety
-    /// While the slice lives nobody else writes these bytes, nor reads them if it is written
+    /// While the slice lives these bytes have no other writer, and no reader if it is written
     /// through.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8] {
@@ -156,12 +155,12 @@ impl Memory {
         if len == 0 {
             return None;
         }
-        // SAFETY: whoever raised the flag wrote the reason before, and the flag is raised once.
+        // SAFETY: the reason is written before the flag is raised, which happens once.
         let reason = unsafe { self.bytes(REASON, len.min(512)) };
         Some(String::from_utf8_lossy(reason).into_owned())
     }
 
-    /// Ends the group for everybody who maps it; the first reason stays.
+    /// Ends the group for every process that maps it; the first reason stays.
     pub(crate) fn end(&self, reason: &str) {
         let claim = self.atomic(FLAG + 4);
         if claim.compare_exchange(0, 1, AcqRel, Relaxed).is_ok() {
@@ -174,8 +173,8 @@ impl Memory {
                 .rev()
                 .find(|&i| reason.is_char_boundary(i))
                 .unwrap_or(0);
-            // SAFETY: only the one who claimed the flag writes the reason, and nobody reads it
-            // before the flag is up.
+            // SAFETY: only the claimant of the flag writes the reason, and it is read only after
+            // the flag is raised.
             unsafe { self.bytes(REASON, len) }.copy_from_slice(&reason.as_bytes()[..len]);
             self.atomic(FLAG).store(len as u32, Release);
         }

@@ -1,7 +1,7 @@
 //! Messages from one rank to one or several others, in order.
 //!
 //! ```text
-//! header | counter written | counter read of reader 0, 1, ... | slot 0: u64 length, bytes | slot 1 | ...
+//! header | counter written | counter read of reader 0, 1, ... | slot 0: u64 length, bytes | ...
 //! ```
 //!
 //! Message n lies in slot n % slots. The writer waits until every reader has read message n -
@@ -112,7 +112,7 @@ impl Writer {
         }
         let at = ring.slot(next);
         // SAFETY: all readers are past this slot's last message, and look at it again only when
-        // `written` says so.
+        // `written` is raised.
         let slot = unsafe { ring.memory.bytes(at, 8 + ring.capacity) };
         let (length, body) = slot.split_at_mut(8);
         let len = fill(body).min(ring.capacity);
@@ -194,7 +194,7 @@ impl Reader {
         }
         let at = ring.slot(next);
         // SAFETY: the writer finished this slot before it raised `written`, and writes it again
-        // only when this reader says it has read it.
+        // only when this reader has raised its counter.
         let slot = unsafe { ring.memory.bytes(at, 8 + ring.capacity) };
         let (length, body) = slot.split_at(8);
         let len = length

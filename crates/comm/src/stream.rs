@@ -20,17 +20,17 @@ use std::time::{Duration, Instant};
 use crate::error::{CommError, Lost};
 
 const TAG: usize = 32;
-/// How often a wait comes up for air.
+/// How often a wait checks its deadline.
 const LOOK: Duration = Duration::from_millis(50);
 /// Between looks for callers.
 const PAUSE: Duration = Duration::from_millis(1);
-/// A caller's part of the handshake: until it is done, nobody else is heard.
+/// The most time for a caller's part of the handshake, during which no other caller is accepted.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// A secret that all ranks hold.
 pub type Key = [u8; 32];
 
-/// Where a stream is awaited.
+/// The listening end of a stream.
 pub struct StreamListener {
     listener: TcpListener,
     key: Key,
@@ -57,7 +57,7 @@ impl StreamListener {
     /// Where it listens.
     ///
     /// # Errors
-    /// The system does not say.
+    /// The socket has no address.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -66,15 +66,15 @@ impl StreamListener {
     /// on.
     ///
     /// # Errors
-    /// Nobody came.
+    /// No caller with the key within `patience`.
     pub fn accept(&self, patience: Duration) -> Result<Stream, Lost> {
         let seconds = patience.as_secs();
         self.accept_within(patience, patience)
-            .ok_or_else(|| Lost::Cut(format!("nobody called within {seconds} s")))
+            .ok_or_else(|| Lost::Cut(format!("no caller within {seconds} s")))
     }
 
-    /// The same, `None` when nobody who holds the key called within `wait`. `patience` is the
-    /// stream's own.
+    /// The same, `None` when no caller with the key came within `wait`. `patience` is the stream's
+    /// own.
     pub fn accept_within(&self, wait: Duration, patience: Duration) -> Option<Stream> {
         let began = Instant::now();
         loop {
@@ -111,7 +111,7 @@ pub struct Stream {
     sent: u64,
     received: u64,
     patience: Duration,
-    /// What has come of the next message.
+    /// Received bytes of the next message.
     partial: Vec<u8>,
 }
 
@@ -132,7 +132,7 @@ impl Stream {
     /// Calls the listener at `address`, again and again until it is there.
     ///
     /// # Errors
-    /// Nobody listened within `patience`, or whoever did does not hold the key.
+    /// No listener within `patience`, or one without the key.
     pub fn connect(address: SocketAddr, key: &Key, patience: Duration) -> Result<Self, CommError> {
         let began = Instant::now();
         loop {
@@ -352,7 +352,7 @@ fn tag(key: &Key, purpose: &str, parts: &[&[u8]]) -> Key {
     *hasher.finalize().as_bytes()
 }
 
-/// 32 bytes that nobody can foretell.
+/// 32 unpredictable bytes.
 fn nonce() -> [u8; 32] {
     let mut bytes = [0; 32];
     // The system's generator fails only where there is none at all; a repeated nonce would allow a

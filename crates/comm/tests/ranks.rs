@@ -33,7 +33,7 @@ fn number(rank: usize, round: usize, i: usize) -> f32 {
     (rank * 7919 + round * 104_729 + i * 31) as f32 % 1000.0 - 500.0
 }
 
-/// Every rank sees every rank's part of every round, whoever is slow.
+/// Every rank sees every rank's part of every round, whichever rank is slow.
 fn exchange_rounds(ranks: usize, rounds: usize, len: usize, jitter: bool) {
     let place = Place::new("group");
     Group::create(&place.0, ranks, len).unwrap();
@@ -120,7 +120,7 @@ fn a_message_reaches_every_reader_in_order() {
 
 /// A sleeper of a group that is ended, and one whose peer never comes.
 #[test]
-fn nobody_waits_for_ever() {
+fn every_wait_ends() {
     let place = Place::new("lost");
     Group::create(&place.0, 2, 8).unwrap();
     let mut first = Group::join(&place.0, 0, 2, 8, Duration::from_millis(200)).unwrap();

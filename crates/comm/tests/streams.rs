@@ -83,8 +83,8 @@ fn a_caller_with_another_key_is_told_so_and_the_listener_knows_where_it_was() {
                     .is_none()
             );
         }
-        let told = stranger.join().unwrap().unwrap().to_string();
-        assert!(told.contains("does not hold the key"), "{told}");
+        let error = stranger.join().unwrap().unwrap().to_string();
+        assert!(error.contains("does not hold the key"), "{error}");
     });
     assert!(listener.turned_away().unwrap().ip().is_loopback());
     assert_eq!(listener.turned_away(), None);
@@ -105,8 +105,8 @@ fn the_end_of_one_side_ends_the_other() {
         assert!(matches!(waiting.join().unwrap(), Err(Lost::Cut(_))));
     });
     assert!(began.elapsed() < Duration::from_secs(20));
-    let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
-    assert!(Stream::connect(nobody, &KEY, Duration::from_millis(200)).is_err());
+    let unused: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    assert!(Stream::connect(unused, &KEY, Duration::from_millis(200)).is_err());
     let (mut a, mut b) = pair();
     a.send(&[0; 100]).unwrap();
     assert!(

@@ -219,7 +219,7 @@ impl<C: Compute> Traffic<'_, C> {
     }
 
     fn add_blocks(&mut self, plan: &mut StepPlan, l: &mut Live, end: usize, free: &mut [Vec<i32>]) {
-        // The decoder may be told again what it has.
+        // Entries that the decoder has may come again.
         let kept = if self.style.deltas {
             l.sent.min(end) - self.rng.below(3).min(l.sent.min(end))
         } else {

@@ -1,4 +1,4 @@
-//! The memory of KV blocks, and who may touch which of them: checked at run time, block by block.
+//! The memory of KV blocks, with access checked at run time, block by block.
 //!
 //! A step leases the blocks of its plan; transfers to and from other memory borrow single blocks
 //! meanwhile. A block is free, or has readers, or has one writer. What comes second and does not
