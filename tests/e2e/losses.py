@@ -138,4 +138,4 @@ def check_failure(loss: Loss, log: list[str], rank: int, error: str) -> None:
     assert trace[0] == "Traceback (most recent call last):"
     assert any(re.fullmatch(error, line) for line in trace)
     # The frames lead from the loop of the rank to where it failed.
-    assert any(re.search(r"worker/loop\.py.* in compute", line) for line in trace)
+    assert any(re.search(r"worker/loop\.py.* in (start|wait)$", line) for line in trace)
