@@ -130,7 +130,9 @@ class LLM:
         config = _unbounded(resolved.engine)
         self._tokenizer = _open_tokenizer(config.model.path)
         self._started = start(config, _log_stage)
-        self._in_flight = InFlight(self._started.scheduler, self._started.executor)
+        self._in_flight = InFlight(
+            self._started.scheduler, self._started.executor, rates=self._started.admin.rates
+        )
         self._next_id = 0
         self._closed = False
 
@@ -250,7 +252,7 @@ class LLM:
             if error := self._in_flight.wait_oldest().error:
                 raise error
         elif (tiers := self._started.scheduler.tiers).busy:
-            time.sleep(tiers.look)
+            time.sleep(tiers.next_poll)
 
     def _take(self, row: StepOutput, pending: dict[int, _Pending]) -> None:
         held = pending[row.id]

@@ -87,7 +87,7 @@ def settle(llm: LLM) -> None:
     tiers = llm._started.scheduler.tiers
     deadline = time.monotonic() + 30
     while tiers.busy:
-        tiers.turn()
+        tiers.poll()
         assert time.monotonic() < deadline, "transfers do not end"
         time.sleep(0.001)
 

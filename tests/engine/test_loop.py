@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from penstock.core import FinishReason, Request, SamplingParams, StepOutput, TierReport
+from penstock.core import FinishReason, Request, SamplingParams, StepOutput
 from penstock.engine import Engine
 from penstock.engine.admin import KvAdmin
 from penstock.engine.frontend import Cancel, EngineFrame, FrontFrame, Shutdown, Step
 from penstock.engine.loop import MOST_FAILURES, UnusableError
+from penstock.engine.tiers import OpenedTiers
 from penstock.executor import WorkersLostError
 from penstock.kv import BlockHasher, KvCache
 from penstock.scheduler import Limits, Scheduler
@@ -87,7 +88,7 @@ def engine(
         fail_at=fail_at,
         depth=depth,
     )
-    admin = KvAdmin(kv, scheduler.tiers, TierReport)
+    admin = KvAdmin(kv, OpenedTiers(), list)
     return Engine(front, scheduler, executor, admin, front.clock), scheduler
 
 

@@ -1,21 +1,22 @@
-"""What the reports of ranks' movers become: the names of states are theirs."""
+"""Reports of the tiers, made of the reports of the ranks' movers; tiers that are refused."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from penstock.core import TierKind, TierReport, TierState, TierStats
+from penstock.config import Raw, resolve
+from penstock.core import PenstockError, TierKind
 from penstock.core.transfer import Moved
-from penstock.engine.report import tier_report
-from penstock.engine.tiers import flush
+from penstock.engine.sizing import KvPlan
+from penstock.engine.tiers import OpenedTiers, flush, open_tiers
 from penstock.kv.pool import BlockPool
-from penstock.kv_tiers import NoTiers, Shape, TierCache
+from penstock.kv_tiers import Rates, Shape, Stats, TierCache, TierStats
 
 from tests.fakes.executor import FakeExecutor
 
 
-def cache() -> TierCache:
+def opened() -> OpenedTiers:
     pool = BlockPool(4)
     executor = FakeExecutor(
         num_blocks=4,
@@ -27,8 +28,10 @@ def cache() -> TierCache:
         ram_slots=0,
         auto=True,
     )
-    stats = [TierStats("ram", TierKind.RAM), TierStats("disk:/kv", TierKind.DISK)]
-    return TierCache(pool, executor, None, Shape(16, 64, 4, 16), stats, lambda: 0.0)
+    stats = Stats([TierStats("ram", TierKind.RAM), TierStats("disk:/kv", TierKind.DISK)])
+    rates = Rates([TierKind.RAM, TierKind.DISK])
+    tiers = TierCache(pool, executor, None, Shape(16, 64, 4, 16), stats, rates, lambda: 0.0)
+    return OpenedTiers(tiers, tiers.write_behind, None, rates, stats, 64)
 
 
 def mover(breaker: str) -> str:
@@ -41,37 +44,49 @@ def mover(breaker: str) -> str:
 @pytest.mark.parametrize(
     ("breakers", "state"),
     [
-        (["closed", "closed"], TierState.SERVING),
-        (["closed", "open"], TierState.SKIPPED),
-        (["half_open", "closed"], TierState.TRYING),
+        (["closed", "closed"], "serving"),
+        (["closed", "open"], "skipped"),
+        (["half_open", "closed"], "trying"),
+        (["open", "half_open"], "skipped"),
     ],
 )
-def test_a_tier_is_as_well_as_on_its_worst_rank(breakers: list[str], state: TierState) -> None:
-    (disk,) = tier_report(cache(), [mover(breaker) for breaker in breakers]).tiers
-    assert disk.state is state
-    assert (disk.evicted_chunks, disk.quarantined_chunks, disk.used_bytes) == (6, 4, 5)
+def test_a_tier_is_as_well_as_on_its_worst_rank(breakers: list[str], state: str) -> None:
+    report = opened().report([mover(breaker) for breaker in breakers])
+    (disk,) = report["tiers"]  # type: ignore[misc]
+    assert disk["state"] == state
+    counted = [disk[name] for name in ("evicted_chunks", "quarantined_chunks", "used_bytes")]
+    assert counted == [6, 4, 5]
 
 
 def test_without_tiers_there_is_nothing_to_report() -> None:
-    assert tier_report(NoTiers(), []) == TierReport()
+    report = OpenedTiers().report([])
+    assert (report["tiers"], report["miss_curve"], report["lookup_tokens"]) == ([], [], 0)
+
+
+def test_a_model_with_several_kv_groups_refuses_tiers_by_name() -> None:
+    raw = {"kv_tier": Raw("--kv-tier", ("ram:1GiB",))}
+    config = resolve(raw, "model.gguf", "model").engine
+    pools = [BlockPool(4), BlockPool(4)]
+    plan = KvPlan((4, 4), 64, 1 << 20, 1 << 10, "")
+    executor = FakeExecutor(
+        num_blocks=4, block_size=16, max_num_seqs=1, max_batched_tokens=16, vocab=10
+    )
+    with pytest.raises(PenstockError, match=r"--kv-tier ram needs a model with one KV group"):
+        open_tiers(config, executor, plan, pools, bytes(32), lambda: 0.0)
 
 
 def test_a_store_without_room_is_no_error() -> None:
-    tiers = cache()
-    tiers.counts.stored(
-        1,
-        Moved(
-            1, False, error="disk:/kv: full: 12 bytes are left of the daily write budget", full=True
-        ),
-    )
-    tiers.counts.stored(1, Moved(2, False, error="disk:/kv: no such device"))
-    disk = tiers.counts.tiers[1]
+    disk = opened().stats.tiers[1]
+    budget = "disk:/kv: full: 12 bytes are left of the daily write budget"
+    disk.stored(Moved(1, False, error=budget, full=True))
+    disk.stored(Moved(2, False, error="disk:/kv: no such device"))
     assert (disk.dropped_stores, disk.errors) == (1, 1)
 
 
 def test_a_flush_is_over_with_the_last_transfer() -> None:
-    tiers = cache()
-    tiers.clear()
-    assert tiers.busy
-    flush(tiers)
-    assert not tiers.busy
+    found = opened()
+    assert found.write_behind is not None
+    found.write_behind.clear()
+    assert found.tiers.busy
+    flush(found.tiers)
+    assert not found.tiers.busy

@@ -10,11 +10,15 @@ from random import Random
 import pytest
 from penstock.core import TierKind
 from penstock.core.transfer import RAM
-from penstock.kv_tiers.choose import choose
-from penstock.kv_tiers.loading import LOADS
-from penstock.kv_tiers.pieces import Piece, chunks_to_ask, parts_to_ask, reach
-from penstock.kv_tiers.rates import Rates
-from penstock.kv_tiers.shape import Shape
+from penstock.kv_tiers import Rates, Shape
+from penstock.kv_tiers.load import IN_FLIGHT
+from penstock.kv_tiers.plan import (
+    LoadSegment,
+    chunks_to_probe,
+    cover,
+    plan_load,
+    tails_to_probe,
+)
 
 WORSE = 2.0
 """Times as long as the best of all choices: pieces of several tiers by turns are chosen run by run.
@@ -23,7 +27,7 @@ WORSE = 2.0
 DIGESTS = [bytes([at]) * 32 for at in range(64)]
 
 
-def places(pieces: Sequence[Piece]) -> list[tuple[int, int, int]]:
+def places(pieces: Sequence[LoadSegment]) -> list[tuple[int, int, int]]:
     return [(piece.tier, piece.first, piece.end) for piece in pieces]
 
 
@@ -33,33 +37,33 @@ def chunk(first: int, blocks: int) -> tuple[bytes, int]:
 
 def test_ram_first_then_the_first_tier_that_has_a_chunk() -> None:
     named = [{chunk(4, 4)}, {chunk(4, 4), chunk(8, 4)}]
-    pieces = reach(DIGESTS[:12], 0, 4, [100, 101, 102, 103], named)
+    pieces = cover(DIGESTS[:12], 0, 4, [100, 101, 102, 103], named)
     assert places(pieces) == [(RAM, 0, 4), (1, 4, 8), (2, 8, 12)]
     assert pieces[0].slots == [100, 101, 102, 103]
     assert pieces[1].key == DIGESTS[7]
 
 
 def test_a_chunk_replaces_what_ram_and_pool_have_of_it() -> None:
-    pieces = reach(DIGESTS[:12], 1, 4, [101, 102, 103, 104, 105], [{chunk(4, 4)}])
+    pieces = cover(DIGESTS[:12], 1, 4, [101, 102, 103, 104, 105], [{chunk(4, 4)}])
     assert places(pieces) == [(RAM, 1, 4), (1, 4, 8)]
     assert pieces[0].slots == [101, 102, 103]
-    assert places(reach(DIGESTS[:12], 6, 4, [], [{chunk(4, 4)}])) == [(1, 4, 8)]
+    assert places(cover(DIGESTS[:12], 6, 4, [], [{chunk(4, 4)}])) == [(1, 4, 8)]
 
 
 def test_the_longest_part_of_the_last_chunk() -> None:
     named = [{chunk(0, 4), chunk(4, 1), chunk(4, 3)}]
-    assert places(reach(DIGESTS[:8], 0, 4, [], named)) == [(1, 0, 4), (1, 4, 7)]
-    assert places(reach(DIGESTS[:6], 0, 4, [], named)) == [(1, 0, 4), (1, 4, 5)]
+    assert places(cover(DIGESTS[:8], 0, 4, [], named)) == [(1, 0, 4), (1, 4, 7)]
+    assert places(cover(DIGESTS[:6], 0, 4, [], named)) == [(1, 0, 4), (1, 4, 5)]
 
 
 def test_a_part_that_ends_before_what_is_there_is_of_no_use() -> None:
-    assert reach(DIGESTS[:8], 3, 4, [], [{chunk(0, 2)}]) == []
+    assert cover(DIGESTS[:8], 3, 4, [], [{chunk(0, 2)}]) == []
 
 
 def test_what_is_asked() -> None:
-    assert chunks_to_ask(DIGESTS[:10], 5, 4) == [chunk(4, 4), chunk(8, 2), chunk(8, 1)]
-    assert parts_to_ask(DIGESTS[:10], 0, 4) == [chunk(0, 3), chunk(0, 2), chunk(0, 1)]
-    assert chunks_to_ask(DIGESTS[:8], 0, 4) == [chunk(0, 4), chunk(4, 4)]
+    assert chunks_to_probe(DIGESTS[:10], 5, 4) == [chunk(4, 4), chunk(8, 2), chunk(8, 1)]
+    assert tails_to_probe(DIGESTS[:10], 0, 4) == [chunk(0, 3), chunk(0, 2), chunk(0, 1)]
+    assert chunks_to_probe(DIGESTS[:8], 0, 4) == [chunk(0, 4), chunk(4, 4)]
 
 
 def rates(per_token: float, bandwidth: float) -> Rates:
@@ -127,19 +131,19 @@ def shape(step_tokens: int) -> Shape:
     return Shape(16, 1000, 4, step_tokens)
 
 
-def all_pieces(count: int, blocks: int = 4) -> list[Piece]:
-    return [Piece(1, at * blocks, (at + 1) * blocks, key=DIGESTS[at]) for at in range(count)]
+def all_pieces(count: int, blocks: int = 4) -> list[LoadSegment]:
+    return [LoadSegment(1, at * blocks, (at + 1) * blocks, key=DIGESTS[at]) for at in range(count)]
 
 
 def test_fast_tiers_load_all_and_compute_nothing() -> None:
-    choice = choose(all_pieces(8), [0, 0], rates(1e-3, 1e9), shape(256))
+    choice = plan_load(all_pieces(8), [0, 0], rates(1e-3, 1e9), shape(256))
     assert (len(choice.awaited), len(choice.meanwhile)) == (8, 0)
 
 
 def test_slow_tiers_load_the_end() -> None:
     # A chunk of 64 tokens takes 0.64 s to compute and 0.4 s to load: both end at about the same
     # time.
-    choice = choose(all_pieces(8), [0, 0], rates(1e-2, 5e3), shape(16))
+    choice = plan_load(all_pieces(8), [0, 0], rates(1e-2, 5e3), shape(16))
     assert not choice.awaited
     chosen = choice.meanwhile
     assert [piece.first for piece in chosen] == [4 * at for at in range(8 - len(chosen), 8)]
@@ -147,8 +151,8 @@ def test_slow_tiers_load_the_end() -> None:
 
 
 def test_what_waits_in_the_queue_counts() -> None:
-    free = choose(all_pieces(8), [0, 0], rates(1e-2, 5e3), shape(16))
-    queued = choose(all_pieces(8), [0, 20_000], rates(1e-2, 5e3), shape(16))
+    free = plan_load(all_pieces(8), [0, 0], rates(1e-2, 5e3), shape(16))
+    queued = plan_load(all_pieces(8), [0, 20_000], rates(1e-2, 5e3), shape(16))
     assert len(queued.meanwhile) < len(free.meanwhile)
 
 
@@ -156,7 +160,7 @@ def test_a_fast_tier_in_front_of_a_slow_one_is_awaited_first() -> None:
     pieces = all_pieces(8)
     for piece in pieces[:3]:
         piece.tier = RAM
-    choice = choose(pieces, [0, 0], rates(1e-2, 5e3), shape(16))
+    choice = plan_load(pieces, [0, 0], rates(1e-2, 5e3), shape(16))
     assert list(choice.awaited) == pieces[:3]
     assert 1 <= len(choice.meanwhile) < 5
     assert choice.meanwhile[-1] is pieces[-1]
@@ -166,17 +170,17 @@ def test_nothing_is_expected_of_a_tier_that_stalls_until_it_answers() -> None:
     known, pieces = rates(1e-3, 1e9), all_pieces(8)
     pieces[0].tier = pieces[5].tier = RAM
     known.stalled(1)
-    choice = choose(pieces, [0, 0], known, shape(256))
+    choice = plan_load(pieces, [0, 0], known, shape(256))
     assert list(choice.awaited) == [pieces[0]]
     assert list(choice.meanwhile) == [pieces[5]]
     known.tried(1, 1000, 1e-6)
-    assert len(choose(pieces, [0, 0], known, shape(256)).awaited) == 8
+    assert len(plan_load(pieces, [0, 0], known, shape(256)).awaited) == 8
 
 
 def seconds(
-    pieces: Sequence[Piece],
-    awaited: Sequence[Piece],
-    loaded: Sequence[Piece],
+    pieces: Sequence[LoadSegment],
+    awaited: Sequence[LoadSegment],
+    loaded: Sequence[LoadSegment],
     backlog: list[int],
     known: Rates,
 ) -> float:
@@ -186,8 +190,8 @@ def seconds(
     sizes, begin, there = list(backlog), {}, {}
     under_way: dict[int, list[float]] = {}
     for piece in [*awaited, *reversed([piece for piece in loaded if piece not in awaited])]:
-        before = under_way.setdefault(piece.tier, [0.0] * LOADS)
-        begin[piece] = before[-LOADS]
+        before = under_way.setdefault(piece.tier, [0.0] * IN_FLIGHT)
+        begin[piece] = before[-IN_FLIGHT]
         sizes[piece.tier] += piece.blocks * 1000
         there[piece] = known.queue_seconds(piece.tier, sizes[piece.tier])
         before.append(there[piece])
@@ -214,7 +218,7 @@ def test_no_other_choice_is_much_better(seed: int) -> None:
         piece.tier = rng.choice([RAM, 1, 1, 2])
     backlog = [0, rng.choice([0, rng.randrange(50_000)]), 0]
     step = rng.choice([16, 64, 256])
-    choice = choose(pieces, backlog, known, shape(step))
+    choice = plan_load(pieces, backlog, known, shape(step))
     chosen = [*choice.awaited, *choice.meanwhile]
     took = seconds(pieces, choice.awaited, chosen, backlog, known)
     assert took <= known.compute_seconds(0, len(pieces) * 64) * (1 + 1e-9)

@@ -6,24 +6,17 @@ from penstock.core.outputs import EngineStats, FinishReason, StepOutput, StepOut
 from penstock.core.plan import LogprobRow, Registration, StepPlan, StepResult
 from penstock.core.request import Request, SamplingParams
 from penstock.core.tiers import (
-    Decisions,
-    Durations,
     KvAction,
     KvCommand,
     KvOutcome,
     KvReply,
     TierKind,
     TierKinds,
-    TierReport,
-    TierState,
-    TierStats,
     TierTokens,
 )
 
 __all__ = [
     "CodecError",
-    "Decisions",
-    "Durations",
     "EngineStats",
     "FinishReason",
     "InvalidValueError",
@@ -46,9 +39,6 @@ __all__ = [
     "StepResult",
     "TierKind",
     "TierKinds",
-    "TierReport",
-    "TierState",
-    "TierStats",
     "TierTokens",
     "WorkerFacts",
 ]

@@ -1,40 +1,38 @@
-"""What operators ask of the cache: forget, pin, report."""
+"""Administration of the KV cache: forget, pin, report."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from penstock.core import KvAction, KvCommand, KvOutcome, KvReply, TierReport
+from penstock.core import KvAction, KvCommand, KvOutcome, KvReply
 from penstock.engine.frontend import Tiers as TiersFrame
-from penstock.engine.report import report_fields
+from penstock.engine.tiers import OpenedTiers
 from penstock.kv import KvCache
-from penstock.kv_tiers import Tiers
 
 REPORT_S = 1.0
-"""Seconds between reports that nobody asked for."""
+"""Seconds between reports for the metrics."""
+NO_PINS = "pinned prefixes are kept in the RAM tier, and there is none: --kv-tier ram:SIZE"
 
 
 class KvAdmin:
-    """`report` says what the tiers hold and did."""
+    """Answers KV commands. `movers` gives the reports of the ranks' movers."""
 
     def __init__(
-        self,
-        kv: KvCache,
-        tiers: Tiers,
-        report: Callable[[], TierReport],
+        self, kv: KvCache, opened: OpenedTiers, movers: Callable[[], Iterable[str]]
     ) -> None:
+        self.rates = opened.rates
         self._kv = kv
-        self._tiers = tiers
-        self.report = report
+        self._opened = opened
+        self._movers = movers
         self._next_report = 0.0
 
     def due(self, now: float) -> TiersFrame | None:
         """A report for the metrics, about every second, where there are tiers."""
-        if not self._tiers.present or now < self._next_report:
+        if self._opened.write_behind is None or now < self._next_report:
             return None
         self._next_report = now + REPORT_S
-        return TiersFrame(json.dumps(report_fields(self.report())))
+        return TiersFrame(json.dumps(self._opened.report(self._movers())))
 
     def answer(self, command: KvCommand) -> KvReply:
         if self._kv.hasher is None:
@@ -56,36 +54,40 @@ class KvAdmin:
         return KvReply(command.id, KvOutcome.DONE, json.dumps(done))
 
     def _clear_all(self, _: KvCommand) -> dict[str, object]:
-        return {"pool_blocks": self._kv.forget_all(), "ram_blocks": self._tiers.clear()}
+        return self._clear(b"")
 
     def _clear_salt(self, command: KvCommand) -> dict[str, object]:
         assert self._kv.hasher is not None
-        group = self._kv.hasher.salt_group(command.cache_salt)
-        return {"pool_blocks": self._kv.forget_all(group), "ram_blocks": self._tiers.clear(group)}
+        return self._clear(self._kv.hasher.salt_group(command.cache_salt))
+
+    def _clear(self, group: bytes) -> dict[str, object]:
+        store = self._opened.write_behind
+        ram = store.clear(group) if store is not None else 0
+        return {"pool_blocks": self._kv.forget_all(group), "ram_blocks": ram}
 
     def _clear_prefix(self, command: KvCommand) -> dict[str, object]:
-        digests = self._digests(command)
+        digests, store = self._digests(command), self._opened.write_behind
         pool = sum(map(self._kv.forget, digests))
-        return {
-            "blocks": len(digests),
-            "pool_blocks": pool,
-            "ram_blocks": self._tiers.remove(digests),
-        }
+        ram = store.remove(digests) if store is not None else 0
+        return {"blocks": len(digests), "pool_blocks": pool, "ram_blocks": ram}
 
     def _pin(self, command: KvCommand) -> dict[str, object]:
-        digests = self._digests(command)
-        return {"blocks": len(digests), "pinned_blocks": self._tiers.pin(digests)}
+        digests, index = self._digests(command), self._opened.index
+        if index is None:
+            raise ValueError(NO_PINS)
+        return {"blocks": len(digests), "pinned_blocks": index.pin(digests)}
 
     def _unpin(self, command: KvCommand) -> dict[str, object]:
-        digests = self._digests(command)
-        self._tiers.unpin(digests)
+        digests, index = self._digests(command), self._opened.index
+        if index is not None:
+            index.unpin(digests)
         return {"blocks": len(digests)}
 
     def _report(self, _: KvCommand) -> dict[str, object]:
         kv = self._kv
         return {
             "pool": {"blocks": kv.num_blocks, "used": kv.used, "named": kv.named},
-            **report_fields(self.report()),
+            **self._opened.report(self._movers()),
         }
 
     def _digests(self, command: KvCommand) -> list[bytes]:

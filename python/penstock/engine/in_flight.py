@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from penstock.core import StepPlan
 from penstock.executor import Executor, StepFuture, WorkersLostError
+from penstock.kv_tiers import Rates
 from penstock.scheduler import Scheduler
 
 
@@ -27,11 +28,16 @@ class SubmittedPlan:
 
 class InFlight:
     def __init__(
-        self, scheduler: Scheduler, executor: Executor, clock: Callable[[], float] = time.monotonic
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        clock: Callable[[], float] = time.monotonic,
+        rates: Rates | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._executor = executor
         self._clock = clock
+        self._rates = rates or Rates()
         self._plans: deque[SubmittedPlan] = deque()
 
     def __bool__(self) -> bool:
@@ -65,7 +71,7 @@ class InFlight:
             # One stage computes plans one after another, though they are submitted ahead.
             if self._scheduler.limits.stages == 1 and result.seconds > 0:
                 step.seconds = result.seconds
-            self._scheduler.tiers.observed(plan, step.seconds)
+            self._rates.observed(plan, step.seconds)
             self._scheduler.apply(plan, result)
         else:
             message = f"the engine failed in step {plan.step}: {step.error}"

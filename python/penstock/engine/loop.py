@@ -61,7 +61,7 @@ class Engine:
         self._executor = executor
         self._admin = admin
         self._clock = clock
-        self._in_flight = InFlight(scheduler, executor, clock)
+        self._in_flight = InFlight(scheduler, executor, clock, admin.rates)
         self._applied: SubmittedPlan | None = None
         self._step = 0
         self._failures = 0
@@ -128,7 +128,7 @@ class Engine:
             self._publish(0, 0.0)
             self._collect_when_idle()
         else:
-            self._poll_frontend(min(wait, self._scheduler.tiers.look))
+            self._poll_frontend(min(wait, self._scheduler.tiers.next_poll))
 
     def _collect_when_idle(self) -> None:
         """Run the garbage collector once after each stretch of work."""

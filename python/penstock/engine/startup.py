@@ -14,7 +14,6 @@ from penstock.core import InvalidValueError, KvSpec, PenstockError, WorkerFacts
 from penstock.engine.admin import KvAdmin
 from penstock.engine.config_fingerprint import config_fingerprint
 from penstock.engine.facts import cache_identity, join_facts
-from penstock.engine.report import tier_report
 from penstock.engine.sizing import KvPlan, plan_layout, size_kv
 from penstock.engine.tiers import open_tiers
 from penstock.executor import Executor
@@ -72,10 +71,9 @@ def start(
         on_stage("KV allocated", time.monotonic() - began, describe(kv, config, facts))
         identity = cache_identity(facts, info.spec.to_json())
         cache = build_kv_cache(config, kv, executor.loaded[0].kv_spec, identity)
-        tiers = open_tiers(config, executor.transfers, kv, cache.pools[0], identity, clock)
-        scheduler = Scheduler(build_limits(config, info, kv), cache, clock, tiers)
-        movers = executor.transfers
-        admin = KvAdmin(cache, tiers, lambda: tier_report(tiers, movers.mover_reports()))
+        opened = open_tiers(config, executor.transfers, kv, cache.pools, identity, clock)
+        scheduler = Scheduler(build_limits(config, info, kv), cache, clock, opened.tiers)
+        admin = KvAdmin(cache, opened, executor.transfers.mover_reports)
     except BaseException:
         executor.close()
         raise

@@ -3,35 +3,69 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from penstock.config import EngineConfig, TiersConfig
-from penstock.core import InvalidValueError, TierKind, TierKinds, TierStats
+from penstock.core import InvalidValueError, PenstockError, TierKind, TierKinds
 from penstock.core.transfer import OpenTiers
 from penstock.engine.sizing import KvPlan
 from penstock.executor import TransferExecutor
 from penstock.kv import BlockPool
-from penstock.kv_tiers import NoTiers, Shape, TierCache, Tiers
+from penstock.kv_tiers import (
+    NoTiers,
+    RamIndex,
+    Rates,
+    Shape,
+    Stats,
+    TierCache,
+    Tiers,
+    TierStats,
+    WriteBehind,
+)
 
 KINDS = {"disk": TierKind.DISK, "redis": TierKind.REMOTE, "object": TierKind.REMOTE}
 FLUSH_S, CLOSE_S = 8.0, 4.0
-"""What waits to be stored gets at the end, and then what ranks have begun. The front door waits 15
-s.
+"""Seconds for queued stores at the end, then for stores that ranks have begun. The front door waits
+15 s.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTiers:
+    """The scheduler's seam of the tiers, and the parts that administration uses."""
+
+    tiers: Tiers = field(default_factory=NoTiers)
+    write_behind: WriteBehind | None = None
+    index: RamIndex | None = None
+    rates: Rates = field(default_factory=Rates)
+    stats: Stats = field(default_factory=Stats)
+    block_bytes: int = 0
+
+    def report(self, movers: Iterable[str]) -> dict[str, object]:
+        """State and counters as a JSON object; `movers` are the reports of the ranks."""
+        return self.stats.report(self.index, self.block_bytes, movers)
 
 
 def open_tiers(
     config: EngineConfig,
     executor: TransferExecutor,
     kv: KvPlan,
-    pool: BlockPool,
+    pools: Sequence[BlockPool],
     identity: bytes,
     clock: Callable[[], float],
-) -> Tiers:
-    """PenstockError says which tier cannot be opened, why, and the remedy."""
+) -> OpenedTiers:
+    """Open the tiers on all ranks; PenstockError names the one that cannot be opened, and the
+    remedy.
+    """
     settings = config.tiers
     if not settings.tiers:
-        return NoTiers()
+        return OpenedTiers()
+    if len(pools) > 1:
+        raise PenstockError(
+            f"--kv-tier {settings.tiers[0].name} needs a model with one KV group, and this one has "
+            f"{len(pools)} (sliding windows beside full attention): serve it without --kv-tier"
+        )
     slots = _ram_slots(config, kv.block_bytes)
     executor.open_tiers(OpenTiers(identity.hex(), slots, CLOSE_S))
     from penstock._native import TierIndex
@@ -44,25 +78,27 @@ def open_tiers(
     )
     quota = settings.ram.quota if settings.ram else 1.0
     index = TierIndex(slots, quota) if slots else None
-    stats = [TierStats("ram", TierKind.RAM, capacity_bytes=slots * kv.block_bytes)]
-    stats += [
+    counters = [TierStats("ram", TierKind.RAM, capacity_bytes=slots * kv.block_bytes)]
+    counters += [
         TierStats(each.name, KINDS[each.kind], capacity_bytes=each.size_bytes or 0)
         for each in settings.named
     ]
-    return TierCache(pool, executor, index, shape, stats, clock)
+    stats, rates = Stats(counters), Rates(each.kind for each in counters)
+    tiers = TierCache(pools[0], executor, index, shape, stats, rates, clock)
+    return OpenedTiers(tiers, tiers.write_behind, index, rates, stats, kv.block_bytes)
 
 
 def flush(tiers: Tiers) -> None:
-    """What waits to be stored is stored, as far as there is time for it."""
+    """Store what is queued, as far as there is time for it."""
     deadline = time.monotonic() + FLUSH_S
-    tiers.turn()
+    tiers.poll()
     while tiers.busy and time.monotonic() < deadline:
-        time.sleep(tiers.look)
-        tiers.turn()
+        time.sleep(tiers.next_poll)
+        tiers.poll()
 
 
 def kinds(settings: TiersConfig) -> TierKinds:
-    """Which kinds of tiers stand behind the pool."""
+    """Kinds of the tiers behind the pool."""
     found = TierKinds.RAM if settings.ram else TierKinds.NONE
     for tier in settings.named:
         found |= TierKinds[KINDS[tier.kind].name]

@@ -1,11 +1,23 @@
-"""Where KV goes beyond the pool, and comes back from: what to load, what to store. Moves no bytes."""
+"""KV beyond the pool: what to load, what to store. Moves no bytes."""
 
 from penstock.kv_tiers.cache import TierCache
-from penstock.kv_tiers.contract import Carrier, Index
-from penstock.kv_tiers.fetch import Fetch
-from penstock.kv_tiers.none import NOTHING, NoTiers
-from penstock.kv_tiers.shape import Shape
+from penstock.kv_tiers.contract import RamIndex, Shape, Tiers, TransferExecutor
+from penstock.kv_tiers.load import PrefixLoad
+from penstock.kv_tiers.null import NoTiers
+from penstock.kv_tiers.rates import Rates
+from penstock.kv_tiers.stats import Stats, TierStats
+from penstock.kv_tiers.write_behind import WriteBehind
 
-Tiers = TierCache | NoTiers
-
-__all__ = ["NOTHING", "Carrier", "Fetch", "Index", "NoTiers", "Shape", "TierCache", "Tiers"]
+__all__ = [
+    "NoTiers",
+    "PrefixLoad",
+    "RamIndex",
+    "Rates",
+    "Shape",
+    "Stats",
+    "TierCache",
+    "TierStats",
+    "Tiers",
+    "TransferExecutor",
+    "WriteBehind",
+]

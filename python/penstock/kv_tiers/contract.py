@@ -1,13 +1,85 @@
-"""What the tiers behind the pool are asked through."""
+"""Interfaces of the KV tiers: the scheduler's seam above, movers and the RAM index below."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.transfer import Moved, Transfer
 
+if TYPE_CHECKING:
+    from penstock.kv_tiers.load import PrefixLoad
 
-class Carrier(Protocol):
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes that do not change while an engine runs."""
+
+    block_size: int
+    """Tokens."""
+    block_bytes: int
+    """Of all ranks together."""
+    per_chunk: int
+    """Blocks of a chunk."""
+    step_tokens: int
+    """Of the largest step."""
+
+
+class Tiers(Protocol):
+    """The tiers as the scheduler sees them. No method waits, and none moves bytes.
+
+    lookup -> start -> limit and `PrefixLoad.advance`, step by step -> released
+    """
+
+    @property
+    def busy(self) -> bool:
+        """Whether transfers are in flight or queued."""
+
+    @property
+    def offloading(self) -> bool:
+        """Whether blocks become free as soon as RAM has a copy of them."""
+
+    @property
+    def next_poll(self) -> float:
+        """Seconds until the next poll, while there is nothing else to do."""
+
+    def lookup(self, load: PrefixLoad, digests: list[bytes], hits: int) -> int | None:
+        """Plan the load of a prompt, whose first `hits` blocks are in the pool: how many of those
+        are still wanted. None while the tiers' answers are awaited; ask again after a poll.
+        """
+
+    def start(self, load: PrefixLoad, blocks: array[int]) -> None:
+        """Begin the planned load into the block table of the sequence."""
+
+    def limit(self, load: PrefixLoad, end: int) -> int:
+        """The token, at most `end`, up to which may be computed now. Segments before it that have
+        not begun are computed instead of loaded.
+        """
+
+    def poll(self) -> None:
+        """Take in the transfers that have ended, and begin others."""
+
+    def published(
+        self, digests: list[bytes], first: int, blocks: array[int], prompt_blocks: int
+    ) -> None:
+        """Store the blocks of a sequence from `first` on, which were computed and named; its prompt
+        has `prompt_blocks` full blocks.
+        """
+
+    def released(
+        self, load: PrefixLoad, digests: list[bytes], end: int, offload: Sequence[int] = ()
+    ) -> None:
+        """End the load of a sequence that gives up its blocks, of which `end` were published; 0 for
+        one that had none. RAM takes the blocks `offload` of a preempted one in any case.
+        """
+
+    def tables(self) -> Iterable[array[int]]:
+        """Blocks that transfers hold, for the audit of the pool."""
+
+
+class TransferExecutor(Protocol):
     """Moves bytes on every rank: an executor."""
 
     def transfer(self, transfer: Transfer, /) -> None:
@@ -17,28 +89,27 @@ class Carrier(Protocol):
         """Transfers that every rank has answered since the last call."""
 
 
-class Index(Protocol):
-    """Which slot of the RAM tier holds which block: `penstock._native.TierIndex`."""
+class RamIndex(Protocol):
+    """Slots of the RAM tier: `penstock._native.TierIndex`."""
 
     def lookup(self, digests: list[bytes], start: int, /) -> list[int]:
-        """Slots of the longest run from `start` on that is here; of use are the first `start` too,
-        if they are here. Once for each request.
+        """Slots of the longest stored run from `start` on; the first `start` are used too, if
+        stored. Once for each request.
         """
 
     def peek(self, digests: list[bytes], /) -> int:
-        """How many leading ones are here. Not a use."""
+        """How many leading blocks are stored. Not a use."""
 
     def admit(self, digests: list[bytes], parent: bytes | None, awaited: bool, /) -> list[int]:
-        """A slot for each block to store; -1 where it is not worth one, -2 where it has one
-        already. `parent` is the block before the first. What is `awaited` need not be worth more
-        than what leaves for it.
+        """A slot for each block; -1 where it is refused, -2 where it is stored. `parent` is the
+        block before the first. `awaited` blocks pass the admission filter.
         """
 
     def commit(self, digests: list[bytes], /) -> None:
-        """These are stored: `lookup` finds them from now on."""
+        """Make stored blocks readable."""
 
     def abandon(self, digests: list[bytes], /) -> None:
-        """These could not be stored."""
+        """Free the slots of blocks that could not be stored."""
 
     def hold(self, slots: list[int], /) -> None:
         """Keep what is in these slots while it is read."""
@@ -49,12 +120,10 @@ class Index(Protocol):
         """Forget blocks; those held go when they are released. How many there were."""
 
     def clear(self, group: bytes | None = None, /) -> int:
-        """Forget all, or what a group left."""
+        """Forget all blocks, or those of a salt group; how many there were."""
 
     def pin(self, digests: list[bytes], /) -> int:
-        """Never give these away, now or once they are here; how many are here. ValueError beyond a
-        share.
-        """
+        """Pin blocks, now or once they are stored; how many are. ValueError beyond a share."""
 
     def unpin(self, digests: list[bytes], /) -> None: ...
 

@@ -1,36 +1,41 @@
-"""What loading and computing take, from what they took lately."""
+"""Estimates of loading and computing times, from recent measurements."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
-from penstock.core import TierKind
+from penstock.core import StepPlan, TierKind
 from penstock.core.transfer import RAM
 
 GUESSED = {TierKind.RAM: 4e9, TierKind.DISK: 2e9, TierKind.REMOTE: 5e8}
 """Bytes per second of a tier that has not loaded anything yet."""
-LANES_NAMED = 2.0
-"""Loads of a named tier that help each other."""
+PARALLEL = 2.0
+"""Speed-up of a chunk tier by several loads at once."""
 MEMORY = 0.9
 """Share of the past in a running mean."""
 MEMORY_RARE = 0.5
-"""The same for what is measured rarely: trials, and answers of tiers about what they have."""
+"""The same for rare measurements: half-open probes, and answers to lookups."""
 LEAST_TOKENS = 48
 """Steps with fewer say little about prompts."""
 
 
 class Rates:
-    """Seconds of a prompt's tokens follow `tokens x (a + b x position)`: the products with weights
-    do not depend on the position, attention grows with it. Both are fitted by least squares over
-    decaying sums.
+    """Computing takes `tokens x (a + b x position)` seconds: products with weights do not depend on
+    the position, attention grows with it. Both are fitted by least squares over decaying sums.
     """
 
-    def __init__(self, tiers: Iterable[TierKind], seconds_per_token: float = 1e-3) -> None:
+    def __init__(
+        self,
+        tiers: Iterable[TierKind] = (),
+        seconds_per_token: float = 1e-3,
+        bandwidth: Iterable[float] | None = None,
+    ) -> None:
+        """`bandwidth` replaces the guesses, in bytes per second of each tier."""
         kinds = list(tiers)
-        self._bandwidth = [GUESSED[kind] for kind in kinds]
+        self._bandwidth = list(bandwidth or [GUESSED[kind] for kind in kinds])
         self._learned = [0] * len(kinds)
-        """Loads that a bandwidth is the mean of; the guess is none."""
+        """Loads in the mean of each bandwidth, without the guess."""
         self._stalled = [False] * len(kinds)
         self._remote = [kind is TierKind.REMOTE for kind in kinds]
         self._probe = [0.0] * len(kinds)
@@ -38,6 +43,14 @@ class Rates:
         self._sums = [0.0] * 5
 
     # Computing ------------------------------------------------------------------------------------
+
+    def observed(self, plan: StepPlan, seconds: float) -> None:
+        """A step took so long."""
+        positions = sum(
+            length * (start + length // 2)
+            for start, length in zip(plan.starts, plan.lengths, strict=True)
+        )
+        self.computed(len(plan.tokens), positions, seconds)
 
     def computed(self, tokens: int, positions: int, seconds: float) -> None:
         """A step computed `tokens`, the sum of whose positions is `positions`."""
@@ -53,7 +66,7 @@ class Rates:
         self._a = max((xt - self._b * xy) / xx, 1e-9)
 
     def compute_seconds(self, first: int, tokens: int) -> float:
-        """Of the tokens at positions first .. first + tokens - 1."""
+        """Time of the tokens at positions first .. first + tokens - 1."""
         return tokens * (self._a + self._b * (first + tokens / 2))
 
     # Loading --------------------------------------------------------------------------------------
@@ -62,20 +75,18 @@ class Rates:
         past = self._learned[tier]
         self._learn(tier, size, seconds, min(MEMORY, past / (past + 1)))
 
-    def tried(self, tier: int, size: int, seconds: float) -> None:
-        """A load that was made to learn what it takes."""
+    def probed_load(self, tier: int, size: int, seconds: float) -> None:
+        """A half-open probe ended."""
         self._learn(tier, size, seconds, MEMORY_RARE)
 
     def stored(self, tier: int, size: int, seconds: float) -> None:
-        """Until something was loaded, stores say whether the way to a remote tier is slower than
-        guessed.
-        """
+        """Until something was loaded, stores show whether a remote tier is slower than guessed."""
         if self._remote[tier] and not self._learned[tier] and size:
             per_byte = MEMORY_RARE / self._bandwidth[tier] + (1 - MEMORY_RARE) * seconds / size
             self._bandwidth[tier] = min(1 / per_byte, GUESSED[TierKind.REMOTE])
 
     def stalled(self, tier: int) -> None:
-        """A load did not end. Nothing is expected of the tier until one does."""
+        """A load did not end: the planner avoids the tier until one does."""
         self._stalled[tier] = True
 
     def stalls(self, tier: int) -> bool:
@@ -90,20 +101,20 @@ class Rates:
             self._learned[tier] += 1
 
     def load_seconds(self, tier: int, size: int) -> float:
-        """Of one transfer by itself."""
+        """Time of one transfer by itself."""
         return math.inf if self._stalled[tier] else size / self._bandwidth[tier]
 
     def queue_seconds(self, tier: int, size: int) -> float:
-        """Of many transfers one after another."""
-        return self.load_seconds(tier, size) / (LANES_NAMED if tier != RAM else 1.0)
+        """Time of many transfers in a queue."""
+        return self.load_seconds(tier, size) / (PARALLEL if tier != RAM else 1.0)
 
-    # Asking ---------------------------------------------------------------------------------------
+    # Lookups --------------------------------------------------------------------------------------
 
     def probed(self, tier: int, seconds: float) -> None:
-        """A tier took so long to say what it has."""
+        """A tier took so long to answer a lookup."""
         self._probe[tier] += (1 - MEMORY_RARE) * (seconds - self._probe[tier])
 
     @property
     def probe_seconds(self) -> float:
-        """Of the slowest tier."""
+        """Usual time of an answer, of the slowest tier."""
         return max(self._probe)

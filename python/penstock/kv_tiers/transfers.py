@@ -1,34 +1,31 @@
-"""Transfers under way: their blocks belong to nobody else, and whoever began one hears of its end."""
+"""Transfers in flight: each holds its blocks, and calls back when it ends."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.core.transfer import Moved, Transfer, TransferKind
 from penstock.kv.pool import BlockPool
-from penstock.kv_tiers.contract import Carrier
+from penstock.kv_tiers.contract import TransferExecutor
 
-LOOK, LOOK_LATER, OFTEN = 0.0005, 0.01, 400
-"""Seconds between looks, and what they become after so many in vain: a tier that stands still is
-cheap.
-"""
+POLL, POLL_LATER, OFTEN = 0.0005, 0.01, 400
+"""Seconds between polls, and the seconds after so many polls in vain: a stalled tier is cheap."""
 
 Done = Callable[[Moved], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class _Open(NamedTuple):
     blocks: array[int]
     done: Done
 
 
 class Transfers:
-    def __init__(self, pool: BlockPool, carrier: Carrier) -> None:
+    def __init__(self, pool: BlockPool, executor: TransferExecutor) -> None:
         self._pool = pool
-        self._carrier = carrier
-        self._open: dict[int, Open] = {}
+        self._executor = executor
+        self._open: dict[int, _Open] = {}
         self._last_id = 0
         self._in_vain = 0
 
@@ -47,8 +44,8 @@ class Transfers:
         counts: Sequence[int] = (),
         parent: bytes = b"",
     ) -> int:
-        """Each block gets a reference until the transfer is answered; `done` is called by `take_in`
-        then. The transfer's id.
+        """Start a transfer; its id. Each block gets a reference until the transfer is answered;
+        then `poll` calls `done`.
         """
         self._last_id += 1
         self._in_vain = 0
@@ -64,23 +61,23 @@ class Transfers:
         )
         for block in transfer.blocks:
             self._pool.share(block)
-        self._open[transfer.id] = Open(transfer.blocks, done)
-        self._carrier.transfer(transfer)
+        self._open[transfer.id] = _Open(transfer.blocks, done)
+        self._executor.transfer(transfer)
         return transfer.id
 
     def cancel(self, ids: Sequence[int]) -> None:
         """Those that have not begun are answered as not done."""
         if ids:
-            self._carrier.transfer(Transfer(0, TransferKind.CANCEL, ids=array("q", ids)))
+            self._executor.transfer(Transfer(0, TransferKind.CANCEL, ids=array("q", ids)))
 
     @property
-    def look(self) -> float:
-        """Seconds until something may have ended; more when nothing has for long."""
-        return LOOK if self._in_vain < OFTEN else LOOK_LATER
+    def next_poll(self) -> float:
+        """Seconds until something may have ended."""
+        return POLL if self._in_vain < OFTEN else POLL_LATER
 
-    def take_in(self) -> None:
-        """Hear of what has ended."""
-        ended = self._carrier.moved()
+    def poll(self) -> None:
+        """Take in what has ended."""
+        ended = self._executor.moved()
         self._in_vain = 0 if ended else self._in_vain + 1
         for moved in ended:
             each = self._open.pop(moved.id)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from penstock.kv import KvCache
-from penstock.kv_tiers import NOTHING, Tiers
+from penstock.kv_tiers import PrefixLoad, Tiers
 from penstock.scheduler.sequence import Sequence
 
 
@@ -42,11 +42,9 @@ class Prefixes:
         if hits < limit and seq.digests[hits] in self._claimed:
             seq.awaits = seq.digests[hits]
             return None
-        if seq.fetch is NOTHING:
-            seq.fetch = self.tiers.ask(seq.digests, hits)
-        if not self.tiers.settled(seq.fetch):
+        wanted = self.tiers.lookup(seq.load, seq.digests, hits)
+        if wanted is None:
             return None
-        wanted = self.tiers.choose(seq.fetch, hits)
         return hits if wanted == hits else self._kv.find_prefix(seq.digests, wanted)
 
     def admitted(self, seq: Sequence, hits: int) -> None:
@@ -60,7 +58,7 @@ class Prefixes:
         seq.publish_at = sys.maxsize if self._kv.hasher is None else (hits + 1) * size
         for digest in seq.digests[hits:]:
             self._claimed.setdefault(digest, seq)
-        self.tiers.begin(seq.fetch, seq.table.groups[0])
+        self.tiers.start(seq.load, seq.table.groups[0])
 
     def _count_first(self, seq: Sequence) -> None:
         seq.first_schedule = self._clock()
@@ -87,48 +85,43 @@ class Prefixes:
         seq.published = full
         seq.publish_at = (full + 1) * size
 
-    def preempted(self, seq: Sequence) -> None:
-        """Offload the blocks of a sequence that is about to lose them."""
-        if seq.reads_cache:
-            self.tiers.park(seq.digests, seq.table.groups[0][: seq.published])
-
-    def left(self, seq: Sequence) -> None:
-        """Drop claims and loads of a sequence."""
+    def left(self, seq: Sequence, preempted: bool = False) -> None:
+        """Drop claims and loads of a sequence; offload the blocks of a preempted one."""
+        published = seq.published if seq.slot >= 0 else 0
         if seq.slot >= 0:
             for digest in seq.digests[seq.published :]:
                 if self._claimed.get(digest) is seq:
                     del self._claimed[digest]
-            self.tiers.ended(seq.digests, seq.published)
-        self.tiers.leave(seq.fetch)
-        seq.fetch = NOTHING
+        offload = seq.table.groups[0][:published] if preempted and seq.reads_cache else ()
+        self.tiers.released(seq.load, seq.digests, published, offload)
+        seq.load = PrefixLoad()
 
     # Loads ----------------------------------------------------------------------------------------
 
     @property
     def offloading(self) -> bool:
         """Whether blocks become free as soon as RAM has a copy of them."""
-        return self.tiers.parking
+        return self.tiers.offloading
 
     def computable(self, seq: Sequence) -> int:
         """Tokens that may be scheduled: computing stops before a load segment that is awaited."""
-        return min(seq.remaining(), seq.fetch.bound() - seq.scheduled)
+        return seq.load.limit(seq.scheduled + seq.remaining()) - seq.scheduled
 
     def scheduling(self, seq: Sequence, end: int) -> None:
         """Tokens up to `end` are going to be computed: segments before that are not loaded."""
-        if seq.fetch.there:
-            self.tiers.computing(seq.fetch, end)
+        self.tiers.limit(seq.load, end)
 
     def advance(self, seq: Sequence) -> None:
         """Continue behind what was loaded, with nothing in flight."""
         before = seq.computed
-        computed = self.tiers.advance(seq.fetch, before, len(seq.tokens))
+        computed = seq.load.advance(before, len(seq.tokens))
         if computed == before:
             return
         seq.rewind(computed)
         if seq.first_output:
             loaded = seq.cached_tokens + computed - before
             seq.cached_tokens = min(loaded, seq.prompt_len - 1)
-            seq.tier_tokens = self.tiers.tokens(seq.fetch)
+            seq.tier_tokens = seq.load.tier_tokens()
         if computed >= seq.publish_at:
             self.publish(seq)
 

@@ -37,7 +37,7 @@ class Progress:
                 if seq.drafts:
                     length -= self._reject(seq, count)
             seq.computed += length
-            if seq.fetch.pieces:
+            if seq.load.pending:
                 self._prefixes.advance(seq)
             if seq.computed >= seq.publish_at:
                 self._prefixes.publish(seq)

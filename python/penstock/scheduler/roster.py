@@ -55,8 +55,7 @@ class Roster:
     def preempt(self, seq: Sequence) -> None:
         """Move back to waiting with all tokens, whose KV is computed again or found in a cache."""
         self.preemptions += 1
-        self._prefixes.preempted(seq)
-        self._vacate(seq)
+        self._vacate(seq, preempted=True)
         seq.rewind(0)
         seq.prompt_rows.clear()
         insort(self.waiting, seq, key=_by_arrival)
@@ -92,8 +91,8 @@ class Roster:
             self.running = [seq for seq in self.running if seq.slot >= 0 and not seq.ended]
             self._dirty = False
 
-    def _vacate(self, seq: Sequence) -> None:
-        self._prefixes.left(seq)
+    def _vacate(self, seq: Sequence, preempted: bool = False) -> None:
+        self._prefixes.left(seq, preempted)
         self._kv.release(seq.table)
         self.slots.append(seq.slot)
         seq.slot = NO_SLOT

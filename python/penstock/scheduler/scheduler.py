@@ -105,9 +105,9 @@ class Scheduler:
         return build_plan(self._step, work, self._kv.block_size)
 
     def _advance_loaded(self) -> None:
-        self.tiers.turn()
+        self.tiers.poll()
         for seq in self._roster.running:
-            if seq.fetch.pieces and not seq.in_flight:
+            if seq.load.pending and not seq.in_flight:
                 self._prefixes.advance(seq)
 
     def apply(self, plan: StepPlan, result: StepResult) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.core import LogprobRow, Registration, Request, TierTokens
 from penstock.kv import BlockTable
-from penstock.kv_tiers import NOTHING, Fetch
+from penstock.kv_tiers import PrefixLoad
 
 NO_SLOT = -1
 
@@ -62,7 +62,7 @@ class Sequence:
     tier_tokens: TierTokens | None = None
     """Those of `cached_tokens` that tiers had."""
     first_output: bool = True
-    fetch: Fetch = NOTHING
+    load: PrefixLoad = field(default_factory=PrefixLoad)
     """Its load from the tiers."""
     prompt_rows: list[LogprobRow] = field(default_factory=list)
 

@@ -1,0 +1,207 @@
+"""Write-behind: blocks go to RAM as they are named, chunks to the other tiers when these have time,
+or not at all.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from penstock.core.transfer import RAM, Moved, TransferKind
+from penstock.kv.pool import BlockPool
+from penstock.kv_tiers.contract import RamIndex
+from penstock.kv_tiers.rates import Rates
+from penstock.kv_tiers.stats import Stats
+from penstock.kv_tiers.transfers import Done, Transfers
+
+IN_FLIGHT = 2
+"""Stores of a chunk tier in flight, at most."""
+POOL_SHARE = 4
+"""A quarter of the pool's blocks at most is held by stores."""
+MOST_KNOWN = 1 << 18
+"""Chunks of a tier whose presence is remembered."""
+MOST_QUEUED = 4096
+"""Chunks queued for a tier; more are dropped, the oldest first."""
+
+
+class ChunkStore(NamedTuple):
+    """A chunk to be stored, by the digests of its blocks: they may leave the pool before."""
+
+    tier: int
+    digests: tuple[bytes, ...]
+    parent: bytes
+    """Digest of the block before; empty: there is none."""
+
+    @property
+    def key(self) -> bytes:
+        return self.digests[-1]
+
+
+class WriteBehind:
+    """Queues of the chunk tiers, the chunks that these are known to have, and stores in flight."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        transfers: Transfers,
+        index: RamIndex | None,
+        rates: Rates,
+        stats: Stats,
+        per_chunk: int,
+    ) -> None:
+        self._pool = pool
+        self._transfers = transfers
+        self._index = index
+        self._rates = rates
+        self._stats = stats
+        self._per_chunk = per_chunk
+        self._queues: list[deque[ChunkStore]] = [deque() for _ in stats.tiers[1:]]
+        self._known: list[OrderedDict[bytes, None]] = [OrderedDict() for _ in stats.tiers[1:]]
+        self._storing = [0] * len(stats.tiers)
+        self._held = 0
+        self.offloading = 0
+        """Blocks that preempted sequences left, on their way to RAM."""
+
+    def __bool__(self) -> bool:
+        return any(self._queues)
+
+    def published(self, digests: Sequence[bytes], first: int, end: int) -> None:
+        """Queue the chunks that blocks first .. end - 1 of a sequence complete."""
+        size = self._per_chunk
+        for chunk in range(first // size, end // size):
+            self._add(digests, chunk * size, (chunk + 1) * size)
+
+    def tail(self, digests: Sequence[bytes], end: int) -> None:
+        """Queue the rest beyond full chunks of a sequence, or of a prompt, of `end` blocks."""
+        start = end // self._per_chunk * self._per_chunk
+        if start < end:
+            self._add(digests, start, end)
+
+    def _add(self, digests: Sequence[bytes], first: int, end: int) -> None:
+        parent = digests[first - 1] if first else b""
+        for tier, (queue, known) in enumerate(zip(self._queues, self._known, strict=True), start=1):
+            if digests[end - 1] in known:
+                continue
+            store = ChunkStore(tier, tuple(digests[first:end]), parent)
+            self.know(tier, store.key)
+            if len(queue) >= MOST_QUEUED:
+                self._drop(queue.popleft())
+            queue.append(store)
+
+    def _drop(self, store: ChunkStore) -> None:
+        self.forget(store.tier, store.key)
+        self._stats.tiers[store.tier].dropped_stores += 1
+
+    # Presence -------------------------------------------------------------------------------------
+
+    def know(self, tier: int, key: bytes) -> None:
+        """Remember that the tier has this chunk, or will."""
+        known = self._known[tier - 1]
+        known[key] = None
+        known.move_to_end(key)
+        if len(known) > MOST_KNOWN:
+            known.popitem(last=False)
+
+    def forget(self, tier: int, key: bytes) -> None:
+        self._known[tier - 1].pop(key, None)
+
+    def remove(self, digests: list[bytes]) -> int:
+        """Forget these blocks and the chunks that they end, in all tiers; how many RAM had."""
+        for known in self._known:
+            for key in digests:
+                known.pop(key, None)
+        self._forget_chunks(TransferKind.REMOVE, b"".join(digests))
+        return self._index.remove(digests) if self._index is not None else 0
+
+    def clear(self, group: bytes = b"") -> int:
+        """Forget everything, or one salt group, in all tiers; how many blocks RAM had."""
+        for queue, known in zip(self._queues, self._known, strict=True):
+            waiting = [store for store in queue if not store.key.startswith(group)]
+            queue.clear()
+            queue.extend(waiting)
+            for key in [key for key in known if key.startswith(group)]:
+                del known[key]
+        self._forget_chunks(TransferKind.CLEAR, group)
+        return self._index.clear(group or None) if self._index is not None else 0
+
+    def _forget_chunks(self, kind: TransferKind, keys: bytes) -> None:
+        if self._queues:
+            # A tier that could not forget counts that itself.
+            self._transfers.begin(kind, RAM, lambda _: None, keys=keys)
+
+    # Stores ---------------------------------------------------------------------------------------
+
+    def to_ram(
+        self, digests: Sequence[bytes], first: int, blocks: Sequence[int], awaited: bool = False
+    ) -> None:
+        """Store the blocks of a sequence from `first` on in RAM, as far as they are admitted;
+        `awaited` ones pass the filter.
+        """
+        if self._index is None:
+            return
+        parent = digests[first - 1] if first else None
+        names = list(digests[first : first + len(blocks)])
+        slots = self._index.admit(names, parent, awaited)
+        self._stats.tiers[RAM].dropped_stores += sum(slot == -1 for slot in slots)
+        chosen = [at for at, slot in enumerate(slots) if slot >= 0]
+        if chosen:
+            done = partial(self._in_ram, [names[at] for at in chosen], awaited)
+            self.offloading += len(chosen) * awaited
+            taken = [blocks[at] for at in chosen]
+            self._begin(RAM, done, taken, slots=[slots[at] for at in chosen])
+
+    def poll(self) -> None:
+        for tier, queue in enumerate(self._queues, start=1):
+            while queue and self._storing[tier] < IN_FLIGHT and self._has_room(queue[0]):
+                self._store(queue.popleft())
+
+    def _has_room(self, store: ChunkStore) -> bool:
+        most = self._pool.num_blocks // POOL_SHARE
+        return not self._held or self._held + len(store.digests) <= most
+
+    def _store(self, store: ChunkStore) -> None:
+        blocks = [self._pool.find(digest) for digest in store.digests]
+        if min(blocks) < 0:
+            self._drop(store)
+            return
+        done = partial(self._stored, store)
+        self._begin(store.tier, done, blocks, keys=store.key, parent=store.parent)
+
+    def _begin(
+        self,
+        tier: int,
+        done: Done,
+        blocks: Sequence[int],
+        slots: Sequence[int] = (),
+        keys: bytes = b"",
+        parent: bytes = b"",
+    ) -> None:
+        self._storing[tier] += 1
+        self._held += len(blocks)
+        ended = partial(self._ended, tier, len(blocks), done)
+        self._transfers.begin(
+            TransferKind.STORE, tier, ended, blocks=blocks, slots=slots, keys=keys, parent=parent
+        )
+
+    def _ended(self, tier: int, blocks: int, done: Done, moved: Moved) -> None:
+        self._storing[tier] -= 1
+        self._held -= blocks
+        self._stats.tiers[tier].stored(moved)
+        done(moved)
+
+    def _in_ram(self, digests: list[bytes], awaited: bool, moved: Moved) -> None:
+        self.offloading -= len(digests) * awaited
+        if self._index is None:
+            return
+        if moved.done:
+            self._index.commit(digests)
+        else:
+            self._index.abandon(digests)
+
+    def _stored(self, store: ChunkStore, moved: Moved) -> None:
+        if moved.done:
+            self._rates.stored(store.tier, moved.bytes, moved.seconds)
+        else:
+            self.forget(store.tier, store.key)
