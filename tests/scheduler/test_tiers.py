@@ -242,7 +242,7 @@ def test_a_tier_that_stalls_is_not_waited_for() -> None:
 
 
 def test_a_tier_that_was_slow_is_loaded_from_again_once_it_is_fast() -> None:
-    """While it seems slow everything is computed, and nobody waits for what is tried."""
+    """While it seems slow everything is computed, and no request awaits the half-open probes."""
     world = TierWorld()
     world.finish(make_request(1, prompt(140)))
     world.settle()
@@ -277,13 +277,13 @@ def test_a_load_that_stalls_is_left_to_itself(chunks: int) -> None:
     world.check_output(request)
     assert world.stats.tiers[1].errors
     held = {block for table in world.tiers.tables() for block in table}
-    assert held, "the blocks of the stalled load are nobody else's"
+    assert held, "the blocks of the stalled load have no other owner"
     world.mover.heal(1)
     world.settle()
     assert world.pool.available == world.pool.num_blocks
 
 
-def test_nobody_waits_for_ever_behind_another_s_load_that_stalls() -> None:
+def test_no_request_waits_behind_the_stalled_load_of_another() -> None:
     world = TierWorld(auto=False, num_blocks=256, max_model_len=1024)
     prompts = [prompt(IN_FLIGHT * CHUNK * BLOCK + 12, seed=at) for at in (1, 2)]
     for tokens in prompts:
@@ -369,7 +369,7 @@ def test_nothing_is_loaded_that_is_computed_sooner() -> None:
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_preemption_parks_in_ram(closed: bool) -> None:
+def test_preemption_offloads_to_ram(closed: bool) -> None:
     """Also where RAM takes nothing else at present, because what it has is worth more."""
     world = TierWorld(named=0, ram_slots=64, num_blocks=10, max_num_seqs=2)
     assert world.index is not None

@@ -27,13 +27,13 @@ class TransferKind(IntEnum):
     PROBE = 3
     """Which of several chunks a tier has."""
     REMOVE = 4
-    """Forget chunks, in all tiers that go by name."""
+    """Forget chunks, in all chunk tiers."""
     CANCEL = 5
     """Transfers `ids` are not wanted any more; those not begun are answered as not done. Not
     answered itself.
     """
     CLEAR = 6
-    """Forget what one group left, in all tiers that go by name; without keys, everything of this
+    """Forget one salt group, in all chunk tiers; without keys, everything of this
     identity.
     """
 
@@ -69,7 +69,7 @@ class Transfer:
     slots: array[int] = field(default_factory=lambda: array("i"))
     """RAM: the slot that each block is loaded from or stored to."""
     keys: bytes = b""
-    """Tiers that go by name: 32 bytes for each chunk, the digest of its last block. LOAD and STORE
+    """Chunk tiers: 32 bytes for each chunk, the digest of its last block. LOAD and STORE
     have one, REMOVE at least one; CLEAR has a group of 4 bytes, or none.
     """
     counts: array[int] = field(default_factory=lambda: array("i"))
@@ -91,7 +91,7 @@ class Moved:
     """PROBE: a byte for each chunk, 1 where the tier has all parts of it."""
     bytes: int = 0
     seconds: float = 0.0
-    """Of the movement alone, without waiting in the queue."""
+    """Time of the movement, without that in the queue."""
     waited: float = 0.0
     """In the queue."""
     error: str = ""

@@ -20,11 +20,11 @@ class Shape:
     block_size: int
     """Tokens."""
     block_bytes: int
-    """Of all ranks together."""
+    """One block, on all ranks together."""
     per_chunk: int
     """Blocks of a chunk."""
     step_tokens: int
-    """Of the largest step."""
+    """Tokens of the largest step."""
 
 
 class Tiers(Protocol):

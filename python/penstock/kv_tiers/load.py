@@ -50,7 +50,7 @@ class PrefixLoad:
     """When answers to probes are no longer awaited."""
     stats: Sequence[TierStats] = ()
     found: list[set[Chunk]] = field(default_factory=list)
-    """Of each chunk tier."""
+    """Chunks that each chunk tier has."""
     probes: list[int] = field(default_factory=list)
     """Tiers whose answers are outstanding."""
     first_asked: int = 0

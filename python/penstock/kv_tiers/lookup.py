@@ -92,7 +92,7 @@ class TierLookup:
             self._deepen(load)
 
     def _deepen(self, load: PrefixLoad) -> None:
-        """Of the first full chunk that no tier has, a shorter one may be stored."""
+        """Probe for shorter forms of the first full chunk that no tier has."""
         load.deepened = True
         size, digests = self._per_chunk, load.digests
         found = set().union(*load.found)

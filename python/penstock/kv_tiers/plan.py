@@ -50,7 +50,7 @@ class LoadSegment:
     """
     state: SegmentState = SegmentState.WAITING
     id: int = 0
-    """Of its transfer, once issued."""
+    """Id of its transfer, once issued."""
     deadline: float = 0.0
     """When it counts as stalled, once issued."""
 
@@ -145,8 +145,8 @@ def _cut(segments: list[LoadSegment], end: int) -> None:
 def plan_load(
     segments: Sequence[LoadSegment], backlog: Sequence[int], rates: Rates, shape: Shape
 ) -> LoadPlan:
-    """Of `segments`, which follow each other without a gap, those that are loaded sooner than
-    computed. `backlog` is the bytes in flight of each tier.
+    """Choose the segments that are loaded sooner than computed; they follow without a gap.
+    `backlog` is the bytes in flight of each tier.
     """
     awaited = _worth_waiting(segments, backlog, rates, shape)
     sizes = list(backlog)
