@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -95,11 +96,12 @@ def settle(llm: LLM) -> None:
 def forget(llm: LLM) -> None:
     """The pool finds nothing any more."""
     settle(llm)
-    llm._started.admin._pool.forget_all()
+    llm._started.admin.kv.forget_all()
 
 
-def stats(llm: LLM, at: int) -> Any:
-    return llm._started.admin.report().tiers[at]
+def stats(llm: LLM, at: int) -> SimpleNamespace:
+    report: Any = llm._started.admin.report()
+    return SimpleNamespace(**report["tiers"][at])
 
 
 PROMPTS = [

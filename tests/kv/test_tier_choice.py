@@ -173,7 +173,7 @@ def test_nothing_is_expected_of_a_tier_that_stalls_until_it_answers() -> None:
     choice = plan_load(pieces, [0, 0], known, shape(256))
     assert list(choice.awaited) == [pieces[0]]
     assert list(choice.meanwhile) == [pieces[5]]
-    known.tried(1, 1000, 1e-6)
+    known.probed_load(1, 1000, 1e-6)
     assert len(plan_load(pieces, [0, 0], known, shape(256)).awaited) == 8
 
 

@@ -22,7 +22,7 @@ class KvAdmin:
         self, kv: KvCache, opened: OpenedTiers, movers: Callable[[], Iterable[str]]
     ) -> None:
         self.rates = opened.rates
-        self._kv = kv
+        self.kv = kv
         self._opened = opened
         self._movers = movers
         self._next_report = 0.0
@@ -32,10 +32,14 @@ class KvAdmin:
         if self._opened.write_behind is None or now < self._next_report:
             return None
         self._next_report = now + REPORT_S
-        return TiersFrame(json.dumps(self._opened.report(self._movers())))
+        return TiersFrame(json.dumps(self.report()))
+
+    def report(self) -> dict[str, object]:
+        """State and counters of the tiers."""
+        return self._opened.report(self._movers())
 
     def answer(self, command: KvCommand) -> KvReply:
-        if self._kv.hasher is None:
+        if self.kv.hasher is None:
             return KvReply(
                 command.id, KvOutcome.REFUSED, "prefix caching is off: --enable-prefix-caching"
             )
@@ -57,17 +61,17 @@ class KvAdmin:
         return self._clear(b"")
 
     def _clear_salt(self, command: KvCommand) -> dict[str, object]:
-        assert self._kv.hasher is not None
-        return self._clear(self._kv.hasher.salt_group(command.cache_salt))
+        assert self.kv.hasher is not None
+        return self._clear(self.kv.hasher.salt_group(command.cache_salt))
 
     def _clear(self, group: bytes) -> dict[str, object]:
         store = self._opened.write_behind
         ram = store.clear(group) if store is not None else 0
-        return {"pool_blocks": self._kv.forget_all(group), "ram_blocks": ram}
+        return {"pool_blocks": self.kv.forget_all(group), "ram_blocks": ram}
 
     def _clear_prefix(self, command: KvCommand) -> dict[str, object]:
         digests, store = self._digests(command), self._opened.write_behind
-        pool = sum(map(self._kv.forget, digests))
+        pool = sum(map(self.kv.forget, digests))
         ram = store.remove(digests) if store is not None else 0
         return {"blocks": len(digests), "pool_blocks": pool, "ram_blocks": ram}
 
@@ -84,17 +88,17 @@ class KvAdmin:
         return {"blocks": len(digests)}
 
     def _report(self, _: KvCommand) -> dict[str, object]:
-        kv = self._kv
+        kv = self.kv
         return {
             "pool": {"blocks": kv.num_blocks, "used": kv.used, "named": kv.named},
-            **self._opened.report(self._movers()),
+            **self.report(),
         }
 
     def _digests(self, command: KvCommand) -> list[bytes]:
-        assert self._kv.hasher is not None
-        found = self._kv.hasher.digests(command.tokens, [], command.cache_salt)
+        assert self.kv.hasher is not None
+        found = self.kv.hasher.digests(command.tokens, [], command.cache_salt)
         if not found:
             raise ValueError(
-                f"{len(command.tokens)} tokens fill no block of {self._kv.block_size}: none is kept"
+                f"{len(command.tokens)} tokens fill no block of {self.kv.block_size}: none is kept"
             )
         return found
