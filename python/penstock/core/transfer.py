@@ -1,9 +1,8 @@
-"""Movements of KV between the pool and the tiers behind it: what the engine asks of all ranks, what
-they say.
+"""Transfers of KV between the pool and the tiers behind it, and their answers.
 
-Each rank moves its own part (its layers, its KV heads) of the blocks named; all ranks get the same
-transfers in the same order. A block in a transfer belongs to nobody else until the transfer is
-answered by every rank: one that is loaded is in no plan, one that is stored is not written to.
+Each rank moves its own part (its layers, its KV heads) of the blocks; all ranks get the same
+transfers in the same order. A block in a transfer has no other use until every rank has answered:
+one that is loaded is in no plan, one that is stored is not written to.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ RAM = 0
 """`Transfer.tier` of the RAM tier; the others count from 1 in the order of their flags."""
 KEY_BYTES = 32
 GROUP_BYTES = 4
-"""First bytes of a digest: whose it is (`crates/prefix`)."""
+"""First bytes of a digest: its salt group (`crates/prefix`)."""
 
 
 class TransferKind(IntEnum):
@@ -77,7 +76,7 @@ class Transfer:
     ids: array[int] = field(default_factory=lambda: array("q"))
     """CANCEL only."""
     parent: bytes = b""
-    """STORE to tiers that go by name: digest of the block before the chunk, if there is one."""
+    """STORE to chunk tiers: digest of the block before the chunk, if there is one."""
 
 
 @dataclass(slots=True)

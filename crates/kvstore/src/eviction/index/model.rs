@@ -254,7 +254,7 @@ impl Model {
             .iter()
             .filter(|digest| self.kept.contains_key(*digest));
         prop_assert_eq!(stats.pinned, pinned.count());
-        for group in (1..3).map(|salt| owner(salt)) {
+        for group in (1..3).map(owner) {
             let used = self.kept.keys().filter(|digest| digest.starts_with(&group));
             prop_assert!(used.count() <= index.limits.of_group);
         }
