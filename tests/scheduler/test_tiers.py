@@ -1,6 +1,5 @@
-"""A prefix that lies in a tier is loaded, and never changes the output: hits, parts of hits,
-losses, stalls, cancellation and random traffic, on tiers whose contents are the fake executor's
-cells.
+"""Loads from tiers never change the output: hits, parts of hits, losses, stalls, cancellation and
+random traffic, on tiers whose contents are the fake executor's cells.
 """
 
 from __future__ import annotations
