@@ -11,7 +11,7 @@ from penstock.core import Registration, Request, SamplingParams, StepPlan
 
 
 def registration(slot: int = 0, *, logprobs: int = -1, prompt_logprobs: int = -1) -> Registration:
-    """Of a greedy sequence."""
+    """A greedy sequence."""
     params = SamplingParams(temperature=0.0, logprobs=logprobs)
     sampling = Request(0, array("i", [0]), params).sampling
     return Registration(slot, sampling, prompt_logprobs)

@@ -77,9 +77,7 @@ class TierWorld(World):
         assert (ending.tokens, ending.finish) == expected, f"request {request.id}"
 
     def keep(self, tokens: list[int], **options: object) -> None:
-        """A request of before, the first: the tiers have what was computed for it, the pool has
-        not.
-        """
+        """Compute a first request, whose blocks the tiers keep and the pool loses."""
         request = make_request(1, tokens, **options)  # type: ignore[arg-type]
         self.add(request)
         while self.scheduler.has_requests():
