@@ -37,29 +37,29 @@ class Decoder:
     def fetch(self, timeout: float) -> bytes: ...
 
 class KvMover:
-    """Carries KV between the blocks of a decoder's pool and the tiers of its rank. May outlive the decoder.
+    """Copies KV between the blocks of a decoder and the tiers of its rank. May outlive the decoder.
 
-    The options are an object of `cache` (the cache identity, 64 hex digits), `ram_slots` (blocks of the RAM
-    tier, 0 without one), `tiers` (those that go by name, in the order of `Transfer.tier` from 1), and, if
-    wanted, `chunk_tokens`, `io_threads` (of each tier that goes by name) and `stall_s` (after which one that
-    does not answer is left alone). A tier is `{"kind": "disk", "path", "limit_bytes", "daily_write_bytes",
-    "direct"}`, `{"kind": "redis", "url", "ttl_s"}` or `{"kind": "object", "url", "options"}`.
+    The options are an object of `cache` (the cache identity, 64 hex digits), `ram_slots` (blocks of
+    the RAM tier, 0 without one), `tiers` (the others, in the order of `Transfer.tier` from 1), and
+    optionally `chunk_tokens`, `io_threads` (of each of the others) and `stall_s` (the watchdog's
+    timeout). A tier is `{"kind": "disk", "path", "limit_bytes", "daily_write_bytes", "direct"}`,
+    `{"kind": "redis", "url", "ttl_s"}` or `{"kind": "object", "url", "options"}`.
     """
 
     def __init__(self, decoder: Decoder, options_json: str) -> None:
-        """Opens the tiers. ValueError: what cannot be opened, and what to do about it."""
+        """Opens the tiers. ValueError names the one that cannot be opened, and the remedy."""
 
     def submit(self, transfer: Transfer) -> None:
-        """Never blocks. Blocks of the transfer are lent from now until it is answered."""
+        """Never blocks. Blocks of the transfer are leased until it is answered."""
 
     def take(self, timeout: float = 0.0) -> list[Moved]:
         """Answers since the last call; waits at most `timeout` seconds for the first."""
 
     def report(self) -> str:
-        """What the tiers did since the start, as JSON."""
+        """Statistics of the tiers since the start, as JSON."""
 
     def close(self, seconds: float) -> None:
-        """Finishes the stores under way, for `seconds` at most; what is left is answered as not done."""
+        """Finishes stores in flight, within `seconds`; the others are answered as not done."""
 
 class KvChecksum:
     """CRC-64/NVME of what it was updated with."""
@@ -69,18 +69,18 @@ class KvChecksum:
     def value(self) -> int: ...
 
 class KvParts:
-    """A disk tier that leaves payloads to its caller. A part is its digest, blocks, head and layers.
+    """A disk tier whose caller moves payloads. A part is its digest, blocks, head and layers.
 
-    The options are an object of `path`, `limit_bytes`, `daily_write_bytes` (or none), `chunk_blocks` and
-    `identity` (that of identity.json). What goes wrong in `load` and `store` is a `PartsError` of
-    `penstock.gds`, with what the callback raised as its cause.
+    The options are an object of `path`, `limit_bytes`, `daily_write_bytes` (or none),
+    `chunk_blocks` and `identity` (that of identity.json). Errors of `load` and `store` are
+    `PartsError`s of `penstock.gds`, with the callback's error as their cause.
     """
 
     PAYLOAD_AT: int
-    """Where the payload begins in a file."""
+    """Offset of the payload in a file."""
 
     def __init__(self, options_json: str) -> None:
-        """ValueError: why the directory cannot be used, and what to do about it."""
+        """ValueError: why the directory cannot be used, and the remedy."""
 
     def load(
         self,
@@ -89,7 +89,7 @@ class KvParts:
         take: Callable[[int], int],
         /,
     ) -> None:
-        """`take(descriptor)` reads a payload of `size` bytes and returns the checksum of what arrived."""
+        """`take(descriptor)` reads a payload of `size` bytes and returns its checksum."""
 
     def store(
         self,
@@ -98,15 +98,15 @@ class KvParts:
         give: Callable[[int], int],
         /,
     ) -> None:
-        """`give(descriptor)` writes a payload of `size` bytes and returns its checksum. Not called for a part
-        that is there; called again when the file system was full and room was made.
+        """`give(descriptor)` writes a payload of `size` bytes and returns its checksum. Not called
+        for a stored part; called again after evictions when the file system was full.
         """
 
 def kv_inventory(path: str, /) -> str:
-    """What is below the path of a disk tier, as JSON (crates/kvstore, `disk::admin`). ValueError: why not."""
+    """Content of a disk tier as JSON (crates/kvstore, `disk::admin`). ValueError: the reason."""
 
 def kv_verify(path: str, put_aside: bool, watch: Callable[[int, int], None], /) -> str:
-    """Reads every file; the damaged ones as JSON (`Verified`). `watch` hears of bytes done and in all."""
+    """Reads every file; damaged ones as JSON (`Verified`). `watch` gets bytes done and in all."""
 
 def kv_collect(
     path: str,
@@ -116,7 +116,7 @@ def kv_collect(
     watch: Callable[[int, int], None],
     /,
 ) -> str:
-    """Removes what may go; what went as JSON (`Collected`). `watch` hears of chunks done and in all."""
+    """Evicts; removed chunks as JSON (`Collected`). `watch` gets chunks done and in all."""
 
 def create_group(path: str, ranks: int, capacity: int) -> None: ...
 def create_ring(path: str, readers: int, slots: int, capacity: int) -> None: ...

@@ -309,7 +309,8 @@ def complete(url: str, tokens: list[int], **more: Any) -> dict[str, Any]:
 
 
 def hit_tokens(answer: dict[str, Any]) -> dict[str, int]:
-    return answer["usage"]["prompt_tokens_details"]["cached_tokens_by_tier"]  # type: ignore[no-any-return]
+    details = answer["usage"]["prompt_tokens_details"]
+    return details["cached_tokens_by_tier"]  # type: ignore[no-any-return]
 
 
 FLAGS = ["--block-size", "16", "--kv-chunk-tokens", "32", "--dtype", "float32"]

@@ -26,7 +26,7 @@ REQUESTS = 60
 SIZES = {"block_size": 16, "max_model_len": 128, "max_num_batched_tokens": 24}
 SEQUENCES = 8
 BLOCKS = 16
-"""Of 16 tokens, for eight sequences of up to 128: they cannot all grow."""
+"""Blocks of 16 tokens, for eight sequences of up to 128: they cannot all grow."""
 SLOW = pytest.mark.slow
 GRIDS = [
     (1, 1),
@@ -128,7 +128,7 @@ def collect(run: Run, scheduler: Scheduler, step: int) -> None:
         run.rows.append((step, row))
 
 
-def nobody(_live: list[int]) -> int:
+def none_cancelled(_live: list[int]) -> int:
     return -1
 
 
@@ -156,7 +156,9 @@ def truth(
         }
         with engine(family, 8, **single) as (scheduler, executor):
             for arrival in arrivals(seed):
-                found |= play(scheduler, executor, [Arrival(0, arrival.request)], nobody).endings
+                found |= play(
+                    scheduler, executor, [Arrival(0, arrival.request)], none_cancelled
+                ).endings
         known[family, seed] = found
     return known[family, seed]
 

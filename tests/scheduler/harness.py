@@ -33,7 +33,8 @@ def make_request(
         name: options.pop(name) for name in ("read_prefix_cache", "cache_salt") if name in options
     }
     params = SamplingParams(max_tokens=max_tokens, **options)  # type: ignore[arg-type]
-    return Request(request_id, array("i", prompt), params, **request_fields)  # type: ignore[arg-type]
+    tokens = array("i", prompt)
+    return Request(request_id, tokens, params, **request_fields)  # type: ignore[arg-type]
 
 
 def reference(

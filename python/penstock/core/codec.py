@@ -60,7 +60,7 @@ def result_bytes(sequences: int, tokens: int, alternatives: int) -> int:
 
 
 class Reader:
-    """Of one message, from its start; CodecError where it is too short."""
+    """Reads one message from its start; CodecError when it is too short."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

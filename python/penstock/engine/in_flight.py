@@ -52,7 +52,7 @@ class InFlight:
                 step.future = self._executor.submit(plan)
             except WorkersLostError:
                 raise
-            except Exception as error:  # noqa: BLE001 - it is this step's error, whatever was raised
+            except Exception as error:  # noqa: BLE001 - any error is this step's
                 step.error = error
 
     def wait_oldest(self) -> SubmittedPlan:
@@ -63,7 +63,7 @@ class InFlight:
             result = step.future.result() if step.future is not None else None
         except WorkersLostError:
             raise
-        except Exception as error:  # noqa: BLE001 - it is this step's error, whatever was raised
+        except Exception as error:  # noqa: BLE001 - any error is this step's
             step.error, result = error, None
         self._plans.popleft()
         step.seconds = self._clock() - step.began

@@ -77,7 +77,7 @@ class KvNeeds:
     """Facts that decide the KV pools. `asked_*` is None where the user left it to the rule."""
 
     specs: Sequence[KvSpec]
-    """Of each rank."""
+    """Bytes of each rank."""
     model_len: int
     """Longest sequence that the model was made for."""
     max_num_seqs: int

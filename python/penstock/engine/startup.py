@@ -39,7 +39,7 @@ class Started:
     scheduler: Scheduler
     admin: KvAdmin
     facts: WorkerFacts
-    """Of all ranks together."""
+    """Facts of all ranks together."""
     kv: KvPlan
     cache_identity: bytes
 

@@ -88,7 +88,7 @@ class KvCache:
     # Block tables ---------------------------------------------------------------------------------
 
     def grow(self, table: BlockTable, tokens: int) -> bool:
-        """Add blocks for `tokens` tokens in every group; False, and none, when a pool lacks them."""
+        """Add blocks for `tokens` tokens in every group; False, adding none, if a pool is full."""
         entries = -(-tokens // self.block_size)
         pairs = tuple(zip(self.pools, table.groups, strict=True))
         if any(entries - len(blocks) > pool.available for pool, blocks in pairs):
