@@ -160,11 +160,9 @@ impl Scratch {
         let empty: (&[u8], &[u8]) = (&[], &[]);
         let mut runs = [empty; SPLIT / RUN];
         let count = stretch.tokens.len().div_ceil(RUN);
-        for (run, token) in runs.iter_mut().zip(stretch.tokens.clone().step_by(RUN)) {
-            *run = call
-                .kv
-                .run(stretch.sequence, token, call.layer, stretch.head);
-        }
+        let (sequence, tokens) = (stretch.sequence, stretch.tokens.clone());
+        call.kv
+            .runs(sequence, tokens, call.layer, stretch.head, &mut runs);
         for (g, group) in positions.chunks(ROWS).enumerate() {
             self.attend_rows(
                 call,

@@ -126,27 +126,36 @@ impl StepLease<'_> {
         block
     }
 
-    /// The K and V bytes of the run of 16 tokens that begins at `token` of a sequence.
-    pub(crate) fn run(
-        &self,
+    /// Writes the K and V bytes of each run of 16 tokens of a sequence to `out`; `tokens` begin with
+    /// a run.
+    pub(crate) fn runs<'r>(
+        &'r self,
         sequence: usize,
-        token: usize,
+        tokens: Range<usize>,
         layer: usize,
         head: usize,
-    ) -> (&[u8], &[u8]) {
+        out: &mut [(&'r [u8], &'r [u8])],
+    ) {
         let layout = self.layout();
-        let (bytes, part) = (layout.run_bytes(), layout.part_bytes());
-        let block = self.block(sequence, token / layout.block_size);
-        let run = token % layout.block_size / RUN;
-        let k = layout.tile(block, layer, head) + run * bytes;
-        let base = self.memory.base();
-        // SAFETY: the run lies in a tile of a block of the pool (`tile` and `block`). The lease
-        // keeps other writers out of the block, and its own writes need it mutably.
-        unsafe {
-            (
-                std::slice::from_raw_parts(base.add(k), bytes),
-                std::slice::from_raw_parts(base.add(k + part), bytes),
-            )
+        let (bytes, part, size) = (layout.run_bytes(), layout.part_bytes(), layout.block_size);
+        let (mut from, mut out) = (tokens.start, out.iter_mut());
+        while from < tokens.end {
+            let (entry, first) = (from / size, from % size / RUN);
+            let k = layout.tile(self.block(sequence, entry), layer, head);
+            from = tokens.end.min((entry + 1) * size);
+            let end = (from - entry * size).div_ceil(RUN);
+            for (run, out) in (first..end).zip(&mut out) {
+                // SAFETY: the runs lie in a tile of a block of the pool (`tile` and `block`; a tile
+                // has `size` tokens). The lease keeps other writers out of the block, and its own
+                // writes need it mutably.
+                *out = unsafe {
+                    let k = self.memory.base().add(k + run * bytes);
+                    (
+                        std::slice::from_raw_parts(k, bytes),
+                        std::slice::from_raw_parts(k.add(part), bytes),
+                    )
+                };
+            }
         }
     }
 
