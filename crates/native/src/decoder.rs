@@ -7,16 +7,11 @@ use std::time::{Duration, Instant};
 use penstock_decoder::{
     Carried, Decoder as Native, DecoderError, DecoderSpec, Options, Shard, Wiring, join,
 };
-use penstock_wire::{Registration, SamplingParams, StepPlan, StepResult};
-use pyo3::buffer::Element;
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyTimeoutError, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyType};
+use pyo3::types::PyBytes;
 
-use crate::buffers::items;
-use crate::plan::{int_array, write_row};
+use crate::plan::{read_plan, write_result};
 
 /// How often a wait looks for Python signals.
 const SIGNAL_CHECK: Duration = Duration::from_millis(100);
@@ -164,8 +159,8 @@ impl Decoder {
     }
 
     /// Starts a step; returns at once.
-    fn submit(&self, py: Python<'_>, plan: &Bound<'_, PyAny>) -> PyResult<StepFuture> {
-        let plan = read_plan(py, plan, self.native.kv_spec().groups.len())?;
+    fn submit(&self, plan: &Bound<'_, PyAny>) -> PyResult<StepFuture> {
+        let plan = read_plan(plan)?;
         Ok(StepFuture {
             native: self.native.submit(plan),
         })
@@ -199,106 +194,4 @@ impl StepFuture {
             }
         }
     }
-}
-
-fn column<T: Element>(
-    py: Python<'_>,
-    plan: &Bound<'_, PyAny>,
-    name: &Bound<'_, pyo3::types::PyString>,
-) -> PyResult<Vec<T>> {
-    items(py, &plan.getattr(name)?)
-}
-
-fn read_plan(py: Python<'_>, plan: &Bound<'_, PyAny>, groups: usize) -> PyResult<StepPlan> {
-    let registrations = plan.getattr(intern!(py, "registrations"))?;
-    let slots: Vec<i32> = column(py, plan, intern!(py, "slots"))?;
-    if plan.hasattr(intern!(py, "added"))? {
-        return crate::plan::read_plan(plan);
-    }
-    // Plans of the first version have whole block tables, the same for each group.
-    let blocks: Vec<i32> = column(py, plan, intern!(py, "blocks"))?;
-    let offsets: Vec<i32> = column(py, plan, intern!(py, "block_offsets"))?;
-    let (mut added, mut added_offsets) = (vec![], vec![0]);
-    for range in offsets.windows(2) {
-        for _ in 0..groups {
-            added.extend(
-                blocks
-                    .get(range[0] as usize..range[1] as usize)
-                    .unwrap_or(&[]),
-            );
-            added_offsets.push(added.len() as i32);
-        }
-    }
-    Ok(StepPlan {
-        step: plan.getattr(intern!(py, "step"))?.extract()?,
-        registrations: registrations
-            .try_iter()?
-            .map(|r| read_registration(&r?))
-            .collect::<PyResult<_>>()?,
-        kept: vec![0; slots.len() * groups],
-        slots,
-        starts: column(py, plan, intern!(py, "starts"))?,
-        lengths: column(py, plan, intern!(py, "lengths"))?,
-        tokens: column(py, plan, intern!(py, "tokens"))?,
-        targets: column(py, plan, intern!(py, "targets"))?,
-        sample: column(py, plan, intern!(py, "sample"))?,
-        drafts: vec![],
-        added_offsets,
-        added,
-    })
-}
-
-fn read_registration(params: &Bound<'_, PyAny>) -> PyResult<Registration> {
-    let (sampling, grammar, adapter) = if params.hasattr("sampling")? {
-        (
-            params.getattr("sampling")?.extract()?,
-            params.getattr("grammar")?.extract()?,
-            params.getattr("adapter")?.extract()?,
-        )
-    } else {
-        let params = SamplingParams {
-            temperature: params.getattr("temperature")?.extract()?,
-            top_k: params.getattr("top_k")?.extract::<i64>()?.max(0) as u32,
-            top_p: params.getattr("top_p")?.extract()?,
-            seed: params.getattr("seed")?.extract()?,
-            choice: params.getattr("choice")?.extract()?,
-            logprobs: u8::try_from(params.getattr("logprobs")?.extract::<i64>()?).ok(),
-        };
-        let encoded = params.encode();
-        let encoded = encoded.map_err(|e| PyValueError::new_err(e.to_string()))?;
-        (encoded, 0, 0)
-    };
-    Ok(Registration {
-        slot: params.getattr("slot")?.extract()?,
-        sampling,
-        prompt_logprobs: params.getattr("prompt_logprobs")?.extract()?,
-        grammar,
-        adapter,
-    })
-}
-
-fn write_result(py: Python<'_>, result: StepResult) -> PyResult<Bound<'_, PyAny>> {
-    static RESULT: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    // Results of the first version have no time.
-    let class = RESULT.import(py, "penstock.core", "StepResult")?;
-    if class.hasattr("seconds")? {
-        return crate::plan::write_result(py, result);
-    }
-    let (logprobs, prompt_logprobs) = (PyDict::new(py), PyDict::new(py));
-    for (table, all) in [
-        (&logprobs, result.logprobs),
-        (&prompt_logprobs, result.prompt_logprobs),
-    ] {
-        for (index, rows) in all {
-            let rows: Vec<_> = rows.into_iter().map(write_row).collect();
-            table.set_item(index, rows)?;
-        }
-    }
-    let columns = (
-        int_array(py, &result.counts)?,
-        int_array(py, &result.tokens)?,
-        logprobs,
-        prompt_logprobs,
-    );
-    class.call1(columns)
 }
