@@ -126,8 +126,8 @@ impl StepLease<'_> {
         block
     }
 
-    /// Writes the K and V bytes of each run of 16 tokens of a sequence to `out`; `tokens` begin with
-    /// a run.
+    /// Writes the K and V bytes of each run of 16 tokens of a sequence to `out`; `tokens` begin
+    /// with a run.
     pub(crate) fn runs<'r>(
         &'r self,
         sequence: usize,
