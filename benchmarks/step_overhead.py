@@ -15,7 +15,7 @@ from array import array
 from statistics import median
 
 from penstock._native import encode_frame
-from penstock.core import Request, SamplingParams, StepPlan, StepResult
+from penstock.core import GenerationParams, Request, StepPlan, StepResult
 from penstock.engine.frontend import Step
 from penstock.kv import BlockHasher, KvCache
 from penstock.scheduler import Limits, Scheduler
@@ -47,7 +47,7 @@ def scheduler_with(running: int, context: int, steps: int) -> Scheduler:
     hasher = BlockHasher(BLOCK_SIZE, bytes(32), hash_chain, hash_root)
     kv = KvCache(BLOCK_SIZE, [running * (length // BLOCK_SIZE + 2)], hasher=hasher)
     scheduler = Scheduler(limits, kv, time.monotonic)
-    params = SamplingParams(max_tokens=length)
+    params = GenerationParams(max_tokens=length)
     for request_id in range(running):
         prompt = array("i", [100 + request_id, *range(10, 9 + context)])
         scheduler.add(Request(request_id, prompt, params, time.monotonic()))

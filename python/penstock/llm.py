@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import secrets
 import time
 from array import array
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, cast
 from penstock import core
 from penstock.config import FLAGS, EngineConfig, Raw, resolve
 from penstock.core import FinishReason, InvalidValueError, LogprobRow, PenstockError, StepOutput
+from penstock.core.request import MAX_LOGPROBS, check_range
 from penstock.engine import InFlight, start
 from penstock.engine.tiers import flush
 from penstock.model.locate import locate
@@ -63,25 +65,40 @@ class SamplingParams:
             raise InvalidValueError("n", self.n, "at least 1")
         if "" in self.stops:
             raise InvalidValueError("stop", self.stop, "texts that are not empty")
-        self.for_choice(0, 0)
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise InvalidValueError(
+                "temperature", self.temperature, "a finite number of at least 0"
+            )
+        if not 0 < self.top_p <= 1:
+            raise InvalidValueError("top_p", self.top_p, "a number in (0, 1]")
+        check_range("seed", self.seed or 0, 0, 2**64 - 1)
+        check_range("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)
+        self.generation()
 
     @property
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
-    def for_choice(self, choice: int, seed: int) -> core.SamplingParams:
-        return core.SamplingParams(
+    def generation(self) -> core.GenerationParams:
+        return core.GenerationParams(
             max_tokens=self.max_tokens,
             min_tokens=self.min_tokens,
+            prompt_logprobs=-1 if self.prompt_logprobs is None else self.prompt_logprobs,
+            ignore_eos=self.ignore_eos,
+            stop_token_ids=tuple(self.stop_token_ids),
+        )
+
+    def for_choice(self, choice: int, seed: int) -> bytes:
+        """Encoded sampling parameters of one of the `n` choices; `seed` unless there is one."""
+        from penstock._native import encode_sampling
+
+        return encode_sampling(
             temperature=self.temperature,
             top_k=max(self.top_k, 0),
             top_p=self.top_p,
             seed=seed if self.seed is None else self.seed,
             choice=choice,
-            logprobs=-1 if self.logprobs is None else self.logprobs,
-            prompt_logprobs=-1 if self.prompt_logprobs is None else self.prompt_logprobs,
-            ignore_eos=self.ignore_eos,
-            stop_token_ids=tuple(self.stop_token_ids),
+            logprobs=self.logprobs,
         )
 
 
@@ -241,7 +258,13 @@ class LLM:
                 sampling = wanted.for_choice(output.index, seed)
                 prompt = array("i", result.prompt_token_ids)
                 self._started.scheduler.add(
-                    core.Request(request_id, prompt, sampling, time.monotonic())
+                    core.Request(
+                        request_id,
+                        prompt,
+                        wanted.generation(),
+                        time.monotonic(),
+                        sampling=sampling,
+                    )
                 )
                 pending[request_id] = _Pending(result, output, wanted, running)
         return pending

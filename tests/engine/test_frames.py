@@ -11,16 +11,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock._native import FrameReader, encode_frame
+from penstock._native import FrameReader, decode_sampling, encode_frame, encode_sampling
 from penstock.core import (
     CodecError,
     EngineStats,
+    GenerationParams,
     KvAction,
     KvCommand,
     KvOutcome,
     KvReply,
     Request,
-    SamplingParams,
     StepOutputs,
     TierKinds,
     TierTokens,
@@ -37,6 +37,8 @@ from penstock.engine.frontend import (
     Step,
     Tiers,
 )
+
+from tests.fakes.sampling import encode
 
 MAX_FRAME_BYTES = 64 << 20
 U32 = st.integers(0, 2**32 - 1)
@@ -80,18 +82,21 @@ def step_outputs(draw: st.DrawFn) -> StepOutputs:
 STATS = st.builds(EngineStats, U32, U32, U32, U32, U64, U64, U64)
 STEPS = st.builds(Step, U64, STATS, U32, F32, step_outputs())
 PARAMS = st.builds(
-    SamplingParams,
+    GenerationParams,
     max_tokens=st.integers(5, 2**31 - 1),
     min_tokens=st.integers(0, 5),
+    prompt_logprobs=st.integers(-1, 20),
+    ignore_eos=st.booleans(),
+    stop_token_ids=st.lists(U32, max_size=4).map(tuple),
+)
+SAMPLING = st.builds(
+    encode_sampling,
     temperature=st.floats(0, 100, width=32),
     top_k=st.integers(0, 2**31 - 1),
     top_p=st.floats(2**-20, 1, width=32),
     seed=U64,
     choice=U32,
-    logprobs=st.integers(-1, 20),
-    prompt_logprobs=st.integers(-1, 20),
-    ignore_eos=st.booleans(),
-    stop_token_ids=st.lists(U32, max_size=4).map(tuple),
+    logprobs=st.none() | st.integers(0, 20),
 )
 PROMPTS = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=20).map(
     lambda ids: array("i", ids)
@@ -101,6 +106,7 @@ REQUESTS = st.builds(
     id=U64,
     prompt=PROMPTS,
     params=PARAMS,
+    sampling=SAMPLING,
     read_prefix_cache=st.booleans(),
     cache_salt=st.binary(max_size=9),
     grammar=U32,
@@ -216,8 +222,19 @@ def test_a_shortened_or_lengthened_frame_is_refused(step: Step, data: st.DataObj
         engine(framed(0x20, body + b"\0"))
 
 
+def test_sampling_parameters_come_back_and_are_checked() -> None:
+    params = {"temperature": 0.5, "top_k": 3, "top_p": 0.25, "seed": 2**64 - 1, "choice": 7}
+    data = encode_sampling(**params, logprobs=None)  # type: ignore[arg-type]
+    assert data == encode(**params)  # type: ignore[arg-type]
+    assert decode_sampling(data) == (*params.values(), None)
+    with pytest.raises(CodecError, match="field top_p at byte 9"):
+        decode_sampling(encode(top_p=0.0))
+
+
 def test_errors_name_frame_field_and_offset() -> None:
-    body = bytearray(encode_frame(Request(1, array("i", [1, 2]), SamplingParams()))[5:])
+    body = bytearray(
+        encode_frame(Request(1, array("i", [1, 2]), GenerationParams(), sampling=encode()))[5:]
+    )
     body[20:24] = bytes(4)
     with pytest.raises(
         CodecError, match="ADD frame, field max_tokens at byte 20: 0 is not allowed"

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 from penstock._native import FrameReader, encode_frame
-from penstock.core import CodecError, EngineStats, Request, SamplingParams, StepOutputs
+from penstock.core import CodecError, EngineStats, GenerationParams, Request, StepOutputs
 from penstock.engine.frontend import Cancel, Connection, ConnectionClosed, Fatal, Shutdown, Step
 
-BIG_PROMPT = Request(1, array("i", range(500_000)), SamplingParams())
+from tests.fakes.sampling import encode
+
+BIG_PROMPT = Request(1, array("i", range(500_000)), GenerationParams(), sampling=encode())
 BIG_STEP = Step(
     1,
     EngineStats(),
@@ -48,11 +50,11 @@ def test_frames_arrive_in_order_and_requests_are_stamped(
     ends: tuple[Connection, socket.socket],
 ) -> None:
     connection, front = ends
-    request = Request(4, array("i", [1]), SamplingParams())
+    request = Request(4, array("i", [1]), GenerationParams(), sampling=encode())
     front.sendall(encode_frame(request) + encode_frame(Cancel([4])) + encode_frame(Shutdown()))
     received = connection.poll(5)
     assert received == [
-        Request(4, array("i", [1]), SamplingParams(), arrived=12.5),
+        Request(4, array("i", [1]), GenerationParams(), arrived=12.5, sampling=encode()),
         Cancel([4]),
         Shutdown(),
     ]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from penstock.core import FinishReason, Request, SamplingParams, StepOutput
+from penstock.core import FinishReason, GenerationParams, Request, StepOutput
 from penstock.engine import Engine
 from penstock.engine.admin import KvAdmin
 from penstock.engine.frontend import Cancel, EngineFrame, FrontFrame, Shutdown, Step
@@ -18,6 +18,7 @@ from penstock.kv import BlockHasher, KvCache
 from penstock.scheduler import Limits, Scheduler
 
 from tests.fakes.executor import FakeExecutor, hash_chain, hash_root
+from tests.fakes.sampling import encode
 
 
 class Clock:
@@ -64,8 +65,9 @@ def request(request_id: int, prompt: list[int], max_tokens: int = 3) -> Request:
     return Request(
         request_id,
         array("i", prompt),
-        SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+        GenerationParams(max_tokens=max_tokens, ignore_eos=True),
         100.0,
+        sampling=encode(),
     )
 
 

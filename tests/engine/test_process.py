@@ -16,7 +16,7 @@ from typing import TypeVar
 import pytest
 from penstock._native import FrameReader, encode_frame
 from penstock.config import resolve
-from penstock.core import FinishReason, Request, SamplingParams, StepOutput
+from penstock.core import FinishReason, GenerationParams, Request, StepOutput
 from penstock.engine.frontend import (
     Cancel,
     EngineFrame,
@@ -27,6 +27,8 @@ from penstock.engine.frontend import (
     Shutdown,
     Step,
 )
+
+from tests.fakes.sampling import encode
 
 F = TypeVar("F")
 
@@ -149,8 +151,8 @@ Running = tuple[subprocess.Popen[str], FrontDoor]
 
 
 def ask(request_id: int, max_tokens: int) -> Request:
-    params = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
-    return Request(request_id, array("i", range(100, 140)), params)
+    params = GenerationParams(max_tokens=max_tokens, ignore_eos=True)
+    return Request(request_id, array("i", range(100, 140)), params, sampling=encode())
 
 
 def test_requests_are_answered_and_a_shutdown_ends_the_rest(engine: Running) -> None:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import pytest
-from penstock.core import FinishReason, LogprobRow, Request, SamplingParams, StepOutput
+from penstock.core import FinishReason, GenerationParams, LogprobRow, Request, StepOutput
 from penstock.engine import InFlight
 from penstock.executor import Executor
 from penstock.scheduler import Scheduler
 
+from tests.fakes.sampling import encode
 from tests.real_ranks import FAMILIES, VOCAB, engine
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
@@ -69,16 +70,17 @@ def arrivals(seed: int) -> list[Arrival]:
     for number in range(REQUESTS):
         stem = draw.choice(stems)[: draw.choice([0, 0, 17, 48, 64])]
         prompt = stem + [draw.randrange(VOCAB) for _ in range(draw.randint(1, 20))]
-        params = SamplingParams(
+        sampling = encode(temperature=number % 2 * 0.9, top_p=0.95, seed=number, logprobs=2)
+        params = GenerationParams(
             max_tokens=draw.choice([3, 40, 60]),
-            temperature=number % 2 * 0.9,
-            top_p=0.95,
-            seed=number,
-            logprobs=2,
             prompt_logprobs=draw.choice([-1, -1, -1, 0]),
             ignore_eos=draw.random() < 0.7,
         )
-        found.append(Arrival(draw.randrange(20), Request(number, array("i", prompt), params)))
+        found.append(
+            Arrival(
+                draw.randrange(20), Request(number, array("i", prompt), params, sampling=sampling)
+            )
+        )
     return found
 
 

@@ -18,6 +18,7 @@ from penstock.core.plan import LAST_SAMPLED, NO_BLOCK
 from penstock.core.transfer import Moved, OpenTiers, Transfer
 
 from tests.fakes.contract import ContractBrokenError, require
+from tests.fakes.sampling import wants_logprobs
 from tests.fakes.tiers import FakeMover
 
 
@@ -218,7 +219,7 @@ class FakeExecutor:
     def _register(self, plan: StepPlan) -> None:
         for params in plan.registrations:
             require(0 <= params.slot < self.max_num_seqs, f"slot {params.slot} out of range")
-            logprobs = int.from_bytes(params.sampling[-2:], "little", signed=True) >= 0
+            logprobs = wants_logprobs(params.sampling)
             self.slots[params.slot] = Slot(logprobs, [[] for _ in self.windows])
 
     def _rows(self, plan: StepPlan) -> list[Row]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from penstock.core import Registration, Request, SamplingParams, StepPlan
+from penstock.core import Registration, StepPlan
+
+from tests.fakes.sampling import encode
 
 
 def registration(slot: int = 0, *, logprobs: int = -1, prompt_logprobs: int = -1) -> Registration:
     """A greedy sequence."""
-    params = SamplingParams(temperature=0.0, logprobs=logprobs)
-    sampling = Request(0, array("i", [0]), params).sampling
-    return Registration(slot, sampling, prompt_logprobs)
+    return Registration(slot, encode(logprobs=logprobs), prompt_logprobs)
 
 
 def one_sequence(

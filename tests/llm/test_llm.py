@@ -108,7 +108,22 @@ def test_an_unknown_option_lists_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("n", 0), ("temperature", -1.0), ("stop", ""), ("logprobs", 21)]
+    ("field", "value"),
+    [
+        ("n", 0),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_p", 0.0),
+        ("top_p", 1.5),
+        ("top_p", float("nan")),
+        ("seed", -1),
+        ("seed", 2**64),
+        ("stop", ""),
+        ("logprobs", 21),
+        ("prompt_logprobs", -2),
+        ("max_tokens", 0),
+    ],
 )
 def test_sampling_parameters_are_checked_when_they_are_made(field: str, value: object) -> None:
     with pytest.raises(InvalidValueError, match=f"^{field} is "):

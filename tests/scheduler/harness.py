@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from penstock.core import FinishReason, Request, SamplingParams, StepOutput, StepPlan
+from penstock.core import FinishReason, GenerationParams, Request, StepOutput, StepPlan
 from penstock.kv import BlockHasher, KvCache
 from penstock.kv_tiers import Tiers
 from penstock.scheduler import Drafter, Limits, Scheduler
@@ -21,8 +21,10 @@ from tests.fakes.executor import (
     next_token,
     seen_by_all,
 )
+from tests.fakes.sampling import encode
 
 EOS = 0
+SAMPLING = ("temperature", "top_k", "top_p", "seed", "choice", "logprobs")
 IDENTITY = b"i" * 32
 
 
@@ -32,7 +34,9 @@ def make_request(
     request_fields = {
         name: options.pop(name) for name in ("read_prefix_cache", "cache_salt") if name in options
     }
-    params = SamplingParams(max_tokens=max_tokens, **options)  # type: ignore[arg-type]
+    drawn = {name: options.pop(name) for name in SAMPLING if name in options}
+    request_fields["sampling"] = encode(**drawn)  # type: ignore[arg-type]
+    params = GenerationParams(max_tokens=max_tokens, **options)  # type: ignore[arg-type]
     tokens = array("i", prompt)
     return Request(request_id, tokens, params, **request_fields)  # type: ignore[arg-type]
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from penstock.core import FinishReason, Request
 from penstock.kv import window_blocks
 
+from tests.fakes.sampling import wants_logprobs
 from tests.scheduler.harness import RandomDrafter, World, make_request
 
 STEMS = [[(7 * stem + 3 * at) % 90 + 1 for at in range(100)] for stem in range(2)]
@@ -149,5 +150,5 @@ def check_logprobs(world: World, arrival: Arrival) -> None:
         assert ending.rows[0].cached_tokens == 0
     else:
         assert prompt_rows == []
-    if request.params.logprobs >= 0:
+    if wants_logprobs(request.sampling):
         assert [row[2][0][0] for output in ending.rows for row in output.logprobs] == ending.tokens

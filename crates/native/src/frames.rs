@@ -164,14 +164,8 @@ fn alternatives(object: &Bound<'_, PyAny>, field: &str) -> PyResult<Option<u8>> 
 fn read_request(request: &Bound<'_, PyAny>) -> PyResult<Add> {
     let params = request.getattr("params")?;
     let reads_cache: bool = request.getattr("read_prefix_cache")?.extract()?;
-    let sampling = SamplingParams {
-        temperature: params.getattr("temperature")?.extract()?,
-        top_k: params.getattr("top_k")?.extract()?,
-        top_p: params.getattr("top_p")?.extract()?,
-        seed: params.getattr("seed")?.extract()?,
-        choice: params.getattr("choice")?.extract()?,
-        logprobs: alternatives(&params, "logprobs")?,
-    };
+    let sampling = request.getattr("sampling")?;
+    let sampling = SamplingParams::decode(sampling.extract()?);
     let token_request = TokenRequest {
         prompt: token_ids(&request.getattr("prompt")?)?,
         max_tokens: params.getattr("max_tokens")?.extract()?,
@@ -183,7 +177,7 @@ fn read_request(request: &Bound<'_, PyAny>) -> PyResult<Add> {
         adapter: request.getattr("adapter")?.extract()?,
         stop_token_ids: params.getattr("stop_token_ids")?.extract()?,
         cache_salt: request.getattr("cache_salt")?.extract()?,
-        sampling,
+        sampling: sampling.map_err(|e| codec_error(request.py(), &e))?,
     };
     Ok(Add {
         id: request.getattr("id")?.extract()?,
@@ -193,22 +187,18 @@ fn read_request(request: &Bound<'_, PyAny>) -> PyResult<Add> {
 
 fn write_request(py: Python<'_>, add: Add, arrived: f64) -> PyResult<Bound<'_, PyAny>> {
     let (request, params, fields) = (add.request, PyDict::new(py), PyDict::new(py));
-    let sampling = request.sampling;
-    let number = |alternatives: Option<u8>| alternatives.map_or(-1, i16::from);
+    let sampling = request.sampling.encode();
+    let sampling = sampling.map_err(|e| codec_error(py, &e))?;
+    let prompt_logprobs = request.prompt_logprobs.map_or(-1, i16::from);
     params.set_item("max_tokens", request.max_tokens)?;
     params.set_item("min_tokens", request.min_tokens)?;
-    params.set_item("prompt_logprobs", number(request.prompt_logprobs))?;
+    params.set_item("prompt_logprobs", prompt_logprobs)?;
     params.set_item("ignore_eos", request.ignore_eos)?;
     params.set_item("stop_token_ids", PyTuple::new(py, request.stop_token_ids)?)?;
-    params.set_item("temperature", sampling.temperature)?;
-    params.set_item("top_k", sampling.top_k)?;
-    params.set_item("top_p", sampling.top_p)?;
-    params.set_item("seed", sampling.seed)?;
-    params.set_item("choice", sampling.choice)?;
-    params.set_item("logprobs", number(sampling.logprobs))?;
     fields.set_item("id", add.id)?;
     fields.set_item("prompt", token_array(py, &request.prompt)?)?;
-    fields.set_item("params", build(py, CORE, "SamplingParams", &params)?)?;
+    fields.set_item("params", build(py, CORE, "GenerationParams", &params)?)?;
+    fields.set_item("sampling", PyBytes::new(py, &sampling))?;
     fields.set_item("arrived", arrived)?;
     fields.set_item("read_prefix_cache", !request.skip_prefix_cache)?;
     fields.set_item("cache_salt", PyBytes::new(py, &request.cache_salt))?;

@@ -4,7 +4,7 @@ from penstock.core.errors import CodecError, InvalidValueError, PenstockError
 from penstock.core.facts import KvGroup, KvSpec, Loaded, Numerics, WorkerFacts
 from penstock.core.outputs import EngineStats, FinishReason, StepOutput, StepOutputs
 from penstock.core.plan import LogprobRow, Registration, StepPlan, StepResult
-from penstock.core.request import Request, SamplingParams
+from penstock.core.request import GenerationParams, Request
 from penstock.core.tiers import (
     KvAction,
     KvCommand,
@@ -19,6 +19,7 @@ __all__ = [
     "CodecError",
     "EngineStats",
     "FinishReason",
+    "GenerationParams",
     "InvalidValueError",
     "KvAction",
     "KvCommand",
@@ -32,7 +33,6 @@ __all__ = [
     "PenstockError",
     "Registration",
     "Request",
-    "SamplingParams",
     "StepOutput",
     "StepOutputs",
     "StepPlan",

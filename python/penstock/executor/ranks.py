@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from penstock._native import encode_sampling
 from penstock.core import (
     Loaded,
     PenstockError,
     Registration,
-    Request,
-    SamplingParams,
     StepPlan,
     StepResult,
 )
@@ -88,7 +87,9 @@ class RanksExecutor:
 
         It writes the start of block 0, which requests write again before they read it.
         """
-        sampling = Request(0, array("i", (0,)), SamplingParams(temperature=0.0)).sampling
+        sampling = encode_sampling(
+            temperature=0.0, top_k=0, top_p=1.0, seed=0, choice=0, logprobs=None
+        )
         groups = len(self.loaded[0].kv_spec.groups)
         plan = StepPlan(
             step=1,
