@@ -76,14 +76,17 @@ fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
     let mut groups: Vec<KvGroup> = Vec::new();
     for layer in 0..spec.depth() {
         let window = spec.window(layer);
-        let group = match groups.iter_mut().find(|g| g.window == window) {
-            Some(group) => group,
-            None => groups.push_mut(KvGroup {
+        let at = groups.iter().position(|g| g.window == window);
+        let at = at.unwrap_or_else(|| {
+            groups.push(KvGroup {
                 layers: Vec::new(),
                 window,
-            }),
-        };
-        group.layers.extend(own.contains(&layer).then_some(layer));
+            });
+            groups.len() - 1
+        });
+        groups[at]
+            .layers
+            .extend(own.contains(&layer).then_some(layer));
     }
     groups
 }
@@ -314,7 +317,7 @@ impl Loader<'_> {
                 .for_each(|f| *f = WeightFormat::W8);
         }
         let pack = |((source, part), form): ((TensorRows<'_>, &Part<'_>), WeightFormat)| {
-            let rows = source.from_row(part.own.start);
+            let rows = source.skip_rows(part.own.start);
             Packed::pack(self.cpu.threads(), form, part.own.len(), k, &rows)
         };
         let packed = sources

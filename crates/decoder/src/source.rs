@@ -138,7 +138,7 @@ impl<'a> TensorRows<'a> {
     }
 
     /// Skips the rows before `first`.
-    pub(crate) fn from_row(mut self, first: usize) -> Self {
+    pub(crate) fn skip_rows(mut self, first: usize) -> Self {
         self.first = first;
         self
     }

@@ -158,7 +158,7 @@ fn silu_mul_row(gate: &mut [f32], up: &[f32]) {
 /// `(1 + tanh(u)) / 2 = 1 / (1 + e^(-2u))`.
 #[inline(always)]
 fn gelu_tanh_row(x: &mut [f32]) {
-    const SLOPE: f32 = -2.0 * 0.797_884_56;
+    const SLOPE: f32 = -2.0 * 0.797_884_6;
     for x in x {
         let u = SLOPE * *x * (*x * *x).mul_add(0.044_715, 1.0);
         *x /= 1.0 + exp(u);

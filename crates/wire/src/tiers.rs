@@ -52,7 +52,7 @@ impl TierKinds {
 
     /// 1 RAM, 2 disk, 4 remote.
     pub fn bits(&self) -> u8 {
-        u8::from(self.ram) * RAM | u8::from(self.disk) * DISK | u8::from(self.remote) * REMOTE
+        (u8::from(self.ram) * RAM) | (u8::from(self.disk) * DISK) | (u8::from(self.remote) * REMOTE)
     }
 
     /// The kinds of [`Self::bits`], if they are all known.

@@ -198,7 +198,7 @@ impl TransferResult {
             };
             FrameWriter::message(message, RESULTS, |w| {
                 w.u64(result.id);
-                w.u8(u8::from(result.done) * DONE | u8::from(result.full) * FULL);
+                w.u8((u8::from(result.done) * DONE) | (u8::from(result.full) * FULL));
                 w.u64(result.bytes);
                 w.f64(result.seconds);
                 w.f64(result.waited);

@@ -2,8 +2,8 @@
 //! bit for bit the portable twin.
 //!
 //! `vpmaddubsw` sums two products of unsigned and signed bytes into 16 bits and saturates there.
-//! Nothing here reaches the limit of 32,767: a lane sees half the products of a `W4` group, 16 * 15
-//! * 127 = 30,480 at most, and a `W8` weight is taken as magnitude and sign, so that a pair is at
+//! Nothing here reaches the limit of 32,767: a lane sees half the products of a `W4` group, at most
+//! 16 * 15 * 127 = 30,480, and a `W8` weight is taken as magnitude and sign, so that a pair is at
 //! most 2 * 128 * 127 = 32,512.
 
 use std::arch::x86_64::*;

@@ -1,10 +1,10 @@
 //! Matrix multiplication tiles: some rows of activations times some panels of one packed matrix.
 //!
 //! Whatever the tile's shape, one output element is the same sequence of operations: groups of
-//! inputs in ascending order, the integer dot product of a group exactly, then `f += dot * (scale_w
-//! * scale_a)` and, for `W4`, `f += min_w * scaled_sum_a`, each a fused multiply-add. So a row's
-//! result does not depend on the rows beside it or on the number of threads, and the integer forms
-//! agree bit for bit between instruction sets.
+//! inputs in ascending order, the integer dot product of a group exactly, then
+//! `f += dot * (scale_w * scale_a)` and, for `W4`, `f += min_w * scaled_sum_a`, each a fused
+//! multiply-add. So a row's result does not depend on the rows beside it or on the number of
+//! threads, and the integer forms agree bit for bit between instruction sets.
 
 use std::ops::Range;
 
