@@ -33,6 +33,12 @@ def test_a_salt_changes_every_digest() -> None:
     assert not set(plain) & set(salted)
 
 
+def test_an_adapter_changes_every_digest() -> None:
+    chains = [hasher().digests(TOKENS, [], b"t", adapter) for adapter in (0, 1, 256)]
+    assert chains[0] == hasher().digests(TOKENS, [], b"t")
+    assert len({digest for chain in chains for digest in chain}) == 3 * len(chains[0])
+
+
 def test_names_begin_with_the_group_of_their_salt() -> None:
     for salt in (b"", b"tenant"):
         digests = hasher().digests(TOKENS, [], salt)

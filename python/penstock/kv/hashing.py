@@ -39,13 +39,15 @@ class BlockHasher:
         self._hash_chain = hash_chain
         self._hash_root = hash_root
 
-    def digests(self, tokens: array[int], known: list[bytes], salt: bytes) -> list[bytes]:
-        """Digests of the full blocks of `tokens` after the `known` ones."""
+    def digests(
+        self, tokens: array[int], known: list[bytes], salt: bytes, adapter: int = 0
+    ) -> list[bytes]:
+        """Digests of the full blocks of `tokens` after the `known` ones; `adapter` 0 is none."""
         size = self.block_size
         start, end = len(known) * size, len(tokens) // size * size
         if start == end:
             return []
-        parent = known[-1] if known else self._root(salt)
+        parent = known[-1] if known else self._root(salt, adapter)
         units = self._hash_chain(self._identity, parent, tokens[start:end])
         per_block = size // UNIT
         return units[per_block - 1 :: per_block]
@@ -54,5 +56,6 @@ class BlockHasher:
         """First bytes of all digests under this salt."""
         return (self._root(salt) or bytes(GROUP_BYTES))[:GROUP_BYTES]
 
-    def _root(self, salt: bytes) -> bytes | None:
-        return self._hash_root(self._identity, b"", salt) if salt else None
+    def _root(self, salt: bytes, adapter: int = 0) -> bytes | None:
+        name = adapter.to_bytes(4, "little") if adapter else b""
+        return self._hash_root(self._identity, name, salt) if salt or name else None

@@ -131,5 +131,5 @@ class Prefixes:
 
     def _add_digests(self, seq: Sequence) -> None:
         if self._kv.hasher is not None:
-            salt = seq.request.cache_salt
-            seq.digests.extend(self._kv.hasher.digests(seq.tokens, seq.digests, salt))
+            salt, adapter = seq.request.cache_salt, seq.request.adapter
+            seq.digests.extend(self._kv.hasher.digests(seq.tokens, seq.digests, salt, adapter))
