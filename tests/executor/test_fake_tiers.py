@@ -8,6 +8,7 @@ import pytest
 from penstock.core import Registration, StepPlan
 from penstock.core.transfer import RAM, Transfer, TransferKind
 
+from tests.fakes import sampling
 from tests.fakes.contract import ContractBrokenError
 from tests.fakes.executor import FakeExecutor
 
@@ -23,7 +24,7 @@ def executor(**options: bool) -> FakeExecutor:
 
 
 def plan(step: int, blocks: list[int], start: int, tokens: list[int]) -> StepPlan:
-    new = StepPlan(step, [Registration(0, b"\xff\xff")])
+    new = StepPlan(step, [Registration(0, sampling.encode())])
     new.slots, new.starts, new.lengths = (
         array("i", [0]),
         array("i", [start]),

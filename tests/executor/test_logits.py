@@ -31,6 +31,8 @@ CHANNELS = ["ring", "compiled-graph", "actor"]
 SLOW = pytest.mark.slow
 TOKENS = 64
 BLOCK = 32
+EACH = 6
+"""Blocks of one sequence in every group; none is given back."""
 MARGIN = 1e-3
 """Relative to the largest logit."""
 
@@ -59,7 +61,7 @@ class Sequence:
         self._slot = slot
         self._groups = groups
         self._computed = 0
-        self._blocks = array("i", range(4 * slot, 4 * slot + 4))
+        self._blocks = array("i", range(EACH * slot, EACH * (slot + 1)))
 
     def compute(self, tokens: list[int], target: int) -> StepResult:
         """The next `tokens`; `target` follows them, -1 where that is to be sampled."""
