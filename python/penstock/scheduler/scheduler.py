@@ -34,6 +34,10 @@ from penstock.scheduler.selection import Selection
 
 AHEAD = 2
 """Plans in flight at most, where a sequence can be in several of them."""
+AHEAD_SECONDS = 0.01
+"""Longest step behind which a plan is made ahead: a request that arrives waits for both, while the
+gap between two steps is a fraction of a millisecond.
+"""
 
 
 class Scheduler:
@@ -58,6 +62,7 @@ class Scheduler:
         self._progress = Progress(kv, self._prefixes, self._roster, self._outbox)
         self._in_flight: dict[int, Work] = {}
         self._step = 0
+        self._step_seconds = 0.0
 
     # Requests -------------------------------------------------------------------------------------
 
@@ -94,7 +99,7 @@ class Scheduler:
             self._advance_loaded()
         if not self._in_flight or self.limits.stages > 1:
             work = self._selection.next_step()
-        elif len(self._in_flight) < AHEAD:
+        elif len(self._in_flight) < AHEAD and self._step_seconds < AHEAD_SECONDS:
             work = self._selection.decode_ahead()
         else:
             work = []
@@ -112,6 +117,7 @@ class Scheduler:
 
     def apply(self, plan: StepPlan, result: StepResult) -> None:
         """Advance the sequences of a plan by its result. Plans are applied in their order."""
+        self._step_seconds = result.seconds
         self._progress.apply(plan, self._in_flight.pop(plan.step), result)
 
     def fail(self, plan: StepPlan, message: str) -> bool:
