@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-from array import array
-from typing import Any
-
 from penstock.core.errors import CodecError as CodecError
 from penstock.core.plan import StepPlan, StepResult
 
@@ -57,42 +53,3 @@ def result_bytes(sequences: int, tokens: int, alternatives: int) -> int:
     from penstock import _native
 
     return _native.result_bytes(sequences, tokens, alternatives)
-
-
-class Reader:
-    """Reads one message from its start; CodecError when it is too short."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def expect(self, size: int) -> None:
-        """Checked before anything is made of so many bytes."""
-        if size > len(self._data) - self._at:
-            raise CodecError(
-                f"{size} bytes expected at {self._at}, the message has {len(self._data)}"
-            )
-
-    def take(self, form: struct.Struct) -> tuple[Any, ...]:
-        self.expect(form.size)
-        values = form.unpack_from(self._data, self._at)
-        self._at += form.size
-        return values
-
-    def column(self, typecode: str, count: int) -> array[int]:
-        column = array(typecode)
-        size = count * column.itemsize
-        column.frombytes(self.raw(size))
-        return column
-
-    def raw(self, size: int) -> bytes:
-        self.expect(size)
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def left(self) -> int:
-        return len(self._data) - self._at
-
-    def end(self) -> None:
-        if self._at != len(self._data):
-            raise CodecError(f"{len(self._data) - self._at} bytes too many")
