@@ -14,6 +14,7 @@ mod model;
 mod options;
 mod recipe;
 mod rope;
+mod runner;
 mod shard;
 mod slots;
 mod source;
@@ -22,12 +23,13 @@ mod step;
 mod wiring;
 
 pub use collectives::{After, Alone, Before, Collectives, Local};
-pub use decoder::{Decoder, StepFuture};
+pub use decoder::Decoder;
 pub use error::DecoderError;
 pub use loaded::{Info, KvGroupSpec, KvShare, KvSpec, Stage};
 pub use logits::HEAD_ROWS;
 pub use options::{Numerics, Options, RawOptions};
 pub use recipe::{LayerRecipes, Recipe, WeightRecipes};
+pub use runner::StepFuture;
 pub use shard::Shard;
 pub use spec::{
     Activation, AttentionSpec, DecoderSpec, ExpertsSpec, FeedForward, LatentSpec, LayerSpec, Mixer,
