@@ -39,10 +39,11 @@ class Decoder:
 class KvMover:
     """Copies KV between the blocks of a decoder and the tiers of its rank. May outlive the decoder.
 
-    The options are an object of `cache` (the cache identity, 64 hex digits), `ram_slots` (blocks of
-    the RAM tier, 0 without one), `tiers` (the others, in the order of `Transfer.tier` from 1), and
-    optionally `chunk_tokens`, `io_threads` (of each of the others) and `stall_s` (the watchdog's
-    timeout). A tier is `{"kind": "disk", "path", "limit_bytes", "daily_write_bytes", "direct"}`,
+    The options are an object of `cache` (the cache identity, 64 hex digits), `ram_slots` (entries
+    of the RAM tier, 0 without one), `tiers` (the others, in the order of `Transfer.tier` from 1),
+    and optionally `chunk_tokens`, `io_threads` (of each of the others) and `stall_s` (the
+    watchdog's timeout). A tier is
+    `{"kind": "disk", "path", "limit_bytes", "daily_write_bytes", "direct"}`,
     `{"kind": "redis", "url", "ttl_s"}` or `{"kind": "object", "url", "options"}`.
     """
 

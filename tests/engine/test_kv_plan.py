@@ -20,6 +20,7 @@ SMALL = KvNeeds(
     model_len=8192,
     max_num_seqs=64,
     step_tokens=256,
+    chunk_tokens=0,
     available=16 * 1024 * MIB,
     asked_bytes=None,
     asked_len=None,
@@ -97,7 +98,7 @@ def rank(full: int, windowed: int, window: int = 96) -> KvSpec:
     return KvSpec(16, (KvGroup((0,), full), KvGroup((1,), windowed, window)))
 
 
-UNEVEN = KvNeeds([rank(100, 300), rank(200, 0)], 1024, 4, 64, 1 << 40, None, None)
+UNEVEN = KvNeeds([rank(100, 300), rank(200, 0)], 1024, 4, 64, 0, 1 << 40, None, None)
 HELD = 4 * ((96 + 64) // 16 + 1)
 """Blocks of the window group: four sequences with window, step and a cut block."""
 
@@ -120,8 +121,20 @@ def test_a_window_group_has_no_more_blocks_than_its_sequences_can_hold() -> None
     assert short.blocks == (4, 4)
 
 
+def test_a_window_group_keeps_the_chunk_that_tiers_will_store() -> None:
+    plan = plan_kv(replace(UNEVEN, chunk_tokens=32))
+    assert plan.blocks == (4 * 64, 4 * ((96 + 64 + 32) // 16 + 1))
+
+
+def test_what_a_loaded_prefix_takes_of_each_kind_of_group() -> None:
+    plan = plan_kv(UNEVEN)
+    assert plan.block_bytes == 600
+    assert plan.growth_bytes == 100 + 200
+    assert plan.window_bytes == 300 * (96 // 16 + 1)
+
+
 def test_a_model_of_windows_only_has_what_all_sequences_can_hold() -> None:
-    windows = KvNeeds([KvSpec(16, (KvGroup((0,), 50, 96),))], 1024, 4, 64, 1 << 40, None, None)
+    windows = KvNeeds([KvSpec(16, (KvGroup((0,), 50, 96),))], 1024, 4, 64, 0, 1 << 40, None, None)
     assert plan_kv(windows).blocks == (HELD,)
     assert plan_kv(windows).max_model_len == 1024
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from penstock.config import Raw, resolve
-from penstock.core import PenstockError, TierKind
+from penstock.core import TierKind
 from penstock.core.transfer import Moved
-from penstock.engine.sizing import KvPlan
-from penstock.engine.tiers import OpenedTiers, flush, open_tiers
+from penstock.engine.tiers import OpenedTiers, flush
 from penstock.kv.pool import BlockPool
 from penstock.kv_tiers import Rates, Shape, Stats, TierCache, TierStats
 
@@ -30,7 +28,7 @@ def opened() -> OpenedTiers:
     )
     stats = Stats([TierStats("ram", TierKind.RAM), TierStats("disk:/kv", TierKind.DISK)])
     rates = Rates([TierKind.RAM, TierKind.DISK])
-    tiers = TierCache(pool, executor, None, Shape(16, 64, 4, 16), stats, rates, lambda: 0.0)
+    tiers = TierCache([pool], executor, None, Shape(16, 64, 4, 16), stats, rates, lambda: 0.0)
     return OpenedTiers(tiers, tiers.write_behind, None, rates, stats, 64)
 
 
@@ -61,18 +59,6 @@ def test_a_tier_is_as_well_as_on_its_worst_rank(breakers: list[str], state: str)
 def test_without_tiers_there_is_nothing_to_report() -> None:
     report = OpenedTiers().report([])
     assert (report["tiers"], report["miss_curve"], report["lookup_tokens"]) == ([], [], 0)
-
-
-def test_a_model_with_several_kv_groups_refuses_tiers_by_name() -> None:
-    raw = {"kv_tier": Raw("--kv-tier", ("ram:1GiB",))}
-    config = resolve(raw, "model.gguf", "model").engine
-    pools = [BlockPool(4), BlockPool(4)]
-    plan = KvPlan((4, 4), 64, 1 << 20, 1 << 10, "")
-    executor = FakeExecutor(
-        num_blocks=4, block_size=16, max_num_seqs=1, max_batched_tokens=16, vocab=10
-    )
-    with pytest.raises(PenstockError, match=r"--kv-tier ram needs a model with one KV group"):
-        open_tiers(config, executor, plan, pools, bytes(32), lambda: 0.0)
 
 
 def test_a_store_without_room_is_no_error() -> None:

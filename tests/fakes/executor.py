@@ -136,7 +136,7 @@ class FakeExecutor:
         self.steps = 0
         self.computed = 0
         self.closed = False
-        self.mover = FakeMover(self.cells, block_size, named=named, ram_slots=ram_slots, auto=auto)
+        self.mover = FakeMover(self.pools, block_size, named=named, ram_slots=ram_slots, auto=auto)
         self.opened: OpenTiers | None = None
         self._sees = seen_by_all(windows)
         self._queue: deque[FakeFuture] = deque()
@@ -267,8 +267,8 @@ class FakeExecutor:
                         f"block {block} is written and owned by two sequences",
                     )
                     written.add(block)
-            if group == 0:
-                self.mover.check_plan(set(owners) - written, written)
+            read = {(group, block) for block in set(owners) - written}
+            self.mover.check_plan(read, {(group, block) for block in written})
 
     # One sequence ---------------------------------------------------------------------------------
 

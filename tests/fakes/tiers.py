@@ -18,6 +18,8 @@ DIGEST, GROUP = 32, 4
 
 Cells = tuple[int | None, ...]
 """Bytes of one block."""
+Place = tuple[int, int]
+"""A KV group and a block of it."""
 
 
 @dataclass(slots=True)
@@ -27,29 +29,30 @@ class Waiting:
 
 
 class FakeMover:
-    """`cells` are those of the executor. `slots` are blocks of RAM; `tiers[n]` is what tier n + 1
-    has, by the digest of a chunk's last block and its number of blocks. With `auto`, all is
-    answered as it is asked.
+    """`pools` are the cells of the executor, by KV group. `slots` are those of RAM, with a block of
+    each group; `tiers[n]` is what tier n + 1 has, by the digest of a chunk's last block and its
+    number of blocks. With `auto`, all is answered as it is asked.
     """
 
     def __init__(
         self,
-        cells: list[int | None],
+        pools: list[list[int | None]],
         block_size: int,
         *,
         named: int = 0,
         ram_slots: int = 0,
         auto: bool = False,
     ) -> None:
-        self.cells = cells
+        self.pools = pools
         self.block_size = block_size
-        self.slots: list[Cells | None] = [None] * ram_slots
-        self.tiers: list[dict[tuple[bytes, int], tuple[Cells, ...]]] = [{} for _ in range(named)]
+        self.slots: list[tuple[Cells, ...] | None] = [None] * ram_slots
+        self.tiers: list[dict[tuple[bytes, int], list[tuple[Cells, ...]]]]
+        self.tiers = [{} for _ in range(named)]
         self.auto = auto
         self.asked: list[Transfer] = []
         """All that was ever submitted."""
-        self.loading: set[int] = set()
-        self.storing: Counter[int] = Counter()
+        self.loading: set[Place] = set()
+        self.storing: Counter[Place] = Counter()
         self._waiting: dict[int, Waiting] = {}
         self.stalled: set[int] = set()
         self._moved: list[Moved] = []
@@ -72,7 +75,7 @@ class FakeMover:
         moved, self._moved = self._moved, []
         return moved
 
-    def check_plan(self, read: set[int], written: set[int]) -> None:
+    def check_plan(self, read: set[Place], written: set[Place]) -> None:
         """The blocks of a plan that are only read, and those that are written to."""
         lent = self.loading & (read | written)
         require(not lent, f"blocks {sorted(lent)} are in a plan while they are loaded")
@@ -108,7 +111,7 @@ class FakeMover:
         if waiting.failure is None:
             return self._answer(self._move(waiting.transfer))
         if waiting.transfer.kind == TransferKind.LOAD:
-            self._write(waiting.transfer.blocks, None)
+            self._write(self._entries(waiting.transfer), None)
         found = bytes(len(waiting.transfer.counts))
         return self._answer(Moved(transfer_id, False, found, error=waiting.failure))
 
@@ -147,44 +150,59 @@ class FakeMover:
                     del tier[name]
             return Moved(transfer.id, True)
         move = self._move_ram if transfer.tier == RAM else self._move_chunk
-        size = 4 * self.block_size * len(transfer.blocks)
+        size = 4 * self.block_size * len(self._places(transfer))
         done = move(transfer)
         return Moved(transfer.id, done, bytes=size if done else 0, seconds=size * 1e-9)
 
     def _move_ram(self, transfer: Transfer) -> bool:
-        for block, slot in zip(transfer.blocks, transfer.slots, strict=True):
+        for entry, slot in zip(self._entries(transfer), transfer.slots, strict=True):
             if transfer.kind == TransferKind.STORE:
-                self.slots[slot] = self._read(block)
+                self.slots[slot] = self._read(entry)
             else:
                 contents = self.slots[slot]
                 require(contents is not None, f"slot {slot} is loaded and nothing was stored there")
-                self._write((block,), (contents,) if contents else None)
+                self._write([entry], [contents] if contents else None)
         return True
 
     def _move_chunk(self, transfer: Transfer) -> bool:
-        tier, name = self.tiers[transfer.tier - 1], (transfer.keys, len(transfer.blocks))
+        tier, entries = self.tiers[transfer.tier - 1], self._entries(transfer)
+        name = transfer.keys, len(entries)
         if transfer.kind == TransferKind.STORE:
-            contents = tuple(self._read(block) for block in transfer.blocks)
+            contents = [self._read(entry) for entry in entries]
             require(
                 tier.get(name, contents) == contents, f"{name} is stored twice with other contents"
             )
             tier[name] = contents
             return True
-        self._write(transfer.blocks, tier.get(name))
+        self._write(entries, tier.get(name))
         return name in tier
 
-    def _read(self, block: int) -> Cells:
-        cells = tuple(self.cells[block * self.block_size : (block + 1) * self.block_size])
-        require(None not in cells, f"block {block} is stored and not all of it was computed")
-        return cells
+    def _entries(self, transfer: Transfer) -> list[list[Place]]:
+        """The blocks of all groups at one entry of the block tables side by side."""
+        count = len(transfer.blocks) // len(self.pools)
+        places = list(enumerate(transfer.blocks))
+        return [[(at // count, block) for at, block in places[n::count]] for n in range(count)]
 
-    def _write(
-        self, blocks: array[int] | tuple[int, ...], contents: tuple[Cells, ...] | None
-    ) -> None:
+    def _places(self, transfer: Transfer) -> list[Place]:
+        return [place for entry in self._entries(transfer) for place in entry if place[1] >= 0]
+
+    def _read(self, entry: list[Place]) -> tuple[Cells, ...]:
+        size, contents = self.block_size, []
+        for group, block in entry:
+            require(block >= 0, f"a store without a block of group {group}")
+            cells = tuple(self.pools[group][block * size : (block + 1) * size])
+            require(None not in cells, f"block {block} is stored and not all of it was computed")
+            contents.append(cells)
+        return tuple(contents)
+
+    def _write(self, entries: list[list[Place]], contents: list[tuple[Cells, ...]] | None) -> None:
         """None: of a load that failed, the contents are unspecified."""
-        for index, block in enumerate(blocks):
-            cells = contents[index] if contents else (None,) * self.block_size
-            self.cells[block * self.block_size : (block + 1) * self.block_size] = cells
+        size = self.block_size
+        for index, entry in enumerate(entries):
+            for group, block in entry:
+                cells = contents[index][group] if contents else (None,) * size
+                if block >= 0:
+                    self.pools[group][block * size : (block + 1) * size] = cells
 
     # The contract
     # -------------------------------------------------------------------------------------
@@ -213,39 +231,41 @@ class FakeMover:
         self._check_blocks(transfer)
 
     def _check_blocks(self, transfer: Transfer) -> None:
-        blocks, slots = transfer.blocks, transfer.slots
-        require(len(blocks) >= 1, "a transfer of nothing")
-        require(len(set(blocks)) == len(blocks), "a block is twice in one transfer")
-        most = len(self.cells) // self.block_size
-        require(all(0 <= block < most for block in blocks), "a block out of range")
+        slots, places = transfer.slots, self._places(transfer)
+        require(len(transfer.blocks) >= 1, "a transfer of nothing")
+        require(len(transfer.blocks) % len(self.pools) == 0, "as many blocks of each group")
+        require(len(set(places)) == len(places), "a block is twice in one transfer")
+        for group, block in places:
+            require(block < len(self.pools[group]) // self.block_size, "a block out of range")
         if transfer.tier != RAM:
             require(
                 len(transfer.keys) == DIGEST and not slots, "a named tier's chunk has one digest"
             )
             require(len(transfer.parent) in (0, DIGEST), "a parent is a digest")
             return
-        require(len(slots) == len(blocks) and not transfer.keys, "a slot for each block of RAM")
+        entries = len(transfer.blocks) // len(self.pools)
+        require(len(slots) == entries and not transfer.keys, "a slot for each entry")
         require(len(set(slots)) == len(slots), "a slot is twice in one transfer")
         require(all(0 <= slot < len(self.slots) for slot in slots), "a slot out of range")
 
     def _lend(self, transfer: Transfer) -> None:
-        blocks = set(transfer.blocks)
+        blocks = set(self._places(transfer))
         if transfer.kind == TransferKind.LOAD:
             lent = blocks & (self.loading | set(+self.storing))
             require(
                 not lent, f"blocks {sorted(lent)} are loaded while they are in another transfer"
             )
             self.loading |= blocks
-            self._write(transfer.blocks, None)
+            self._write(self._entries(transfer), None)
         elif transfer.kind == TransferKind.STORE:
             require(not blocks & self.loading, "blocks are stored while they are loaded")
             self.storing.update(blocks)
 
     def _return(self, transfer: Transfer) -> None:
         if transfer.kind == TransferKind.LOAD:
-            self.loading -= set(transfer.blocks)
+            self.loading -= set(self._places(transfer))
         elif transfer.kind == TransferKind.STORE:
-            self.storing.subtract(transfer.blocks)
+            self.storing.subtract(self._places(transfer))
 
     def _cancel(self, ids: array[int]) -> None:
         for each in [

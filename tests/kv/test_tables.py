@@ -94,3 +94,24 @@ def test_the_audit_knows_the_group() -> None:
 def test_each_group_has_a_number_of_blocks() -> None:
     with pytest.raises(InvalidValueError, match="2 groups"):
         cache(8, windows=[None, 20])
+
+
+@pytest.mark.parametrize("window", [1, 16, 17, 40, 200])
+@pytest.mark.parametrize("resume", range(8))
+@pytest.mark.parametrize("tokens", [112, 113, 130])
+def test_an_admission_behind_a_load_has_what_the_rest_sees(
+    window: int, resume: int, tokens: int
+) -> None:
+    kv = cache(20, 20, windows=[None, window], step=32)
+    table = kv.table()
+    assert kv.admit(table, [], 0, tokens, 0, resume)
+    full, windowed = table.groups
+    assert len(full) == -(-tokens // 16)
+    assert min(full) >= 0
+    first = min(resume * 16, tokens - 1)
+    seen = {at // 16 for at in range(max(first - window + 1, 0), min(first + 32, tokens))}
+    assert {at for at, block in enumerate(windowed) if block >= 0} == seen
+    assert table.capacity >= min(first + 32, tokens)
+    kv.check([table])
+    kv.release(table)
+    assert kv.used == 0

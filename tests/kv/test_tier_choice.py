@@ -5,6 +5,7 @@ a search that shows that nothing which the rule leaves out would have been there
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -17,6 +18,7 @@ from penstock.kv_tiers.plan import (
     chunks_to_probe,
     cover,
     plan_load,
+    plan_whole,
     tails_to_probe,
 )
 
@@ -232,3 +234,39 @@ def test_no_other_choice_is_much_better(seed: int) -> None:
         for count in range(len(loaded) + 1)
     )
     assert took <= WORSE * best + known.compute_seconds(0, min(step, len(pieces) * 64)) / 2
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_load_that_is_all_or_nothing_is_the_soonest_of_all(seed: int) -> None:
+    """Every leading run of segments, each tier with its queue, and the windows at the end."""
+    rng = Random(seed)
+    known = Rates([TierKind.RAM, TierKind.DISK, TierKind.REMOTE], 10 ** rng.uniform(-4, -1))
+    for tier in (1, 2):
+        known.loaded(tier, 1000, 1000 / 10 ** rng.uniform(3, 9))
+    pieces = all_pieces(rng.randrange(1, 9))
+    for piece in pieces:
+        piece.tier = rng.choice([RAM, 1, 1, 2])
+    backlog, windows = [0, rng.choice([0, rng.randrange(50_000)]), 0], rng.choice([0, 7000])
+
+    def took(count: int) -> float:
+        sizes = {piece.tier: backlog[piece.tier] for piece in pieces[:count]}
+        for piece in pieces[:count]:
+            sizes[piece.tier] += piece.blocks * 1000
+        if count:
+            sizes[pieces[count - 1].tier] += windows
+        loads = [known.queue_seconds(tier, size) for tier, size in sizes.items()]
+        rest = known.compute_seconds(64 * count, 64 * (len(pieces) - count))
+        return max(loads, default=0.0) + rest
+
+    choice = plan_whole(pieces, backlog, known, replace(shape(64), window_bytes=windows))
+    assert not choice.meanwhile
+    assert list(choice.awaited) == pieces[: len(choice.awaited)]
+    best = min(map(took, range(len(pieces) + 1)))
+    assert took(len(choice.awaited)) == pytest.approx(best)
+    known.stalled(1)
+    avoided = plan_whole(pieces, backlog, known, shape(64)).awaited
+    assert all(piece.tier != 1 for piece in avoided)
+
+
+def test_nothing_is_chosen_of_nothing() -> None:
+    assert not plan_whole([], [0, 0], rates(1e-3, 1e9), shape(64)).awaited

@@ -1,130 +1,16 @@
-"""Loads from tiers never change the output: hits, parts of hits, losses, stalls, cancellation and
-random traffic, on tiers whose contents are the fake executor's cells.
-"""
+"""Loads from tiers never change the output: hits, parts of hits, losses, stalls, cancellation."""
 
 from __future__ import annotations
 
-from array import array
-from random import Random
-from typing import Any
-
 import pytest
-from penstock.core import FinishReason, Request, TierKind
-from penstock.core.transfer import RAM, Transfer, TransferKind
-from penstock.kv_tiers import PrefixLoad, Rates, Shape, Stats, TierCache, TierStats
+from penstock.core import FinishReason
+from penstock.core.transfer import RAM, TransferKind
+from penstock.kv_tiers import PrefixLoad
 from penstock.kv_tiers.load import IN_FLIGHT
 
-from tests.fakes.executor import FakeExecutor, hash_root
-from tests.fakes.index import FakeIndex
-from tests.scheduler.harness import IDENTITY, World, make_request, reference
-
-BLOCK, CHUNK = 16, 4
-"""Tokens of a block, blocks of a chunk."""
-
-
-class TierWorld(World):
-    """A world with tiers. `auto` answers every transfer at once; else `move` says when."""
-
-    def __init__(
-        self,
-        *,
-        named: int = 1,
-        ram_slots: int = 0,
-        auto: bool = True,
-        per_token: float = 1.0,
-        bandwidth: float | None = None,
-        **options: int,
-    ) -> None:
-        """`per_token` and `bandwidth` are what the planner believes at the start."""
-        self._named, self._ram_slots, self._auto = named, ram_slots, auto
-        kinds = [TierKind.RAM] + [TierKind.DISK] * named
-        rates = None if bandwidth is None else [bandwidth] * len(kinds)
-        self.rates = Rates(kinds, per_token, rates)
-        super().__init__(block_size=BLOCK, **options)  # type: ignore[arg-type]
-        self.pool = self.kv.pools[0]
-
-    def make_executor(self, **options: Any) -> FakeExecutor:
-        tiers = {"named": self._named, "ram_slots": self._ram_slots, "auto": self._auto}
-        executor = super().make_executor(**tiers, **options)
-        self.mover = executor.mover
-        return executor
-
-    def make_tiers(self) -> TierCache:
-        self.index = FakeIndex(self._ram_slots) if self._ram_slots else None
-        shape = Shape(BLOCK, 4 * BLOCK, CHUNK, self.limits.max_num_batched_tokens)
-        disks = [TierStats(f"disk:{at}", TierKind.DISK) for at in range(self._named)]
-        self.stats = Stats([TierStats("ram", TierKind.RAM), *disks])
-        pool, clock = self.kv.pools[0], lambda: self.now / 100
-        self.tiers = TierCache(
-            pool, self.executor, self.index, shape, self.stats, self.rates, clock
-        )
-        return self.tiers
-
-    def finish(self, request: Request) -> int:
-        """Tokens computed for a request that is alone in this world; it gets what it would get in
-        another.
-        """
-        before = self.executor.computed
-        self.add(request)
-        self.run()
-        self.check_output(request)
-        return self.executor.computed - before
-
-    def check_output(self, request: Request) -> None:
-        """It is that of a request that is alone in a world without tiers."""
-        ending = self.endings[request.id]
-        expected = reference(request, self.limits.vocab_size, self.limits.max_model_len)
-        assert (ending.tokens, ending.finish) == expected, f"request {request.id}"
-
-    def keep(self, tokens: list[int], **options: object) -> None:
-        """Compute a first request, whose blocks the tiers keep and the pool loses."""
-        request = make_request(1, tokens, **options)  # type: ignore[arg-type]
-        self.add(request)
-        while self.scheduler.has_requests():
-            self.mover.settle()
-            self.step()
-        self.settle()
-        self.check_output(request)
-        self.forget_pool()
-
-    def begin_loads(self, request: Request) -> None:
-        """Start the loads of a request, whose probes have been answered."""
-        self.add(request)
-        self.step()
-        self.mover.settle()
-        self.step()
-        assert any(each.kind is TransferKind.LOAD for each in self.mover.waiting)
-
-    def settle(self) -> None:
-        """Stores end."""
-        for _ in range(200):
-            if not self.tiers.busy:
-                return
-            self.mover.settle()
-            self.step()
-        raise AssertionError("transfers do not end")
-
-    def forget_pool(self) -> None:
-        """Evict all blocks, as other requests would by taking them."""
-        taken = [self.pool.take() for _ in range(self.pool.available)]
-        for block in taken:
-            for cell in range(block * BLOCK, (block + 1) * BLOCK):
-                self.executor.cells[cell] = None
-        self.pool.release(taken)
-
-    def forget_names(self, tokens: list[int], first: int) -> None:
-        """Remove the digests of these tokens from the pool, from the block `first` on."""
-        assert self.kv.hasher is not None
-        for digest in self.kv.hasher.digests(array("i", tokens), [], b"")[first:]:
-            self.pool.forget(digest)
-
-    def asked(self, kind: TransferKind) -> list[Transfer]:
-        return [each for each in self.mover.asked if each.kind is kind]
-
-
-def prompt(tokens: int, seed: int = 0) -> list[int]:
-    rng = Random(seed)
-    return [rng.randrange(1, 97) for _ in range(tokens)]
+from tests.fakes.executor import hash_root
+from tests.scheduler.harness import IDENTITY, make_request
+from tests.scheduler.tier_world import BLOCK, CHUNK, TierWorld, prompt
 
 
 @pytest.mark.parametrize(("named", "ram_slots"), [(1, 0), (0, 64), (2, 64), (1, 5)])
@@ -273,7 +159,7 @@ def test_a_load_that_stalls_is_left_to_itself(chunks: int) -> None:
     world.run()
     world.check_output(request)
     assert world.stats.tiers[1].errors
-    held = {block for table in world.tiers.tables() for block in table}
+    held = {block for _, table in world.tiers.tables() for block in table}
     assert held, "the blocks of the stalled load have no other owner"
     world.mover.heal(1)
     world.settle()
@@ -385,73 +271,6 @@ def test_preemption_offloads_to_ram(closed: bool) -> None:
     assert world.executor.computed < 240 + BLOCK * 2 * stats.preemptions, (
         "at most a block is computed again"
     )
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_random_traffic(seed: int) -> None:
-    """Hits, evictions, cancellations, late answers out of order, stalls, losses of tiers, small
-    pools.
-    """
-    rng = Random(seed)
-    world = TierWorld(
-        named=rng.choice([0, 1, 2]),
-        ram_slots=rng.choice([3, 20]) if rng.random() < 0.7 else 0,
-        auto=False,
-        num_blocks=rng.choice([18, 40]),
-        budget=rng.choice([8, 32, 100]),
-        in_flight=rng.choice([1, 2]),
-        per_token=rng.choice([1e-12, 1e-9, 1.0]),
-        bandwidth=rng.choice([None, None, 1e2, 1e9]),
-    )
-    families = [prompt(rng.randrange(20, 200), seed=at) for at in range(3)]
-    if world.index is not None:
-        world.index.closed = rng.random() < 0.3
-    requests: dict[int, Request] = {}
-    for request_id in range(1, 25):
-        family = rng.choice(families)
-        tokens = family[: rng.randrange(1, len(family) + 1)] + prompt(
-            rng.randrange(0, 20), seed=request_id
-        )
-        salt = rng.choice([b"", b"", b"salt"])
-        request = make_request(request_id, tokens, max_tokens=rng.randrange(1, 30), cache_salt=salt)
-        requests[request_id] = request
-        world.add(request)
-        for _ in range(rng.randrange(0, 12)):
-            _disturb(world, rng, request_id)
-            world.step()
-    for _ in range(4000):
-        if not world.scheduler.has_requests() and not world.in_flight and not world.tiers.busy:
-            break
-        _disturb(world, rng, 0)
-        world.step()
-    else:
-        raise AssertionError("it does not end")
-    for request_id, request in requests.items():
-        if world.endings[request_id].finish is not FinishReason.CANCELLED:
-            world.check_output(request)
-    assert world.pool.available == world.pool.num_blocks
-    if world.index is not None:
-        assert not +world.index.held
-
-
-def _disturb(world: TierWorld, rng: Random, last: int) -> None:
-    """Whatever may happen between two steps."""
-    waiting = [each for each in world.mover.waiting if each.tier not in world.mover.stalled]
-    if waiting and rng.random() < 0.7:
-        each = rng.choice(waiting)
-        if rng.random() < 0.1:
-            world.mover._waiting[each.id].failure = "told to fail"
-        world.mover.complete(each.id)
-    if last and rng.random() < 0.05:
-        world.scheduler.cancel(rng.randrange(1, last + 1))
-    for tier in world.mover.tiers:
-        if rng.random() < 0.02:
-            tier.clear()
-    for number in range(1, len(world.mover.tiers) + 1):
-        if rng.random() < 0.02:
-            world.mover.stall(number)
-        elif rng.random() < 0.05:
-            world.mover.heal(number)
 
 
 def test_a_tier_that_does_not_answer_is_waited_for_once() -> None:

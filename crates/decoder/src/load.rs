@@ -72,7 +72,7 @@ impl Model {
 }
 
 /// The KV groups of `spec` with those of their layers that are in `own`.
-fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
+pub(crate) fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
     let mut groups: Vec<KvGroup> = Vec::new();
     for layer in 0..spec.depth() {
         let window = spec.window(layer);

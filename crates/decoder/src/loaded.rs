@@ -9,6 +9,7 @@ use penstock_kernels::{Cpu, Isa, KvLayout, KvType, Packed};
 
 use crate::collectives::Collectives;
 use crate::error::DecoderError;
+use crate::load::kv_groups;
 use crate::model::{KvGroup, Model};
 use crate::options::Options;
 use crate::recipe::WeightRecipes;
@@ -39,8 +40,8 @@ pub type Stage = (String, f64, String);
 /// The part of the model's keys and values that a rank's pools hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvShare {
-    /// Layers, counted over the whole model.
-    pub layers: Range<usize>,
+    /// Layers of each KV group, counted over the whole model, group after group.
+    pub layers: Vec<Range<usize>>,
     /// KV heads, counted over the whole model, in the order of their extents in a block.
     pub heads: Range<usize>,
     /// Layers of the whole model.
@@ -163,8 +164,15 @@ pub(crate) fn kv_name(kv: KvType) -> &'static str {
 
 fn share(model: &Model) -> KvShare {
     let Model { spec, shard, .. } = model;
+    let (own, mut before) = (shard.layers(), 0);
+    let layers = kv_groups(spec, 0..spec.depth()).into_iter().map(|group| {
+        let at = |layer| before + group.layers.partition_point(|&other| other < layer);
+        let share = at(own.start)..at(own.end);
+        before += group.layers.len();
+        share
+    });
     KvShare {
-        layers: shard.layers(),
+        layers: layers.collect(),
         heads: shard.kv_heads(spec),
         all_layers: spec.depth(),
         all_heads: spec.attention().kv_heads,

@@ -35,7 +35,7 @@ impl StoreIdentity {
 }
 
 /// One part of a chunk: the last `blocks` blocks of the prefix `digest`, one KV head, layers
-/// `layers.0..layers.1`.
+/// `layers.0..layers.1` of one KV group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartKey {
     /// Prefix that ends with the chunk's last block.
@@ -44,7 +44,8 @@ pub struct PartKey {
     pub blocks: u16,
     /// KV head, counted over the whole model.
     pub head: u16,
-    /// First layer and the one after the last.
+    /// First layer and the one after the last, counted group after group (docs/kv-format.md): they
+    /// name the KV group too.
     pub layers: (u16, u16),
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The engine decides which block goes where; the mover of each rank carries the bytes between its
 //! blocks of the KV pool and the tiers. A tier holds parts: one KV head of one chunk of a prefix,
-//! in the layers of one pipeline stage. So its contents do not depend on how many ranks share the
-//! heads.
+//! in the layers of one KV group and pipeline stage. So its contents do not depend on how many
+//! ranks share the heads.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

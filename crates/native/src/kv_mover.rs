@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use penstock_decoder::Decoder as NativeDecoder;
-use penstock_kernels::{BlockRead, BlockWrite, KvType, PoolHandle};
+use penstock_kernels::{BlockRead, BlockWrite, KvLayout, KvType, PoolHandle};
 use penstock_kvstore::{Mover, Options, Pool};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -15,7 +15,7 @@ use crate::transfer::{read_transfer, write_result};
 /// How often a wait looks for Python signals.
 const SIGNAL_CHECK: Duration = Duration::from_millis(100);
 
-/// The decoder's pool as the mover sees it.
+/// A pool of the decoder as the mover sees it.
 struct Blocks(PoolHandle);
 
 impl Pool for Blocks {
@@ -39,7 +39,7 @@ fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-/// Carries KV between a decoder's pool and the tiers of its rank.
+/// Carries KV between a decoder's pools and the tiers of its rank.
 #[pyclass(frozen)]
 pub(crate) struct KvMover {
     native: Mover<Blocks>,
@@ -51,18 +51,17 @@ impl KvMover {
     #[new]
     fn new(py: Python<'_>, decoder: &Bound<'_, Decoder>, options_json: &str) -> PyResult<Self> {
         let decoder = &decoder.get().native;
-        let [pool] = decoder.pools() else {
-            return Err(PyValueError::new_err(format!(
-                "a KV mover serves one KV group, not {}",
-                decoder.pools().len()
-            )));
+        let pools = decoder.pools();
+        let Some(pool) = pools.first() else {
+            return Err(PyValueError::new_err("a KV mover before `allocate`"));
         };
-        let options = options(decoder, pool, options_json)
+        let options = options(decoder, pool.layout(), options_json)
             .map_err(|e| PyValueError::new_err(format!("KV mover options: {e}")))?;
+        let blocks = pools.iter().cloned().map(Blocks).collect();
         let native = py
-            .detach(|| Mover::start(&options, Blocks(pool.clone())))
+            .detach(|| Mover::start(&options, blocks))
             .map_err(|e| PyValueError::new_err(e.to_string()))?;
-        pool.populate();
+        pools.iter().for_each(PoolHandle::populate);
         Ok(Self { native })
     }
 
@@ -97,11 +96,11 @@ impl KvMover {
     }
 }
 
-/// Python's options with the part of the model that the decoder's pool holds.
-fn options(decoder: &NativeDecoder, pool: &PoolHandle, text: &str) -> serde_json::Result<Options> {
+/// Python's options with the part of the model that the decoder's pools hold. `layout` is that of
+/// one; they differ in layers.
+fn options(decoder: &NativeDecoder, layout: &KvLayout, text: &str) -> serde_json::Result<Options> {
     let mut options: Map<String, Value> = serde_json::from_str(text)?;
     let kv = &decoder.info().kv;
-    let layout = pool.layout();
     let dtype = match layout.dtype {
         KvType::Bf16 => "bf16",
         KvType::F32 => "f32",
@@ -118,6 +117,7 @@ fn options(decoder: &NativeDecoder, pool: &PoolHandle, text: &str) -> serde_json
     }
     options.insert("identity".into(), identity);
     options.insert("heads".into(), kv.heads.clone().collect());
-    options.insert("layers".into(), json!([kv.layers.start, kv.layers.end]));
+    let layers = kv.layers.iter().map(|own| json!([own.start, own.end]));
+    options.insert("layers".into(), layers.collect());
     serde_json::from_value(options.into())
 }

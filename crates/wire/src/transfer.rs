@@ -35,9 +35,10 @@ pub struct Transfer {
     pub kind: TransferKind,
     /// 0 = RAM, then the chunk tiers.
     pub tier: usize,
-    /// Blocks of the pool; those of one chunk for a chunk tier.
+    /// Blocks of the pools, group after group; those of one chunk for a chunk tier. Load: -1 where
+    /// a group needs none.
     pub blocks: Vec<i32>,
-    /// RAM: the slot of each block.
+    /// RAM: the slot of the blocks of all groups at one place.
     pub slots: Vec<i32>,
     /// Digests of chunks.
     pub keys: Vec<Digest>,

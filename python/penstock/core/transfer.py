@@ -46,14 +46,14 @@ class OpenTiers:
     cache: str
     """The cache identity of all ranks together, as 64 hex digits."""
     ram_slots: int
-    """Blocks that the RAM tier holds, on every rank."""
+    """Entries of the RAM tier on every rank, each a block of every group."""
     flush_s: float
     """Seconds that stores under way get when the executor is closed."""
 
 
 @dataclass(slots=True)
 class Transfer:
-    """Names at most as many blocks, chunks or ids as the pool has blocks: so much has room in a
+    """Names at most as many blocks, chunks or ids as the pools have blocks: so much has room in a
     message.
     """
 
@@ -62,11 +62,11 @@ class Transfer:
     kind: TransferKind
     tier: int = RAM
     blocks: array[int] = field(default_factory=lambda: array("i"))
-    """Blocks of the pool, in the order of their tokens. LOAD and STORE: those of one chunk (RAM: of
-    any number).
+    """Blocks of the pools, group after group, as many of each, in the order of their tokens. LOAD
+    and STORE: those of one chunk (RAM: of any number). LOAD: NO_BLOCK where a group needs none.
     """
     slots: array[int] = field(default_factory=lambda: array("i"))
-    """RAM: the slot that each block is loaded from or stored to."""
+    """RAM: the slot that the blocks of all groups at one place are loaded from or stored to."""
     keys: bytes = b""
     """Chunk tiers: 32 bytes for each chunk, the digest of its last block. LOAD and STORE
     have one, REMOVE at least one; CLEAR has a group of 4 bytes, or none.

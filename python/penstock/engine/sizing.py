@@ -11,6 +11,7 @@ from penstock.config import EngineConfig
 from penstock.core import KvSpec, Loaded, PenstockError
 from penstock.core.codec import plan_bytes, result_bytes
 from penstock.core.request import MAX_LOGPROBS
+from penstock.kv import window_blocks
 from penstock.model import ModelInfo
 from penstock.model.sharding import Grid
 from penstock.ranks import RankLayout
@@ -37,7 +38,7 @@ def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout
     length = config.model.max_model_len or info.spec.max_position
     table = -(-length // config.cache.block_size)
     groups = len({getattr(layer.mixer, "window", None) for layer in info.spec.layers})
-    transfers = transfer_bytes(table) if config.tiers.tiers else 0
+    transfers = transfer_bytes(groups * table) if config.tiers.tiers else 0
     vocab = max(end - start for start, end in zip(grid.vocab, grid.vocab[1:], strict=False))
     return RankLayout(
         tp=grid.tp,
@@ -63,6 +64,10 @@ class KvPlan:
     """All blocks of all ranks."""
     block_bytes: int
     """One block of every group, of all ranks."""
+    growth_bytes: int
+    """One block of every group without a window, of all ranks."""
+    window_bytes: int
+    """What a token sees in the groups with a window, on all ranks."""
     notice: str
     """What was lowered and why, or empty."""
 
@@ -82,6 +87,8 @@ class KvNeeds:
     """Longest sequence that the model was made for."""
     max_num_seqs: int
     step_tokens: int
+    chunk_tokens: int
+    """Tokens of a chunk that tiers store; 0 without such tiers."""
     available: int
     """Smallest free memory of a rank, after its weights."""
     asked_bytes: int | None
@@ -95,13 +102,13 @@ class KvNeeds:
         """Blocks of each group for `full` blocks in those without a window.
 
         A sequence holds at most its window, one step's tokens and the block that the window's start
-        cuts; more blocks than `sequences` can hold are useless.
+        cuts; the blocks of a chunk stay until it is full and stored. More are useless.
         """
-        size = self.block_size
+        tokens = self.step_tokens + self.chunk_tokens
         return tuple(
             full
             if group.window is None
-            else min(full, sequences * (-(-(group.window + self.step_tokens) // size) + 1))
+            else min(full, sequences * window_blocks(group.window, tokens, self.block_size))
             for group in self.specs[0].groups
         )
 
@@ -135,6 +142,7 @@ def kv_needs(config: EngineConfig, info: ModelInfo, loaded: Sequence[Loaded]) ->
         model_len=info.spec.max_position,
         max_num_seqs=config.scheduler.max_num_seqs,
         step_tokens=config.scheduler.max_num_batched_tokens,
+        chunk_tokens=config.tiers.chunk_tokens if config.tiers.named else 0,
         available=min(each.free_memory for each in loaded),
         asked_bytes=config.cache.memory_bytes,
         asked_len=config.model.max_model_len,
@@ -171,8 +179,17 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
             "more"
         )
     blocks = needs.blocks(full, needs.max_num_seqs)
-    each = needs.rank_bytes([1] * len(blocks))
-    return KvPlan(blocks, min(length, held), sum(needs.rank_bytes(blocks)), sum(each), notice)
+    size, windows = needs.block_size, [group.window for group in needs.specs[0].groups]
+    seen = [0 if window is None else window_blocks(window, 0, size) for window in windows]
+    return KvPlan(
+        blocks,
+        max_model_len=min(length, held),
+        bytes=sum(needs.rank_bytes(blocks)),
+        block_bytes=sum(needs.rank_bytes([1] * len(blocks))),
+        growth_bytes=sum(needs.rank_bytes([window is None for window in windows])),
+        window_bytes=sum(needs.rank_bytes(seen)),
+        notice=notice,
+    )
 
 
 def _no_block(needs: KvNeeds, size: int) -> PenstockError:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.config import EngineConfig, TiersConfig
-from penstock.core import InvalidValueError, PenstockError, TierKind, TierKinds
+from penstock.core import InvalidValueError, TierKind, TierKinds
 from penstock.core.transfer import OpenTiers
 from penstock.engine.sizing import KvPlan
 from penstock.executor import TransferExecutor
@@ -61,20 +61,16 @@ def open_tiers(
     settings = config.tiers
     if not settings.tiers:
         return OpenedTiers()
-    if len(pools) > 1:
-        raise PenstockError(
-            f"--kv-tier {settings.tiers[0].name} needs a model with one KV group, and this one has "
-            f"{len(pools)} (sliding windows beside full attention): serve it without --kv-tier"
-        )
     slots = _ram_slots(config, kv.block_bytes)
     executor.open_tiers(OpenTiers(identity.hex(), slots, CLOSE_S))
     from penstock._native import TierIndex
 
     shape = Shape(
         block_size=config.cache.block_size,
-        block_bytes=kv.block_bytes,
+        block_bytes=kv.growth_bytes,
         per_chunk=settings.chunk_tokens // config.cache.block_size,
         step_tokens=config.scheduler.max_num_batched_tokens,
+        window_bytes=kv.window_bytes,
     )
     quota = settings.ram.quota if settings.ram else 1.0
     index = TierIndex(slots, quota) if slots else None
@@ -84,7 +80,7 @@ def open_tiers(
         for each in settings.named
     ]
     stats, rates = Stats(counters), Rates(each.kind for each in counters)
-    tiers = TierCache(pools[0], executor, index, shape, stats, rates, clock)
+    tiers = TierCache(pools, executor, index, shape, stats, rates, clock)
     return OpenedTiers(tiers, tiers.write_behind, index, rates, stats, kv.block_bytes)
 
 

@@ -100,21 +100,29 @@ class KvCache:
         return True
 
     def admit(
-        self, table: BlockTable, digests: Sequence[bytes], hits: int, tokens: int, spare: int
+        self,
+        table: BlockTable,
+        digests: Sequence[bytes],
+        hits: int,
+        tokens: int,
+        spare: int,
+        resume: int = 0,
     ) -> bool:
-        """Fill an empty table for `tokens` tokens, of which the first `hits` blocks are cached.
+        """Fill an empty table for `tokens` tokens. The first `hits` blocks are cached; those up to
+        `resume`, if that is more, will be loaded before the rest is computed.
 
-        A group with a window gets blocks for one step. False, and nothing, when a pool would keep
-        fewer than `spare` blocks.
+        A group with a window gets blocks for one step, and of what is before it those that the step
+        sees. False, and nothing, when a pool would keep fewer than `spare` blocks.
         """
+        first = min(max(hits, resume) * self.block_size, tokens - 1)
         shares = []
         for pool, window in zip(self.pools, self._windows, strict=True):
             behind, end = 0, tokens
             if window is not None:
-                behind = self._behind(hits * self.block_size, window)
-                end = min(end, hits * self.block_size + self._step_tokens)
+                behind = self._behind(first, window)
+                end = min(end, first + self._step_tokens)
             found = [pool.find(digest) for digest in digests[behind:hits]]
-            missing = self.blocks_for(end) - hits
+            missing = self.blocks_for(end) - max(behind, hits)
             if missing + spare > pool.available - sum(map(pool.is_free, found)):
                 return False
             shares.append(_Share(pool, behind, found, missing))

@@ -7,10 +7,10 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.kv.pool import BlockPool
-from penstock.kv_tiers.contract import RamIndex, Shape, TransferExecutor
+from penstock.kv_tiers.contract import Blocks, RamIndex, Shape, TransferExecutor
 from penstock.kv_tiers.load import Loader, PrefixLoad
 from penstock.kv_tiers.lookup import TierLookup
-from penstock.kv_tiers.plan import cover, plan_load
+from penstock.kv_tiers.plan import cover, plan_load, plan_whole
 from penstock.kv_tiers.rates import Rates
 from penstock.kv_tiers.stats import Stats
 from penstock.kv_tiers.transfers import Transfers
@@ -27,11 +27,13 @@ PROBE_SHARE = 0.05
 
 
 class TierCache:
-    """`contract.Tiers`. `index` is None without a RAM tier; `stats` has its counters anyway."""
+    """`contract.Tiers`. `pools` has one for each KV group; `index` is None without a RAM tier,
+    `stats` has its counters anyway.
+    """
 
     def __init__(
         self,
-        pool: BlockPool,
+        pools: Sequence[BlockPool],
         executor: TransferExecutor,
         index: RamIndex | None,
         shape: Shape,
@@ -43,12 +45,12 @@ class TierCache:
         self._clock = clock
         self._stats = stats
         self._rates = rates
-        self._transfers = transfers = Transfers(pool, executor)
+        self._transfers = transfers = Transfers(pools, executor)
         self.write_behind = store = WriteBehind(
-            pool, transfers, index, rates, stats, shape.per_chunk
+            pools, transfers, index, rates, stats, shape.per_chunk
         )
         self._lookup = TierLookup(transfers, index, store, rates, stats, shape.per_chunk)
-        self._loader = Loader(pool, transfers, index, store, rates, stats, shape, clock)
+        self._loader = Loader(pools, transfers, index, store, rates, stats, shape, clock)
 
     @property
     def busy(self) -> bool:
@@ -67,12 +69,15 @@ class TierCache:
         self._loader.poll()
         self.write_behind.poll()
 
-    def tables(self) -> Iterator[array[int]]:
+    def tables(self) -> Iterator[tuple[int, Sequence[int]]]:
         return self._transfers.tables()
 
     def lookup(self, load: PrefixLoad, digests: list[bytes], hits: int) -> int | None:
         shape = self._shape
+        if load.barred:
+            return hits
         if not load.stats:
+            load.whole = shape.window_bytes > 0
             load.digests, load.block_size = digests, shape.block_size
             load.stats = self._stats.tiers
             load.found = [set() for _ in load.stats[1:]]
@@ -82,7 +87,8 @@ class TierCache:
             return None
         slots = self._lookup.in_ram(load, hits)
         load.available = cover(load.digests, hits, shape.per_chunk, slots, load.found)
-        load.choose(plan_load(load.available, self._loader.backlog, self._rates, shape))
+        plan = plan_whole if load.whole else plan_load
+        load.choose(plan(load.available, self._loader.backlog, self._rates, shape))
         wanted = min(hits, load.segments[0].first) if load.segments else hits
         load.planned = wanted * shape.block_size
         return wanted
@@ -97,7 +103,7 @@ class TierCache:
         quick = max(PROBE_JITTER * usual, PROBE_LEAST) if usual <= worth else 0.0
         return min(PROBE_PATIENCE, max(worth, quick))
 
-    def start(self, load: PrefixLoad, blocks: array[int]) -> None:
+    def start(self, load: PrefixLoad, blocks: Sequence[array[int]]) -> None:
         for tier in load.probes:
             self._rates.probed(tier, PROBE_PATIENCE)
         self._lookup.hold_only_segments(load)
@@ -110,20 +116,18 @@ class TierCache:
             self._loader.drop(load.computing(end))
         return end
 
-    def published(
-        self, digests: list[bytes], first: int, blocks: array[int], prompt_blocks: int
-    ) -> None:
-        end = first + len(blocks)
+    def published(self, digests: list[bytes], end: int, blocks: Blocks, prompt_blocks: int) -> None:
+        first = end - len(blocks[0])
         self.write_behind.to_ram(digests, first, blocks)
         self.write_behind.published(digests, first, end)
         if end == prompt_blocks:
             self.write_behind.tail(digests, end)
 
     def released(
-        self, load: PrefixLoad, digests: list[bytes], end: int, offload: Sequence[int] = ()
+        self, load: PrefixLoad, digests: list[bytes], end: int, offload: Blocks = ()
     ) -> None:
         if offload:
-            self.write_behind.to_ram(digests, 0, offload, awaited=True)
+            self.write_behind.to_ram(digests, end - len(offload[0]), offload, awaited=True)
         self.write_behind.tail(digests, end)
         self._lookup.hold_only_segments(load)
         self._loader.end(load)

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from penstock.kv_tiers.load import PrefixLoad
 
 
+Blocks = Sequence[Sequence[int]]
+"""A column for each KV group, of the blocks at the same entries of the block tables."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Sizes that do not change while an engine runs."""
@@ -20,11 +24,13 @@ class Shape:
     block_size: int
     """Tokens."""
     block_bytes: int
-    """One block, on all ranks together."""
+    """One block of the groups without a window, on all ranks together."""
     per_chunk: int
     """Blocks of a chunk."""
     step_tokens: int
     """Tokens of the largest step."""
+    window_bytes: int = 0
+    """What the groups with a window need of a prefix, however long; 0 without such groups."""
 
 
 class Tiers(Protocol):
@@ -50,8 +56,8 @@ class Tiers(Protocol):
         are still wanted. None while the tiers' answers are awaited; ask again after a poll.
         """
 
-    def start(self, load: PrefixLoad, blocks: array[int]) -> None:
-        """Begin the planned load into the block table of the sequence."""
+    def start(self, load: PrefixLoad, blocks: Sequence[array[int]]) -> None:
+        """Begin the planned load into the block tables of the sequence."""
 
     def limit(self, load: PrefixLoad, end: int) -> int:
         """The token, at most `end`, up to which may be computed now. Segments before it that have
@@ -61,22 +67,21 @@ class Tiers(Protocol):
     def poll(self) -> None:
         """Take in the transfers that have ended, and begin others."""
 
-    def published(
-        self, digests: list[bytes], first: int, blocks: array[int], prompt_blocks: int
-    ) -> None:
-        """Store the blocks of a sequence from `first` on, which were computed and named; its prompt
-        has `prompt_blocks` full blocks.
+    def published(self, digests: list[bytes], end: int, blocks: Blocks, prompt_blocks: int) -> None:
+        """Store the blocks of a sequence up to `end`, which were computed and named; its prompt has
+        `prompt_blocks` full blocks.
         """
 
     def released(
-        self, load: PrefixLoad, digests: list[bytes], end: int, offload: Sequence[int] = ()
+        self, load: PrefixLoad, digests: list[bytes], end: int, offload: Blocks = ()
     ) -> None:
         """End the load of a sequence that gives up its blocks, of which `end` were published; 0 for
-        one that had none. RAM takes the blocks `offload` of a preempted one in any case.
+        one that had none. RAM takes the blocks `offload`, up to `end`, of a preempted one in any
+        case.
         """
 
-    def tables(self) -> Iterable[array[int]]:
-        """Blocks that transfers hold, for the audit of the pool."""
+    def tables(self) -> Iterable[tuple[int, Sequence[int]]]:
+        """Blocks that transfers hold, as (group, blocks), for the audit of the pools."""
 
 
 class TransferExecutor(Protocol):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from penstock.core import TierKind, TierTokens
+from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import RAM, Moved, TransferKind
 from penstock.kv.pool import BlockPool
 from penstock.kv_tiers.contract import RamIndex, Shape
@@ -66,8 +67,16 @@ class PrefixLoad:
     """Segments that could have been chosen."""
     segments: list[LoadSegment] = field(default_factory=list)
     """In the order of their blocks; those that failed or were passed are gone."""
-    blocks: array[int] = field(default_factory=lambda: array("i"))
-    """The block table of the sequence."""
+    blocks: Sequence[array[int]] = ()
+    """The block tables of the sequence."""
+    whole: bool = False
+    """Whether all is awaited, and the load lost with one segment: groups with a window have no
+    blocks to compute what is before its end.
+    """
+    lost: bool = False
+    """The sequence is to give up its blocks, and to compute when it has others."""
+    barred: bool = False
+    """Whether nothing is to be loaded, because the load before was lost."""
     planned: int = 0
     """Tokens that were in the pool, or computed, or are in a plan."""
     tokens: Counter[int] = field(default_factory=Counter)
@@ -75,8 +84,13 @@ class PrefixLoad:
 
     @property
     def pending(self) -> bool:
-        """Whether segments are to be passed or loaded."""
-        return bool(self.segments)
+        """Whether segments are to be passed or loaded, or were lost."""
+        return bool(self.segments) or self.lost
+
+    @property
+    def end(self) -> int:
+        """The block behind the last segment; 0 without any."""
+        return self.segments[-1].end if self.segments else 0
 
     def limit(self, end: int) -> int:
         """The token, at most `end`, up to which may be computed at present."""
@@ -99,6 +113,8 @@ class PrefixLoad:
     def advance(self, computed: int, known: int) -> int:
         """Computed tokens after passing what is loaded; the last of `known` is always computed."""
         size = self.block_size
+        if self.whole and any(each.state is not SegmentState.LOADED for each in self.segments):
+            return computed
         while self.segments:
             segment = self.segments[0]
             if segment.state is not SegmentState.LOADED or segment.first * size > computed:
@@ -133,7 +149,12 @@ class PrefixLoad:
         for segment in list(self.segments):
             if segment.tier == tier and segment.state is SegmentState.WAITING:
                 segment.awaited = False
-                self.segments.remove(segment)
+                self.lose(segment)
+
+    def lose(self, segment: LoadSegment) -> None:
+        """Compute a segment instead of loading it."""
+        self.segments.remove(segment)
+        self.lost = self.whole
 
     def left(self) -> list[LoadSegment]:
         """What could still be loaded, chosen or not; RAM holds only what was chosen."""
@@ -160,7 +181,7 @@ class PrefixLoad:
 class Loader:
     def __init__(
         self,
-        pool: BlockPool,
+        pools: Sequence[BlockPool],
         transfers: Transfers,
         index: RamIndex | None,
         write_behind: WriteBehind,
@@ -171,7 +192,7 @@ class Loader:
     ) -> None:
         self.backlog = [0] * len(stats.tiers)
         """Bytes in flight of each tier."""
-        self._pool = pool
+        self._pools = pools
         self._transfers = transfers
         self._index = index
         self._write_behind = write_behind
@@ -243,7 +264,7 @@ class Loader:
             TransferKind.LOAD,
             tier,
             partial(self._loaded, load, segment),
-            blocks=load.blocks[segment.first : segment.end],
+            blocks=[group[segment.first : segment.end] for group in load.blocks],
             slots=segment.slots,
             keys=segment.key,
         )
@@ -264,7 +285,7 @@ class Loader:
                 if stalled or each is load:
                     self._plan_again(each)
         elif wanted:
-            load.segments.remove(segment)
+            load.lose(segment)
         if not moved.done and segment.key and (wanted or moved.error):
             self._write_behind.forget(tier, segment.key)
 
@@ -276,15 +297,15 @@ class Loader:
         """A load past its deadline is left to itself, and another may have its turn; the sequence
         gets other blocks and computes.
         """
-        now, pool = self._clock(), self._pool
+        now, pool = self._clock(), self._pools[0]
         for segment, load in [each for each in self._issued.items() if now >= each[0].deadline]:
             if segment in load.segments:
-                if pool.available < segment.blocks:
+                if not load.whole and pool.available < segment.blocks:
                     continue
-                load.segments.remove(segment)
-                for at in range(segment.first, segment.end):
-                    pool.release((load.blocks[at],))
-                    load.blocks[at] = pool.take()
+                load.lose(segment)
+                for at in () if load.whole else range(segment.first, segment.end):
+                    pool.release((load.blocks[0][at],))
+                    load.blocks[0][at] = pool.take()
                 self._stats.tiers[segment.tier].errors += 1
             del self._issued[segment]
             self._count(segment, -1)
@@ -296,7 +317,7 @@ class Loader:
     def _plan_again(self, load: PrefixLoad) -> None:
         """A tier has answered: it may be faster than it seemed, or be over a stall."""
         left = load.left()
-        if all(segment.awaited for segment in left):
+        if load.whole or all(segment.awaited for segment in left):
             return
         load.choose(plan_load(left, self.backlog, self._rates, self._shape))
         self.drop(each for each in left if each.slots and each not in load.segments)
@@ -311,14 +332,16 @@ class Loader:
         unused = [each for each in load.available if each.tier not in used]
         if not unused:
             return
-        segment, pool, now = unused[-1], self._pool, self._clock()
+        segment, now = unused[-1], self._clock()
         tier, blocks = segment.tier, segment.blocks
+        pool = max(self._pools, key=lambda pool: pool.available)
         if now < self._probe_at[tier] or pool.available < PROBE_SPARE * blocks:
             return
         self._probe_at[tier] = now + PROBE_LONGEST
         spare = [pool.take() for _ in range(blocks)]
         done = partial(self._probed, tier, now)
-        self._transfers.begin(TransferKind.LOAD, tier, done, blocks=spare, keys=segment.key)
+        into = [spare if each is pool else [NO_BLOCK] * blocks for each in self._pools]
+        self._transfers.begin(TransferKind.LOAD, tier, done, blocks=into, keys=segment.key)
         pool.release(spare)
 
     def _probed(self, tier: int, began: float, moved: Moved) -> None:

@@ -6,6 +6,7 @@ import math
 from array import array
 from collections.abc import Sequence
 
+from penstock.kv_tiers.contract import Blocks
 from penstock.kv_tiers.load import PrefixLoad
 
 
@@ -19,7 +20,7 @@ class NoTiers:
     def lookup(self, load: PrefixLoad, digests: list[bytes], hits: int) -> int:
         return hits
 
-    def start(self, load: PrefixLoad, blocks: array[int]) -> None: ...
+    def start(self, load: PrefixLoad, blocks: Sequence[array[int]]) -> None: ...
 
     def limit(self, load: PrefixLoad, end: int) -> int:
         return end
@@ -27,12 +28,12 @@ class NoTiers:
     def poll(self) -> None: ...
 
     def published(
-        self, digests: list[bytes], first: int, blocks: array[int], prompt_blocks: int
+        self, digests: list[bytes], end: int, blocks: Blocks, prompt_blocks: int
     ) -> None: ...
 
     def released(
-        self, load: PrefixLoad, digests: list[bytes], end: int, offload: Sequence[int] = ()
+        self, load: PrefixLoad, digests: list[bytes], end: int, offload: Blocks = ()
     ) -> None: ...
 
-    def tables(self) -> tuple[array[int], ...]:
+    def tables(self) -> tuple[tuple[int, Sequence[int]], ...]:
         return ()

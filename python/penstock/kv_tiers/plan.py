@@ -7,6 +7,9 @@ awaited before that.
 
     RAM RAM RAM S3 S3 S3 S3 S3 S3
     awaited --> computed -> <- loaded meanwhile
+
+Where a KV group has a window, all that is loaded is awaited: the group gets the blocks that are
+seen from the end of the load, and nothing before that can be computed.
 """
 
 from __future__ import annotations
@@ -157,6 +160,29 @@ def plan_load(
     )
     meanwhile = _from_the_end(segments[len(awaited) :], begin, sizes, rates, shape)
     return LoadPlan(awaited, meanwhile)
+
+
+def plan_whole(
+    segments: Sequence[LoadSegment], backlog: Sequence[int], rates: Rates, shape: Shape
+) -> LoadPlan:
+    """Choose the leading segments with which all is there soonest, the rest computed behind them;
+    none where computing all is sooner.
+    """
+    if not segments:
+        return LoadPlan((), ())
+    end, size = segments[-1].end, shape.block_size
+    sizes, slowest, count = list(backlog), 0.0, 0
+    first = segments[0].first
+    best = rates.compute_seconds(first * size, (end - first) * size)
+    for at, segment in enumerate(segments, start=1):
+        tier = segment.tier
+        sizes[tier] += segment.blocks * shape.block_bytes
+        slowest = max(slowest, rates.queue_seconds(tier, sizes[tier]))
+        windows = rates.queue_seconds(tier, sizes[tier] + shape.window_bytes)
+        rest = rates.compute_seconds(segment.end * size, (end - segment.end) * size)
+        if (seconds := max(slowest, windows) + rest) <= best:
+            best, count = seconds, at
+    return LoadPlan(segments[:count], ())
 
 
 def _worth_waiting(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
+from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import Moved, Transfer, TransferKind
 from penstock.kv.pool import BlockPool
-from penstock.kv_tiers.contract import TransferExecutor
+from penstock.kv_tiers.contract import Blocks, TransferExecutor
 
 POLL, POLL_LATER, OFTEN = 0.0005, 0.01, 400
 """Seconds between polls, and the seconds after so many polls in vain: a stalled tier is cheap."""
@@ -17,13 +19,13 @@ Done = Callable[[Moved], None]
 
 
 class _Open(NamedTuple):
-    blocks: array[int]
+    blocks: Blocks
     done: Done
 
 
 class Transfers:
-    def __init__(self, pool: BlockPool, executor: TransferExecutor) -> None:
-        self._pool = pool
+    def __init__(self, pools: Sequence[BlockPool], executor: TransferExecutor) -> None:
+        self._pools = pools
         self._executor = executor
         self._open: dict[int, _Open] = {}
         self._last_id = 0
@@ -38,7 +40,7 @@ class Transfers:
         tier: int,
         done: Done,
         *,
-        blocks: Sequence[int] = (),
+        blocks: Blocks = (),
         slots: Sequence[int] = (),
         keys: bytes = b"",
         counts: Sequence[int] = (),
@@ -53,15 +55,17 @@ class Transfers:
             self._last_id,
             kind,
             tier,
-            array("i", blocks),
+            array("i", chain.from_iterable(blocks)),
             array("i", slots),
             keys,
             array("i", counts),
             parent=parent,
         )
-        for block in transfer.blocks:
-            self._pool.share(block)
-        self._open[transfer.id] = _Open(transfer.blocks, done)
+        held = [[block for block in group if block != NO_BLOCK] for group in blocks]
+        for pool, group in zip(self._pools, held, strict=False):
+            for block in group:
+                pool.share(block)
+        self._open[transfer.id] = _Open(held, done)
         self._executor.transfer(transfer)
         return transfer.id
 
@@ -81,9 +85,10 @@ class Transfers:
         self._in_vain = 0 if ended else self._in_vain + 1
         for moved in ended:
             each = self._open.pop(moved.id)
-            self._pool.release(each.blocks)
+            for pool, group in zip(self._pools, each.blocks, strict=False):
+                pool.release(group)
             each.done(moved)
 
-    def tables(self) -> Iterator[array[int]]:
-        """Blocks that transfers hold, for the audit of the pool."""
-        return (each.blocks for each in self._open.values())
+    def tables(self) -> Iterator[tuple[int, Sequence[int]]]:
+        """Blocks that transfers hold, as (group, blocks), for the audit of the pools."""
+        return chain.from_iterable(enumerate(each.blocks) for each in self._open.values())

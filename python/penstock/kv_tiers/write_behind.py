@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.core.transfer import RAM, Moved, TransferKind
 from penstock.kv.pool import BlockPool
-from penstock.kv_tiers.contract import RamIndex
+from penstock.kv_tiers.contract import Blocks, RamIndex
 from penstock.kv_tiers.rates import Rates
 from penstock.kv_tiers.stats import Stats
 from penstock.kv_tiers.transfers import Done, Transfers
@@ -19,7 +19,7 @@ from penstock.kv_tiers.transfers import Done, Transfers
 IN_FLIGHT = 2
 """Stores of a chunk tier in flight, at most."""
 POOL_SHARE = 4
-"""A quarter of the pool's blocks at most is held by stores."""
+"""A quarter of a pool's blocks at most is held by stores."""
 MOST_KNOWN = 1 << 18
 """Chunks of a tier whose presence is remembered."""
 MOST_QUEUED = 4096
@@ -27,7 +27,10 @@ MOST_QUEUED = 4096
 
 
 class ChunkStore(NamedTuple):
-    """A chunk to be stored, by the digests of its blocks: they may leave the pool before."""
+    """A chunk to be stored, by the digests of its blocks: they may leave the pools before.
+
+    Blocks that a window has passed keep their names, and leave last of those without an owner.
+    """
 
     tier: int
     digests: tuple[bytes, ...]
@@ -44,14 +47,14 @@ class WriteBehind:
 
     def __init__(
         self,
-        pool: BlockPool,
+        pools: Sequence[BlockPool],
         transfers: Transfers,
         index: RamIndex | None,
         rates: Rates,
         stats: Stats,
         per_chunk: int,
     ) -> None:
-        self._pool = pool
+        self._pools = pools
         self._transfers = transfers
         self._index = index
         self._rates = rates
@@ -134,7 +137,7 @@ class WriteBehind:
     # Stores ---------------------------------------------------------------------------------------
 
     def to_ram(
-        self, digests: Sequence[bytes], first: int, blocks: Sequence[int], awaited: bool = False
+        self, digests: Sequence[bytes], first: int, blocks: Blocks, awaited: bool = False
     ) -> None:
         """Store the blocks of a sequence from `first` on in RAM, as far as they are admitted;
         `awaited` ones pass the filter.
@@ -142,14 +145,14 @@ class WriteBehind:
         if self._index is None:
             return
         parent = digests[first - 1] if first else None
-        names = list(digests[first : first + len(blocks)])
+        names = list(digests[first : first + len(blocks[0])])
         slots = self._index.admit(names, parent, awaited)
         self._stats.tiers[RAM].dropped_stores += sum(slot == -1 for slot in slots)
         chosen = [at for at, slot in enumerate(slots) if slot >= 0]
         if chosen:
             done = partial(self._in_ram, [names[at] for at in chosen], awaited)
             self.offloading += len(chosen) * awaited
-            taken = [blocks[at] for at in chosen]
+            taken = [[group[at] for at in chosen] for group in blocks]
             self._begin(RAM, done, taken, slots=[slots[at] for at in chosen])
 
     def poll(self) -> None:
@@ -158,12 +161,12 @@ class WriteBehind:
                 self._store(queue.popleft())
 
     def _has_room(self, store: ChunkStore) -> bool:
-        most = self._pool.num_blocks // POOL_SHARE
+        most = min(pool.num_blocks for pool in self._pools) // POOL_SHARE
         return not self._held or self._held + len(store.digests) <= most
 
     def _store(self, store: ChunkStore) -> None:
-        blocks = [self._pool.find(digest) for digest in store.digests]
-        if min(blocks) < 0:
+        blocks = [[pool.find(digest) for digest in store.digests] for pool in self._pools]
+        if min(map(min, blocks)) < 0:
             self._drop(store)
             return
         done = partial(self._stored, store)
@@ -173,14 +176,14 @@ class WriteBehind:
         self,
         tier: int,
         done: Done,
-        blocks: Sequence[int],
+        blocks: Blocks,
         slots: Sequence[int] = (),
         keys: bytes = b"",
         parent: bytes = b"",
     ) -> None:
         self._storing[tier] += 1
-        self._held += len(blocks)
-        ended = partial(self._ended, tier, len(blocks), done)
+        self._held += len(blocks[0])
+        ended = partial(self._ended, tier, len(blocks[0]), done)
         self._transfers.begin(
             TransferKind.STORE, tier, ended, blocks=blocks, slots=slots, keys=keys, parent=parent
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Callable
 
 from penstock.kv import KvCache
@@ -42,10 +43,7 @@ class Prefixes:
         if hits < limit and seq.digests[hits] in self._claimed:
             seq.awaits = seq.digests[hits]
             return None
-        wanted = self.tiers.lookup(seq.load, seq.digests, hits)
-        if wanted is None:
-            return None
-        return hits if wanted == hits else self._kv.find_prefix(seq.digests, wanted)
+        return self.tiers.lookup(seq.load, seq.digests, hits)
 
     def admitted(self, seq: Sequence, hits: int) -> None:
         """Claim what the sequence is going to compute, and start its load."""
@@ -58,7 +56,7 @@ class Prefixes:
         seq.publish_at = sys.maxsize if self._kv.hasher is None else (hits + 1) * size
         for digest in seq.digests[hits:]:
             self._claimed.setdefault(digest, seq)
-        self.tiers.start(seq.load, seq.table.groups[0])
+        self.tiers.start(seq.load, seq.table.groups)
 
     def _count_first(self, seq: Sequence) -> None:
         seq.first_schedule = self._clock()
@@ -80,8 +78,8 @@ class Prefixes:
             self._kv.publish(seq.table, at, digest)
             if self._claimed.get(digest) is seq:
                 del self._claimed[digest]
-        blocks = seq.table.groups[0][first:full]
-        self.tiers.published(seq.digests, first, blocks, seq.prompt_len // size)
+        blocks = self._held(seq, first, full)
+        self.tiers.published(seq.digests, full, blocks, seq.prompt_len // size)
         seq.published = full
         seq.publish_at = (full + 1) * size
 
@@ -92,9 +90,14 @@ class Prefixes:
             for digest in seq.digests[seq.published :]:
                 if self._claimed.get(digest) is seq:
                     del self._claimed[digest]
-        offload = seq.table.groups[0][:published] if preempted and seq.reads_cache else ()
+        offload = self._held(seq, 0, published) if preempted and seq.reads_cache else ()
         self.tiers.released(seq.load, seq.digests, published, offload)
-        seq.load = PrefixLoad()
+        seq.load = PrefixLoad(barred=seq.load.lost)
+
+    def _held(self, seq: Sequence, first: int, end: int) -> list[array[int]]:
+        """Blocks of every group, from `first` or the first that all have, to `end`."""
+        first = min(max(first, *seq.table.behind), end)
+        return [blocks[first:end] for blocks in seq.table.groups]
 
     # Loads ----------------------------------------------------------------------------------------
 

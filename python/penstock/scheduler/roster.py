@@ -53,9 +53,13 @@ class Roster:
         insort(self.running, seq, key=_by_arrival)
 
     def preempt(self, seq: Sequence) -> None:
-        """Move back to waiting with all tokens, whose KV is computed again or found in a cache."""
+        """Offload the blocks of a sequence, and have it wait again."""
         self.preemptions += 1
-        self._vacate(seq, preempted=True)
+        self.wait_again(seq, preempted=True)
+
+    def wait_again(self, seq: Sequence, preempted: bool = False) -> None:
+        """Move back to waiting with all tokens, whose KV is computed again or found in a cache."""
+        self._vacate(seq, preempted)
         seq.rewind(0)
         seq.prompt_rows.clear()
         insort(self.waiting, seq, key=_by_arrival)
@@ -102,8 +106,7 @@ class Roster:
     def check(self) -> None:
         """Audit blocks, slots and claims; PoolCorruptError names a fault."""
         seated = [*self.running, *self._leaving]
-        held = ((0, blocks) for blocks in self._prefixes.tiers.tables())
-        self._kv.check((seq.table for seq in seated), held)
+        self._kv.check((seq.table for seq in seated), self._prefixes.tiers.tables())
         slots = sorted([*self.slots, *(seq.slot for seq in seated)])
         if slots != list(range(self._num_slots)):
             raise PoolCorruptError(f"slots are lost or taken twice: {slots}")

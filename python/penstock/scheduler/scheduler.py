@@ -112,8 +112,11 @@ class Scheduler:
     def _advance_loaded(self) -> None:
         self.tiers.poll()
         for seq in self._roster.running:
-            if seq.load.pending and not seq.in_flight:
+            if seq.load.lost:
+                self._roster.wait_again(seq)
+            elif seq.load.pending and not seq.in_flight:
                 self._prefixes.advance(seq)
+        self._roster.sweep()
 
     def apply(self, plan: StepPlan, result: StepResult) -> None:
         """Advance the sequences of a plan by its result. Plans are applied in their order."""

@@ -173,8 +173,8 @@ class Selection:
             hits = self._prefixes.find(seq)
             if hits is None:
                 continue
-            spare = len(roster.running)
-            if not self._kv.admit(seq.table, seq.digests, hits, len(seq.tokens), spare):
+            known, spare = len(seq.tokens), len(roster.running)
+            if not self._kv.admit(seq.table, seq.digests, hits, known, spare, seq.load.end):
                 break
             roster.run(seq)
             self._prefixes.admitted(seq, hits)

@@ -1,6 +1,6 @@
 //! A job as calls of a tier: which parts, which bytes of which blocks.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::queue::Work;
@@ -13,9 +13,18 @@ use crate::tier::{Tier, TierError};
 pub(crate) struct Share {
     /// KV heads over the whole model, in the order of their extents.
     pub(crate) heads: Vec<u16>,
-    pub(crate) layers: (u16, u16),
-    /// Bytes of one head in one block.
-    pub(crate) extent: usize,
+    /// Layers of each KV group, counted group after group.
+    pub(crate) layers: Vec<(u16, u16)>,
+    /// Bytes of one head in one block, by group.
+    pub(crate) extents: Vec<usize>,
+}
+
+/// One KV head of a chunk in the layers of one KV group.
+struct Part {
+    key: PartKey,
+    group: usize,
+    /// Its bytes in a block of the group.
+    extent: Range<usize>,
 }
 
 /// Result of a call.
@@ -26,32 +35,51 @@ pub(crate) struct Brought {
 }
 
 impl Share {
-    /// The parts of a chunk.
-    fn keys(&self, digest: Digest, blocks: u16) -> impl Iterator<Item = PartKey> {
-        let layers = self.layers;
-        self.heads.iter().map(move |&head| PartKey {
-            digest,
-            blocks,
-            head,
-            layers,
+    /// The parts of a chunk. A group without layers on this rank has none.
+    fn parts(&self, digest: Digest, blocks: u16) -> impl Iterator<Item = Part> {
+        let groups = self.layers.iter().zip(&self.extents).enumerate();
+        let groups = groups.filter(|(_, (layers, _))| layers.0 < layers.1);
+        groups.flat_map(move |(group, (&layers, &bytes))| {
+            let heads = self.heads.iter().enumerate();
+            heads.map(move |(at, &head)| Part {
+                key: PartKey {
+                    digest,
+                    blocks,
+                    head,
+                    layers,
+                },
+                group,
+                extent: at * bytes..(at + 1) * bytes,
+            })
         })
     }
 
-    fn extent(&self, head: usize) -> std::ops::Range<usize> {
-        head * self.extent..(head + 1) * self.extent
-    }
-
+    /// Reads the parts of which a block is wanted; what belongs to no block is read and dropped.
     fn load(
         &self,
         tier: &dyn Tier,
         digest: Digest,
-        blocks: &mut [impl DerefMut<Target = [u8]>],
+        blocks: &mut [Option<impl DerefMut<Target = [u8]>>],
     ) -> Result<u64, TierError> {
-        for (head, key) in self.keys(digest, blocks.len() as u16).enumerate() {
-            let extents = blocks.iter_mut().map(|b| &mut b[self.extent(head)]);
-            tier.load(&key, &mut extents.collect::<Vec<_>>())?;
+        let (groups, mut bytes) = (self.layers.len(), 0);
+        let count = blocks.len() / groups;
+        for Part { key, group, extent } in self.parts(digest, count as u16) {
+            let column = blocks.iter_mut().skip(group).step_by(groups);
+            let into: Vec<_> = column
+                .map(|block| block.as_mut().map(|block| &mut block[extent.clone()]))
+                .collect();
+            let without = into.iter().filter(|block| block.is_none()).count();
+            if without == count {
+                continue;
+            }
+            let mut dropped = vec![0; without * extent.len()];
+            let mut dropped = dropped.chunks_exact_mut(extent.len());
+            let into = into.into_iter();
+            let into = into.filter_map(|block| block.or_else(|| dropped.next()));
+            tier.load(&key, &mut into.collect::<Vec<_>>())?;
+            bytes += count * extent.len();
         }
-        Ok(self.bytes(blocks.len()))
+        Ok(bytes as u64)
     }
 
     fn store(
@@ -61,30 +89,30 @@ impl Share {
         blocks: &[impl Deref<Target = [u8]>],
         parent: Option<Digest>,
     ) -> Result<u64, TierError> {
-        for (head, key) in self.keys(digest, blocks.len() as u16).enumerate() {
-            let extents = blocks.iter().map(|b| &b[self.extent(head)]);
-            tier.store(&key, &extents.collect::<Vec<_>>(), parent)?;
+        let (groups, mut bytes) = (self.layers.len(), 0);
+        let count = blocks.len() / groups;
+        for Part { key, group, extent } in self.parts(digest, count as u16) {
+            let column = blocks.iter().skip(group).step_by(groups);
+            let from = column.map(|block| &block[extent.clone()]);
+            tier.store(&key, &from.collect::<Vec<_>>(), parent)?;
+            bytes += count * extent.len();
         }
-        Ok(self.bytes(blocks.len()))
+        Ok(bytes as u64)
     }
 
     fn probe(&self, tier: &dyn Tier, chunks: &[(Digest, u16)]) -> Result<Vec<u8>, TierError> {
-        let keys = chunks.iter().flat_map(|&(d, blocks)| self.keys(d, blocks));
-        let keys: Vec<_> = keys.collect();
+        let parts = chunks.iter().flat_map(|&(d, blocks)| self.parts(d, blocks));
+        let keys: Vec<_> = parts.map(|part| part.key).collect();
         let there = tier.probe(&keys)?;
         if there.len() != keys.len() {
             let (asked, got) = (keys.len(), there.len());
             let wrong = format!("asked for {asked} parts, it answered for {got}");
             return Err(TierError::Failed(wrong));
         }
-        // A rank without heads has nothing to miss.
-        let mut parts = there.chunks(self.heads.len().max(1));
+        // A rank without heads or layers has nothing to miss.
+        let mut parts = there.chunks((keys.len() / chunks.len().max(1)).max(1));
         let all = |parts: Option<&[bool]>| parts.is_none_or(|p| p.iter().all(|&p| p));
         Ok(chunks.iter().map(|_| u8::from(all(parts.next()))).collect())
-    }
-
-    fn bytes(&self, blocks: usize) -> u64 {
-        (blocks * self.heads.len() * self.extent) as u64
     }
 
     /// Does the work; a panic of the tier is a failure of the tier.

@@ -11,6 +11,8 @@ const WORTH_A_THREAD: usize = 4 << 20;
 /// The slots of the RAM tier. Only the thread that copies has them.
 pub(crate) struct Slots {
     memory: Reserved,
+    /// Bytes of a block of each group; a slot has one of each.
+    groups: Vec<usize>,
     slot_bytes: usize,
     threads: usize,
 }
@@ -20,11 +22,13 @@ type Pair<'a> = (&'a mut [u8], &'a [u8]);
 impl Slots {
     /// # Errors
     /// The system has no such range of addresses.
-    pub(crate) fn new(slots: usize, slot_bytes: usize, threads: usize) -> std::io::Result<Self> {
+    pub(crate) fn new(slots: usize, groups: Vec<usize>, threads: usize) -> std::io::Result<Self> {
+        let slot_bytes = groups.iter().sum();
         let memory = Reserved::new(slots.saturating_mul(slot_bytes))?;
         memory.touch_ahead();
         Ok(Self {
             memory,
+            groups,
             slot_bytes,
             threads,
         })
@@ -34,33 +38,44 @@ impl Slots {
         slot * self.slot_bytes..(slot + 1) * self.slot_bytes
     }
 
-    /// Fills `blocks` from `slots`, which are in range.
-    pub(crate) fn load(&self, slots: &[usize], blocks: &mut [impl DerefMut<Target = [u8]>]) {
-        let pairs = blocks.iter_mut().zip(slots);
-        let pairs: Vec<Pair<'_>> = pairs
-            .map(|(block, &slot)| (&mut block[..], &self.memory[self.range(slot)]))
-            .collect();
+    /// Fills `blocks`, those of all groups slot by slot, from `slots`, which are in range.
+    pub(crate) fn load(
+        &self,
+        slots: &[usize],
+        blocks: &mut [Option<impl DerefMut<Target = [u8]>>],
+    ) {
+        let mut pairs: Vec<Pair<'_>> = Vec::new();
+        for (blocks, &slot) in blocks.chunks_mut(self.groups.len()).zip(slots) {
+            let mut from = &self.memory[self.range(slot)];
+            for (block, &bytes) in blocks.iter_mut().zip(&self.groups) {
+                let (own, rest) = from.split_at(bytes);
+                from = rest;
+                pairs.extend(block.as_mut().map(|block| (&mut block[..], own)));
+            }
+        }
         copy(pairs, self.threads);
     }
 
-    /// Keeps `blocks` in `slots`, which are in range and differ.
+    /// Keeps `blocks`, those of all groups slot by slot, in `slots`, which are in range and differ.
     pub(crate) fn store(&mut self, slots: &[usize], blocks: &[impl Deref<Target = [u8]>]) {
         if self.slot_bytes == 0 {
             return;
         }
-        let mut from: Vec<(usize, &[u8])> = slots
-            .iter()
-            .zip(blocks)
-            .map(|(&slot, block)| (slot, &block[..]))
-            .collect();
+        let blocks = blocks.chunks(self.groups.len());
+        let mut from: Vec<_> = slots.iter().copied().zip(blocks).collect();
         from.sort_unstable_by_key(|&(slot, _)| slot);
         let (mut rest, mut at) = (self.memory.chunks_exact_mut(self.slot_bytes), 0);
-        let pairs = from.into_iter().filter_map(|(slot, block)| {
-            let into = rest.nth(slot - at);
+        let mut pairs: Vec<Pair<'_>> = Vec::new();
+        for (slot, blocks) in from {
+            let mut into = rest.nth(slot - at).unwrap_or_default();
             at = slot + 1;
-            Some((into?, block))
-        });
-        copy(pairs.collect(), self.threads);
+            for block in blocks {
+                let (own, others) = into.split_at_mut(block.len());
+                into = others;
+                pairs.push((own, &block[..]));
+            }
+        }
+        copy(pairs, self.threads);
     }
 }
 
@@ -101,16 +116,17 @@ mod tests {
                 .collect()
         };
         for threads in [1, 2, 5] {
-            let mut slots = Slots::new(11, BYTES, threads).unwrap();
+            let mut slots = Slots::new(11, vec![BYTES], threads).unwrap();
             let blocks: Vec<_> = (0..9).map(content).collect();
             let places = [10, 2, 0, 7, 3, 9, 1, 5, 8];
             slots.store(&places, &blocks);
-            let mut back = vec![vec![0; BYTES]; 9];
+            let mut back = vec![Some(vec![0; BYTES]); 9];
             slots.load(&places, &mut back);
-            assert!(back == blocks);
+            assert!(back.into_iter().flatten().eq(blocks.clone()));
             // Slots between them are as they were; a slot may be read twice.
-            let mut other = vec![vec![1; BYTES]; 3];
+            let mut other = vec![Some(vec![1; BYTES]); 3];
             slots.load(&[4, 7, 7], &mut other);
+            let other: Vec<_> = other.into_iter().flatten().collect();
             assert!(
                 other[0].iter().all(|&b| b == 0) && other[1] == blocks[3] && other[2] == other[1]
             );
@@ -118,10 +134,35 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_has_a_block_of_each_group() {
+        let mut slots = Slots::new(4, vec![3, 0, 5], 1).unwrap();
+        let blocks = [
+            vec![1; 3],
+            vec![],
+            vec![2; 5],
+            vec![3; 3],
+            vec![],
+            vec![4; 5],
+        ];
+        slots.store(&[2, 0], &blocks);
+        let mut back = [
+            Some(vec![9; 3]),
+            None,
+            None,
+            None,
+            Some(vec![]),
+            Some(vec![9; 5]),
+        ];
+        slots.load(&[0, 2], &mut back);
+        assert_eq!(back[0].as_ref(), Some(&blocks[3]));
+        assert_eq!(back[5].as_ref(), Some(&blocks[2]));
+    }
+
+    #[test]
     fn a_rank_without_layers_has_slots_of_nothing() {
-        let mut slots = Slots::new(4, 0, 2).unwrap();
+        let mut slots = Slots::new(4, vec![0], 2).unwrap();
         slots.store(&[3, 1], &[vec![], vec![]]);
-        slots.load(&[3, 1], &mut [vec![], vec![]]);
+        slots.load(&[3, 1], &mut [Some(vec![]), None]);
         slots.store(&[], &[] as &[Vec<u8>]);
     }
 }

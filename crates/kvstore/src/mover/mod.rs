@@ -34,6 +34,7 @@ use limits::Limits;
 pub use options::{Options, TierSpec};
 use queue::{Job, Work};
 use ram::{Borrowed, Ram};
+use transfer::NO_BLOCK;
 pub use transfer::{Kind, Moved, Pool, Transfer};
 
 use crate::key::Digest;
@@ -44,7 +45,8 @@ pub(crate) type Open<'a> = &'a dyn Fn(&TierSpec, &Options) -> Result<Box<dyn Tie
 
 /// See the module's text. Dropping it closes it without waiting for stores.
 pub struct Mover<P: Pool> {
-    pool: P,
+    /// One for each KV group.
+    pools: Vec<P>,
     clock: Arc<dyn Clock>,
     answers: Arc<Answers>,
     ram: Option<Arc<Ram<P>>>,
@@ -55,33 +57,35 @@ pub struct Mover<P: Pool> {
 }
 
 impl<P: Pool> Mover<P> {
-    /// Opens the tiers and starts the threads.
+    /// Opens the tiers and starts the threads. `pools` has one for each KV group.
     ///
     /// # Errors
-    /// A tier that cannot be opened, memory that cannot be had, options that do not fit the pool.
-    pub fn start(options: &Options, pool: P) -> Result<Self, StartError> {
+    /// A tier that cannot be opened, memory that cannot be had, options that do not fit the pools.
+    pub fn start(options: &Options, pools: Vec<P>) -> Result<Self, StartError> {
         let limits = Limits::new(options.io_threads, options.stall());
         let clock = Arc::new(Monotonic::start());
-        Self::start_with(options, pool, &open::open, limits, clock)
+        Self::start_with(options, pools, &open::open, limits, clock)
     }
 
     /// The same with given tiers, times and clock.
     pub(crate) fn start_with(
         options: &Options,
-        pool: P,
+        pools: Vec<P>,
         open: Open<'_>,
         limits: Limits,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StartError> {
-        let (given, has) = (options.block_bytes(), pool.block_bytes());
-        if given != has {
+        let given = options.block_bytes();
+        let has: Vec<_> = pools.iter().map(Pool::block_bytes).collect();
+        if given != has || given.is_empty() {
             return Err(StartError(format!(
-                "the mover's options give blocks of {given} bytes, the KV pool has blocks of {has}"
+                "the mover's options give blocks of {given:?} bytes in the KV groups, the pools \
+                 have blocks of {has:?}"
             )));
         }
         let refused = |e| StartError(format!("cannot start the KV mover: {e}"));
         let mut mover = Self {
-            pool,
+            pools,
             clock,
             answers: Arc::default(),
             ram: None,
@@ -94,8 +98,8 @@ impl<P: Pool> Mover<P> {
             let tier = open(spec, options)?;
             let share = Share {
                 heads: options.heads.clone(),
-                layers: options.layers,
-                extent: options.extent_bytes(),
+                layers: options.layers.clone(),
+                extents: options.extent_bytes(),
             };
             let clock = Arc::clone(&mover.clock);
             let tier = ChunkTier::start(tier, share, limits, clock).map_err(refused)?;
@@ -106,12 +110,13 @@ impl<P: Pool> Mover<P> {
     }
 
     fn start_ram(&mut self, options: &Options, limits: Limits) -> Result<(), StartError> {
-        let (slots, bytes) = (options.ram_slots, self.pool.block_bytes());
+        let (slots, blocks) = (options.ram_slots, options.block_bytes());
+        let bytes: usize = blocks.iter().sum();
         if slots == 0 {
             return Ok(());
         }
         let (answers, clock) = (Arc::clone(&self.answers), Arc::clone(&self.clock));
-        let ram = Ram::start(slots, bytes, limits, answers, clock);
+        let ram = Ram::start(slots, blocks, limits, answers, clock);
         self.ram = Some(ram.map_err(|e| {
             StartError(format!(
                 "cannot reserve {slots} blocks of {bytes} bytes for the RAM tier: {e}; make \
@@ -214,11 +219,11 @@ impl<P: Pool> Mover<P> {
     fn copy(&self, transfer: &Transfer) -> Result<(), String> {
         let ram = self.ram.as_ref().ok_or("there is no RAM tier")?;
         let (store, blocks) = (transfer.kind == Kind::Store, &transfer.blocks);
-        let slots = ram.slots(&transfer.slots, blocks.len(), store)?;
+        let slots = ram.slots(&transfer.slots, self.table_entries(blocks)?, store)?;
         let blocks = if store {
-            Borrowed::Store(self.borrow(blocks, |block| self.pool.read(block))?)
+            Borrowed::Store(self.borrow(blocks, read)?)
         } else {
-            Borrowed::Load(self.borrow(blocks, |block| self.pool.write(block))?)
+            Borrowed::Load(self.borrow(blocks, write)?)
         };
         ram.submit(transfer.id, slots, blocks);
         Ok(())
@@ -228,15 +233,16 @@ impl<P: Pool> Mover<P> {
     fn movement(&self, transfer: &Transfer) -> Result<(), String> {
         let tier = self.tier(transfer.tier)?;
         let (keys, blocks) = (&transfer.keys, &transfer.blocks);
+        let entries = self.table_entries(blocks)?;
         let digest: Digest = match keys[..] {
-            [key] if !blocks.is_empty() && blocks.len() <= usize::from(u16::MAX) => key,
+            [key] if (1..=usize::from(u16::MAX)).contains(&entries) => key,
             _ => {
-                let (keys, blocks) = (keys.len(), blocks.len());
+                let (keys, blocks) = (keys.len(), entries);
                 return Err(format!("{keys} names for one chunk of {blocks} blocks"));
             }
         };
         let work = if transfer.kind == Kind::Store {
-            let blocks = self.borrow(blocks, |block| self.pool.read(block))?;
+            let blocks = self.borrow(blocks, read)?;
             let parent = transfer.parent;
             Work::Store {
                 digest,
@@ -244,7 +250,7 @@ impl<P: Pool> Mover<P> {
                 parent,
             }
         } else {
-            let blocks = self.borrow(blocks, |block| self.pool.write(block))?;
+            let blocks = self.borrow(blocks, write)?;
             Work::Load { digest, blocks }
         };
         tier.submit(self.job(transfer.id, work, self.reply()));
@@ -259,21 +265,33 @@ impl<P: Pool> Mover<P> {
             .ok_or_else(|| format!("tier {tier} is no chunk tier: those are 1..={known}"))
     }
 
+    /// Entries of the block tables that `blocks` covers, group after group.
+    fn table_entries(&self, blocks: &[i32]) -> Result<usize, String> {
+        let (count, groups) = (blocks.len(), self.pools.len());
+        let whole = count.is_multiple_of(groups).then_some(count / groups);
+        whole.ok_or_else(|| format!("{count} blocks of {groups} KV groups"))
+    }
+
+    /// Borrows `blocks`, which come group after group; those of all groups at one index of the
+    /// block tables are side by side afterwards.
     fn borrow<G>(
         &self,
         blocks: &[i32],
-        lend: impl Fn(usize) -> Option<G>,
+        lend: impl Fn(&P, i32) -> Option<G>,
     ) -> Result<Vec<G>, String> {
-        let one = |&block: &i32| {
-            let guard = usize::try_from(block).ok().and_then(&lend);
-            guard.ok_or_else(|| {
+        let entries = blocks.len() / self.pools.len();
+        let one = |(at, pool): (usize, &P)| {
+            let block = blocks[at];
+            lend(pool, block).ok_or_else(|| {
                 format!(
                     "block {block} is not to be had: a step or another transfer has it, or \
                      there is no such block"
                 )
             })
         };
-        blocks.iter().map(one).collect()
+        let pools = || self.pools.iter().enumerate();
+        let places = |entry| pools().map(move |(group, pool)| (group * entries + entry, pool));
+        (0..entries).flat_map(places).map(one).collect()
     }
 
     fn job(&self, id: u64, work: Work<P>, reply: Reply) -> Job<P> {
@@ -319,6 +337,20 @@ impl<P: Pool> Mover<P> {
         *self.over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.over.1.notify_all();
         self.chunk_tiers.iter().for_each(|tier| tier.shut());
+    }
+}
+
+fn read<P: Pool>(pool: &P, block: i32) -> Option<P::Read> {
+    usize::try_from(block)
+        .ok()
+        .and_then(|block| pool.read(block))
+}
+
+/// `Some(None)` where a group needs no block.
+fn write<P: Pool>(pool: &P, block: i32) -> Option<Option<P::Write>> {
+    match usize::try_from(block) {
+        Ok(block) => pool.write(block).map(Some),
+        Err(_) => (block == NO_BLOCK).then_some(None),
     }
 }
 

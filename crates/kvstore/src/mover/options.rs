@@ -22,8 +22,9 @@ pub struct Options {
     /// This rank's KV heads, counted over the whole model, in the order of their extents in a
     /// block.
     pub heads: Vec<u16>,
-    /// This rank's first layer and the one after its last.
-    pub layers: (u16, u16),
+    /// This rank's layers of each KV group: the first and the one after the last, counted group
+    /// after group over the whole model.
+    pub layers: Vec<(u16, u16)>,
     /// Tokens of a full chunk.
     #[serde(default = "chunk_tokens")]
     pub chunk_tokens: usize,
@@ -86,14 +87,18 @@ pub enum TierSpec {
 }
 
 impl Options {
-    /// Bytes of one head's tiles of all layers in one block.
-    pub fn extent_bytes(&self) -> usize {
-        usize::from(self.layers.1.saturating_sub(self.layers.0)) * self.identity.tile_bytes
+    /// Bytes of one head's tiles of all layers in one block, by group.
+    pub fn extent_bytes(&self) -> Vec<usize> {
+        let bytes = |&(first, end): &(u16, u16)| {
+            usize::from(end.saturating_sub(first)) * self.identity.tile_bytes
+        };
+        self.layers.iter().map(bytes).collect()
     }
 
-    /// Bytes of a block.
-    pub fn block_bytes(&self) -> usize {
-        self.heads.len() * self.extent_bytes()
+    /// Bytes of a block, by group.
+    pub fn block_bytes(&self) -> Vec<usize> {
+        let extents = self.extent_bytes().into_iter();
+        extents.map(|bytes| self.heads.len() * bytes).collect()
     }
 
     /// Blocks of a full chunk.

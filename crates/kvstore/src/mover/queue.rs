@@ -16,11 +16,13 @@ pub(crate) enum Lane {
     Probe,
 }
 
-/// A piece of work for one tier, with the blocks it has borrowed.
+/// A piece of work for one tier, with the blocks it has borrowed: those of all groups at one index
+/// of the block tables side by side.
 pub(crate) enum Work<P: Pool> {
+    /// `None`: the group needs no block there.
     Load {
         digest: Digest,
-        blocks: Vec<P::Write>,
+        blocks: Vec<Option<P::Write>>,
     },
     Store {
         digest: Digest,

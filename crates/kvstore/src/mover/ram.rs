@@ -15,9 +15,10 @@ use super::limits::Limits;
 use super::queue::WorkKind;
 use super::transfer::{Moved, Pool};
 
-/// The blocks that a copy has borrowed.
+/// The blocks that a copy has borrowed: those of all groups slot by slot, `None` where a group
+/// needs none.
 pub(crate) enum Borrowed<P: Pool> {
-    Load(Vec<P::Write>),
+    Load(Vec<Option<P::Write>>),
     Store(Vec<P::Read>),
 }
 
@@ -26,6 +27,13 @@ impl<P: Pool> Borrowed<P> {
         match self {
             Self::Load(_) => WorkKind::Load,
             Self::Store(_) => WorkKind::Store,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Load(blocks) => blocks.iter().flatten().map(|block| block.len()).sum(),
+            Self::Store(blocks) => blocks.iter().map(|block| block.len()).sum(),
         }
     }
 }
@@ -38,7 +46,7 @@ struct Copy<P: Pool> {
     took: Duration,
     slots: Vec<usize>,
     blocks: Borrowed<P>,
-    /// Blocks that were copied.
+    /// Slots that were copied.
     copied: usize,
 }
 
@@ -70,6 +78,8 @@ impl<P: Pool> State<P> {
 pub(crate) struct Ram<P: Pool> {
     slots: usize,
     slot_bytes: usize,
+    /// KV groups.
+    groups: usize,
     /// Slots of a store after which loads have their turn.
     piece: usize,
     answers: Arc<Answers>,
@@ -79,18 +89,19 @@ pub(crate) struct Ram<P: Pool> {
 }
 
 impl<P: Pool> Ram<P> {
-    /// Reserves the slots and starts the thread.
+    /// Reserves the slots, each of a block of so many bytes of every group, and starts the thread.
     ///
     /// # Errors
     /// The system refused one of them.
     pub(crate) fn start(
         slots: usize,
-        slot_bytes: usize,
+        blocks: Vec<usize>,
         limits: Limits,
         answers: Arc<Answers>,
         clock: Arc<dyn Clock>,
     ) -> std::io::Result<Arc<Self>> {
-        let memory = Slots::new(slots, slot_bytes, limits.copy_threads)?;
+        let (groups, slot_bytes) = (blocks.len(), blocks.iter().sum::<usize>());
+        let memory = Slots::new(slots, blocks, limits.copy_threads)?;
         let state = State {
             loads: VecDeque::new(),
             ordered: VecDeque::new(),
@@ -102,6 +113,7 @@ impl<P: Pool> Ram<P> {
         let ram = Arc::new(Self {
             slots,
             slot_bytes,
+            groups,
             piece: (limits.piece / slot_bytes.max(1)).max(1),
             answers,
             clock,
@@ -118,7 +130,8 @@ impl<P: Pool> Ram<P> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The slots of a transfer, one for each of its `blocks`; those of a store must differ.
+    /// The slots of a transfer, one for each of its `blocks` of a group; those of a store must
+    /// differ.
     ///
     /// # Errors
     /// What is wrong with them.
@@ -246,11 +259,12 @@ impl<P: Pool> Ram<P> {
         match &mut copy.blocks {
             Borrowed::Load(blocks) => {
                 memory.load(&copy.slots, blocks);
-                copy.copied = blocks.len();
+                copy.copied = copy.slots.len();
             }
             Borrowed::Store(blocks) => {
-                let to = (from + self.piece).min(blocks.len());
-                memory.store(&copy.slots[from..to], &blocks[from..to]);
+                let to = (from + self.piece).min(copy.slots.len());
+                let own = from * self.groups..to * self.groups;
+                memory.store(&copy.slots[from..to], &blocks[own]);
                 copy.copied = to;
             }
         }
@@ -258,7 +272,7 @@ impl<P: Pool> Ram<P> {
 
     fn end(&self, copy: Copy<P>) {
         let waited = copy.began.unwrap_or(copy.asked).saturating_sub(copy.asked);
-        let bytes = (copy.slots.len() * self.slot_bytes) as u64;
+        let bytes = copy.blocks.bytes() as u64;
         let mut state = self.lock();
         state.forget(&copy);
         let done = state.counts.done(copy.blocks.kind());

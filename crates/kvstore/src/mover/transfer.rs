@@ -4,7 +4,10 @@ use std::ops::{Deref, DerefMut};
 
 pub use penstock_wire::{Transfer, TransferKind as Kind, TransferResult as Moved};
 
-/// The KV pool as a mover sees it: blocks that are lent one by one.
+/// Stands in a load where a group needs no block: its tokens are behind the group's window.
+pub(super) const NO_BLOCK: i32 = -1;
+
+/// The KV pool of one group as a mover sees it: blocks that are lent one by one.
 pub trait Pool: Send + Sync + 'static {
     /// A block lent for reading; given back when it is dropped.
     type Read: Deref<Target = [u8]> + Send + Sync + 'static;

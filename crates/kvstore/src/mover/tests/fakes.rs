@@ -33,8 +33,7 @@ pub(super) struct FakePool {
 }
 
 impl FakePool {
-    pub(super) fn new(blocks: usize, heads: usize) -> Self {
-        let block_bytes = heads * EXTENT;
+    pub(super) fn new(blocks: usize, block_bytes: usize) -> Self {
         let block = || Block {
             bytes: Arc::new(vec![0; block_bytes]),
             readers: 0,
@@ -200,7 +199,7 @@ impl Tier for Shared {
         assert_eq!(into.len(), usize::from(key.blocks));
         let parts = self.1.parts.lock().unwrap();
         let bytes = parts.get(key).ok_or(TierError::Missing)?;
-        let extents = bytes.chunks_exact(EXTENT);
+        let extents = bytes.chunks_exact(into[0].len());
         into.iter_mut()
             .zip(extents)
             .for_each(|(into, from)| into.copy_from_slice(from));
@@ -284,7 +283,9 @@ pub(super) fn limits() -> Limits {
 
 /// One rank with `heads`, `tiers` by name and 6 slots of RAM.
 pub(super) struct Rig {
+    /// That of the first KV group.
     pub(super) pool: FakePool,
+    pub(super) pools: Vec<FakePool>,
     pub(super) mover: Mover<FakePool>,
     pub(super) shelves: Vec<Arc<Shelf>>,
     /// Answers that were not asked for yet.
@@ -307,8 +308,17 @@ impl Rig {
         limits: Limits,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let pool = FakePool::new(8, heads.len());
-        let options = options(heads, shelves.len());
+        Self::start(&options(heads, shelves.len()), shelves, limits, clock)
+    }
+
+    pub(super) fn start(
+        options: &Options,
+        shelves: Vec<Arc<Shelf>>,
+        limits: Limits,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let blocks = options.block_bytes().into_iter();
+        let pools: Vec<_> = blocks.map(|bytes| FakePool::new(8, bytes)).collect();
         let open = |spec: &TierSpec, _: &Options| {
             let TierSpec::Disk { path, .. } = spec else {
                 unreachable!()
@@ -316,9 +326,10 @@ impl Rig {
             let shelf = Arc::clone(&shelves[path.parse::<usize>().unwrap()]);
             Ok(Box::new(Shared(format!("disk:{path}"), shelf)) as Box<dyn Tier>)
         };
-        let mover = Mover::start_with(&options, pool.clone(), &open, limits, clock).unwrap();
+        let mover = Mover::start_with(options, pools.clone(), &open, limits, clock).unwrap();
         Self {
-            pool,
+            pool: pools[0].clone(),
+            pools,
             mover,
             shelves,
             answers: Mutex::default(),
@@ -377,7 +388,7 @@ pub(super) fn options(heads: Vec<u16>, tiers: usize) -> Options {
         tiers: (0..tiers).map(spec).collect(),
         identity,
         heads,
-        layers: (1, 3),
+        layers: vec![(1, 3)],
         chunk_tokens: 256,
         io_threads: 2,
         stall_s: 5.0,
