@@ -14,7 +14,9 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::{CommError, Lost};
@@ -24,8 +26,11 @@ const TAG: usize = 32;
 const LOOK: Duration = Duration::from_millis(50);
 /// Between looks for callers.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The most time for a caller's part of the handshake, during which no other caller is accepted.
+/// The most time for a caller's part of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Callers in their handshakes at once; more are turned away. Each has a thread, so that those who
+/// say nothing delay no others.
+const MOST_CALLERS: usize = 64;
 
 /// A secret that all ranks hold.
 pub type Key = [u8; 32];
@@ -34,7 +39,11 @@ pub type Key = [u8; 32];
 pub struct StreamListener {
     listener: TcpListener,
     key: Key,
-    turned_away: Mutex<Option<SocketAddr>>,
+    /// The last one.
+    turned_away: Arc<Mutex<Option<SocketAddr>>>,
+    callers: Arc<AtomicUsize>,
+    welcome: Sender<Stream>,
+    welcomed: Mutex<Receiver<Stream>>,
 }
 
 impl StreamListener {
@@ -46,11 +55,14 @@ impl StreamListener {
         let fail = |source| CommError::Address { address, source };
         let listener = TcpListener::bind(address).map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
-        let turned_away = Mutex::new(None);
+        let (welcome, welcomed) = channel();
         Ok(Self {
             listener,
             key,
-            turned_away,
+            turned_away: Arc::default(),
+            callers: Arc::default(),
+            welcome,
+            welcomed: Mutex::new(welcomed),
         })
     }
 
@@ -78,11 +90,12 @@ impl StreamListener {
     pub fn accept_within(&self, wait: Duration, patience: Duration) -> Option<Stream> {
         let began = Instant::now();
         loop {
+            let welcomed = lock(&self.welcomed).try_recv();
+            if let Ok(stream) = welcomed {
+                return Some(stream);
+            }
             match self.listener.accept() {
-                Ok((socket, caller)) => match Stream::welcome(socket, &self.key, patience) {
-                    Ok(stream) => return Some(stream),
-                    Err(_) => *self.last_turned_away() = Some(caller),
-                },
+                Ok((socket, caller)) => self.shake_hands(socket, caller, patience),
                 Err(_) => std::thread::sleep(PAUSE.min(wait)),
             }
             if began.elapsed() >= wait {
@@ -91,16 +104,37 @@ impl StreamListener {
         }
     }
 
-    /// The last caller that was turned away since this was asked.
-    pub fn turned_away(&self) -> Option<SocketAddr> {
-        self.last_turned_away().take()
+    /// On a thread of its own. Without one the caller is turned away.
+    fn shake_hands(&self, socket: TcpStream, caller: SocketAddr, patience: Duration) {
+        let turned_away = self.turned_away.clone();
+        if self.callers.fetch_add(1, Ordering::AcqRel) >= MOST_CALLERS {
+            self.callers.fetch_sub(1, Ordering::AcqRel);
+            *lock(&turned_away) = Some(caller);
+            return;
+        }
+        let (key, welcome, callers) = (self.key, self.welcome.clone(), self.callers.clone());
+        let shake = move || {
+            match Stream::welcome(socket, &key, patience) {
+                // The listener may be gone.
+                Ok(stream) => drop(welcome.send(stream)),
+                Err(_) => *lock(&turned_away) = Some(caller),
+            }
+            callers.fetch_sub(1, Ordering::AcqRel);
+        };
+        let thread = std::thread::Builder::new().name("handshake".to_owned());
+        if thread.spawn(shake).is_err() {
+            self.callers.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
-    fn last_turned_away(&self) -> MutexGuard<'_, Option<SocketAddr>> {
-        self.turned_away
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// The last caller that was turned away since this was asked.
+    pub fn turned_away(&self) -> Option<SocketAddr> {
+        lock(&self.turned_away).take()
     }
+}
+
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One end of a stream.

@@ -70,6 +70,23 @@ fn whoever_lacks_the_key_is_turned_away() {
 }
 
 #[test]
+fn callers_that_say_nothing_delay_no_others() {
+    let listener = StreamListener::bind("127.0.0.1:0".parse().unwrap(), KEY).unwrap();
+    let address = listener.address().unwrap();
+    let silent: Vec<_> = (0..8)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    thread::scope(|scope| {
+        let friend = scope.spawn(move || Stream::connect(address, &KEY, PATIENCE).unwrap());
+        // Less than one handshake may take.
+        let accepted = listener.accept_within(Duration::from_secs(8), PATIENCE);
+        assert!(accepted.is_some());
+        friend.join().unwrap();
+    });
+    drop(silent);
+}
+
+#[test]
 fn a_caller_with_another_key_is_told_so_and_the_listener_knows_where_it_was() {
     let listener = StreamListener::bind("127.0.0.1:0".parse().unwrap(), KEY).unwrap();
     let address = listener.address().unwrap();
