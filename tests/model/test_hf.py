@@ -182,6 +182,7 @@ REFUSALS = [
         "Qwen3ForCausalLM",
     ),
     ({"architectures": None}, "architectures = None", "LlamaForCausalLM"),
+    ({"architectures": [[]]}, "architectures = [[]]", "LlamaForCausalLM"),
     ({"hidden_act": "gelu"}, "hidden_act = 'gelu'", "silu"),
     ({"hidden_act": None}, "hidden_act = None", "silu"),
     (

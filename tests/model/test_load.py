@@ -25,7 +25,8 @@ def test_generation_defaults(load_hf: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("temperature", -1), ("top_k", 1.5), ("top_p", 2), ("top_p", "0.9")]
+    ("key", "value"),
+    [("temperature", -1), ("top_k", 1.5), ("top_p", 2), ("top_p", 0), ("top_p", "0.9")],
 )
 def test_bad_generation_defaults_are_refused(load_hf: Any, key: str, value: object) -> None:
     with pytest.raises(ModelError, match=rf"generation_config\.json: {key} = "):

@@ -57,7 +57,7 @@ def hf_defaults(directory: Path) -> GenerationDefaults:
     return GenerationDefaults(
         temperature=fields.number("temperature", 0.0, 100.0) if "temperature" in has else None,
         top_k=fields.integer("top_k", -1, 1 << 30) if "top_k" in has else None,
-        top_p=fields.number("top_p", 0.0, 1.0) if "top_p" in has else None,
+        top_p=_top_p(fields) if "top_p" in has else None,
         not_applied=tuple(
             (key, fields.get(key))
             for key, neutral in _NOT_APPLIED.items()
@@ -105,6 +105,13 @@ def gguf_tokens(header: GgufHeader, vocab: int) -> TokenFacts:
         ),
         add_bos=_optional_flag(fields, "add_bos_token"),
     )
+
+
+def _top_p(fields: Fields) -> float:
+    value = fields.number("top_p", 0.0, 1.0)
+    if not value:
+        raise fields.refuse("top_p", "a number above 0, up to 1")
+    return value
 
 
 def _optional_flag(fields: Fields, key: str) -> bool | None:

@@ -110,6 +110,6 @@ def _read_config(path: Path) -> dict[str, object]:
 def _hf_architecture(config: Fields) -> str:
     listed = config.get("architectures")
     for name in listed if isinstance(listed, list) else []:
-        if name in HF_ARCHITECTURES:
-            return str(name)
+        if isinstance(name, str) and name in HF_ARCHITECTURES:
+            return name
     raise config.refuse("architectures", " ".join(HF_ARCHITECTURES))
