@@ -8,9 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.core import KvGroup, KvSpec, Loaded, Numerics, PenstockError, WorkerFacts
-from penstock.engine.sizing import CEILING, FLOOR, MIB, KvNeeds, kv_needs, plan_kv, size_kv
+from penstock.engine.sizing import (
+    CEILING,
+    FLOOR,
+    MIB,
+    KvNeeds,
+    KvPlan,
+    check_ram_tier,
+    kv_needs,
+    plan_kv,
+    size_kv,
+)
 
-from tests.engine.test_sizing import config, model_info
+from tests.engine.test_sizing import FACTS, config, model_info
 
 # SmolLM2-135M: 30 layers, 3 KV heads of 64, bfloat16.
 TOKEN = 23_040
@@ -55,6 +65,27 @@ def test_the_length_is_lowered_with_a_notice_when_memory_is_short() -> None:
     assert f"lowered from 8192 to {plan.max_model_len}" in plan.notice
 
 
+def test_more_than_the_free_memory_is_refused_with_the_numbers() -> None:
+    asked = replace(SMALL, available=100 * MIB, asked_bytes=101 * MIB)
+    with pytest.raises(
+        PenstockError, match=r"--kv-cache-memory-bytes: 105906176 bytes .* the 104857600 .* lower"
+    ):
+        plan_kv(asked)
+    assert plan_kv(replace(asked, asked_bytes=100 * MIB)).num_blocks > 0
+
+
+def test_a_ram_tier_must_fit_beside_the_kv_cache() -> None:
+    """Two ranks with half of each block; each has 100 MiB, of which its pool takes 40."""
+    half = KvSpec(32, (KvGroup(tuple(range(30)), BLOCK // 2),))
+    loaded = [Loaded(FACTS, half, 100 * MIB)] * 2
+    blocks = 40 * MIB // (BLOCK // 2)
+    plan = KvPlan((blocks,), 8192, blocks * BLOCK, BLOCK, "")
+    check_ram_tier(config(kv_tier="ram:118MiB"), plan, loaded)
+    with pytest.raises(PenstockError, match=r"--kv-tier ram: 128849018 bytes .* at most ram:12"):
+        check_ram_tier(config(kv_tier="ram:0.12GiB"), plan, loaded)
+    check_ram_tier(config(kv_tier="ram:1GiB", device="other"), plan, loaded)
+
+
 def test_a_length_that_was_asked_for_is_refused_with_the_numbers() -> None:
     with pytest.raises(
         PenstockError, match=r"--max-model-len 8192 needs 188743680 bytes .* there are 52428800"
@@ -65,10 +96,6 @@ def test_a_length_that_was_asked_for_is_refused_with_the_numbers() -> None:
 def test_a_shorter_length_fits_where_the_full_one_does_not() -> None:
     plan = plan_kv(replace(SMALL, asked_len=1000, asked_bytes=50 * MIB))
     assert (plan.max_model_len, plan.notice) == (1000, "")
-
-
-def test_asked_bytes_are_taken_even_when_less_is_free() -> None:
-    assert plan_kv(replace(SMALL, available=0, asked_bytes=512 * MIB)).bytes <= 512 * MIB
 
 
 def test_asked_bytes_that_hold_no_block_are_refused() -> None:

@@ -160,6 +160,11 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
     table = -(-length // needs.block_size)
     per_sequence = max(needs.rank_bytes(needs.blocks(table, 1)))
     size = needs.asked_bytes
+    if size is not None and size > needs.available:
+        raise PenstockError(
+            f"--kv-cache-memory-bytes: {size} bytes for each rank are more than the "
+            f"{needs.available} that are free for one: lower it or free memory"
+        )
     if size is None:
         most = max(needs.rank_bytes(needs.blocks(needs.max_num_seqs * table, needs.max_num_seqs)))
         size = min(max(2 * per_sequence, FLOOR), CEILING, needs.available // 2, most)
@@ -190,6 +195,28 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
         window_bytes=sum(needs.rank_bytes(seen)),
         notice=notice,
     )
+
+
+def check_ram_tier(config: EngineConfig, kv: KvPlan, loaded: Sequence[Loaded]) -> None:
+    """PenstockError when a RAM tier and the KV cache of a rank are more than its free memory. A
+    tier is touched ahead: the kernel would end the engine, again after each start. Other backends
+    may have memory of their own, which says nothing about the host's.
+    """
+    ram = config.tiers.ram
+    if ram is None or not ram.size_bytes or config.compute.backend != "cpu":
+        return
+    for each in loaded:
+        groups = zip(kv.blocks, each.kv_spec.groups, strict=True)
+        pool = sum(count * group.block_bytes for count, group in groups)
+        share = sum(group.block_bytes for group in each.kv_spec.groups) / kv.block_bytes
+        wanted, room = int(ram.size_bytes * share), each.free_memory - pool
+        if wanted > room:
+            most = max(int(room / share), 0) // MIB
+            raise PenstockError(
+                f"--kv-tier ram: {ram.size_bytes} bytes do not fit: a rank would keep {wanted}, "
+                f"and of its {each.free_memory} bytes of free memory the KV cache takes {pool}. "
+                f"Lower it to at most ram:{most}MiB, lower --kv-cache-memory-bytes or free memory"
+            )
 
 
 def _no_block(needs: KvNeeds, size: int) -> PenstockError:

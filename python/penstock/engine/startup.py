@@ -14,7 +14,7 @@ from penstock.core import InvalidValueError, KvSpec, PenstockError, WorkerFacts
 from penstock.engine.admin import KvAdmin
 from penstock.engine.config_fingerprint import config_fingerprint
 from penstock.engine.facts import cache_identity, join_facts
-from penstock.engine.sizing import KvPlan, plan_layout, size_kv
+from penstock.engine.sizing import KvPlan, check_ram_tier, plan_layout, size_kv
 from penstock.engine.tiers import open_tiers
 from penstock.executor import Executor
 from penstock.kv import BlockHasher, KvCache
@@ -64,6 +64,7 @@ def start(
         facts = join_facts(each)
         report(each, info, grid, metadata, on_stage)
         kv = size_kv(config, info, executor.loaded)
+        check_ram_tier(config, kv, executor.loaded)
         if kv.notice:
             log.warning("%s", kv.notice)
         began = time.monotonic()
@@ -130,12 +131,14 @@ def describe(kv: KvPlan, config: EngineConfig, facts: WorkerFacts) -> str:
 
 
 def read_model(config: EngineConfig) -> ModelInfo:
-    """Metadata of the model, checked against the settings. PenstockError for a malformed file."""
+    """Metadata of the model, checked against the settings. PenstockError for a file that is
+    malformed or cannot be read.
+    """
     try:
         info = load_model(Path(config.model.path))
     except PenstockError:
         raise
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise PenstockError(str(error)) from error
     asked, most = config.model.max_model_len, info.spec.max_position
     if asked and asked > most:
