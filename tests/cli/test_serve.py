@@ -1,8 +1,7 @@
-import sys
 from pathlib import Path
 
 import pytest
-from penstock.cli.serve import engine_argv, front_door, run, warn
+from penstock.cli.serve import front_door, run, warn
 from penstock.config import Config, EngineConfig, Raw, resolve
 from penstock.core import PenstockError
 from penstock.model import GenerationDefaults, ModelInfo
@@ -23,9 +22,12 @@ def config(**texts: str) -> Config:
 def test_the_front_door_is_told_everything_and_nothing_else() -> None:
     generation = GenerationDefaults(temperature=0.6, top_k=20)
     told = front_door(
-        config(port="1", api_key="k", admin_api_key="a", max_model_len="64"),
+        config(
+            port="1", max_request_bytes="4KiB", api_key="k", admin_api_key="a", max_model_len="64"
+        ),
         model_info(generation),
         {"argv": ["engine"]},
+        100,
     )
     assert told == {
         "host": "127.0.0.1",
@@ -38,34 +40,27 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         "generation_defaults": {"temperature": 0.6, "top_k": 20, "top_p": None},
         "engine": {"argv": ["engine"]},
         "max_queue": 1024,
-        "max_body_bytes": 32 << 20,
+        "limits": {"max_body_bytes": 4096, "max_connections": 100},
         "drain_timeout_s": 30.0,
         "stall_timeout_s": 30.0,
         "max_model_len": 64,
+        "log": {"level": "info", "format": "text"},
         "version": told["version"],
     }
 
 
 def test_a_seed_becomes_the_default_of_requests() -> None:
-    told = front_door(config(seed="5"), model_info(GenerationDefaults()), {})
+    told = front_door(config(seed="5"), model_info(GenerationDefaults()), {}, 100)
     defaults = told["generation_defaults"]
     assert isinstance(defaults, dict)
     assert defaults["seed"] == 5
 
 
-def test_the_engine_command_carries_its_configuration() -> None:
-    engine = config(max_num_seqs="3").engine
-    argv = engine_argv(engine)
-    assert argv[0] == sys.executable
-    assert argv[argv.index("--socket") + 1] == "{socket}"
-    assert EngineConfig.from_json(argv[argv.index("--config") + 1]) == engine
-    assert "{socket}" not in argv[-1]
-
-
-def test_the_engine_command_carries_no_key() -> None:
-    assert "secret" not in " ".join(
-        engine_argv(config(api_key="secret", admin_api_key="secret").engine)
-    )
+def test_the_configuration_of_the_engine_survives_json_and_has_no_key() -> None:
+    engine = config(max_num_seqs="3", api_key="secret", log_level="error").engine
+    written = engine.to_json()
+    assert EngineConfig.from_json(written) == engine
+    assert "secret" not in written
 
 
 def test_a_missing_chat_template_is_named(tmp_path: Path) -> None:

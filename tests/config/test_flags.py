@@ -46,6 +46,9 @@ OUT_OF_RANGE = {
     "--engine-process": "2",
     "--shutdown-timeout": "nan",
     "--engine-stall-timeout": "0.5",
+    "--max-request-bytes": "1000",
+    "--log-level": "loud",
+    "--log-format": "xml",
 }
 
 

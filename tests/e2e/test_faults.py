@@ -150,15 +150,18 @@ def test_a_full_queue_says_when_to_come_back(serve: Serve) -> None:
         assert [line.rsplit(" ", 1)[1] for line in refusals] == ["1"]
 
 
-@pytest.mark.parametrize("to_group", [False, True], ids=["SIGTERM", "Ctrl-C"])
-def test_a_stop_lets_streams_finish(serve: Serve, to_group: bool) -> None:
+GROUP_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("to_group", [None, *GROUP_SIGNALS])
+def test_a_stop_lets_streams_finish(serve: Serve, to_group: signal.Signals | None) -> None:
     body = {**LONG, "max_tokens": 300}
     with serve() as server, server.client() as client:
         with sse.stream(client, COMPLETIONS, body) as events:
             events.take(2)
             with stopped(server.engine()), server.client() as late:
                 if to_group:
-                    os.killpg(server.pid, signal.SIGINT)
+                    os.killpg(server.pid, to_group)
                 else:
                     server.signal(signal.SIGTERM)
                 eventually(
@@ -171,6 +174,13 @@ def test_a_stop_lets_streams_finish(serve: Serve, to_group: bool) -> None:
         assert server.wait() == 0
         assert not list(server.runtime.iterdir())
         assert "Traceback" not in server.text()
+
+
+def test_the_engines_command_line_has_no_settings(server: Server, model_file: Path) -> None:
+    """Every user of the host can read it, and settings hold passwords of KV tiers."""
+    words = Path(f"/proc/{server.engine()}/cmdline").read_text().split("\0")
+    assert words[1:5] == ["-P", "-m", "penstock.engine", "--socket"]
+    assert len(words) == 7, words
 
 
 def test_without_an_engine_process_all_is_the_same(serve: Serve, server: Server) -> None:

@@ -155,12 +155,13 @@ def test_ranks_end_with_a_killed_server_and_with_a_killed_engine(serve: Serve) -
     assert memory_files() <= before
 
 
-def test_a_stop_lets_streams_of_ranks_finish(serve: Serve) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_lets_streams_of_ranks_finish(serve: Serve, number: signal.Signals) -> None:
     with serve("-tp", "2", "-pp", "2") as server, server.client() as client:
         with sse.stream(client, "/v1/completions", {**LONG, "max_tokens": 100}) as events:
             events.take(2)
             pids = ranks_of(server.engine())
-            os.killpg(server.pid, signal.SIGINT)
+            os.killpg(server.pid, number)
             last = list(events)[-1]
         assert last["choices"][0]["finish_reason"] == "length"
         assert server.wait() == 0

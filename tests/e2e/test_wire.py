@@ -230,7 +230,7 @@ def test_every_step_and_every_token_is_counted(client: httpx.Client) -> None:
 
 def test_the_start_is_logged_in_stages(server: Server) -> None:
     names = ["model read", "weights packed", "KV allocated", "ready"]
-    stages = [line.removeprefix("penstock: ") for line in server.log]
+    stages = [line.rpartition(" penstock: ")[2] for line in server.log]
     stages = [line for line in stages if line.startswith(tuple(names))]
     assert len(stages) == len(names), server.text()
     for name, line in zip(names, stages, strict=True):

@@ -61,6 +61,15 @@ def test_frames_arrive_in_order_and_requests_are_stamped(
     assert connection.poll(0) == []
 
 
+def test_a_poll_takes_what_has_arrived(ends: tuple[Connection, socket.socket]) -> None:
+    """More than one buffer of 256 KiB: a CANCEL at the end comes with its request."""
+    connection, front = ends
+    front.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    request = Request(2, array("i", range(70_000)), GenerationParams(), sampling=encode())
+    front.sendall(encode_frame(request) + encode_frame(Cancel([2])))
+    assert [type(frame) for frame in connection.poll(0)] == [Request, Cancel]
+
+
 def test_poll_waits_no_longer_than_asked(ends: tuple[Connection, socket.socket]) -> None:
     connection, front = ends
     started = time.monotonic()

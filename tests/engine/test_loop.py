@@ -129,6 +129,20 @@ def test_a_cancel_is_answered_within_one_step() -> None:
     assert scheduler.stats().blocks_used == 0
 
 
+def test_what_was_left_before_it_arrived_is_answered_and_not_computed() -> None:
+    """Ten may wait and four run: twelve that were left already leave room for the last."""
+    left = [request(number, [5], 50) for number in range(1, 13)]
+    cancels: list[FrontFrame] = [Cancel([each.id]) for each in left]
+    front = FrontDoor(Clock(), [[*left, request(20, [7], 1), *cancels], *idle(3)])
+    loop, _ = engine(front)
+    loop.run()
+    finishes = {row.id: row.finish for row in front.rows()}
+    assert finishes.pop(20) is FinishReason.LENGTH
+    assert set(finishes.values()) == {FinishReason.CANCELLED}
+    assert len(front.rows()) == 13
+    assert sum(step.batch_tokens for step in front.sent) == 1
+
+
 def test_what_ends_without_a_step_is_answered_without_waiting() -> None:
     front = FrontDoor(Clock(), [[request(1, [96] * 300)], []])
     loop, _ = engine(front)

@@ -58,17 +58,18 @@ def listener(tmp_path: Path) -> Iterator[Listener]:
 
 
 def start(listener: Listener, model: Path) -> subprocess.Popen[str]:
-    config = resolve({}, str(model), "model").engine.to_json()
-    command = [
-        sys.executable,
-        "-m",
-        "penstock.engine",
-        "--socket",
-        str(listener.path),
-        "--config",
-        config,
-    ]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = launch(listener.path)
+    assert process.stdin is not None
+    process.stdin.write(resolve({}, str(model), "model").engine.to_json())
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def launch(path: Path) -> subprocess.Popen[str]:
+    """An engine that waits for its configuration."""
+    command = [sys.executable, "-m", "penstock.engine", "--socket", str(path)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_a_model_that_cannot_be_loaded_is_fatal_with_the_reason(
@@ -86,21 +87,10 @@ def test_a_model_that_cannot_be_loaded_is_fatal_with_the_reason(
 
 
 def test_without_a_front_door_the_engine_says_so_and_ends(tmp_path: Path) -> None:
-    config = resolve({}, "model", "model").engine.to_json()
-    command = [
-        sys.executable,
-        "-m",
-        "penstock.engine",
-        "--socket",
-        str(tmp_path / "none"),
-        "--config",
-        config,
-    ]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=30, check=False, env=os.environ
-    )
+    ended = launch(tmp_path / "none")
+    _, errors = ended.communicate(resolve({}, "model", "model").engine.to_json(), timeout=30)
     assert ended.returncode == 1
-    assert "cannot connect to the front door" in ended.stderr
+    assert "cannot connect to the front door" in errors
 
 
 class FrontDoor:
@@ -178,9 +168,10 @@ def test_a_cancelled_request_gives_its_blocks_back(engine: Running) -> None:
     assert front.next(Step).stats.blocks_used == 0
 
 
-def test_ctrl_c_is_the_front_doors_business_and_its_end_ends_the_engine(engine: Running) -> None:
+def test_signals_are_the_front_doors_business_and_its_end_ends_the_engine(engine: Running) -> None:
     process, front = engine
-    process.send_signal(signal.SIGINT)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        process.send_signal(number)
     front.send(ask(1, 2))
     assert front.rows(1)[-1].finish is FinishReason.LENGTH
     front.connection.close()

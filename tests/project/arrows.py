@@ -19,7 +19,7 @@ RUST: dict[str, set[str]] = {
     "decoder": {"comm", "formats", "kernels", "wire"},
     "engine-client": {"wire"},
     "http": set(),
-    "server": {"engine-client", "http", "openai", "text", "wire"},
+    "server": {"engine-client", "http", "memory", "openai", "text", "wire"},
     "loadgen": {"openai"},
     "sim": {"engine-client", "http", "openai", "prefix", "server", "text", "wire"},
     # bindings of all of them

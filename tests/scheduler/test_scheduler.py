@@ -183,13 +183,33 @@ def test_a_prompt_that_the_model_cannot_take_is_refused(prompt: list[int]) -> No
 
 
 def test_a_full_queue_rejects() -> None:
-    world = World(max_queue=1)
-    world.add(make_request(1, [1]))
-    world.add(make_request(2, [2]))
+    world = World(max_queue=1, max_num_seqs=1)
+    for request_id in (1, 2, 3):
+        world.add(make_request(request_id, [1]))
     world.collect()
-    assert world.endings[2].finish is FinishReason.REJECTED
+    assert world.endings[3].finish is FinishReason.REJECTED
     world.run()
-    assert world.endings[1].finish in (FinishReason.LENGTH, FinishReason.STOP)
+    for request_id in (1, 2):
+        assert world.endings[request_id].finish in (FinishReason.LENGTH, FinishReason.STOP)
+
+
+def test_requests_that_can_run_at_once_are_not_queued() -> None:
+    world = World(max_queue=1, max_num_seqs=8)
+    for request_id in range(9):
+        world.add(make_request(request_id, [1]))
+    world.collect()
+    world.run()
+    finishes = {ending.finish for ending in world.endings.values()}
+    assert finishes <= {FinishReason.LENGTH, FinishReason.STOP}
+
+
+def test_a_request_that_is_cancelled_already_takes_no_room() -> None:
+    world = World(max_queue=1, max_num_seqs=1)
+    world.scheduler.add(make_request(1, [1]), cancelled=True)
+    world.add(make_request(2, [1]))
+    world.add(make_request(3, [1]))
+    finishes = {row.id: row.finish for row in world.scheduler.take_outputs().rows()}
+    assert finishes == {1: FinishReason.CANCELLED}
 
 
 def test_a_cancel_between_steps_frees_the_blocks_at_once() -> None:

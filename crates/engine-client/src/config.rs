@@ -7,6 +7,8 @@ pub struct EngineConfig {
     /// Program and arguments of the engine; `{socket}` in any of them becomes the socket's path.
     /// `None` starts nothing: an external engine connects.
     pub argv: Option<Vec<String>>,
+    /// Standard input of the program: what no other user of the host may read.
+    pub input: String,
     pub socket: SocketPlace,
     /// An engine from which no STEP came for so long is not healthy; see
     /// [`crate::Engine::healthy`].
@@ -55,6 +57,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             argv: None,
+            input: String::new(),
             socket: SocketPlace::default(),
             stall_timeout: Duration::from_secs(30),
             start_timeout: Duration::from_secs(600),

@@ -1,5 +1,6 @@
 use std::io;
 use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use penstock_wire::{EngineFrame, Frame, FrameError, FrameReader, FrontFrame};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -17,8 +18,28 @@ pub enum Disconnect {
     Malformed(#[from] FrameError),
 }
 
-/// Encoded frames on their way to the other end.
-pub type Outbox = UnboundedSender<Vec<u8>>;
+/// Where frames for the other end go.
+pub type Outbox = UnboundedSender<OutgoingFrame>;
+
+/// An encoded frame on its way to the other end. Until it is written it can be taken back.
+#[derive(Debug, Clone)]
+pub struct OutgoingFrame {
+    /// `None` once it is taken.
+    bytes: Arc<Mutex<Option<Vec<u8>>>>,
+}
+
+impl OutgoingFrame {
+    pub fn new(bytes: Vec<u8>) -> Self {
+        let bytes = Arc::new(Mutex::new(Some(bytes)));
+        Self { bytes }
+    }
+
+    /// The bytes, for the first who asks: the connection that writes them, or the sender.
+    pub fn take(&self) -> Option<Vec<u8>> {
+        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        bytes.take()
+    }
+}
 
 /// One end of the wire, which receives frames of type `F`. Writing has a task of its own, so that
 /// an end that does not read holds up nothing but its own frames.
@@ -89,7 +110,7 @@ impl FrontConnection {
     pub fn send(outbox: &Outbox, frame: &EngineFrame) {
         let mut bytes = Vec::new();
         if frame.encode(&mut bytes).is_ok() {
-            let _ = outbox.send(bytes);
+            let _ = outbox.send(OutgoingFrame::new(bytes));
         }
     }
 }
@@ -101,12 +122,16 @@ impl<F> Drop for Connection<F> {
 }
 
 /// Ends with the channel or with the first error, which the reading side notices and reports.
-async fn write_all(mut stream: impl AsyncWrite + Unpin, mut waiting: UnboundedReceiver<Vec<u8>>) {
-    while let Some(mut bytes) = waiting.recv().await {
+async fn write_all(
+    mut stream: impl AsyncWrite + Unpin,
+    mut waiting: UnboundedReceiver<OutgoingFrame>,
+) {
+    while let Some(frame) = waiting.recv().await {
+        let mut bytes = frame.take().unwrap_or_default();
         while bytes.len() < WRITE_BYTES
             && let Ok(more) = waiting.try_recv()
         {
-            bytes.extend_from_slice(&more);
+            bytes.extend(more.take().unwrap_or_default());
         }
         if stream.write_all(&bytes).await.is_err() {
             return;

@@ -61,14 +61,13 @@ impl Engine {
             stall_timeout: config.stall_timeout,
             socket_path: socket.path().to_owned(),
         };
-        tokio::spawn(
-            Supervisor {
-                config,
-                socket,
-                shared,
-            }
-            .run(wanted_stops),
-        );
+        let supervisor = Supervisor {
+            config,
+            socket,
+            shared: Arc::clone(&shared),
+        };
+        let supervised = tokio::spawn(supervisor.run(wanted_stops));
+        tokio::spawn(shared.outlive(supervised));
         Ok(Self {
             handle: Arc::new(handle),
         })
@@ -115,7 +114,10 @@ impl Engine {
             .wait_for(|state| {
                 matches!(
                     state,
-                    EngineState::Ready(_) | EngineState::Failed { .. } | EngineState::Stopped
+                    EngineState::Ready(_)
+                        | EngineState::Failed { .. }
+                        | EngineState::Unsupervised
+                        | EngineState::Stopped
                 )
             })
             .await
@@ -161,8 +163,28 @@ impl Engine {
     }
 
     /// Sends a request to the engine. Never waits.
+    ///
+    /// # Errors
+    /// When no engine is ready, or when the request breaks the rules of the wire.
     pub fn submit(&self, request: TokenRequest) -> Result<RequestStream, SubmitError> {
-        let stream = self.handle.shared.requests.submit(request)?;
+        self.submit_holding(request, ())
+    }
+
+    /// [`Engine::submit`]; `hold` is dropped when the engine has ended the request: a stream that
+    /// is dropped before leaves the engine busy until it has obeyed.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn submit_holding(
+        &self,
+        request: TokenRequest,
+        hold: impl Send + 'static,
+    ) -> Result<RequestStream, SubmitError> {
+        let stream = self
+            .handle
+            .shared
+            .requests
+            .submit(request, Box::new(hold))?;
         stream.ok_or_else(|| SubmitError::NotReady {
             reason: self.handle.shared.state.borrow().to_string(),
         })
@@ -196,9 +218,9 @@ impl Engine {
         &self.handle.socket_path
     }
 
-    /// Ends the engine and removes its socket: SHUTDOWN, after `timeout` SIGTERM, a second later
-    /// SIGKILL. An engine that is not ready gets SIGTERM at once. Open requests end as cancelled,
-    /// or as failed when the engine does not end them in time.
+    /// Ends the engine and removes its socket: SHUTDOWN, after `timeout` SIGKILL. An engine that is
+    /// not ready gets SIGKILL at once. Open requests end as cancelled, or as failed when the engine
+    /// does not end them in time.
     pub async fn shutdown(&self, timeout: Duration) {
         let (done, is_done) = oneshot::channel();
         let stop = Stop {

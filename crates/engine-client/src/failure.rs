@@ -12,7 +12,7 @@ use crate::connection::Disconnect;
 pub(crate) enum EngineFailure {
     #[error("engine process {}", describe(*.0))]
     Exited(ExitStatus),
-    #[error("engine failed: {0}")]
+    #[error("{0}")]
     Fatal(String),
     #[error("engine closed its connection")]
     Closed,

@@ -22,7 +22,7 @@ mod supervisor;
 pub mod testing;
 
 pub use config::{EngineConfig, RestartBackoff, SocketPlace};
-pub use connection::{Connection, Disconnect, FrontConnection, Outbox};
+pub use connection::{Connection, Disconnect, FrontConnection, Outbox, OutgoingFrame};
 pub use engine::Engine;
 pub use error::{CommandError, EngineError, SubmitError};
 pub use observer::Observer;

@@ -1,7 +1,7 @@
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,15 +26,17 @@ struct Running {
     exit: watch::Receiver<Option<ExitStatus>>,
 }
 
-const AFTER_TERM: Duration = Duration::from_secs(1);
+/// How long the kernel may take to end a killed process.
+const AFTER_KILL: Duration = Duration::from_secs(5);
 
 impl EngineProcess {
     pub(crate) fn external() -> Self {
         Self { running: None }
     }
 
-    /// Starts `argv` with `{socket}` replaced. Standard output and error are inherited.
-    pub(crate) async fn start(argv: &[String], socket: &Path) -> io::Result<Self> {
+    /// Starts `argv` with `{socket}` replaced and `input` as standard input. Standard output and
+    /// error are inherited.
+    pub(crate) async fn start(argv: &[String], input: String, socket: &Path) -> io::Result<Self> {
         let argv: Vec<String> = argv
             .iter()
             .map(|arg| arg.replace("{socket}", &socket.to_string_lossy()))
@@ -42,7 +44,7 @@ impl EngineProcess {
         let (started, is_started) = oneshot::channel();
         std::thread::Builder::new()
             .name("engine-process".to_owned())
-            .spawn(move || run(&argv, started))?;
+            .spawn(move || run(&argv, &input, started))?;
         is_started.await.map_err(io::Error::other)?
     }
 
@@ -62,15 +64,12 @@ impl EngineProcess {
         }
     }
 
-    /// Ends the process: waits until `deadline` for it to end on its own, then SIGTERM, one second
-    /// later SIGKILL.
+    /// Ends the process: waits until `deadline` for it to end on its own, then SIGKILL; it ignores
+    /// the signals that ask. One that the kernel cannot kill, as it waits for a disk that hangs, is
+    /// given up a moment later.
     pub(crate) async fn end(&mut self, deadline: Instant) {
-        if self.running.is_none() || timeout_at(deadline, self.exited()).await.is_ok() {
-            return;
-        }
-        self.signal(libc::SIGTERM);
-        if timeout(AFTER_TERM, self.exited()).await.is_err() {
-            self.kill().await;
+        if self.running.is_some() && timeout_at(deadline, self.exited()).await.is_err() {
+            let _ = timeout(AFTER_KILL, self.kill()).await;
         }
     }
 
@@ -100,7 +99,7 @@ impl Drop for EngineProcess {
 }
 
 /// The thread of one process: starts it, waits for it, reports its exit.
-fn run(argv: &[String], started: oneshot::Sender<io::Result<EngineProcess>>) {
+fn run(argv: &[String], input: &str, started: oneshot::Sender<io::Result<EngineProcess>>) {
     let mut child = match command(argv).spawn() {
         Ok(child) => child,
         Err(error) => return drop(started.send(Err(error))),
@@ -116,6 +115,10 @@ fn run(argv: &[String], started: oneshot::Sender<io::Result<EngineProcess>>) {
     drop(started.send(Ok(EngineProcess {
         running: Some(running),
     })));
+    if let Some(mut stdin) = child.stdin.take() {
+        // A process that has ended needs no input.
+        let _ = stdin.write_all(input.as_bytes());
+    }
     wait_without_reaping(number);
     *pid.lock().unwrap_or_else(PoisonError::into_inner) = None;
     // Cannot fail for a child that ended and is not reaped.
@@ -125,25 +128,27 @@ fn run(argv: &[String], started: oneshot::Sender<io::Result<EngineProcess>>) {
 
 fn command(argv: &[String]) -> Command {
     let mut command = Command::new(&argv[0]);
-    command.args(&argv[1..]);
+    command.args(&argv[1..]).stdin(Stdio::piped());
     // SAFETY: getpid has no preconditions.
     let parent = unsafe { libc::getpid() };
     // SAFETY: between fork and exec the closure makes system calls only and neither allocates nor
     // locks.
     unsafe {
         command.pre_exec(move || {
-            ignore_interrupts();
+            ignore_stops();
             die_with(parent)
         });
     }
     command
 }
 
-/// Ctrl-C reaches the whole process group; the front door decides when its engine ends. Survives
-/// exec.
-fn ignore_interrupts() {
-    // SAFETY: SIG_IGN is a valid disposition for SIGINT and installs no handler.
-    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+/// Ctrl-C, a closed terminal and the stop of a service reach whole process groups; the front door
+/// decides when its engine ends. Survives exec, and children inherit it.
+fn ignore_stops() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: SIG_IGN is a valid disposition for each and installs no handler.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
 }
 
 /// Has the kernel kill the calling process when its parent's starting thread ends.

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -9,7 +10,7 @@ use penstock_wire::{
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-use crate::connection::Outbox;
+use crate::connection::{Outbox, OutgoingFrame};
 
 /// An event of a request. The last is an output that finishes, or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
@@ -82,10 +83,29 @@ pub(crate) struct Requests {
 
 #[derive(Debug, Default)]
 struct Table {
-    open: HashMap<u64, UnboundedSender<Event>>,
+    open: HashMap<u64, Open>,
     commands: HashMap<u64, oneshot::Sender<Answer>>,
     /// `None` while no engine is ready.
     outbox: Option<Outbox>,
+}
+
+/// A request that the engine may know.
+struct Open {
+    /// `None` once the stream was dropped: the engine has not ended the request yet.
+    events: Option<UnboundedSender<Event>>,
+    add: OutgoingFrame,
+    _hold: Hold,
+}
+
+/// What is kept until the engine has ended a request.
+pub(crate) type Hold = Box<dyn Send>;
+
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Open")
+            .field("abandoned", &self.events.is_none())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Requests {
@@ -94,10 +114,12 @@ impl Requests {
         self.lock().outbox = Some(outbox);
     }
 
-    /// Sends the request to the engine; `None` when no engine is ready.
+    /// Sends the request to the engine; `None` when no engine is ready. `hold` is dropped when the
+    /// engine has ended the request, which may be later than the stream.
     pub(crate) fn submit(
         self: &Arc<Self>,
         request: TokenRequest,
+        hold: Hold,
     ) -> Result<Option<RequestStream>, FrameError> {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let mut frame = Vec::new();
@@ -108,9 +130,15 @@ impl Requests {
         };
         // A send fails when the connection has just ended: the supervisor fails what is in the
         // table next.
-        let _ = outbox.send(frame);
+        let add = OutgoingFrame::new(frame);
+        let _ = outbox.send(add.clone());
         let (sender, events) = unbounded_channel();
-        table.open.insert(id, sender);
+        let open = Open {
+            events: Some(sender),
+            add,
+            _hold: hold,
+        };
+        table.open.insert(id, open);
         Ok(Some(RequestStream {
             id,
             events,
@@ -132,7 +160,7 @@ impl Requests {
             return Ok(None);
         };
         // As in `submit`.
-        let _ = outbox.send(frame);
+        let _ = outbox.send(OutgoingFrame::new(frame));
         let (sender, answer) = oneshot::channel();
         table.commands.insert(id, sender);
         Ok(Some(answer))
@@ -150,8 +178,11 @@ impl Requests {
         let mut table = self.lock();
         for output in outputs {
             let sender = match output.finish {
-                Finish::None => table.open.get(&output.id).cloned(),
-                _ => table.open.remove(&output.id),
+                Finish::None => table
+                    .open
+                    .get(&output.id)
+                    .and_then(|open| open.events.clone()),
+                _ => table.open.remove(&output.id).and_then(|open| open.events),
             };
             if let Some(sender) = sender {
                 // The stream may be dropped at this very moment.
@@ -166,7 +197,7 @@ impl Requests {
         let reason: Arc<str> = reason.into();
         let mut table = self.lock();
         table.outbox = None;
-        for (_, sender) in table.open.drain() {
+        for sender in table.open.drain().filter_map(|(_, open)| open.events) {
             let _ = sender.send(Event::Failed {
                 reason: Arc::clone(&reason),
             });
@@ -176,17 +207,24 @@ impl Requests {
         }
     }
 
+    /// Takes an ADD back that was not written; else the request stays open until the engine has
+    /// obeyed a CANCEL.
     fn abandon(&self, id: u64) {
         let mut table = self.lock();
-        if table.open.remove(&id).is_none() {
+        let Some(open) = table.open.get_mut(&id) else {
+            return;
+        };
+        if open.add.take().is_some() {
+            table.open.remove(&id);
             return;
         }
+        open.events = None;
         let mut frame = Vec::new();
         if let (Some(outbox), Ok(())) = (
             &table.outbox,
             FrontFrame::Cancel(Cancel { ids: vec![id] }).encode(&mut frame),
         ) {
-            let _ = outbox.send(frame);
+            let _ = outbox.send(OutgoingFrame::new(frame));
         }
     }
 

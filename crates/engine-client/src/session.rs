@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_wire::{EngineFrame, Ready, Step, StepStats};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::connection::EngineConnection;
@@ -38,6 +39,16 @@ impl Shared {
             observer,
             progress: Mutex::new(Progress::new()),
             tiers: Mutex::default(),
+        }
+    }
+
+    /// Waits for the end of the supervisor. When that panicked, its state would stay as it is and
+    /// its requests open for good: both are settled here.
+    pub(crate) async fn outlive(self: Arc<Self>, supervisor: JoinHandle<()>) {
+        if supervisor.await.is_err_and(|error| error.is_panic()) {
+            self.state.send_replace(EngineState::Unsupervised);
+            self.requests
+                .fail_all(&EngineState::Unsupervised.to_string());
         }
     }
 

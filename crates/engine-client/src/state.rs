@@ -15,6 +15,8 @@ pub enum EngineState {
     Down { reason: String, retry_in: Duration },
     /// It could not start the first time and would not the second: nothing is tried any more.
     Failed { reason: String },
+    /// The task that supervises it ended unasked: a fault of ours, and nothing is tried any more.
+    Unsupervised,
     /// Shut down by us.
     Stopped,
 }
@@ -36,6 +38,7 @@ impl fmt::Display for EngineState {
             Self::Ready(_) => write!(f, "the engine is ready"),
             Self::Down { reason, .. } => write!(f, "the engine is restarting: {reason}"),
             Self::Failed { reason } => write!(f, "the engine failed to start: {reason}"),
+            Self::Unsupervised => write!(f, "the task that supervises the engine ended unasked"),
             Self::Stopped => write!(f, "the engine is stopped"),
         }
     }

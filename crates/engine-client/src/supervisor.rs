@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::backoff::Backoff;
-use crate::connection::EngineConnection;
+use crate::connection::{EngineConnection, OutgoingFrame};
 use crate::failure::EngineFailure;
 use crate::process::EngineProcess;
 use crate::session::{self, Shared};
@@ -72,8 +72,10 @@ impl Supervisor {
                         reason: failure.to_string(),
                     },
                 );
-                process.kill().await;
-                return next_stop(stops).await;
+                return match end_lost(&mut process, stops).await {
+                    Some(stop) => stop,
+                    None => next_stop(stops).await,
+                };
             }
             let retry_in = backoff.after(ready_for.unwrap_or_default());
             self.lose(
@@ -83,7 +85,9 @@ impl Supervisor {
                     retry_in,
                 },
             );
-            process.kill().await;
+            if let Some(stop) = end_lost(&mut process, stops).await {
+                return stop;
+            }
             if self.config.argv.is_some() {
                 self.socket.discard_waiting().await;
             }
@@ -143,7 +147,8 @@ impl Supervisor {
 
     async fn launch(&self, process: &mut EngineProcess) -> Result<(), EngineFailure> {
         if let Some(argv) = &self.config.argv {
-            let started = EngineProcess::start(argv, self.socket.path()).await;
+            let input = self.config.input.clone();
+            let started = EngineProcess::start(argv, input, self.socket.path()).await;
             *process = started.map_err(|source| EngineFailure::Spawn {
                 program: argv[0].clone(),
                 source,
@@ -226,11 +231,23 @@ async fn or_exit<T>(
     }
 }
 
+/// Kills the process of a lost engine. A stop that comes meanwhile is returned soon, even when the
+/// kernel cannot end the process.
+async fn end_lost(process: &mut EngineProcess, stops: &mut mpsc::Receiver<Stop>) -> Option<Stop> {
+    let stop = tokio::select! {
+        biased;
+        () = process.kill() => return None,
+        stop = next_stop(stops) => stop,
+    };
+    process.end(Instant::now()).await;
+    Some(stop)
+}
+
 fn send_shutdown(connection: &EngineConnection) {
     let mut frame = Vec::new();
     if FrontFrame::Shutdown(Shutdown).encode(&mut frame).is_ok() {
         // Fails when the connection has just ended, which serves as well.
-        let _ = connection.outbox().send(frame);
+        let _ = connection.outbox().send(OutgoingFrame::new(frame));
     }
 }
 

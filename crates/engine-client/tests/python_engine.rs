@@ -167,7 +167,7 @@ async fn fatal_is_the_cause_and_shutdown_is_quiet() {
     assert_eq!(
         end,
         Event::Failed {
-            reason: "engine failed: the number of the beast".into()
+            reason: "the number of the beast".into()
         }
     );
     engine.wait_ready().await.unwrap();

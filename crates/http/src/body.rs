@@ -1,12 +1,22 @@
 //! Request bodies, read within bounds of size and time.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Request, header};
 use http_body_util::BodyExt;
+use hyper::body::Body as _;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+use crate::Limits;
+
+/// How long a body that is refused may go on arriving, how much of it, and how long it may pause.
+/// Closing a connection with unread input resets it, and the client would lose the response that
+/// says why.
+const SKIP: Duration = Duration::from_secs(10);
+const SKIP_BYTES: usize = 64 << 20;
+const SKIP_PAUSE: Duration = Duration::from_millis(200);
 
 /// Why a request body could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -17,38 +27,174 @@ pub enum BodyError {
     Timeout { seconds: u64 },
     #[error("the request body ended early")]
     EndedEarly,
+    #[error("other requests bring as many bytes as the server may hold")]
+    Busy,
 }
 
-/// The whole body, of at most `limit` bytes, read for at most 60 s.
+/// The bytes of bodies that a server holds at once. Clones are the same budget.
+#[derive(Debug, Clone)]
+pub struct BodyBudget {
+    taken: Arc<AtomicUsize>,
+    limit: usize,
+    /// Bytes of each body that do not count.
+    free: usize,
+}
+
+/// A body and its part of the budget, given back when dropped.
+#[derive(Debug)]
+pub struct HeldBody {
+    pub bytes: Vec<u8>,
+    _share: Share,
+}
+
+#[derive(Debug)]
+struct Share {
+    budget: BodyBudget,
+    bytes: usize,
+}
+
+impl BodyBudget {
+    pub fn new(limits: &Limits) -> Self {
+        Self {
+            taken: Arc::default(),
+            limit: limits.bodies_bytes,
+            free: limits.free_body_bytes,
+        }
+    }
+}
+
+impl Share {
+    /// Makes it the share of a body of `size` bytes. A body that is alone is never too large for
+    /// the budget.
+    fn grow(&mut self, size: usize) -> Result<(), BodyError> {
+        let more = size
+            .saturating_sub(self.budget.free)
+            .saturating_sub(self.bytes);
+        let grown = |taken: usize| {
+            let sum = taken.checked_add(more)?;
+            (more == 0 || sum <= self.budget.limit || taken == self.bytes).then_some(sum)
+        };
+        let taken = &self.budget.taken;
+        taken
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, grown)
+            .map_err(|_| BodyError::Busy)?;
+        self.bytes += more;
+        Ok(())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.taken.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// The whole body, of at most `limit` bytes.
 ///
 /// # Errors
-/// [`BodyError`]. Of a body over the limit as much again is read and dropped: closing a connection
-/// with unread input resets it, and the client would lose the response that says why.
-pub async fn read_body(request: Request<Body>, limit: usize) -> Result<Vec<u8>, BodyError> {
-    let seconds = TIMEOUT.as_secs();
-    let collected = tokio::time::timeout(TIMEOUT, collect(request.into_body(), limit)).await;
-    collected.unwrap_or(Err(BodyError::Timeout { seconds }))
+/// [`BodyError`]. A declared length over the limit is refused by the header; where the client waits
+/// for `100 Continue`, without asking for the body.
+pub async fn read_body(
+    request: Request<Body>,
+    limit: usize,
+    limits: &Limits,
+    budget: &BodyBudget,
+) -> Result<HeldBody, BodyError> {
+    let waits = request.headers().contains_key(header::EXPECT);
+    let mut body = request.into_body();
+    let too_large = body
+        .size_hint()
+        .exact()
+        .is_some_and(|size| size > limit as u64);
+    let collected = if too_large {
+        Err(BodyError::TooLarge { limit })
+    } else {
+        let patience = limits.body_timeout();
+        let seconds = patience.as_secs();
+        let collected = tokio::time::timeout(patience, collect(&mut body, limit, budget)).await;
+        collected.unwrap_or(Err(BodyError::Timeout { seconds }))
+    };
+    let refused = matches!(collected, Err(BodyError::TooLarge { .. } | BodyError::Busy));
+    if refused && !(waits && too_large) {
+        let _ = tokio::time::timeout(SKIP, skip(&mut body)).await;
+    }
+    collected
 }
 
-async fn collect(mut body: Body, limit: usize) -> Result<Vec<u8>, BodyError> {
+async fn collect(
+    body: &mut Body,
+    limit: usize,
+    budget: &BodyBudget,
+) -> Result<HeldBody, BodyError> {
     let mut bytes = Vec::new();
-    let mut total = 0usize;
+    let mut share = Share {
+        budget: budget.clone(),
+        bytes: 0,
+    };
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| BodyError::EndedEarly)?;
         let Some(data) = frame.data_ref() else {
             continue;
         };
-        total = total.saturating_add(data.len());
-        if total <= limit {
-            bytes.extend_from_slice(data);
-        } else if total / 2 > limit {
-            break;
-        } else {
-            bytes = Vec::new();
+        if data.len() > limit - bytes.len() {
+            return Err(BodyError::TooLarge { limit });
+        }
+        share.grow(bytes.len() + data.len())?;
+        bytes.extend_from_slice(data);
+    }
+    Ok(HeldBody {
+        bytes,
+        _share: share,
+    })
+}
+
+/// Drops what arrives without a pause.
+async fn skip(body: &mut Body) {
+    let mut skipped = 0;
+    while skipped <= SKIP_BYTES {
+        match tokio::time::timeout(SKIP_PAUSE, body.frame()).await {
+            Ok(Some(Ok(frame))) => skipped += frame.data_ref().map_or(0, |data| data.len()),
+            _ => return,
         }
     }
-    if total > limit {
-        return Err(BodyError::TooLarge { limit });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(limit: usize) -> BodyBudget {
+        BodyBudget::new(&Limits {
+            bodies_bytes: limit,
+            free_body_bytes: 10,
+            ..Limits::default()
+        })
     }
-    Ok(bytes)
+
+    async fn read(budget: &BodyBudget, bytes: usize) -> Result<HeldBody, BodyError> {
+        let request = Request::new(Body::from(vec![b'x'; bytes]));
+        read_body(request, 1000, &Limits::default(), budget).await
+    }
+
+    #[tokio::test]
+    async fn bodies_share_a_budget_and_give_it_back() {
+        let budget = budget(100);
+        let first = read(&budget, 70).await.unwrap();
+        let second = read(&budget, 50).await.unwrap();
+        assert_eq!(read(&budget, 11).await.unwrap_err(), BodyError::Busy);
+        let small = read(&budget, 10).await.unwrap();
+        drop((first, second));
+        read(&budget, 80).await.unwrap();
+        assert_eq!(small.bytes.len(), 10);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_alone_fits() {
+        let budget = budget(100);
+        let alone = read(&budget, 900).await.unwrap();
+        assert_eq!(read(&budget, 20).await.unwrap_err(), BodyError::Busy);
+        drop(alone);
+        let too_large = read(&budget, 1001).await.unwrap_err();
+        assert_eq!(too_large, BodyError::TooLarge { limit: 1000 });
+    }
 }

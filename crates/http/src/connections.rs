@@ -1,21 +1,20 @@
 //! Accepting connections and closing them gracefully.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
+use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// For the whole header of a request, and for an idle connection to send its next one.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
-const MAX_HEADERS: usize = 100;
-/// Bounds the header block, and what one connection buffers.
-const MAX_BUFFER: usize = 64 << 10;
+use crate::Limits;
+use crate::open::OpenConnections;
+use crate::timed::Timed;
+
 /// When accepting fails because descriptors have run out, trying at once would only burn the
 /// processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -30,10 +29,10 @@ pub struct Connections {
 
 impl Connections {
     /// Serves `router` on every connection, inside a tokio runtime.
-    pub fn accept(listener: TcpListener, router: Router) -> Self {
+    pub fn accept(listener: TcpListener, router: Router, limits: Limits) -> Self {
         let (closing, patience) = oneshot::channel();
         Self {
-            accepting: tokio::spawn(accept_all(listener, router, patience)),
+            accepting: tokio::spawn(accept_all(listener, router, limits, patience)),
             closing,
         }
     }
@@ -48,16 +47,23 @@ impl Connections {
 async fn accept_all(
     listener: TcpListener,
     router: Router,
+    limits: Limits,
     mut closing: oneshot::Receiver<Duration>,
 ) {
     let graceful = GracefulShutdown::new();
+    let open = Arc::new(OpenConnections::new(limits.max_connections));
     let patience = loop {
+        let accepted = async {
+            let accepted = listener.accept().await;
+            open.make_room().await;
+            accepted
+        };
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = accepted => accepted,
             patience = &mut closing => break patience.unwrap_or_default(),
         };
         match accepted {
-            Ok((stream, _)) => serve(stream, router.clone(), graceful.watcher()),
+            Ok((stream, _)) => serve(stream, router.clone(), &limits, &graceful, &open),
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     };
@@ -65,16 +71,32 @@ async fn accept_all(
     let _ = tokio::time::timeout(patience, graceful.shutdown()).await;
 }
 
-fn serve(stream: TcpStream, router: Router, watcher: Watcher) {
+fn serve(
+    stream: TcpStream,
+    router: Router,
+    limits: &Limits,
+    graceful: &GracefulShutdown,
+    open: &Arc<OpenConnections>,
+) {
     // Without it a token waits for the acknowledgement of the one before. Failing is harmless.
     let _ = stream.set_nodelay(true);
+    let entry = open.enter();
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(MAX_BUFFER)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .header_read_timeout(limits.header_timeout())
+        .max_headers(limits.max_headers)
+        .max_buf_size(limits.max_header_bytes)
+        .serve_connection(
+            TokioIo::new(Timed::new(stream, limits.write_timeout())),
+            entry.watched(router),
+        );
+    let connection = graceful.watcher().watch(connection);
     // The connection's own errors are the client's: resets, malformed HTTP. hyper has answered what
     // can be answered.
-    tokio::spawn(async move { drop(watcher.watch(connection).await) });
+    tokio::spawn(async move {
+        tokio::select! {
+            ended = connection => drop(ended),
+            () = entry.unwanted() => {}
+        }
+    });
 }

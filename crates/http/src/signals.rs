@@ -1,31 +1,49 @@
-//! SIGTERM and SIGINT.
+//! SIGTERM, SIGINT and SIGHUP.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that ask a process to end.
+/// The signals that ask a process to end. One that was ignored when the process started stays so:
+/// `nohup` ignores SIGHUP, and a front door all of them for its engine.
 #[derive(Debug)]
 pub struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
+    terminate: Option<Signal>,
+    interrupt: Option<Signal>,
+    hangup: Option<Signal>,
 }
 
 impl Signals {
-    /// Handles both from now on, inside a tokio runtime.
+    /// Handles them from now on, inside a tokio runtime.
     ///
     /// # Errors
     /// The operating system refuses a handler.
     pub fn install() -> std::io::Result<Self> {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        let handled = |kind: SignalKind| {
+            let bit = ignored.unwrap_or(0) >> (kind.as_raw_value() - 1) & 1;
+            (bit == 0).then(|| signal(kind)).transpose()
+        };
         Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
+            terminate: handled(SignalKind::terminate())?,
+            interrupt: handled(SignalKind::interrupt())?,
+            hangup: handled(SignalKind::hangup())?,
         })
     }
 
-    /// The next of either.
+    /// The next of any.
     pub async fn next(&mut self) {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            () = next_of(&mut self.terminate) => {}
+            () = next_of(&mut self.interrupt) => {}
+            () = next_of(&mut self.hangup) => {}
         }
+    }
+}
+
+async fn next_of(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     }
 }

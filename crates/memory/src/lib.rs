@@ -8,6 +8,8 @@
 
 mod region;
 mod touch;
+mod trim;
 
 pub use region::Region;
 pub use touch::{give_way, populate};
+pub use trim::trim;

@@ -76,6 +76,19 @@ impl ApiError {
         error
     }
 
+    /// 400: a text of `bytes` cannot fit the context, however it is tokenized.
+    pub fn text_too_long(max_model_len: u32, bytes: usize) -> Self {
+        let mut error = Self::invalid(
+            "prompt",
+            format!(
+                "This model's maximum context length is {max_model_len} tokens. The prompt's text \
+                 has {bytes} bytes, more than so many tokens can stand for. Shorten the prompt."
+            ),
+        );
+        error.code = Some("context_length_exceeded");
+        error
+    }
+
     /// 401.
     pub fn unauthorized() -> Self {
         let mut error = Self::new(
@@ -104,6 +117,17 @@ impl ApiError {
              with --admin-api-key KEY, or with PENSTOCK_ADMIN_API_KEY in its environment.",
         );
         error.code = Some("admin_key_not_configured");
+        error
+    }
+
+    /// 403: a page of another site sends what browsers send without asking first.
+    pub fn cross_origin() -> Self {
+        let mut error = Self::new(
+            403,
+            "permission_error",
+            "A page of another origin must send its request as application/json.",
+        );
+        error.code = Some("cross_origin");
         error
     }
 
@@ -184,6 +208,14 @@ impl ApiError {
         );
         error.code = Some("queue_full");
         error.retry_after_s = Some(retry_after_s);
+        error
+    }
+
+    /// 503: other requests bring as many bytes, or as much text, as the server takes at once.
+    pub fn bodies_full(retry_after_s: u32) -> Self {
+        let mut error = Self::queue_full(retry_after_s);
+        error.message =
+            "The server reads as many large requests as it may. Try again later.".to_owned();
         error
     }
 

@@ -2,11 +2,16 @@
 //! type is reported with the name of its field.
 
 use std::collections::HashMap;
+use std::fmt;
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::error::ApiError;
+
+/// Most fields of one request body, repeated ones included.
+const MAX_FIELDS: usize = 256;
 
 /// The fields of one request body that have not been taken yet.
 ///
@@ -26,7 +31,7 @@ impl<'a> Fields<'a> {
                 e.valid_up_to()
             ))
         })?;
-        let rest = serde_json::from_str(text).map_err(|e| {
+        let Split(rest) = serde_json::from_str(text).map_err(|e| {
             ApiError::bad_request(format!("The request body is not a JSON object: {e}."))
         })?;
         Ok(Self { rest })
@@ -86,6 +91,39 @@ impl<'a> Fields<'a> {
 
     pub(super) fn remaining(&self) -> impl Iterator<Item = (&str, &RawValue)> {
         self.rest.iter().map(|(name, raw)| (name.as_str(), *raw))
+    }
+}
+
+/// The fields of an object, at most [`MAX_FIELDS`].
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Split<'a>(#[serde(borrow, deserialize_with = "split")] HashMap<String, &'a RawValue>);
+
+fn split<'de, D: Deserializer<'de>>(from: D) -> Result<HashMap<String, &'de RawValue>, D::Error> {
+    from.deserialize_map(SplitVisitor)
+}
+
+struct SplitVisitor;
+
+impl<'de> Visitor<'de> for SplitVisitor {
+    type Value = HashMap<String, &'de RawValue>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+        let mut fields = HashMap::new();
+        for _ in 0..MAX_FIELDS {
+            let Some((name, value)) = map.next_entry()? else {
+                return Ok(fields);
+            };
+            fields.insert(name, value);
+        }
+        match map.next_key::<IgnoredAny>()? {
+            None => Ok(fields),
+            Some(_) => Err(M::Error::custom(format!("more than {MAX_FIELDS} fields"))),
+        }
     }
 }
 

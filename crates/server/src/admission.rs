@@ -24,10 +24,16 @@ pub(crate) struct AdmissionLimiter {
 
 /// Leave for some engine requests to be inside, given back when dropped.
 pub(crate) struct AdmissionPermit {
-    taken: Arc<AtomicUsize>,
-    count: usize,
+    /// One for each request; each is given back on its own.
+    pub(crate) slots: Vec<Slot>,
     /// The limits at the time of admission.
     pub(crate) limits: Limits,
+}
+
+/// Leave for one engine request. It lasts until the engine has ended the request: one whose client
+/// has left may still keep the engine busy.
+pub(crate) struct Slot {
+    taken: Arc<AtomicUsize>,
 }
 
 impl AdmissionLimiter {
@@ -40,9 +46,11 @@ impl AdmissionLimiter {
         let update = self
             .taken
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        update.ok().map(|_| AdmissionPermit {
+        let slot = |_| Slot {
             taken: self.taken.clone(),
-            count,
+        };
+        update.ok().map(|_| AdmissionPermit {
+            slots: (0..count).map(slot).collect(),
             limits,
         })
     }
@@ -53,9 +61,9 @@ impl AdmissionLimiter {
     }
 }
 
-impl Drop for AdmissionPermit {
+impl Drop for Slot {
     fn drop(&mut self) {
-        self.taken.fetch_sub(self.count, Ordering::AcqRel);
+        self.taken.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -74,6 +82,9 @@ mod tests {
         assert!(limiter.acquire(2, limits).is_none());
         let one = limiter.acquire(1, limits).unwrap();
         assert_eq!(limiter.taken(), 3);
+        let mut two = two;
+        two.slots.pop();
+        assert_eq!(limiter.taken(), 2);
         drop((two, one));
         assert_eq!(limiter.taken(), 0);
         assert!(limiter.acquire(usize::MAX, limits).is_none());

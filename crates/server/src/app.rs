@@ -3,14 +3,18 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use axum::body::Body;
+use axum::http::Request;
 use penstock_engine_client::Engine;
-use penstock_http::RandomIds;
+use penstock_http::{BodyBudget, HeldBody, RandomIds, read_body};
 use penstock_openai::ApiError;
 use penstock_text::TextModel;
 use penstock_wire::Ready;
 
 use crate::admission::{AdmissionLimiter, AdmissionPermit, Limits};
 use crate::config::Config;
+use crate::failure::Failure;
+use crate::lanes::Lanes;
 use crate::metrics::{EngineView, Metrics, Rejection};
 use crate::render::Identity;
 
@@ -25,6 +29,8 @@ pub(crate) struct App {
     pub(crate) engine: Engine,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ids: RandomIds,
+    pub(crate) lanes: Lanes,
+    bodies: BodyBudget,
     limiter: AdmissionLimiter,
     /// Empty until the model's text files have been read.
     text: OnceLock<Arc<TextModel>>,
@@ -35,6 +41,8 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(config: Config, engine: Engine, metrics: Arc<Metrics>) -> Self {
         Self {
+            lanes: Lanes::new(&config.limits),
+            bodies: BodyBudget::new(&config.limits),
             config,
             engine,
             metrics,
@@ -56,6 +64,28 @@ impl App {
         self.text.get().map(Arc::as_ref).ok_or_else(|| {
             ApiError::unavailable("The server is starting: no tokenizer yet.", RETRY_ENGINE)
         })
+    }
+
+    /// The whole body of a request, within the limits.
+    pub(crate) async fn read_body(&self, request: Request<Body>) -> Result<HeldBody, Failure> {
+        let limit = self.body_limit();
+        Ok(read_body(request, limit, &self.config.limits, &self.bodies).await?)
+    }
+
+    /// The largest body: by default the longest text that fits the context, and room for the rest.
+    fn body_limit(&self) -> usize {
+        let limits = &self.config.limits;
+        limits.max_body_bytes.unwrap_or_else(|| {
+            let text = self.text.get().zip(self.max_model_len());
+            let text = text.and_then(|(text, tokens)| text.longest_text(tokens));
+            text.unwrap_or(0).saturating_add(limits.json_bytes)
+        })
+    }
+
+    /// The context in tokens; `None` while no engine is ready and no limit is set.
+    pub(crate) fn max_model_len(&self) -> Option<u32> {
+        let ready = self.limits().map(|limits| limits.max_model_len);
+        ready.or(self.config.max_model_len)
     }
 
     /// From now on new generation requests are refused.
@@ -100,7 +130,8 @@ impl App {
     /// Leave for `count` engine requests to be inside.
     ///
     /// # Errors
-    /// 503 while draining, without an engine or at capacity; 400 when `count` is over capacity.
+    /// 503 while draining, without an engine that makes progress, or at capacity; 400 when `count`
+    /// is over capacity.
     pub(crate) fn admit(&self, count: usize) -> Result<AdmissionPermit, ApiError> {
         if self.draining() {
             self.metrics.rejected(Rejection::Draining);
@@ -109,7 +140,8 @@ impl App {
                 RETRY_DRAIN,
             ));
         }
-        let limits = self.limits().ok_or_else(|| self.engine_down())?;
+        let limits = self.limits().filter(|_| self.engine.healthy().is_ok());
+        let limits = limits.ok_or_else(|| self.engine_down())?;
         if count > limits.capacity {
             let message = format!(
                 "prompt holds {count} prompts, more than the {} this server takes.",
@@ -123,10 +155,12 @@ impl App {
         })
     }
 
-    /// The error of requests while no engine is ready.
+    /// The error of requests while no engine is ready, or while it is stuck.
     pub(crate) fn engine_down(&self) -> ApiError {
         self.metrics.rejected(Rejection::EngineUnavailable);
-        ApiError::unavailable(format!("No engine: {}.", self.engine.state()), RETRY_ENGINE)
+        let reason = self.engine.healthy().err();
+        let reason = reason.unwrap_or_else(|| self.engine.state().to_string());
+        ApiError::unavailable(format!("No engine: {reason}."), RETRY_ENGINE)
     }
 
     /// `None` while no engine is ready.

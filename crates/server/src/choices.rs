@@ -7,7 +7,6 @@ use penstock_openai::{ApiError, CachedByTier, FinishReason, StopReason, Usage};
 use penstock_text::{Detokenizer, StopStrings};
 use penstock_wire::{Finish, LogprobRow, Output, TierKinds, TierTokens};
 
-use crate::admission::AdmissionPermit;
 use crate::metrics::{Ending, RequestTimer};
 
 /// What one or more engine steps added to a choice.
@@ -194,28 +193,21 @@ fn refusal(output: &mut Output) -> Result<(), ApiError> {
     }
 }
 
-/// The choices of a request, by index. Dropping them cancels what still runs at the engine and
-/// releases the permit.
+/// The choices of a request, by index. Dropping them cancels what still runs at the engine.
 pub(crate) struct ChoiceStreams {
     choices: Vec<Choice>,
     /// The choice to poll first, so that none starves the others.
     turn: usize,
     /// `Some` when usage names the tiers that cached tokens came from.
     tiers: Option<TierKinds>,
-    _permit: AdmissionPermit,
 }
 
 impl ChoiceStreams {
-    pub(crate) fn new(
-        choices: Vec<Choice>,
-        tiers: Option<TierKinds>,
-        permit: AdmissionPermit,
-    ) -> Self {
+    pub(crate) fn new(choices: Vec<Choice>, tiers: Option<TierKinds>) -> Self {
         Self {
             choices,
             turn: 0,
             tiers,
-            _permit: permit,
         }
     }
 

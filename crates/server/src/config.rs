@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use penstock_http::{Limits, LogSettings};
 use serde::Deserialize;
 
 /// The configuration. There are no other inputs, the environment included.
@@ -25,7 +26,8 @@ pub struct Config {
     pub engine: EngineProcess,
     /// Requests that may wait beyond those the engine can run at once.
     pub max_queue: usize,
-    pub max_body_bytes: usize,
+    #[serde(default)]
+    pub limits: Limits,
     /// How long open streams may go on after SIGTERM.
     pub drain_timeout_s: f64,
     /// An engine silent for this long is not healthy.
@@ -33,6 +35,8 @@ pub struct Config {
     /// Lowers the engine's own limit.
     pub max_model_len: Option<u32>,
     pub version: String,
+    #[serde(default)]
+    pub log: LogSettings,
     #[serde(default = "one")]
     pub worker_threads: usize,
 }
@@ -57,6 +61,9 @@ pub struct EngineProcess {
     /// The command to start, `{socket}` standing for the socket's path. `None`: an external engine
     /// connects.
     pub argv: Option<Vec<String>>,
+    /// Standard input of the command.
+    #[serde(default)]
+    pub input: String,
     /// `None`: a fresh private directory.
     pub socket_dir: Option<PathBuf>,
     /// Where that private directory is made; `None`: in the temporary directory.

@@ -12,6 +12,8 @@ mod config;
 mod embedded;
 mod endpoints;
 mod failure;
+mod jobs;
+mod lanes;
 mod logprobs;
 mod metrics;
 mod middleware;

@@ -1,29 +1,38 @@
 //! The life of the process.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use penstock_http::Signals;
+use penstock_http::{Level, Signals, configure_log, flush_log, log};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::config::Config;
 use crate::server::{Server, StartError};
-use crate::startup::{limits, log};
+use crate::startup::{info, limits};
 
 /// Threads for long texts; more would only take the cores from the engine.
 const BLOCKING_THREADS: usize = 4;
+/// Signals within this time of the first are the same wish: `timeout` sends its own to the process
+/// and then to the process group.
+const ONE_SIGNAL: Duration = Duration::from_millis(200);
+/// How long the last lines of the log may take to be written.
+const LOG_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Serves until SIGTERM or SIGINT, drains, and returns the exit code: 0 after a drain, 1 when the
-/// engine could not start or a second signal cut the drain short.
+/// Serves until SIGTERM, SIGINT or SIGHUP, drains, and returns the exit code: 0 after a drain, 1
+/// when the engine could not start or was given up, or when a second signal cut the drain short.
 ///
 /// # Errors
 /// A configuration that is not valid, an address that cannot be bound, a socket that cannot be
 /// made.
 pub fn run(config_json: &str) -> Result<i32, StartError> {
     let config = Config::from_json(config_json).map_err(StartError::Config)?;
+    configure_log(config.log);
+    // The standard hook writes to standard error, which may block.
+    std::panic::set_hook(Box::new(|panic| log(Level::Error, panic.to_string())));
     let runtime = runtime(&config).map_err(StartError::Runtime)?;
     let code = runtime.block_on(live(config));
     // A thread that tokenizes for a client who has left must not hold up the exit.
     runtime.shutdown_background();
+    flush_log(LOG_PATIENCE);
     code
 }
 
@@ -43,7 +52,7 @@ async fn live(config: Config) -> Result<i32, StartError> {
     let outcome = tokio::select! {
         outcome = server.ready() => outcome,
         () = signals.next() => {
-            log("stopped while starting");
+            info("stopped while starting");
             server.drain(std::future::ready(())).await;
             return Ok(0);
         }
@@ -51,35 +60,44 @@ async fn live(config: Config) -> Result<i32, StartError> {
     let ready = match outcome {
         Ok(ready) => ready,
         Err(error) => {
-            log(&format!("error: {error}"));
+            log(Level::Error, format!("error: {error}"));
             server.drain(std::future::ready(())).await;
             return Ok(1);
         }
     };
-    log(&format!(
+    info(format!(
         "ready {:.2} s ({}), listening on http://{}",
         began.elapsed().as_secs_f64(),
         limits(&ready),
         server.address()
     ));
-    let changes = tokio::spawn(server.log_engine_changes());
-    signals.next().await;
-    let code = wind_down(server, &mut signals).await;
+    let mut changes = tokio::spawn(server.log_engine_changes());
+    let code = tokio::select! {
+        () = signals.next() => wind_down(server, &mut signals).await,
+        Ok(state) = &mut changes => {
+            log(Level::Error, format!("error: {state}"));
+            server.drain(std::future::ready(())).await;
+            1
+        }
+    };
     changes.abort();
     Ok(code)
 }
 
 async fn wind_down(server: Server, signals: &mut Signals) -> i32 {
-    log(&format!(
+    info(format!(
         "draining: {} requests open; a second signal ends them at once",
         server.open_requests()
     ));
     let mut cut = false;
     let hurry = async {
-        signals.next().await;
+        let first = Instant::now();
+        while first.elapsed() < ONE_SIGNAL {
+            signals.next().await;
+        }
         cut = true;
     };
     server.drain(hurry).await;
-    log("stopped");
+    info("stopped");
     i32::from(cut)
 }

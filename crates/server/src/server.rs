@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_engine_client::{Engine, EngineConfig, EngineError, SocketPlace};
+use penstock_engine_client::{Engine, EngineConfig, EngineError, EngineState, SocketPlace};
 use penstock_http::Connections;
 use penstock_wire::Ready;
 use tokio::net::TcpListener;
@@ -73,8 +73,9 @@ impl Server {
         let metrics = Arc::new(Metrics::new(&config.served_model_names[0], &config.version));
         let witness = EngineLog::new(metrics.clone());
         let engine = Engine::start_observed(engine_config(&config), Arc::new(witness))?;
+        let limits = config.limits.clone();
         let app = Arc::new(App::new(config, engine, metrics));
-        let connections = Connections::accept(listener, router(app.clone()));
+        let connections = Connections::accept(listener, router(app.clone()), limits);
         Ok(Self {
             app,
             address,
@@ -106,8 +107,8 @@ impl Server {
         self.app.in_flight()
     }
 
-    /// Reports losses and returns of the engine to standard error until it is stopped.
-    pub(crate) fn log_engine_changes(&self) -> impl Future<Output = ()> + use<> {
+    /// Reports losses and returns of the engine until it is given up or stopped.
+    pub(crate) fn log_engine_changes(&self) -> impl Future<Output = EngineState> + use<> {
         startup::log_changes(self.app.engine.clone())
     }
 
@@ -156,6 +157,7 @@ fn socket_place(engine: &EngineProcess) -> SocketPlace {
 fn engine_config(config: &Config) -> EngineConfig {
     EngineConfig {
         argv: config.engine.argv.clone(),
+        input: config.engine.input.clone(),
         socket: socket_place(&config.engine),
         stall_timeout: Duration::from_secs_f64(config.stall_timeout_s),
         ..EngineConfig::default()

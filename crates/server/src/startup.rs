@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use penstock_engine_client::{Engine, EngineState, Observer};
+use penstock_http::{Level, log};
 use penstock_text::{TextError, TextModel};
 use penstock_wire::{Ready, Stage, StepStats};
 
@@ -21,9 +22,9 @@ pub enum StartupError {
     Engine(String),
 }
 
-/// One line of the log.
-pub(crate) fn log(line: &str) {
-    eprintln!("penstock: {line}");
+/// Logs what happens as it should.
+pub(crate) fn info(line: impl Into<String>) {
+    log(Level::Info, line);
 }
 
 /// Logs the stages of every start of the engine, and counts its steps.
@@ -40,7 +41,7 @@ impl EngineLog {
 
 impl Observer for EngineLog {
     fn stage(&self, stage: &Stage) {
-        log(&stage_line(&stage.name, stage.seconds, &stage.detail));
+        info(stage_line(&stage.name, stage.seconds, &stage.detail));
     }
 
     fn step(&self, stats: &StepStats) {
@@ -63,7 +64,7 @@ async fn read_text(app: &Arc<App>) -> Result<(), StartupError> {
     let opened =
         tokio::task::spawn_blocking(move || TextModel::open(&path, template.as_deref())).await;
     let text = opened.map_err(|_| StartupError::Interrupted)??;
-    log(&format!(
+    info(format!(
         "tokenizer read {:.2} s ({} tokens)",
         began.elapsed().as_secs_f64(),
         text.tokenizer.vocab_size()
@@ -79,8 +80,8 @@ async fn follow_engine(engine: &Engine) -> Result<Arc<Ready>, StartupError> {
         match state {
             EngineState::Starting => {}
             EngineState::Ready(ready) => return Ok(ready),
-            EngineState::Down { .. } => log(&state.to_string()),
-            EngineState::Failed { .. } | EngineState::Stopped => {
+            EngineState::Down { .. } => log(Level::Warning, state.to_string()),
+            EngineState::Failed { .. } | EngineState::Unsupervised | EngineState::Stopped => {
                 return Err(StartupError::Engine(state.to_string()));
             }
         }
@@ -107,8 +108,8 @@ pub(crate) fn limits(ready: &Ready) -> String {
     )
 }
 
-/// Reports every later loss and return of the engine; runs until the engine is stopped.
-pub(crate) async fn log_changes(engine: Engine) {
+/// Reports every later loss and return of the engine; ends with the engine's last state.
+pub(crate) async fn log_changes(engine: Engine) -> EngineState {
     let mut states = engine.watch();
     states.mark_unchanged();
     drop(engine);
@@ -116,8 +117,12 @@ pub(crate) async fn log_changes(engine: Engine) {
         let state = states.borrow_and_update().clone();
         match state {
             EngineState::Starting => {}
-            EngineState::Stopped => return,
-            _ => log(&state.to_string()),
+            EngineState::Ready(_) => info(state.to_string()),
+            EngineState::Down { .. } => log(Level::Warning, state.to_string()),
+            EngineState::Failed { .. } | EngineState::Unsupervised | EngineState::Stopped => {
+                return state;
+            }
         }
     }
+    EngineState::Stopped
 }

@@ -7,7 +7,7 @@ use penstock_openai::{ApiError, Common, MaxTokens};
 use penstock_text::Detokenizer;
 use penstock_wire::{SamplingParams, TokenRequest};
 
-use crate::admission::{AdmissionPermit, Limits};
+use crate::admission::{AdmissionPermit, Limits, Slot};
 use crate::app::App;
 use crate::choices::{Choice, ChoiceStreams, TextRules};
 use crate::metrics::RequestTimer;
@@ -22,7 +22,8 @@ pub(crate) struct EndpointParams {
     pub(crate) arrived: Instant,
 }
 
-/// Submits one engine request for each prompt. All are checked before the first is sent.
+/// Submits one engine request for each prompt, for which there is a slot each. All are checked
+/// before the first is sent.
 pub(crate) fn submit(
     app: &App,
     common: &Common,
@@ -42,11 +43,12 @@ pub(crate) fn submit(
     let requests = requests.collect::<Result<Vec<_>, _>>()?;
     let choices = requests
         .into_iter()
-        .map(|request| start(app, common, params, request))
+        .zip(permit.slots)
+        .map(|(request, slot)| start(app, common, params, request, slot))
         .collect::<Result<_, _>>()?;
     let tiers_shown = limits.kv_tiers.any() || common.return_cached_tokens_by_tier;
     let tiers = tiers_shown.then_some(limits.kv_tiers);
-    Ok(ChoiceStreams::new(choices, tiers, permit))
+    Ok(ChoiceStreams::new(choices, tiers))
 }
 
 fn token_request(
@@ -141,6 +143,7 @@ fn start(
     common: &Common,
     params: &EndpointParams,
     request: TokenRequest,
+    slot: Slot,
 ) -> Result<Choice, ApiError> {
     let (prompt_tokens, max_tokens) = (request.prompt.len() as u32, request.max_tokens);
     let tokenizer = app.text()?.tokenizer.clone();
@@ -151,7 +154,8 @@ fn start(
         min_tokens: request.min_tokens,
         discard_output: common.max_tokens == MaxTokens::Exactly(0),
     };
-    let events = app.engine.submit(request).map_err(|error| match error {
+    let submitted = app.engine.submit_holding(request, slot);
+    let events = submitted.map_err(|error| match error {
         SubmitError::NotReady { .. } => app.engine_down(),
         SubmitError::Invalid(error) => {
             ApiError::bad_request(format!("The request does not fit the wire: {error}."))

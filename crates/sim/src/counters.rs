@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use penstock_http::Page;
+use penstock_http::{Level, Page, log};
 
 /// Steps, and how often the timeline was moved because the host was too slow for the model.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Counters of an engine without a metrics page: slips go to standard error.
+    /// Counters of an engine without a metrics page: slips go to the log.
     pub(crate) fn reported() -> Self {
         Self {
             reported: true,
@@ -36,7 +36,10 @@ impl Counters {
         self.slips.fetch_add(1, Relaxed);
         self.slipped_us.fetch_add(by.as_micros() as u64, Relaxed);
         if self.reported {
-            eprintln!("penstock-sim: the host is {by:?} behind the model; the timeline was moved");
+            log(
+                Level::Warning,
+                format!("the host is {by:?} behind the model; the timeline was moved"),
+            );
         }
     }
 

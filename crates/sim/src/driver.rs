@@ -282,6 +282,7 @@ impl Faulty {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use penstock_engine_client::OutgoingFrame;
     use penstock_wire::{FrameReader, TokenRequest};
     use tokio::sync::mpsc::unbounded_channel;
 
@@ -309,11 +310,11 @@ mod tests {
         heartbeats: u32,
     }
 
-    async fn watch(clock: Clock, mut sent: UnboundedReceiver<Vec<u8>>) -> Seen {
+    async fn watch(clock: Clock, mut sent: UnboundedReceiver<OutgoingFrame>) -> Seen {
         let mut seen = Seen::default();
-        while let Some(bytes) = sent.recv().await {
+        while let Some(frame) = sent.recv().await {
             let mut frames = FrameReader::new();
-            frames.spare().extend(bytes);
+            frames.spare().extend(frame.take().unwrap());
             let Some(EngineFrame::Step(step)) = frames.next_frame().unwrap() else {
                 panic!("not a STEP")
             };

@@ -215,7 +215,9 @@ mod tests {
         });
         assert!(requests.order(frame, &outbox).is_none());
         let mut frames = FrameReader::new();
-        frames.spare().extend(sent.try_recv().unwrap());
+        frames
+            .spare()
+            .extend(sent.try_recv().unwrap().take().unwrap());
         let Some(EngineFrame::KvReply(reply)) = frames.next_frame().unwrap() else {
             panic!("not a reply")
         };

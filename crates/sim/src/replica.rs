@@ -10,7 +10,7 @@ use axum::http::{Method, Request, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use http_body_util::BodyExt;
-use penstock_http::escaped;
+use penstock_http::{Limits, LogSettings, escaped};
 use penstock_server::{Config, EngineProcess, GenerationDefaults, router_over};
 
 use crate::config::{Engine, HttpConfig, SimError};
@@ -72,15 +72,20 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
         },
         engine: EngineProcess {
             argv: None,
+            input: String::new(),
             socket_dir: None,
             runtime_dir: None,
         },
         max_queue: engine.profile.max_queue as usize,
-        max_body_bytes: MAX_BODY_BYTES,
+        limits: Limits {
+            max_body_bytes: Some(MAX_BODY_BYTES),
+            ..Limits::default()
+        },
         drain_timeout_s: 0.0,
         stall_timeout_s: 1.0,
         max_model_len: None,
         version: config.version.clone(),
+        log: LogSettings::default(),
         worker_threads: 1,
     }
 }

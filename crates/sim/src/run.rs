@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use penstock_http::{Connections, Signals};
+use penstock_http::{Connections, Limits, Signals};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
@@ -62,7 +62,7 @@ async fn live(config: HttpConfig, engine: Engine) -> Result<i32, SimError> {
     for listener in listeners {
         addresses.push(listener.local_addr()?);
         let router = replica(&config, engine.clone(), PreciseTimer::new()?).await?;
-        connections.push(Connections::accept(listener, router));
+        connections.push(Connections::accept(listener, router, Limits::default()));
     }
     announce(&addresses)?;
     tokio::select! {

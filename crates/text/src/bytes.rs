@@ -85,6 +85,13 @@ impl TokenBytes {
         self.ends.push(self.bytes.len());
     }
 
+    /// Bytes of the longest token, at least 1.
+    pub(crate) fn longest(&self) -> usize {
+        let starts = std::iter::once(&0).chain(&self.ends);
+        let lengths = self.ends.iter().zip(starts).map(|(end, start)| end - start);
+        lengths.max().unwrap_or(1).max(1)
+    }
+
     pub(crate) fn get(&self, id: u32) -> Option<&[u8]> {
         let index = usize::try_from(id).ok()?;
         let end = *self.ends.get(index)?;

@@ -88,6 +88,13 @@ impl TextModel {
         })
     }
 
+    /// Bytes of the longest text that can be so many tokens, normal forms and unknown characters
+    /// aside; `None` where a token may stand for any text.
+    pub fn longest_text(&self, tokens: u32) -> Option<usize> {
+        let longest = self.tokenizer.longest_token()?;
+        Some(longest.saturating_mul(tokens as usize))
+    }
+
     /// The prompt text of a conversation; see [`ChatTemplate::render`].
     pub fn render_chat(
         &self,

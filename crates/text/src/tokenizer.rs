@@ -6,6 +6,10 @@ use crate::TextError;
 use crate::bytes::{ByteSymbols, TokenBytes, read_piece};
 use crate::words;
 
+/// Most token ids, several times what any model has: each takes memory, whether it has a text or
+/// not.
+const MAX_VOCABULARY: usize = 1 << 22;
+
 /// Text to token ids and back, for one model.
 ///
 /// Where tokens are byte strings (byte-level BPE, SentencePiece with byte fallback) ids are turned
@@ -111,6 +115,11 @@ impl Tokenizer {
             .into_values()
             .max()
             .map_or(0, |last| last as usize + 1);
+        if size > MAX_VOCABULARY {
+            let last = size - 1;
+            let reason = format!("it has token id {last}; at most {MAX_VOCABULARY} are taken");
+            return Err(TextError::build(reason));
+        }
         let entries: Vec<Entry<'static>> = (0..size)
             .map(|id| listed_entry(&inner, added.get(&(id as u32)), id as u32))
             .collect();
@@ -148,6 +157,14 @@ impl Tokenizer {
         ids.extend_from_slice(encoding.get_ids());
         ids.extend(rule.after);
         Ok(ids)
+    }
+
+    /// Bytes of the longest token; `None` where a token may stand for any text.
+    pub(crate) fn longest_token(&self) -> Option<usize> {
+        match self.encoder {
+            Encoder::Pipeline(_) => Some(self.bytes.longest()),
+            Encoder::Words => None,
+        }
     }
 
     /// Text of `ids`; bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary nothing.

@@ -373,6 +373,19 @@ fn llama_classes_take_bos_and_eos_from_the_configuration() {
 }
 
 #[test]
+fn a_token_id_far_beyond_all_others_is_refused() {
+    let path = directory("far_token", &[]);
+    let file = path.join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    for id in [200_000_000_u32, 1 << 31, u32::MAX] {
+        tokenizer["model"]["vocab"]["far"] = json!(id);
+        std::fs::write(&file, tokenizer.to_string()).unwrap();
+        let error = TextModel::open(&path, None).unwrap_err().to_string();
+        assert!(error.contains(&format!("token id {id}")), "{error}");
+    }
+}
+
+#[test]
 fn a_directory_without_tokenizer_is_named() {
     let path = directory("no_tokenizer", &[]);
     std::fs::remove_file(path.join("tokenizer.json")).unwrap();

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import signal
-import sys
 
-from penstock.config import EngineConfig, cluster_key, shared_memory_directory
+from penstock.config import EngineConfig, cluster_key, configure_log, shared_memory_directory
 from penstock.engine.config_fingerprint import config_fingerprint
 from penstock.executor.nodes import NodeAgent
 from penstock.model import ModelInfo
 
 
 def serve_node(config: EngineConfig, info: ModelInfo) -> int:
-    """Run until SIGTERM or Ctrl-C; returns the exit status. PenstockError when node 0 refuses."""
-    logging.basicConfig(format="penstock: %(message)s", stream=sys.stderr, level=logging.INFO)
+    """Run until SIGTERM, SIGINT or SIGHUP; returns the exit status. PenstockError when node 0
+    refuses.
+    """
+    configure_log(config.log, "penstock")
     key = cluster_key(config.parallel.token_file)
     fingerprint = config_fingerprint(config, info)
     agent = NodeAgent(config, shared_memory_directory(), key, fingerprint)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: agent.stop())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # As `nohup` has it.
+            signal.signal(number, lambda *_: agent.stop())
     agent.run()
     return 0

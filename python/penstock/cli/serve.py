@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import signal
 import sys
 import tempfile
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from penstock import __version__
@@ -28,7 +30,11 @@ from penstock.engine.startup import read_model
 from penstock.model import ModelInfo
 from penstock.model.locate import locate
 
-MAX_BODY_BYTES = 32 << 20
+OTHER_DESCRIPTORS = 64
+"""Descriptors of the front door beside its connections; half of all where there are few."""
+ENGINE = [sys.executable, "-P", "-m", "penstock.engine", "--socket", "{socket}"]
+"""`-P`: a directory named penstock in the working directory must not shadow the package."""
+MOST_CONNECTIONS = 16384
 SOCKET_NAME = "engine.sock"
 SOCKET_WAIT = 30.0
 
@@ -49,17 +55,19 @@ def serve(parsed: argparse.Namespace) -> int:
     runtime = runtime_directory()
     if config.server.engine_process:
         process: dict[str, object] = {
-            "argv": engine_argv(config.engine),
+            "argv": ENGINE,
+            "input": config.engine.to_json(),
             "socket_dir": None,
             "runtime_dir": runtime,
         }
-        return run(front_door(config, info, process))
+        return run(front_door(config, info, process, raise_descriptors()))
     with tempfile.TemporaryDirectory(prefix=f"penstock-{os.getpid()}-", dir=runtime) as directory:
         engine = threading.Thread(
             target=_engine_thread, args=(directory, config.engine), daemon=True
         )
         engine.start()
-        return run(front_door(config, info, {"argv": None, "socket_dir": directory}))
+        process = {"argv": None, "socket_dir": directory}
+        return run(front_door(config, info, process, raise_descriptors()))
 
 
 def run(configuration: dict[str, object]) -> int:
@@ -77,7 +85,18 @@ def run(configuration: dict[str, object]) -> int:
         signal.signal(signal.SIGINT, own)
 
 
-def front_door(config: Config, info: ModelInfo, engine: dict[str, object]) -> dict[str, object]:
+def raise_descriptors() -> int:
+    """Raise the soft limit of descriptors to the hard one; how many connections that allows."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if most == resource.RLIM_INFINITY:
+        most = MOST_CONNECTIONS
+    return min(max(most - OTHER_DESCRIPTORS, most // 2), MOST_CONNECTIONS)
+
+
+def front_door(
+    config: Config, info: ModelInfo, engine: dict[str, object], connections: int
+) -> dict[str, object]:
     """Configuration of `crates/server` (`Config` in its src/config.rs), `engine` included."""
     server, generation = config.server, info.generation
     defaults: dict[str, object] = {
@@ -98,26 +117,16 @@ def front_door(config: Config, info: ModelInfo, engine: dict[str, object]) -> di
         "generation_defaults": defaults,
         "engine": engine,
         "max_queue": config.engine.scheduler.max_queue,
-        "max_body_bytes": MAX_BODY_BYTES,
+        "limits": {
+            "max_body_bytes": server.max_request_bytes,
+            "max_connections": connections,
+        },
         "drain_timeout_s": server.shutdown_timeout,
         "stall_timeout_s": server.engine_stall_timeout,
         "max_model_len": config.engine.model.max_model_len,
+        "log": asdict(config.engine.log),
         "version": __version__,
     }
-
-
-def engine_argv(config: EngineConfig) -> list[str]:
-    """`-P`: a directory named penstock in the working directory must not shadow the package."""
-    return [
-        sys.executable,
-        "-P",
-        "-m",
-        "penstock.engine",
-        "--socket",
-        "{socket}",
-        "--config",
-        config.to_json(),
-    ]
 
 
 def warn(info: ModelInfo, config: Config) -> None:

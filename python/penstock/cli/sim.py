@@ -168,7 +168,7 @@ def engine_argv(parsed: argparse.Namespace, model: Path) -> list[str]:
 
 
 def _front_door(parsed: argparse.Namespace) -> int:
-    from penstock.cli.serve import front_door
+    from penstock.cli.serve import front_door, raise_descriptors
     from penstock.cli.serve import run as serve
     from penstock.engine.startup import read_model
 
@@ -184,7 +184,7 @@ def _front_door(parsed: argparse.Namespace) -> int:
         "socket_dir": None,
         "runtime_dir": runtime_directory(),
     }
-    return serve(front_door(config, read_model(config.engine), process))
+    return serve(front_door(config, read_model(config.engine), process, raise_descriptors()))
 
 
 def _run(native: Callable[[], int], on_interrupt: signal.Handlers) -> int:

@@ -6,6 +6,7 @@ Config  sections that other rooms read (`sections`); cross-checks happen on the 
 """
 
 from penstock.config.flags import FLAGS, Flag
+from penstock.config.log import configure_log
 from penstock.config.nodes import cluster_key, split_address
 from penstock.config.ray import prepare_ray_environment, ray_actor_environment
 from penstock.config.resolve import resolve
@@ -14,6 +15,7 @@ from penstock.config.sections import (
     ComputeConfig,
     Config,
     EngineConfig,
+    LogConfig,
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
@@ -38,6 +40,7 @@ __all__ = [
     "Config",
     "EngineConfig",
     "Flag",
+    "LogConfig",
     "ModelConfig",
     "ParallelConfig",
     "Raw",
@@ -47,6 +50,7 @@ __all__ = [
     "TiersConfig",
     "cache_directory",
     "cluster_key",
+    "configure_log",
     "gather",
     "model_named",
     "openai_api_key",

@@ -303,6 +303,25 @@ FLAGS: tuple[Flag, ...] = (
         "time without progress after which /health says that the engine is stuck; its requests "
         "stay open",
     ),
+    _server(
+        "--max-request-bytes",
+        Bytes(2**10, 2**32),
+        None,
+        "largest body of a request; default: text of the model's length in its longest tokens, "
+        "and 1 MiB (docs/limits.md)",
+    ),
+    _server(
+        "--log-level",
+        Choice(("error", "warning", "info")),
+        "info",
+        "lines of the log that are written: these and worse ones",
+    ),
+    _server(
+        "--log-format",
+        Choice(("text", "json")),
+        "text",
+        "form of a line of the log; json: an object with time, level, source and message",
+    ),
 )
 
 BY_KEY = {flag.key: flag for flag in FLAGS}

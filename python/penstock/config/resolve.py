@@ -14,6 +14,7 @@ from penstock.config.sections import (
     ComputeConfig,
     Config,
     EngineConfig,
+    LogConfig,
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
@@ -88,6 +89,7 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
         ),
         _parallel(values),
         resolve_tiers(values["kv_tier"], values["kv_chunk_tokens"], values["block_size"]),
+        LogConfig(values["log_level"], values["log_format"]),
     )
     return Config(engine, _server(values, served_name))
 
@@ -150,4 +152,5 @@ def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
         shutdown_timeout=values["shutdown_timeout"],
         engine_stall_timeout=values["engine_stall_timeout"],
         admin_api_key=values["admin_api_key"],
+        max_request_bytes=values["max_request_bytes"],
     )

@@ -119,6 +119,14 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LogConfig:
+    level: str = "info"
+    """`error`, `warning` or `info`."""
+    format: str = "text"
+    """`text` or `json`."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     host: str
     port: int
@@ -130,11 +138,15 @@ class ServerConfig:
     engine_stall_timeout: float
     admin_api_key: str | None = None
     """None: /v1/kv is closed."""
+    max_request_bytes: int | None = None
+    """None: follows the model's length."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Configuration of the engine process, sent as JSON on its command line."""
+    """Configuration of the engine process, sent as JSON to its standard input: a command line can
+    be read by every user of the host, and tiers have passwords.
+    """
 
     model: ModelConfig
     cache: CacheConfig
@@ -142,6 +154,7 @@ class EngineConfig:
     compute: ComputeConfig
     parallel: ParallelConfig = ParallelConfig()
     tiers: TiersConfig = TiersConfig()
+    log: LogConfig = LogConfig()
 
     @property
     def kv_dtype(self) -> str:
@@ -166,6 +179,7 @@ class EngineConfig:
             ComputeConfig(**sections["compute"]),
             ParallelConfig(**sections["parallel"]),
             _tiers(**sections["tiers"]),
+            LogConfig(**sections["log"]),
         )
 
 

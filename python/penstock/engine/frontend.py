@@ -21,6 +21,7 @@ from penstock.core import (
 )
 
 _READ_BYTES = 256 << 10
+_MAX_POLL_BYTES = 16 << 20
 _MAX_UNSENT_BYTES = 64 << 20
 
 
@@ -183,16 +184,19 @@ class Connection:
         self._poll.poll(None if timeout is None else int(timeout * 1000) + 1)
 
     def _receive(self) -> None:
-        """Take at most one buffer, so that a flood of frames does not delay the step."""
-        try:
-            count = self._socket.recv_into(self._space)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            raise ConnectionClosed(f"the connection to the front door broke: {error}") from error
-        if count == 0:
-            raise ConnectionClosed("the front door closed the connection")
-        self._received += self._reader.feed(self._space[:count], self._clock())
+        """Take what has arrived: a CANCEL must not wait a step behind its request. At most 16 MiB,
+        so that a flood of frames does not delay the step.
+        """
+        for _ in range(_MAX_POLL_BYTES // _READ_BYTES):
+            try:
+                count = self._socket.recv_into(self._space)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise _broken(error) from error
+            if count == 0:
+                raise ConnectionClosed("the front door closed the connection")
+            self._received += self._reader.feed(self._space[:count], self._clock())
 
     def _flush(self) -> None:
         if self._unsent:
@@ -205,4 +209,8 @@ class Connection:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise ConnectionClosed(f"the connection to the front door broke: {error}") from error
+            raise _broken(error) from error
+
+
+def _broken(error: OSError) -> ConnectionClosed:
+    return ConnectionClosed(f"the connection to the front door broke: {error}")

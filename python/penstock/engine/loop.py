@@ -85,12 +85,16 @@ class Engine:
         flush(self._scheduler.tiers)
 
     def _poll_frontend(self, timeout: float) -> None:
-        for frame in self._channel.poll(timeout):
+        """Obey what has arrived. Cancels first: they free room, and a request that was left before
+        it is here needs none.
+        """
+        frames = self._channel.poll(timeout)
+        left = {key for frame in frames if isinstance(frame, Cancel) for key in frame.ids}
+        for request_id in sorted(left):
+            self._scheduler.cancel(request_id)
+        for frame in frames:
             if isinstance(frame, Request):
-                self._scheduler.add(frame)
-            elif isinstance(frame, Cancel):
-                for request_id in frame.ids:
-                    self._scheduler.cancel(request_id)
+                self._scheduler.add(frame, cancelled=frame.id in left)
             elif isinstance(frame, KvCommand):
                 self._channel.send(self._admin.answer(frame))
             elif isinstance(frame, Shutdown):

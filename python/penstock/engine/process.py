@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from penstock.config import EngineConfig
+from penstock.config import EngineConfig, configure_log
 from penstock.core import PenstockError
 from penstock.engine.frontend import Connection, ConnectionClosed, Fatal, Hello, Ready, Stage
 from penstock.engine.loop import Engine
@@ -24,15 +24,18 @@ log = logging.getLogger("penstock.engine")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m penstock.engine", description="an engine behind a socket"
+        prog="python -m penstock.engine",
+        description="an engine behind a socket; JSON of penstock.config.EngineConfig is its "
+        "standard input",
     )
     parser.add_argument("--socket", required=True, help="unix socket of the front door")
-    parser.add_argument("--config", required=True, help="JSON of penstock.config.EngineConfig")
     parsed = parser.parse_args(arguments)
-    logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stderr)
-    # Ctrl-C reaches the whole process group; the front door decides when its engine ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return serve(parsed.socket, EngineConfig.from_json(parsed.config))
+    # They reach whole process groups; the front door decides when its engine ends.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    config = EngineConfig.from_json(sys.stdin.read())
+    configure_log(config.log)
+    return serve(parsed.socket, config)
 
 
 def serve(socket: str, config: EngineConfig) -> int:

@@ -32,8 +32,9 @@ class Roster:
         self._prefixes = prefixes
         self._outbox = outbox
 
-    def __bool__(self) -> bool:
-        return bool(self._live)
+    def __len__(self) -> int:
+        """Requests that have not ended."""
+        return len(self._live)
 
     def ids(self) -> list[int]:
         return list(self._live)

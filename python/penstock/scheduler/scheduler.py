@@ -66,13 +66,16 @@ class Scheduler:
 
     # Requests -------------------------------------------------------------------------------------
 
-    def add(self, request: Request) -> None:
-        """Queue a request, or answer it at once with ERROR or REJECTED. Ids of live requests are
-        distinct.
+    def add(self, request: Request, *, cancelled: bool = False) -> None:
+        """Queue a request, or answer it at once: with ERROR, with REJECTED when more than
+        `max_queue` would wait even if all slots were taken, or with CANCELLED when it already is.
+        Ids of live requests are distinct.
         """
-        seq, queued = self._intake.sequence(request), len(self._roster.waiting)
+        seq, queued = self._intake.sequence(request), len(self._roster) - self.limits.max_num_seqs
         self._roster.wait(seq)
-        if fault := self._intake.refusal(request):
+        if cancelled:
+            self._roster.finish(seq, FinishReason.CANCELLED)
+        elif fault := self._intake.refusal(request):
             self._roster.finish(seq, FinishReason.ERROR, fault)
         elif queued >= self.limits.max_queue:
             fault = f"{queued} requests are waiting already, the limit of --max-num-queued-reqs"

@@ -12,11 +12,11 @@ import json
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.config import EngineConfig, configure_log
 from penstock.ranks import HeartbeatStream, RankTask
 from penstock.worker.loop import MessageChannel, Rank, serve
 
@@ -46,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A starter that has ended before shows as the end of standard input.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # Ctrl-C and the end of a service reach process groups; the executor decides when ranks end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    logging.basicConfig(format=f"%(name)s[{rank}]: %(message)s", stream=sys.stderr)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     job = json.loads(_line(STDIN))
+    configure_log(EngineConfig.from_json(job["task"]["config"]).log, f"%(name)s[{rank}]")
     threading.Thread(target=_end_with, args=(STDIN,), name="parent", daemon=True).start()
     try:
         channel = open_channel(job)

@@ -58,7 +58,7 @@ async fn a_lost_engine_ends_the_wait_with_the_reason() {
     });
     fake.wait_log(|log| log.orders == [KvOrder::ClearAll]).await;
     let _stream = engine.submit(request()).unwrap();
-    let reason = "engine failed: out of luck".to_owned();
+    let reason = "out of luck".to_owned();
     assert_eq!(
         waiting.await.unwrap().unwrap_err(),
         CommandError::Lost { reason }

@@ -69,6 +69,31 @@ async fn a_burst_of_stages_and_a_failure_is_heard_whole() {
     let _fake = FakeEngine::connect(engine.socket_path(), script).await;
     engine.wait_ready().await.unwrap();
     let events = all_events(&mut engine.submit(request()).unwrap()).await;
-    assert_eq!(failure(events.last()), "engine failed: broken");
+    assert_eq!(failure(events.last()), "broken");
     assert_eq!(*recorder.stages.lock().unwrap(), stages(20));
+}
+
+/// A fault of ours, in the task that supervises the engine.
+#[derive(Debug)]
+struct Panics;
+
+impl Observer for Panics {
+    fn step(&self, stats: &StepStats) {
+        assert_eq!(stats.batch_tokens, 0, "this test's panic");
+    }
+}
+
+#[tokio::test]
+async fn a_supervisor_that_ends_unasked_is_a_state_of_its_own_and_ends_requests() {
+    let engine = Engine::start_observed(config(), Arc::new(Panics)).unwrap();
+    let script = Script::new(|_| tokens(&[1, 2], QUICK));
+    let _fake = FakeEngine::connect(engine.socket_path(), script).await;
+    engine.wait_ready().await.unwrap();
+    let events = all_events(&mut engine.submit(request()).unwrap()).await;
+    assert!(
+        failure(events.last()).contains("ended unasked"),
+        "{events:?}"
+    );
+    state_that(&engine, |state| matches!(state, EngineState::Unsupervised)).await;
+    assert!(engine.submit(request()).is_err());
 }

@@ -72,6 +72,24 @@ async fn a_process_that_exits_before_it_was_ever_ready_is_a_failure() {
 }
 
 #[tokio::test]
+async fn the_process_reads_its_input_and_its_command_line_has_none_of_it() {
+    let dir = TestDir::new();
+    let (seen, pids) = (dir.file("seen"), dir.file("pids"));
+    let argv = shell(&format!("cat > {seen}; echo $$ > {pids}; exec sleep 100"));
+    let input = "secret ".repeat(100_000);
+    let config = EngineConfig {
+        argv,
+        input: input.clone(),
+        ..config()
+    };
+    let _engine = Engine::start(config).unwrap();
+    let pid = first_pid(&pids).await;
+    assert_eq!(std::fs::read_to_string(seen).unwrap(), input);
+    let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+    assert!(!command.contains("secret"), "{command}");
+}
+
+#[tokio::test]
 async fn restarts_back_off() {
     let dir = TestDir::new();
     let starts = dir.file("starts");
@@ -118,8 +136,9 @@ async fn shutdown_kills_a_process_that_ignores_everything() {
     engine.shutdown(LONG).await;
     assert!(!is_alive(&pid));
     assert!(
-        asked_at.elapsed() >= Duration::from_secs(1),
-        "SIGTERM comes first"
+        asked_at.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        asked_at.elapsed()
     );
     assert!(!engine.socket_path().exists());
 }

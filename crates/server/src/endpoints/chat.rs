@@ -7,13 +7,13 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;
 use axum::response::Response;
-use penstock_http::{read_body, request_id};
+use penstock_http::request_id;
 use penstock_openai::ChatRequest;
 
 use super::chat_render::ChatRender;
-use super::{on_text, text_error};
 use crate::app::App;
 use crate::failure::Failure;
+use crate::jobs::work_on;
 use crate::stream;
 use crate::submit::{EndpointParams, submit};
 
@@ -23,19 +23,18 @@ pub(crate) async fn create(
 ) -> Result<Response, Failure> {
     let arrived = Instant::now();
     let request_id = request_id(&request);
-    let body = read_body(request, app.config.max_body_bytes).await?;
-    let ChatRequest {
-        common,
-        messages,
-        add_generation_prompt,
-        logprobs,
-        template_kwargs,
-    } = ChatRequest::parse(&body)?;
-    app.check_model(common.model.as_deref())?;
-    let permit = app.admit(1)?;
-    let prompt = on_text(&app, body.len(), move |text| {
-        text.encode_chat(&messages, add_generation_prompt, None, &template_kwargs)
-            .map_err(|error| text_error("messages", &error))
+    let body = app.read_body(request).await?;
+    let (common, logprobs, prompt, permit) = work_on(&app, body, |job| {
+        let request = ChatRequest::parse(job.body)?;
+        job.app.check_model(request.common.model.as_deref())?;
+        let permit = job.app.admit(1)?;
+        let prompt = job.encode_chat(
+            &request.messages,
+            request.add_generation_prompt,
+            &request.template_kwargs,
+            permit.limits.max_model_len,
+        )?;
+        Ok((request.common, request.logprobs, prompt, permit))
     })
     .await?;
     let shown_prompt = common.return_token_ids.then(|| prompt.clone());

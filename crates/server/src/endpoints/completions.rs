@@ -7,15 +7,14 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;
 use axum::response::Response;
-use penstock_http::{read_body, request_id};
-use penstock_openai::ApiError;
-use penstock_openai::{CompletionRequest, Prompt};
-use penstock_text::TextModel;
+use penstock_http::request_id;
+use penstock_openai::{ApiError, Common, CompletionRequest, Prompt};
 
 use super::completions_render::{CompletionRender, ShownPrompt, Style};
-use super::{on_text, text_error};
+use crate::admission::AdmissionPermit;
 use crate::app::App;
 use crate::failure::Failure;
+use crate::jobs::{Job, work_on};
 use crate::stream;
 use crate::submit::{EndpointParams, submit};
 
@@ -28,31 +27,21 @@ pub(crate) async fn create(
 ) -> Result<Response, Failure> {
     let arrived = Instant::now();
     let request_id = request_id(&request);
-    let body = read_body(request, app.config.max_body_bytes).await?;
-    let request = CompletionRequest::parse(&body)?;
-    app.check_model(request.common.model.as_deref())?;
-    let permit = app.admit(request.prompts.len())?;
-    let style = Style {
-        echo: request.echo,
-        logprobs: request.logprobs.is_some(),
-        token_ids: request.common.return_token_ids,
-    };
+    let body = app.read_body(request).await?;
+    let Prepared {
+        common,
+        logprobs,
+        style,
+        prompts,
+        shown,
+        permit,
+    } = work_on(&app, body, prepare).await?;
     let params = EndpointParams {
         default_max_tokens: Some(DEFAULT_MAX_TOKENS),
-        logprobs: request.logprobs,
-        prompt_logprobs: request.logprobs.filter(|_| request.echo),
+        logprobs,
+        prompt_logprobs: logprobs.filter(|_| style.echo),
         arrived,
     };
-    let CompletionRequest {
-        common,
-        prompts,
-        add_special_tokens,
-        ..
-    } = request;
-    let (prompts, shown) = on_text(&app, body.len(), move |text| {
-        tokenized(text, prompts, add_special_tokens, style)
-    })
-    .await?;
     let choices = submit(&app, &common, &params, prompts, permit)?;
     let identity = app.identity("cmpl", &request_id, common.model);
     let render = CompletionRender::new(identity, app.text()?.tokenizer.clone(), style, shown);
@@ -64,36 +53,63 @@ pub(crate) async fn create(
     Ok(response?)
 }
 
-/// The prompts as token ids, and what the responses show of each.
-fn tokenized(
-    text: &TextModel,
-    prompts: Vec<Prompt>,
-    add_special: bool,
+/// An admitted request.
+struct Prepared {
+    common: Common,
+    logprobs: Option<u8>,
     style: Style,
-) -> Result<(Vec<Vec<u32>>, Vec<ShownPrompt>), ApiError> {
-    let mut all = Vec::with_capacity(prompts.len());
-    let mut shown = Vec::with_capacity(prompts.len());
-    for prompt in prompts {
+    prompts: Vec<Vec<u32>>,
+    /// What the responses show of each prompt.
+    shown: Vec<ShownPrompt>,
+    permit: AdmissionPermit,
+}
+
+fn prepare(job: &Job<'_>) -> Result<Prepared, ApiError> {
+    let request = CompletionRequest::parse(job.body)?;
+    job.app.check_model(request.common.model.as_deref())?;
+    let permit = job.app.admit(request.prompts.len())?;
+    let style = Style {
+        echo: request.echo,
+        logprobs: request.logprobs.is_some(),
+        token_ids: request.common.return_token_ids,
+    };
+    let (mut prompts, mut shown) = (Vec::new(), Vec::new());
+    for prompt in request.prompts {
         let (tokens, written) = match prompt {
             Prompt::Tokens(tokens) => (tokens, None),
             Prompt::Text(written) => {
-                let tokens = text.tokenizer.encode(&written, add_special);
-                (
-                    tokens.map_err(|error| text_error("prompt", &error))?,
-                    Some(written),
-                )
+                let add_special = request.add_special_tokens;
+                let length = permit.limits.max_model_len;
+                let tokens = job.encode("prompt", &written, add_special, length)?;
+                (tokens, Some(written))
             }
         };
-        let echoed = || written.unwrap_or_else(|| text.tokenizer.decode(&tokens, true));
-        shown.push(ShownPrompt {
-            text: if style.echo { echoed() } else { String::new() },
-            tokens: if style.echo || style.token_ids {
-                tokens.clone()
-            } else {
-                Vec::new()
-            },
-        });
-        all.push(tokens);
+        shown.push(shown_prompt(job, style, &tokens, written));
+        prompts.push(tokens);
     }
-    Ok((all, shown))
+    Ok(Prepared {
+        common: request.common,
+        logprobs: request.logprobs,
+        style,
+        prompts,
+        shown,
+        permit,
+    })
+}
+
+fn shown_prompt(
+    job: &Job<'_>,
+    style: Style,
+    tokens: &[u32],
+    written: Option<String>,
+) -> ShownPrompt {
+    let echoed = || written.unwrap_or_else(|| job.text.tokenizer.decode(tokens, true));
+    ShownPrompt {
+        text: if style.echo { echoed() } else { String::new() },
+        tokens: if style.echo || style.token_ids {
+            tokens.to_vec()
+        } else {
+            Vec::new()
+        },
+    }
 }

@@ -14,10 +14,7 @@ use crate::failure::{Failure, json};
 /// `GET /v1/models`.
 pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
     let root = app.config.model_path.to_string_lossy();
-    let max_model_len = app
-        .limits()
-        .map(|limits| limits.max_model_len)
-        .or(app.config.max_model_len);
+    let max_model_len = app.max_model_len();
     let model = |id| Model {
         id,
         object: "model",

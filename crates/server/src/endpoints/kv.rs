@@ -11,17 +11,16 @@ use axum::extract::{Query, State};
 use axum::http::{Request, Uri};
 use axum::response::Response;
 use penstock_engine_client::CommandError;
-use penstock_http::read_body;
 use penstock_openai::ApiError;
 use penstock_openai::{KvInput, KvRequest};
 use penstock_wire::{KvOrder, KvOutcome, KvPrefix};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::on_text;
 use super::tokenize::encoded;
 use crate::app::App;
 use crate::failure::{Failure, json};
+use crate::jobs::{Job, work_on};
 use crate::submit::check_prompt;
 
 /// Longer than any step that an order may have to wait for.
@@ -49,10 +48,10 @@ pub(crate) async fn clear(
     request: Request<Body>,
 ) -> Result<Response, Failure> {
     let ClearQuery { salt } = query(request.uri())?;
-    let body = read_body(request, app.config.max_body_bytes).await?;
-    let order = match (salt, body.is_empty()) {
+    let body = app.read_body(request).await?;
+    let order = match (salt, body.bytes.is_empty()) {
         (None, true) => KvOrder::ClearAll,
-        (None, false) => KvOrder::ClearPrefix(prefix(&app, &body).await?),
+        (None, false) => KvOrder::ClearPrefix(work_on(&app, body, prefix).await?),
         (Some(salt), true) if !salt.is_empty() => KvOrder::ClearSalt(salt.into_bytes()),
         (Some(_), true) => return Err(salt_error("salt must not be empty.").into()),
         (Some(_), false) => {
@@ -85,8 +84,8 @@ async fn of_prefix(
     order: impl FnOnce(KvPrefix) -> KvOrder,
 ) -> Result<Response, Failure> {
     let NoQuery {} = query(request.uri())?;
-    let body = read_body(request, app.config.max_body_bytes).await?;
-    let prefix = prefix(app, &body).await?;
+    let body = app.read_body(request).await?;
+    let prefix = work_on(app, body, prefix).await?;
     obeyed(app, order(prefix)).await
 }
 
@@ -103,15 +102,13 @@ fn salt_error(message: &str) -> ApiError {
 }
 
 /// The prefix that `body` names, as the engine knows it.
-async fn prefix(app: &Arc<App>, body: &[u8]) -> Result<KvPrefix, ApiError> {
-    let request = KvRequest::parse(body)?;
+fn prefix(job: &Job<'_>) -> Result<KvPrefix, ApiError> {
+    let (app, request) = (job.app, KvRequest::parse(job.body)?);
     app.check_model(request.model.as_deref())?;
     let limits = app.limits().ok_or_else(|| app.engine_down())?;
     let tokens = match request.input {
         KvInput::Tokens(tokens) => tokens,
-        KvInput::Written(input) => {
-            on_text(app, body.len(), move |text| encoded(text, &input)).await?
-        }
+        KvInput::Written(input) => encoded(job, &input)?,
     };
     check_prompt(&tokens, &limits)?;
     if tokens.len() > limits.max_model_len as usize {

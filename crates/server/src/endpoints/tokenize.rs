@@ -6,63 +6,51 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;
 use axum::response::Response;
-use penstock_http::read_body;
 use penstock_openai::ApiError;
 use penstock_openai::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
-use penstock_text::TextModel;
 use serde_json::json;
 
-use super::{on_text, text_error};
 use crate::app::App;
 use crate::failure::{self, Failure};
+use crate::jobs::{Job, work_on};
 
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Failure> {
-    let body = read_body(request, app.config.max_body_bytes).await?;
-    let TokenizeRequest {
-        model,
-        input,
-        return_token_strs,
-    } = TokenizeRequest::parse(&body)?;
-    app.check_model(model.as_deref())?;
-    let max_model_len = app
-        .limits()
-        .map(|limits| limits.max_model_len)
-        .or(app.config.max_model_len);
-    let answer = on_text(&app, body.len(), move |text| {
-        let tokens = encoded(text, &input)?;
-        let strings = |id: &u32| text.tokenizer.token_text(*id);
-        let token_strs: Option<Vec<_>> =
-            return_token_strs.then(|| tokens.iter().map(strings).collect());
-        Ok(json!({
+    let body = app.read_body(request).await?;
+    let answer = work_on(&app, body, |job| {
+        let request = TokenizeRequest::parse(job.body)?;
+        job.app.check_model(request.model.as_deref())?;
+        let tokens = encoded(job, &request.input)?;
+        let strings = |id: &u32| job.text.tokenizer.token_text(*id);
+        let token_strs: Option<Vec<_>> = request
+            .return_token_strs
+            .then(|| tokens.iter().map(strings).collect());
+        let answer = json!({
             "count": tokens.len(),
-            "max_model_len": max_model_len,
+            "max_model_len": job.app.max_model_len(),
             "tokens": tokens,
             "token_strs": token_strs,
-        }))
+        });
+        Ok(answer.to_string().into_bytes())
     })
     .await?;
-    Ok(failure::json(answer.to_string().into_bytes()))
+    Ok(failure::json(answer))
 }
 
-pub(super) fn encoded(text: &TextModel, input: &TokenizeInput) -> Result<Vec<u32>, ApiError> {
+/// The ids of a text of any length: the bound on the body is enough.
+pub(super) fn encoded(job: &Job<'_>, input: &TokenizeInput) -> Result<Vec<u32>, ApiError> {
     match input {
         TokenizeInput::Text {
-            text: written,
+            text,
             add_special_tokens,
-        } => text
-            .tokenizer
-            .encode(written, *add_special_tokens)
-            .map_err(|error| text_error("prompt", &error)),
+        } => job.encode("prompt", text, *add_special_tokens, u32::MAX),
         TokenizeInput::Messages {
             messages,
             add_generation_prompt,
             template_kwargs,
-        } => text
-            .encode_chat(messages, *add_generation_prompt, None, template_kwargs)
-            .map_err(|error| text_error("messages", &error)),
+        } => job.encode_chat(messages, *add_generation_prompt, template_kwargs, u32::MAX),
     }
 }
 
@@ -70,19 +58,18 @@ pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Failure> {
-    let body = read_body(request, app.config.max_body_bytes).await?;
-    let DetokenizeRequest { model, tokens } = DetokenizeRequest::parse(&body)?;
-    app.check_model(model.as_deref())?;
-    let decode = move |text: &TextModel| {
-        let size = text.tokenizer.vocab_size();
+    let body = app.read_body(request).await?;
+    let answer = work_on(&app, body, |job| {
+        let DetokenizeRequest { model, tokens } = DetokenizeRequest::parse(job.body)?;
+        job.app.check_model(model.as_deref())?;
+        let size = job.text.tokenizer.vocab_size();
         if let Some(token) = tokens.iter().find(|token| **token as usize >= size) {
             let message = format!("tokens holds id {token}; the tokenizer has {size} tokens.");
             return Err(ApiError::invalid("tokens", message));
         }
-        Ok(text.tokenizer.decode(&tokens, false))
-    };
-    let prompt = on_text(&app, body.len(), decode).await?;
-    Ok(failure::json(
-        json!({ "prompt": prompt }).to_string().into_bytes(),
-    ))
+        let prompt = job.text.tokenizer.decode(&tokens, false);
+        Ok(json!({ "prompt": prompt }).to_string().into_bytes())
+    })
+    .await?;
+    Ok(failure::json(answer))
 }

@@ -76,8 +76,9 @@ pub(crate) fn config(patch: Value) -> Config {
         "model_path": model,
         "chat_template": null, "api_keys": [], "generation_defaults": {"temperature": 0.5,
         "top_k": 7, "top_p": null},
-        "engine": {"argv": null, "socket_dir": null}, "max_queue": 4, "max_body_bytes": 100_000,
-        "drain_timeout_s": 5.0, "stall_timeout_s": 5.0, "max_model_len": null, "version": "1.2.3",
+        "engine": {"argv": null, "socket_dir": null}, "max_queue": 4,
+        "limits": {"max_body_bytes": 100_000}, "drain_timeout_s": 5.0, "stall_timeout_s": 5.0,
+        "max_model_len": null, "version": "1.2.3",
     });
     for (key, value) in patch.as_object().expect("an object") {
         config[key] = value.clone();

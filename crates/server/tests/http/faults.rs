@@ -111,6 +111,27 @@ async fn a_stuck_engine_is_not_healthy() {
         error["message"].as_str().unwrap().contains("stuck"),
         "{error}"
     );
+    let refused = door.complete(&json!({"prompt": "x"})).await;
+    assert_eq!(
+        (refused.error().0, refused.header("retry-after")),
+        (503, Some("2")),
+        "a request would wait without bound"
+    );
+}
+
+#[tokio::test]
+async fn the_place_of_a_client_that_left_is_free_when_the_engine_has_ended_its_request() {
+    let mut script = Script::new(|_| vec![Action::Stall]);
+    script.ready.max_num_seqs = 1;
+    let mut door = Door::open_with(json!({"max_queue": 0}), script).await;
+    let body = json!({"prompt": "x"});
+    let left = open(door.address, "/v1/completions", &body).await;
+    door.fake.wait_log(|log| log.adds.len() == 1).await;
+    drop(left);
+    door.fake.wait_log(|log| log.cancels.len() == 1).await;
+    let refused = door.complete(&body).await;
+    assert_eq!(refused.error().1["code"], "queue_full");
+    assert_eq!(door.server.open_requests(), 1);
 }
 
 #[tokio::test]

@@ -13,5 +13,6 @@ mod hostile;
 mod info;
 mod kv;
 mod kv_metrics;
+mod limits;
 mod shapes;
 mod streams;

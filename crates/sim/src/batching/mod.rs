@@ -87,7 +87,7 @@ impl Batcher {
         let mut seq = Sequence::new(id, self.arrivals, ask.request, answer, &bounds, now);
         if refusal.is_some() {
             self.outputs.push(seq.ended(Finish::Error, refusal));
-        } else if self.waiting.len() >= self.profile.max_queue as usize {
+        } else if self.live() >= (self.profile.max_num_seqs + self.profile.max_queue) as usize {
             self.outputs.push(seq.ended(Finish::Rejected, None));
         } else {
             self.waiting.push_back(seq);
@@ -116,6 +116,12 @@ impl Batcher {
         for id in ids.collect::<Vec<_>>() {
             self.cancel(id);
         }
+    }
+
+    /// Requests that have not ended.
+    fn live(&self) -> usize {
+        let ended = |seq: &&Sequence| !seq.cancelled;
+        self.waiting.len() + self.running.iter().filter(ended).count()
     }
 
     fn refusal(&self, request: &TokenRequest) -> Option<String> {

@@ -310,7 +310,8 @@ fn what_never_fits_is_an_error() {
 #[test]
 fn a_full_queue_rejects() {
     let mut run = Run::new(Profile {
-        max_queue: 2,
+        max_num_seqs: 1,
+        max_queue: 1,
         ..profile()
     });
     (1..=3).for_each(|id| run.add(id, ask(1, 4, 1)));

@@ -1,0 +1,320 @@
+//! The log of the process: lines through a bounded queue to a thread that writes standard error.
+//!
+//! Standard error may be a pipe that is full, or one without a reader. A caller never waits for it
+//! and never fails by it: a line without room is dropped and counted, and the count is written
+//! later.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::Deserialize;
+
+/// Lines that wait to be written.
+const QUEUE: usize = 1024;
+const FLUSH_TICK: Duration = Duration::from_millis(2);
+
+/// How much a line matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Error,
+    Warning,
+    #[default]
+    Info,
+}
+
+/// The form of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// `2026-01-31T12:00:00.000Z INFO penstock: message`.
+    #[default]
+    Text,
+    /// An object with the members `time`, `level`, `source` and `message`.
+    Json,
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogSettings {
+    /// Lines above this are left out.
+    pub level: Level,
+    pub format: LogFormat,
+}
+
+static LOG: OnceLock<Log> = OnceLock::new();
+
+/// Settles how the process logs. Only the first call counts, and none after the first line.
+pub fn configure_log(settings: LogSettings) {
+    LOG.get_or_init(|| Log::start(std::io::stderr(), settings));
+}
+
+/// Logs a line. Never waits.
+pub fn log(level: Level, message: impl Into<String>) {
+    let default = || Log::start(std::io::stderr(), LogSettings::default());
+    LOG.get_or_init(default).line(level, message.into());
+}
+
+/// Waits until what was logged is written, for at most `patience`.
+pub fn flush_log(patience: Duration) {
+    if let Some(log) = LOG.get() {
+        log.flush(patience);
+    }
+}
+
+struct Line {
+    at: SystemTime,
+    level: Level,
+    message: String,
+}
+
+struct Log {
+    settings: LogSettings,
+    lines: SyncSender<Line>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// Lines that got into the queue.
+    queued: AtomicU64,
+    /// Those of them that left it, written or not.
+    handled: AtomicU64,
+    /// Lines that were not written, and of which the log does not say so yet.
+    dropped: AtomicU64,
+}
+
+impl Log {
+    fn start(out: impl Write + Send + 'static, settings: LogSettings) -> Self {
+        let (lines, waiting) = sync_channel(QUEUE);
+        let counts = Arc::new(Counts::default());
+        let writer = Writer {
+            out,
+            format: settings.format,
+            counts: counts.clone(),
+        };
+        // Without a thread the queue fills and lines are dropped: the service goes on.
+        let _ = std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || writer.run(&waiting));
+        Self {
+            settings,
+            lines,
+            counts,
+        }
+    }
+
+    fn line(&self, level: Level, message: String) {
+        if level > self.settings.level {
+            return;
+        }
+        let at = SystemTime::now();
+        let line = Line { at, level, message };
+        self.counts.queued.fetch_add(1, Ordering::AcqRel);
+        if self.lines.try_send(line).is_err() {
+            self.counts.dropped.fetch_add(1, Ordering::AcqRel);
+            self.counts.handled.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn flush(&self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let wanted = self.counts.queued.load(Ordering::Acquire);
+        while self.counts.handled.load(Ordering::Acquire) < wanted && Instant::now() < deadline {
+            std::thread::sleep(FLUSH_TICK);
+        }
+    }
+}
+
+/// The end of the queue that writes.
+struct Writer<W> {
+    out: W,
+    format: LogFormat,
+    counts: Arc<Counts>,
+}
+
+impl<W: Write> Writer<W> {
+    fn run(mut self, waiting: &Receiver<Line>) {
+        while let Ok(line) = waiting.recv() {
+            self.say_dropped(line.at);
+            if self.write(line.at, line.level, &line.message).is_err() {
+                self.counts.dropped.fetch_add(1, Ordering::AcqRel);
+            }
+            self.counts.handled.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn say_dropped(&mut self, at: SystemTime) {
+        let dropped = self.counts.dropped.load(Ordering::Acquire);
+        let said = format!("{dropped} lines of the log could not be written");
+        if dropped > 0 && self.write(at, Level::Warning, &said).is_ok() {
+            self.counts.dropped.fetch_sub(dropped, Ordering::AcqRel);
+        }
+    }
+
+    fn write(&mut self, at: SystemTime, level: Level, message: &str) -> std::io::Result<()> {
+        let time = rfc3339(at.duration_since(UNIX_EPOCH).unwrap_or_default());
+        let word = match level {
+            Level::Error => "ERROR",
+            Level::Warning => "WARNING",
+            Level::Info => "INFO",
+        };
+        let line = match self.format {
+            LogFormat::Text => format!("{time} {word} penstock: {message}\n"),
+            LogFormat::Json => {
+                let message = serde_json::Value::from(message);
+                format!(
+                    "{{\"time\":\"{time}\",\"level\":\"{}\",\"source\":\"penstock\",\
+                     \"message\":{message}}}\n",
+                    word.to_ascii_lowercase()
+                )
+            }
+        };
+        self.out.write_all(line.as_bytes())?;
+        self.out.flush()
+    }
+}
+
+/// A time in UTC with milliseconds. The date is by Howard Hinnant's `civil_from_days`, whose years
+/// begin in March.
+fn rfc3339(since_1970: Duration) -> String {
+    let (days, second) = (since_1970.as_secs() / 86_400, since_1970.as_secs() % 86_400);
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let leaps = day_of_era / 1460 + day_of_era / 146_096 - day_of_era / 36_524;
+    let year_of_era = (day_of_era - leaps) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = (month_from_march + 2) % 12 + 1;
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
+        second / 3600,
+        second / 60 % 60,
+        second % 60,
+        since_1970.subsec_millis()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::mpsc::{Receiver, SyncSender};
+
+    use super::*;
+
+    /// Standard error that takes a write for each permission, and fails those that are denied.
+    struct Gate {
+        permissions: Receiver<bool>,
+        written: SyncSender<String>,
+    }
+
+    impl Write for Gate {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            match self.permissions.recv() {
+                Ok(true) => {
+                    let text = String::from_utf8_lossy(bytes).into_owned();
+                    self.written.send(text).map_err(io::Error::other)?;
+                    Ok(bytes.len())
+                }
+                _ => Err(io::ErrorKind::BrokenPipe.into()),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn gated(settings: LogSettings) -> (Log, SyncSender<bool>, Receiver<String>) {
+        let (permit, permissions) = sync_channel(10_000);
+        let (written, lines) = sync_channel(10_000);
+        let gate = Gate {
+            permissions,
+            written,
+        };
+        (Log::start(gate, settings), permit, lines)
+    }
+
+    #[test]
+    fn a_log_that_is_not_read_drops_lines_and_says_so_later() {
+        let (log, permit, lines) = gated(LogSettings::default());
+        for number in 0..3000 {
+            log.line(Level::Info, number.to_string());
+        }
+        for _ in 0..3000 {
+            permit.send(true).unwrap();
+        }
+        log.flush(Duration::from_secs(10));
+        log.line(Level::Info, "the last".to_owned());
+        log.flush(Duration::from_secs(10));
+        let all: Vec<String> = lines.try_iter().collect();
+        assert!(all.iter().any(|line| line.ends_with(" INFO penstock: 0\n")));
+        assert!(all.last().unwrap().ends_with(" penstock: the last\n"));
+        let said = all.iter().filter(|line| line.contains(" could not be "));
+        let counts = said.map(|line| {
+            let words = line.split("penstock: ").nth(1).unwrap();
+            words.split(' ').next().unwrap().parse::<usize>().unwrap()
+        });
+        let counts: Vec<usize> = counts.collect();
+        assert_eq!(
+            all.len() - counts.len() + counts.iter().sum::<usize>(),
+            3001
+        );
+        assert!(counts[0] >= 3000 - QUEUE - 1, "{counts:?}");
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_counts_too() {
+        let (log, permit, lines) = gated(LogSettings::default());
+        permit.send(false).unwrap();
+        log.line(Level::Error, "lost".to_owned());
+        log.flush(Duration::from_secs(10));
+        for _ in 0..2 {
+            permit.send(true).unwrap();
+        }
+        log.line(Level::Error, "found".to_owned());
+        log.flush(Duration::from_secs(10));
+        let all: Vec<String> = lines.try_iter().collect();
+        assert_eq!(all.len(), 2, "{all:?}");
+        assert!(all[0].contains("WARNING penstock: 1 lines of the log"));
+        assert!(all[1].ends_with(" ERROR penstock: found\n"));
+    }
+
+    #[test]
+    fn levels_and_json() {
+        let settings = LogSettings {
+            level: Level::Warning,
+            format: LogFormat::Json,
+        };
+        let (log, permit, lines) = gated(settings);
+        permit.send(true).unwrap();
+        log.line(Level::Info, "left out".to_owned());
+        log.line(Level::Warning, "a \"quote\"\n".to_owned());
+        log.flush(Duration::from_secs(10));
+        let line: serde_json::Value = serde_json::from_str(&lines.try_recv().unwrap()).unwrap();
+        assert_eq!(line["message"], "a \"quote\"\n");
+        assert_eq!(line["level"], "warning");
+        assert!(lines.try_recv().is_err());
+    }
+
+    #[test]
+    fn times_are_rfc_3339() {
+        // Of `date -u -d @SECONDS +%FT%TZ`.
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.007Z"),
+            (951_782_399, "2000-02-28T23:59:59.007Z"),
+            (951_782_400, "2000-02-29T00:00:00.007Z"),
+            (951_868_800, "2000-03-01T00:00:00.007Z"),
+            (1_798_761_599, "2026-12-31T23:59:59.007Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.007Z"),
+        ] {
+            assert_eq!(rfc3339(Duration::from_millis(seconds * 1000 + 7)), text);
+        }
+    }
+}

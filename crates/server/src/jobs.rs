@@ -1,0 +1,121 @@
+//! Work on request bodies: small ones where they stand, others on threads of their own.
+//!
+//! A body is parsed, admitted and tokenized in one piece of work: what it becomes meanwhile, a
+//! hundred times its size at worst, exists as often as there are threads.
+
+use std::sync::{Arc, Weak};
+
+use penstock_http::HeldBody;
+use penstock_openai::ApiError;
+use penstock_text::{TextError, TextModel};
+use serde_json::{Map, Value};
+
+use crate::app::App;
+
+/// A body above this leaves enough freed memory behind to give it back.
+const TRIM_BYTES: usize = 256 << 10;
+
+/// A body and what works on it.
+pub(crate) struct Job<'a> {
+    pub(crate) app: &'a App,
+    pub(crate) text: &'a TextModel,
+    pub(crate) body: &'a [u8],
+    /// Gone with the client; `None` where the client cannot leave meanwhile.
+    client: Option<Weak<()>>,
+}
+
+impl Job<'_> {
+    /// Fails when the client has left: to be asked before each longer part of the work.
+    pub(crate) fn check_client(&self) -> Result<(), ApiError> {
+        let gone = |client: &Weak<()>| client.strong_count() == 0;
+        if self.client.as_ref().is_some_and(gone) {
+            return Err(ApiError::bad_request("The client has left."));
+        }
+        Ok(())
+    }
+
+    /// Token ids of a conversation, under the same rule as [`Self::encode`].
+    pub(crate) fn encode_chat(
+        &self,
+        messages: &Value,
+        add_generation_prompt: bool,
+        template_kwargs: &Map<String, Value>,
+        max_model_len: u32,
+    ) -> Result<Vec<u32>, ApiError> {
+        self.check_client()?;
+        let rendered = self
+            .text
+            .render_chat(messages, add_generation_prompt, None, template_kwargs)
+            .map_err(|error| text_error("messages", &error))?;
+        // No special tokens are added: the template writes them.
+        self.encode("messages", &rendered, false, max_model_len)
+    }
+
+    /// Token ids of a prompt's text, which is refused untouched when it cannot fit the context.
+    ///
+    /// # Errors
+    /// A text that is too long, one that the tokenizer cannot take, a client that has left.
+    pub(crate) fn encode(
+        &self,
+        field: &'static str,
+        written: &str,
+        add_special: bool,
+        max_model_len: u32,
+    ) -> Result<Vec<u32>, ApiError> {
+        self.check_client()?;
+        if written.len() > self.text.longest_text(max_model_len).unwrap_or(usize::MAX) {
+            return Err(ApiError::text_too_long(max_model_len, written.len()));
+        }
+        let encoded = self.text.tokenizer.encode(written, add_special);
+        encoded.map_err(|error| text_error(field, &error))
+    }
+}
+
+/// Errors of templates and tokenizers are errors of the request: the model's files were checked at
+/// the start.
+fn text_error(field: &'static str, error: &TextError) -> ApiError {
+    ApiError::invalid(field, format!("{error}."))
+}
+
+/// Runs `work` on a body.
+///
+/// # Errors
+/// Those of `work`; 503 while the model's text side is not there, or when too many bodies wait.
+pub(crate) async fn work_on<T: Send + 'static>(
+    app: &Arc<App>,
+    body: HeldBody,
+    work: impl FnOnce(&Job<'_>) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let (limits, size) = (&app.config.limits, body.bytes.len());
+    if size <= limits.inline_body_bytes {
+        let text = app.text()?;
+        return work(&Job {
+            app,
+            text,
+            body: &body.bytes,
+            client: None,
+        });
+    }
+    app.text()?;
+    let long = size > limits.short_body_bytes;
+    let turn = app.lanes.turn(long).await?;
+    let client = Arc::new(());
+    let (app, watched) = (app.clone(), Arc::downgrade(&client));
+    let joined = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let done = work(&Job {
+            app: &app,
+            text: app.text()?,
+            body: &body.bytes,
+            client: Some(watched),
+        });
+        drop(body);
+        if size > TRIM_BYTES {
+            penstock_memory::trim();
+        }
+        done
+    });
+    let done = joined.await;
+    drop(client);
+    done.unwrap_or_else(|_| Err(ApiError::internal("Reading the request failed.")))
+}

@@ -1,0 +1,75 @@
+//! Turns on the threads that work on bodies.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use penstock_http::Limits;
+use penstock_openai::ApiError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+const RETRY_S: u32 = 1;
+
+/// Long bodies have a lane of their own: others do not wait behind them.
+pub(crate) struct Lanes {
+    short: Lane,
+    long: Lane,
+}
+
+struct Lane {
+    turns: Arc<Semaphore>,
+    waiting: AtomicUsize,
+    max_waiting: usize,
+}
+
+impl Lanes {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let lane = |jobs: usize| Lane {
+            turns: Arc::new(Semaphore::new(jobs)),
+            waiting: AtomicUsize::new(0),
+            max_waiting: limits.max_waiting_jobs,
+        };
+        Self {
+            short: lane(limits.short_jobs),
+            long: lane(limits.long_jobs),
+        }
+    }
+
+    /// Waits for a thread; dropping the future gives the place up.
+    ///
+    /// # Errors
+    /// 503 when as many as may wait are waiting.
+    pub(crate) async fn turn(&self, long: bool) -> Result<OwnedSemaphorePermit, ApiError> {
+        let lane = if long { &self.long } else { &self.short };
+        lane.turn().await
+    }
+}
+
+impl Lane {
+    async fn turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        if let Ok(turn) = self.turns.clone().try_acquire_owned() {
+            return Ok(turn);
+        }
+        let _place = Place::take(self).ok_or_else(|| ApiError::bodies_full(RETRY_S))?;
+        let turn = self.turns.clone().acquire_owned().await;
+        turn.map_err(|_| ApiError::unavailable("The server is shutting down.", RETRY_S))
+    }
+}
+
+/// A place among those that wait.
+struct Place<'a>(&'a Lane);
+
+impl<'a> Place<'a> {
+    fn take(lane: &'a Lane) -> Option<Self> {
+        let more = |waiting: usize| (waiting < lane.max_waiting).then_some(waiting + 1);
+        let taken = lane
+            .waiting
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        taken.is_ok().then_some(Self(lane))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
