@@ -139,6 +139,9 @@ def test_a_store_that_goes_and_comes_back(
             eventually(lambda: sample(server, "skipped", store) == 0, "a tier that has healed")
         eventually(lambda: hits(server.url, 0), "a hit again")
         eventually(lambda: sample(server, "errors_total", store) > 0, "a count of errors")
+        name = store.place().split(",")[0]
+        assert f"KV tier {name} is skipped: " in server.text()
+        assert f"KV tier {name} is back" in server.text()
 
 
 def test_an_engine_begins_with_whatever_the_store_still_holds(

@@ -7,7 +7,7 @@ from array import array
 from typing import Any
 
 from penstock.core import TierKind
-from penstock.kv_tiers import Stats, TierStats
+from penstock.kv_tiers import CircuitBreaker, Stats, TierStats
 from penstock.kv_tiers.stats import Decisions
 
 from tests.fakes.index import FakeIndex
@@ -30,8 +30,10 @@ def test_a_report_has_sizes_ratios_and_the_curve() -> None:
         lookup_tokens=128,
         decisions=Decisions(load=2, both=1),
     )
-    rank = {"name": "disk:/kv", "breaker": "open", "counters": {"used_bytes": 3}}
-    report = stats.report(FullIndex(4), 256, [json.dumps({"tiers": [rank]})])
+    rank = {"name": "disk:/kv", "counters": {"used_bytes": 3}}
+    breaker = CircuitBreaker("disk:/kv", lambda: 0.0)
+    breaker.stalled(1, 0.2)
+    report = stats.report(FullIndex(4), 256, [breaker], [json.dumps({"tiers": [rank]})])
     said = json.loads(json.dumps(report))
     assert (said["lookup_tokens"], said["hit_tokens"], said["hit_ratio"]) == (128, 96, 0.75)
     assert said["decisions"] == {"load": 2, "compute": 0, "both": 1}

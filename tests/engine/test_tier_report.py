@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
-import pytest
 from penstock.core import TierKind
-from penstock.core.transfer import Moved
+from penstock.core.transfer import Fault, Moved
 from penstock.engine.tiers import OpenedTiers, flush
 from penstock.kv.pool import BlockPool
-from penstock.kv_tiers import Rates, Shape, Stats, TierCache, TierStats
+from penstock.kv_tiers import CircuitBreaker, Rates, Shape, Stats, TierCache, TierStats
+from penstock.kv_tiers.breaker import SHORTEST
 
 from tests.fakes.executor import FakeExecutor
 
 
-def opened() -> OpenedTiers:
+def opened(clock: Callable[[], float] = lambda: 0.0) -> OpenedTiers:
     pool = BlockPool(4)
     executor = FakeExecutor(
         num_blocks=4,
@@ -28,30 +29,33 @@ def opened() -> OpenedTiers:
     )
     stats = Stats([TierStats("ram", TierKind.RAM), TierStats("disk:/kv", TierKind.DISK)])
     rates = Rates([TierKind.RAM, TierKind.DISK])
-    tiers = TierCache([pool], executor, None, Shape(16, 64, 4, 16), stats, rates, lambda: 0.0)
-    return OpenedTiers(tiers, tiers.write_behind, None, rates, stats, 64)
+    breakers = [CircuitBreaker("disk:/kv", clock)]
+    shape = Shape(16, 64, 4, 16)
+    tiers = TierCache([pool], executor, None, shape, stats, rates, breakers, clock)
+    return OpenedTiers(tiers, tiers.write_behind, None, rates, stats, breakers, 64)
 
 
-def mover(breaker: str) -> str:
+def test_a_tier_is_trying_while_its_breaker_is_half_open() -> None:
+    now = 0.0
+    found = opened(lambda: now)
+    states = []
+    for event in ("nothing", "a stall", "a pause", "a success"):
+        if event == "a stall":
+            found.breakers[0].stalled(1, 0.2)
+        elif event == "a pause":
+            now += SHORTEST
+        elif event == "a success":
+            found.breakers[0].succeeded(1)
+        (disk,) = found.report([])["tiers"]  # type: ignore[misc]
+        states.append(disk["state"])
+    assert states == ["serving", "skipped", "trying", "serving"]
+
+
+def test_counters_of_ranks_are_added() -> None:
     counters = {"evicted_chunks": 3, "used_bytes": 5}
-    return json.dumps(
-        {"tiers": [{"name": "disk:/kv", "breaker": breaker, "counters": counters, "damaged": 2}]}
-    )
-
-
-@pytest.mark.parametrize(
-    ("breakers", "state"),
-    [
-        (["closed", "closed"], "serving"),
-        (["closed", "open"], "skipped"),
-        (["half_open", "closed"], "trying"),
-        (["open", "half_open"], "skipped"),
-    ],
-)
-def test_a_tier_is_as_well_as_on_its_worst_rank(breakers: list[str], state: str) -> None:
-    report = opened().report([mover(breaker) for breaker in breakers])
+    rank = {"name": "disk:/kv", "counters": counters, "damaged": 2}
+    report = opened().report([json.dumps({"tiers": [rank]})] * 2)
     (disk,) = report["tiers"]  # type: ignore[misc]
-    assert disk["state"] == state
     counted = [disk[name] for name in ("evicted_chunks", "quarantined_chunks", "used_bytes")]
     assert counted == [6, 4, 5]
 
@@ -64,8 +68,8 @@ def test_without_tiers_there_is_nothing_to_report() -> None:
 def test_a_store_without_room_is_no_error() -> None:
     disk = opened().stats.tiers[1]
     budget = "disk:/kv: full: 12 bytes are left of the daily write budget"
-    disk.stored(Moved(1, False, error=budget, full=True))
-    disk.stored(Moved(2, False, error="disk:/kv: no such device"))
+    disk.stored(Moved(1, False, error=budget, fault=Fault.FULL))
+    disk.stored(Moved(2, False, error="disk:/kv: no such device", fault=Fault.FAILED))
     assert (disk.dropped_stores, disk.errors) == (1, 1)
 
 

@@ -99,7 +99,7 @@ def test_what_is_cancelled_fails_or_stalls_is_said_by_the_test() -> None:
     fake.transfer(transfer(3, TransferKind.STORE, RAM, [1], slots=array("i", [1])))
     fake.transfer(Transfer(0, TransferKind.CANCEL, ids=array("q", [1, 2])))
     assert [(moved.id, moved.done, moved.error) for moved in fake.moved()] == [(2, False, "")]
-    assert fake.mover.fail("too slow").id == 1
+    assert fake.mover.fail(1, "too slow").id == 1
     assert fake.mover.step().id == 3  # type: ignore[union-attr]
     assert [(moved.id, moved.done, moved.error) for moved in fake.moved()] == [
         (1, False, "too slow"),

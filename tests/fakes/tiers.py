@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from dataclasses import dataclass
 
-from penstock.core.transfer import RAM, Moved, Transfer, TransferKind
+from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
 
 from tests.fakes.contract import require
 
@@ -20,12 +19,6 @@ Cells = tuple[int | None, ...]
 """Bytes of one block."""
 Place = tuple[int, int]
 """A KV group and a block of it."""
-
-
-@dataclass(slots=True)
-class Waiting:
-    transfer: Transfer
-    failure: str | None = None
 
 
 class FakeMover:
@@ -53,7 +46,7 @@ class FakeMover:
         """All that was ever submitted."""
         self.loading: set[Place] = set()
         self.storing: Counter[Place] = Counter()
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, Transfer] = {}
         self.stalled: set[int] = set()
         self._moved: list[Moved] = []
         self._last = 0
@@ -67,7 +60,7 @@ class FakeMover:
             return
         self._check(transfer)
         self._lend(transfer)
-        self._waiting[transfer.id] = Waiting(transfer)
+        self._waiting[transfer.id] = transfer
         if self.auto:
             self.settle()
 
@@ -88,7 +81,7 @@ class FakeMover:
     @property
     def waiting(self) -> list[Transfer]:
         """Asked and not answered, the oldest first."""
-        return [each.transfer for each in self._waiting.values()]
+        return list(self._waiting.values())
 
     def step(self) -> Moved | None:
         """Answer the oldest transfer of those whose tier does not stall."""
@@ -106,20 +99,25 @@ class FakeMover:
 
     def complete(self, transfer_id: int) -> Moved:
         """Answer this one, out of its turn perhaps."""
-        waiting = self._waiting.pop(transfer_id)
-        self._return(waiting.transfer)
-        if waiting.failure is None:
-            return self._answer(self._move(waiting.transfer))
-        if waiting.transfer.kind == TransferKind.LOAD:
-            self._write(self._entries(waiting.transfer), None)
-        found = bytes(len(waiting.transfer.counts))
-        return self._answer(Moved(transfer_id, False, found, error=waiting.failure))
+        return self._answer(self._move(self._end(transfer_id)))
 
-    def fail(self, error: str = "the fake tier was told to fail") -> Moved:
-        """Answer the oldest as not done."""
-        oldest = next(iter(self._waiting))
-        self._waiting[oldest].failure = error
-        return self.complete(oldest)
+    def fail(
+        self,
+        transfer_id: int,
+        error: str = "the fake tier was told to fail",
+        fault: Fault = Fault.FAILED,
+    ) -> Moved:
+        """Answer this one as not done."""
+        transfer = self._end(transfer_id)
+        if transfer.kind == TransferKind.LOAD:
+            self._write(self._entries(transfer), None)
+        found = bytes(len(transfer.counts))
+        return self._answer(Moved(transfer_id, False, found, error=error, fault=fault))
+
+    def _end(self, transfer_id: int) -> Transfer:
+        transfer = self._waiting.pop(transfer_id)
+        self._return(transfer)
+        return transfer
 
     def stall(self, tier: int) -> None:
         """Transfers of the tier have begun, do not end and cannot be cancelled, until `heal`."""
@@ -271,8 +269,7 @@ class FakeMover:
         for each in [
             each for each in self.waiting if each.id in ids and each.tier not in self.stalled
         ]:
-            self._waiting[each.id].failure = ""
-            self.complete(each.id)
+            self.fail(each.id, "", Fault.NONE)
 
     def _answer(self, moved: Moved) -> Moved:
         self._moved.append(moved)

@@ -168,14 +168,12 @@ def test_a_fast_tier_in_front_of_a_slow_one_is_awaited_first() -> None:
     assert choice.meanwhile[-1] is pieces[-1]
 
 
-def test_nothing_is_expected_of_a_tier_that_stalls_until_it_answers() -> None:
+def test_nothing_is_expected_of_a_tier_that_is_skipped() -> None:
     known, pieces = rates(1e-3, 1e9), all_pieces(8)
     pieces[0].tier = pieces[5].tier = RAM
-    known.stalled(1)
-    choice = plan_load(pieces, [0, 0], known, shape(256))
+    choice = plan_load(pieces, [0, 0], known, shape(256), skipped={1})
     assert list(choice.awaited) == [pieces[0]]
     assert list(choice.meanwhile) == [pieces[5]]
-    known.probed_load(1, 1000, 1e-6)
     assert len(plan_load(pieces, [0, 0], known, shape(256)).awaited) == 8
 
 
@@ -263,8 +261,7 @@ def test_a_load_that_is_all_or_nothing_is_the_soonest_of_all(seed: int) -> None:
     assert list(choice.awaited) == pieces[: len(choice.awaited)]
     best = min(map(took, range(len(pieces) + 1)))
     assert took(len(choice.awaited)) == pytest.approx(best)
-    known.stalled(1)
-    avoided = plan_whole(pieces, backlog, known, shape(64)).awaited
+    avoided = plan_whole(pieces, backlog, known, shape(64), skipped={1}).awaited
     assert all(piece.tier != 1 for piece in avoided)
 
 

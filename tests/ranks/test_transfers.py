@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.core.codec import CodecError, decode_plan, encode_plan
 from penstock.core.plan import StepPlan
-from penstock.core.transfer import GROUP_BYTES, KEY_BYTES, Moved, OpenTiers, Transfer, TransferKind
+from penstock.core.transfer import (
+    GROUP_BYTES,
+    KEY_BYTES,
+    Fault,
+    Moved,
+    OpenTiers,
+    Transfer,
+    TransferKind,
+)
 from penstock.ranks.messages import (
     MoverClosed,
     MoverReport,
@@ -76,7 +84,7 @@ MOVED = st.builds(
     SECONDS,
     SECONDS,
     st.text(max_size=100),
-    st.booleans(),
+    st.sampled_from(Fault),
 )
 OPENED = st.builds(OpenTiers, st.text(), st.integers(0, 2**40), SECONDS)
 

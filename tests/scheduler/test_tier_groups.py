@@ -108,8 +108,7 @@ def test_a_lost_load_is_computed_in_other_blocks(how: str, windows: Windows) -> 
     if how == "stall":
         world.mover.stall(1)
     elif how == "error":
-        world.mover._waiting[world.mover.waiting[0].id].failure = "the disk is gone"
-        world.mover.step()
+        world.mover.fail(world.mover.waiting[0].id, "the disk is gone")
     else:
         world.mover.tiers[0].clear()
         world.mover.step()

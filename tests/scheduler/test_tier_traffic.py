@@ -87,8 +87,9 @@ def _disturb(world: TierWorld, rng: Random, last: int) -> None:
     if waiting and rng.random() < 0.7:
         each = rng.choice(waiting)
         if rng.random() < 0.1:
-            world.mover._waiting[each.id].failure = "told to fail"
-        world.mover.complete(each.id)
+            world.mover.fail(each.id)
+        else:
+            world.mover.complete(each.id)
     if last and rng.random() < 0.05:
         world.scheduler.cancel(rng.randrange(1, last + 1))
     if rng.random() < 0.04:

@@ -101,8 +101,7 @@ def test_what_cannot_be_loaded_is_computed(how: str) -> None:
             if each.kind is not TransferKind.LOAD:
                 world.mover.complete(each.id)
             elif how == "error":
-                world.mover._waiting[each.id].failure = "the disk is gone"
-                world.mover.complete(each.id)
+                world.mover.fail(each.id, "the disk is gone")
             else:
                 world.mover.tiers[0].clear()
                 world.mover.complete(each.id)
@@ -125,7 +124,7 @@ def test_a_tier_that_stalls_is_not_waited_for() -> None:
 
 
 def test_a_tier_that_was_slow_is_loaded_from_again_once_it_is_fast() -> None:
-    """While it seems slow everything is computed, and no request awaits the half-open probes."""
+    """While it seems slow everything is computed, and no request awaits the loads that measure."""
     world = TierWorld()
     world.finish(make_request(1, prompt(140)))
     world.settle()

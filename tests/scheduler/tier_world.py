@@ -6,9 +6,10 @@ from array import array
 from random import Random
 from typing import Any
 
-from penstock.core import Request, TierKind
+from penstock.core import Request, StepPlan, TierKind
 from penstock.core.transfer import Transfer, TransferKind
-from penstock.kv_tiers import Rates, Shape, Stats, TierCache, TierStats
+from penstock.kv_tiers import CircuitBreaker, Rates, Shape, Stats, TierCache, TierStats
+from penstock.kv_tiers.breaker import BreakerState
 
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.index import FakeIndex
@@ -57,10 +58,32 @@ class TierWorld(World):
         disks = [TierStats(f"disk:{at}", TierKind.DISK) for at in range(self._named)]
         self.stats = Stats([TierStats("ram", TierKind.RAM), *disks])
         pools, clock = self.kv.pools, lambda: self.now / 100
+        self.breakers = [CircuitBreaker(disk.name, clock) for disk in disks]
         self.tiers = TierCache(
-            pools, self.executor, self.index, shape, self.stats, self.rates, clock
+            pools, self.executor, self.index, shape, self.stats, self.rates, self.breakers, clock
         )
         return self.tiers
+
+    def step(self) -> StepPlan | None:
+        """As `World`. Nothing of a tier may begin while its breaker is open, and only one transfer
+        while it is half open.
+        """
+        before, asked = self._states(), len(self.mover.asked)
+        plan = super().step()
+        for tier, states in enumerate(zip(before, self._states(), strict=True), start=1):
+            begun = [
+                each
+                for each in self.mover.asked[asked:]
+                if each.tier == tier and each.kind is not TransferKind.CANCEL
+            ]
+            if states == (BreakerState.OPEN, BreakerState.OPEN):
+                assert not begun
+            elif states[0] is states[1] is BreakerState.HALF_OPEN and not self._auto:
+                assert len(begun) <= 1
+        return plan
+
+    def _states(self) -> list[BreakerState]:
+        return [breaker.state for breaker in self.breakers]
 
     def finish(self, request: Request) -> int:
         """Tokens computed for a request that is alone in this world; it gets what it would get in

@@ -1,7 +1,7 @@
 //! Transfers of KV and their results: Python's dataclasses (`penstock.core.transfer`), and bytes.
 
 use penstock_prefix::{Digest, Group};
-use penstock_wire::{Transfer, TransferKind, TransferResult};
+use penstock_wire::{Fault, Transfer, TransferKind, TransferResult};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -85,6 +85,7 @@ fn write_transfer(py: Python<'_>, transfer: Transfer) -> PyResult<Bound<'_, PyAn
 
 pub(crate) fn write_result(py: Python<'_>, result: TransferResult) -> PyResult<Bound<'_, PyAny>> {
     static RESULT: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static FAULT: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let found = PyBytes::new(py, &result.found);
     let (seconds, waited, error) = (result.seconds, result.waited, result.error);
     RESULT.import(py, TRANSFER, "Moved")?.call1((
@@ -95,11 +96,16 @@ pub(crate) fn write_result(py: Python<'_>, result: TransferResult) -> PyResult<B
         seconds,
         waited,
         error,
-        result.full,
+        FAULT
+            .import(py, TRANSFER, "Fault")?
+            .call1((result.fault as u8,))?,
     ))
 }
 
 fn read_result(result: &Bound<'_, PyAny>) -> PyResult<TransferResult> {
+    let fault = result.getattr("fault")?.extract()?;
+    let fault = Fault::from_code(fault)
+        .ok_or_else(|| PyValueError::new_err(format!("{fault} is no fault of a tier")))?;
     Ok(TransferResult {
         id: result.getattr("id")?.extract()?,
         done: result.getattr("done")?.extract()?,
@@ -108,7 +114,7 @@ fn read_result(result: &Bound<'_, PyAny>) -> PyResult<TransferResult> {
         seconds: result.getattr("seconds")?.extract()?,
         waited: result.getattr("waited")?.extract()?,
         error: result.getattr("error")?.extract()?,
-        full: result.getattr("full")?.extract()?,
+        fault,
     })
 }
 

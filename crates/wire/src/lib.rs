@@ -31,7 +31,7 @@ pub use sampling::{MAX_SAMPLING_BYTES, SamplingParams};
 pub use start::{Fatal, Hello, Ready, Stage};
 pub use step::{Finish, LogprobRow, Output, Step, StepStats};
 pub use tiers::{TierKinds, TierTokens};
-pub use transfer::{Transfer, TransferKind, TransferResult, transfer_bytes};
+pub use transfer::{Fault, Transfer, TransferKind, TransferResult, transfer_bytes};
 
 use fields::Fields;
 use writer::FrameWriter;

@@ -27,6 +27,22 @@ pub enum TransferKind {
     Clear = 6,
 }
 
+/// What a transfer that was not done says of its tier, by its number; the largest of several ranks
+/// counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Fault {
+    /// Nothing: done, missing, cancelled, or not what a tier can do.
+    #[default]
+    None = 0,
+    /// Store: room or the daily write budget is lacking.
+    Full = 1,
+    /// Load: the checksum or header is wrong, and the part was put aside.
+    Damaged = 2,
+    /// The tier failed: an error of its own, or no answer.
+    Failed = 3,
+}
+
 /// What every rank does with its part of the blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transfer {
@@ -69,8 +85,8 @@ pub struct TransferResult {
     pub waited: f64,
     /// Why not, when not done; empty for what is missing or was cancelled.
     pub error: String,
-    /// Store: whether room or the daily write budget was lacking.
-    pub full: bool,
+    /// What `error` says of the tier.
+    pub fault: Fault,
 }
 
 const NAME: &str = "TRANSFER";
@@ -80,7 +96,8 @@ const HEAD: usize = 2 * 8 + 2 + 5 * 4 + 1;
 const PARENT: u8 = 1;
 const GROUP: u8 = 2;
 const DONE: u8 = 1;
-const FULL: u8 = 2;
+/// Bits of the marks below the fault.
+const FAULT: u32 = 1;
 /// Bytes of an error that are kept.
 const MOST_ERROR: usize = 1 << 10;
 /// Id, marks, bytes, two times, lengths of `found` and `error`.
@@ -92,6 +109,14 @@ impl TransferKind {
         use TransferKind::{Cancel, Clear, Load, Probe, Remove, Store};
         let all = [Load, Store, Probe, Remove, Cancel, Clear];
         all.get(usize::from(code).wrapping_sub(1)).copied()
+    }
+}
+
+impl Fault {
+    /// The fault of a number, if there is one.
+    pub fn from_code(code: u8) -> Option<Self> {
+        let all = [Self::None, Self::Full, Self::Damaged, Self::Failed];
+        all.get(usize::from(code)).copied()
     }
 }
 
@@ -199,7 +224,7 @@ impl TransferResult {
             };
             FrameWriter::message(message, RESULTS, |w| {
                 w.u64(result.id);
-                w.u8((u8::from(result.done) * DONE) | (u8::from(result.full) * FULL));
+                w.u8((u8::from(result.done) * DONE) | ((result.fault as u8) << FAULT));
                 w.u64(result.bytes);
                 w.f64(result.seconds);
                 w.f64(result.waited);
@@ -218,13 +243,12 @@ impl TransferResult {
             while !f.is_empty() {
                 let id = f.u64("id")?;
                 let marks = f.u8("marks")?;
-                if marks & !(DONE | FULL) != 0 {
-                    return Err(f.refuse("marks", 1, marks, "0 to 3"));
-                }
+                let fault = Fault::from_code(marks >> FAULT)
+                    .ok_or_else(|| f.refuse("marks", 1, marks, "0 to 7"))?;
                 results.push(Self {
                     id,
                     done: marks & DONE != 0,
-                    full: marks & FULL != 0,
+                    fault,
                     bytes: f.u64("bytes")?,
                     seconds: f.f64("seconds")?,
                     waited: f.f64("waited")?,

@@ -1,7 +1,7 @@
 //! Transfers and their results: round trips, sizes, and what damaged bytes become.
 #![allow(clippy::unwrap_used)]
 
-use penstock_wire::{Transfer, TransferKind, TransferResult, transfer_bytes};
+use penstock_wire::{Fault, Transfer, TransferKind, TransferResult, transfer_bytes};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -33,13 +33,14 @@ fn transfers() -> impl Strategy<Value = Transfer> {
 
 fn results() -> impl Strategy<Value = Vec<TransferResult>> {
     let one = (
-        any::<(u64, bool, bool, u64)>(),
+        any::<(u64, bool, u64)>(),
+        (0..=3u8).prop_map(|code| Fault::from_code(code).unwrap()),
         vec(any::<u8>(), 0..40),
         (0.0..1e9f64, 0.0..1e9f64),
         ".{0,40}",
     );
     let one = one.prop_map(
-        |((id, done, full, bytes), found, times, error)| TransferResult {
+        |((id, done, bytes), fault, found, times, error)| TransferResult {
             id,
             done,
             found,
@@ -47,7 +48,7 @@ fn results() -> impl Strategy<Value = Vec<TransferResult>> {
             seconds: times.0,
             waited: times.1,
             error,
-            full,
+            fault,
         },
     );
     vec(one, 0..8)

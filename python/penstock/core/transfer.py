@@ -37,6 +37,19 @@ class TransferKind(IntEnum):
     """
 
 
+class Fault(IntEnum):
+    """What a transfer that was not done says of its tier; the largest of several ranks counts."""
+
+    NONE = 0
+    """Nothing: done, missing, cancelled, or not what a tier can do."""
+    FULL = 1
+    """STORE: for want of room, or of what the day may write."""
+    DAMAGED = 2
+    """LOAD: a part failed verification, and was put aside."""
+    FAILED = 3
+    """The tier failed: an error of its own, or no answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenTiers:
     """What the engine tells all ranks once it knows what they loaded; everything else about the
@@ -95,5 +108,5 @@ class Moved:
     """In the queue."""
     error: str = ""
     """Why not, when not done; empty for what was only not there, or was cancelled."""
-    full: bool = False
-    """STORE: whether that was for want of room, or of what the day may write."""
+    fault: Fault = Fault.NONE
+    """What `error` says of the tier."""

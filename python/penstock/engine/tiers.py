@@ -13,6 +13,7 @@ from penstock.engine.sizing import KvPlan
 from penstock.executor import TransferExecutor
 from penstock.kv import BlockPool
 from penstock.kv_tiers import (
+    CircuitBreaker,
     NoTiers,
     RamIndex,
     Rates,
@@ -40,11 +41,12 @@ class OpenedTiers:
     index: RamIndex | None = None
     rates: Rates = field(default_factory=Rates)
     stats: Stats = field(default_factory=Stats)
+    breakers: Sequence[CircuitBreaker] = ()
     block_bytes: int = 0
 
     def report(self, movers: Iterable[str]) -> dict[str, object]:
         """State and counters as a JSON object; `movers` are the reports of the ranks."""
-        return self.stats.report(self.index, self.block_bytes, movers)
+        return self.stats.report(self.index, self.block_bytes, self.breakers, movers)
 
 
 def open_tiers(
@@ -80,8 +82,9 @@ def open_tiers(
         for each in settings.named
     ]
     stats, rates = Stats(counters), Rates(each.kind for each in counters)
-    tiers = TierCache(pools, executor, index, shape, stats, rates, clock)
-    return OpenedTiers(tiers, tiers.write_behind, index, rates, stats, kv.block_bytes)
+    breakers = [CircuitBreaker(each.name, clock) for each in settings.named]
+    tiers = TierCache(pools, executor, index, shape, stats, rates, breakers, clock)
+    return OpenedTiers(tiers, tiers.write_behind, index, rates, stats, breakers, kv.block_bytes)
 
 
 def flush(tiers: Tiers) -> None:

@@ -114,5 +114,5 @@ def join(ranks: Sequence[Moved]) -> Moved:
         seconds=max(moved.seconds for moved in ranks),
         waited=max(moved.waited for moved in ranks),
         error=next((moved.error for moved in ranks if moved.error), ""),
-        full=any(moved.full for moved in ranks),
+        fault=max(moved.fault for moved in ranks),
     )

@@ -1,5 +1,6 @@
 """KV beyond the pool: what to load, what to store. Moves no bytes."""
 
+from penstock.kv_tiers.breaker import CircuitBreaker
 from penstock.kv_tiers.cache import TierCache
 from penstock.kv_tiers.contract import RamIndex, Shape, Tiers, TransferExecutor
 from penstock.kv_tiers.load import PrefixLoad
@@ -9,6 +10,7 @@ from penstock.kv_tiers.stats import Stats, TierStats
 from penstock.kv_tiers.write_behind import WriteBehind
 
 __all__ = [
+    "CircuitBreaker",
     "NoTiers",
     "PrefixLoad",
     "RamIndex",

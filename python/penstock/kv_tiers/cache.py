@@ -7,10 +7,11 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.kv.pool import BlockPool
+from penstock.kv_tiers.breaker import CircuitBreaker
 from penstock.kv_tiers.contract import Blocks, RamIndex, Shape, TransferExecutor
 from penstock.kv_tiers.load import Loader, PrefixLoad
 from penstock.kv_tiers.lookup import TierLookup
-from penstock.kv_tiers.plan import cover, plan_load, plan_whole
+from penstock.kv_tiers.plan import cover
 from penstock.kv_tiers.rates import Rates
 from penstock.kv_tiers.stats import Stats
 from penstock.kv_tiers.transfers import Transfers
@@ -29,6 +30,7 @@ PROBE_SHARE = 0.05
 class TierCache:
     """`contract.Tiers`. `pools` has one for each KV group; `index` is None without a RAM tier,
     `stats` has its counters anyway.
+    `breakers` are those of the chunk tiers, in their order.
     """
 
     def __init__(
@@ -39,13 +41,14 @@ class TierCache:
         shape: Shape,
         stats: Stats,
         rates: Rates,
+        breakers: Sequence[CircuitBreaker],
         clock: Callable[[], float],
     ) -> None:
         self._shape = shape
         self._clock = clock
         self._stats = stats
         self._rates = rates
-        self._transfers = transfers = Transfers(pools, executor)
+        self._transfers = transfers = Transfers(pools, executor, breakers, clock)
         self.write_behind = store = WriteBehind(
             pools, transfers, index, rates, stats, shape.per_chunk
         )
@@ -87,8 +90,7 @@ class TierCache:
             return None
         slots = self._lookup.in_ram(load, hits)
         load.available = cover(load.digests, hits, shape.per_chunk, slots, load.found)
-        plan = plan_whole if load.whole else plan_load
-        load.choose(plan(load.available, self._loader.backlog, self._rates, shape))
+        load.choose(self._loader.plan(load.available, load.whole))
         wanted = min(hits, load.segments[0].first) if load.segments else hits
         load.planned = wanted * shape.block_size
         return wanted

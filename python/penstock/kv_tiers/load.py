@@ -14,7 +14,14 @@ from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import RAM, Moved, TransferKind
 from penstock.kv.pool import BlockPool
 from penstock.kv_tiers.contract import RamIndex, Shape
-from penstock.kv_tiers.plan import Chunk, LoadPlan, LoadSegment, SegmentState, plan_load
+from penstock.kv_tiers.plan import (
+    Chunk,
+    LoadPlan,
+    LoadSegment,
+    SegmentState,
+    plan_load,
+    plan_whole,
+)
 from penstock.kv_tiers.rates import Rates
 from penstock.kv_tiers.stats import Stats, TierStats
 from penstock.kv_tiers.transfers import Transfers
@@ -26,14 +33,12 @@ STALLED, LEAST_STALL = 8.0, 0.2
 """A load counts as stalled after so many times its expected time, so many seconds, and the time of
 computing.
 """
-PROBE_INTERVAL, PROBE_LONGEST = 1.0, 60.0
-"""Seconds between the end of a half-open probe of a tier and the next one, at least; seconds after
-which one that has not ended is not awaited.
-"""
-PROBE_SHARE = 20.0
-"""Times as long as a half-open probe took, until the next: a twentieth of the tier's time."""
-PROBE_SPARE = 4
-"""Times its blocks that must be available for a half-open probe."""
+MEASURE_INTERVAL = 1.0
+"""Seconds between the end of a load that only measures and the next one of its tier, at least."""
+MEASURE_SHARE = 20.0
+"""Times as long as such a load took, until the next: a twentieth of the tier's time."""
+MEASURE_SPARE = 4
+"""Times its blocks that must be available for such a load."""
 
 
 @dataclass(slots=True, eq=False)
@@ -204,14 +209,23 @@ class Loader:
         self._issued: dict[LoadSegment, PrefixLoad] = {}
         """In flight and not abandoned, in the order in which they were begun."""
         self._loads: list[PrefixLoad] = []
-        self._probe_at = [-math.inf] * len(stats.tiers)
+        self._skipped: set[int] = set()
+        """Tiers that were skipped when the breakers were last looked at."""
+        self._measure_at = [-math.inf] * len(stats.tiers)
+
+    def plan(self, segments: Sequence[LoadSegment], whole: bool = False) -> LoadPlan:
+        """Which of them to load; `whole`: all of those together, or none."""
+        plan, skipped = plan_whole if whole else plan_load, self._transfers.skipped
+        return plan(segments, self.backlog, self._rates, self._shape, skipped)
 
     def begin(self, load: PrefixLoad) -> None:
+        for tier in self._transfers.skipped:
+            load.abandon_waiting(tier)
         self._count_decision(load)
         if load.segments:
             self._loads.append(load)
             self._issue()
-        self._probe_unused(load)
+        self._measure_unused(load)
 
     def end(self, load: PrefixLoad) -> None:
         """Drop a load that is no longer wanted. Transfers in flight end by themselves."""
@@ -229,11 +243,23 @@ class Loader:
                 self._index.release(segment.slots)
 
     def poll(self) -> None:
+        self._follow_breakers()
         if self._issued:
             self._abandon_stalled()
         if self._loads:
             self._loads = [load for load in self._loads if load.segments or load.open]
             self._issue()
+
+    def _follow_breakers(self) -> None:
+        """Compute what waits for a tier that is skipped now; choose again when one is back."""
+        skipped = self._transfers.skipped
+        opened, closed = skipped - self._skipped, self._skipped - skipped
+        self._skipped = skipped
+        for load in self._loads:
+            for tier in opened:
+                load.abandon_waiting(tier)
+            if closed:
+                self._plan_again(load)
 
     def _count_decision(self, load: PrefixLoad) -> None:
         decisions, segments = self._stats.decisions, load.segments
@@ -250,24 +276,31 @@ class Loader:
                 self._load(load, segment)
 
     def _free(self) -> set[int]:
-        return {tier for tier, loading in enumerate(self._loading) if loading < IN_FLIGHT}
+        free = {tier for tier, loading in enumerate(self._loading) if loading < IN_FLIGHT}
+        return free - self._transfers.skipped
 
     def _load(self, load: PrefixLoad, segment: LoadSegment) -> None:
-        tier, size = segment.tier, load.block_size
         self._count(segment, 1)
         self._issued[segment] = load
         segment.state = SegmentState.ISSUED
-        expected = self._rates.queue_seconds(tier, self.backlog[tier])
-        computed = self._rates.compute_seconds(segment.first * size, segment.blocks * size)
-        segment.deadline = self._clock() + max(STALLED * expected, computed, LEAST_STALL)
+        limit = self._limit(segment)
+        segment.deadline = self._clock() + limit
         segment.id = self._transfers.begin(
             TransferKind.LOAD,
-            tier,
+            segment.tier,
             partial(self._loaded, load, segment),
             blocks=[group[segment.first : segment.end] for group in load.blocks],
             slots=segment.slots,
             keys=segment.key,
+            limit=limit,
         )
+
+    def _limit(self, segment: LoadSegment) -> float:
+        """Seconds after which its load counts as stalled."""
+        tier, size = segment.tier, self._shape.block_size
+        expected = self._rates.queue_seconds(tier, self.backlog[tier])
+        computed = self._rates.compute_seconds(segment.first * size, segment.blocks * size)
+        return max(STALLED * expected, computed, LEAST_STALL)
 
     def _loaded(self, load: PrefixLoad, segment: LoadSegment, moved: Moved) -> None:
         tier = segment.tier
@@ -279,11 +312,9 @@ class Loader:
             self._stats.tiers[tier].loaded(moved)
         if moved.done:
             segment.state = SegmentState.LOADED
-            stalled = self._rates.stalls(tier)
             self._rates.loaded(tier, moved.bytes, moved.seconds)
-            for each in self._loads:
-                if stalled or each is load:
-                    self._plan_again(each)
+            if load in self._loads:
+                self._plan_again(load)
         elif wanted:
             load.lose(segment)
         if not moved.done and segment.key and (wanted or moved.error):
@@ -309,24 +340,21 @@ class Loader:
                 self._stats.tiers[segment.tier].errors += 1
             del self._issued[segment]
             self._count(segment, -1)
-            self._rates.stalled(segment.tier)
-            for each in self._loads:
-                each.abandon_waiting(segment.tier)
-            self._transfers.cancel([segment.id])
 
     def _plan_again(self, load: PrefixLoad) -> None:
-        """A tier has answered: it may be faster than it seemed, or be over a stall."""
+        """A tier has answered: it may be faster than it seemed, or is back."""
         left = load.left()
         if load.whole or all(segment.awaited for segment in left):
             return
-        load.choose(plan_load(left, self.backlog, self._rates, self._shape))
+        load.choose(self.plan(left))
         self.drop(each for each in left if each.slots and each not in load.segments)
 
-    # Half-open probes -----------------------------------------------------------------------------
+    # Measurements ---------------------------------------------------------------------------------
 
-    def _probe_unused(self, load: PrefixLoad) -> None:
-        """Measure a tier whose segments are computed because it seems too slow, by a load that no
-        request awaits, into spare blocks: else nothing would ever be loaded from it again.
+    def _measure_unused(self, load: PrefixLoad) -> None:
+        """Measure a tier whose segments are computed because it seems too slow, or is skipped, by a
+        load that no request awaits, into spare blocks: else nothing would ever be loaded from it
+        again. While the breaker is half open this is the trial.
         """
         used = {RAM, *(each.tier for each in load.segments)}
         unused = [each for each in load.available if each.tier not in used]
@@ -335,18 +363,21 @@ class Loader:
         segment, now = unused[-1], self._clock()
         tier, blocks = segment.tier, segment.blocks
         pool = max(self._pools, key=lambda pool: pool.available)
-        if now < self._probe_at[tier] or pool.available < PROBE_SPARE * blocks:
+        due = now >= self._measure_at[tier] or tier in self._transfers.skipped
+        if not (due and self._transfers.admits(tier)) or pool.available < MEASURE_SPARE * blocks:
             return
-        self._probe_at[tier] = now + PROBE_LONGEST
-        spare = [pool.take() for _ in range(blocks)]
-        done = partial(self._probed, tier, now)
+        spare, limit = [pool.take() for _ in range(blocks)], self._limit(segment)
+        self._measure_at[tier] = now + limit
+        done = partial(self._measured, tier, now)
         into = [spare if each is pool else [NO_BLOCK] * blocks for each in self._pools]
-        self._transfers.begin(TransferKind.LOAD, tier, done, blocks=into, keys=segment.key)
+        self._transfers.begin(
+            TransferKind.LOAD, tier, done, blocks=into, keys=segment.key, limit=limit
+        )
         pool.release(spare)
 
-    def _probed(self, tier: int, began: float, moved: Moved) -> None:
+    def _measured(self, tier: int, began: float, moved: Moved) -> None:
         now = self._clock()
-        self._probe_at[tier] = now + max(PROBE_INTERVAL, PROBE_SHARE * (now - began))
+        self._measure_at[tier] = now + max(MEASURE_INTERVAL, MEASURE_SHARE * (now - began))
         self._stats.tiers[tier].loaded(moved)
         if moved.done:
-            self._rates.probed_load(tier, moved.bytes, moved.seconds)
+            self._rates.measured(tier, moved.bytes, moved.seconds)

@@ -70,6 +70,8 @@ class TierLookup:
         keys = b"".join(digest for digest, _ in chunks)
         counts = [blocks for _, blocks in chunks]
         for tier in range(1, len(self._stats.tiers)):
+            if not self._transfers.admits(tier):
+                continue
             load.probes.append(tier)
             done = partial(self._probed, load, tier, chunks)
             self._transfers.begin(TransferKind.PROBE, tier, done, keys=keys, counts=counts)
@@ -80,7 +82,7 @@ class TierLookup:
         self._count(tier, hits, len(moved.found) - hits)
         if moved.error:
             self._stats.tiers[tier].errors += 1
-        else:
+        elif moved.done:
             self._rates.probed(tier, moved.waited + moved.seconds)
         for chunk, found in zip(chunks, moved.found, strict=False):
             if found:

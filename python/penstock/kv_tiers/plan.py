@@ -14,7 +14,7 @@ seen from the end of the load, and nothing before that can be computed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
@@ -146,24 +146,32 @@ def _cut(segments: list[LoadSegment], end: int) -> None:
 
 
 def plan_load(
-    segments: Sequence[LoadSegment], backlog: Sequence[int], rates: Rates, shape: Shape
+    segments: Sequence[LoadSegment],
+    backlog: Sequence[int],
+    rates: Rates,
+    shape: Shape,
+    skipped: Collection[int] = (),
 ) -> LoadPlan:
     """Choose the segments that are loaded sooner than computed; they follow without a gap.
-    `backlog` is the bytes in flight of each tier.
+    `backlog` is the bytes in flight of each tier; nothing is loaded from tiers that are `skipped`.
     """
-    awaited = _worth_waiting(segments, backlog, rates, shape)
+    awaited = _worth_waiting(segments, backlog, rates, shape, skipped)
     sizes = list(backlog)
     for segment in awaited:
         sizes[segment.tier] += segment.blocks * shape.block_bytes
     begin = max(
         (rates.queue_seconds(segment.tier, sizes[segment.tier]) for segment in awaited), default=0.0
     )
-    meanwhile = _from_the_end(segments[len(awaited) :], begin, sizes, rates, shape)
+    meanwhile = _from_the_end(segments[len(awaited) :], begin, sizes, rates, shape, skipped)
     return LoadPlan(awaited, meanwhile)
 
 
 def plan_whole(
-    segments: Sequence[LoadSegment], backlog: Sequence[int], rates: Rates, shape: Shape
+    segments: Sequence[LoadSegment],
+    backlog: Sequence[int],
+    rates: Rates,
+    shape: Shape,
+    skipped: Collection[int] = (),
 ) -> LoadPlan:
     """Choose the leading segments with which all is there soonest, the rest computed behind them;
     none where computing all is sooner.
@@ -176,6 +184,8 @@ def plan_whole(
     best = rates.compute_seconds(first * size, (end - first) * size)
     for at, segment in enumerate(segments, start=1):
         tier = segment.tier
+        if tier in skipped:
+            break
         sizes[tier] += segment.blocks * shape.block_bytes
         slowest = max(slowest, rates.queue_seconds(tier, sizes[tier]))
         windows = rates.queue_seconds(tier, sizes[tier] + shape.window_bytes)
@@ -186,13 +196,19 @@ def plan_whole(
 
 
 def _worth_waiting(
-    segments: Sequence[LoadSegment], backlog: Sequence[int], rates: Rates, shape: Shape
+    segments: Sequence[LoadSegment],
+    backlog: Sequence[int],
+    rates: Rates,
+    shape: Shape,
+    skipped: Collection[int],
 ) -> Sequence[LoadSegment]:
     """The leading segments for which computing meanwhile would save less than half a step: a step
     cannot be interrupted when the load is done.
     """
     sizes, count = list(backlog), 0
     for tier, group in groupby(segments, key=lambda segment: segment.tier):
+        if tier in skipped:
+            break
         run = list(group)
         blocks = run[-1].end - run[0].first
         start, tokens = run[0].first * shape.block_size, blocks * shape.block_size
@@ -212,11 +228,12 @@ def _from_the_end(
     backlog: Sequence[int],
     rates: Rates,
     shape: Shape,
+    skipped: Collection[int],
 ) -> Sequence[LoadSegment]:
     """Computing starts with the first of them, `begin` seconds from now."""
     sizes = list(backlog)
     chosen: list[LoadSegment] = []
-    too_slow: set[int] = set()
+    too_slow = set(skipped)
     for segment in reversed(segments):
         tier = segment.tier
         if tier in too_slow:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from penstock.core import StepPlan, TierKind
@@ -15,7 +14,7 @@ PARALLEL = 2.0
 MEMORY = 0.9
 """Share of the past in a running mean."""
 MEMORY_RARE = 0.5
-"""The same for rare measurements: half-open probes, and answers to lookups."""
+"""The same for rare measurements: loads that only measure, and answers to lookups."""
 LEAST_TOKENS = 48
 """Steps with fewer say little about prompts."""
 
@@ -36,7 +35,6 @@ class Rates:
         self._bandwidth = list(bandwidth or [GUESSED[kind] for kind in kinds])
         self._learned = [0] * len(kinds)
         """Loads in the mean of each bandwidth, without the guess."""
-        self._stalled = [False] * len(kinds)
         self._remote = [kind is TierKind.REMOTE for kind in kinds]
         self._probe = [0.0] * len(kinds)
         self._a, self._b = seconds_per_token, 0.0
@@ -75,8 +73,8 @@ class Rates:
         past = self._learned[tier]
         self._learn(tier, size, seconds, min(MEMORY, past / (past + 1)))
 
-    def probed_load(self, tier: int, size: int, seconds: float) -> None:
-        """A half-open probe ended."""
+    def measured(self, tier: int, size: int, seconds: float) -> None:
+        """A load that no request awaited ended."""
         self._learn(tier, size, seconds, MEMORY_RARE)
 
     def stored(self, tier: int, size: int, seconds: float) -> None:
@@ -85,15 +83,7 @@ class Rates:
             per_byte = MEMORY_RARE / self._bandwidth[tier] + (1 - MEMORY_RARE) * seconds / size
             self._bandwidth[tier] = min(1 / per_byte, GUESSED[TierKind.REMOTE])
 
-    def stalled(self, tier: int) -> None:
-        """A load did not end: the planner avoids the tier until one does."""
-        self._stalled[tier] = True
-
-    def stalls(self, tier: int) -> bool:
-        return self._stalled[tier]
-
     def _learn(self, tier: int, size: int, seconds: float, memory: float) -> None:
-        self._stalled[tier] = False
         if size and seconds > 0:
             rate = size / seconds
             # The mean of times and not of rates: one slow load weighs as much as it took.
@@ -102,7 +92,7 @@ class Rates:
 
     def load_seconds(self, tier: int, size: int) -> float:
         """Time of one transfer by itself."""
-        return math.inf if self._stalled[tier] else size / self._bandwidth[tier]
+        return size / self._bandwidth[tier]
 
     def queue_seconds(self, tier: int, size: int) -> float:
         """Time of many transfers in a queue."""

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.core import TierKind
-from penstock.core.transfer import Moved
+from penstock.core.transfer import Fault, Moved
+from penstock.kv_tiers.breaker import BreakerState, CircuitBreaker
 from penstock.kv_tiers.contract import RamIndex
 
 DURATION_BOUNDS = (
@@ -17,9 +18,12 @@ DURATION_BOUNDS = (
     *(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 """Upper bounds of the buckets of `Durations`, in seconds, inclusive."""
-STATES = ("serving", "trying", "skipped")
-"""By how much they say of several ranks: a tier is skipped when one rank skips it."""
-BREAKER_STATES = {"closed": "serving", "half_open": "trying", "open": "skipped"}
+STATES = {
+    BreakerState.CLOSED: "serving",
+    BreakerState.HALF_OPEN: "trying",
+    BreakerState.OPEN: "skipped",
+}
+"""What the document says of a tier."""
 
 
 @dataclass(slots=True)
@@ -58,7 +62,7 @@ class TierStats:
     stored_bytes: int = 0
     errors: int = 0
     dropped_stores: int = 0
-    """Not written: the tier was behind or full, or its daily budget was spent."""
+    """Not written: the tier was behind, full or skipped, or its daily budget was spent."""
     loads: Durations = field(default_factory=Durations)
     stores: Durations = field(default_factory=Durations)
 
@@ -75,22 +79,24 @@ class TierStats:
         if moved.done:
             self.stored_bytes += moved.bytes
             self.stores.observe(moved.seconds)
-        elif moved.full:
+        elif moved.fault is Fault.FULL:
             self.dropped_stores += 1
         elif moved.error:
             self.errors += 1
 
-    def report(self, ranks: Iterable[dict[str, object]]) -> dict[str, object]:
+    def report(
+        self,
+        ranks: Iterable[dict[str, object]],
+        state: BreakerState = BreakerState.CLOSED,
+    ) -> dict[str, object]:
         """With the tier's part of the reports of all ranks: their counters are added."""
-        evicted = quarantined = used = state = 0
+        evicted = quarantined = used = 0
         for rank in ranks:
             counters = rank.get("counters", {})
             assert isinstance(counters, dict)
             evicted += counters.get("evicted_chunks", 0)
             used = max(used, counters.get("used_bytes", 0))
             quarantined += int(str(rank.get("damaged", 0)))
-            breaker = BREAKER_STATES[str(rank.get("breaker", "closed"))]
-            state = max(state, STATES.index(breaker))
         return {
             "name": self.name,
             "kind": self.kind.name.lower(),
@@ -132,13 +138,19 @@ class Stats:
     """Prompt tokens that the pool did not have and the tiers were asked for."""
 
     def report(
-        self, index: RamIndex | None, block_bytes: int, movers: Iterable[str]
+        self,
+        index: RamIndex | None,
+        block_bytes: int,
+        breakers: Iterable[CircuitBreaker],
+        movers: Iterable[str],
     ) -> dict[str, object]:
-        """What the tiers hold and did, as a JSON object. `movers` are the reports of the ranks."""
+        """What the tiers hold and did, as a JSON object. `breakers` are those of the chunk tiers,
+        `movers` the reports of the ranks.
+        """
         ranks = [{each["name"]: each for each in json.loads(text)["tiers"]} for text in movers]
         tiers = [
-            tier.report([rank[tier.name] for rank in ranks if tier.name in rank])
-            for tier in self.tiers[1:]
+            tier.report([rank[tier.name] for rank in ranks if tier.name in rank], breaker.state)
+            for tier, breaker in zip(self.tiers[1:], breakers, strict=True)
         ]
         pinned, curve = 0, []
         if index is not None:

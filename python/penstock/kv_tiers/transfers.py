@@ -1,38 +1,83 @@
-"""Transfers in flight: each holds its blocks, and calls back when it ends."""
+"""Transfers in flight: each holds its blocks, calls back when it ends, and tells the circuit
+breaker of its tier how it ended.
+"""
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from penstock.core.plan import NO_BLOCK
-from penstock.core.transfer import Moved, Transfer, TransferKind
+from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
 from penstock.kv.pool import BlockPool
+from penstock.kv_tiers.breaker import BreakerState, CircuitBreaker
 from penstock.kv_tiers.contract import Blocks, TransferExecutor
 
 POLL, POLL_LATER, OFTEN = 0.0005, 0.01, 400
 """Seconds between polls, and the seconds after so many polls in vain: a stalled tier is cheap."""
+STALL = 5.0
+"""Seconds after which a store or a lookup probe counts as stalled."""
 
 Done = Callable[[Moved], None]
 
+log = logging.getLogger("penstock.kv_tiers")
+
 
 class _Open(NamedTuple):
+    kind: TransferKind
+    tier: int
     blocks: Blocks
     done: Done
 
 
+class _Due(NamedTuple):
+    deadline: float
+    limit: float
+
+
 class Transfers:
-    def __init__(self, pools: Sequence[BlockPool], executor: TransferExecutor) -> None:
+    def __init__(
+        self,
+        pools: Sequence[BlockPool],
+        executor: TransferExecutor,
+        breakers: Sequence[CircuitBreaker],
+        clock: Callable[[], float],
+    ) -> None:
+        """`breakers` are those of the chunk tiers, in their order."""
         self._pools = pools
         self._executor = executor
+        self._breakers = breakers
+        self._clock = clock
         self._open: dict[int, _Open] = {}
+        self._due: dict[int, _Due] = {}
+        """When those that a breaker has admitted count as stalled; without those that did."""
+        self._quarantined: set[int] = set()
+        """Tiers of which the log says that a chunk was put aside."""
         self._last_id = 0
         self._in_vain = 0
 
     def __bool__(self) -> bool:
         return bool(self._open)
+
+    @property
+    def skipped(self) -> set[int]:
+        """Tiers that no request may count on: their breakers are not closed."""
+        return self._in_state(BreakerState.OPEN, BreakerState.HALF_OPEN)
+
+    @property
+    def refused(self) -> set[int]:
+        """Tiers whose breakers are open: not even a trial may begin."""
+        return self._in_state(BreakerState.OPEN)
+
+    def _in_state(self, *states: BreakerState) -> set[int]:
+        return {tier for tier, each in enumerate(self._breakers, start=1) if each.state in states}
+
+    def admits(self, tier: int) -> bool:
+        """Whether a load, store or lookup probe of the tier may begin now."""
+        return tier == RAM or self._breakers[tier - 1].admits
 
     def begin(
         self,
@@ -45,9 +90,11 @@ class Transfers:
         keys: bytes = b"",
         counts: Sequence[int] = (),
         parent: bytes = b"",
+        limit: float = STALL,
     ) -> int:
         """Start a transfer; its id. Each block gets a reference until the transfer is answered;
-        then `poll` calls `done`.
+        then `poll` calls `done`. A tier other than RAM must admit it, and stalls when it is not
+        answered within `limit` seconds.
         """
         self._last_id += 1
         self._in_vain = 0
@@ -65,7 +112,10 @@ class Transfers:
         for pool, group in zip(self._pools, held, strict=False):
             for block in group:
                 pool.share(block)
-        self._open[transfer.id] = _Open(held, done)
+        self._open[transfer.id] = _Open(kind, tier, held, done)
+        if tier != RAM:
+            self._breakers[tier - 1].began(transfer.id)
+            self._due[transfer.id] = _Due(self._clock() + limit, limit)
         self._executor.transfer(transfer)
         return transfer.id
 
@@ -81,13 +131,41 @@ class Transfers:
 
     def poll(self) -> None:
         """Take in what has ended."""
+        skipped = self.skipped
         ended = self._executor.moved()
         self._in_vain = 0 if ended else self._in_vain + 1
         for moved in ended:
             each = self._open.pop(moved.id)
             for pool, group in zip(self._pools, each.blocks, strict=False):
                 pool.release(group)
+            if each.tier != RAM:
+                self._judge(each, moved)
             each.done(moved)
+        self._find_stalled()
+        opened = self.skipped - skipped
+        self.cancel([number for number, each in self._open.items() if each.tier in opened])
+
+    def _judge(self, each: _Open, moved: Moved) -> None:
+        """A lookup probe is answered from an index, so it does not prove that bytes can be had."""
+        breaker = self._breakers[each.tier - 1]
+        self._due.pop(moved.id, None)
+        if moved.fault is Fault.FAILED:
+            breaker.failed(moved.id, moved.error)
+        elif moved.done and each.kind is not TransferKind.PROBE:
+            breaker.succeeded(moved.id)
+        else:
+            breaker.inconclusive(moved.id)
+        if moved.fault is Fault.DAMAGED and each.tier not in self._quarantined:
+            self._quarantined.add(each.tier)
+            log.warning("KV tier: %s; further ones are only counted in /metrics", moved.error)
+
+    def _find_stalled(self) -> None:
+        now = self._clock()
+        late = [number for number, due in self._due.items() if now >= due.deadline]
+        for number in late:
+            limit = self._due.pop(number).limit
+            self._breakers[self._open[number].tier - 1].stalled(number, limit)
+        self.cancel(late)
 
     def tables(self) -> Iterator[tuple[int, Sequence[int]]]:
         """Blocks that transfers hold, as (group, blocks), for the audit of the pools."""

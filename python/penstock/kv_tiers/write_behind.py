@@ -156,13 +156,18 @@ class WriteBehind:
             self._begin(RAM, done, taken, slots=[slots[at] for at in chosen])
 
     def poll(self) -> None:
+        refused = self._transfers.refused
         for tier, queue in enumerate(self._queues, start=1):
-            while queue and self._storing[tier] < IN_FLIGHT and self._has_room(queue[0]):
+            while tier in refused and queue:
+                self._drop(queue.popleft())
+            while queue and self._may_store(queue[0]):
                 self._store(queue.popleft())
 
-    def _has_room(self, store: ChunkStore) -> bool:
+    def _may_store(self, store: ChunkStore) -> bool:
         most = min(pool.num_blocks for pool in self._pools) // POOL_SHARE
-        return not self._held or self._held + len(store.digests) <= most
+        room = not self._held or self._held + len(store.digests) <= most
+        free = self._storing[store.tier] < IN_FLIGHT and self._transfers.admits(store.tier)
+        return room and free
 
     def _store(self, store: ChunkStore) -> None:
         blocks = [[pool.find(digest) for digest in store.digests] for pool in self._pools]

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::directory::{ABANDONED, Directory, is_gone, unix_now};
 use super::index::{Candidate, Chunk, Index};
-use super::io::{Direct, Io};
+use super::io::{self as file_io, Direct, Io};
 use super::layout::{self, IDENTITY_FILE, SHARDS};
 use super::ranking::Ranking;
 use super::state::State;
@@ -400,7 +400,7 @@ impl Checker {
     }
 
     fn check(&mut self, path: &Path, store: &str, key: &PartKey) -> Result<(), String> {
-        let file = match File::open(path) {
+        let file = match file_io::open(path) {
             // Evicted meanwhile.
             Err(error) if is_gone(&error) => return Ok(()),
             opened => opened.map_err(|error| error.to_string())?,

@@ -90,10 +90,11 @@ impl PartFiles {
         let path = &self.path(key);
         let read = |error: Error| match error.kind() {
             ErrorKind::UnexpectedEof => TierError::Damaged("the file ends early".into()),
+            ErrorKind::InvalidData => TierError::Damaged(error.to_string()),
             _ if is_gone(&error) => TierError::Missing,
             _ => failed("reading", path, &error),
         };
-        let file = File::open(path).map_err(read)?;
+        let file = io::open(path).map_err(read)?;
         let facts = file.metadata().map_err(read)?;
         if facts.len() != bytes {
             return Err(TierError::Damaged(format!(
@@ -175,7 +176,7 @@ impl PartFiles {
     }
 
     fn make_shard(&self, shard: &Path) -> Result<(), Error> {
-        std::fs::create_dir_all(shard)?;
+        io::create_directories(shard)?;
         let store = self.directory.root.join(&self.store);
         // Several threads may be the first at once.
         let number = self.made.fetch_add(1, Ordering::Relaxed);

@@ -2,11 +2,12 @@
 //! geometry.
 
 use std::fs;
-use std::io;
+use std::io::{self, BufReader, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::io as file_io;
 use super::layout::{self, IDENTITY_FILE};
 use crate::format::VERSION;
 use crate::key::StoreIdentity;
@@ -29,14 +30,16 @@ pub(crate) fn ensure(store: &Path, temporary: &Path, identity: &StoreIdentity) -
         about: about(identity),
         identity: identity.clone(),
     };
-    fs::write(temporary, serde_json::to_string_pretty(&file)? + "\n")?;
+    let mut written = file_io::create(temporary)?;
+    written.write_all((serde_json::to_string_pretty(&file)? + "\n").as_bytes())?;
+    file_io::close(written)?;
     fs::rename(temporary, store.join(IDENTITY_FILE))
 }
 
 /// The identity in `store`; None when the file is missing, or not of this directory.
 pub(crate) fn read(store: &Path) -> Option<StoreIdentity> {
-    let text = fs::read(store.join(IDENTITY_FILE)).ok()?;
-    let file: IdentityFile = serde_json::from_slice(&text).ok()?;
+    let file = file_io::open(&store.join(IDENTITY_FILE)).ok()?;
+    let file: IdentityFile = serde_json::from_reader(BufReader::new(file)).ok()?;
     let name = layout::store_name(&file.identity.digest());
     (store.file_name()?.to_str()? == name).then_some(file.identity)
 }

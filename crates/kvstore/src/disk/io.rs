@@ -1,9 +1,10 @@
 //! Bytes between files and the caller's memory: buffered or direct, in pieces that are summed while
 //! they are in the CPU's cache.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -136,14 +137,41 @@ impl Io {
     }
 }
 
-/// A new file, for writing.
+/// A new file, for writing. Only its owner may read it: KV gives the prompt back.
 ///
 /// # Errors
 /// `NotFound` when its directory is not there, and those of the file system.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+    let mode = Mode::RUSR | Mode::WUSR;
     Ok(File::from(rustix::fs::open(path, flags, mode)?))
+}
+
+/// A directory and those above it that are not there, for their owner alone.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn create_directories(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// A regular file, for reading. Opening a FIFO or a device in its place would wait for a writer, or
+/// do what the device does.
+///
+/// # Errors
+/// `InvalidData` for anything else than a regular file, and those of the file system.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let wrong = io::Error::new(io::ErrorKind::InvalidData, "not a regular file");
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        // A socket.
+        Err(Errno::NXIO) => return Err(wrong),
+        opened => File::from(opened?),
+    };
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(wrong),
+    }
 }
 
 /// Closes a file that was written. A network file system may report lost bytes only now; dropping

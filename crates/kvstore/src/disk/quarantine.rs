@@ -1,4 +1,4 @@
-//! Damaged files: a few are kept for diagnosis.
+//! Damaged files, and what else was in the place of parts: a few are kept for diagnosis.
 
 use std::fs;
 use std::io;
@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::directory::absent;
+use super::io as file_io;
 use super::layout::{self, PAGE};
 
 /// Files kept; older ones go.
@@ -15,7 +16,7 @@ const KEPT: usize = 16;
 pub(crate) fn put(root: &Path, store: &str, file: &Path) -> io::Result<()> {
     let place = layout::quarantine(root);
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let moved = fs::create_dir_all(&place)
+    let moved = file_io::create_directories(&place)
         .and_then(|()| fs::rename(file, place.join(format!("{store}-{name}"))));
     match moved {
         Ok(()) => prune(&place, KEPT).map(drop),
@@ -50,7 +51,13 @@ fn prune(place: &Path, keep: usize) -> io::Result<u64> {
     files.sort_by_key(|file| std::cmp::Reverse(file.modified));
     let mut freed = 0;
     for file in files.iter().skip(keep) {
-        absent(fs::remove_file(&file.path))?;
+        let removed = match fs::remove_file(&file.path) {
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                fs::remove_dir_all(&file.path)
+            }
+            removed => removed,
+        };
+        absent(removed)?;
         freed += file.bytes;
     }
     Ok(freed)

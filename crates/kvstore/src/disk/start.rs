@@ -1,12 +1,13 @@
 //! Checks of a directory at the start, with remedies.
 
-use std::fs;
-use std::io;
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use rustix::fs::statvfs;
 
-use super::layout;
+use super::{io as files, layout};
 use crate::tier::StartError;
 
 /// Makes `path` (its parent must be there) and tries that files can be made in it.
@@ -19,7 +20,7 @@ pub(crate) fn prepare(path: &Path, temporary: &str) -> Result<(), StartError> {
             )));
         }
         Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => make(path)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => make(path)?,
         Err(error) => {
             return Err(StartError(format!(
                 "the disk tier's path {shown} cannot be read: {error}"
@@ -27,14 +28,14 @@ pub(crate) fn prepare(path: &Path, temporary: &str) -> Result<(), StartError> {
         }
     }
     let root = layout::root(path);
-    let tried = fs::create_dir_all(&root).and_then(|()| try_to_write(&root.join(temporary)));
+    let tried = files::create_directories(&root).and_then(|()| try_to_write(&root.join(temporary)));
     tried.map_err(|error| {
         let remedy = match error.kind() {
-            io::ErrorKind::PermissionDenied => {
+            ErrorKind::PermissionDenied => {
                 "give this user the right to write there, or name another path"
             }
-            io::ErrorKind::ReadOnlyFilesystem => "mount it for writing, or name another path",
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            ErrorKind::ReadOnlyFilesystem => "mount it for writing, or name another path",
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
                 "free some room, or name another path"
             }
             _ => "name a directory that can be written",
@@ -70,15 +71,15 @@ pub(crate) fn check_room(path: &Path, limit: u64, chunk: u64, used: u64) -> Resu
 }
 
 fn make(path: &Path) -> Result<(), StartError> {
-    let made = match fs::create_dir(path) {
+    let made = match DirBuilder::new().mode(0o700).create(path) {
         // Another rank or replica was first.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         made => made,
     };
     made.map_err(|error| {
         let (shown, parent) = (path.display(), path.parent().unwrap_or(path).display());
         let remedy = match error.kind() {
-            io::ErrorKind::NotFound => {
+            ErrorKind::NotFound => {
                 format!("{parent} is not there either; make it first (mkdir -p)")
             }
             _ => format!("make it, or give this user the right to write in {parent}"),

@@ -76,6 +76,7 @@ impl Removal {
         joined.done &= part.done;
         joined.seconds = joined.seconds.max(part.seconds);
         joined.waited = joined.waited.max(part.waited);
+        joined.fault = joined.fault.max(part.fault);
         if joined.error.is_empty() {
             joined.error = part.error;
         }

@@ -1,21 +1,23 @@
-//! A tier of chunks behind RAM: its queue, its threads, its breaker.
+//! A tier of chunks behind RAM: its queue and its threads.
 //!
-//! Calls of a tier block, some for ever. A call that takes too long is abandoned: the breaker
-//! opens, another thread replaces the one that hangs, and the transfer keeps its blocks and is
-//! answered when the call returns.
+//! Calls of a tier block, some for ever. A call that takes too long is abandoned: another thread
+//! replaces the one that hangs, and the transfer keeps its blocks and is answered when the call
+//! returns. The engine decides whether a tier that fails or stalls is used further.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::breaker::{Admit, Breaker};
 use super::call::{Brought, Share};
 use super::clock::Clock;
 use super::counts::Counts;
 use super::limits::Limits;
 use super::queue::{Busy, Job, Lane, Queue, WorkKind};
-use super::transfer::{Moved, Pool};
+use super::transfer::{Fault, Moved, Pool};
 use crate::tier::{Tier, TierError};
+
+/// Why a tier takes no jobs.
+const EVERY_THREAD_HANGS: &str = "does not answer: every thread that may use it hangs in a call";
 
 /// See the module's text.
 pub(crate) struct ChunkTier<P: Pool> {
@@ -34,7 +36,6 @@ struct State<P: Pool> {
     queue: Queue<P>,
     running: Vec<Running>,
     tickets: u64,
-    breaker: Breaker,
     counts: Counts,
     io: Threads,
     probe: Threads,
@@ -63,7 +64,6 @@ struct Running {
     ticket: u64,
     lane: Lane,
     kind: WorkKind,
-    half_open: bool,
     since: Duration,
     abandoned: bool,
 }
@@ -88,35 +88,20 @@ impl<P: Pool> State<P> {
         self.queue.is_empty() && self.running.is_empty()
     }
 
-    /// Jobs that will not run leave the breaker as it was.
-    fn withdraw(&mut self, jobs: &[Job<P>], now: Duration) {
-        let half_open = jobs.iter().any(|job| job.half_open);
-        self.breaker.withdrawn(now, half_open);
-    }
-
-    /// Counts a result in the statistics and the breaker; `true` when that opened it.
-    fn judge(&mut self, run: &Running, result: &Result<Brought, TierError>, now: Duration) -> bool {
-        let error = match result {
+    /// Counts a result; what it says of the tier.
+    fn judge(&mut self, result: &Result<Brought, TierError>) -> Fault {
+        let (count, fault) = match result {
+            Ok(_) => return Fault::None,
+            Err(TierError::Missing) => (&mut self.counts.missing, Fault::None),
+            Err(TierError::Damaged(_)) => (&mut self.counts.damaged, Fault::Damaged),
+            Err(TierError::Full(_)) => (&mut self.counts.full, Fault::Full),
             Err(TierError::Failed(why)) => {
-                self.counts.failed += 1;
                 self.counts.last_error.clone_from(why);
-                return self.breaker.bad(now, run.half_open, why);
+                (&mut self.counts.failed, Fault::Failed)
             }
-            Err(TierError::Missing) => &mut self.counts.missing,
-            Err(TierError::Damaged(_)) => &mut self.counts.damaged,
-            Err(TierError::Full(_)) => &mut self.counts.full,
-            Ok(_) => &mut 0,
         };
-        *error += 1;
-        // Probes are answered from an index and prove nothing about the bytes behind it; nor does a
-        // store for which there is no room.
-        let moves = matches!(run.kind, WorkKind::Load | WorkKind::Store);
-        if moves && !matches!(result, Err(TierError::Full(_))) {
-            self.breaker.good(run.half_open);
-        } else {
-            self.breaker.withdrawn(now, run.half_open);
-        }
-        false
+        *count += 1;
+        fault
     }
 }
 
@@ -136,7 +121,6 @@ impl<P: Pool> ChunkTier<P> {
             queue: Queue::new(),
             running: Vec::new(),
             tickets: 0,
-            breaker: Breaker::new(limits.breaker),
             counts: Counts::default(),
             io: threads(limits.io_threads),
             probe: threads(1),
@@ -184,46 +168,41 @@ impl<P: Pool> ChunkTier<P> {
     }
 
     /// Takes a job in, or answers it at once.
-    pub(crate) fn submit(&self, mut job: Job<P>) {
+    pub(crate) fn submit(&self, job: Job<P>) {
         let lane = match job.work.kind() {
             WorkKind::Probe => Lane::Probe,
             _ => Lane::Io,
         };
         let mut state = self.lock();
-        let refused = if state.phase != Phase::Open {
-            Some("closed".to_owned())
-        } else if state.threads(lane).live == 0 {
-            Some("skipped: every thread that may use it hangs in a call".to_owned())
-        } else {
-            match state.breaker.admit(self.clock.now()) {
-                Admit::Refuse(why) => Some(why),
-                admitted => {
-                    job.half_open = admitted == Admit::HalfOpen;
-                    None
-                }
-            }
-        };
-        let Some(why) = refused else {
+        let hangs = state.threads(lane).live == 0;
+        if state.phase == Phase::Open && !hangs {
             state.queue.push(job);
             self.work.notify_all();
             return;
-        };
-        state.counts.skipped += 1;
+        }
+        let closed = state.phase != Phase::Open;
+        state.counts.refused += u64::from(!closed);
         drop(state);
-        self.refuse(vec![job], &why);
+        if closed {
+            self.answer_undone(vec![job], Fault::None, "is closed");
+        } else {
+            self.answer_undone(vec![job], Fault::Failed, EVERY_THREAD_HANGS);
+        }
     }
 
-    /// Answers jobs that were taken out of the queue.
-    fn refuse(&self, jobs: Vec<Job<P>>, why: &str) {
+    /// Answers jobs that were taken out of the queue. `why` follows the tier's name; empty: they
+    /// were cancelled.
+    fn answer_undone(&self, jobs: Vec<Job<P>>, fault: Fault, why: &str) {
         let name = self.tier.name();
         let error = match why {
             "" => String::new(),
-            why => format!("{name} is {why}"),
+            why => format!("{name} {why}"),
         };
         for job in jobs {
             // Blocks are given back before the answer is visible.
             drop(job.work);
-            job.reply.send(Moved::refused(job.id, error.as_str()));
+            let refused = Moved::refused(job.id, error.as_str());
+            job.reply.send(Moved { fault, ..refused });
         }
     }
 
@@ -231,11 +210,10 @@ impl<P: Pool> ChunkTier<P> {
     pub(crate) fn cancel(&self, ids: &[u64]) {
         let mut state = self.lock();
         let jobs = state.queue.cancel(ids);
-        state.withdraw(&jobs, self.clock.now());
         state.counts.cancelled += jobs.len() as u64;
         self.ended.notify_all();
         drop(state);
-        self.refuse(jobs, "");
+        self.answer_undone(jobs, Fault::None, "");
     }
 
     fn serve(self: Arc<Self>, lane: Lane) {
@@ -259,7 +237,6 @@ impl<P: Pool> ChunkTier<P> {
                     ticket,
                     lane,
                     kind: job.work.kind(),
-                    half_open: job.half_open,
                     since: self.clock.now(),
                     abandoned: false,
                 });
@@ -292,13 +269,12 @@ impl<P: Pool> ChunkTier<P> {
         let Some(run) = at.map(|at| state.running.swap_remove(at)) else {
             unreachable!("only the thread that began a job ends it")
         };
-        let opened = state.judge(&run, &result, now);
+        let fault = state.judge(&result);
         let took = now.saturating_sub(run.since);
         let waited = run.since.saturating_sub(job.asked);
         if let Ok(brought) = &result {
             state.counts.done(kind).add(brought.bytes, took, waited);
         }
-        let skipped = self.skip(&mut state, opened);
         let stays = self.stays(&mut state, &run);
         self.work.notify_all();
         self.ended.notify_all();
@@ -308,7 +284,6 @@ impl<P: Pool> ChunkTier<P> {
             Err(TierError::Missing) => (false, String::new()),
             Err(error) => (false, format!("{}: {error}", self.tier.name())),
         };
-        let full = matches!(result, Err(TierError::Full(_)));
         let brought = result.unwrap_or_default();
         job.reply.send(Moved {
             id: job.id,
@@ -318,9 +293,8 @@ impl<P: Pool> ChunkTier<P> {
             seconds: took.as_secs_f64(),
             waited: waited.as_secs_f64(),
             error,
-            full,
+            fault,
         });
-        self.refuse(skipped.0, &skipped.1);
         stays
     }
 
@@ -337,22 +311,10 @@ impl<P: Pool> ChunkTier<P> {
         stays
     }
 
-    /// When the breaker opened: all jobs that wait, and why they are not done.
-    fn skip(&self, state: &mut State<P>, opened: bool) -> (Vec<Job<P>>, String) {
-        if !opened {
-            return (Vec::new(), String::new());
-        }
-        let jobs = state.queue.clear(false);
-        let now = self.clock.now();
-        state.withdraw(&jobs, now);
-        state.counts.skipped += jobs.len() as u64;
-        (jobs, state.breaker.refusal(now))
-    }
-
     /// Abandons calls that take too long: the watchdog.
     pub(crate) fn watch(self: &Arc<Self>) {
         let (now, stall) = (self.clock.now(), self.limits.stall);
-        let (mut opened, mut places) = (false, Vec::new());
+        let mut places = Vec::new();
         let mut guard = self.lock();
         let state = &mut *guard;
         let late: Vec<_> = state
@@ -361,12 +323,12 @@ impl<P: Pool> ChunkTier<P> {
             .filter(|r| !r.abandoned && now.saturating_sub(r.since) > stall)
             .map(|run| {
                 run.abandoned = true;
-                (run.lane, std::mem::take(&mut run.half_open))
+                run.lane
             })
             .collect();
-        for (lane, half_open) in late {
+        let mut none_left = false;
+        for lane in late {
             state.counts.stalled += 1;
-            opened |= state.breaker.stalled(now, half_open, stall);
             let threads = state.threads(lane);
             threads.live -= 1;
             threads.abandoned += 1;
@@ -374,16 +336,20 @@ impl<P: Pool> ChunkTier<P> {
                 threads.live += 1;
                 places.push(lane);
             }
-            opened |= threads.live == 0;
+            none_left |= threads.live == 0;
         }
-        let skipped = self.skip(state, opened);
+        let waiting = match none_left {
+            true => state.queue.clear(false),
+            false => Vec::new(),
+        };
+        state.counts.refused += waiting.len() as u64;
         drop(guard);
         for lane in places {
             if self.spawn(lane).is_err() {
                 self.lock().threads(lane).live -= 1;
             }
         }
-        self.refuse(skipped.0, &skipped.1);
+        self.answer_undone(waiting, Fault::Failed, EVERY_THREAD_HANGS);
     }
 
     /// The tier's own upkeep, then its flush when the mover closes.
@@ -422,12 +388,11 @@ impl<P: Pool> ChunkTier<P> {
         }
         state.phase = Phase::Draining(until);
         let jobs = state.queue.clear(true);
-        state.withdraw(&jobs, self.clock.now());
         state.counts.cancelled += jobs.len() as u64;
         self.work.notify_all();
         self.ended.notify_all();
         drop(state);
-        self.refuse(jobs, "");
+        self.answer_undone(jobs, Fault::None, "");
     }
 
     /// Waits until all is stored and flushed, or until `until`.
@@ -453,7 +418,7 @@ impl<P: Pool> ChunkTier<P> {
         let patience = Duration::from_secs(1);
         let waited = self.ended.wait_timeout_while(state, patience, idle);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
-        self.refuse(jobs, "closed before this was done");
+        self.answer_undone(jobs, Fault::None, "is closed before this was done");
     }
 
     /// Everything about the tier, for the report.
@@ -462,8 +427,6 @@ impl<P: Pool> ChunkTier<P> {
         let (loads, stores, probes) = state.queue.lengths();
         let mut report = serde_json::json!({
             "name": self.tier.name(),
-            "breaker": state.breaker.state(self.clock.now()),
-            "opened": state.breaker.opened(),
             "waiting": {"loads": loads, "stores": stores, "probes": probes},
             "running": state.running.len(),
             "hanging": state.io.abandoned + state.probe.abandoned,

@@ -43,8 +43,8 @@ pub(crate) struct Counts {
     pub(crate) failed: u64,
     /// Calls that took too long.
     pub(crate) stalled: u64,
-    /// Transfers that the open breaker refused.
-    pub(crate) skipped: u64,
+    /// Transfers that were refused because every thread hangs in a call.
+    pub(crate) refused: u64,
     /// Transfers that were cancelled before they began.
     pub(crate) cancelled: u64,
     /// The last failure.

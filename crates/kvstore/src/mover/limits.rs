@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::breaker::Rule;
 use super::queue::Lane;
 
 /// See the module's text.
@@ -14,8 +13,6 @@ pub(crate) struct Limits {
     pub(crate) abandoned: usize,
     /// How long a call may take.
     pub(crate) stall: Duration,
-    /// Thresholds of the breaker.
-    pub(crate) breaker: Rule,
     /// Time between two rounds of upkeep.
     pub(crate) tick: Duration,
     /// Period of the watchdog.
@@ -33,7 +30,6 @@ impl Limits {
             io_threads: io_threads.max(1),
             abandoned: 16,
             stall,
-            breaker: Rule::default(),
             tick: Duration::from_secs(1),
             copy_threads: 2,
             piece: 16 << 20,

@@ -6,7 +6,6 @@
 //! for another, and neither `submit` nor `take` waits for a tier.
 
 mod answers;
-mod breaker;
 mod call;
 mod chunk_tier;
 mod clock;
@@ -295,11 +294,10 @@ impl<P: Pool> Mover<P> {
     }
 
     fn job(&self, id: u64, work: Work<P>, reply: Reply) -> Job<P> {
-        let (asked, half_open) = (self.clock.now(), false);
+        let asked = self.clock.now();
         Job {
             id,
             asked,
-            half_open,
             work,
             reply,
         }

@@ -66,8 +66,6 @@ pub(crate) struct Job<P: Pool> {
     pub(crate) id: u64,
     /// When it was asked for.
     pub(crate) asked: Duration,
-    /// Whether the breaker let it through as a half_open.
-    pub(crate) half_open: bool,
     pub(crate) work: Work<P>,
     pub(crate) reply: Reply,
 }

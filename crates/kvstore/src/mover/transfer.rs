@@ -2,6 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
+pub(super) use penstock_wire::Fault;
 pub use penstock_wire::{Transfer, TransferKind as Kind, TransferResult as Moved};
 
 /// Stands in a load where a group needs no block: its tokens are behind the group's window.

@@ -1,3 +1,7 @@
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Command;
+
 use penstock_kvstore::{PartKey, Tier, TierError};
 use proptest::prelude::*;
 
@@ -85,11 +89,58 @@ fn a_part_under_another_name_is_no_hit() {
 }
 
 #[test]
-fn a_directory_in_place_of_a_file_is_an_error_not_a_hit() {
+fn what_is_no_file_is_put_aside_unopened() {
     let place = Place::new();
     let disk = open(&place);
-    std::fs::create_dir_all(place.file(&identity(), &key(1, 0))).unwrap();
-    assert!(load(&disk, &key(1, 0)).is_err());
+    for (number, make) in [(1, directory as fn(&Path)), (2, fifo), (3, socket)] {
+        let (key, next) = (key(number, 0), key(number, 1));
+        store(&disk, &next).unwrap();
+        make(&place.file(&identity(), &key));
+        for _ in 0..2 {
+            // The second time in the quarantine already.
+            assert!(load(&disk, &key).is_err());
+        }
+        assert_eq!(counter(&disk, "quarantined_chunks"), number);
+        store(&disk, &key).unwrap();
+        load(&disk, &key).unwrap();
+        load(&disk, &next).unwrap();
+    }
+    fifo(
+        &place
+            .file(&identity(), &key(1, 0))
+            .with_file_name("../identity.json"),
+    );
+    let other = open(&place);
+    load(&other, &key(1, 1)).unwrap();
+    // As many later ones as the quarantine keeps push the directory out of it.
+    for number in 10..40 {
+        store(&disk, &key(number, 0)).unwrap();
+        std::fs::write(place.file(&identity(), &key(number, 0)), b"not a part").unwrap();
+        assert!(load(&disk, &key(number, 0)).is_err());
+    }
+    let kept = std::fs::read_dir(place.root().join("quarantine")).unwrap();
+    assert!(
+        kept.map(Result::unwrap)
+            .all(|entry| entry.file_type().unwrap().is_file())
+    );
+}
+
+fn directory(path: &Path) {
+    std::fs::create_dir_all(path.join("within")).unwrap();
+}
+
+fn socket(path: &Path) {
+    // Its own path is short enough for a socket.
+    let bound = std::env::temp_dir().join(format!("penstock-socket-{}", std::process::id()));
+    drop(UnixListener::bind(&bound).unwrap());
+    std::fs::rename(bound, path).unwrap();
+}
+
+/// Opened for reading, it waits for a writer.
+fn fifo(path: &Path) {
+    let _ = std::fs::remove_file(path);
+    let made = Command::new("mkfifo").arg(path).status().unwrap();
+    assert!(made.success());
 }
 
 proptest! {

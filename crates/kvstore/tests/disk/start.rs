@@ -1,4 +1,6 @@
-use std::path::Path;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use penstock_kvstore::disk::{Disk, DiskOptions};
 
@@ -18,6 +20,45 @@ fn a_missing_directory_is_made() {
     store(&disk, &key(1, 0)).unwrap();
     load(&disk, &key(1, 0)).unwrap();
     assert!(place.path().join("kv/penstock-kv-1").is_dir());
+}
+
+/// Who may read keys and values can tell the prompt.
+#[test]
+fn only_the_owner_may_read_what_is_made() {
+    let place = Place::new();
+    let given = place.path().join("given");
+    std::fs::create_dir(&given).unwrap();
+    std::fs::set_permissions(&given, Permissions::from_mode(0o755)).unwrap();
+    for path in [place.path().join("kv"), given.clone()] {
+        let disk = Disk::open(options(&path), identity()).unwrap();
+        store(&disk, &key(1, 0)).unwrap();
+        store(&disk, &key(2, 0)).unwrap();
+        let damaged = files(&path).pop().unwrap();
+        std::fs::write(damaged, b"not a part").unwrap();
+        let _ = (load(&disk, &key(1, 0)), load(&disk, &key(2, 0)));
+        assert!(path.join("penstock-kv-1/quarantine").is_dir());
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        for file in files(&path) {
+            assert_eq!(mode(&file), 0o600, "{file:?}");
+            let above = file.ancestors().skip(1).take_while(|each| *each != path);
+            assert!(
+                above.into_iter().all(|each| mode(each) == 0o700),
+                "{file:?}"
+            );
+        }
+        let expected = if path == given { 0o755 } else { 0o700 };
+        assert_eq!(mode(&path), expected, "{path:?}");
+    }
+}
+
+/// All regular files below, those of stores last.
+fn files(path: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(path).unwrap().map(Result::unwrap);
+    let (directories, mut files): (Vec<_>, Vec<_>) = entries
+        .map(|entry| entry.path())
+        .partition(|path| path.is_dir());
+    files.extend(directories.iter().flat_map(|each| self::files(each)));
+    files
 }
 
 #[test]

@@ -7,55 +7,39 @@ use std::time::{Duration, Instant};
 use super::fakes::*;
 use crate::mover::Limits;
 use crate::mover::clock::Monotonic;
-use crate::mover::transfer::{Kind, Pool};
+use crate::mover::transfer::{Fault, Kind, Moved, Pool};
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// Whether it is used further is the engine's decision.
 #[test]
-fn a_tier_that_fails_is_skipped_and_healed() {
-    let clock = Arc::new(Stopped::default());
-    let rig = Rig::with(1, limits(), clock.clone());
+fn a_tier_that_fails_says_so_each_time() {
+    let rig = Rig::new(1);
     let shelf = &rig.shelves[0];
     shelf.set(Mood::Failing);
-    for id in 1..=5 {
-        let moved = rig.run(chunk(id, Kind::Store, 1, id as u8, &[0]));
-        assert_eq!(moved.error, "disk:0: no route to host");
-    }
-    assert_eq!(rig.tier_report(1)["breaker"], "open");
-    let calls = shelf.calls.lock().unwrap().len();
-    for (id, transfer) in [
-        (10, chunk(10, Kind::Load, 1, 1, &[0])),
-        (11, probe(11, 1, &[(1, 1)])),
-    ] {
+    let transfers = |id| {
+        [
+            chunk(id, Kind::Store, 1, 1, &[0]),
+            chunk(id + 1, Kind::Load, 1, 1, &[0]),
+            probe(id + 2, 1, &[(1, 1)]),
+            remove(id + 3, &[1]),
+        ]
+    };
+    for transfer in (0..5).flat_map(|round| transfers(4 * round)) {
         let moved = rig.run(transfer);
-        assert!(!moved.done && moved.id == id);
-        assert_eq!(
-            moved.error,
-            "disk:0 is skipped for 1.0 s more after 5 failures, the last: no route to host"
-        );
+        assert_eq!(moved.error, "disk:0: no route to host");
+        assert_eq!((moved.done, moved.fault), (false, Fault::Failed));
     }
-    assert_eq!(shelf.calls.lock().unwrap().len(), calls);
-    // A trial fails: the next one is due after twice the wait.
-    clock.pass(SECOND);
-    assert!(!rig.run(chunk(12, Kind::Store, 1, 1, &[0])).done);
-    clock.pass(SECOND);
-    assert!(
-        rig.run(chunk(13, Kind::Store, 1, 1, &[0]))
-            .error
-            .contains("skipped for 1.0 s")
-    );
+    assert_eq!(shelf.calls.lock().unwrap().len(), 20);
     shelf.set(Mood::Well);
-    clock.pass(SECOND);
-    // A probe passes but heals nothing; what moves bytes does.
-    assert_eq!(rig.run(probe(14, 1, &[(1, 1)])).found, [0]);
-    assert_eq!(rig.tier_report(1)["breaker"], "half_open");
-    assert!(rig.run(chunk(15, Kind::Store, 1, 1, &[0])).done);
-    assert_eq!(rig.tier_report(1)["breaker"], "closed");
-    assert!(rig.run(chunk(16, Kind::Load, 1, 1, &[0])).done);
+    for transfer in transfers(100) {
+        let moved = rig.run(transfer);
+        assert_eq!((moved.done, moved.fault), (true, Fault::None));
+    }
     let report = rig.tier_report(1);
     assert_eq!(
-        (&report["opened"], &report["failed"]),
-        (&2.into(), &6.into())
+        (&report["failed"], &report["last_error"]),
+        (&20.into(), &"no route to host".into())
     );
     assert!(rig.pool.all_free());
 }
@@ -81,28 +65,26 @@ fn a_stalled_tier_is_in_nobodys_way() {
     assert!(rig.run(copy(21, Kind::Load, &[7], &[3])).done);
     assert!(rig.run(chunk(22, Kind::Load, 2, 1, &[0, 1])).done);
     clock.pass(6 * SECOND);
-    // The breaker opens: what waits is answered, with its block; what hangs keeps its blocks.
-    let moved = rig.answer(12);
-    assert!(moved.error.contains("longer than 5 s"), "{}", moved.error);
-    assert!(
-        rig.pool.write(6).is_some() && rig.pool.read(2).is_none() && rig.pool.read(5).is_none()
-    );
-    assert!(rig.answered(10).is_none());
-    assert_eq!(rig.tier_report(1)["hanging"], 2);
-    // A trial on a thread that took the place of one that hangs.
-    clock.pass(SECOND);
-    rig.mover.submit(chunk(13, Kind::Load, 1, 1, &[6, 7]));
+    // What waited has a thread that took the place of one that hangs; what hangs keeps its blocks.
     shelf.wait_calls(5);
+    rig.mover.submit(cancel(&[10, 11, 12]));
+    assert_eq!(rig.tier_report(1)["hanging"], 2);
+    assert!(
+        [2, 5, 6]
+            .iter()
+            .all(|&block| rig.pool.read(block).is_none())
+    );
+    assert!((10..13).all(|id| rig.answered(id).is_none()));
     shelf.set(Mood::Well);
-    for id in [10, 11, 13] {
-        assert!(rig.answer(id).done);
-    }
-    assert_eq!(rig.tier_report(1)["breaker"], "closed");
+    assert!(rig.answer(10).done && rig.answer(11).done);
+    // It was stored with two blocks.
+    assert!(!rig.answer(12).done);
     eventually(|| rig.tier_report(1)["hanging"] == 0);
     assert!(rig.run(chunk(14, Kind::Load, 1, 1, &[0, 1])).done && rig.pool.all_free());
 }
 
-/// When every thread hangs and no more may be started, transfers are answered all the same.
+/// When every thread hangs and no more may be started, transfers are answered all the same: those
+/// that wait already, and those that come.
 #[test]
 fn the_number_of_hanging_threads_is_bounded() {
     let clock = Arc::new(Stopped::default());
@@ -117,14 +99,21 @@ fn the_number_of_hanging_threads_is_bounded() {
         rig.mover
             .submit(chunk(10 + id, Kind::Load, 1, 1, &[id as i32]));
         shelf.wait_calls(1 + id as usize);
-        // Time for the next trial to be due.
-        clock.pass(100 * SECOND);
+        if id == 2 {
+            rig.mover.submit(chunk(13, Kind::Load, 1, 1, &[6]));
+        }
+        clock.pass(6 * SECOND);
         eventually(|| rig.tier_report(1)["hanging"] == id + 1);
-        clock.pass(100 * SECOND);
     }
+    let hangs = |moved: &Moved| moved.error.contains("every thread") && !moved.done;
+    let waited = rig.answer(13);
+    assert!(
+        hangs(&waited) && waited.fault == Fault::Failed,
+        "{waited:?}"
+    );
     for id in 20..30 {
         let moved = rig.run(chunk(id, Kind::Load, 1, 1, &[7]));
-        assert!(moved.error.contains("every thread"), "{}", moved.error);
+        assert!(hangs(&moved) && moved.fault == Fault::Failed, "{moved:?}");
     }
     shelf.set(Mood::Well);
     (10..13).for_each(|id| assert!(!rig.answer(id).done));
@@ -133,32 +122,34 @@ fn the_number_of_hanging_threads_is_bounded() {
 }
 
 #[test]
-fn what_a_tier_says_of_one_part_does_not_open_the_breaker() {
+fn what_a_tier_says_of_one_part_is_no_failure_of_the_tier() {
     let rig = Rig::new(1);
     assert!(rig.run(chunk(1, Kind::Store, 1, 1, &[0])).done);
-    for (mood, kind, error, counter) in [
+    for (mood, kind, error, counter, fault) in [
         (
             Mood::Full,
             Kind::Store,
             "disk:0: full: no space left",
             "full",
+            Fault::Full,
         ),
         (
             Mood::Damaged,
             Kind::Load,
             "disk:0: damaged: a flipped bit",
             "damaged",
+            Fault::Damaged,
         ),
-        (Mood::Well, Kind::Load, "", "missing"),
+        (Mood::Well, Kind::Load, "", "missing", Fault::None),
     ] {
         rig.shelves[0].set(mood);
         for id in 10..30 {
             let moved = rig.run(chunk(id, kind, 1, 2, &[0]));
             assert_eq!((moved.done, moved.error.as_str()), (false, error));
-            assert_eq!(moved.full, counter == "full");
+            assert_eq!(moved.fault, fault);
         }
         assert_eq!(rig.tier_report(1)[counter], 20);
-        assert_eq!(rig.tier_report(1)["opened"], 0);
+        assert_eq!(rig.tier_report(1)["failed"], 0);
     }
 }
 

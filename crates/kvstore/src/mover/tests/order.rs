@@ -1,7 +1,6 @@
 //! What comes before what, what is cancelled, what is refused, and how answers are found.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::fakes::*;
 use crate::mover::Limits;
@@ -70,36 +69,6 @@ fn what_was_not_begun_is_cancelled() {
     assert!(rig.answer(2).done && rig.answer(5).done);
     assert_eq!(rig.pool.bytes(2), rig.pool.bytes(0));
     assert_eq!(rig.tier_report(1)["cancelled"], 2);
-}
-
-/// The breaker waits for a trial that will never be made otherwise.
-#[test]
-fn a_trial_that_is_cancelled_is_made_by_another() {
-    let clock = Arc::new(Stopped::default());
-    let limits = Limits {
-        io_threads: 1,
-        ..limits()
-    };
-    let rig = Rig::with(1, limits, clock.clone());
-    let shelf = &rig.shelves[0];
-    shelf.set(Mood::Stuck);
-    rig.mover.submit(chunk(1, Kind::Store, 1, 1, &[0]));
-    shelf.wait_calls(1);
-    clock.pass(Duration::from_secs(6));
-    eventually(|| rig.tier_report(1)["hanging"] == 1);
-    shelf.set(Mood::Well);
-    assert!(rig.answer(1).done);
-    shelf.set(Mood::Failing);
-    clock.pass(Duration::from_secs(2));
-    for id in 2..9 {
-        rig.mover.submit(chunk(id, Kind::Store, 1, 1, &[0]));
-        rig.mover.submit(cancel(&[id]));
-        assert!(!rig.answer(id).done);
-        clock.pass(Duration::from_secs(60));
-    }
-    shelf.set(Mood::Well);
-    assert!(rig.run(chunk(9, Kind::Store, 1, 1, &[0])).done);
-    assert_eq!(rig.tier_report(1)["breaker"], "closed");
 }
 
 #[test]
