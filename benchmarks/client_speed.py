@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.report import png
-from penstock.bench.report.charts import Axis, Extent, Plot, Point, Series
+from penstock.bench.report import drawing
+from penstock.bench.report.charts import Axis, Plot, Point, Series
 from penstock.model.locate import locate
 from support import clients, facts, watching
 from support.running import CLIENT_CPU, ENGINE_CPU, Finished, Lab
@@ -247,15 +247,15 @@ def _p99_itl(run: Run) -> float:
 
 def charts(runs: Sequence[Run]) -> list[Plot]:
     rates = tuple(float(rate) for rate in sorted({run.rate for run in runs}))
-    offered = Axis("Offered", "events/s", Extent.LOG, ticks=rates)
-    received = Axis("Received", "%", Extent.LINEAR, zero=True)
+    offered = Axis("Offered", "events/s", log=True, ticks=rates)
+    received = Axis("Received", "%", log=False, zero=True)
     drawn: tuple[tuple[str, str, Axis, Callable[[Run], float]], ...] = (
         ("received", "Received of what was due", received, lambda run: 100 * run.kept),
-        ("itl", f"P99 ITL, truth {STEP_MS:g} ms", Axis("P99 ITL", "ms", Extent.LOG), _p99_itl),
+        ("itl", f"P99 ITL, truth {STEP_MS:g} ms", Axis("P99 ITL", "ms", log=True), _p99_itl),
         (
             "cpu",
             "CPU for a million events",
-            Axis("CPU", "s", Extent.LOG),
+            Axis("CPU", "s", log=True),
             lambda run: run.cpu_per_million,
         ),
     )
@@ -269,7 +269,7 @@ def charts(runs: Sequence[Run]) -> list[Plot]:
                 if client == name
             )
             series += [Series(clients.TITLES[name], style, points)] if points else []
-        plots.append(Plot(key, title, title, title, offered, axis, tuple(series)))
+        plots.append(Plot(key, title, title, offered, axis, tuple(series)))
     return plots
 
 
@@ -293,7 +293,7 @@ def main() -> None:
     stem = facts.stem("client-speed", parsed.results)
     data = {**about, "commands": bench.commands, "runs": [asdict(run) for run in runs]}
     facts.write(stem, lines(runs, bench.commands, about), data)
-    print("wrote", *png.write(charts(runs), stem).values())
+    print("wrote", *drawing.write(drawing.draw(charts(runs)), stem).values())
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock._native import TierIndex
-from penstock.bench.report import png
-from penstock.bench.report.charts import Axis, Extent, Plot, Point, Series
+from penstock.bench.report import drawing
+from penstock.bench.report.charts import Axis, Plot, Point, Series
 from penstock.bench.traces import read
 from support import facts
 
@@ -367,9 +367,9 @@ def charts(results: dict[str, list[Saved]]) -> list[Plot]:
         kept["infinite"] = [Point(size, most) for size in (sizes[0], sizes[-1])]
         series = tuple(Series(rule, style, tuple(kept[rule])) for style, rule in enumerate(kept))
         title = f"Blocks found again, {workload}"
-        tier = Axis("Tier", "million tokens", Extent.LOG, ticks=tuple(sizes))
-        share = Axis("Blocks found", "", Extent.LINEAR, zero=True)
-        plots.append(Plot(workload, title, title, title, tier, share, series))
+        tier = Axis("Tier", "million tokens", log=True, ticks=tuple(sizes))
+        share = Axis("Blocks found", "", log=False, zero=True)
+        plots.append(Plot(workload, title, title, tier, share, series))
     return plots
 
 
@@ -412,7 +412,7 @@ def main() -> None:
         "results": {key: list(map(asdict, own)) for key, own in results.items()},
     }
     facts.write(stem, lines(about, results, curves), data)
-    print("wrote", *png.write(charts(results), stem).values())
+    print("wrote", *drawing.write(drawing.draw(charts(results)), stem).values())
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ from typing import Any
 
 from kv_eviction import Workload, endless, name, replay
 from penstock.bench.compare.processes import wait_until_quiet
-from penstock.bench.report import png
-from penstock.bench.report.charts import Axis, Extent, Plot, Point, Series
+from penstock.bench.report import drawing
+from penstock.bench.report.charts import Axis, Plot, Point, Series
 from penstock.bench.runs import cached_tokens
 from penstock.bench.traces import Arrival, Trace, read
 from penstock.core import PenstockError
@@ -113,7 +113,9 @@ def main() -> None:
         "simulated_saved_tokens": simulated,
     }
     facts.write(stem, lines(about, parsed, found, simulated, block_bytes, len(arrivals)), data)
-    print("wrote", *png.write(charts(found, simulated, block_bytes), stem).values())
+    print(
+        "wrote", *drawing.write(drawing.draw(charts(found, simulated, block_bytes)), stem).values()
+    )
 
 
 def sampled(trace: Trace, one_in: int) -> Sequence[Arrival]:
@@ -334,7 +336,7 @@ def charts(
     most = simulated["infinite"][0]
     ram = [one for one in found if one.setting.title == "RAM"]
     sizes = {one.setting.slots: one.setting.slots * block_bytes / 2**20 for one in ram}
-    tier = Axis("RAM tier", "MiB", Extent.LOG, ticks=tuple(round(size) for size in sizes.values()))
+    tier = Axis("RAM tier", "MiB", log=True, ticks=tuple(round(size) for size in sizes.values()))
     measured = [Point(sizes[one.setting.slots], one.saved_tokens / most) for one in ram]
     shares = [Series("measured", 0, tuple(measured))]
     for style, (rule, title) in enumerate(
@@ -360,12 +362,11 @@ def charts(
             "saved",
             saved,
             saved,
-            saved,
             tier,
-            Axis("Saved", "", Extent.LINEAR, zero=True),
+            Axis("Saved", "", log=False, zero=True),
             tuple(shares),
         ),
-        Plot("ttft", first, first, first, tier, Axis("TTFT", "ms", Extent.LOG), tuple(times)),
+        Plot("ttft", first, first, tier, Axis("TTFT", "ms", log=True), tuple(times)),
     ]
 
 

@@ -92,7 +92,7 @@ def test_servers_are_compared(arena: Arena, order: str) -> None:
     assert a
     assert b
     assert (a.n, b.n) == (2, 2)
-    assert b.minimum >= 15
+    assert b.low >= 15
     assert a.ratio is not None
     assert a.ratio < 1
     assert "divided by b" in output

@@ -51,8 +51,8 @@ def test_medians_spreads_and_ratios() -> None:
     a, b = found.row(W1, "output_throughput")
     assert a
     assert b
-    assert (a.median, a.minimum, a.maximum, a.n, a.ratio) == (200, 100, 300, 3, 1)
-    assert (b.median, b.minimum, b.maximum, b.n, b.ratio) == (100, 90, 110, 2, 0.5)
+    assert (a.median, a.low, a.high, a.n, a.ratio) == (200, 100, 300, 3, 1)
+    assert (b.median, b.low, b.high, b.n, b.ratio) == (100, 90, 110, 2, 0.5)
     (other, _) = summarise(runs, baseline="b").row(W1, "output_throughput")
     assert other
     assert other.ratio == 2.0
@@ -164,7 +164,7 @@ def test_cells_agree_with_numpy(mine: list[float], theirs: list[float]) -> None:
     a, b = summarise(runs).row(W1, "output_throughput")
     assert a
     assert b
-    assert (a.minimum, a.maximum) == (np.min(mine), np.max(mine))
+    assert (a.low, a.high) == (np.min(mine), np.max(mine))
     assert a.median == pytest.approx(np.median(mine))
     assert b.ratio == pytest.approx(np.median(theirs) / np.median(mine))
 

@@ -108,11 +108,11 @@ def test_latencies_of_single_requests_give_the_statistics_of_the_file(
             assert np.percentile(values, rank) == pytest.approx(expected, rel=1e-9)
 
 
-def test_start_times_of_vllm_count_from_the_first(tmp_path: Path) -> None:
+def test_times_of_vllm_count_from_the_first_that_was_due(tmp_path: Path) -> None:
     examples.vllm(tmp_path)
     (run,) = collect(read(tmp_path)).runs
     assert run.requests is not None
-    assert min(request.sent for request in run.requests) == 0
+    assert min(request.due for request in run.requests) == 0
     assert all(request.sent - request.due == pytest.approx(0.01) for request in run.requests)
     assert run.server == "vllm"
 

@@ -3,9 +3,8 @@
 import re
 
 import pytest
-from penstock.bench.report import png
+from penstock.bench.report import drawing
 from penstock.bench.report.page import style_sheet
-from penstock.bench.report.svg_primitives import STYLES
 
 LIGHT, DARK = (
     dict(re.findall(r"--([\w-]+): (#\w{6})", block))
@@ -28,17 +27,11 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
-def test_text_has_contrast_and_marks_have_some(colours: dict[str, str]) -> None:
+def test_text_has_contrast(colours: dict[str, str]) -> None:
     for name in ("text", "quiet", "good", "bad", "link"):
         for ground in ("page", "card"):
             assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
     assert contrast(colours["warn-text"], colours["warn-page"]) >= 4.5
-    for name in [f"s{index}" for index in range(STYLES)] + ["prefill", "decode", "wait", "failed"]:
-        assert contrast(colours[name], colours["card"]) >= 3, name
-
-
-def test_pictures_have_the_colours_of_the_page() -> None:
-    assert list(png.COLOURS) == [LIGHT[f"s{index}"] for index in range(STYLES)]
 
 
 def test_the_style_sheet_fetches_nothing_and_knows_dark_print_and_phones() -> None:
@@ -49,6 +42,8 @@ def test_the_style_sheet_fetches_nothing_and_knows_dark_print_and_phones() -> No
     assert re.search(r"max-width: 6\d\dpx", sheet)
 
 
-def test_styles_differ_by_more_than_colour() -> None:
-    dashes = re.findall(r"svg \.line\.d(\d) \{ stroke-dasharray: ([\d. ]+);", style_sheet())
-    assert len({pattern for _, pattern in dashes}) == STYLES - 1
+def test_styles_of_series_differ_by_more_than_colour_and_stand_out() -> None:
+    for looks in (drawing.COLOURS, drawing.MARKERS, drawing.DASHES):
+        assert len(set(looks)) == drawing.STYLES
+    for colour in (*drawing.COLOURS, *(colour for _, colour, _ in drawing.PARTS)):
+        assert contrast(colour, "#ffffff") >= 3, colour

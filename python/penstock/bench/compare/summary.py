@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 from penstock.core import PenstockError
 
@@ -20,7 +20,6 @@ LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
 _LATENCY = re.compile(r"(median|p[0-9.]+)_(ttft|tpot|itl|e2el)_ms")
 
 Result = dict[str, Any]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +59,34 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One statistic of one server under one workload, over the repeats that have it."""
+class Spread:
+    """A statistic over the repeats that have it."""
 
-    workload: Workload
-    server: str
-    statistic: Statistic
     median: float
-    minimum: float
-    maximum: float
+    low: float
+    high: float
     n: int
-    ratio: float | None
-    """Median divided by the baseline's; None when the baseline has none or zero."""
+    ratio: float | None = None
+    """Median divided by the baseline's; None without one, or where it is zero."""
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        return (self.low, self.high) if self.n > 1 and self.high > self.low else None
+
+
+def spread_of(values: Sequence[float], reference: float = 0.0) -> Spread | None:
+    """None without values; the ratio is to `reference` unless that is zero."""
+    if not values:
+        return None
+    middle = median(values)
+    ratio = middle / reference if reference else None
+    return Spread(middle, min(values), max(values), len(values), ratio)
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Failures of one server under one workload, partial runs included."""
 
-    workload: Workload
-    server: str
     runs: int
     partial: int
     completed: int
@@ -98,11 +105,11 @@ class Summary:
     servers: Sequence[str]
     workloads: Sequence[Workload]
     statistics: Sequence[Statistic]
-    cells: Mapping[tuple[Workload, str, str], Cell]
+    cells: Mapping[tuple[Workload, str, str], Spread]
     """By workload, server and key of the statistic."""
     counts: Mapping[tuple[Workload, str], Counts]
 
-    def row(self, workload: Workload, key: str) -> list[Cell | None]:
+    def row(self, workload: Workload, key: str) -> list[Spread | None]:
         """One statistic of one workload for each server, in the order of `servers`."""
         return [self.cells.get((workload, server, key)) for server in self.servers]
 
@@ -119,19 +126,29 @@ def summarise(
     Raises:
         PenstockError: `baseline` is not among the servers.
     """
-    every = list(results)
-    complete = [result for result in every if not _own(result).get("partial")]
-    servers = _unique([*order, *map(server_of, every)])
-    servers = [name for name in servers if name in set(map(server_of, every))]
+    grouped: dict[tuple[Workload, str], list[Result]] = {}
+    for result in results:
+        grouped.setdefault((workload_of(result), server_of(result)), []).append(result)
+    present = {server: None for _, server in grouped}
+    servers = [name for name in dict.fromkeys([*order, *present]) if name in present]
     if baseline is not None and baseline not in servers:
         raise PenstockError(
             f"baseline {baseline!r} has no results; servers: {', '.join(servers) or 'none'}"
         )
     reference = baseline or (servers[0] if servers else "")
-    statistics = _statistics(complete)
-    workloads = _unique(map(workload_of, every))
-    cells = _cells(complete, workloads, servers, statistics, reference)
-    return Summary(reference, servers, workloads, statistics, cells, _counts(every))
+    complete = {
+        key: [run for run in runs if not _own(run).get("partial")] for key, runs in grouped.items()
+    }
+    statistics = _statistics([run for runs in complete.values() for run in runs])
+    workloads = list(dict.fromkeys(workload for workload, _ in grouped))
+    cells: dict[tuple[Workload, str, str], Spread] = {}
+    for workload in workloads:
+        runs = {server: complete.get((workload, server), ()) for server in servers}
+        for one in statistics:
+            for server, cell in _cells(runs, one, reference).items():
+                cells[workload, server, one.key] = cell
+    counts = {key: _count(runs) for key, runs in grouped.items()}
+    return Summary(reference, servers, workloads, statistics, cells, counts)
 
 
 def server_of(result: Mapping[str, Any]) -> str:
@@ -176,15 +193,11 @@ def _number(value: object) -> float | None:
     return float(value)
 
 
-def _unique(items: Iterable[T]) -> list[T]:
-    return list(dict.fromkeys(items))
-
-
 def _statistics(results: Sequence[Result]) -> list[Statistic]:
     """Throughputs, the percentiles that the runs have (medians once), and the numbers of the
     processes.
     """
-    keys = _unique(key for result in results for key in result)
+    keys = list(dict.fromkeys(key for result in results for key in result))
     latencies = [
         Statistic(key, f"{LATENCIES[name]} {label} ms")
         for name in LATENCIES
@@ -208,59 +221,23 @@ def _percentiles(keys: Iterable[str], latency: str) -> list[tuple[str, str]]:
 
 
 def _cells(
-    results: Sequence[Result],
-    workloads: Sequence[Workload],
-    servers: Sequence[str],
-    statistics: Sequence[Statistic],
-    baseline: str,
-) -> dict[tuple[Workload, str, str], Cell]:
-    grouped = _grouped(results)
-    cells = {}
-    for workload in workloads:
-        for statistic in statistics:
-            samples = {
-                server: _samples(grouped.get((workload, server), ()), statistic.key)
-                for server in servers
-            }
-            reference = median(samples[baseline]) if samples[baseline] else 0.0
-            for server, values in samples.items():
-                if values:
-                    cell = _cell(workload, server, statistic, values, reference)
-                    cells[workload, server, statistic.key] = cell
-    return cells
+    runs: Mapping[str, Iterable[Result]], statistic: Statistic, baseline: str
+) -> dict[str, Spread]:
+    """Spreads of the servers that have the statistic."""
+    values = {
+        server: [value for run in own if (value := value_of(run, statistic.key)) is not None]
+        for server, own in runs.items()
+    }
+    reference = median(values[baseline]) if values[baseline] and statistic.compared else 0.0
+    found = {server: spread_of(own, reference) for server, own in values.items()}
+    return {server: spread for server, spread in found.items() if spread}
 
 
-def _samples(results: Iterable[Result], key: str) -> list[float]:
-    found = (value_of(result, key) for result in results)
-    return [value for value in found if value is not None]
-
-
-def _cell(
-    workload: Workload, server: str, statistic: Statistic, values: Sequence[float], reference: float
-) -> Cell:
-    middle = median(values)
-    ratio = middle / reference if reference and statistic.compared else None
-    return Cell(workload, server, statistic, middle, min(values), max(values), len(values), ratio)
-
-
-def _counts(results: Iterable[Result]) -> dict[tuple[Workload, str], Counts]:
-    return {key: _count(*key, runs) for key, runs in _grouped(results).items()}
-
-
-def _grouped(results: Iterable[Result]) -> dict[tuple[Workload, str], list[Result]]:
-    grouped: dict[tuple[Workload, str], list[Result]] = {}
-    for result in results:
-        grouped.setdefault((workload_of(result), server_of(result)), []).append(result)
-    return grouped
-
-
-def _count(workload: Workload, server: str, runs: Sequence[Result]) -> Counts:
+def _count(runs: Sequence[Result]) -> Counts:
     failures: Counter[str] = Counter()
     for run in runs:
         failures.update(_own(run).get("failures") or {})
     return Counts(
-        workload,
-        server,
         runs=len(runs),
         partial=sum(bool(_own(run).get("partial")) for run in runs),
         completed=sum(int(run.get("completed") or 0) for run in runs),

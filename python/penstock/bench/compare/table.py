@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock.bench.compare.summary import (
-    Cell,
     Counts,
     Result,
+    Spread,
     Summary,
     Workload,
     value_of,
@@ -74,7 +74,9 @@ def _workload(summary: Summary, workload: Workload) -> Iterator[str]:
     for statistic in summary.statistics:
         cells = summary.row(workload, statistic.key)
         if any(cells):
-            rows.append([statistic.label, *(_cell(cell, summary.baseline) for cell in cells)])
+            known = zip(summary.servers, cells, strict=True)
+            words = [_cell(cell, server != summary.baseline) for server, cell in known]
+            rows.append([statistic.label, *words])
     counts = [summary.counts.get((workload, server)) for server in summary.servers]
     rows.append(["failed", *map(_failed, counts)])
     if any(count and count.prompt_mismatch for count in counts):
@@ -84,11 +86,11 @@ def _workload(summary: Summary, workload: Workload) -> Iterator[str]:
     yield from render([workload.label, *summary.servers], rows)
 
 
-def _cell(cell: Cell | None, baseline: str) -> str:
+def _cell(cell: Spread | None, compared: bool) -> str:
     if cell is None:
         return "-"
-    spread = f" ({number(cell.minimum)}..{number(cell.maximum)})" if cell.n > 1 else ""
-    ratio = f"  x{cell.ratio:.2f}" if cell.ratio is not None and cell.server != baseline else ""
+    spread = f" ({number(cell.low)}..{number(cell.high)})" if cell.n > 1 else ""
+    ratio = f"  x{cell.ratio:.2f}" if cell.ratio is not None and compared else ""
     return f"{number(cell.median)}{spread}{ratio}"
 
 

@@ -2,6 +2,6 @@
 
 Downward: `files` and `runs` read, `request_rows` unfolds the arrays of single requests, `curves`,
 `distributions` and `timelines` make charts (plain data of `charts`), `tables`, `records` and
-`headlines` make words, `compose` puts a `Document` together. `page` and `markdown` write documents;
-`svg` and `png` draw charts.
+`headlines` make words, `compose` puts a `Document` together. `drawing` makes pictures of charts;
+`page` and `markdown` write documents.
 """

@@ -1,19 +1,12 @@
-"""Charts as plain data. Their looks are up to a renderer (`svg`, `png`)."""
+"""Charts as plain data; `drawing` makes pictures of them."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from enum import Enum
 
+from penstock.bench.report.request_rows import RequestRow
 
-class Extent(Enum):
-    """Rule for the ends of an axis."""
-
-    AUTO = "logarithmic where the range is large"
-    LINEAR = "linear"
-    LOG = "logarithmic"
-    FIXED = "linear, between `low` and `high`"
+Range = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +15,16 @@ class Axis:
 
     label: str
     unit: str = ""
-    extent: Extent = Extent.AUTO
+    log: bool | None = None
+    """None: logarithmic where the range is large."""
     zero: bool = False
     """Whether a linear axis has to show zero."""
     low: float = 0.0
-    """Lowest value of a logarithmic axis; smaller ones are drawn there."""
-    high: float = 1.0
+    """Lowest value of a logarithmic axis."""
+    ends: Range | None = None
+    """Ends of a linear axis, when not those of the values."""
     ticks: tuple[float, ...] = ()
-    """Positions of ticks, when not chosen by the scale: the values that were measured."""
+    """Positions of ticks, when not chosen by the range: the values that were measured."""
 
     @property
     def title(self) -> str:
@@ -43,8 +38,8 @@ class Point:
     x: float
     y: float
     label: str = ""
-    x_range: tuple[float, float] | None = None
-    y_range: tuple[float, float] | None = None
+    x_range: Range | None = None
+    y_range: Range | None = None
     emphasis: str = ""
     """Reason for a ring around the point (a knee); empty for none."""
     marked: bool = True
@@ -71,31 +66,12 @@ class Plot:
     key: str
     """File name of the picture, without its suffix."""
     title: str
-    caption: str
-    """The title where the workload is known from the place."""
     description: str
     """Text for readers who cannot see the chart."""
     x: Axis
     y: Axis
     series: tuple[Series, ...]
     notes: tuple[str, ...] = ()
-
-    @property
-    def points(self) -> list[Point]:
-        return [point for series in self.series for point in series.points]
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One request in a Gantt chart, seconds. Until `sent` it waits in the client, until `first` in
-    the server: queue and prefill, which a client cannot tell apart. Then it decodes."""
-
-    number: int
-    due: float
-    sent: float
-    first: float
-    ended: float
-    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,30 +80,9 @@ class Gantt:
 
     key: str
     title: str
-    caption: str
     description: str
-    lanes: tuple[Lane, ...]
+    requests: tuple[RequestRow, ...]
     notes: tuple[str, ...] = ()
-    x: Axis = Axis("Time", "s", Extent.LINEAR, zero=True)
 
 
 Chart = Plot | Gantt
-
-Stretch = tuple[float, float]
-
-
-def lane_parts(lane: Lane) -> tuple[Stretch | None, Stretch | None, Stretch | None]:
-    """Client queue, time to first token and decode of a request; None where absent or unknown.
-
-    A request without a first event has no decode: the second part lasts until its end.
-    """
-    first = lane.first if math.isfinite(lane.first) else lane.ended
-    return (
-        _stretch(lane.due, lane.sent),
-        _stretch(lane.sent, first),
-        _stretch(lane.first, lane.ended),
-    )
-
-
-def _stretch(start: float, end: float) -> Stretch | None:
-    return (start, end) if math.isfinite(start) and math.isfinite(end) and end > start else None

@@ -6,21 +6,21 @@ import argparse
 import sys
 from pathlib import Path
 
-from penstock.bench.report import png
+from penstock.bench.report import drawing
 from penstock.bench.report.compose import compose
 from penstock.bench.report.document import Document
 from penstock.bench.report.files import read
 from penstock.bench.report.markdown import markdown
-from penstock.bench.report.numbers import count
 from penstock.bench.report.page import page
 from penstock.bench.report.runs import collect
+from penstock.bench.report.wording import count
 from penstock.core import PenstockError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Write a page, pictures and Markdown about the result files (*.json) of a directory: "
-        "those of Penstock's benchmark and those of `vllm bench serve`. Pictures need the extra "
+        "those of Penstock's benchmark and those of `vllm bench serve`. Charts need the extra "
         "penstock[plot]."
     )
     parser.add_argument("directory", metavar="DIR", type=Path, help="where the result files are")
@@ -63,12 +63,13 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _write(document: Document, stem: Path) -> None:
     stem.parent.mkdir(parents=True, exist_ok=True)
-    pictures: dict[str, str] = {}
+    pictures: dict[str, drawing.Picture] = {}
     try:
-        pictures = png.write(document.charts, stem)
-    except png.MissingExtraError as error:
-        print(f"no pictures: {error}", file=sys.stderr)
-    texts = {".html": page(document), ".md": markdown(document, pictures)}
+        pictures = drawing.draw(document.charts)
+    except drawing.MissingExtraError as error:
+        print(f"no charts: {error}", file=sys.stderr)
+    names = drawing.write(pictures, stem)
+    texts = {".html": page(document, pictures), ".md": markdown(document, names)}
     for suffix, text in texts.items():
         path = stem.with_name(stem.name + suffix)
         path.write_text(text, encoding="utf-8")

@@ -10,10 +10,8 @@ from penstock.bench.report import curves, distributions, headlines, records, tab
 from penstock.bench.report.charts import Chart
 from penstock.bench.report.document import Block, Charts, Document, Note, Section
 from penstock.bench.report.files import mapping
-from penstock.bench.report.naming import AXES, at, date_words
-from penstock.bench.report.numbers import count, listing
 from penstock.bench.report.runs import Collection
-from penstock.bench.report.svg_primitives import clean
+from penstock.bench.report.wording import AXES, at, clean, count, date_words, listing
 from penstock.core import InvalidValueError
 
 NO_DETAIL = "{} for want of single requests in {}: run again with `--save-detailed`."
@@ -146,12 +144,10 @@ def _distributions(
 
 def _gantts(collection: Collection, workload: str, points: Sequence[float | None]) -> list[Chart]:
     """A chart for each server; of several loads only the last, to keep the page small."""
-    total = len(collection.workloads) * len(collection.servers)
-    most = timelines.lanes_each(total)
     charts = []
     for server in collection.servers[: max(MOST_GANTTS // len(collection.workloads), 1)]:
         run = timelines.example(collection.of(workload, server, points[-1]))
-        chart = timelines.gantt(collection, run, most) if run else None
+        chart = timelines.gantt(collection, run) if run else None
         charts += [chart] if chart else []
     return [*charts]
 

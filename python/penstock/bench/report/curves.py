@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.bench.compare.summary import Spread
 from penstock.bench.knee import find_knee
-from penstock.bench.report.charts import Axis, Extent, Plot, Point, Series
-from penstock.bench.report.naming import AXES, slug, time_unit
-from penstock.bench.report.numbers import human, listing, plain
+from penstock.bench.report.charts import Axis, Plot, Point, Series
 from penstock.bench.report.request_rows import LATENCIES, Latency
-from penstock.bench.report.runs import Collection, Spread, spread, tail_percentile
+from penstock.bench.report.runs import Collection, spread, tail_percentile
+from penstock.bench.report.wording import AXES, human, listing, plain, slug, time_unit
 
 FULLY_LABELLED = 3
 """Most servers with a label at each point; with more, only ends and knees have one."""
@@ -47,10 +47,9 @@ def throughput_against_ttft(collection: Collection, workload: str) -> Plot | Non
     return Plot(
         key=slug("curve", workload),
         title=f"{workload}: throughput against TTFT",
-        caption="Throughput against TTFT",
         description=_curve_words(series, axis, unit),
         x=Axis("Median time to first token", unit),
-        y=Axis("Output throughput", "tok/s", Extent.LINEAR, zero=True),
+        y=Axis("Output throughput", "tok/s", log=False, zero=True),
         series=tuple(series),
         notes=(
             f"Numbers at the points are the {AXES[axis].name}. Up and to the left is better.",
@@ -131,17 +130,12 @@ def _latency_plot(
         return None
     thin = f"; thin with hollow marks: {tail.upper()}" if tail else ""
     kind, loads = AXES[axis], collection.points(workload)
-    extent = (
-        Extent.LOG
-        if axis != "round" and loads[0] > 0 and loads[-1] >= 8 * loads[0]
-        else Extent.LINEAR
-    )
+    log = axis != "round" and 0 < 8 * loads[0] <= loads[-1]
     return Plot(
         key=slug(latency.key, "against", axis, workload),
         title=f"{workload}: {latency.name} against {kind.name}",
-        caption=f"{latency.name} against {kind.name}",
         description=f"{latency.long} for each server over the {kind.name}.",
-        x=Axis(kind.title, kind.unit, extent, ticks=tuple(loads)),
+        x=Axis(kind.title, kind.unit, log, ticks=tuple(loads)),
         y=Axis(latency.name, unit),
         series=tuple(series),
         notes=(f"Thick: median{thin}. Bars are the spread over repeats.{kind.hint}",),

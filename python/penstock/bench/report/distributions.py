@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.bench.report import quantiles
-from penstock.bench.report.charts import Axis, Extent, Plot, Point, Series
-from penstock.bench.report.naming import at, slug, time_unit
-from penstock.bench.report.numbers import human, listing
+from penstock.bench.report.charts import Axis, Plot, Point, Series
 from penstock.bench.report.request_rows import LATENCIES, Latency, RequestRow, pooled
 from penstock.bench.report.runs import Collection, Run
+from penstock.bench.report.wording import at, human, listing, slug, time_unit
 from penstock.bench.stats import percentile
 
 WIDE_FROM = 8.0
 """Ratio of largest to smallest value from which the axis is logarithmic."""
+EXACT = 400
+"""Most values drawn one by one; more are drawn by quantiles."""
+NAMED = (50.0, 90.0, 99.0)
+"""Percentiles that carry a marker. Each is exact."""
+# Denser towards the end, where the curves of servers part.
+_GRID = (
+    *(index * 0.5 for index in range(180)),
+    *(90 + index * 0.1 for index in range(90)),
+    *(99 + index * 0.02 for index in range(50)),
+    100.0,
+)
 
 Group = tuple[str, int, Sequence[Run]]
 """Name in the legend, style, and runs whose requests are pooled."""
@@ -68,10 +77,9 @@ def _plot(
     return Plot(
         key=slug("cdf", latency.key, workload, place),
         title=f"{where}: distribution of {latency.name}",
-        caption=f"Distribution of {latency.name}{f', {place}' if place else ''}",
         description=f"{latency.long}. P50 and P99: {listing(medians, 12)}.",
         x=_axis(latency.name, unit, factor, [values for _, _, values in samples]),
-        y=Axis(f"{whole} at most so slow", "%", Extent.FIXED, low=0, high=100),
+        y=Axis(f"{whole} at most so slow", "%", ends=(0, 100)),
         series=tuple(_series(name, style, values, factor) for name, style, values in samples),
         notes=("Marks at P50, P90 and P99. Successful requests of all repeats.",),
     )
@@ -83,10 +91,29 @@ def _axis(name: str, unit: str, factor: float, samples: Sequence[Sequence[float]
     """
     low = min(percentile(values, 1) for values in samples)
     wide = low > 0 and max(values[-1] for values in samples) >= WIDE_FROM * low
-    return Axis(name, unit, Extent.LOG, low=low * factor) if wide else Axis(name, unit)
+    return Axis(name, unit, log=True, low=low * factor) if wide else Axis(name, unit)
 
 
 def _series(name: str, style: int, values: Sequence[float], factor: float) -> Series:
-    places = quantiles.curve(values)
+    places = quantiles(values)
     points = tuple(Point(value * factor, percent, marked=named) for value, percent, named in places)
     return Series(name, style, points)
+
+
+def quantiles(ordered: Sequence[float]) -> list[tuple[float, float, bool]]:
+    """(value, percent, whether it is a named percentile), ascending, of ascending values.
+
+    Percentiles interpolate linearly, so between the points of a small sample the line itself is
+    exact.
+    """
+    if not ordered:
+        return []
+    if len(ordered) == 1:
+        return [(ordered[0], 100.0, True)]
+    if len(ordered) <= EXACT:
+        last = len(ordered) - 1
+        places = {100 * index / last: value for index, value in enumerate(ordered)}
+    else:
+        places = {percent: percentile(ordered, percent) for percent in _GRID}
+    places.update({percent: percentile(ordered, percent) for percent in NAMED})
+    return [(value, percent, percent in NAMED) for percent, value in sorted(places.items())]

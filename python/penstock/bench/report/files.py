@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.compare.summary import COMPARISON_FILE
-from penstock.bench.report.svg_primitives import clean
+from penstock.bench.report.wording import clean
 from penstock.core import PenstockError
 
 MOST_BYTES = 1 << 30

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.bench.compare.summary import Spread
 from penstock.bench.report.curves import knee
 from penstock.bench.report.document import Headline
-from penstock.bench.report.naming import AXES
-from penstock.bench.report.numbers import count, human, listing, plain, times, times_range
-from penstock.bench.report.runs import Collection, Run, Spread, spread
+from penstock.bench.report.runs import Collection, Run, spread
 from penstock.bench.report.tables import round_change, same
+from penstock.bench.report.wording import AXES, count, human, listing, plain, times, times_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +176,12 @@ def _decide(standings: Sequence[Standing], measure: Measure, baseline: str) -> D
     None when the runs of the first overlap with those of the baseline, or of all others.
     """
     ranked = sorted(standings, key=lambda one: one.value.median, reverse=measure.higher)
-    level = [one for one in ranked[1:] if _even(ranked[0].value, one.value)]
+    level = [one for one in ranked[1:] if same(ranked[0].value, one.value)]
     beaten = [one for one in ranked[1:] if one not in level and one.value.median]
     if not beaten or not ranked[0].value.median or any(one.server == baseline for one in level):
         return None
     other = next((one for one in beaten if one.server == baseline), beaten[0])
     return Decision(ranked[0], other, tuple(one.server for one in level))
-
-
-def _even(one: Spread, other: Spread) -> bool:
-    return same((one.low, one.median, one.high), (other.low, other.median, other.high))
 
 
 def _won(

@@ -16,7 +16,7 @@ from penstock.bench.report.document import (
     Note,
     Table,
 )
-from penstock.bench.report.svg_primitives import clean
+from penstock.bench.report.wording import clean
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|&$~#!])")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
+from html import escape
 from importlib.resources import files
 
-from penstock.bench.report import svg
 from penstock.bench.report.charts import Chart
 from penstock.bench.report.document import (
     Block,
@@ -19,7 +20,8 @@ from penstock.bench.report.document import (
     Section,
     Table,
 )
-from penstock.bench.report.svg_primitives import tag, words
+from penstock.bench.report.drawing import Picture
+from penstock.bench.report.wording import clean
 
 # Nothing may be fetched, whatever a result file says.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -30,8 +32,10 @@ def style_sheet() -> str:
     return files("penstock.bench.report").joinpath("style.css").read_text(encoding="utf-8")
 
 
-def page(document: Document) -> str:
-    """The text of the file, UTF-8."""
+def page(document: Document, pictures: Mapping[str, Picture]) -> str:
+    """The text of the file, UTF-8. `pictures` are those of its charts by key; without them their
+    words remain.
+    """
     title = words(document.title)
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -40,9 +44,16 @@ def page(document: Document) -> str:
         'content="no-referrer">'
         f"<title>{title}</title><style>{style_sheet()}</style>"
     )
-    sections = "".join(_section(section, index) for index, section in enumerate(document.sections))
+    sections = "".join(
+        _section(section, index, pictures) for index, section in enumerate(document.sections)
+    )
     body = f"<main>{_top(document)}{sections}</main>"
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+
+
+def words(text: str) -> str:
+    """Text for the body of an element or for an attribute, escaped."""
+    return escape(clean(text), quote=True)
 
 
 def _top(document: Document) -> str:
@@ -70,12 +81,12 @@ def _card(one: Headline, index: int) -> str:
     return f"<article>{heading}{figure}<p>{words(one.text)}</p></article>"
 
 
-def _section(section: Section, index: int) -> str:
-    blocks = "".join(map(_block, section.blocks))
+def _section(section: Section, index: int, pictures: Mapping[str, Picture]) -> str:
+    blocks = "".join(_block(block, pictures) for block in section.blocks)
     return f'<section id="s{index}"><h2>{words(section.title)}</h2>{blocks}</section>'
 
 
-def _block(block: Block) -> str:
+def _block(block: Block, pictures: Mapping[str, Picture]) -> str:
     if isinstance(block, Table):
         return _table(block)
     if isinstance(block, Note):
@@ -83,7 +94,7 @@ def _block(block: Block) -> str:
     if isinstance(block, Listing):
         lines = "\n".join(words(line) for line in block.lines)
         return f'<h3>{words(block.title)}</h3><pre tabindex="0">{lines}</pre>'
-    return _charts(block)
+    return _charts(block, pictures)
 
 
 def _note(note: Note) -> str:
@@ -92,19 +103,16 @@ def _note(note: Note) -> str:
     return f'<p class="note">{words(note.text)}</p>'
 
 
-def _charts(block: Charts) -> str:
-    """Notes shared by all charts, shown once above them."""
-    shared = len(block.charts) > 1 and len({chart.notes for chart in block.charts}) == 1
-    lead = _notes(block.charts[0].notes, "note lead") if shared else ""
-    figures = "".join(_figure(chart, with_notes=not shared) for chart in block.charts)
-    inner = f'{lead}<div class="charts n{min(len(block.charts), 2)}">{figures}</div>'
+def _charts(block: Charts, pictures: Mapping[str, Picture]) -> str:
+    figures = "".join(_figure(chart, pictures.get(chart.key)) for chart in block.charts)
+    inner = f'<div class="charts n{min(len(block.charts), 2)}">{figures}</div>'
     if block.folded:
         return _folded(block.title, inner, len(block.charts))
     return f"<h3>{words(block.title)}</h3>{inner}"
 
 
-def _notes(notes: tuple[str, ...], kind: str) -> str:
-    return f'<p class="{kind}">{words(" ".join(notes))}</p>' if notes else ""
+def _notes(notes: tuple[str, ...]) -> str:
+    return f'<p class="note">{words(" ".join(notes))}</p>' if notes else ""
 
 
 def _folded(title: str, inner: str, number: int = 0) -> str:
@@ -112,10 +120,14 @@ def _folded(title: str, inner: str, number: int = 0) -> str:
     return f"<details><summary>{words(title)}{beside}</summary>{inner}</details>"
 
 
-def _figure(chart: Chart, with_notes: bool) -> str:
-    notes = _notes(chart.notes, "note") if with_notes else ""
-    caption = f"<figcaption><b>{words(chart.caption)}</b>{notes}</figcaption>"
-    return f'<figure id="{words(chart.key)}">{caption}{svg.draw(chart)}</figure>'
+def _figure(chart: Chart, picture: Picture | None) -> str:
+    """The picture, which has its title and notes inside; their words where there is none."""
+    said = words(chart.description)
+    if picture:
+        shown = f'<img src="{picture.data_url}" alt="{words(chart.title)}. {said}">'
+    else:
+        shown = f"<b>{words(chart.title)}</b><p>{said}</p>{_notes(chart.notes)}"
+    return f'<figure id="{words(chart.key)}">{shown}</figure>'
 
 
 def _table(table: Table) -> str:
@@ -125,7 +137,7 @@ def _table(table: Table) -> str:
         _group(groups.get(index), len(table.columns)) + f"<tr>{_cells(row, table.columns)}</tr>"
         for index, row in enumerate(table.rows)
     )
-    notes = _notes(table.notes, "note")
+    notes = _notes(table.notes)
     title = words(table.title)
     box = (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">'
@@ -160,7 +172,7 @@ def _cells(row: tuple[Cell, ...], columns: tuple[Column, ...]) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    text = tag("code", words(cell.text)) if cell.code and cell.text else words(cell.text)
+    text = f"<code>{words(cell.text)}</code>" if cell.code and cell.text else words(cell.text)
     parts = [f"<span>{text}</span>"]
     if cell.ratio or (cell.mark and cell.mark.word):
         parts.append(_ratio(cell))

@@ -7,10 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from penstock.bench.report.document import Block, Cell, Column, Listing, Mark, Note, Table
 from penstock.bench.report.files import mapping, number, sequence
-from penstock.bench.report.naming import at, date_words
-from penstock.bench.report.numbers import NOTHING, count, human, listing, plain
 from penstock.bench.report.runs import Collection, Run
-from penstock.bench.report.svg_primitives import clean
+from penstock.bench.report.wording import (
+    NOTHING,
+    at,
+    clean,
+    count,
+    date_words,
+    human,
+    listing,
+    plain,
+)
 
 MOST_EXAMPLES = 8
 

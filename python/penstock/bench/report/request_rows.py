@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.bench.report.files import mapping, number, sequence
-from penstock.bench.report.svg_primitives import clean
+from penstock.bench.report.wording import clean
 
 NAN = math.nan
 
@@ -89,10 +89,12 @@ def unfold(result: Mapping[str, Any]) -> list[RequestRow] | None:
     detail = mapping(mapping(result.get("penstock")).get("detail"))
     total = len(ttfts)
     starts = _column(detail.get("sent") or result.get("start_times"), total)
-    if "sent" not in detail:
-        starts = _from_zero(starts)
     waits = _column(result.get("queue_times"), total)
-    due = _column(detail["due"], total) if "due" in detail else _due(starts, waits)
+    due = [start - (wait if wait > 0 else 0) for start, wait in zip(starts, waits, strict=True)]
+    due = _column(detail["due"], total) if "due" in detail else due
+    if "sent" not in detail:  # vLLM's clock has an arbitrary zero
+        origin = min((time for time in [*due, *starts] if math.isfinite(time)), default=0.0)
+        due, starts = [time - origin for time in due], [time - origin for time in starts]
     ended = _column(detail.get("ended"), total)
     tokens = _column(result.get("output_lens"), total)
     failures = _failures(detail.get("failure") or result.get("errors"), total)
@@ -128,18 +130,6 @@ def _column(values: object, total: int) -> list[float]:
     """Numbers, NaN where there is none; all NaN when the column is missing or of another length."""
     found = sequence(values)
     return [_seconds(value) for value in found] if len(found) == total else [NAN] * total
-
-
-def _from_zero(starts: Sequence[float]) -> list[float]:
-    """vLLM's start times, relative to the first: its clock has an arbitrary zero."""
-    origin = min((start for start in starts if math.isfinite(start)), default=0.0)
-    return [start - origin for start in starts]
-
-
-def _due(starts: Sequence[float], waits: Sequence[float]) -> list[float]:
-    """Due times: before the wait for a connection, where known."""
-    pairs = zip(starts, waits, strict=True)
-    return [start - wait if math.isfinite(wait) and wait > 0 else start for start, wait in pairs]
 
 
 def _failures(values: object, total: int) -> list[str]:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
-from penstock.bench.compare.summary import Workload, server_of, value_of, workload_of
+from penstock.bench.compare.summary import (
+    Spread,
+    Workload,
+    server_of,
+    spread_of,
+    value_of,
+    workload_of,
+)
 from penstock.bench.report.files import Found, Result, Skipped, mapping, number, sequence
-from penstock.bench.report.naming import at
 from penstock.bench.report.request_rows import RequestRow, unfold
-from penstock.bench.report.svg_primitives import clean
+from penstock.bench.report.wording import at, clean
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +49,6 @@ class Run:
 
     def value(self, key: str) -> float | None:
         return value_of(self.result, key)
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A statistic over repeats."""
-
-    median: float
-    low: float
-    high: float
-    n: int
-
-    @property
-    def range(self) -> tuple[float, float] | None:
-        return (self.low, self.high) if self.n > 1 and self.high > self.low else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +110,7 @@ def spread(runs: Iterable[Run], key: str) -> Spread | None:
     every = list(runs)
     complete = [run for run in every if not run.partial] or every
     values = [value for run in complete if (value := run.value(key)) is not None]
-    return Spread(median(values), min(values), max(values), len(values)) if values else None
+    return spread_of(values)
 
 
 def collect(found: Found) -> Collection:

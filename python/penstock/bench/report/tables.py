@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, median
 
-from penstock.bench.compare import summary as summaries
-from penstock.bench.compare.summary import Statistic, Summary, Workload
+from penstock.bench.compare.summary import Spread, Statistic, Summary, Workload
 from penstock.bench.report.document import Cell, Column, Mark, Table
-from penstock.bench.report.naming import AXES, at
-from penstock.bench.report.numbers import NOTHING, human, human_range, plain, times
 from penstock.bench.report.request_rows import LATENCIES, Latency, pooled
 from penstock.bench.report.runs import Collection, Run, tail_percentile
+from penstock.bench.report.wording import AXES, NOTHING, at, human, human_range, plain, times
 from penstock.bench.stats import percentile
 
 SAME = 0.02
@@ -113,36 +111,23 @@ def _ratio_cell(summary: Summary, place: Workload, server: str, statistic: Stati
     cell = summary.cells.get((place, server, statistic.key))
     if cell is None:
         return Cell(NOTHING)
-    spread = human_range(cell.minimum, cell.maximum)
+    spread = human_range(cell.low, cell.high)
     spread = spread if spread != human(cell.median) else ""
     reference = summary.cells.get((place, summary.baseline, statistic.key))
-    if (
-        server == summary.baseline
-        or len(summary.servers) < 2
-        or reference is None
-        or cell.ratio is None
-    ):
+    if server == summary.baseline or reference is None or cell.ratio is None:
         return Cell(human(cell.median), detail=spread)
-    return Cell(human(cell.median), times(cell.ratio), spread, verdict(cell, reference))
-
-
-def verdict(cell: summaries.Cell, reference: summaries.Cell) -> Mark:
-    """Better or worse only where the ranges of the repeats do not overlap and the medians differ
-    enough.
-    """
-    mine = cell.minimum, cell.median, cell.maximum
-    if same(mine, (reference.minimum, reference.median, reference.maximum)):
-        return Mark.EVEN
     higher = cell.median > reference.median
-    return Mark.BETTER if higher == cell.statistic.higher_is_better else Mark.WORSE
+    better = higher == statistic.higher_is_better
+    mark = Mark.EVEN if same(cell, reference) else Mark.BETTER if better else Mark.WORSE
+    return Cell(human(cell.median), times(cell.ratio), spread, mark)
 
 
-def same(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
-    """Whether two statistics are indistinguishable. Each is smallest, median and largest over the
-    repeats.
+def same(one: Spread, other: Spread) -> bool:
+    """Whether two statistics cannot be told apart: their ranges overlap, or their medians hardly
+    differ.
     """
-    overlap = one[0] <= other[2] and other[0] <= one[2]
-    return overlap or abs(one[1] - other[1]) <= SAME * abs(other[1])
+    overlap = one.low <= other.high and other.low <= one.high
+    return overlap or abs(one.median - other.median) <= SAME * abs(other.median)
 
 
 def _ratio_notes(summary: Summary) -> tuple[str, ...]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from penstock.bench.report.charts import Axis, Extent, Gantt, Lane, Plot, Point, Series
-from penstock.bench.report.naming import slug, time_unit
-from penstock.bench.report.numbers import count
+from penstock.bench.report.charts import Axis, Gantt, Plot, Point, Series
 from penstock.bench.report.request_rows import RequestRow
 from penstock.bench.report.runs import Collection, Run
+from penstock.bench.report.wording import count, slug, time_unit
 
-MOST_DOTS = 1200
+MOST_DOTS = 600
 """Most dots in a chart; more are reduced to the fastest and slowest of neighbours."""
-MOST_LANES = 200
-LEAST_LANES = 40
-LANES_ON_A_PAGE = 5000
+MOST_ROWS = 200
+"""Most requests of a Gantt chart."""
 
 
 def example(runs: Sequence[Run]) -> Run | None:
@@ -54,10 +52,9 @@ def ttft_over_time(collection: Collection, workload: str, point: float | None) -
     return Plot(
         key=slug("ttft-over-time", workload, place),
         title=f"{where}: TTFT over time",
-        caption=f"TTFT over time{f', {place}' if place else ''}",
         description="Time to first token of each successful request against the time at which it "
         "was sent.",
-        x=Axis("Sent, after the start of the load", "s", Extent.LINEAR, zero=True),
+        x=Axis("Sent, after the start of the load", "s", log=False, zero=True),
         y=Axis("TTFT", unit),
         series=tuple(series),
         notes=_dot_notes(answered, most),
@@ -100,12 +97,7 @@ def _dot_notes(answered: Sequence[tuple[Run, list[RequestRow]]], most: int) -> t
     return tuple(notes)
 
 
-def lanes_each(charts: int) -> int:
-    """Rows for each of so many Gantt charts, so that a page of many stays small."""
-    return max(LEAST_LANES, min(MOST_LANES, LANES_ON_A_PAGE // max(charts, 1)))
-
-
-def gantt(collection: Collection, run: Run, most: int) -> Gantt | None:
+def gantt(collection: Collection, run: Run) -> Gantt | None:
     """Gantt chart of a run: client queue, TTFT, decode. None without single requests."""
     known = [request for request in run.requests or () if math.isfinite(request.due)]
     if not known:
@@ -117,37 +109,23 @@ def gantt(collection: Collection, run: Run, most: int) -> Gantt | None:
             request.sent if math.isfinite(request.sent) else math.inf,
         ),
     )
-    origin = min(0.0, ordered[0].due)
-    lanes = tuple(
-        _lane(number, request, origin) for number, request in enumerate(ordered[:most], start=1)
-    )
+    shown = tuple(ordered[:MOST_ROWS])
     place = collection.place(run.workload.name, run.workload.point)
     where = f"{run.workload.name}, {place}" if place else run.workload.name
-    failed = sum(bool(lane.failure) for lane in lanes)
+    failed = sum(bool(request.failure) for request in shown)
     return Gantt(
         key=slug("requests", run.workload.name, place, run.server),
         title=f"{where}: requests of {run.server}",
-        caption=f"Requests of {run.server}{f', {place}' if place else ''}",
-        description=f"A row for each of {count(len(lanes), 'request')} in the order in which they "
+        description=f"A row for each of {count(len(shown), 'request')} in the order in which they "
         f"were due; {failed} failed.",
-        lanes=lanes,
-        notes=_lane_notes(ordered, most) + (("A partial run.",) if run.partial else ()),
+        requests=shown,
+        notes=_cut_notes(ordered) + (("A partial run.",) if run.partial else ()),
     )
 
 
-def _lane(number: int, request: RequestRow, origin: float) -> Lane:
-    times = (
-        request.due - origin,
-        request.sent - origin,
-        request.first - origin,
-        request.ended - origin,
-    )
-    return Lane(number, *times, request.failure)
-
-
-def _lane_notes(ordered: Sequence[RequestRow], most: int) -> tuple[str, ...]:
-    if len(ordered) <= most:
+def _cut_notes(ordered: Sequence[RequestRow]) -> tuple[str, ...]:
+    if len(ordered) <= MOST_ROWS:
         return ()
-    failed = sum(request.failure != "" for request in ordered[most:])
+    failed = sum(request.failure != "" for request in ordered[MOST_ROWS:])
     rest = f"; {count(failed, 'failure')} among the others" if failed else ""
-    return (f"Cut to the first {most:,} of {len(ordered):,} requests{rest}.",)
+    return (f"Cut to the first {MOST_ROWS:,} of {len(ordered):,} requests{rest}.",)
