@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from penstock.bench.batch import Batch
+from penstock.bench.batches import Batch
 from penstock.bench.prompts import PromptMaker
-from penstock.bench.prompts.maker import IdMaker
 from penstock.bench.request import Request
 
 
@@ -30,7 +29,7 @@ class FakeBackend:
     batches: list[list[Request]] = field(default_factory=list)
 
     def maker(self) -> PromptMaker:
-        return IdMaker(range(100, 1100))
+        return PromptMaker("ids", range(100, 1100))
 
     def run(self, requests: Sequence[Request], what: str) -> Batch:
         self.batches.append(list(requests))

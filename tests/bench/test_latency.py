@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from penstock.bench import latency
-from penstock.bench.batch import Batch
+from penstock.bench.batches import Batch
 from penstock.bench.latency import Latencies
 from penstock.bench.progress import Silent
 from penstock.bench.request import Request

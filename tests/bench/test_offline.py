@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from penstock.bench import offline
-from penstock.bench.batch import Batch
-from penstock.bench.onserver import OnServer
+from penstock.bench.batches import Batch, OnServer
 from penstock.bench.progress import Silent
 from penstock.bench.request import Request
 from penstock.bench.target import Address, Target
@@ -152,16 +152,20 @@ class TestInProcess:
         pytest.importorskip(
             "penstock._native", reason="the extension is not built: run `make install`"
         )
-        from penstock.bench import inprocess
+        from penstock.llm import LLM
 
-        ended = inprocess._Counter.ended
+        whole, seen = LLM.generate, []
 
-        def interrupting(self: inprocess._Counter, answer: object) -> None:
-            ended(self, answer)  # type: ignore[arg-type]
-            if self.completed == 2:
-                raise KeyboardInterrupt
+        def interrupting(self: LLM, texts: object, params: object, on_end: Any) -> object:
+            def ended(answer: object) -> None:
+                on_end(answer)
+                seen.append(answer)
+                if len(seen) == 2:
+                    raise KeyboardInterrupt
 
-        monkeypatch.setattr(inprocess._Counter, "ended", interrupting)
+            return whole(self, texts, params, on_end=ended)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(LLM, "generate", interrupting)
         file = tmp_path / "throughput.json"
         words = ("--model", str(model_file), *self.WORDS, "--output-json", str(file))
         assert offline.run(parse(offline, *words)) == 130

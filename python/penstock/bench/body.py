@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from penstock.bench.prompts.server import as_messages
 from penstock.bench.request import Prompt, Request
 from penstock.core import PenstockError
 
@@ -42,7 +43,7 @@ class Body:
     def _fields(self, request: Request) -> dict[str, object]:
         fields: dict[str, object] = {"model": self.model}
         if self.chat:
-            fields["messages"] = _messages(request.prompt)
+            fields["messages"] = as_messages(request.prompt)
             fields["max_completion_tokens"] = request.output_tokens
             if self.logprobs is not None:
                 fields |= {"logprobs": True, "top_logprobs": self.logprobs}
@@ -55,17 +56,6 @@ class Body:
         if self.ignore_eos:
             fields["ignore_eos"] = True
         return {**fields, **self.extra, **request.extra}
-
-
-def _messages(prompt: Prompt) -> object:
-    if isinstance(prompt, str):
-        return [{"role": "user", "content": prompt}]
-    if prompt and isinstance(prompt[0], int):
-        raise PenstockError(
-            "token ids cannot be sent as a conversation: leave out --prompt-ids or use --backend "
-            "openai"
-        )
-    return prompt
 
 
 def _flat(prompt: Prompt) -> object:

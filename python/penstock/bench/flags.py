@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from penstock.bench import block
-from penstock.bench.body import ENDPOINTS
+from penstock.bench.body import ENDPOINTS, Body
 from penstock.bench.target import Address, Target, Wanted, base_url, discover, wait_ready
 from penstock.config import openai_api_key
 from penstock.core import InvalidValueError
@@ -48,6 +48,23 @@ def integer(least: int) -> Callable[[str], int]:
 
     parse.__name__ = "integer"
     return parse
+
+
+def number(
+    group: Flags,
+    name: str,
+    meaning: str = "",
+    default: int | None = None,
+    *,
+    least: int = 1,
+    metavar: str = "N",
+) -> None:
+    """Add a flag of a whole number; its help says the default."""
+    if default is not None:
+        meaning = f"{meaning} (default: {default})" if meaning else f"default: {default}"
+    group.add_argument(
+        name, type=integer(least), default=default, metavar=metavar, help=meaning or None
+    )
 
 
 def positive(text: str) -> float:
@@ -133,13 +150,14 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="a request without a byte for so long has failed; default: it may take for ever",
     )
-    group.add_argument(
+    number(
+        group,
         "--ready-check-timeout-sec",
-        type=integer(0),
+        "wait so long for the server to be ready; 0: it must be. Asks /health or /v1/models; "
+        "vLLM sends the first prompt instead, which warms its prefix",
         default=0,
+        least=0,
         metavar="SECONDS",
-        help="wait so long for the server to be ready; default: 0, it must be. Asks /health or "
-        "/v1/models; vLLM sends the first prompt instead, which warms its prefix",
     )
 
 
@@ -196,25 +214,20 @@ def _redacted(header: str) -> str:
 def add_load(parser: argparse.ArgumentParser) -> None:
     """Flags of the number of requests, the concurrency and the seed."""
     group = parser.add_argument_group("load")
-    group.add_argument(
-        "--max-concurrency",
-        type=integer(1),
-        metavar="N",
-        help="requests open at one time; default: no limit",
-    )
+    number(group, "--max-concurrency", "requests open at one time; default: no limit")
     group.add_argument(
         "--seed",
         type=int,
         default=0,
         help="of lengths, prompts and arrivals (default: %(default)s)",
     )
-    group.add_argument(
+    number(
+        group,
         "--num-warmups",
-        type=integer(0),
+        "requests before the measurement, made as its own are but with another seed; vLLM "
+        "repeats the first prompt instead, which warms its prefix",
         default=0,
-        metavar="N",
-        help="requests before the measurement, made as its own are but with another seed; vLLM "
-        "repeats the first prompt instead, which warms its prefix (default: 0)",
+        least=0,
     )
 
 
@@ -235,8 +248,8 @@ def add_arrivals(parser: argparse.ArgumentParser) -> None:
         "(default: 1)",
     )
     group.add_argument("--ramp-up-strategy", choices=("linear", "exponential"))
-    group.add_argument("--ramp-up-start-rps", type=integer(0), metavar="RPS")
-    group.add_argument("--ramp-up-end-rps", type=integer(0), metavar="RPS")
+    number(group, "--ramp-up-start-rps", least=0, metavar="RPS")
+    number(group, "--ramp-up-end-rps", least=0, metavar="RPS")
 
 
 def add_prompts(parser: argparse.ArgumentParser) -> None:
@@ -253,11 +266,8 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="send token ids instead of text (--backend openai only)",
     )
-    group.add_argument(
-        "--vocab-size",
-        type=integer(1),
-        metavar="N",
-        help="with --prompt-ids where no tokenizer is found: draw ids below this",
+    number(
+        group, "--vocab-size", "with --prompt-ids where no tokenizer is found: draw ids below this"
     )
 
 
@@ -266,7 +276,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling")
     for name, kind in SAMPLING.items():
         group.add_argument(f"--{name.replace('_', '-')}", type=kind)
-    group.add_argument("--logprobs", type=integer(0), metavar="N")
+    number(group, "--logprobs", least=0)
     group.add_argument(
         "--ignore-eos",
         action="store_true",
@@ -292,6 +302,18 @@ def sampling(parsed: argparse.Namespace) -> dict[str, object]:
         **{name: value for name, value in given.items() if value is not None},
         **parsed.extra_body,
     }
+
+
+def body(parsed: argparse.Namespace, target: Target, *, ignore_eos: bool) -> Body:
+    """What all requests of a run share; --ignore-eos wins."""
+    return Body(
+        chat=target.chat,
+        model=target.model,
+        ignore_eos=parsed.ignore_eos or ignore_eos,
+        logprobs=parsed.logprobs,
+        extra=sampling(parsed),
+        request_id_prefix=parsed.request_id_prefix,
+    )
 
 
 def add_statistics(parser: argparse.ArgumentParser) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from penstock import __version__
-from penstock.bench import backends, flags, result, stats
-from penstock.bench.batch import Backend, Batch
+from penstock.bench import batches, flags, stats
+from penstock.bench.batches import Backend, Batch
 from penstock.bench.datasets import RandomOptions, random_requests
 from penstock.bench.progress import Progress, Silent, progress
 from penstock.bench.request import Request
-from penstock.bench.runs import INTERRUPTED
 from penstock.core import PenstockError
 
 PERCENTAGES = (10, 25, 50, 75, 90, 99)
@@ -30,15 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--num-iters-warmup", 0, 10, "batches that do not count"),
         ("--num-iters", 1, 30, "batches that do"),
     ):
-        group.add_argument(
-            name,
-            type=flags.integer(least),
-            default=default,
-            metavar="N",
-            help=f"{meaning} (default: {default})",
-        )
+        flags.number(group, name, meaning, default, least=least)
     group.add_argument("--seed", type=int, default=0, help="of prompts (default: 0)")
-    backends.add_arguments(parser)
+    batches.add_arguments(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -47,17 +37,10 @@ def run(parsed: argparse.Namespace) -> int:
     """
     # A prefix cache would skip the prefill; a server that has one gets new prompts in each
     # iteration.
-    backend = backends.open_backend(parsed, Silent(), {"enable_prefix_caching": False})
+    backend = batches.open_backend(parsed, Silent(), {"enable_prefix_caching": False})
     measured = measure(parsed, backend, progress(parsed.disable_tqdm))
-    for line in lines(measured):
-        print(line)
-    if parsed.output_json and measured.seconds:
-        result.write(record(parsed, backend, measured), Path(parsed.output_json))
-    for example in dict.fromkeys(measured.examples):
-        print(f"failed: {example}", file=sys.stderr)
-    if measured.partial:
-        return INTERRUPTED
-    return 1 if measured.failed else 0
+    kept = record(parsed, backend, measured) if measured.seconds else None
+    return batches.finish(parsed, measured, lines(measured), kept)
 
 
 @dataclass(slots=True)
@@ -72,23 +55,22 @@ class Latencies:
 
 def measure(parsed: argparse.Namespace, backend: Backend, shown: Progress) -> Latencies:
     """Warm-up and iterations, until Ctrl-C. PenstockError when a warm-up fails."""
-    found = Latencies()
-    counts = dict.fromkeys(("added", "sent", "open", "completed", "failed", "events", "bytes"), 0)
+    found, seen = Latencies(), Batch()
     try:
-        batches = _batches(parsed, backend)
-        shown.begin("requests", parsed.batch_size * len(batches))
-        for index, requests in enumerate(batches):
+        planned = _batches(parsed, backend)
+        shown.begin("requests", parsed.batch_size * len(planned))
+        for index, requests in enumerate(planned):
             done = backend.run(requests, "batch")
             _note(found, done, warm_up=index < parsed.num_iters_warmup)
             if found.partial:
                 break
-            counts["completed"] += done.completed
-            counts["failed"] += done.failed
-            counts["events"] += done.output_tokens
-            shown.show(counts)
+            seen.completed += done.completed
+            seen.failed += done.failed
+            seen.output_tokens += done.output_tokens
+            shown.show(seen.counts(seen.completed + seen.failed))
     except KeyboardInterrupt:
         found.partial = True
-    shown.end(counts)
+    shown.end(seen.counts(seen.completed + seen.failed))
     return found
 
 
@@ -133,27 +115,22 @@ def lines(measured: Latencies) -> list[str]:
 
 
 def record(parsed: argparse.Namespace, backend: Backend, measured: Latencies) -> dict[str, Any]:
-    """Content of the result file: vLLM's keys and `penstock`. Needs one iteration."""
-    return {
-        "model_id": backend.model_id,
+    """Content of the result file. Needs one iteration."""
+    percentiles = _percentiles(measured.seconds).items()
+    found = {
         "avg_latency": _mean(measured.seconds),
         "latencies": measured.seconds,
-        "percentiles": {
-            str(percent): value for percent, value in _percentiles(measured.seconds).items()
-        },
-        "penstock": {
-            "format": result.FORMAT,
-            "version": __version__,
-            "command": "latency",
-            "argv": flags.redacted(parsed.argv),
-            "server": backend.name,
-            "workload": f"{parsed.batch_size} x {parsed.input_len}/{parsed.output_len}",
-            "seed": parsed.seed,
-            "partial": measured.partial,
-            "failed_iterations": measured.failed,
-            "failure_examples": list(dict.fromkeys(measured.examples)),
-        },
+        "percentiles": {str(percent): value for percent, value in percentiles},
     }
+    return batches.record(
+        parsed,
+        backend,
+        measured,
+        found,
+        command="latency",
+        workload=f"{parsed.batch_size} x {parsed.input_len}/{parsed.output_len}",
+        failed_iterations=measured.failed,
+    )
 
 
 def _mean(seconds: Sequence[float]) -> float:

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.bench import client, flags, prompts, result
-from penstock.bench.body import Body
 from penstock.bench.progress import Progress
 from penstock.bench.prompts import PromptMaker
 from penstock.bench.request import Load
@@ -159,14 +158,7 @@ def _run(
     return client.run_load(
         target,
         workload.requests,
-        body=Body(
-            chat=target.chat,
-            model=target.model,
-            ignore_eos=parsed.ignore_eos or workload.ignore_eos,
-            logprobs=parsed.logprobs,
-            extra=flags.sampling(parsed),
-            request_id_prefix=parsed.request_id_prefix,
-        ),
+        body=flags.body(parsed, target, ignore_eos=workload.ignore_eos),
         max_concurrency=parsed.max_concurrency,
         keep_text=keep_text,
         progress=progress,

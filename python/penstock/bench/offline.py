@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
-from penstock import __version__
-from penstock.bench import backends, flags, result, workload
-from penstock.bench.batch import Backend, Batch
+from penstock.bench import batches, flags, workload
+from penstock.bench.batches import Backend, Batch
 from penstock.bench.measure import WARMUP_SEED
 from penstock.bench.progress import progress
-from penstock.bench.runs import INTERRUPTED
 from penstock.core import PenstockError
 
 
@@ -23,31 +19,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--seed", type=int, default=0, help="of lengths and prompts (default: %(default)s)"
     )
-    group.add_argument(
-        "--num-warmups",
-        type=flags.integer(0),
-        default=0,
-        metavar="N",
-        help="requests before it (default: 0)",
-    )
-    backends.add_arguments(parser)
+    flags.number(group, "--num-warmups", "requests before it", default=0, least=0)
+    batches.add_arguments(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Exit status: 0; 1 when a request failed; 130 after Ctrl-C. Results are printed and kept in
     all cases.
     """
-    backend = backends.open_backend(parsed, progress(parsed.disable_tqdm))
+    backend = batches.open_backend(parsed, progress(parsed.disable_tqdm))
     measured = measure(parsed, backend)
-    for line in lines(measured):
-        print(line)
-    if parsed.output_json:
-        result.write(record(parsed, backend, measured), Path(parsed.output_json))
-    for example in measured.examples:
-        print(f"failed: {example}", file=sys.stderr)
-    if measured.partial:
-        return INTERRUPTED
-    return 1 if measured.failed else 0
+    return batches.finish(parsed, measured, lines(measured), record(parsed, backend, measured))
 
 
 def measure(parsed: argparse.Namespace, backend: Backend) -> Batch:
@@ -89,31 +71,27 @@ def lines(measured: Batch) -> list[str]:
 
 
 def record(parsed: argparse.Namespace, backend: Backend, measured: Batch) -> dict[str, Any]:
-    """Content of the result file: vLLM's keys, of requests that succeeded, and `penstock`."""
+    """Content of the result file, of requests that succeeded."""
     rates = _rates(measured)
-    return {
-        "model_id": backend.model_id,
+    found = {
         "elapsed_time": measured.seconds,
         "num_requests": measured.completed,
         "total_num_tokens": measured.input_tokens + measured.output_tokens,
         "requests_per_second": rates["requests_per_second"],
         "tokens_per_second": rates["tokens_per_second"],
-        "penstock": {
-            "format": result.FORMAT,
-            "version": __version__,
-            "command": "offline",
-            "argv": flags.redacted(parsed.argv),
-            "server": backend.name,
-            "workload": workload.dataset_name(parsed),
-            "seed": parsed.seed,
-            "partial": measured.partial,
-            "failed": measured.failed,
-            "failure_examples": list(measured.examples),
-            "total_input_tokens": measured.input_tokens,
-            "total_output_tokens": measured.output_tokens,
-            "output_tokens_per_second": rates["output_tokens_per_second"],
-        },
     }
+    return batches.record(
+        parsed,
+        backend,
+        measured,
+        found,
+        command="offline",
+        workload=workload.dataset_name(parsed),
+        failed=measured.failed,
+        total_input_tokens=measured.input_tokens,
+        total_output_tokens=measured.output_tokens,
+        output_tokens_per_second=rates["output_tokens_per_second"],
+    )
 
 
 def _rates(measured: Batch) -> dict[str, float]:

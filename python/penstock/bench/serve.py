@@ -3,13 +3,46 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
-from penstock.bench import run_single
-from penstock.bench.measure import add_serve_arguments
-
-run = run_single.run
+from penstock.bench import block, flags, result
+from penstock.bench.measure import add_serve_arguments, measure
+from penstock.bench.progress import progress
+from penstock.bench.runs import INTERRUPTED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_serve_arguments(parser)
-    run_single.add_arguments(parser)
+    add_single(parser)
+
+
+def add_single(parser: argparse.ArgumentParser) -> None:
+    """Flags of a single measurement besides its workload; `bench trace` has them too."""
+    flags.add_target(parser)
+    flags.add_results(parser)
+    flags.add_display(parser)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Exit status: 0; 1 when no request succeeded; 130 after Ctrl-C, with the result until then
+    printed and written.
+    """
+    measured = measure(
+        parsed,
+        flags.target(parsed),
+        seed=parsed.seed,
+        tags={},
+        progress=progress(parsed.disable_tqdm),
+        keep_text=parsed.save_detailed,
+    )
+    print(block.render(measured, parsed.percentile_metrics))
+    if parsed.save_result or parsed.append_result:
+        name = parsed.result_filename or result.file_name(measured)
+        path = Path(parsed.result_dir or "") / name
+        kept = measured if parsed.save_detailed else result.slim(measured)
+        result.write(kept, path, append=parsed.append_result)
+        print(f"result: {path}", file=sys.stderr)
+    if measured["penstock"]["partial"]:
+        return INTERRUPTED
+    return 0 if measured["completed"] else 1

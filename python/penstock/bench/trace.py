@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.bench import run_single
+from penstock.bench import serve
 from penstock.bench.measure import add_trace_arguments
 
-run = run_single.run
+run = serve.run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trace_arguments(parser)
-    run_single.add_arguments(parser)
+    serve.add_single(parser)

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from penstock.bench import arrivals, flags, traces
 from penstock.bench.datasets import (
-    CustomOptions,
+    FileOptions,
     RandomOptions,
-    ShareGptOptions,
     custom_requests,
     parse_range_ratio,
     random_requests,
@@ -64,34 +63,21 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--dataset-path", metavar="FILE", help="ShareGPT's JSON, or JSONL with `prompt`"
     )
-    group.add_argument(
-        "--num-prompts",
-        type=flags.integer(1),
-        default=flags.DEFAULT_PROMPTS,
-        metavar="N",
-        help="default: 1000",
-    )
+    flags.number(group, "--num-prompts", default=flags.DEFAULT_PROMPTS)
     group.add_argument("--disable-shuffle", action="store_true", help="in the order of the file")
     group.add_argument(
         "--no-oversample",
         action="store_true",
         help="not more requests than the file has, instead of repeating",
     )
-    group.add_argument(
-        "--input-len", type=flags.integer(1), metavar="TOKENS", help="as --random-input-len"
-    )
-    group.add_argument(
-        "--output-len",
-        type=flags.integer(1),
-        metavar="TOKENS",
-        help="output length, whatever the dataset",
-    )
+    flags.number(group, "--input-len", "as --random-input-len", metavar="TOKENS")
+    flags.number(group, "--output-len", "output length, whatever the dataset", metavar="TOKENS")
 
 
 def _add_lengths(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("random prompts")
-    group.add_argument("--random-input-len", type=flags.integer(1), default=1024, metavar="TOKENS")
-    group.add_argument("--random-output-len", type=flags.integer(1), default=128, metavar="TOKENS")
+    flags.number(group, "--random-input-len", default=1024, metavar="TOKENS")
+    flags.number(group, "--random-output-len", default=128, metavar="TOKENS")
     group.add_argument(
         "--random-range-ratio",
         default="0.0",
@@ -107,15 +93,16 @@ def _add_lengths(parser: argparse.ArgumentParser) -> None:
             metavar="TOKENS",
             help=f"{end} lengths are normal with this standard deviation, not uniform (default: 0)",
         )
-    group.add_argument(
+    flags.number(
+        group,
         "--random-prefix-len",
-        type=flags.integer(0),
+        "tokens that all prompts begin with, on top of the input length",
         default=0,
+        least=0,
         metavar="TOKENS",
-        help="tokens that all prompts begin with, on top of the input length (default: 0)",
     )
     group = parser.add_argument_group("other datasets")
-    group.add_argument("--sharegpt-output-len", type=flags.integer(1), metavar="TOKENS")
+    flags.number(group, "--sharegpt-output-len", metavar="TOKENS")
     group.add_argument(
         "--custom-output-len",
         type=int,
@@ -153,9 +140,7 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--duration", type=float, metavar="SECONDS", help="of the window; default: to the end"
     )
-    group.add_argument(
-        "--num-prompts", type=flags.integer(1), metavar="N", help="at most, from the start"
-    )
+    flags.number(group, "--num-prompts", "at most, from the start")
     group.add_argument(
         "--length-scale",
         type=float,
@@ -165,15 +150,14 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
         "(default: 1)",
     )
     for name in ("--max-input-len", "--max-output-len"):
-        group.add_argument(
-            name, type=flags.integer(1), metavar="TOKENS", help="longer ones are cut"
-        )
-    group.add_argument(
+        flags.number(group, name, "longer ones are cut", metavar="TOKENS")
+    flags.number(
+        group,
         "--max-model-len",
-        type=flags.integer(2),
-        metavar="TOKENS",
-        help="input and output together; inputs are cut to fit. Default: what the server says at "
+        "input and output together; inputs are cut to fit. Default: what the server says at "
         "/v1/models",
+        least=2,
+        metavar="TOKENS",
     )
 
 
@@ -247,23 +231,24 @@ def requests_of(
     parsed: argparse.Namespace, maker: PromptMaker, seed: int, chat: bool
 ) -> Sequence[Request]:
     """Requests that are due at once. `chat`: whether conversations are allowed."""
-    shuffle, oversample = not parsed.disable_shuffle, not parsed.no_oversample
     if parsed.dataset_name == "random":
         return random_requests(_random_options(parsed), maker, seed)
     if parsed.dataset_path is None:
         raise InvalidValueError(
             "--dataset-path", None, f"a file, with --dataset-name {parsed.dataset_name}"
         )
-    path, count = Path(parsed.dataset_path), parsed.num_prompts
-    if parsed.dataset_name == "sharegpt":
-        length = parsed.output_len or parsed.sharegpt_output_len
-        return sharegpt_requests(
-            ShareGptOptions(path, count, length, shuffle, oversample), maker, seed
-        )
-    length = parsed.output_len or parsed.custom_output_len
-    return custom_requests(
-        CustomOptions(path, count, length, shuffle, oversample), maker, seed, chat
+    sharegpt = parsed.dataset_name == "sharegpt"
+    own = parsed.sharegpt_output_len if sharegpt else parsed.custom_output_len
+    options = FileOptions(
+        path=Path(parsed.dataset_path),
+        num_prompts=parsed.num_prompts,
+        output_len=parsed.output_len or (None if own == -1 else own),
+        shuffle=not parsed.disable_shuffle,
+        oversample=not parsed.no_oversample,
     )
+    if sharegpt:
+        return sharegpt_requests(options, maker, seed)
+    return custom_requests(options, maker, seed, chat)
 
 
 def _random_options(parsed: argparse.Namespace) -> RandomOptions:

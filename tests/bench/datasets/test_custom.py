@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.bench.datasets import CustomOptions, custom_requests
+from penstock.bench.datasets import FileOptions, custom_requests
 from penstock.core import InvalidValueError, PenstockError
 
 from tests.fakes.tokenizing import PlainMaker
@@ -23,7 +23,7 @@ def written(tmp_path: Path, *lines: object) -> Path:
 
 
 def read(path: Path, chat: bool = False, maker: PlainMaker | None = None, **fields: object):
-    options = CustomOptions(path, **({"shuffle": False} | fields))
+    options = FileOptions(path, **({"shuffle": False, "output_len": 256} | fields))
     return custom_requests(options, maker or PlainMaker(), 0, chat)
 
 
@@ -31,7 +31,7 @@ def test_each_line_says_how_long(tmp_path: Path) -> None:
     path = written(
         tmp_path, {"prompt": "a b", "output_tokens": 7}, "", {"prompt": "c", "output_len": 9}
     )
-    requests = read(path, output_len=-1)
+    requests = read(path, output_len=None)
     assert [(r.prompt, r.input_tokens, r.output_tokens) for r in requests] == [
         ("a b", 2, 7),
         ("c", 1, 9),
@@ -70,7 +70,10 @@ def test_shuffled_by_seed(tmp_path: Path) -> None:
 
     def order(seed: int) -> list[object]:
         return [
-            r.prompt for r in custom_requests(CustomOptions(path), PlainMaker(), seed, chat=False)
+            r.prompt
+            for r in custom_requests(
+                FileOptions(path, output_len=256), PlainMaker(), seed, chat=False
+            )
         ]
 
     assert order(1) == order(1) != order(2)
@@ -102,7 +105,7 @@ def test_unknown_lengths_are_zero(tmp_path: Path) -> None:
 def test_malformed_lines_are_named(tmp_path: Path, line: str, expected: str) -> None:
     path = written(tmp_path, {"prompt": "a", "output_tokens": 1}, line)
     with pytest.raises(PenstockError) as caught:
-        read(path, output_len=-1)
+        read(path, output_len=None)
     assert f"{path}, line 2: " in str(caught.value)
     assert expected in str(caught.value)
 
@@ -115,7 +118,7 @@ def test_an_empty_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [0, -2])
 def test_a_length_of_nothing(tmp_path: Path, length: int) -> None:
     with pytest.raises(InvalidValueError, match="--custom-output-len"):
-        CustomOptions(tmp_path, output_len=length)
+        read(tmp_path / "none.jsonl", output_len=length)
 
 
 @given(content=st.binary(max_size=200))

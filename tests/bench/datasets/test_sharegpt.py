@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.bench.datasets import ShareGptOptions, sharegpt_requests
-from penstock.core import InvalidValueError, PenstockError
+from penstock.bench.datasets import FileOptions, sharegpt_requests
+from penstock.core import PenstockError
 
 from tests.fakes.tokenizing import PlainMaker
 
@@ -26,7 +26,7 @@ def written(tmp_path: Path, entries: object) -> Path:
 
 
 def lengths(path: Path, maker: PlainMaker | None = None, **fields: object) -> list[tuple[int, int]]:
-    options = ShareGptOptions(path, **({"oversample": False, "shuffle": False} | fields))
+    options = FileOptions(path, **({"oversample": False, "shuffle": False} | fields))
     return [
         (r.input_tokens, r.output_tokens)
         for r in sharegpt_requests(options, maker or PlainMaker(), 0)
@@ -59,7 +59,7 @@ def test_the_first_question_and_its_answer(tmp_path: Path) -> None:
                                              "nine")), ("gpt", "f g h i")]  # fmt: skip
     entry = {"conversations": [{"from": who, "value": text} for who, text in turns]}
     path = written(tmp_path, [entry])
-    (request,) = sharegpt_requests(ShareGptOptions(path, 1), PlainMaker(), 0)
+    (request,) = sharegpt_requests(FileOptions(path, 1), PlainMaker(), 0)
     assert (request.prompt, request.output_tokens) == ("one two three four", 5)
 
 
@@ -77,7 +77,7 @@ def test_shuffled_by_seed(tmp_path: Path) -> None:
 
     def order(seed: int) -> list[int]:
         return [
-            r.input_tokens for r in sharegpt_requests(ShareGptOptions(path, 50), PlainMaker(), seed)
+            r.input_tokens for r in sharegpt_requests(FileOptions(path, 50), PlainMaker(), seed)
         ]
 
     assert order(1) == order(1) != order(2)
@@ -121,11 +121,6 @@ def test_malformed_files_say_where(tmp_path: Path, text: str, named: str) -> Non
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match="No such file"):
         lengths(tmp_path / "nowhere.json")
-
-
-def test_a_length_of_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValueError, match="--sharegpt-output-len"):
-        ShareGptOptions(tmp_path, output_len=0)
 
 
 JSON = st.recursive(

@@ -1,18 +1,17 @@
 """Requests that are not replayed: random lengths, ShareGPT conversations, custom prompts.
 
-Each module has an options dataclass and a function (options, maker, seed) -> requests, due at once;
-`arrivals.at_times` sets their times. Names, defaults and meanings are those of `vllm bench serve`
-0.32.
+Each module has a function (options, maker, seed) -> requests, due at once; `arrivals.at_times` sets
+their times. Names, defaults and meanings are those of `vllm bench serve` 0.32.
 """
 
-from penstock.bench.datasets.custom import CustomOptions, custom_requests
+from penstock.bench.datasets.custom import custom_requests
+from penstock.bench.datasets.files import FileOptions
 from penstock.bench.datasets.random import RandomOptions, parse_range_ratio, random_requests
-from penstock.bench.datasets.sharegpt import ShareGptOptions, sharegpt_requests
+from penstock.bench.datasets.sharegpt import sharegpt_requests
 
 __all__ = [
-    "CustomOptions",
+    "FileOptions",
     "RandomOptions",
-    "ShareGptOptions",
     "custom_requests",
     "parse_range_ratio",
     "random_requests",

@@ -1,16 +1,54 @@
-"""Foreign files, read line by line; errors name the line."""
+"""Foreign files: what to take of them, and reading line by line; errors name the line."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TextIO
+from random import Random
+from typing import TextIO, TypeVar
 
+from penstock.bench.request import Request
 from penstock.core import PenstockError
 
 EXCERPT = 80
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """What to take of a file of prompts."""
+
+    path: Path
+    num_prompts: int = 0
+    """0: as many as the file has."""
+    output_len: int | None = None
+    """Tokens to ask for; None: as the file says."""
+    shuffle: bool = True
+    oversample: bool = True
+    """Whether requests are repeated where there are fewer."""
+
+    def shuffled(self, items: list[T], seed: int) -> list[T]:
+        """`items` in an order that depends on the seed only."""
+        if self.shuffle:
+            items = items.copy()
+            Random(f"shuffle:{seed}").shuffle(items)
+        return items
+
+    def take(self, requests: Iterable[Request], seed: int) -> list[Request]:
+        """The requested number of requests. PenstockError when there are none."""
+        taken = list(islice(requests, self.num_prompts or None))
+        if not taken:
+            raise PenstockError(
+                f"{self.path} has no request that fits: see --help for what is filtered out"
+            )
+        if self.oversample and len(taken) < self.num_prompts:
+            rng = Random(f"oversample:{seed}")
+            taken += [rng.choice(taken) for _ in range(self.num_prompts - len(taken))]
+        return taken
 
 
 def malformed(path: Path, line: int, found: object, expected: str) -> PenstockError:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from penstock.bench.datasets.files import opened
-from penstock.bench.datasets.sampling import shuffled, take
+from penstock.bench.datasets.files import FileOptions, opened
 from penstock.bench.prompts import PromptMaker
 from penstock.bench.request import Request
-from penstock.core import InvalidValueError, PenstockError
+from penstock.core import PenstockError
 
 LEAST = 4
 MOST_PROMPT = 1024
@@ -27,31 +25,15 @@ EXPECTED = (
 Pair = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ShareGptOptions:
+def sharegpt_requests(options: FileOptions, maker: PromptMaker, seed: int) -> Sequence[Request]:
     """Left out: prompts under 4 or over 1024 tokens, answers under 4 (unless `output_len` says how
-    many to ask for), and what exceeds 2048 together."""
-
-    path: Path
-    num_prompts: int = 1000
-    output_len: int | None = None
-    shuffle: bool = True
-    oversample: bool = True
-
-    def __post_init__(self) -> None:
-        if self.output_len is not None and self.output_len < 1:
-            raise InvalidValueError("--sharegpt-output-len", self.output_len, "a number above 0")
+    many to ask for), and what exceeds 2048 together.
+    """
+    pairs = options.shuffled(list(_pairs(options.path)), seed)
+    return options.take(_fitting(pairs, options, maker), seed)
 
 
-def sharegpt_requests(options: ShareGptOptions, maker: PromptMaker, seed: int) -> Sequence[Request]:
-    pairs = shuffled(list(_pairs(options.path)), seed, options.shuffle)
-    fitting = _fitting(pairs, options, maker)
-    return take(fitting, options.num_prompts, seed, options.oversample, options.path)
-
-
-def _fitting(
-    pairs: Sequence[Pair], options: ShareGptOptions, maker: PromptMaker
-) -> Iterator[Request]:
+def _fitting(pairs: Sequence[Pair], options: FileOptions, maker: PromptMaker) -> Iterator[Request]:
     for prompt, answer in pairs:
         counted = _counted(maker, prompt)
         asked = counted - maker.template

@@ -1,8 +1,8 @@
 """Prompts of an exact number of tokens, for any server.
 
-A *lexicon* holds words that are one token each (`local`: a tokenizer's file; `served`: the server's
-/tokenize; `usage`: the server's counts for one-token requests). A *maker* turns their ids into text
-or leaves them ids, and knows how many tokens the server counts on top (`overhead`).
+A *maker* has words that are one token each (`local`: of a tokenizer's file; `served`: of the
+server's /tokenize; `usage`: by the server's counts for one-token requests). It turns their ids into
+text or leaves them ids, and knows how many tokens the server counts on top (`overhead`).
 """
 
 from penstock.bench.prompts.choose import make

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from penstock.bench.prompts.local import from_file, is_here
-from penstock.bench.prompts.maker import IdMaker, Lexicon, PromptMaker, WordMaker
+from penstock.bench.prompts.maker import PromptMaker
 from penstock.bench.prompts.served import from_server
 from penstock.bench.prompts.server import Served, as_messages
 from penstock.bench.prompts.usage import LONG, SHORT, Measured, from_usage, measure
@@ -42,7 +42,7 @@ def make(
     raise PenstockError(_no_words(server, as_ids))
 
 
-def _sources(server: Served, as_ids: bool) -> Iterator[Callable[[], Lexicon | None]]:
+def _sources(server: Served, as_ids: bool) -> Iterator[Callable[[], PromptMaker | None]]:
     for name in dict.fromkeys([server.model, server.root or server.model]):
         yield partial(_guess, name)
     yield partial(from_server, server)
@@ -50,7 +50,7 @@ def _sources(server: Served, as_ids: bool) -> Iterator[Callable[[], Lexicon | No
         yield partial(from_usage, server)
 
 
-def _guess(name: str) -> Lexicon | None:
+def _guess(name: str) -> PromptMaker | None:
     """The model's own files, if they hold a tokenizer. Silent otherwise: no flag asked for them."""
     try:
         return from_file(name) if is_here(name) else None
@@ -59,44 +59,45 @@ def _guess(name: str) -> Lexicon | None:
 
 
 def _tried(
-    server: Served, source: Callable[[], Lexicon | None], as_ids: bool
+    server: Served, source: Callable[[], PromptMaker | None], as_ids: bool
 ) -> PromptMaker | None:
-    lexicon = source()
-    if lexicon is None:
+    found = source()
+    if found is None:
         return None
-    maker, measured = _measured(server, lexicon, as_ids)
+    maker, measured = _measured(server, found, as_ids)
     return maker if measured is None or measured.constant else None
 
 
-def _checked(server: Served, lexicon: Lexicon, as_ids: bool) -> PromptMaker:
-    maker, measured = _measured(server, lexicon, as_ids)
+def _checked(server: Served, found: PromptMaker, as_ids: bool) -> PromptMaker:
+    maker, measured = _measured(server, found, as_ids)
     if measured is not None and not measured.constant:
         raise PenstockError(
-            f"{lexicon.name}: the server counts {measured.short} and {measured.long} tokens in "
+            f"{found.name}: the server counts {measured.short} and {measured.long} tokens in "
             "prompts of "
             f"{SHORT} and {LONG}: it has another tokenizer, name that one with --tokenizer"
         )
     return maker
 
 
-def _measured(server: Served, lexicon: Lexicon, as_ids: bool) -> tuple[WordMaker, Measured | None]:
-    maker = WordMaker(lexicon, 0, 0, as_ids)
+def _measured(
+    server: Served, found: PromptMaker, as_ids: bool
+) -> tuple[PromptMaker, Measured | None]:
+    """The maker with the overhead by the server, else by the tokenizer's own rules."""
+    kind, words = ("token ids", {}) if as_ids else ("text", found.words)
+    maker = replace(found, name=f"{found.name}, {kind}", words=words)
     measured = measure(server, maker)
-    overhead = measured.overhead if measured else _assumed(server, lexicon, as_ids)
-    if server.chat:
-        return replace(maker, template=overhead), measured
-    return replace(maker, special=overhead), measured
+    overhead = measured.overhead if measured else _assumed(server, found, as_ids)
+    own, template = (0, overhead) if server.chat else (overhead, 0)
+    return replace(maker, special=own, template=template), measured
 
 
-def _assumed(server: Served, lexicon: Lexicon, as_ids: bool) -> int:
-    """Overhead by the tokenizer's own rules."""
+def _assumed(server: Served, found: PromptMaker, as_ids: bool) -> int:
     if as_ids:
         return 0
-    if not server.chat or lexicon.count_chat is None or lexicon.count_text is None:
-        return lexicon.special
-    text = " ".join(list(lexicon.words.values())[:SHORT])
-    rendered = lexicon.count_chat(as_messages(text))
-    return lexicon.special if rendered is None else rendered - SHORT
+    if not server.chat or found.count_chat is None or found.count_text is None:
+        return found.special
+    rendered = found.count_chat(as_messages(str(found.prompt(found.vocabulary[:SHORT]))))
+    return found.special if rendered is None else rendered - SHORT
 
 
 def _from_range(server: Served, vocab_size: int) -> PromptMaker:
@@ -105,7 +106,8 @@ def _from_range(server: Served, vocab_size: int) -> PromptMaker:
         raise InvalidValueError(
             "--vocab-size", vocab_size, "the size of the model's vocabulary, at least 64"
         )
-    maker = IdMaker(range(vocab_size // 4, vocab_size - vocab_size // 4))
+    ids = range(vocab_size // 4, vocab_size - vocab_size // 4)
+    maker = PromptMaker(f"token ids {ids.start} to {ids.stop - 1}", ids)
     measured = measure(server, maker)
     if measured is None:
         return maker

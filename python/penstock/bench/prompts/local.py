@@ -1,4 +1,4 @@
-"""Lexicon of a tokenizer's own file, from its whole vocabulary."""
+"""Maker of a tokenizer's own file, from its whole vocabulary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from penstock._native import Tokenizer
-from penstock.bench.prompts.maker import Lexicon
+from penstock.bench.prompts.maker import PromptMaker
 from penstock.bench.prompts.words import usable
 from penstock.bench.request import Message
 from penstock.core import PenstockError
@@ -19,14 +19,14 @@ WORD = re.compile(r"[A-Za-z]{2,14}")
 MINIMUM = 16
 
 
-def from_file(tokenizer: str) -> Lexicon:
-    """The lexicon of an alias, a path or a name on the hub."""
+def from_file(tokenizer: str) -> PromptMaker:
+    """The maker of an alias, a path or a name on the hub."""
     path = locate(tokenizer).path
     try:
         opened = Tokenizer(str(path))
     except ValueError as error:
         raise PenstockError(f"--tokenizer {tokenizer}: {error}") from error
-    return lexicon(opened, f"tokenizer of {tokenizer}")
+    return maker(opened, f"tokenizer of {tokenizer}")
 
 
 def is_here(name: str) -> bool:
@@ -35,7 +35,7 @@ def is_here(name: str) -> bool:
     return packaged.path.is_file() if packaged else Path(name).exists()
 
 
-def lexicon(tokenizer: Tokenizer, name: str) -> Lexicon:
+def maker(tokenizer: Tokenizer, name: str) -> PromptMaker:
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, False)
 
@@ -54,7 +54,7 @@ def lexicon(tokenizer: Tokenizer, name: str) -> Lexicon:
             "token each): send token ids (--prompt-ids)"
         )
     special = len(tokenizer.encode("", True))
-    return Lexicon(name, words, special, lambda text: len(encode(text)), chat)
+    return PromptMaker(name, tuple(words), words, special, 0, lambda text: len(encode(text)), chat)
 
 
 def _candidates(tokenizer: Tokenizer) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.bench.prompts.maker import CountChat, Lexicon
+from penstock.bench.prompts.maker import CountChat, PromptMaker
 from penstock.bench.prompts.server import Fetch, Reply, Served
 from penstock.bench.prompts.words import COMMON, usable
 from penstock.bench.request import Message
@@ -17,18 +17,18 @@ Tokenize = Callable[[str, bool], list[int] | None]
 """Ids of a text, with or without special tokens. None: another form of /tokenize."""
 
 
-def from_server(server: Served) -> Lexicon | None:
-    """The lexicon of a server that tokenizes, else None."""
+def from_server(server: Served) -> PromptMaker | None:
+    """The maker of a server that tokenizes, else None."""
     if server.fetch is None:
         return None
     for form in (_vllm, _llama_cpp):
-        lexicon = _lexicon(*form(server.fetch, server.model))
-        if lexicon is not None:
-            return lexicon
+        maker = _maker(*form(server.fetch, server.model))
+        if maker is not None:
+            return maker
     return None
 
 
-def _lexicon(tokenize: Tokenize, chat: CountChat | None) -> Lexicon | None:
+def _maker(tokenize: Tokenize, chat: CountChat | None) -> PromptMaker | None:
     plain, whole = tokenize("the the", False), tokenize("the the", True)
     if plain is None or whole is None:
         return None
@@ -40,7 +40,14 @@ def _lexicon(tokenize: Tokenize, chat: CountChat | None) -> Lexicon | None:
     if len(words) < MINIMUM or len(encode(" ".join(words.values()))) != len(words):
         return None
     special = len(whole) - len(plain)
-    return Lexicon("/tokenize of the server", words, special, lambda text: len(encode(text)), chat)
+    return PromptMaker(
+        "/tokenize of the server",
+        tuple(words),
+        words,
+        special,
+        count_text=lambda text: len(encode(text)),
+        count_chat=chat,
+    )
 
 
 def _vllm(fetch: Fetch, model: str) -> tuple[Tokenize, CountChat]:

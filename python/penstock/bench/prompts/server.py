@@ -79,7 +79,8 @@ def as_messages(prompt: Prompt) -> Sequence[Message]:
     messages = [item for item in prompt if isinstance(item, Mapping)]
     if len(messages) != len(prompt):
         raise PenstockError(
-            "token ids cannot be sent to a chat endpoint: use --endpoint /v1/completions"
+            "token ids cannot be sent to a chat endpoint: leave out --prompt-ids or use --backend "
+            "openai"
         )
     return messages
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.bench.prompts.maker import Lexicon, PromptMaker
+from penstock.bench.prompts.maker import PromptMaker
 from penstock.bench.prompts.server import Served
 from penstock.bench.prompts.words import COMMON
 
@@ -16,8 +16,8 @@ SHORT, LONG = 12, 36
 """Lengths that tell a constant overhead from a wrong count."""
 
 
-def from_usage(server: Served) -> Lexicon | None:
-    """A lexicon of common words that the server counts as one token each. None: it reports no
+def from_usage(server: Served) -> PromptMaker | None:
+    """A maker of common words that the server counts as one token each. None: it reports no
     usage.
 
     The ids are made up: such prompts can only be sent as text.
@@ -33,7 +33,10 @@ def from_usage(server: Served) -> Lexicon | None:
             break
     if len(words) < MINIMUM:
         return None
-    return Lexicon("usage that the server reports", dict(enumerate(words)), two - 2)
+    ids = range(len(words))
+    return PromptMaker(
+        "usage that the server reports", ids, dict(zip(ids, words, strict=True)), two - 2
+    )
 
 
 @dataclass(frozen=True, slots=True)
