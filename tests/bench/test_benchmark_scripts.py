@@ -4,6 +4,8 @@ clients.
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import json
 import sys
 from collections.abc import Iterator
@@ -233,3 +235,15 @@ def test_checks_are_modelled_over_real(scripts: dict[str, ModuleType]) -> None:
     engines = {name: [dict.fromkeys(calibration.CHECKED, value)] for name, value in values.items()}
     (row,) = calibration.check_rows({"w": engines})
     assert row == ["w", *["12.0 / 10.0 = 1.20"] * len(calibration.CHECKED)]
+
+
+@pytest.mark.parametrize("script", sorted(BENCHMARKS.rglob("*.py")), ids=lambda path: path.name)
+def test_what_a_script_imports_of_penstock_exists(script: Path) -> None:
+    for node in ast.walk(ast.parse(script.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("penstock"):
+            module = importlib.import_module(str(node.module))
+            for name in node.names:
+                found = hasattr(module, name.name) or importlib.util.find_spec(
+                    f"{node.module}.{name.name}"
+                )
+                assert found, f"{node.module} has no {name.name}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from penstock.bench import sweep, sweep_plan
 from penstock.bench.runs import Keeper
-from penstock.bench.sweep import Curve, Sweep
+from penstock.bench.sweep import Curve
 from penstock.core import InvalidValueError, PenstockError
 
 from tests.bench.measuring import Call, FakeMeasure, Result, parse, result_of
@@ -24,12 +24,10 @@ class Done:
     interrupted: bool
 
 
-def sweep_of(
-    measure: FakeMeasure, *words: str, keep: Callable[[Result], None] = lambda _result: None
-) -> Done:
-    made = Sweep(sweep_plan.plan(parse(sweep, *words)), measure, keep)
-    curves = list(made.run())
-    return Done(curves, made.interrupted)
+def sweep_of(measure: FakeMeasure, *words: str, keeper: Keeper | None = None) -> Done:
+    keeper = keeper or Keeper(None)
+    curves = list(sweep.sweep(sweep_plan.plan(parse(sweep, *words)), measure, keeper))
+    return Done(curves, keeper.interrupted)
 
 
 def saturating(capacity: int, **beyond: object) -> Callable[[Call], Result]:
@@ -152,7 +150,7 @@ def test_a_workload_ends_with_the_first_point_beyond_an_slo() -> None:
     done = sweep_of(measure, *words)
     for curve in done.curves:
         assert [point.point.load for point in curve.points] == [1, 2, 4, 8]
-        assert [point.passed for point in curve.points] == [
+        assert [point.passed() for point in curve.points] == [
             "",
             "",
             "",
@@ -169,19 +167,18 @@ def test_a_point_that_nobody_answers_ends_the_workload() -> None:
         )
 
     (curve,) = sweep_of(FakeMeasure(answer), "--concurrency", "1..64", *LENGTHS).curves
-    assert [point.passed for point in curve.points] == ["", "", "", "no request succeeded"]
+    assert [point.passed() for point in curve.points] == ["", "", "", "no request succeeded"]
 
 
-def test_after_ctrl_c_in_a_run_what_there_is_stays() -> None:
+def test_after_ctrl_c_in_a_run_what_there_is_stays(tmp_path: Path) -> None:
     def answer(call: Call) -> Result:
         return result_of(call, partial=call.tags["point"] == 4 and call.tags["repeat"] == 1)
 
-    kept: list[Result] = []
     measure = FakeMeasure(answer)
     words = ("--concurrency", "1..64", "--pair", "200/100", "--pair", "50/20", "--rounds", "3")
-    done = sweep_of(measure, *words, keep=kept.append)
+    done = sweep_of(measure, *words, keeper=Keeper(tmp_path))
     assert done.interrupted
-    assert len(measure.calls) == len(kept) == 3 + 3 + 2
+    assert len(measure.calls) == len(list(tmp_path.iterdir())) == 3 + 3 + 2
     (curve,) = done.curves
     assert [len(point.results) for point in curve.points] == [3, 3, 2]
     assert "partial" in "\n".join(sweep.lines(curve))
@@ -265,7 +262,7 @@ def test_each_run_has_a_file_without_texts(tmp_path: Path) -> None:
     keeper = Keeper(tmp_path / "new" / "results")
     keeper.prepare()
     measure = FakeMeasure()
-    sweep_of(measure, "--request-rate", "0.5,2", *LENGTHS, "--rounds", "2", keep=keeper.keep)
+    sweep_of(measure, "--request-rate", "0.5,2", *LENGTHS, "--rounds", "2", keeper=keeper)
     files = sorted((tmp_path / "new" / "results").iterdir())
     assert [file.name for file in files] == [
         f"sweep_http-server_200-100_rate-{rate}_repeat-{repeat}.json"

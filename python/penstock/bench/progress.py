@@ -41,36 +41,41 @@ class Silent:
         pass
 
 
-class Rates:
-    """Ended requests and events per second, over the last few seconds."""
+class Lines:
+    """A line every ten seconds, and one at the end. An event counts as a token, which is true of
+    most servers.
+    """
 
-    def __init__(self, now: float) -> None:
-        self._points: deque[tuple[float, int, int]] = deque([(now, 0, 0)])
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._what = ""
+        self._total = 0
+        self._started = self._next = 0.0
+        self._points: deque[tuple[float, int, int]] = deque()
+        """Time, ended requests and events of the last seconds."""
 
-    def update(self, now: float, counts: Counts) -> tuple[float, float]:
-        self._points.append((now, counts["completed"] + counts["failed"], counts["events"]))
-        while len(self._points) > 2 and self._points[1][0] <= now - RATE_WINDOW:
-            self._points.popleft()
-        (start, ended, events), (_, ended_now, events_now) = self._points[0], self._points[-1]
-        seconds = max(now - start, 1e-9)
-        return (ended_now - ended) / seconds, (events_now - events) / seconds
+    def begin(self, what: str, total: int) -> None:
+        self._what, self._total, self._started = what, total, self._clock()
+        self._next = self._started + LINE_INTERVAL
+        self._points = deque([(self._started, 0, 0)])
 
+    def show(self, counts: Counts) -> None:
+        text = self._text(counts)
+        if (now := self._clock()) >= self._next:
+            self._next = now + LINE_INTERVAL
+            print(text, file=self._stream, flush=True)
 
-class Meter:
-    """The text of a progress line. An event counts as a token, which is true of most servers."""
+    def end(self, counts: Counts) -> None:
+        print(self._text(counts), file=self._stream, flush=True)
 
-    def __init__(self, what: str, total: int, now: float) -> None:
-        self.what = what
-        self.total = total
-        self._started = now
-        self._rates = Rates(now)
-
-    def text(self, counts: Counts, now: float) -> str:
-        ended = counts["completed"] + counts["failed"]
-        requests, tokens = self._rates.update(now, counts)
+    def _text(self, counts: Counts) -> str:
+        now, ended = self._clock(), counts["completed"] + counts["failed"]
+        requests, tokens = self._rates(now, ended, counts["events"])
+        seconds = int(now - self._started)
         parts = [
-            f"{self.what} {ended}/{self.total}",
-            _clock(now - self._started),
+            f"{self._what} {ended}/{self._total}",
+            f"{seconds // 60}:{seconds % 60:02d}",
             f"{requests:.1f} req/s",
             f"{tokens:,.0f} tok/s",
             f"{counts['open']} open",
@@ -79,60 +84,32 @@ class Meter:
             parts.append(f"{counts['failed']} failed")
         return "  ".join(parts)
 
+    def _rates(self, now: float, ended: int, events: int) -> tuple[float, float]:
+        """Ended requests and events per second, over the last few seconds."""
+        points = self._points
+        points.append((now, ended, events))
+        while len(points) > 2 and points[1][0] <= now - RATE_WINDOW:
+            points.popleft()
+        start, ended_then, events_then = points[0]
+        seconds = max(now - start, 1e-9)
+        return (ended - ended_then) / seconds, (events - events_then) / seconds
 
-class Bar:
+
+class Bar(Lines):
     """One line that is redrawn in place."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
-        self._clock = clock
-        self._meter: Meter | None = None
-
-    def begin(self, what: str, total: int) -> None:
-        self._meter = Meter(what, total, self._clock())
-
     def show(self, counts: Counts) -> None:
-        if self._meter is None:
-            return
-        text = self._meter.text(counts, self._clock())
+        text = self._text(counts)
         columns = shutil.get_terminal_size().columns
         room = columns - len(text) - 4
-        share = (counts["completed"] + counts["failed"]) / max(self._meter.total, 1)
+        share = (counts["completed"] + counts["failed"]) / max(self._total, 1)
         bar = f"[{'=' * round(share * room):<{room}}] " if room >= MIN_BAR else ""
         self._stream.write(f"\r\x1b[K{(bar + text)[: columns - 1]}")
         self._stream.flush()
 
     def end(self, counts: Counts) -> None:
         self.show(counts)
-        self._stream.write("\n")
-        self._stream.flush()
-        self._meter = None
-
-
-class Lines:
-    """A line every ten seconds, and one at the end."""
-
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
-        self._clock = clock
-        self._meter: Meter | None = None
-        self._next = 0.0
-
-    def begin(self, what: str, total: int) -> None:
-        now = self._clock()
-        self._meter = Meter(what, total, now)
-        self._next = now + LINE_INTERVAL
-
-    def show(self, counts: Counts) -> None:
-        now = self._clock()
-        if self._meter is not None and now >= self._next:
-            self._next = now + LINE_INTERVAL
-            print(self._meter.text(counts, now), file=self._stream, flush=True)
-
-    def end(self, counts: Counts) -> None:
-        if self._meter is not None:
-            print(self._meter.text(counts, self._clock()), file=self._stream, flush=True)
-            self._meter = None
+        print(file=self._stream, flush=True)
 
 
 def progress(disabled: bool, stream: TextIO | None = None) -> Progress:
@@ -141,7 +118,3 @@ def progress(disabled: bool, stream: TextIO | None = None) -> Progress:
     if disabled:
         return Silent()
     return Bar(stream) if stream.isatty() else Lines(stream)
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

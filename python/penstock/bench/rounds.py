@@ -11,7 +11,7 @@ import argparse
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,36 +30,16 @@ WARM = 0.05
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("rounds")
-    group.add_argument(
-        "--rounds", type=flags.integer(1), default=10, metavar="N", help="default: %(default)s"
-    )
+    flags.number(group, "--rounds", default=10)
     group.add_argument(
         "--lengths",
         default="100,1000,10000",
         metavar="LIST",
         help=f"input lengths in tokens: {lists.FORMS} (default: %(default)s)",
     )
-    group.add_argument(
-        "--output-len",
-        type=flags.integer(1),
-        default=1,
-        metavar="TOKENS",
-        help="default: %(default)s",
-    )
-    group.add_argument(
-        "--num-prompts",
-        type=flags.integer(1),
-        default=50,
-        metavar="N",
-        help="of a round (default: %(default)s)",
-    )
-    group.add_argument(
-        "--max-concurrency",
-        type=flags.integer(1),
-        default=16,
-        metavar="N",
-        help="default: %(default)s",
-    )
+    flags.number(group, "--output-len", default=1, metavar="TOKENS")
+    flags.number(group, "--num-prompts", "of a round (default: %(default)s)", default=50)
+    flags.number(group, "--max-concurrency", default=16)
     group.add_argument(
         "--baseline",
         metavar="DIR|URL",
@@ -76,15 +56,15 @@ def run(parsed: argparse.Namespace) -> int:
     plan = _plan(parsed)
     keeper = runs.Keeper(parsed.result_dir)
     keeper.prepare()
-    baseline, measured = _baseline(parsed, plan, keeper.keep), _Rounds()
-    if not baseline.interrupted:
-        measured.take(
-            measure_rounds(plan, measure_at(flags.target(parsed), parsed, "rounds")), keeper.keep
-        )
-    summaries = summarise(measured.results)
-    print("\n".join(lines(summaries, summarise(baseline.results))))
+    baseline = _baseline(parsed, plan, keeper)
+    measured: list[Result] = []
+    if not keeper.interrupted:
+        here = measure_at(flags.target(parsed), parsed, "rounds")
+        measured = list(keeper.take(measure_rounds(plan, here)))
+    summaries = summarise(measured)
+    print("\n".join(lines(summaries, summarise(baseline))))
     keeper.announce()
-    if measured.interrupted or baseline.interrupted:
+    if keeper.interrupted:
         return INTERRUPTED
     return 0 if all(summary.steady for summary in summaries) else 1
 
@@ -100,34 +80,18 @@ def _plan(parsed: argparse.Namespace) -> Plan:
     )
 
 
-class _Rounds:
-    """Results in order, until Ctrl-C."""
-
-    def __init__(self, results: Iterable[Mapping[str, Any]] = ()) -> None:
-        self.results = list(results)
-        self.interrupted = False
-
-    def take(self, measured: Iterable[Result], keep: Callable[[Result], None]) -> None:
-        try:
-            for result in measured:
-                keep(result)
-                self.results.append(result)
-                self.interrupted = is_partial(result)
-        except KeyboardInterrupt:
-            self.interrupted = True
-
-
-def _baseline(parsed: argparse.Namespace, plan: Plan, keep: Callable[[Result], None]) -> _Rounds:
+def _baseline(
+    parsed: argparse.Namespace, plan: Plan, keeper: runs.Keeper
+) -> Sequence[Mapping[str, Any]]:
     if parsed.baseline is None:
-        return _Rounds()
+        return ()
     if "://" not in parsed.baseline:
-        return _Rounds(read_results(Path(parsed.baseline)))
+        return read_results(Path(parsed.baseline))
     # The label and the names of the model belong to the other server.
     own = {"base_url": parsed.baseline, "label": "", "model": None, "served_model_name": None}
     other = argparse.Namespace(**{**vars(parsed), **own})
-    measured = _Rounds()
-    measured.take(measure_rounds(plan, measure_at(flags.target(other), other, "rounds")), keep)
-    return measured
+    there = measure_at(flags.target(other), other, "rounds")
+    return list(keeper.take(measure_rounds(plan, there)))
 
 
 @dataclass(frozen=True, slots=True)

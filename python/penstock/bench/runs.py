@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -77,10 +77,11 @@ def measure_at(target: Target, parsed: argparse.Namespace, command: str) -> Meas
 
 
 class Keeper:
-    """Writes each result to a file of its own, if there is a directory."""
+    """Writes each result to a file of its own, if there is a directory, until Ctrl-C."""
 
     def __init__(self, directory: Path | None) -> None:
         self.directory = directory
+        self.interrupted = False
         self._kept = 0
 
     def prepare(self) -> None:
@@ -97,6 +98,16 @@ class Keeper:
         if self.directory is not None:
             result.write({**measured, "generated_texts": []}, self.directory / file_name(measured))
             self._kept += 1
+
+    def take(self, measured: Iterable[Result]) -> Iterator[Result]:
+        """Each result after it was written; ends, `interrupted`, after Ctrl-C."""
+        try:
+            for one in measured:
+                self.keep(one)
+                self.interrupted = is_partial(one)
+                yield one
+        except KeyboardInterrupt:
+            self.interrupted = True
 
     def announce(self) -> None:
         """Print the directory."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from penstock.bench import flags, runs, sweep_plan
 from penstock.bench.knee import FEWEST_LOADS, Knee, find_knee
 from penstock.bench.result import Result
-from penstock.bench.runs import INTERRUPTED, Measure, is_partial
+from penstock.bench.runs import INTERRUPTED, Keeper, Measure, is_partial
+from penstock.bench.slo import Slo
 from penstock.bench.sweep_plan import Lengths, Plan, Point
 from penstock.bench.table import figure, render
 from penstock.core import InvalidValueError, PenstockError
@@ -41,13 +42,13 @@ def run(parsed: argparse.Namespace) -> int:
     runs.add_fields(parsed, sweep_plan.extra_inputs("--extra-inputs", parsed.extra_inputs))
     keeper = runs.Keeper(parsed.result_dir)
     keeper.prepare()
-    sweep = Sweep(plan, runs.measure_at(flags.target(parsed), parsed, "sweep"), keeper.keep)
+    measure = runs.measure_at(flags.target(parsed), parsed, "sweep")
     troubled = False
-    for curve in sweep.run():
+    for curve in sweep(plan, measure, keeper):
         print("\n".join(lines(curve)), flush=True)
         troubled |= bool(curve.trouble) or not any(map(Measured.answered, curve.points))
     keeper.announce()
-    if sweep.interrupted:
+    if keeper.interrupted:
         return INTERRUPTED
     return 1 if troubled else 0
 
@@ -57,13 +58,18 @@ class Measured:
     """One point: a result for each completed round."""
 
     point: Point
-    results: Sequence[Result]
-    passed: str = ""
-    """Why the workload ended here, such as a missed SLO; empty when it did not."""
+    slos: Sequence[Slo]
+    results: list[Result] = field(default_factory=list)
 
     def answered(self) -> bool:
         """Whether any request succeeded."""
         return any(result["completed"] for result in self.results)
+
+    def passed(self) -> str:
+        """Why the workload ends here, such as a missed SLO; empty when it does not."""
+        if not self.answered():
+            return "no request succeeded"
+        return "; ".join(filter(None, (slo.passed(self.results) for slo in self.slos)))
 
     def value(self, key: str) -> float:
         """Median of a statistic over the rounds."""
@@ -85,79 +91,48 @@ class Curve:
         return find_knee((point.point.load, point.value("output_throughput")) for point in whole)
 
 
-class Sweep:
-    """The loop: workloads, their points in order, the rounds of a point one after the other."""
+def sweep(plan: Plan, measure: Measure, keeper: Keeper) -> Iterator[Curve]:
+    """Workloads, their points in order, the rounds of a point one after the other; each workload
+    after its measurement. Ends early after Ctrl-C.
 
-    def __init__(self, plan: Plan, measure: Measure, keep: Callable[[Result], None]) -> None:
-        self.interrupted = False
-        self._plan = plan
-        self._measure = measure
-        self._keep = keep
+    An error in one workload, such as prompts too long for the server, does not end the others.
+    """
+    for number, workload in enumerate(plan.workloads):
+        curve = Curve(workload)
+        try:
+            for index, point in enumerate(plan.points):
+                measured = Measured(point, plan.slos)
+                for result in keeper.take(_rounds(plan, measure, number, index)):
+                    measured.results.append(result)
+                    curve.points[index:] = [measured]
+                if keeper.interrupted or measured.passed():
+                    break
+        except InvalidValueError:
+            raise
+        except PenstockError as error:
+            curve.trouble = str(error)
+        yield curve
+        if keeper.interrupted:
+            return
 
-    def run(self) -> Iterator[Curve]:
-        """Each workload after its measurement. Ends early, `interrupted`, after Ctrl-C.
 
-        An error in one workload, such as prompts too long for the server, does not end the others.
-        """
-        for number, workload in enumerate(self._plan.workloads):
-            curve = Curve(workload)
-            try:
-                self._measure_workload(number, curve)
-            except KeyboardInterrupt:
-                self.interrupted = True
-            except InvalidValueError:
-                raise
-            except PenstockError as error:
-                curve.trouble = str(error)
-            yield curve
-            if self.interrupted:
-                return
-
-    def _measure_workload(self, number: int, curve: Curve) -> None:
-        for index, point in enumerate(self._plan.points):
-            results: list[Result] = []
-            curve.points.append(Measured(point, results))
-            try:
-                self._measure_rounds(number, index, results)
-            finally:
-                self._settle(curve)
-            if self.interrupted or curve.points[-1].passed:
-                return
-
-    def _measure_rounds(self, number: int, index: int, results: list[Result]) -> None:
-        workload, point = self._plan.workloads[number], self._plan.points[index]
-        words = [
-            *workload.words(),
-            *point.words(),
-            "--metric-percentiles",
-            self._plan.percentiles(),
-        ]
-        for repeat in range(self._plan.rounds):
-            warmups = self._plan.warmups if index == repeat == 0 else 0
-            tags = {
-                "workload": workload.name,
-                "axis": point.axis,
-                "point": point.load,
-                "repeat": repeat,
-            }
-            seed = self._plan.seed_of(number, index, repeat)
-            result = self._measure([*words, "--num-warmups", str(warmups)], seed=seed, tags=tags)
-            self._keep(result)
-            results.append(result)
-            self.interrupted = is_partial(result)
-            if self.interrupted:
-                return
-
-    def _settle(self, curve: Curve) -> None:
-        """Drop the last point when nothing was measured; mark it when it misses a limit."""
-        point = curve.points.pop()
-        if point.results:
-            curve.points.append(replace(point, passed=self._passed(point)))
-
-    def _passed(self, point: Measured) -> str:
-        if not point.answered():
-            return "no request succeeded"
-        return "; ".join(filter(None, (slo.passed(point.results) for slo in self._plan.slos)))
+def _rounds(plan: Plan, measure: Measure, number: int, index: int) -> Iterator[Result]:
+    """The rounds of one point of one workload; the last is partial after Ctrl-C."""
+    workload, point = plan.workloads[number], plan.points[index]
+    words = [*workload.words(), *point.words(), "--metric-percentiles", plan.percentiles()]
+    for repeat in range(plan.rounds):
+        warmups = plan.warmups if index == repeat == 0 else 0
+        tags = {
+            "workload": workload.name,
+            "axis": point.axis,
+            "point": point.load,
+            "repeat": repeat,
+        }
+        seed = plan.seed_of(number, index, repeat)
+        result = measure([*words, "--num-warmups", str(warmups)], seed=seed, tags=tags)
+        yield result
+        if is_partial(result):
+            return
 
 
 def lines(curve: Curve) -> list[str]:
@@ -177,7 +152,7 @@ def _row(point: Measured, knee: Knee | None) -> list[str]:
     load = point.point.load
     notes = [
         "knee" if knee is not None and knee.load == load else "",
-        f"beyond: {point.passed}" if point.passed else "",
+        f"beyond: {passed}" if (passed := point.passed()) else "",
         "partial" if any(map(is_partial, point.results)) else "",
     ]
     failed = sum(result["failed"] for result in point.results)

@@ -22,7 +22,7 @@ from penstock.bench.compare.servers import Entry, parse_servers
 from penstock.bench.compare.summary import summarise
 from penstock.bench.compare.table import lines
 from penstock.bench.compare.workloads import plan, read_lines
-from penstock.bench.flags import headers, pair, positive, redacted
+from penstock.bench.flags import headers, integer, pair, positive, redacted
 from penstock.bench.measure import parse_workload
 from penstock.bench.progress import progress
 from penstock.bench.runs import INTERRUPTED
@@ -107,7 +107,7 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--only", type=_names, default=[], metavar="NAME,...", help="only these workloads"
     )
-    group.add_argument("--repeats", type=_positive, default=3, help="default: %(default)s")
+    group.add_argument("--repeats", type=integer(1), default=3, help="default: %(default)s")
     group.add_argument(
         "--order",
         choices=("interleaved", "sequential"),
@@ -187,7 +187,7 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--attempts",
-        type=_positive,
+        type=integer(1),
         default=3,
         help="runs of a load, with other seeds, until others used less; the least disturbed one "
         "counts; default: %(default)s",
@@ -323,13 +323,6 @@ def _say(line: str) -> None:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("expected at least 1")
-    return value
 
 
 def _cpus(text: str) -> set[int]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.bench.compare.processes import Meter, ProcessTree, uninterrupted
 from penstock.bench.compare.recipe import Recipe, Values, check_requirements
 from penstock.bench.compare.servers import Entry
+from penstock.bench.target import FORBIDDEN, Address, NoAnswerError, StatusError
 from penstock.core import PenstockError
 
 HOST = "127.0.0.1"
@@ -148,16 +146,14 @@ class ServerUnderTest:
 
 
 def answers(url: str) -> bool:
-    """Whether `url` answers 200, 401 or 403 (keys come with the load)."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    """Whether `url` answers 2xx, 401 or 403 (keys come with the load)."""
     try:
-        with direct.open(url, timeout=READY_TIMEOUT):
-            return True
-    except urllib.error.HTTPError as error:
-        error.close()
-        return error.code in (401, 403)
-    except (OSError, http.client.HTTPException):
+        Address(url).ask("", timeout=READY_TIMEOUT)
+    except StatusError as error:
+        return error.status in FORBIDDEN
+    except NoAnswerError:
         return False
+    return True
 
 
 def free_port() -> int:
