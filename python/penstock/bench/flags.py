@@ -11,7 +11,6 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from penstock.bench import block
 from penstock.bench.body import ENDPOINTS, Body
@@ -32,12 +31,6 @@ SAMPLING: Mapping[str, type] = {
 }
 
 
-class Flags(Protocol):
-    """A parser or an argument group."""
-
-    def add_argument(self, *names: str, **options: object) -> argparse.Action: ...
-
-
 def integer(least: int) -> Callable[[str], int]:
     """A `type=` of argparse: an integer of at least `least`."""
 
@@ -51,7 +44,7 @@ def integer(least: int) -> Callable[[str], int]:
 
 
 def number(
-    group: Flags,
+    group: argparse._ArgumentGroup,
     name: str,
     meaning: str = "",
     default: int | None = None,

@@ -53,7 +53,7 @@ class Lines:
         self._total = 0
         self._started = self._next = 0.0
         self._points: deque[tuple[float, int, int]] = deque()
-        """Time, ended requests and events of the last seconds."""
+        """Time, ended requests and events of the last seconds; empty before `begin`."""
 
     def begin(self, what: str, total: int) -> None:
         self._what, self._total, self._started = what, total, self._clock()
@@ -67,7 +67,8 @@ class Lines:
             print(text, file=self._stream, flush=True)
 
     def end(self, counts: Counts) -> None:
-        print(self._text(counts), file=self._stream, flush=True)
+        if self._points:
+            print(self._text(counts), file=self._stream, flush=True)
 
     def _text(self, counts: Counts) -> str:
         now, ended = self._clock(), counts["completed"] + counts["failed"]
@@ -108,8 +109,9 @@ class Bar(Lines):
         self._stream.flush()
 
     def end(self, counts: Counts) -> None:
-        self.show(counts)
-        print(file=self._stream, flush=True)
+        if self._points:
+            self.show(counts)
+            print(file=self._stream, flush=True)
 
 
 def progress(disabled: bool, stream: TextIO | None = None) -> Progress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -83,8 +83,9 @@ def _measured(
     server: Served, found: PromptMaker, as_ids: bool
 ) -> tuple[PromptMaker, Measured | None]:
     """The maker with the overhead by the server, else by the tokenizer's own rules."""
-    kind, words = ("token ids", {}) if as_ids else ("text", found.words)
-    maker = replace(found, name=f"{found.name}, {kind}", words=words)
+    words: Mapping[int, str] = {} if as_ids else found.words
+    name = f"{found.name}, {'token ids' if as_ids else 'text'}"
+    maker = replace(found, name=name, words=words)
     measured = measure(server, maker)
     overhead = measured.overhead if measured else _assumed(server, found, as_ids)
     own, template = (0, overhead) if server.chat else (overhead, 0)

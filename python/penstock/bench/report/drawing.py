@@ -228,7 +228,8 @@ def _gantt(axes: Axes, chart: Gantt, pitch: float) -> None:
         for row, (request, part) in enumerate(zip(chart.requests, parts, strict=True))
         if request.failure
     ]
-    xs, ys = [time for time, _ in failed], [row for _, row in failed]
+    xs = [time if _known(time) else math.nan for time, _ in failed]
+    ys = [row for _, row in failed]
     axes.plot(xs, ys, "x", color=DARK, markersize=4, label="failed" if failed else "_nolegend_")
     ends = [time for part in parts for span in part for time in span or ()]
     _scale(axes, "x", Axis("Time", "s", log=False, zero=True), ends)
