@@ -1,25 +1,84 @@
-"""The log of a Python process, in the form of the front door's (`crates/http/src/log.rs`)."""
+"""The log of a Python process, in the form of the front door's (`crates/http/src/log.rs`), and like
+it: lines go through a bounded queue to a thread, so that a standard error that is full or closed
+holds up no step.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-import sys
+import os
+import queue
+import threading
 import time
 
 from penstock.config.sections import LogConfig
 
 TEXT = "%(asctime)s %(levelname)s {source}: %(message)s"
+QUEUE = 1024
+FLUSH = 1.0
+"""Seconds that the last lines may take."""
+STDERR = 2
 
 
-def configure_log(settings: LogConfig, source: str = "%(name)s") -> None:
-    """Log to standard error. `source` stands for the name of the logger. Other packages log
-    warnings and errors only.
+def configure_log(
+    settings: LogConfig, source: str = "%(name)s", descriptor: int = STDERR
+) -> logging.Handler:
+    """Log to `descriptor`. `source` stands for the name of the logger. Other packages log warnings
+    and errors only.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Queued(descriptor)
     handler.setFormatter(_Json(source) if settings.format == "json" else _Text(source))
     logging.basicConfig(handlers=[handler], force=True)
     logging.getLogger("penstock").setLevel(settings.level.upper())
+    return handler
+
+
+class _Queued(logging.Handler):
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._lines: queue.Queue[str] = queue.Queue(QUEUE)
+        self._dropped = 0
+        """Lines that were not written, and of which the log does not say so yet."""
+        threading.Thread(target=self._write_all, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.put_nowait(self.format(record))
+        except queue.Full:
+            self._dropped += 1
+
+    def flush(self) -> None:
+        deadline = time.monotonic() + FLUSH
+        while self._lines.unfinished_tasks and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+    def _write_all(self) -> None:
+        while True:
+            line = self._lines.get()
+            dropped, self._dropped = self._dropped, 0
+            try:
+                if dropped:
+                    self._write(self._notice(dropped))
+                    dropped = 0
+                self._write(line)
+            except OSError:
+                self._dropped += dropped + 1
+            self._lines.task_done()
+
+    def _notice(self, dropped: int) -> str:
+        text = f"{dropped} lines of the log could not be written"
+        record = logging.LogRecord(
+            "penstock.log", logging.WARNING, "", 0, text, args=None, exc_info=None
+        )
+        return self.format(record)
+
+    def _write(self, line: str) -> None:
+        """Not through `sys.stderr`, whose lock must be free at the end of the process."""
+        data = (line + "\n").encode(errors="replace")
+        while data:
+            data = data[os.write(self._descriptor, data) :]
 
 
 class _Text(logging.Formatter):

@@ -1,6 +1,9 @@
+import logging
 import os
 
 from penstock.worker.process import main
 
+status = main()
+logging.shutdown()
 # Threads of movers are in native code, which Python cannot end.
-os._exit(main())
+os._exit(status)

@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if "stream" in job:
         # Its threads wait in native code, which an exit of the interpreter cannot end.
+        logging.shutdown()
         os._exit(status)
     return status
 
