@@ -13,7 +13,6 @@ from penstock.engine.sizing import (
     FLOOR,
     MIB,
     KvNeeds,
-    KvPlan,
     check_ram_tier,
     kv_needs,
     plan_kv,
@@ -78,8 +77,8 @@ def test_a_ram_tier_must_fit_beside_the_kv_cache() -> None:
     """Two ranks with half of each block; each has 100 MiB, of which its pool takes 40."""
     half = KvSpec(32, (KvGroup(tuple(range(30)), BLOCK // 2),))
     loaded = [Loaded(FACTS, half, 100 * MIB)] * 2
-    blocks = 40 * MIB // (BLOCK // 2)
-    plan = KvPlan((blocks,), 8192, blocks * BLOCK, BLOCK, "")
+    needs = replace(SMALL, specs=[half, half], available=100 * MIB, asked_bytes=40 * MIB)
+    plan = plan_kv(needs)
     check_ram_tier(config(kv_tier="ram:118MiB"), plan, loaded)
     with pytest.raises(PenstockError, match=r"--kv-tier ram: 128849018 bytes .* at most ram:12"):
         check_ram_tier(config(kv_tier="ram:0.12GiB"), plan, loaded)
