@@ -192,12 +192,12 @@ def test_a_plan_with_a_lent_block_is_refused(decoder: Decoder) -> None:
         compute(decoder, PROMPT, 0, [5, 6, 3])
 
 
-def test_answers_are_counted_in_the_report(decoder: Decoder) -> None:
-    with moving(decoder) as mover:
-        for moved in range(1, 4):
-            mover.submit(ram(TransferKind.STORE, [1], [1]))
-            assert [m.done for m in mover.take(HANG)] == [True]
-            assert json.loads(mover.report())["ram"]["stores"]["count"] == moved
+def test_the_report_has_the_counters_of_the_chunk_tiers(decoder: Decoder, tmp_path: Path) -> None:
+    with moving(decoder, disk(tmp_path)) as mover:
+        assert move(mover, chunk(TransferKind.STORE, 1, [3, 1])).done
+        (tier,) = json.loads(mover.report())["tiers"]
+        assert (tier["name"], tier["damaged"], tier["hanging"]) == (f"disk:{tmp_path}", 0, 0)
+        assert tier["counters"]["used_bytes"] > 0
 
 
 def test_a_transfer_that_makes_no_sense_is_an_error(decoder: Decoder) -> None:

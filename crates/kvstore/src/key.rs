@@ -50,6 +50,12 @@ pub struct PartKey {
 }
 
 impl PartKey {
+    /// The name of the part within its chunk, in all stores: `8.h2.l0-30`.
+    pub(crate) fn name_in_chunk(&self) -> String {
+        let (first, end) = self.layers;
+        format!("{}.h{}.l{first}-{end}", self.blocks, self.head)
+    }
+
     /// Bytes of one block's extent: the tiles of all these layers.
     pub fn extent_bytes(&self, identity: &StoreIdentity) -> usize {
         usize::from(self.layers.1 - self.layers.0) * identity.tile_bytes
@@ -59,4 +65,11 @@ impl PartKey {
     pub fn payload_bytes(&self, identity: &StoreIdentity) -> usize {
         usize::from(self.blocks) * self.extent_bytes(identity)
     }
+}
+
+/// Lower-case hex digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(digit).collect()
 }

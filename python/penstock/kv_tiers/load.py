@@ -283,8 +283,6 @@ class Loader:
         self._count(segment, 1)
         self._issued[segment] = load
         segment.state = SegmentState.ISSUED
-        limit = self._limit(segment)
-        segment.deadline = self._clock() + limit
         segment.id = self._transfers.begin(
             TransferKind.LOAD,
             segment.tier,
@@ -292,7 +290,7 @@ class Loader:
             blocks=[group[segment.first : segment.end] for group in load.blocks],
             slots=segment.slots,
             keys=segment.key,
-            limit=limit,
+            limit=self._limit(segment),
         )
 
     def _limit(self, segment: LoadSegment) -> float:
@@ -325,11 +323,11 @@ class Loader:
         self.backlog[segment.tier] += more * segment.blocks * self._shape.block_bytes
 
     def _abandon_stalled(self) -> None:
-        """A load past its deadline is left to itself, and another may have its turn; the sequence
-        gets other blocks and computes.
+        """A load that stalls is left to itself, and another may have its turn; the sequence gets
+        other blocks and computes.
         """
-        now, pool = self._clock(), self._pools[0]
-        for segment, load in [each for each in self._issued.items() if now >= each[0].deadline]:
+        pool, stalled = self._pools[0], self._transfers.stalled
+        for segment, load in [each for each in self._issued.items() if each[0].id in stalled]:
             if segment in load.segments:
                 if not load.whole and pool.available < segment.blocks:
                     continue

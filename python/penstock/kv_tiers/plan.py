@@ -54,8 +54,6 @@ class LoadSegment:
     state: SegmentState = SegmentState.WAITING
     id: int = 0
     """Id of its transfer, once issued."""
-    deadline: float = 0.0
-    """When it counts as stalled, once issued."""
 
     @property
     def blocks(self) -> int:

@@ -31,11 +31,8 @@ class _Open(NamedTuple):
     tier: int
     blocks: Blocks
     done: Done
-
-
-class _Due(NamedTuple):
-    deadline: float
     limit: float
+    """Seconds after which it counts as stalled."""
 
 
 class Transfers:
@@ -52,8 +49,10 @@ class Transfers:
         self._breakers = breakers
         self._clock = clock
         self._open: dict[int, _Open] = {}
-        self._due: dict[int, _Due] = {}
-        """When those that a breaker has admitted count as stalled; without those that did."""
+        self._due: dict[int, float] = {}
+        """When transfers count as stalled; without those that do."""
+        self.stalled: set[int] = set()
+        """Ids of those that do, until they are answered."""
         self._quarantined: set[int] = set()
         """Tiers of which the log says that a chunk was put aside."""
         self._last_id = 0
@@ -93,8 +92,8 @@ class Transfers:
         limit: float = STALL,
     ) -> int:
         """Start a transfer; its id. Each block gets a reference until the transfer is answered;
-        then `poll` calls `done`. A tier other than RAM must admit it, and stalls when it is not
-        answered within `limit` seconds.
+        then `poll` calls `done`. A tier other than RAM must admit it. Loads, and all transfers of
+        such a tier, stall when they are not answered within `limit` seconds.
         """
         self._last_id += 1
         self._in_vain = 0
@@ -112,10 +111,11 @@ class Transfers:
         for pool, group in zip(self._pools, held, strict=False):
             for block in group:
                 pool.share(block)
-        self._open[transfer.id] = _Open(kind, tier, held, done)
+        self._open[transfer.id] = _Open(kind, tier, held, done, limit)
         if tier != RAM:
             self._breakers[tier - 1].began(transfer.id)
-            self._due[transfer.id] = _Due(self._clock() + limit, limit)
+        if tier != RAM or kind is TransferKind.LOAD:
+            self._due[transfer.id] = self._clock() + limit
         self._executor.transfer(transfer)
         return transfer.id
 
@@ -136,6 +136,8 @@ class Transfers:
         self._in_vain = 0 if ended else self._in_vain + 1
         for moved in ended:
             each = self._open.pop(moved.id)
+            self._due.pop(moved.id, None)
+            self.stalled.discard(moved.id)
             for pool, group in zip(self._pools, each.blocks, strict=False):
                 pool.release(group)
             if each.tier != RAM:
@@ -148,7 +150,6 @@ class Transfers:
     def _judge(self, each: _Open, moved: Moved) -> None:
         """A lookup probe is answered from an index, so it does not prove that bytes can be had."""
         breaker = self._breakers[each.tier - 1]
-        self._due.pop(moved.id, None)
         if moved.fault is Fault.FAILED:
             breaker.failed(moved.id, moved.error)
         elif moved.done and each.kind is not TransferKind.PROBE:
@@ -161,10 +162,13 @@ class Transfers:
 
     def _find_stalled(self) -> None:
         now = self._clock()
-        late = [number for number, due in self._due.items() if now >= due.deadline]
+        late = [number for number, due in self._due.items() if now >= due]
         for number in late:
-            limit = self._due.pop(number).limit
-            self._breakers[self._open[number].tier - 1].stalled(number, limit)
+            del self._due[number]
+            each = self._open[number]
+            if each.tier != RAM:
+                self._breakers[each.tier - 1].stalled(number, each.limit)
+        self.stalled.update(late)
         self.cancel(late)
 
     def tables(self) -> Iterator[tuple[int, Sequence[int]]]:

@@ -7,13 +7,12 @@
 //! PATH/penstock-kv-1/quarantine/<store>-<name of the part>
 //! ```
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use penstock_prefix::GROUP_BYTES;
 
 use crate::format::{HEADER_BYTES, VERSION};
-use crate::key::{Digest, PartKey, StoreIdentity};
+use crate::key::{Digest, PartKey, StoreIdentity, hex};
 
 /// Shard directories of a store.
 pub(crate) const SHARDS: usize = 256;
@@ -56,16 +55,7 @@ pub(crate) fn shard_name(index: usize) -> String {
 
 /// The name of a part's file.
 pub(crate) fn file_name(key: &PartKey) -> String {
-    let PartKey {
-        blocks,
-        head,
-        layers: (first, last),
-        ..
-    } = key;
-    let mut name = hex(&key.digest);
-    // Writing to a string cannot fail.
-    let _ = write!(name, "-{blocks}.h{head}.l{first}-{last}");
-    name
+    format!("{}-{}", hex(&key.digest), key.name_in_chunk())
 }
 
 /// The part that a file of this name holds; None when it is not the name of a part.
@@ -102,17 +92,6 @@ pub(crate) fn part_file_bytes(key: &PartKey, identity: &StoreIdentity) -> Option
         && key.layers.0 < key.layers.1
         && usize::from(key.layers.1) <= identity.layers;
     fits.then(|| file_bytes(key.payload_bytes(identity) as u64))
-}
-
-/// Lower-case hex digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len() + 24);
-    for byte in bytes {
-        for nibble in [byte >> 4, byte & 15] {
-            text.push(char::from(b"0123456789abcdef"[usize::from(nibble)]));
-        }
-    }
-    text
 }
 
 fn unhex(text: &[u8]) -> Option<Digest> {

@@ -4,13 +4,13 @@
 //! replaces the one that hangs, and the transfer keeps its blocks and is answered when the call
 //! returns. The engine decides whether a tier that fails or stalls is used further.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::call::{Brought, Share};
 use super::clock::Clock;
-use super::counts::Counts;
 use super::limits::Limits;
 use super::queue::{Busy, Job, Lane, Queue, WorkKind};
 use super::transfer::{Fault, Moved, Pool};
@@ -36,7 +36,8 @@ struct State<P: Pool> {
     queue: Queue<P>,
     running: Vec<Running>,
     tickets: u64,
-    counts: Counts,
+    /// Loads of damaged parts since the start.
+    damaged: u64,
     io: Threads,
     probe: Threads,
     phase: Phase,
@@ -87,21 +88,15 @@ impl<P: Pool> State<P> {
     fn idle(&self) -> bool {
         self.queue.is_empty() && self.running.is_empty()
     }
+}
 
-    /// Counts a result; what it says of the tier.
-    fn judge(&mut self, result: &Result<Brought, TierError>) -> Fault {
-        let (count, fault) = match result {
-            Ok(_) => return Fault::None,
-            Err(TierError::Missing) => (&mut self.counts.missing, Fault::None),
-            Err(TierError::Damaged(_)) => (&mut self.counts.damaged, Fault::Damaged),
-            Err(TierError::Full(_)) => (&mut self.counts.full, Fault::Full),
-            Err(TierError::Failed(why)) => {
-                self.counts.last_error.clone_from(why);
-                (&mut self.counts.failed, Fault::Failed)
-            }
-        };
-        *count += 1;
-        fault
+/// What a result says of the tier.
+fn fault(result: &Result<Brought, TierError>) -> Fault {
+    match result {
+        Ok(_) | Err(TierError::Missing) => Fault::None,
+        Err(TierError::Damaged(_)) => Fault::Damaged,
+        Err(TierError::Full(_)) => Fault::Full,
+        Err(TierError::Failed(_)) => Fault::Failed,
     }
 }
 
@@ -121,7 +116,7 @@ impl<P: Pool> ChunkTier<P> {
             queue: Queue::new(),
             running: Vec::new(),
             tickets: 0,
-            counts: Counts::default(),
+            damaged: 0,
             io: threads(limits.io_threads),
             probe: threads(1),
             phase: Phase::Open,
@@ -181,7 +176,6 @@ impl<P: Pool> ChunkTier<P> {
             return;
         }
         let closed = state.phase != Phase::Open;
-        state.counts.refused += u64::from(!closed);
         drop(state);
         if closed {
             self.answer_undone(vec![job], Fault::None, "is closed");
@@ -210,7 +204,6 @@ impl<P: Pool> ChunkTier<P> {
     pub(crate) fn cancel(&self, ids: &[u64]) {
         let mut state = self.lock();
         let jobs = state.queue.cancel(ids);
-        state.counts.cancelled += jobs.len() as u64;
         self.ended.notify_all();
         drop(state);
         self.answer_undone(jobs, Fault::None, "");
@@ -262,19 +255,16 @@ impl<P: Pool> ChunkTier<P> {
     /// Answers a job; `false` when the thread is to end, because another has its place.
     fn end(&self, ticket: u64, job: Job<P>, result: Result<Brought, TierError>) -> bool {
         let now = self.clock.now();
-        let kind = job.work.kind();
         drop(job.work);
         let mut state = self.lock();
         let at = state.running.iter().position(|r| r.ticket == ticket);
         let Some(run) = at.map(|at| state.running.swap_remove(at)) else {
             unreachable!("only the thread that began a job ends it")
         };
-        let fault = state.judge(&result);
+        let fault = fault(&result);
+        state.damaged += u64::from(fault == Fault::Damaged);
         let took = now.saturating_sub(run.since);
         let waited = run.since.saturating_sub(job.asked);
-        if let Ok(brought) = &result {
-            state.counts.done(kind).add(brought.bytes, took, waited);
-        }
         let stays = self.stays(&mut state, &run);
         self.work.notify_all();
         self.ended.notify_all();
@@ -328,7 +318,6 @@ impl<P: Pool> ChunkTier<P> {
             .collect();
         let mut none_left = false;
         for lane in late {
-            state.counts.stalled += 1;
             let threads = state.threads(lane);
             threads.live -= 1;
             threads.abandoned += 1;
@@ -342,7 +331,6 @@ impl<P: Pool> ChunkTier<P> {
             true => state.queue.clear(false),
             false => Vec::new(),
         };
-        state.counts.refused += waiting.len() as u64;
         drop(guard);
         for lane in places {
             if self.spawn(lane).is_err() {
@@ -361,8 +349,9 @@ impl<P: Pool> ChunkTier<P> {
                 .wait_timeout_while(state, self.limits.tick, |s| s.phase == Phase::Open)
                 .unwrap_or_else(PoisonError::into_inner);
             drop(next);
-            if waited.timed_out() && catch_unwind(AssertUnwindSafe(|| self.tier.tick())).is_err() {
-                self.lock().counts.last_error = "a bug of the tier: its upkeep panicked".into();
+            if waited.timed_out() {
+                // A panic has been reported on stderr; the next round may do better.
+                let _ = catch_unwind(AssertUnwindSafe(|| self.tier.tick()));
             }
             state = self.lock();
         }
@@ -388,7 +377,6 @@ impl<P: Pool> ChunkTier<P> {
         }
         state.phase = Phase::Draining(until);
         let jobs = state.queue.clear(true);
-        state.counts.cancelled += jobs.len() as u64;
         self.work.notify_all();
         self.ended.notify_all();
         drop(state);
@@ -421,27 +409,17 @@ impl<P: Pool> ChunkTier<P> {
         self.answer_undone(jobs, Fault::None, "is closed before this was done");
     }
 
-    /// Everything about the tier, for the report.
+    /// The tier's part of [`Mover::report`](super::Mover::report).
     pub(crate) fn report(&self) -> serde_json::Value {
         let state = self.lock();
-        let (loads, stores, probes) = state.queue.lengths();
-        let mut report = serde_json::json!({
-            "name": self.tier.name(),
-            "waiting": {"loads": loads, "stores": stores, "probes": probes},
-            "running": state.running.len(),
-            "hanging": state.io.abandoned + state.probe.abandoned,
-        });
-        let counts = serde_json::to_value(&state.counts).unwrap_or_default();
+        let (damaged, hanging) = (state.damaged, state.io.abandoned + state.probe.abandoned);
         drop(state);
-        let counters = self.tier.counters().into_iter();
-        let counters: serde_json::Map<_, _> = counters
-            .map(|(name, count)| (name.to_owned(), count.into()))
-            .collect();
-        if let (Some(report), serde_json::Value::Object(counts)) = (report.as_object_mut(), counts)
-        {
-            report.extend(counts);
-            report.insert("counters".to_owned(), counters.into());
-        }
-        report
+        let counters: BTreeMap<_, _> = self.tier.counters().into_iter().collect();
+        serde_json::json!({
+            "name": self.tier.name(),
+            "damaged": damaged,
+            "hanging": hanging,
+            "counters": counters,
+        })
     }
 }

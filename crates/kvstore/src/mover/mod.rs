@@ -10,7 +10,6 @@ mod call;
 mod chunk_tier;
 mod clock;
 mod copying;
-mod counts;
 mod limits;
 mod memory;
 mod open;
@@ -312,11 +311,12 @@ impl<P: Pool> Mover<P> {
         self.answers.take(timeout)
     }
 
-    /// Counters since the start and present state: `ram` (null without one) and `tiers`, in their
-    /// order.
+    /// What the engine cannot count itself: an object for each of `tiers`, the chunk tiers in their
+    /// order, with its `name`, `damaged` loads since the start, calls that are `hanging`, and the
+    /// tier's own `counters`.
     pub fn report(&self) -> serde_json::Value {
         let tiers: Vec<_> = self.chunk_tiers.iter().map(|tier| tier.report()).collect();
-        serde_json::json!({"ram": self.ram.as_ref().map(|ram| ram.report()), "tiers": tiers})
+        serde_json::json!({"tiers": tiers})
     }
 
     /// Finishes stores and removals, within `limit`; the rest is answered as not done. Only a call

@@ -41,7 +41,7 @@ pub(crate) enum Work<P: Pool> {
     },
 }
 
-/// The kinds of work, for rules and counters.
+/// The kinds of work, for rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkKind {
     Load,
@@ -137,12 +137,7 @@ impl<P: Pool> Queue<P> {
         taken
     }
 
-    /// Loads, stores (with removals) and probes that wait.
-    pub(crate) fn lengths(&self) -> (usize, usize, usize) {
-        (self.loads.len(), self.stores.len(), self.probes.len())
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
-        self.lengths() == (0, 0, 0)
+        self.probes.is_empty() && self.loads.is_empty() && self.stores.is_empty()
     }
 }

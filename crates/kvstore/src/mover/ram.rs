@@ -10,9 +10,7 @@ use std::time::Duration;
 use super::answers::Answers;
 use super::clock::Clock;
 use super::copying::Slots;
-use super::counts::Counts;
 use super::limits::Limits;
-use super::queue::WorkKind;
 use super::transfer::{Moved, Pool};
 
 /// The blocks that a copy has borrowed: those of all groups slot by slot, `None` where a group
@@ -23,11 +21,8 @@ pub(crate) enum Borrowed<P: Pool> {
 }
 
 impl<P: Pool> Borrowed<P> {
-    fn kind(&self) -> WorkKind {
-        match self {
-            Self::Load(_) => WorkKind::Load,
-            Self::Store(_) => WorkKind::Store,
-        }
+    fn is_store(&self) -> bool {
+        matches!(self, Self::Store(_))
     }
 
     fn bytes(&self) -> usize {
@@ -56,7 +51,6 @@ struct State<P: Pool> {
     ordered: VecDeque<Copy<P>>,
     /// Stores of each slot that have not ended.
     storing: Vec<u32>,
-    counts: Counts,
     closed: bool,
     live: bool,
 }
@@ -68,7 +62,7 @@ impl<P: Pool> State<P> {
 
     /// A copy that ends, or never begins, fills its slots no more.
     fn forget(&mut self, copy: &Copy<P>) {
-        if copy.blocks.kind() == WorkKind::Store {
+        if copy.blocks.is_store() {
             copy.slots.iter().for_each(|&slot| self.storing[slot] -= 1);
         }
     }
@@ -77,7 +71,6 @@ impl<P: Pool> State<P> {
 /// See the module's text.
 pub(crate) struct Ram<P: Pool> {
     slots: usize,
-    slot_bytes: usize,
     /// KV groups.
     groups: usize,
     /// Slots of a store after which loads have their turn.
@@ -106,13 +99,11 @@ impl<P: Pool> Ram<P> {
             loads: VecDeque::new(),
             ordered: VecDeque::new(),
             storing: vec![0; slots],
-            counts: Counts::default(),
             closed: false,
             live: true,
         };
         let ram = Arc::new(Self {
             slots,
-            slot_bytes,
             groups,
             piece: (limits.piece / slot_bytes.max(1)).max(1),
             answers,
@@ -175,7 +166,7 @@ impl<P: Pool> Ram<P> {
             self.refuse(vec![copy], "ram is closed");
             return;
         }
-        let store = copy.blocks.kind() == WorkKind::Store;
+        let store = copy.blocks.is_store();
         if store {
             for &slot in &copy.slots {
                 state.storing[slot] += 1;
@@ -214,7 +205,6 @@ impl<P: Pool> Ram<P> {
             *queue = stay;
         }
         taken.iter().for_each(|copy| state.forget(copy));
-        state.counts.cancelled += taken.len() as u64;
         drop(guard);
         self.refuse(taken, "");
     }
@@ -273,11 +263,7 @@ impl<P: Pool> Ram<P> {
     fn end(&self, copy: Copy<P>) {
         let waited = copy.began.unwrap_or(copy.asked).saturating_sub(copy.asked);
         let bytes = copy.blocks.bytes() as u64;
-        let mut state = self.lock();
-        state.forget(&copy);
-        let done = state.counts.done(copy.blocks.kind());
-        done.add(bytes, copy.took, waited);
-        drop(state);
+        self.lock().forget(&copy);
         drop(copy.blocks);
         self.answers.put(Moved {
             id: copy.id,
@@ -298,18 +284,5 @@ impl<P: Pool> Ram<P> {
         let patience = Duration::from_secs(10);
         let waited = self.changed.wait_timeout_while(self.lock(), patience, live);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
-    }
-
-    /// Everything about the tier, for the report.
-    pub(crate) fn report(&self) -> serde_json::Value {
-        let state = self.lock();
-        serde_json::json!({
-            "slots": self.slots,
-            "slot_bytes": self.slot_bytes,
-            "waiting": {"loads": state.loads.len(), "stores": state.ordered.len()},
-            "loads": state.counts.loads,
-            "stores": state.counts.stores,
-            "cancelled": state.counts.cancelled,
-        })
     }
 }

@@ -1,9 +1,7 @@
 //! What parts are called in a store that many identities share, and the page in front of each.
 
-use std::fmt::Write;
-
 use crate::format::{Header, HeaderPage, VERSION, checksum};
-use crate::key::{Digest, Group, PartKey, StoreIdentity};
+use crate::key::{Digest, Group, PartKey, StoreIdentity, hex};
 
 /// Names and headers of one identity's parts.
 pub(super) struct Names {
@@ -43,12 +41,6 @@ impl Names {
         &self.root
     }
 
-    /// The part within its chunk.
-    pub(super) fn part(key: &PartKey) -> String {
-        let (first, end) = key.layers;
-        format!("{}.h{}.l{first}-{end}", key.blocks, key.head)
-    }
-
     /// The page in front of the payload `from`.
     pub(super) fn header(
         &self,
@@ -78,14 +70,4 @@ impl Names {
         header.check(&self.identity, key, payload_bytes)?;
         Ok(header.payload_crc)
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-            // writing to a String cannot fail
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
 }

@@ -118,7 +118,7 @@ impl Objects {
         self.at(&format!(
             "{}/{}",
             self.names.chunk(&key.digest),
-            Names::part(key)
+            key.name_in_chunk()
         ))
     }
 

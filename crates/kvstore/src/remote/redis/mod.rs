@@ -175,7 +175,7 @@ impl Tier for Redis {
     }
 
     fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError> {
-        let (chunk, part) = (self.names.chunk(&key.digest), Names::part(key));
+        let (chunk, part) = (self.names.chunk(&key.digest), key.name_in_chunk());
         let bytes = into.iter().map(|slice| slice.len()).sum();
         let words: &[&[u8]] = &[b"HGET", chunk.as_bytes(), part.as_bytes()];
         let found = self.with(|connection| {
@@ -200,7 +200,7 @@ impl Tier for Redis {
         from: &[&[u8]],
         parent: Option<Digest>,
     ) -> Result<(), TierError> {
-        let (chunk, part) = (self.names.chunk(&key.digest), Names::part(key));
+        let (chunk, part) = (self.names.chunk(&key.digest), key.name_in_chunk());
         if self.touch(&chunk, &part)? {
             return Ok(());
         }
@@ -225,7 +225,7 @@ impl Tier for Redis {
         }
         let names: Vec<(String, String)> = keys
             .iter()
-            .map(|key| (self.names.chunk(&key.digest), Names::part(key)))
+            .map(|key| (self.names.chunk(&key.digest), key.name_in_chunk()))
             .collect();
         let commands: Vec<[&[u8]; 3]> = names
             .iter()
