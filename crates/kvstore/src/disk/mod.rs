@@ -31,6 +31,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use serde::Deserialize;
+
 use self::budget::Budget;
 use self::directory::{Directory, failed, lock, unix_now};
 use self::files::{Fill, PartFiles};
@@ -47,19 +49,24 @@ use crate::tier::{StartError, Tier, TierError};
 const OPENING: Duration = Duration::from_secs(1);
 
 /// Options of the tier.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DiskOptions {
     /// The directory; made if its parent is there.
     pub path: PathBuf,
     /// Bytes that the files of all writers may take, each rounded up to 4096.
     pub limit_bytes: u64,
     /// Bytes that this process may write in any 24 hours.
+    #[serde(default)]
     pub daily_write_bytes: Option<u64>,
     /// Direct or buffered I/O.
+    #[serde(default)]
     pub direct: Direct,
-    /// Blocks of a full chunk: the limit must hold one at least.
+    /// Blocks of a full chunk: the limit must hold one at least. A mover sets it for all its tiers.
+    #[serde(default)]
     pub chunk_blocks: u16,
     /// Share of the limit that one salt group may have; None: all of it.
+    #[serde(default)]
     pub quota: Option<f64>,
 }
 

@@ -11,23 +11,12 @@ use crate::tier::{StartError, Tier};
 pub(super) fn open(spec: &TierSpec, options: &Options) -> Result<Box<dyn Tier>, StartError> {
     let identity = &options.identity;
     match spec {
-        TierSpec::Disk {
-            path,
-            limit_bytes,
-            daily_write_bytes,
-            direct,
-            quota,
-        } => {
+        TierSpec::Disk(disk) => {
             let disk = DiskOptions {
-                path: path.into(),
-                limit_bytes: *limit_bytes,
-                daily_write_bytes: *daily_write_bytes,
-                direct: *direct,
                 chunk_blocks: options.chunk_blocks(),
-                quota: *quota,
+                ..disk.clone()
             };
-            let disk = Disk::open(disk, identity.clone())?;
-            Ok(Box::new(disk))
+            Ok(Box::new(Disk::open(disk, identity.clone())?))
         }
         TierSpec::Redis { url, ttl_s } => {
             let ttl = ttl_s.map(Duration::from_secs);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::disk::Direct;
+use crate::disk::DiskOptions;
 use crate::key::StoreIdentity;
 
 /// One rank's tiers, and which part of the model the rank holds.
@@ -53,21 +53,7 @@ fn stall_s() -> f64 {
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum TierSpec {
     /// A directory, of this machine or mounted by several.
-    Disk {
-        /// The directory.
-        path: String,
-        /// Bytes that it may hold.
-        limit_bytes: u64,
-        /// Bytes written in 24 hours at most.
-        #[serde(default)]
-        daily_write_bytes: Option<u64>,
-        /// Whether I/O bypasses the page cache.
-        #[serde(default)]
-        direct: Direct,
-        /// Share of the limit that one salt group may have.
-        #[serde(default)]
-        quota: Option<f64>,
-    },
+    Disk(DiskOptions),
     /// A Redis server.
     Redis {
         /// `redis://host:port/db`.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use crate::disk::Direct;
+use crate::disk::{Direct, DiskOptions};
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
 use crate::mover::clock::{Clock, Monotonic};
 use crate::mover::limits::Limits;
@@ -320,11 +320,12 @@ impl Rig {
         let blocks = options.block_bytes().into_iter();
         let pools: Vec<_> = blocks.map(|bytes| FakePool::new(8, bytes)).collect();
         let open = |spec: &TierSpec, _: &Options| {
-            let TierSpec::Disk { path, .. } = spec else {
+            let TierSpec::Disk(disk) = spec else {
                 unreachable!()
             };
-            let shelf = Arc::clone(&shelves[path.parse::<usize>().unwrap()]);
-            Ok(Box::new(Shared(format!("disk:{path}"), shelf)) as Box<dyn Tier>)
+            let number = disk.path.to_str().unwrap();
+            let shelf = Arc::clone(&shelves[number.parse::<usize>().unwrap()]);
+            Ok(Box::new(Shared(format!("disk:{number}"), shelf)) as Box<dyn Tier>)
         };
         let mover = Mover::start_with(options, pools.clone(), &open, limits, clock).unwrap();
         Self {
@@ -376,12 +377,15 @@ pub(super) fn options(heads: Vec<u16>, tiers: usize) -> Options {
         tile_bytes: TILE,
         dtype: "bf16".into(),
     };
-    let spec = |tier: usize| TierSpec::Disk {
-        path: tier.to_string(),
-        limit_bytes: 0,
-        daily_write_bytes: None,
-        direct: Direct::Auto,
-        quota: None,
+    let spec = |tier: usize| {
+        TierSpec::Disk(DiskOptions {
+            path: tier.to_string().into(),
+            limit_bytes: 0,
+            daily_write_bytes: None,
+            direct: Direct::Auto,
+            chunk_blocks: 0,
+            quota: None,
+        })
     };
     Options {
         ram_slots: 6,
