@@ -105,6 +105,8 @@ def test_a_lost_load_is_computed_in_other_blocks(how: str, windows: Windows) -> 
     world.begin_loads(request)
     world.add(later)
     loads = len(world.asked(TransferKind.LOAD))
+    assert world.mover.step(), "a segment is loaded"
+    world.step()
     if how == "stall":
         world.mover.stall(1)
     elif how == "error":
@@ -124,6 +126,22 @@ def test_a_lost_load_is_computed_in_other_blocks(how: str, windows: Windows) -> 
     world.mover.heal(1)
     world.settle()
     assert world.all_free
+
+
+def test_what_was_not_chosen_at_first_is_not_loaded_later() -> None:
+    """It has no blocks: the second half takes longer from the disk than to compute, its end does
+    not.
+    """
+    world = TierWorld(windows=(None, 24), ram_slots=64, num_blocks=128, max_model_len=1024)
+    tokens = prompt(6 * CHUNK * BLOCK + 8)
+    world.keep(tokens, max_tokens=1)
+    assert world.index is not None
+    assert world.kv.hasher is not None
+    digests = world.kv.hasher.digests(make_request(0, tokens).prompt, [], b"")
+    world.index.remove(digests[2 * CHUNK :])
+    world.rates.loaded(1, CHUNK * 4 * BLOCK, 250.0)
+    assert world.finish(make_request(2, tokens, max_tokens=1)) == 4 * CHUNK * BLOCK + 8
+    assert len([load for load in world.asked(TransferKind.LOAD) if load.tier == RAM]) == 1
 
 
 def test_a_lost_load_waits_in_front_of_later_arrivals() -> None:
