@@ -240,7 +240,7 @@ def encode_result(result: StepResult, /) -> bytes: ...
 def decode_result(data: bytes, /) -> StepResult:
     """CodecError unless `data` is one result, whole and with nothing after it."""
 
-def plan_bytes(sequences: int, tokens: int, groups: int, added: int, /) -> int:
+def plan_bytes(sequences: int, tokens: int, groups: int, added: int, length: int, /) -> int:
     """Bytes of the largest plan."""
 
 def result_bytes(sequences: int, tokens: int, alternatives: int, /) -> int:
@@ -261,19 +261,16 @@ def decode_transfer_results(data: bytes, /) -> list[Moved]:
 def transfer_bytes(blocks: int, /) -> int:
     """Bytes of the largest transfer over a pool of so many blocks."""
 
-def encode_sampling(
-    *,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    seed: int,
-    choice: int,
-    logprobs: int | None,
-) -> bytes:
-    """Sampling parameters as opaque bytes; CodecError names a value out of range."""
+def encode_sampling(**fields: object) -> bytes:
+    """Sampling parameters as opaque bytes, those of `SamplingParams` in `crates/wire`; greedy where
+    nothing is given. CodecError names a value out of range.
+    """
 
-def decode_sampling(data: bytes, /) -> tuple[float, int, float, int, int, int | None]:
-    """The arguments of `encode_sampling`, in its order."""
+def decode_sampling(data: bytes, /) -> dict[str, object]:
+    """All fields."""
+
+def needs_history(data: bytes, /) -> bool:
+    """Whether the sampler needs the tokens of a sequence with these encoded parameters."""
 
 def hash_chain(identity: bytes, parent: bytes | None, tokens: array[int], /) -> list[bytes]: ...
 def hash_root(identity: bytes, adapter: bytes, salt: bytes, /) -> bytes: ...

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, cast
 from penstock import core
 from penstock.config import FLAGS, EngineConfig, Raw, resolve
 from penstock.core import FinishReason, InvalidValueError, LogprobRow, PenstockError, StepOutput
+from penstock.core.errors import CodecError
 from penstock.core.request import MAX_LOGPROBS, check_range
 from penstock.engine import InFlight, start
 from penstock.engine.tiers import flush
@@ -43,13 +44,21 @@ class SamplingParams:
     own.
 
     `logprobs` and `prompt_logprobs` are numbers of alternatives (0..20), None for no
-    log-probabilities.
+    log-probabilities. `logit_bias` adds to the logits of token ids; only `allowed_token_ids` are
+    drawn, where there are any; texts in `bad_words` are not written.
     """
 
     n: int = 1
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] = ()
     max_tokens: int = 16
     min_tokens: int = 0
     seed: int | None = None
@@ -59,6 +68,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -73,7 +83,10 @@ class SamplingParams:
             raise InvalidValueError("top_p", self.top_p, "a number in (0, 1]")
         check_range("seed", self.seed or 0, 0, 2**64 - 1)
         check_range("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise InvalidValueError("allowed_token_ids", [], "at least one token id")
         self.generation()
+        self.encoded()
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -88,18 +101,29 @@ class SamplingParams:
             stop_token_ids=tuple(self.stop_token_ids),
         )
 
-    def for_choice(self, choice: int, seed: int) -> bytes:
-        """Encoded sampling parameters of one of the `n` choices; `seed` unless there is one."""
+    def encoded(self, seed: int = 0, **of_the_request: object) -> bytes:
+        """Encoded sampling parameters; `seed` unless there is one. InvalidValueError names a value
+        out of range.
+        """
         from penstock._native import encode_sampling
 
-        return encode_sampling(
-            temperature=self.temperature,
-            top_k=max(self.top_k, 0),
-            top_p=self.top_p,
-            seed=seed if self.seed is None else self.seed,
-            choice=choice,
-            logprobs=self.logprobs,
-        )
+        try:
+            return encode_sampling(
+                temperature=self.temperature,
+                top_k=max(self.top_k, 0),
+                top_p=self.top_p,
+                min_p=self.min_p,
+                seed=seed if self.seed is None else self.seed,
+                logprobs=self.logprobs,
+                presence_penalty=self.presence_penalty,
+                frequency_penalty=self.frequency_penalty,
+                repetition_penalty=self.repetition_penalty,
+                bias=list((self.logit_bias or {}).items()),
+                allowed=list(self.allowed_token_ids or ()),
+                **of_the_request,
+            )
+        except CodecError as error:
+            raise PenstockError(f"sampling parameters: {error}") from error
 
 
 @dataclass(slots=True)
@@ -210,15 +234,9 @@ class LLM:
     def default_sampling_params(self) -> SamplingParams:
         """Defaults of the checkpoint."""
         defaults = self._started.info.generation
-        neutral = SamplingParams()
-        return replace(
-            neutral,
-            temperature=neutral.temperature
-            if defaults.temperature is None
-            else defaults.temperature,
-            top_k=neutral.top_k if defaults.top_k is None else defaults.top_k,
-            top_p=neutral.top_p if defaults.top_p is None else defaults.top_p,
-        )
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        given = {name: getattr(defaults, name) for name in names}
+        return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 
     def _request(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
         text = prompt if isinstance(prompt, str) else None
@@ -248,6 +266,8 @@ class LLM:
     def _submit(
         self, results: list[RequestOutput], params: Sequence[SamplingParams]
     ) -> dict[int, _Pending]:
+        from penstock._native import needs_history
+
         pending = {}
         for result, wanted in zip(results, params, strict=True):
             seed = self._started.config.model.seed
@@ -255,8 +275,14 @@ class LLM:
             running = set(range(len(result.outputs)))
             for output in result.outputs:
                 request_id, self._next_id = self._next_id, self._next_id + 1
-                sampling = wanted.for_choice(output.index, seed)
                 prompt = array("i", result.prompt_token_ids)
+                sampling = wanted.encoded(
+                    seed,
+                    choice=output.index,
+                    banned=self._token_runs(wanted.bad_words),
+                    suppressed=self._end_tokens(wanted),
+                    suppressed_until=len(prompt) + wanted.min_tokens,
+                )
                 self._started.scheduler.add(
                     core.Request(
                         request_id,
@@ -264,10 +290,30 @@ class LLM:
                         wanted.generation(),
                         time.monotonic(),
                         sampling=sampling,
+                        needs_history=needs_history(sampling),
                     )
                 )
                 pending[request_id] = _Pending(result, output, wanted, running)
         return pending
+
+    def _end_tokens(self, params: SamplingParams) -> list[int]:
+        """Tokens that are not drawn before `min_tokens`."""
+        if not params.min_tokens:
+            return []
+        eos = () if params.ignore_eos else self._started.scheduler.limits.eos_token_ids
+        return [*params.stop_token_ids, *eos]
+
+    def _token_runs(self, words: Sequence[str]) -> list[list[int]]:
+        """Tokens of words, at the start of a text and, where as many, after a space."""
+        runs = []
+        for word in words:
+            plain = self._tokenizer.encode(word.lstrip(), False)
+            spaced = self._tokenizer.encode(" " + word.lstrip(), False)
+            if plain:
+                runs.append(plain)
+            if len(spaced) == len(plain) and spaced[:1] != plain[:1]:
+                runs.append(spaced)
+        return runs
 
     def _step(self) -> None:
         self._in_flight.submit_ready()
@@ -294,7 +340,8 @@ class LLM:
     def _settle(self, row: StepOutput, held: _Pending) -> None:
         """Text so far, up to a stop text; ends the request at one."""
         output = held.output
-        kept = output.token_ids[:-1] if row.finish is FinishReason.STOP else output.token_ids
+        keep_all = row.finish is not FinishReason.STOP or held.params.include_stop_str_in_output
+        kept = output.token_ids if keep_all else output.token_ids[:-1]
         output.text = self._tokenizer.decode(kept, held.params.skip_special_tokens)
         if row.finish:
             output.finish_reason = row.finish.name.lower()
@@ -307,6 +354,8 @@ class LLM:
         ]
         if found:
             at, stop = min(found)
+            if held.params.include_stop_str_in_output:
+                at += len(stop)
             output.text, output.finish_reason, output.stop_reason = output.text[:at], "stop", stop
             self._started.scheduler.cancel(row.id)
 

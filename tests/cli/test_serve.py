@@ -37,7 +37,13 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         "chat_template": None,
         "api_keys": ["k"],
         "admin_api_key": "a",
-        "generation_defaults": {"temperature": 0.6, "top_k": 20, "top_p": None},
+        "generation_defaults": {
+            "temperature": 0.6,
+            "top_k": 20,
+            "top_p": None,
+            "min_p": None,
+            "repetition_penalty": None,
+        },
         "engine": {"argv": ["engine"]},
         "max_queue": 1024,
         "limits": {"max_body_bytes": 4096, "max_connections": 100},
@@ -71,8 +77,8 @@ def test_a_missing_chat_template_is_named(tmp_path: Path) -> None:
 def test_settings_of_the_checkpoint_that_are_not_applied_are_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    warn(model_info(GenerationDefaults(not_applied=(("min_p", 0.1),))), config())
-    assert "the model asks for min_p=0.1, which is not applied" in capsys.readouterr().err
+    warn(model_info(GenerationDefaults(not_applied=(("typical_p", 0.1),))), config())
+    assert "the model asks for typical_p=0.1, which is not applied" in capsys.readouterr().err
 
 
 def test_what_the_front_door_cannot_do_is_the_users_error() -> None:

@@ -169,12 +169,13 @@ def test_the_largest_messages_fit_the_room_computed_for_them(
     n: int, tokens: int, alternatives: int
 ) -> None:
     row = (0.0, 1, [(1, 0.5)] * alternatives)
-    plan = StepPlan(1, [Registration(0, bytes(64))] * n, *[array("i", [1] * n) for _ in range(3)])
+    registration = Registration(0, bytes(16384), history=array("i", [1] * 7), prompt_len=3)
+    plan = StepPlan(1, [registration] * n, *[array("i", [1] * n) for _ in range(3)])
     plan.sample, plan.drafts = array("b", [1] * n), array("i", [1] * n)
     plan.tokens = plan.targets = array("i", [1] * tokens)
     plan.kept, plan.added = array("i", [1] * 2 * n), array("i", [1] * 3 * n)
     plan.added_offsets = array("i", [0] * (2 * n + 1))
-    assert len(encode_plan(plan)) <= plan_bytes(n, tokens, 2, 3 * n)
+    assert len(encode_plan(plan)) <= plan_bytes(n, tokens, 2, 3 * n, 7)
     prompt = {at: [row] for at in range(min(n, tokens))} | {
         0: [row] * (tokens - min(n, tokens) + 1)
     }

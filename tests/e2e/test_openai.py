@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,13 +118,79 @@ def test_many_at_once_say_what_each_says_alone(server: Server, sdk: openai.OpenA
     assert asyncio.run(all_at_once()) == alone
 
 
+def test_choices_of_one_prompt_share_its_tokens_in_the_usage(sdk: openai.OpenAI) -> None:
+    answer = sdk.chat.completions.create(
+        model="smollm2", messages=QUESTION, n=3, seed=5, max_tokens=8, temperature=1.5
+    )
+    alone = sdk.chat.completions.create(
+        model="smollm2", messages=QUESTION, seed=5, max_tokens=8, temperature=1.5
+    )
+    assert answer.usage is not None
+    assert alone.usage is not None
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert answer.choices[0].message.content == alone.choices[0].message.content
+    assert len({choice.message.content for choice in answer.choices}) == 3
+    assert answer.usage.prompt_tokens == alone.usage.prompt_tokens
+    assert answer.usage.completion_tokens == 24
+    streamed: dict[int, str] = {}
+    for chunk in sdk.chat.completions.create(
+        model="smollm2", messages=QUESTION, n=3, seed=5, max_tokens=8, temperature=1.5, stream=True
+    ):
+        for choice in chunk.choices:
+            streamed[choice.index] = streamed.get(choice.index, "") + (choice.delta.content or "")
+    assert streamed == {choice.index: choice.message.content for choice in answer.choices}
+    listed = sdk.completions.create(
+        model="smollm2", prompt=["One, two,", "Red, green,"], n=2, seed=5, max_tokens=4
+    )
+    assert [choice.index for choice in listed.choices] == [0, 1, 2, 3]
+
+
+def test_changes_of_the_logits_do_what_they_say(sdk: openai.OpenAI) -> None:
+    def text(**options: Any) -> str:
+        return (
+            sdk.completions.create(
+                model="smollm2", prompt="1 2 3 4", max_tokens=12, temperature=0, **options
+            )
+            .choices[0]
+            .text
+        )
+
+    ids = (
+        sdk.completions.create(
+            model="smollm2",
+            prompt="1 2 3 4",
+            max_tokens=12,
+            temperature=0,
+            extra_body={"return_token_ids": True},
+        )
+        .choices[0]
+        .model_extra
+    )
+    assert ids is not None
+    first = ids["token_ids"][0]
+    plain = text()
+    assert text(logit_bias={str(first): -100}) != plain
+    assert len(set(text(logit_bias={"33": 100}))) == 1
+    only = text(extra_body={"allowed_token_ids": [33, 34]})
+    assert set(only) <= set(text(logit_bias={"33": 100}) + text(logit_bias={"34": 100}))
+    assert " 5" not in text(extra_body={"bad_words": ["5"]})
+    assert "5" in plain
+    assert text(extra_body={"repetition_penalty": 1.8}) != plain
+    assert text(frequency_penalty=2, presence_penalty=2) != plain
+    assert text(extra_body={"top_k": "3", "min_p": 0.2}) == plain
+    stopped = text(stop=" 7", extra_body={"include_stop_str_in_output": True})
+    assert stopped.endswith(" 7")
+    assert plain.startswith(stopped)
+    assert text(extra_body={"truncate_prompt_tokens": 100}) == plain
+
+
 def test_errors_are_of_the_right_class(sdk: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="gpt-4"):
         sdk.chat.completions.create(model="gpt-4", messages=QUESTION)
     with pytest.raises(openai.BadRequestError, match="temperature"):
         sdk.chat.completions.create(model="smollm2", messages=QUESTION, temperature=-1)
     with pytest.raises(openai.BadRequestError, match="presence_penalty"):
-        sdk.completions.create(model="smollm2", prompt="x", presence_penalty=1.0)
+        sdk.completions.create(model="smollm2", prompt="x", presence_penalty=3.0)
     with pytest.raises(
         openai.BadRequestError, match="maximum context length is 8192 tokens"
     ) as caught:

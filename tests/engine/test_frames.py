@@ -226,7 +226,7 @@ def test_sampling_parameters_come_back_and_are_checked() -> None:
     params = {"temperature": 0.5, "top_k": 3, "top_p": 0.25, "seed": 2**64 - 1, "choice": 7}
     data = encode_sampling(**params, logprobs=None)  # type: ignore[arg-type]
     assert data == encode(**params)  # type: ignore[arg-type]
-    assert decode_sampling(data) == (*params.values(), None)
+    assert decode_sampling(data).items() >= params.items()
     with pytest.raises(CodecError, match="field top_p at byte 9"):
         decode_sampling(encode(top_p=0.0))
 

@@ -38,13 +38,13 @@ def test_messages_have_room_for_the_largest_step() -> None:
     assert (layout.size, layout.reader, layout.depth) == (2, 0, 2)
     assert layout.group_numbers == 32 * 49152 // 2
     assert layout.rows_bytes == 4 * 100 * 576
-    assert layout.plan_bytes == plan_bytes(4, 100, 1, 4 * 8192 // 32)
+    assert layout.plan_bytes == plan_bytes(4, 100, 1, 4 * 8192 // 32, 8192)
     shorter = sizing.plan_layout(
         replace(settings, model=replace(settings.model, max_model_len=320)),
         info,
         plan_grid(info.spec, 2, 1),
     )
-    assert shorter.plan_bytes == plan_bytes(4, 100, 1, 4 * 10)
+    assert shorter.plan_bytes == plan_bytes(4, 100, 1, 4 * 10, 320)
 
 
 def test_each_kv_group_has_tables_of_its_own() -> None:
@@ -54,7 +54,7 @@ def test_each_kv_group_has_tables_of_its_own() -> None:
     windowed = replace(info, spec=replace(info.spec, layers=(full, short) * 15))
     settings = config(max_num_seqs="4", max_num_batched_tokens="100")
     layout = sizing.plan_layout(settings, windowed, plan_grid(info.spec, 1, 2))
-    assert layout.plan_bytes == plan_bytes(4, 100, 2, 2 * 4 * 8192 // 32)
+    assert layout.plan_bytes == plan_bytes(4, 100, 2, 2 * 4 * 8192 // 32, 8192)
 
 
 MIXED = Numerics(("w4", "w8"), "int8", "bf16")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import struct
 
-_FORM = struct.Struct("<BfIfQIh")
+_FORM = struct.Struct("<BfIffQIhfffI")
+_LOGPROBS_AT = 7
+_NO_LISTS = bytes(4 * 4)
 
 
 def encode(
@@ -15,8 +17,10 @@ def encode(
     choice: int = 0,
     logprobs: int = -1,
 ) -> bytes:
-    return _FORM.pack(1, temperature, top_k, top_p, seed, choice, logprobs)
+    """Without changes of the logits."""
+    head = (2, temperature, top_k, top_p, 0.0, seed, choice, logprobs, 1.0, 0.0, 0.0, 0)
+    return _FORM.pack(*head) + _NO_LISTS
 
 
 def wants_logprobs(sampling: bytes) -> bool:
-    return bool(_FORM.unpack(sampling)[-1] >= 0)
+    return bool(_FORM.unpack_from(sampling)[_LOGPROBS_AT] >= 0)

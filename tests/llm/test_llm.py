@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from penstock import LLM, SamplingParams
@@ -58,6 +59,26 @@ def test_a_stop_text_is_cut_off_and_named(llm: LLM) -> None:
     )[0].outputs[0]
     assert stopped.text == whole[: whole.index(" Paris")]
     assert (stopped.finish_reason, stopped.stop_reason) == ("stop", " Paris")
+
+
+def test_changes_of_the_logits(llm: LLM) -> None:
+    def ids(**options: Any) -> list[int]:
+        params = SamplingParams(temperature=0, max_tokens=12, **options)
+        return llm.generate(PROMPTS[0], params)[0].outputs[0].token_ids
+
+    plain = ids()
+    assert plain[0] not in ids(logit_bias={plain[0]: -100.0})
+    assert ids(logit_bias={7: 100.0}) == [7] * 12
+    assert set(ids(allowed_token_ids=[7, 9])) <= {7, 9}
+    assert len(set(ids(repetition_penalty=100.0, ignore_eos=True))) == 12
+    assert len(set(ids(logit_bias={7: 20.0}, frequency_penalty=2.0))) > 1
+    end = ids(stop_token_ids=[plain[2]])
+    assert end == plain[:3]
+    later = ids(stop_token_ids=[plain[2]], min_tokens=8)
+    assert len(later) >= 8
+    assert plain[2] not in later[:8]
+    with pytest.raises(PenstockError, match="presence_penalty"):
+        SamplingParams(presence_penalty=9.0)
 
 
 def test_logprobs_of_output_and_prompt(llm: LLM) -> None:

@@ -18,9 +18,15 @@ def test_generation_defaults(load_hf: Any) -> None:
         "top_p": 0.95,
         "repetition_penalty": 1.05,
         "min_p": 0.0,
+        "typical_p": 0.5,
     }
     assert load_hf(generation_config=full).generation == GenerationDefaults(
-        temperature=0.6, top_k=20, top_p=0.95, not_applied=(("repetition_penalty", 1.05),)
+        temperature=0.6,
+        top_k=20,
+        top_p=0.95,
+        min_p=0.0,
+        repetition_penalty=1.05,
+        not_applied=(("typical_p", 0.5),),
     )
 
 

@@ -32,7 +32,9 @@ def make_request(
     request_id: int, prompt: list[int], max_tokens: int = 4, **options: object
 ) -> Request:
     request_fields = {
-        name: options.pop(name) for name in ("read_prefix_cache", "cache_salt") if name in options
+        name: options.pop(name)
+        for name in ("read_prefix_cache", "cache_salt", "needs_history")
+        if name in options
     }
     drawn = {name: options.pop(name) for name in SAMPLING if name in options}
     request_fields["sampling"] = encode(**drawn)  # type: ignore[arg-type]

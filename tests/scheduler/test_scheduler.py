@@ -143,6 +143,34 @@ def test_preemption_takes_the_latest_arrival_and_changes_no_output() -> None:
         assert world.endings[request.id].tokens == reference(request, 97, 256)[0]
 
 
+def test_a_sampler_that_needs_the_tokens_gets_all_of_them_again_after_a_preemption() -> None:
+    world = World(num_blocks=6, budget=64, max_num_seqs=4)
+    requests = [
+        make_request(i, [i + 1] * 15, 50, ignore_eos=True, needs_history=i != 1) for i in range(3)
+    ]
+    for request in requests:
+        world.add(request)
+    world.run()
+    assert world.scheduler.stats().preemptions > 0
+    outputs = {i: world.endings[i].tokens for i in range(3)}
+    registrations = [each for plan in world.plans for each in plan.registrations]
+    assert len(registrations) > 3
+    lengths = set()
+    for each in registrations:
+        if not each.history:
+            continue
+        prompt, output = (
+            list(each.history[: each.prompt_len]),
+            list(each.history[each.prompt_len :]),
+        )
+        owner = next(r.id for r in requests if list(r.prompt) == prompt)
+        assert owner != 1
+        assert outputs[owner][: len(output)] == output
+        lengths.add(len(output))
+    assert 0 in lengths
+    assert max(lengths) > 0
+
+
 def test_prompt_logprobs_survive_a_preemption_halfway_through_the_prompt() -> None:
     world = World(num_blocks=8, budget=3, max_num_seqs=2, prefix=False)
     prompt = [*PROMPT, *PROMPT[:10]]

@@ -15,6 +15,7 @@ mod options;
 mod recipe;
 mod rope;
 mod runner;
+mod sampler;
 mod shard;
 mod slots;
 mod source;

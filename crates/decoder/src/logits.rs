@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use penstock_comm::Lost;
-use penstock_kernels::{ActivationFormat, Aligned, Cpu, Logprob, argmax, logprob, sample};
+use penstock_kernels::{ActivationFormat, Aligned, Cpu, Logprob, logprob};
 use penstock_wire::{LogprobRow, LogprobTable, StepPlan, StepResult};
 
 use crate::collectives::Collectives;
@@ -26,8 +26,13 @@ struct Row {
 }
 
 enum Task {
-    /// Draw the token of this absolute position; `draft` is the token planned there.
-    Sample { position: u64, draft: Option<i32> },
+    /// Draw the token of this absolute position. `draft` is the token planned there; `first` is the
+    /// row of the sequence's first draft.
+    Sample {
+        position: u64,
+        draft: Option<i32>,
+        first: usize,
+    },
     /// Score this prompt token, with so many alternatives.
     Score { token: u32, alternatives: usize },
 }
@@ -79,7 +84,7 @@ pub(crate) fn sample_and_score(
             if let Some(slot) = slots.get(plan.slots[rows[i].index]) {
                 let logits = &logits[i * vocab..(i + 1) * vocab];
                 // A row has one task, so the cell is empty.
-                let _ = found[i].set(read_row(cpu, logits, &rows[i].task, slot));
+                let _ = found[i].set(read_row(cpu, logits, &rows[i], plan, slot));
             }
         });
         for (row, found) in rows.iter().zip(found) {
@@ -111,10 +116,15 @@ fn wanted(plan: &StepPlan, slots: &Slots) -> Vec<Row> {
         }
         if plan.sample[index] != 0 {
             let end = first + length;
-            rows.extend((end - 1 - drafts(plan, index)..end).map(|row| {
+            let drafted = end - drafts(plan, index);
+            rows.extend((drafted - 1..end).map(|row| {
                 let position = plan.starts[index] as u64 + (row + 1 - first) as u64;
                 let draft = (row + 1 < end).then(|| plan.tokens[row + 1]);
-                let task = Task::Sample { position, draft };
+                let task = Task::Sample {
+                    position,
+                    draft,
+                    first: drafted,
+                };
                 Row { row, index, task }
             }));
         }
@@ -156,20 +166,18 @@ fn compute(
     collectives.gather_logits(cpu, linear, &buffers.acts, cuts, &mut head.logits)
 }
 
-fn read_row(cpu: &Cpu, logits: &[f32], task: &Task, slot: &Slot) -> Found {
+fn read_row(cpu: &Cpu, logits: &[f32], row: &Row, plan: &StepPlan, slot: &Slot) -> Found {
     let isa = cpu.isa();
-    match *task {
+    match row.task {
         Task::Score {
             token,
             alternatives,
         } => Found::Score(logprob(isa, logits, token, alternatives)),
-        Task::Sample { position, .. } => {
-            let greedy = slot.sampling.temperature <= 0.0;
-            let token = if greedy {
-                argmax(isa, logits)
-            } else {
-                sample(isa, logits, &slot.sampling, position)
-            };
+        Task::Sample {
+            position, first, ..
+        } => {
+            let drafts = &plan.tokens[first..=row.row];
+            let token = slot.sampler.draw(isa, logits, position, drafts);
             Found::Token(token, slot.logprobs.map(|k| logprob(isa, logits, token, k)))
         }
     }

@@ -209,8 +209,19 @@ impl Runner {
             &mut self.head,
             &mut *self.collectives,
         )?;
+        self.accept(plan, &result);
         self.note_sampled(plan, &result)?;
         Ok(result)
+    }
+
+    /// Takes the drawn tokens into their samplers; none on ranks that do not draw.
+    fn accept(&mut self, plan: &StepPlan, result: &StepResult) {
+        let mut rest = &result.tokens[..];
+        for (&slot, &count) in plan.slots.iter().zip(&result.counts) {
+            let (tokens, after) = rest.split_at(count as usize);
+            self.slots.accept(slot, tokens);
+            rest = after;
+        }
     }
 
     /// Notes the last token of every sampled slot, on all ranks of the stage.

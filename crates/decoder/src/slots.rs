@@ -3,15 +3,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use penstock_kernels::{KvPool, Sampling, SequenceBlocks, StepLease};
+use penstock_kernels::{KvPool, SequenceBlocks, StepLease};
 use penstock_wire::{LAST_SAMPLED, Registration, SamplingParams, StepPlan};
 
 use crate::error::DecoderError;
+use crate::sampler::Sampler;
 use crate::step::{GroupLimits, Limits, check_distinct, refuse};
 
 /// A registered sequence.
 pub(crate) struct Slot {
-    pub(crate) sampling: Sampling,
+    pub(crate) sampler: Sampler,
     /// Alternatives to report for sampled tokens; `None` = no log-probabilities.
     pub(crate) logprobs: Option<usize>,
     /// The same for prompt tokens.
@@ -121,6 +122,14 @@ impl Slots {
         }
     }
 
+    /// Takes the tokens that were sampled for `slot` into its sampler.
+    pub(crate) fn accept(&mut self, slot: i32, tokens: &[i32]) {
+        if let Ok(slot) = self.get_mut(slot) {
+            let tokens = tokens.iter();
+            tokens.for_each(|&token| slot.sampler.accept(token as u32));
+        }
+    }
+
     /// Leases the blocks that the (applied) plan sees in one group.
     pub(crate) fn lease<'a>(
         &self,
@@ -164,15 +173,10 @@ impl Slot {
     fn new(r: &Registration, groups: usize) -> Result<Self, DecoderError> {
         let params = SamplingParams::decode(&r.sampling)
             .or_else(|e| refuse(format!("registered slot {}: {e}", r.slot)))?;
+        let logprobs = params.logprobs.map(usize::from);
         Ok(Self {
-            sampling: Sampling {
-                temperature: params.temperature,
-                top_k: params.top_k as usize,
-                top_p: params.top_p,
-                seed: params.seed,
-                choice: params.choice,
-            },
-            logprobs: params.logprobs.map(usize::from),
+            sampler: Sampler::new(params, &r.history, r.prompt_len as usize),
+            logprobs,
             prompt_logprobs: usize::try_from(r.prompt_logprobs).ok(),
             tables: vec![BlockTable::default(); groups],
             last: None,

@@ -37,6 +37,7 @@ fn requests(
             seed: rng.below(1 << 40) as u64,
             choice: rng.below(3) as u32,
             logprobs: None,
+            ..GREEDY
         };
         let sampling = if i.is_multiple_of(2) { GREEDY } else { sampled };
         Request {
@@ -107,6 +108,7 @@ fn another_seed_or_choice_gives_other_tokens() {
             seed,
             choice,
             logprobs: None,
+            ..GREEDY
         };
         run(
             &decoder,

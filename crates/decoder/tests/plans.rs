@@ -315,10 +315,11 @@ fn the_ends_of_the_ranges_are_accepted() {
             seed: u64::MAX,
             choice: u32::MAX,
             logprobs: None,
+            ..GREEDY
         };
         let output = accepted(StepPlan {
             registrations: vec![
-                registration(0, sampling, Some(3)),
+                registration(0, sampling.clone(), Some(3)),
                 registration(2, sampling, Some(3)),
             ],
             ..plan()

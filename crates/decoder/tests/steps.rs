@@ -20,6 +20,7 @@ fn requests(rng: &mut Rng, count: usize) -> Vec<Request> {
             seed: i as u64,
             choice: 1,
             logprobs: None,
+            ..GREEDY
         };
         Request {
             prompt: (0..1 + rng.below(80))

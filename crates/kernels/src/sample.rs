@@ -12,6 +12,8 @@ pub struct Sampling {
     pub top_k: usize,
     /// Keep the most likely tokens up to this probability; 1 = all.
     pub top_p: f32,
+    /// Keep the tokens with at least this share of the largest probability; 0 = all.
+    pub min_p: f32,
     /// Key of the generator.
     pub seed: u64,
     /// Which of a request's choices this is: part of the generator's counter.
@@ -105,7 +107,7 @@ pub fn argmax(isa: Isa, logits: &[f32]) -> u32 {
 ///
 /// The uniform number comes from Philox4x32-10 (Salmon et al. 2011) keyed by the seed, at counter
 /// (position, choice): it depends on nothing else, so the same request draws the same tokens in any
-/// batch.
+/// batch. Tokens whose logit is negative infinity are not drawn, unless all are.
 pub fn sample(isa: Isa, logits: &[f32], sampling: &Sampling, position: u64) -> u32 {
     let scale = 1.0 / sampling.temperature;
     // A temperature so small that its inverse overflows is greedy too.
@@ -114,7 +116,7 @@ pub fn sample(isa: Isa, logits: &[f32], sampling: &Sampling, position: u64) -> u
     }
     let u = uniform(sampling.seed, position, sampling.choice);
     let max = max_of(isa, logits);
-    if sampling.top_k == 0 && sampling.top_p >= 1.0 {
+    if !sampling.cuts(logits.len()) {
         let mut weights = vec![0.0; logits.len()];
         exp_all(isa, logits, max, scale, &mut weights);
         return draw(
@@ -122,6 +124,7 @@ pub fn sample(isa: Isa, logits: &[f32], sampling: &Sampling, position: u64) -> u
                 .iter()
                 .copied()
                 .enumerate()
+                .filter(|&(id, _)| logits[id] > f32::NEG_INFINITY)
                 .map(|(id, w)| (id as u32, w)),
             u,
         );
@@ -131,12 +134,21 @@ pub fn sample(isa: Isa, logits: &[f32], sampling: &Sampling, position: u64) -> u
     if sampling.top_k > 0 {
         kept.truncate(sampling.top_k);
     }
+    let floor = max + sampling.min_p.ln() / scale;
+    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY && logit >= floor);
     let weights: Vec<(u32, f32)> = kept
         .iter()
         .map(|&(id, logit)| (id, exp((logit - max) * scale)))
         .collect();
     let nucleus = nucleus(isa, logits, max, scale, sampling, &weights);
     draw(weights[..nucleus].iter().copied(), u)
+}
+
+impl Sampling {
+    /// Whether it can leave out any of so many tokens.
+    fn cuts(&self, vocab: usize) -> bool {
+        (self.top_k > 0 && self.top_k < vocab) || self.top_p < 1.0 || self.min_p > 0.0
+    }
 }
 
 /// Tokens that top-k or top-p can keep, unsorted.
@@ -166,10 +178,12 @@ fn candidates(
     let mut sum = 0.0;
     exp_sum(isa, logits, max, scale, &mut sum);
     let floor = max + (sum * (1.0 - sampling.top_p) / logits.len() as f32).ln() / scale;
+    let floor = floor.max(max + sampling.min_p.ln() / scale);
     all.filter(|&(_, logit)| logit >= floor.min(max)).collect()
 }
 
-/// How many of the sorted `weights` top-p keeps: the fewest that reach p of what top-k left.
+/// How many of the sorted `weights` top-p keeps: the fewest that reach p of what top-k and min-p
+/// left.
 fn nucleus(
     isa: Isa,
     logits: &[f32],
@@ -182,7 +196,7 @@ fn nucleus(
         return weights.len();
     }
     let mut total = 0.0;
-    if sampling.top_k > 0 {
+    if sampling.top_k > 0 || sampling.min_p > 0.0 {
         total = weights.iter().map(|w| w.1).sum();
     } else {
         exp_sum(isa, logits, max, scale, &mut total);
@@ -293,6 +307,10 @@ mod tests {
             order.truncate(s.top_k);
         }
         let max = f64::from(logits[order[0]]);
+        order.retain(|&i| {
+            let share = ((f64::from(logits[i]) - max) / f64::from(s.temperature)).exp();
+            share > 0.0 && share >= f64::from(s.min_p)
+        });
         let weight = |i: usize| ((f64::from(logits[i]) - max) / f64::from(s.temperature)).exp();
         let total: f64 = order.iter().map(|&i| weight(i)).sum();
         let (mut reached, mut p) = (0.0, vec![0.0; logits.len()]);
@@ -314,11 +332,15 @@ mod tests {
             temperature in 0.3f32..2.0,
             top_k in 0usize..12,
             top_p in 0.2f32..=1.0,
+            min_p in prop_oneof![Just(0.0f32), 0.0f32..0.9],
+            masked in proptest::collection::vec(any::<bool>(), 80),
         ) {
+            let mask = |(i, &logit)| if i > 0 && masked[i] { f32::NEG_INFINITY } else { logit };
+            let logits: Vec<f32> = logits.iter().enumerate().map(mask).collect();
             for isa in Isa::all().into_iter().filter(|i| i.available()) {
                 let mut counts = vec![0u32; logits.len()];
                 let draws = 4000;
-                let mut s = Sampling { temperature, top_k, top_p, seed: 7, choice: 0 };
+                let mut s = Sampling { temperature, top_k, top_p, min_p, seed: 7, choice: 0 };
                 for position in 0..draws {
                     s.seed = position / 100;
                     counts[sample(isa, &logits, &s, position) as usize] += 1;
@@ -378,6 +400,7 @@ mod tests {
                     temperature,
                     top_k,
                     top_p,
+                    min_p: 0.0,
                     seed: 1,
                     choice: 0,
                 };
@@ -389,6 +412,27 @@ mod tests {
                 );
                 // A broken model's logits must not break the sampler.
                 assert!(sample(isa, &[f32::NAN; 40], &s, 3) < 40);
+            }
+        }
+    }
+
+    #[test]
+    fn top_k_of_the_whole_vocabulary_draws_as_without() {
+        let logits: Vec<f32> = (0..500).map(|i| (i as f32 * 0.37).sin() * 4.0).collect();
+        let mut s = Sampling {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 5,
+            choice: 0,
+        };
+        for position in 0..200 {
+            s.top_k = 0;
+            let all = sample(Isa::detect(), &logits, &s, position);
+            for top_k in [500, 501, usize::MAX] {
+                s.top_k = top_k;
+                assert_eq!(sample(Isa::detect(), &logits, &s, position), all);
             }
         }
     }

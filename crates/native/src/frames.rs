@@ -199,6 +199,7 @@ fn write_request(py: Python<'_>, add: Add, arrived: f64) -> PyResult<Bound<'_, P
     fields.set_item("prompt", token_array(py, &request.prompt)?)?;
     fields.set_item("params", build(py, CORE, "GenerationParams", &params)?)?;
     fields.set_item("sampling", PyBytes::new(py, &sampling))?;
+    fields.set_item("needs_history", request.sampling.needs_history())?;
     fields.set_item("arrived", arrived)?;
     fields.set_item("read_prefix_cache", !request.skip_prefix_cache)?;
     fields.set_item("cache_salt", PyBytes::new(py, &request.cache_salt))?;

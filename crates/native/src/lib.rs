@@ -62,6 +62,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(plan::encode_plan, module)?)?;
     module.add_function(wrap_pyfunction!(plan::encode_result, module)?)?;
     module.add_function(wrap_pyfunction!(plan::encode_sampling, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::needs_history, module)?)?;
     module.add_function(wrap_pyfunction!(plan::plan_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(plan::result_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(transfer::decode_transfer, module)?)?;

@@ -4,6 +4,7 @@ use penstock_wire::{
     FrameError, LogprobRow, LogprobTable, Registration, SamplingParams, StepPlan, StepResult,
 };
 use pyo3::buffer::Element;
+use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -68,6 +69,8 @@ fn read_registration(object: &Bound<'_, PyAny>) -> PyResult<Registration> {
     Ok(Registration {
         slot: object.getattr("slot")?.extract()?,
         sampling: object.getattr("sampling")?.extract()?,
+        history: items(object.py(), &object.getattr("history")?)?,
+        prompt_len: object.getattr("prompt_len")?.extract()?,
         prompt_logprobs: object.getattr("prompt_logprobs")?.extract()?,
         grammar: object.getattr("grammar")?.extract()?,
         adapter: object.getattr("adapter")?.extract()?,
@@ -107,6 +110,8 @@ fn write_registration<'py>(py: Python<'py>, each: &Registration) -> PyResult<Bou
     let fields = PyDict::new(py);
     fields.set_item("slot", each.slot)?;
     fields.set_item("sampling", PyBytes::new(py, &each.sampling))?;
+    fields.set_item("history", int_array(py, &each.history)?)?;
+    fields.set_item("prompt_len", each.prompt_len)?;
     fields.set_item("prompt_logprobs", each.prompt_logprobs)?;
     fields.set_item("grammar", each.grammar)?;
     fields.set_item("adapter", each.adapter)?;
@@ -213,9 +218,15 @@ pub(crate) fn decode_result<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound
 
 /// Bytes of the largest plan.
 #[pyfunction]
-#[pyo3(signature = (sequences, tokens, groups, added, /))]
-pub(crate) fn plan_bytes(sequences: usize, tokens: usize, groups: usize, added: usize) -> usize {
-    penstock_wire::plan_bytes(sequences, tokens, groups, added)
+#[pyo3(signature = (sequences, tokens, groups, added, length, /))]
+pub(crate) fn plan_bytes(
+    sequences: usize,
+    tokens: usize,
+    groups: usize,
+    added: usize,
+    length: usize,
+) -> usize {
+    penstock_wire::plan_bytes(sequences, tokens, groups, added, length)
 }
 
 /// Bytes of the largest result.
@@ -227,42 +238,64 @@ pub(crate) fn result_bytes(sequences: usize, tokens: usize, alternatives: usize)
 
 /// Sampling parameters as opaque bytes; CodecError names a value out of range.
 #[pyfunction]
-#[pyo3(signature = (*, temperature, top_k, top_p, seed, choice, logprobs))]
-pub(crate) fn encode_sampling(
-    py: Python<'_>,
-    temperature: f32,
-    top_k: u32,
-    top_p: f32,
-    seed: u64,
-    choice: u32,
-    logprobs: Option<u8>,
-) -> PyResult<Bound<'_, PyBytes>> {
-    let params = SamplingParams {
-        temperature,
-        top_k,
-        top_p,
-        seed,
-        choice,
-        logprobs,
-    };
+#[pyo3(signature = (**fields))]
+pub(crate) fn encode_sampling<'py>(
+    py: Python<'py>,
+    fields: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut params = SamplingParams::default();
+    for (name, value) in fields.into_iter().flatten() {
+        match name.extract::<&str>()? {
+            "temperature" => params.temperature = value.extract()?,
+            "top_k" => params.top_k = value.extract()?,
+            "top_p" => params.top_p = value.extract()?,
+            "min_p" => params.min_p = value.extract()?,
+            "seed" => params.seed = value.extract()?,
+            "choice" => params.choice = value.extract()?,
+            "logprobs" => params.logprobs = value.extract()?,
+            "repetition_penalty" => params.repetition_penalty = value.extract()?,
+            "presence_penalty" => params.presence_penalty = value.extract()?,
+            "frequency_penalty" => params.frequency_penalty = value.extract()?,
+            "bias" => params.bias = value.extract()?,
+            "allowed" => params.allowed = value.extract()?,
+            "banned" => params.banned = value.extract()?,
+            "suppressed" => params.suppressed = value.extract()?,
+            "suppressed_until" => params.suppressed_until = value.extract()?,
+            other => return Err(PyTypeError::new_err(format!("no parameter {other}"))),
+        }
+    }
     let bytes = params.encode().map_err(|e| codec_error(py, &e))?;
     Ok(PyBytes::new(py, &bytes))
 }
 
-/// Temperature, top_k, top_p, seed, choice and logprobs.
-type Sampling = (f32, u32, f32, u64, u32, Option<u8>);
-
-/// What `encode_sampling` was given, in its order.
+/// Whether the sampler needs the tokens of a sequence with these encoded parameters.
 #[pyfunction]
 #[pyo3(signature = (data, /))]
-pub(crate) fn decode_sampling(py: Python<'_>, data: &[u8]) -> PyResult<Sampling> {
+pub(crate) fn needs_history(py: Python<'_>, data: &[u8]) -> PyResult<bool> {
+    let params = SamplingParams::decode(data).map_err(|e| codec_error(py, &e))?;
+    Ok(params.needs_history())
+}
+
+/// What `encode_sampling` was given.
+#[pyfunction]
+#[pyo3(signature = (data, /))]
+pub(crate) fn decode_sampling<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyDict>> {
     let p = SamplingParams::decode(data).map_err(|e| codec_error(py, &e))?;
-    Ok((
-        p.temperature,
-        p.top_k,
-        p.top_p,
-        p.seed,
-        p.choice,
-        p.logprobs,
-    ))
+    let fields = PyDict::new(py);
+    fields.set_item("temperature", p.temperature)?;
+    fields.set_item("top_k", p.top_k)?;
+    fields.set_item("top_p", p.top_p)?;
+    fields.set_item("min_p", p.min_p)?;
+    fields.set_item("seed", p.seed)?;
+    fields.set_item("choice", p.choice)?;
+    fields.set_item("logprobs", p.logprobs)?;
+    fields.set_item("repetition_penalty", p.repetition_penalty)?;
+    fields.set_item("presence_penalty", p.presence_penalty)?;
+    fields.set_item("frequency_penalty", p.frequency_penalty)?;
+    fields.set_item("bias", p.bias)?;
+    fields.set_item("allowed", p.allowed)?;
+    fields.set_item("banned", p.banned)?;
+    fields.set_item("suppressed", p.suppressed)?;
+    fields.set_item("suppressed_until", p.suppressed_until)?;
+    Ok(fields)
 }

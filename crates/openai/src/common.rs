@@ -3,7 +3,8 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::fields::{Fields, read};
+use super::fields::{Fields, Number, read};
+use super::logits::LogitRules;
 use crate::error::ApiError;
 
 /// Most stop strings of one request. Each is searched for in every token's text.
@@ -11,6 +12,8 @@ const MAX_STOP_STRINGS: usize = 16;
 const MAX_STOP_STRING_BYTES: usize = 1024;
 const MAX_STOP_TOKEN_IDS: usize = 256;
 const MAX_CACHE_SALT_BYTES: usize = 256;
+/// Most choices of one prompt.
+const MAX_CHOICES: i64 = 128;
 
 /// Validated parameters of a generation request. `None` leaves the choice to the server's defaults.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,11 +30,18 @@ pub struct Common {
     /// 0 is off.
     pub top_k: Option<i32>,
     pub seed: Option<i64>,
+    pub logits: LogitRules,
+    /// Choices of each prompt, at least 1.
+    pub n: usize,
     pub stop: Vec<String>,
+    /// Whether the text keeps what stopped it.
+    pub include_stop: bool,
     pub stop_token_ids: Vec<u32>,
     pub ignore_eos: bool,
     pub skip_special_tokens: bool,
     pub return_token_ids: bool,
+    /// Keep so many of the prompt's last tokens; 0 is as many as fit.
+    pub truncate_prompt: Option<usize>,
     pub cache_salt: Option<String>,
     /// Usage names the tiers that cached tokens came from even where there is only one.
     pub return_cached_tokens_by_tier: bool,
@@ -56,6 +66,11 @@ pub struct StreamOptions {
 }
 
 impl Common {
+    /// Most tokens that a prompt may have before it is truncated, where it may have `length` after.
+    pub fn prompt_limit(&self, length: u32) -> u32 {
+        self.truncate_prompt.map_or(length, |_| u32::MAX)
+    }
+
     /// Takes the shared fields. `least_tokens` is the smallest `max_tokens` that the endpoint
     /// allows.
     pub(super) fn take(fields: &mut Fields<'_>, least_tokens: u32) -> Result<Self, ApiError> {
@@ -72,12 +87,18 @@ impl Common {
             top_k: fields
                 .integer("top_k", -1..=i64::from(i32::MAX))?
                 .map(|k| k.max(0) as i32),
-            seed: fields.take("seed")?,
+            seed: fields.integer("seed", i64::MIN..=i64::MAX)?,
+            logits: LogitRules::take(fields)?,
+            n: fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize,
             stop: take_stop(fields)?,
+            include_stop: fields.flag("include_stop_str_in_output", false)?,
             stop_token_ids: take_stop_token_ids(fields)?,
             ignore_eos: fields.flag("ignore_eos", false)?,
             skip_special_tokens: fields.flag("skip_special_tokens", true)?,
             return_token_ids: fields.flag("return_token_ids", false)?,
+            truncate_prompt: fields
+                .integer("truncate_prompt_tokens", -1..=i64::from(i32::MAX))?
+                .map(|tokens| tokens.max(0) as usize),
             cache_salt: take_cache_salt(fields)?,
             return_cached_tokens_by_tier: fields.flag("return_cached_tokens_by_tier", false)?,
         })
@@ -107,8 +128,15 @@ fn take_stream_options(fields: &mut Fields<'_>, stream: bool) -> Result<StreamOp
 }
 
 fn take_max_tokens(fields: &mut Fields<'_>, least: u32) -> Result<MaxTokens, ApiError> {
-    let newer = fields.take_nullable::<i64>("max_completion_tokens")?;
-    let older = fields.take_nullable::<i64>("max_tokens")?;
+    let newer = fields.take_nullable::<Number>("max_completion_tokens")?;
+    let older = fields.take_nullable::<Number>("max_tokens")?;
+    let integer = |name, number: Option<Option<Number>>| match number {
+        Some(Some(number)) => number.integer(name).map(|n| Some(Some(n))),
+        Some(None) => Ok(Some(None)),
+        None => Ok(None),
+    };
+    let newer = integer("max_completion_tokens", newer)?;
+    let older = integer("max_tokens", older)?;
     let (name, value) = match (newer, older) {
         (Some(Some(n)), _) => ("max_completion_tokens", n),
         (_, Some(Some(n))) => ("max_tokens", n),
@@ -138,29 +166,14 @@ fn take_min_tokens(fields: &mut Fields<'_>, max_tokens: MaxTokens) -> Result<u32
 }
 
 fn take_temperature(fields: &mut Fields<'_>) -> Result<Option<f32>, ApiError> {
-    let Some(value) = fields.take::<f32>("temperature")? else {
-        return Ok(None);
-    };
-    if value.is_finite() && value >= 0.0 {
-        return Ok(Some(value));
-    }
-    Err(ApiError::invalid(
-        "temperature",
-        format!("temperature must be at least 0 and finite, got {value}."),
-    ))
+    let fits = |t: f64| t >= 0.0 && (t as f32).is_finite();
+    let value = fields.number("temperature", "at least 0 and finite", fits)?;
+    Ok(value.map(|t| t as f32))
 }
 
 fn take_top_p(fields: &mut Fields<'_>) -> Result<Option<f32>, ApiError> {
-    let Some(value) = fields.take::<f32>("top_p")? else {
-        return Ok(None);
-    };
-    if value > 0.0 && value <= 1.0 {
-        return Ok(Some(value));
-    }
-    Err(ApiError::invalid(
-        "top_p",
-        format!("top_p must be in (0, 1], got {value}."),
-    ))
+    let value = fields.number("top_p", "in (0, 1]", |p| p as f32 > 0.0 && p <= 1.0)?;
+    Ok(value.map(|p| p as f32))
 }
 
 fn take_stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {

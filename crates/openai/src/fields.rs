@@ -74,9 +74,10 @@ impl<'a> Fields<'a> {
         name: &'static str,
         range: std::ops::RangeInclusive<i64>,
     ) -> Result<Option<i64>, ApiError> {
-        let Some(value) = self.take::<i64>(name)? else {
+        let Some(value) = self.take::<Number>(name)? else {
             return Ok(None);
         };
+        let value = value.integer(name)?;
         if range.contains(&value) {
             return Ok(Some(value));
         }
@@ -86,6 +87,24 @@ impl<'a> Fields<'a> {
         } else {
             format!("{name} must be between {low} and {high}, got {value}.")
         };
+        Err(ApiError::invalid(name, message))
+    }
+
+    /// Removes a number that must fit; `allowed` names what does.
+    pub fn number(
+        &mut self,
+        name: &'static str,
+        allowed: &str,
+        fits: impl Fn(f64) -> bool,
+    ) -> Result<Option<f64>, ApiError> {
+        let Some(number) = self.take::<Number>(name)? else {
+            return Ok(None);
+        };
+        let value = number.value(name)?;
+        if fits(value) {
+            return Ok(Some(value));
+        }
+        let message = format!("{name} must be {allowed}, got {value}.");
         Err(ApiError::invalid(name, message))
     }
 
@@ -124,6 +143,49 @@ impl<'de> Visitor<'de> for SplitVisitor {
             None => Ok(fields),
             Some(_) => Err(M::Error::custom(format!("more than {MAX_FIELDS} fields"))),
         }
+    }
+}
+
+/// A number as clients write it: `5`, `5.0`, `"5"`.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a number")]
+pub(super) enum Number {
+    Integer(i64),
+    Float(f64),
+    Text(String),
+}
+
+impl Number {
+    pub(super) fn integer(&self, name: &'static str) -> Result<i64, ApiError> {
+        if let Self::Integer(value) = self {
+            return Ok(*value);
+        }
+        if let Self::Text(text) = self
+            && let Ok(value) = text.trim().parse()
+        {
+            return Ok(value);
+        }
+        let value = self.value(name)?;
+        // 2^53: above it not every integer is a float.
+        if value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0 {
+            return Ok(value as i64);
+        }
+        Err(Self::refusal(name, "an integer", value))
+    }
+
+    fn value(&self, name: &'static str) -> Result<f64, ApiError> {
+        match self {
+            Self::Integer(value) => Ok(*value as f64),
+            Self::Float(value) => Ok(*value),
+            Self::Text(text) => match text.trim().parse() {
+                Ok(value) => Ok(value),
+                Err(_) => Err(Self::refusal(name, "a number", format!("{text:.40?}"))),
+            },
+        }
+    }
+
+    fn refusal(name: &'static str, what: &str, got: impl std::fmt::Display) -> ApiError {
+        ApiError::invalid(name, format!("{name} must be {what}, got {got}."))
     }
 }
 

@@ -14,6 +14,7 @@ mod common;
 mod completion;
 mod fields;
 mod kv;
+mod logits;
 mod neutral;
 mod response;
 mod tokenize;
@@ -24,6 +25,7 @@ pub use completion::{CompletionRequest, Prompt};
 pub use error::ApiError;
 pub use fields::Fields;
 pub use kv::{KvInput, KvRequest};
+pub use logits::LogitRules;
 pub use response::{
     AssistantMessage, CachedByTier, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse,
     CompletionChoice, CompletionLogprobs, CompletionResponse, Delta, FinishReason, Model,

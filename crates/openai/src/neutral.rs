@@ -24,25 +24,15 @@ enum Neutral {
 }
 
 const NOT_BUILT: &[(&str, Neutral)] = &[
-    ("n", Neutral::Number(1.0)),
     ("best_of", Neutral::Number(1.0)),
     ("use_beam_search", Neutral::Bool(false)),
     ("length_penalty", Neutral::Number(1.0)),
-    ("presence_penalty", Neutral::Number(0.0)),
-    ("frequency_penalty", Neutral::Number(0.0)),
-    ("repetition_penalty", Neutral::Number(1.0)),
     ("repeat_penalty", Neutral::Number(1.0)),
     ("typical_p", Neutral::Number(1.0)),
-    ("min_p", Neutral::Number(0.0)),
-    ("logit_bias", Neutral::Empty),
     ("logits_processors", Neutral::Empty),
-    ("allowed_token_ids", Neutral::Null),
-    ("bad_words", Neutral::Empty),
     ("suffix", Neutral::Empty),
     ("prompt_logprobs", Neutral::Null),
     ("prompt_embeds", Neutral::Null),
-    ("truncate_prompt_tokens", Neutral::Null),
-    ("include_stop_str_in_output", Neutral::Bool(false)),
     ("no_stop_trim", Neutral::Bool(false)),
     ("return_tokens_as_token_ids", Neutral::Bool(false)),
     ("spaces_between_special_tokens", Neutral::Bool(true)),
@@ -150,8 +140,8 @@ mod tests {
     #[test]
     fn neutral_values_pass() {
         verdict(
-            r#"{"n":1,"presence_penalty":0,"frequency_penalty":0.0,"logit_bias":{},"tools":[],"tool_choice":"auto",
-                "response_format":{"type":"text"},"suffix":null,"min_p":0,"repetition_penalty":1.0,"guided_json":null,
+            r#"{"best_of":1,"length_penalty":1.0,"logits_processors":[],"tools":[],"tool_choice":"auto",
+                "response_format":{"type":"text"},"suffix":null,"typical_p":1,"guided_json":null,
                 "user":"u","metadata":{"a":1},"priority":3,"some_new_thing":{"x":[1]},"parallel_tool_calls":true}"#,
         )
         .unwrap();
@@ -160,9 +150,9 @@ mod tests {
     #[test]
     fn others_are_refused_by_name() {
         for (body, param) in [
-            (r#"{"n":2}"#, "n"),
-            (r#"{"min_p":0.1}"#, "min_p"),
-            (r#"{"logit_bias":{"5":1}}"#, "logit_bias"),
+            (r#"{"best_of":2}"#, "best_of"),
+            (r#"{"typical_p":0.1}"#, "typical_p"),
+            (r#"{"logits_processors":[1]}"#, "logits_processors"),
             (r#"{"tools":[{}]}"#, "tools"),
             (r#"{"tool_choice":"required"}"#, "tool_choice"),
             (
@@ -172,7 +162,7 @@ mod tests {
             (r#"{"guided_regex":"a+"}"#, "guided_regex"),
             (r#"{"structured_outputs":{}}"#, "structured_outputs"),
             (r#"{"suffix":"x"}"#, "suffix"),
-            (r#"{"n":"1"}"#, "n"),
+            (r#"{"best_of":"1"}"#, "best_of"),
         ] {
             let error = verdict(body).unwrap_err();
             assert_eq!(

@@ -136,7 +136,7 @@ pub struct ChatResponse<'a> {
     pub object: &'static str,
     pub created: u64,
     pub model: &'a str,
-    pub choices: [ChatChoice<'a>; 1],
+    pub choices: Vec<ChatChoice<'a>>,
     pub usage: Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<&'a [u32]>,

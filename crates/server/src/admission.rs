@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use penstock_openai::ApiError;
 use penstock_wire::TierKinds;
 
 /// What a ready engine allows, within the server's own limits.
@@ -14,6 +15,18 @@ pub(crate) struct Limits {
     /// Engine requests that may be inside at once.
     pub(crate) capacity: usize,
     pub(crate) kv_tiers: TierKinds,
+}
+
+impl Limits {
+    /// An error that names the first id outside the vocabulary.
+    pub(crate) fn check_tokens(&self, field: &'static str, ids: &[u32]) -> Result<(), ApiError> {
+        let size = self.vocab_size;
+        let Some(token) = ids.iter().find(|&&token| token >= size) else {
+            return Ok(());
+        };
+        let message = format!("{field} holds token id {token}; the vocabulary has {size} tokens.");
+        Err(ApiError::invalid(field, message))
+    }
 }
 
 /// Counts the engine requests inside.

@@ -40,6 +40,8 @@ impl OutputDelta {
 pub(crate) struct TextRules {
     pub(crate) stop: Vec<String>,
     pub(crate) stop_token_ids: Vec<u32>,
+    /// The text keeps what stopped it.
+    pub(crate) include_stop: bool,
     /// Stop strings do not count in the first tokens.
     pub(crate) min_tokens: u32,
     /// The request wanted no output: the one token that the engine must make is dropped.
@@ -70,7 +72,7 @@ impl Choice {
         Self {
             events,
             detokenizer,
-            stops: StopStrings::new(rules.stop.clone()),
+            stops: StopStrings::new(rules.stop.clone()).include_stop(rules.include_stop),
             rules,
             timer,
             usage: Usage {
@@ -127,7 +129,8 @@ impl Choice {
             prompt_logprobs: output.prompt_logprobs,
             ..OutputDelta::default()
         };
-        let silent = output.stop_token.filter(|_| output.finish == Finish::Stop);
+        let stop_token = output.stop_token.filter(|_| output.finish == Finish::Stop);
+        let silent = stop_token.filter(|_| !self.rules.include_stop);
         let with_text = delta.tokens.len()
             - usize::from(silent.is_some() && delta.tokens.last().copied() == silent);
         for index in 0..with_text {
@@ -140,7 +143,7 @@ impl Choice {
             }
         }
         self.usage.completion_tokens += (delta.tokens.len() - with_text) as u32;
-        self.finish(output.finish, silent, &mut delta);
+        self.finish(output.finish, stop_token, &mut delta);
         delta
     }
 

@@ -48,6 +48,8 @@ pub struct GenerationDefaults {
     pub temperature: Option<f32>,
     pub top_k: Option<i32>,
     pub top_p: Option<f32>,
+    pub min_p: Option<f32>,
+    pub repetition_penalty: Option<f32>,
     /// `None`: a new one for each request. With one, the whole server is repeatable: like vLLM's
     /// `--seed`, equal requests get equal answers, because a request's draws depend on nothing but
     /// its seed and its own tokens.

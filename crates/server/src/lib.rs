@@ -20,6 +20,7 @@ mod middleware;
 mod render;
 mod routes;
 mod run;
+mod sampling;
 mod server;
 mod startup;
 mod stream;

@@ -11,6 +11,7 @@ use crate::admission::{AdmissionPermit, Limits, Slot};
 use crate::app::App;
 use crate::choices::{Choice, ChoiceStreams, TextRules};
 use crate::metrics::RequestTimer;
+use crate::sampling;
 
 /// What an endpoint adds to the common parameters.
 pub(crate) struct EndpointParams {
@@ -22,7 +23,7 @@ pub(crate) struct EndpointParams {
     pub(crate) arrived: Instant,
 }
 
-/// Submits one engine request for each prompt, for which there is a slot each. All are checked
+/// Submits `n` engine requests for each prompt; the permit has a slot for each. All are checked
 /// before the first is sent.
 pub(crate) fn submit(
     app: &App,
@@ -32,15 +33,17 @@ pub(crate) fn submit(
     permit: AdmissionPermit,
 ) -> Result<ChoiceStreams, ApiError> {
     let limits = permit.limits;
-    check_stop_tokens(common, &limits)?;
-    let seed = common.seed.map(i64::cast_unsigned);
-    let seed = seed
-        .or(app.config.generation_defaults.seed)
-        .unwrap_or_else(|| app.ids.next());
-    let requests = prompts
-        .into_iter()
-        .map(|prompt| token_request(app, common, params, &limits, prompt, seed));
-    let requests = requests.collect::<Result<Vec<_>, _>>()?;
+    limits.check_tokens("stop_token_ids", &common.stop_token_ids)?;
+    let sampling = sampling::params(app, common, params.logprobs, &limits)?;
+    let mut requests = Vec::with_capacity(prompts.len() * common.n);
+    for prompt in prompts {
+        let first = token_request(common, params, &limits, prompt, sampling.clone())?;
+        for choice in 0..common.n as u32 {
+            let mut request = first.clone();
+            request.sampling.choice = choice;
+            requests.push(request);
+        }
+    }
     let choices = requests
         .into_iter()
         .zip(permit.slots)
@@ -51,21 +54,34 @@ pub(crate) fn submit(
     Ok(ChoiceStreams::new(choices, tiers))
 }
 
+/// Keeps the last tokens of a prompt as the request asks.
+pub(crate) fn truncate(prompt: &mut Vec<u32>, common: &Common, limits: Limits) {
+    let most = match common.truncate_prompt {
+        None => return,
+        Some(0) => limits.max_model_len.saturating_sub(1) as usize,
+        Some(most) => most,
+    };
+    prompt.drain(..prompt.len().saturating_sub(most));
+}
+
 fn token_request(
-    app: &App,
     common: &Common,
     params: &EndpointParams,
     limits: &Limits,
     prompt: Vec<u32>,
-    seed: u64,
+    mut sampling: SamplingParams,
 ) -> Result<TokenRequest, ApiError> {
     check_prompt(&prompt, limits)?;
     let max_tokens = resolve_max_tokens(common, params, limits, prompt.len())?;
-    let defaults = &app.config.generation_defaults;
+    let min_tokens = common.min_tokens.min(max_tokens);
+    sampling.suppressed_until = match min_tokens {
+        0 => 0,
+        min_tokens => prompt.len() as u32 + min_tokens,
+    };
     Ok(TokenRequest {
         prompt,
         max_tokens,
-        min_tokens: common.min_tokens.min(max_tokens),
+        min_tokens,
         prompt_logprobs: params.prompt_logprobs,
         ignore_eos: common.ignore_eos,
         // A cached position has no logits to take probabilities from.
@@ -74,14 +90,7 @@ fn token_request(
         cache_salt: common.cache_salt.clone().unwrap_or_default().into_bytes(),
         grammar: 0,
         adapter: 0,
-        sampling: SamplingParams {
-            temperature: common.temperature.or(defaults.temperature).unwrap_or(1.0),
-            top_k: u32::try_from(common.top_k.or(defaults.top_k).unwrap_or(0)).unwrap_or(0),
-            top_p: common.top_p.or(defaults.top_p).unwrap_or(1.0),
-            seed,
-            choice: 0,
-            logprobs: params.logprobs,
-        },
+        sampling,
     })
 }
 
@@ -89,30 +98,7 @@ pub(crate) fn check_prompt(prompt: &[u32], limits: &Limits) -> Result<(), ApiErr
     if prompt.is_empty() {
         return Err(ApiError::invalid("prompt", "The prompt has no tokens."));
     }
-    let known = |token: &&u32| **token < limits.vocab_size;
-    match prompt.iter().find(|token| !known(token)) {
-        Some(token) => Err(unknown_token("prompt", *token, limits)),
-        None => Ok(()),
-    }
-}
-
-fn check_stop_tokens(common: &Common, limits: &Limits) -> Result<(), ApiError> {
-    match common
-        .stop_token_ids
-        .iter()
-        .find(|token| **token >= limits.vocab_size)
-    {
-        Some(token) => Err(unknown_token("stop_token_ids", *token, limits)),
-        None => Ok(()),
-    }
-}
-
-fn unknown_token(field: &'static str, token: u32, limits: &Limits) -> ApiError {
-    let size = limits.vocab_size;
-    ApiError::invalid(
-        field,
-        format!("{field} holds token id {token}; the vocabulary has {size} tokens."),
-    )
+    limits.check_tokens("prompt", prompt)
 }
 
 /// At least 1, also when no output is wanted: the engine cannot make none.
@@ -145,12 +131,16 @@ fn start(
     request: TokenRequest,
     slot: Slot,
 ) -> Result<Choice, ApiError> {
-    let (prompt_tokens, max_tokens) = (request.prompt.len() as u32, request.max_tokens);
+    let max_tokens = request.max_tokens;
+    // The choices of a prompt share its tokens in the usage.
+    let shared = request.sampling.choice > 0;
+    let prompt_tokens = request.prompt.len() as u32;
     let tokenizer = app.text()?.tokenizer.clone();
     let detokenizer = Detokenizer::new(tokenizer, common.skip_special_tokens, &request.prompt);
     let rules = TextRules {
         stop: common.stop.clone(),
         stop_token_ids: common.stop_token_ids.clone(),
+        include_stop: common.include_stop,
         min_tokens: request.min_tokens,
         discard_output: common.max_tokens == MaxTokens::Exactly(0),
     };
@@ -168,6 +158,6 @@ fn start(
         detokenizer,
         rules,
         timer,
-        prompt_tokens,
+        if shared { 0 } else { prompt_tokens },
     ))
 }

@@ -16,6 +16,11 @@ pub struct Registration {
     pub slot: u32,
     /// Encoded [`SamplingParams`](super::SamplingParams), at most [`MAX_SAMPLING_BYTES`].
     pub sampling: Vec<u8>,
+    /// Tokens of the prompt, and those sampled since, where
+    /// [`needs_history`](super::SamplingParams::needs_history); else empty.
+    pub history: Vec<i32>,
+    /// How many of `history` are the prompt.
+    pub prompt_len: u32,
     /// Alternatives for each prompt token; -1 is no log-probabilities.
     pub prompt_logprobs: i32,
     /// 0 is none.
@@ -72,13 +77,13 @@ pub struct StepResult {
 
 const PLAN: &str = "PLAN";
 const RESULT: &str = "RESULT";
-const SAMPLING_ALLOWED: &str = "up to 64 bytes";
+const SAMPLING_ALLOWED: &str = "up to 16384 bytes";
 const DRAFTS: u8 = 1;
 const TARGETS: u8 = 2;
 /// Step, five counts, flags.
 const PLAN_HEAD: usize = 8 + 5 * 4 + 1;
-/// Slot, prompt_logprobs, grammar, adapter, length of the sampling parameters.
-const SMALLEST_REGISTRATION: usize = 5 * 4;
+/// Slot, prompt_logprobs, grammar, adapter, prompt_len, lengths of sampling parameters and history.
+const SMALLEST_REGISTRATION: usize = 7 * 4;
 /// Seconds, four counts.
 const RESULT_HEAD: usize = 8 + 4 * 4;
 /// Index, length of the rows, their number.
@@ -203,6 +208,11 @@ impl Registration {
             prompt_logprobs: f.i32("prompt_logprobs")?,
             grammar: f.u32("grammar")?,
             adapter: f.u32("adapter")?,
+            prompt_len: f.u32("prompt_len")?,
+            history: {
+                let count = f.size("history")?;
+                f.i32_column("history", count)?
+            },
             sampling: f.bytes("sampling")?.to_vec(),
         };
         match registration.sampling.len() {
@@ -221,6 +231,9 @@ impl Registration {
         w.i32(self.prompt_logprobs);
         w.u32(self.grammar);
         w.u32(self.adapter);
+        w.u32(self.prompt_len);
+        w.count(self.history.len());
+        w.i32_column(&self.history);
         w.bytes(&self.sampling);
     }
 }
@@ -291,11 +304,18 @@ fn read_table(
     Ok(table)
 }
 
-/// Bytes of the largest plan: all `sequences` register, no column is left out.
-pub fn plan_bytes(sequences: usize, tokens: usize, groups: usize, added: usize) -> usize {
+/// Bytes of the largest plan: all `sequences` register with a history of `length` tokens, no column
+/// is left out.
+pub fn plan_bytes(
+    sequences: usize,
+    tokens: usize,
+    groups: usize,
+    added: usize,
+    length: usize,
+) -> usize {
     let columns = 4 * 4 + 1 + 2 * 4 * groups;
     PLAN_HEAD
-        + sequences * (SMALLEST_REGISTRATION + MAX_SAMPLING_BYTES + columns)
+        + sequences * (SMALLEST_REGISTRATION + MAX_SAMPLING_BYTES + columns + 4 * length)
         + 2 * 4 * tokens
         + 4 * (added + 1)
 }

@@ -200,8 +200,17 @@ fn front_door() {
             top_k: 40,
             top_p: 0.875,
             seed: u64::MAX - 1,
+            min_p: 0.25,
             choice: 3,
             logprobs: None,
+            repetition_penalty: 1.5,
+            presence_penalty: -0.5,
+            frequency_penalty: 0.125,
+            bias: vec![(5, -100.0)],
+            allowed: vec![5, 6],
+            banned: vec![vec![9], vec![9, 10]],
+            suppressed: vec![2],
+            suppressed_until: 12,
         },
     };
     check_front(

@@ -1,10 +1,14 @@
 //! Plans and results: round trips, sizes, and what damaged bytes become.
 
+mod common;
+
 use penstock_wire::{
     LAST_SAMPLED, LogprobRow, MAX_SAMPLING_BYTES, Registration, SamplingParams, StepPlan,
     StepResult, plan_bytes, result_bytes,
 };
 use proptest::prelude::*;
+
+const LENGTH: usize = 9;
 
 fn ints(count: usize) -> impl Strategy<Value = Vec<i32>> {
     prop::collection::vec(any::<i32>(), count)
@@ -12,13 +16,17 @@ fn ints(count: usize) -> impl Strategy<Value = Vec<i32>> {
 
 fn registration() -> impl Strategy<Value = Registration> {
     let sampling = prop::collection::vec(any::<u8>(), 0..=MAX_SAMPLING_BYTES);
-    (any::<(u32, i32, u32, u32)>(), sampling).prop_map(
-        |((slot, prompt_logprobs, grammar, adapter), sampling)| Registration {
+    let sampling = prop_oneof![prop::collection::vec(any::<u8>(), 0..64), sampling];
+    let history = prop::collection::vec(any::<i32>(), 0..LENGTH);
+    (any::<(u32, i32, u32, u32, u32)>(), sampling, history).prop_map(
+        |((slot, prompt_logprobs, grammar, adapter, prompt_len), sampling, history)| Registration {
             slot,
             sampling,
             prompt_logprobs,
             grammar,
             adapter,
+            history,
+            prompt_len,
         },
     )
 }
@@ -99,7 +107,7 @@ proptest! {
     fn a_plan_survives_its_bytes(plan in plan()) {
         let bytes = encoded(&plan);
         let groups = plan.kept.len() / plan.slots.len().max(1);
-        let most = plan_bytes(plan.slots.len(), plan.tokens.len(), groups, plan.added.len());
+        let most = plan_bytes(plan.slots.len(), plan.tokens.len(), groups, plan.added.len(), LENGTH);
         prop_assert!(bytes.len() <= most);
         prop_assert_eq!(StepPlan::decode(&bytes), Ok(plan));
     }
@@ -139,7 +147,9 @@ proptest! {
         (seed, choice) in any::<(u64, u32)>(),
         logprobs in prop::option::of(0..=20u8),
     ) {
-        let params = SamplingParams { temperature, top_k, top_p, seed, choice, logprobs };
+        let params = SamplingParams { temperature, top_k, top_p, seed, choice, logprobs,
+            ..common::logit_rules(&[choice, top_k, 7], top_p)
+        };
         let bytes = params.encode().expect("parameters in range");
         prop_assert!(bytes.len() <= MAX_SAMPLING_BYTES);
         prop_assert_eq!(SamplingParams::decode(&bytes), Ok(params));
@@ -195,40 +205,101 @@ fn values_out_of_range_name_their_field() {
         (
             SamplingParams {
                 temperature: f32::NAN,
-                ..good
+                ..good.clone()
             },
             "temperature",
         ),
         (
             SamplingParams {
                 temperature: -0.1,
-                ..good
+                ..good.clone()
             },
             "temperature",
         ),
         (
             SamplingParams {
                 top_k: 1 << 31,
-                ..good
+                ..good.clone()
             },
             "top_k",
         ),
-        (SamplingParams { top_p: 0.0, ..good }, "top_p"),
-        (SamplingParams { top_p: 1.1, ..good }, "top_p"),
+        (
+            SamplingParams {
+                top_p: 0.0,
+                ..good.clone()
+            },
+            "top_p",
+        ),
+        (
+            SamplingParams {
+                top_p: 1.1,
+                ..good.clone()
+            },
+            "top_p",
+        ),
         (
             SamplingParams {
                 logprobs: Some(21),
-                ..good
+                ..good.clone()
             },
             "logprobs",
+        ),
+        (
+            SamplingParams {
+                min_p: 1.5,
+                ..good.clone()
+            },
+            "min_p",
+        ),
+        (
+            SamplingParams {
+                repetition_penalty: 0.0,
+                ..good.clone()
+            },
+            "repetition_penalty",
+        ),
+        (
+            SamplingParams {
+                presence_penalty: -2.5,
+                ..good.clone()
+            },
+            "presence_penalty",
+        ),
+        (
+            SamplingParams {
+                frequency_penalty: f32::NAN,
+                ..good.clone()
+            },
+            "frequency_penalty",
+        ),
+        (
+            SamplingParams {
+                bias: vec![(1, f32::INFINITY)],
+                ..good.clone()
+            },
+            "bias",
+        ),
+        (
+            SamplingParams {
+                banned: vec![Vec::new()],
+                ..good.clone()
+            },
+            "banned",
+        ),
+        (
+            SamplingParams {
+                allowed: vec![1; 5000],
+                ..good.clone()
+            },
+            "sampling",
         ),
     ] {
         assert_eq!(params.encode().expect_err(field).field, field);
     }
     let mut bytes = good.encode().expect("parameters in range");
-    bytes[0] = 2;
+    bytes[0] = 1;
     assert_eq!(
-        SamplingParams::decode(&bytes).expect_err("version 2").field,
+        SamplingParams::decode(&bytes).expect_err("version 1").field,
         "version"
     );
 }

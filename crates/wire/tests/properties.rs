@@ -2,6 +2,8 @@
 //! panic and within bounded memory.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use penstock_wire::{
     Add, Cancel, EngineFrame, Fatal, Finish, Frame, FrameError, FrameReader, FrontFrame, Hello,
     KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Problem, Ready,
@@ -203,6 +205,7 @@ fn adds() -> impl Strategy<Value = FrontFrame> {
                     seed: sampling.3,
                     choice: sampling.4,
                     logprobs: wishes.0,
+                    ..common::logit_rules(&lists.1, sampling.2)
                 },
                 grammar: sampling.4,
                 adapter: lengths.1,

@@ -103,6 +103,8 @@ def front_door(
         "temperature": generation.temperature,
         "top_k": generation.top_k,
         "top_p": generation.top_p,
+        "min_p": generation.min_p,
+        "repetition_penalty": generation.repetition_penalty,
     }
     if config.engine.model.seed is not None:
         defaults["seed"] = config.engine.model.seed

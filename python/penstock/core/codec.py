@@ -41,11 +41,13 @@ def decode_result(data: bytes) -> StepResult:
     return _native.decode_result(data)
 
 
-def plan_bytes(sequences: int, tokens: int, groups: int, added: int) -> int:
-    """Bytes of the largest plan with so many sequences, tokens and new block table entries."""
+def plan_bytes(sequences: int, tokens: int, groups: int, added: int, length: int) -> int:
+    """Bytes of the largest plan with so many sequences, tokens, new block table entries, and tokens
+    of a sequence.
+    """
     from penstock import _native
 
-    return len(PLAN) + _native.plan_bytes(sequences, tokens, groups, added)
+    return len(PLAN) + _native.plan_bytes(sequences, tokens, groups, added, length)
 
 
 def result_bytes(sequences: int, tokens: int, alternatives: int) -> int:

@@ -38,6 +38,10 @@ class Registration:
     """Alternatives for each prompt token; -1 for no log-probabilities."""
     grammar: int = 0
     adapter: int = 0
+    history: array[int] = field(default_factory=_ints)
+    """Prompt and output so far, where the sampler needs them; else empty."""
+    prompt_len: int = 0
+    """How many tokens of `history` are the prompt."""
 
 
 @dataclass(slots=True)

@@ -15,8 +15,7 @@ class GenerationParams:
     """What scheduling needs of a request.
 
     `prompt_logprobs` is -1 for none, else the number of alternatives (0..20). Until `min_tokens`
-    tokens exist a stop token counts as an ordinary token: it neither ends the request nor is it
-    masked.
+    tokens exist a stop token does not end the request; the sampler suppresses those it is given.
     """
 
     max_tokens: int = 16
@@ -45,6 +44,8 @@ class Request:
     cache_salt: bytes = field(default=b"", repr=False)
     sampling: bytes = field(default=b"", repr=False)
     """Encoded sampling parameters, opaque to the engine."""
+    needs_history: bool = False
+    """Whether the sampler needs the tokens of the sequence."""
     grammar: int = 0
     """Grammar that constrains the output; 0 is none."""
     adapter: int = 0

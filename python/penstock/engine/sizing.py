@@ -48,7 +48,7 @@ def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout
         group_numbers=max(tokens * info.spec.hidden, HEAD_ROWS * vocab),
         rows_bytes=4 * tokens * info.spec.hidden,
         plan_bytes=max(
-            plan_bytes(sequences, tokens, groups, sequences * groups * table), transfers
+            plan_bytes(sequences, tokens, groups, sequences * groups * table, length), transfers
         ),
         result_bytes=result_bytes(sequences, tokens, MAX_LOGPROBS),
         spare_messages=TRANSFERS if config.tiers.tiers else 0,

@@ -87,9 +87,7 @@ class RanksExecutor:
 
         It writes the start of block 0, which requests write again before they read it.
         """
-        sampling = encode_sampling(
-            temperature=0.0, top_k=0, top_p=1.0, seed=0, choice=0, logprobs=None
-        )
+        sampling = encode_sampling()
         groups = len(self.loaded[0].kv_spec.groups)
         plan = StepPlan(
             step=1,

@@ -15,11 +15,12 @@ TOKENIZER = "tokenizer.json"
 # Sampling settings of generation_config.json that no sampler here applies, with their neutral
 # values.
 _NOT_APPLIED: dict[str, tuple[object, ...]] = {
-    "repetition_penalty": (None, 1, 1.0),
-    "min_p": (None, 0, 0.0),
     "typical_p": (None, 1, 1.0),
     "no_repeat_ngram_size": (None, 0),
 }
+
+LEAST = 1e-6
+"""Smallest value of settings that must be above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class GenerationDefaults:
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
     not_applied: tuple[tuple[str, object], ...] = ()
     """Other sampling settings it asks for, as (key, value): worth a warning at start."""
 
@@ -53,11 +56,16 @@ def hf_defaults(directory: Path) -> GenerationDefaults:
     """
     file = directory / GENERATION_CONFIG
     fields = Fields(file, read_optional_object(file))
-    has = [key for key in ("temperature", "top_k", "top_p") if fields.get(key) is not None]
+
+    def number(key: str, low: float, high: float) -> float | None:
+        return None if fields.get(key) is None else fields.number(key, low, high)
+
     return GenerationDefaults(
-        temperature=fields.number("temperature", 0.0, 100.0) if "temperature" in has else None,
-        top_k=fields.integer("top_k", -1, 1 << 30) if "top_k" in has else None,
-        top_p=_top_p(fields) if "top_p" in has else None,
+        temperature=number("temperature", 0.0, 100.0),
+        top_k=None if fields.get("top_k") is None else fields.integer("top_k", -1, 1 << 30),
+        top_p=number("top_p", LEAST, 1.0),
+        min_p=number("min_p", 0.0, 1.0),
+        repetition_penalty=number("repetition_penalty", LEAST, 100.0),
         not_applied=tuple(
             (key, fields.get(key))
             for key, neutral in _NOT_APPLIED.items()
@@ -105,13 +113,6 @@ def gguf_tokens(header: GgufHeader, vocab: int) -> TokenFacts:
         ),
         add_bos=_optional_flag(fields, "add_bos_token"),
     )
-
-
-def _top_p(fields: Fields) -> float:
-    value = fields.number("top_p", 0.0, 1.0)
-    if not value:
-        raise fields.refuse("top_p", "a number above 0, up to 1")
-    return value
 
 
 def _optional_flag(fields: Fields, key: str) -> bool | None:

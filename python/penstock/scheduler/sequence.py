@@ -82,5 +82,11 @@ class Sequence:
     def registration(self) -> Registration:
         request = self.request
         return Registration(
-            self.slot, request.sampling, self.prompt_logprobs, request.grammar, request.adapter
+            self.slot,
+            request.sampling,
+            self.prompt_logprobs,
+            request.grammar,
+            request.adapter,
+            self.tokens[:] if request.needs_history else array("i"),
+            self.prompt_len,
         )

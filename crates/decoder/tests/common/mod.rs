@@ -140,9 +140,18 @@ pub(crate) const GREEDY: SamplingParams = SamplingParams {
     temperature: 0.0,
     top_k: 0,
     top_p: 1.0,
+    min_p: 0.0,
     seed: 0,
     choice: 0,
     logprobs: None,
+    repetition_penalty: 1.0,
+    presence_penalty: 0.0,
+    frequency_penalty: 0.0,
+    bias: Vec::new(),
+    allowed: Vec::new(),
+    banned: Vec::new(),
+    suppressed: Vec::new(),
+    suppressed_until: 0,
 };
 
 /// Registers a sequence; `alternatives` for every token, of the prompt and (up to the most that
@@ -163,6 +172,8 @@ pub(crate) fn registration(
         prompt_logprobs: alternatives.map_or(-1, |k| k as i32),
         grammar: 0,
         adapter: 0,
+        history: Vec::new(),
+        prompt_len: 0,
     }
 }
 
@@ -294,7 +305,7 @@ fn add(plan: &mut StepPlan, i: usize, request: &Request, r: &Running, chunk: usi
     if r.computed == 0 {
         let wanted = Some(request.logprobs);
         plan.registrations
-            .push(registration(i, request.sampling, wanted));
+            .push(registration(i, request.sampling.clone(), wanted));
     }
     let length = chunk.clamp(1, r.tokens.len() - r.computed);
     let end = r.computed + length;

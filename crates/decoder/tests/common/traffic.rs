@@ -198,7 +198,7 @@ impl<C: Compute> Traffic<'_, C> {
     ) {
         let again = !answer.tokens.is_empty() || answer.prompt.len() + 1 == request.prompt.len();
         if !l.registered {
-            let mut r = registration(l.slot, request.sampling, Some(request.logprobs));
+            let mut r = registration(l.slot, request.sampling.clone(), Some(request.logprobs));
             if again {
                 r.prompt_logprobs = -1;
             }

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::failure::Failure;
 use crate::jobs::work_on;
 use crate::stream;
-use crate::submit::{EndpointParams, submit};
+use crate::submit::{EndpointParams, submit, truncate};
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
@@ -27,13 +27,15 @@ pub(crate) async fn create(
     let (common, logprobs, prompt, permit) = work_on(&app, body, |job| {
         let request = ChatRequest::parse(job.body)?;
         job.app.check_model(request.common.model.as_deref())?;
-        let permit = job.app.admit(1)?;
-        let prompt = job.encode_chat(
+        let permit = job.app.admit(request.common.n)?;
+        let length = request.common.prompt_limit(permit.limits.max_model_len);
+        let mut prompt = job.encode_chat(
             &request.messages,
             request.add_generation_prompt,
             &request.template_kwargs,
-            permit.limits.max_model_len,
+            length,
         )?;
+        truncate(&mut prompt, &request.common, permit.limits);
         Ok((request.common, request.logprobs, prompt, permit))
     })
     .await?;
@@ -47,7 +49,13 @@ pub(crate) async fn create(
     let choices = submit(&app, &common, &params, vec![prompt], permit)?;
     let identity = app.identity("chatcmpl", &request_id, common.model);
     let tokenizer = app.text()?.tokenizer.clone();
-    let render = ChatRender::new(identity, tokenizer, logprobs.is_some(), shown_prompt);
+    let render = ChatRender::new(
+        identity,
+        tokenizer,
+        logprobs.is_some(),
+        shown_prompt,
+        choices.len(),
+    );
     let response = if common.stream {
         stream::events(choices, render, common.stream_options).await
     } else {

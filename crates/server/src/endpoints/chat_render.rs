@@ -20,7 +20,8 @@ pub(crate) struct ChatRender {
     with_logprobs: bool,
     /// `Some` when token ids are shown.
     prompt: Option<Vec<u32>>,
-    started: bool,
+    /// Choices whose first chunk was sent.
+    started: Vec<bool>,
 }
 
 impl ChatRender {
@@ -30,6 +31,7 @@ impl ChatRender {
         tokenizer: Arc<Tokenizer>,
         with_logprobs: bool,
         prompt: Option<Vec<u32>>,
+        choices: usize,
     ) -> Self {
         let writer = ChunkWriter::new(
             &identity.id,
@@ -43,7 +45,7 @@ impl ChatRender {
             tokenizer,
             with_logprobs,
             prompt,
-            started: false,
+            started: vec![false; choices],
         }
     }
 
@@ -54,10 +56,10 @@ impl ChatRender {
 
     /// The chunk that names the role. It leaves with the first token: clients take its arrival for
     /// the first token's.
-    fn start(&mut self, out: &mut BytesMut, usage: Option<&Usage>) {
-        self.started = true;
+    fn start(&mut self, out: &mut BytesMut, index: usize, usage: Option<&Usage>) {
+        self.started[index] = true;
         let choice = ChatChunkChoice {
-            index: 0,
+            index: index as u32,
             delta: Delta {
                 role: Some("assistant"),
                 content: Some(""),
@@ -90,19 +92,19 @@ impl Render for ChatRender {
     fn chunk(
         &mut self,
         out: &mut BytesMut,
-        _index: usize,
+        index: usize,
         delta: &OutputDelta,
         usage: Option<&Usage>,
     ) {
-        if !self.started {
-            self.start(out, usage);
+        if !self.started[index] {
+            self.start(out, index, usage);
         }
         if !self.has_news(delta, usage) {
             return;
         }
         let logprobs = self.logprobs(delta);
         let choice = ChatChunkChoice {
-            index: 0,
+            index: index as u32,
             delta: Delta {
                 role: None,
                 content: Some(&delta.text),
@@ -127,10 +129,10 @@ impl Render for ChatRender {
     }
 
     fn response(&mut self, deltas: &[OutputDelta], usage: Usage) -> Vec<u8> {
-        let delta = &deltas[0];
-        let logprobs = self.logprobs(delta);
-        let choice = ChatChoice {
-            index: 0,
+        let logprobs: Vec<_> = deltas.iter().map(|delta| self.logprobs(delta)).collect();
+        let both = deltas.iter().zip(&logprobs).enumerate();
+        let choices = both.map(|(index, (delta, logprobs))| ChatChoice {
+            index: index as u32,
             message: AssistantMessage {
                 role: "assistant",
                 content: &delta.text,
@@ -139,13 +141,13 @@ impl Render for ChatRender {
             finish_reason: delta.finish,
             stop_reason: delta.stop_reason.as_ref(),
             token_ids: self.prompt.is_some().then_some(delta.tokens.as_slice()),
-        };
+        });
         let response = ChatResponse {
             id: &self.identity.id,
             object: "chat.completion",
             created: self.identity.created,
             model: &self.identity.model,
-            choices: [choice],
+            choices: choices.collect(),
             usage,
             prompt_token_ids: self.prompt.as_deref(),
         };

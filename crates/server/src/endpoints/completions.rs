@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::failure::Failure;
 use crate::jobs::{Job, work_on};
 use crate::stream;
-use crate::submit::{EndpointParams, submit};
+use crate::submit::{EndpointParams, submit, truncate};
 
 /// `max_tokens` of requests without it, as OpenAI and vLLM have it for this endpoint.
 const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -59,7 +59,7 @@ struct Prepared {
     logprobs: Option<u8>,
     style: Style,
     prompts: Vec<Vec<u32>>,
-    /// What the responses show of each prompt.
+    /// What the responses show of the prompt of each choice.
     shown: Vec<ShownPrompt>,
     permit: AdmissionPermit,
 }
@@ -67,7 +67,9 @@ struct Prepared {
 fn prepare(job: &Job<'_>) -> Result<Prepared, ApiError> {
     let request = CompletionRequest::parse(job.body)?;
     job.app.check_model(request.common.model.as_deref())?;
-    let permit = job.app.admit(request.prompts.len())?;
+    let permit = job
+        .app
+        .admit(request.prompts.len().saturating_mul(request.common.n))?;
     let style = Style {
         echo: request.echo,
         logprobs: request.logprobs.is_some(),
@@ -75,16 +77,18 @@ fn prepare(job: &Job<'_>) -> Result<Prepared, ApiError> {
     };
     let (mut prompts, mut shown) = (Vec::new(), Vec::new());
     for prompt in request.prompts {
-        let (tokens, written) = match prompt {
+        let (mut tokens, written) = match prompt {
             Prompt::Tokens(tokens) => (tokens, None),
             Prompt::Text(written) => {
                 let add_special = request.add_special_tokens;
-                let length = permit.limits.max_model_len;
+                let length = request.common.prompt_limit(permit.limits.max_model_len);
                 let tokens = job.encode("prompt", &written, add_special, length)?;
                 (tokens, Some(written))
             }
         };
-        shown.push(shown_prompt(job, style, &tokens, written));
+        truncate(&mut tokens, &request.common, permit.limits);
+        let prompt = shown_prompt(job, style, &tokens, written);
+        shown.extend(std::iter::repeat_n(prompt, request.common.n));
         prompts.push(tokens);
     }
     Ok(Prepared {

@@ -21,6 +21,7 @@ pub(crate) struct Style {
 }
 
 /// A prompt as far as responses show it; empty where they do not.
+#[derive(Clone)]
 pub(crate) struct ShownPrompt {
     pub(crate) text: String,
     pub(crate) tokens: Vec<u32>,

@@ -65,6 +65,12 @@ const FIELDS: &[&str] = &[
     "suffix",
     "user",
     "min_p",
+    "allowed_token_ids",
+    "bad_words",
+    "presence_penalty",
+    "repetition_penalty",
+    "include_stop_str_in_output",
+    "truncate_prompt_tokens",
     "reasoning_effort",
     "skip_special_tokens",
 ];
