@@ -27,7 +27,7 @@ enum State {
     Empty,
     /// A plan that named the slot failed: what it holds is unknown.
     Failed,
-    Ready(Slot),
+    Ready(Box<Slot>),
 }
 
 /// All slots of a decoder.
@@ -69,7 +69,7 @@ impl Slots {
     ) -> Result<(), DecoderError> {
         for registration in &plan.registrations {
             let slot = Slot::new(registration, limits.groups.len())?;
-            self.states[registration.slot as usize] = State::Ready(slot);
+            self.states[registration.slot as usize] = State::Ready(Box::new(slot));
         }
         let (mut row, groups) = (0, limits.groups.len());
         for i in 0..plan.slots.len() {
