@@ -107,7 +107,8 @@ proptest! {
     fn a_plan_survives_its_bytes(plan in plan()) {
         let bytes = encoded(&plan);
         let groups = plan.kept.len() / plan.slots.len().max(1);
-        let most = plan_bytes(plan.slots.len(), plan.tokens.len(), groups, plan.added.len(), LENGTH);
+        let (n, tokens) = (plan.slots.len(), plan.tokens.len());
+        let most = plan_bytes(n, tokens, groups, plan.added.len(), LENGTH);
         prop_assert!(bytes.len() <= most);
         prop_assert_eq!(StepPlan::decode(&bytes), Ok(plan));
     }
