@@ -35,6 +35,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         "served_model_names": ["tiny"],
         "model_path": "m.gguf",
         "chat_template": None,
+        "allowed_origins": [],
         "api_keys": ["k"],
         "admin_api_key": "a",
         "generation_defaults": {

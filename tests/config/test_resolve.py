@@ -31,6 +31,18 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
     assert config.server.api_keys == ("a", "b")
 
 
+def test_origins_may_be_one_json_list_as_in_vllm() -> None:
+    def origins(*values: str) -> tuple[str, ...]:
+        given = {"allowed_origins": Raw("--allowed-origins", values)}
+        return resolve(given, "m", "smollm2").server.allowed_origins
+
+    assert origins() == ()
+    assert origins("http://a", "*") == ("http://a", "*")
+    assert origins('["http://a", "http://b"]') == ("http://a", "http://b")
+    with pytest.raises(InvalidValueError, match="--allowed-origins"):
+        origins("[http://a")
+
+
 def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "penstock.yaml"
     file.write_text("port: 7\n")

@@ -13,6 +13,7 @@ mod logits;
 mod model;
 mod options;
 mod recipe;
+mod results;
 mod rope;
 mod runner;
 mod sampler;

@@ -5,11 +5,12 @@ use std::sync::OnceLock;
 
 use penstock_comm::Lost;
 use penstock_kernels::{ActivationFormat, Aligned, Cpu, Logprob, logprob};
-use penstock_wire::{LogprobRow, LogprobTable, StepPlan, StepResult};
+use penstock_wire::{StepPlan, StepResult};
 
 use crate::collectives::Collectives;
 use crate::forward::Buffers;
 use crate::model::Model;
+use crate::results::Results;
 use crate::slots::{Slot, Slots};
 use crate::step::drafts;
 
@@ -88,10 +89,17 @@ pub(crate) fn sample_and_score(
             }
         });
         for (row, found) in rows.iter().zip(found) {
-            results.take(row, found.into_inner());
+            let index = row.index;
+            match (found.into_inner(), &row.task) {
+                (Some(Found::Token(token, scored)), Task::Sample { draft, .. }) => {
+                    results.token(index, token, *draft, scored);
+                }
+                (Some(Found::Score(scored)), _) => results.score(index, scored),
+                _ => {}
+            }
         }
     }
-    Ok(results.result)
+    Ok(results.finish())
 }
 
 /// Rows that need logits, in plan order.
@@ -180,52 +188,5 @@ fn read_row(cpu: &Cpu, logits: &[f32], row: &Row, plan: &StepPlan, slot: &Slot) 
             let token = slot.sampler.draw(isa, logits, position, drafts);
             Found::Token(token, slot.logprobs.map(|k| logprob(isa, logits, token, k)))
         }
-    }
-}
-
-/// The step's result while it grows.
-struct Results {
-    result: StepResult,
-    /// Whether a sequence's next drawn token counts: all drafts before it were right.
-    open: Vec<bool>,
-}
-
-impl Results {
-    fn new(sequences: usize) -> Self {
-        Self {
-            result: StepResult {
-                counts: vec![0; sequences],
-                ..StepResult::default()
-            },
-            open: vec![true; sequences],
-        }
-    }
-
-    fn take(&mut self, row: &Row, found: Option<Found>) {
-        let (result, index) = (&mut self.result, row.index);
-        match (found, &row.task) {
-            (Some(Found::Token(token, scored)), Task::Sample { draft, .. }) if self.open[index] => {
-                self.open[index] = *draft == Some(token as i32);
-                result.counts[index] += 1;
-                result.tokens.push(token as i32);
-                if let Some(scored) = scored {
-                    push(&mut result.logprobs, index, scored);
-                }
-            }
-            (Some(Found::Score(scored)), _) => push(&mut result.prompt_logprobs, index, scored),
-            _ => {}
-        }
-    }
-}
-
-fn push(table: &mut LogprobTable, index: usize, scored: Logprob) {
-    let row = LogprobRow {
-        logprob: scored.logprob,
-        rank: scored.rank,
-        alternatives: scored.top,
-    };
-    match table.last_mut() {
-        Some((last, rows)) if *last == index as u32 => rows.push(row),
-        _ => table.push((index as u32, vec![row])),
     }
 }

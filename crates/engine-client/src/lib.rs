@@ -17,6 +17,7 @@ mod session;
 mod socket;
 mod socket_dir;
 mod state;
+mod submit;
 mod supervisor;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -27,6 +27,8 @@ pub enum BodyError {
     Timeout { seconds: u64 },
     #[error("the request body ended early")]
     EndedEarly,
+    #[error("the request body has a content encoding")]
+    Encoded,
     #[error("other requests bring as many bytes as the server may hold")]
     Busy,
 }
@@ -101,6 +103,8 @@ pub async fn read_body(
     budget: &BodyBudget,
 ) -> Result<HeldBody, BodyError> {
     let waits = request.headers().contains_key(header::EXPECT);
+    let encoding = request.headers().get(header::CONTENT_ENCODING);
+    let encoded = encoding.is_some_and(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity"));
     let mut body = request.into_body();
     let too_large = body
         .size_hint()
@@ -108,13 +112,18 @@ pub async fn read_body(
         .is_some_and(|size| size > limit as u64);
     let collected = if too_large {
         Err(BodyError::TooLarge { limit })
+    } else if encoded {
+        Err(BodyError::Encoded)
     } else {
         let patience = limits.body_timeout();
         let seconds = patience.as_secs();
         let collected = tokio::time::timeout(patience, collect(&mut body, limit, budget)).await;
         collected.unwrap_or(Err(BodyError::Timeout { seconds }))
     };
-    let refused = matches!(collected, Err(BodyError::TooLarge { .. } | BodyError::Busy));
+    let refused = matches!(
+        collected,
+        Err(BodyError::TooLarge { .. } | BodyError::Busy | BodyError::Encoded)
+    );
     if refused && !(waits && too_large) {
         let _ = tokio::time::timeout(SKIP, skip(&mut body)).await;
     }

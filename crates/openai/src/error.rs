@@ -125,10 +125,20 @@ impl ApiError {
         let mut error = Self::new(
             403,
             "permission_error",
-            "A page of another origin must send its request as application/json.",
+            "A page of another origin must send its request as application/json, and the server \
+             must be started with --allowed-origins ORIGIN.",
         );
         error.code = Some("cross_origin");
         error
+    }
+
+    /// 415: a compressed body.
+    pub fn encoded_body() -> Self {
+        Self::new(
+            415,
+            "invalid_request_error",
+            "The request body has a Content-Encoding. Send it uncompressed, without that header.",
+        )
     }
 
     /// 409: the engine will not do that to its cache as things stand.

@@ -25,6 +25,7 @@ pub struct Fields<'a> {
 impl<'a> Fields<'a> {
     /// Splits `body`. Anything but one UTF-8 JSON object is a 400.
     pub fn parse(body: &'a [u8]) -> Result<Self, ApiError> {
+        let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
         let text = std::str::from_utf8(body).map_err(|e| {
             ApiError::bad_request(format!(
                 "The request body is not UTF-8 at byte {}.",

@@ -19,6 +19,9 @@ pub struct Config {
     pub chat_template: Option<PathBuf>,
     /// Empty: no key is required.
     pub api_keys: Vec<String>,
+    /// Origins whose pages may use the server from a browser; `*` is all.
+    #[serde(default)]
+    pub allowed_origins: Vec<String>,
     /// The key of `/v1/kv`. `None` disables these endpoints.
     #[serde(default)]
     pub admin_api_key: Option<String>,

@@ -21,6 +21,7 @@ impl From<BodyError> for Failure {
             BodyError::TooLarge { limit } => ApiError::body_too_large(limit),
             BodyError::Timeout { seconds } => ApiError::request_timeout(seconds),
             BodyError::Busy => ApiError::bodies_full(1),
+            BodyError::Encoded => ApiError::encoded_body(),
             BodyError::EndedEarly => ApiError::bad_request("The request body ended early."),
         })
     }

@@ -9,6 +9,7 @@ mod admission;
 mod app;
 mod choices;
 mod config;
+mod cors;
 mod embedded;
 mod endpoints;
 mod failure;

@@ -64,6 +64,7 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
         model_path: config.served_model_name.clone().into(),
         chat_template: None,
         api_keys: Vec::new(),
+        allowed_origins: Vec::new(),
         admin_api_key: None,
         // Answers depend on the request and the engine's seed alone.
         generation_defaults: GenerationDefaults {

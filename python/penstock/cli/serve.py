@@ -115,6 +115,7 @@ def front_door(
         "model_path": config.engine.model.path,
         "chat_template": server.chat_template,
         "api_keys": list(server.api_keys),
+        "allowed_origins": list(server.allowed_origins),
         "admin_api_key": server.admin_api_key,
         "generation_defaults": defaults,
         "engine": engine,

@@ -279,6 +279,14 @@ FLAGS: tuple[Flag, ...] = (
         repeatable=True,
     ),
     _server(
+        "--allowed-origins",
+        Text(),
+        (),
+        "origin whose pages may use the server from a browser, such as http://localhost:3000, or "
+        "'*' for all; give it several times for several; default: none",
+        repeatable=True,
+    ),
+    _server(
         "--admin-api-key",
         Text(),
         None,

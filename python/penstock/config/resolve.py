@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -141,12 +142,24 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
     )
 
 
+def _origins(given: tuple[str, ...]) -> tuple[str, ...]:
+    """vLLM writes the origins as one JSON list."""
+    origins: list[str] = []
+    for value in given:
+        try:
+            origins.extend(map(str, json.loads(value)) if value.startswith("[") else [value])
+        except ValueError as error:
+            raise InvalidValueError("--allowed-origins", value, "an origin or '*'") from error
+    return tuple(origins)
+
+
 def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
     return ServerConfig(
         host=values["host"],
         port=values["port"],
         served_model_names=values["served_model_name"] or (served_name,),
         api_keys=values["api_key"],
+        allowed_origins=_origins(values["allowed_origins"]),
         chat_template=values["chat_template"],
         engine_process=values["engine_process"],
         shutdown_timeout=values["shutdown_timeout"],

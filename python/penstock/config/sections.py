@@ -132,6 +132,7 @@ class ServerConfig:
     port: int
     served_model_names: tuple[str, ...]
     api_keys: tuple[str, ...]
+    allowed_origins: tuple[str, ...]
     chat_template: str | None
     engine_process: bool
     shutdown_timeout: float

@@ -2,39 +2,61 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use penstock_openai::ApiError;
 use penstock_openai::{Model, ModelList};
+use serde::Serialize;
 
 use crate::app::App;
 use crate::failure::{Failure, json};
 
 /// `GET /v1/models`.
 pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
+    let names = app.config.served_model_names.iter();
     let root = app.config.model_path.to_string_lossy();
-    let max_model_len = app.max_model_len();
-    let model = |id| Model {
+    let data = names.map(|name| described(&app, name, &root)).collect();
+    answer(&ModelList {
+        object: "list",
+        data,
+    })
+}
+
+/// `GET /v1/models/{id}`. Names may hold slashes.
+pub(crate) async fn model(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Response, Failure> {
+    app.check_model(Some(&id))?;
+    let root = app.config.model_path.to_string_lossy();
+    Ok(answer(&described(&app, &id, &root)))
+}
+
+fn described<'a>(app: &App, id: &'a str, root: &'a str) -> Model<'a> {
+    Model {
         id,
         object: "model",
         created: app.started(),
         owned_by: "penstock",
-        root: &root,
-        max_model_len,
-    };
-    let data = app
-        .config
-        .served_model_names
-        .iter()
-        .map(|name| model(name))
-        .collect();
-    json(
-        serde_json::to_vec(&ModelList {
-            object: "list",
-            data,
-        })
-        .unwrap_or_default(),
+        root,
+        max_model_len: app.max_model_len(),
+    }
+}
+
+fn answer(body: &impl Serialize) -> Response {
+    // Plain data with string keys always serialises.
+    json(serde_json::to_vec(body).unwrap_or_default())
+}
+
+/// `GET /`: what this is, for a browser that was pointed at the server.
+pub(crate) async fn index(State(app): State<Arc<App>>) -> String {
+    let names = app.config.served_model_names.join(", ");
+    let version = &app.config.version;
+    format!(
+        "Penstock {version} serves {names} here, with the OpenAI API at /v1.\n\n\
+         POST /v1/chat/completions\nPOST /v1/completions\nGET  /v1/models\n\
+         GET  /health\nGET  /metrics\n"
     )
 }
 

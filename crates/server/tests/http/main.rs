@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod client;
+mod cors;
 mod door;
 mod errors;
 mod faults;
