@@ -42,6 +42,7 @@ OUT_OF_RANGE = {
     "--port": "65536",
     "--served-model-name": "",
     "--api-key": "",
+    "--allowed-origins": "",
     "--admin-api-key": "",
     "--engine-process": "2",
     "--shutdown-timeout": "nan",
