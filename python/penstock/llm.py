@@ -25,6 +25,7 @@ from penstock.core.errors import CodecError
 from penstock.core.request import MAX_LOGPROBS, check_range
 from penstock.engine import InFlight, start
 from penstock.engine.tiers import flush
+from penstock.model import sampling_defaults
 from penstock.model.locate import locate
 
 if TYPE_CHECKING:
@@ -232,8 +233,13 @@ class LLM:
         return params
 
     def default_sampling_params(self) -> SamplingParams:
-        """Defaults of the checkpoint."""
-        defaults = self._started.info.generation
+        """Defaults of the checkpoint, or those that the options choose."""
+        model = self._started.config.model
+        defaults = sampling_defaults(
+            self._started.info.generation,
+            model.generation_config,
+            model.override_generation_config,
+        )
         names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         given = {name: getattr(defaults, name) for name in names}
         return SamplingParams(**{name: value for name, value in given.items() if value is not None})

@@ -43,6 +43,8 @@ OUT_OF_RANGE = {
     "--served-model-name": "",
     "--api-key": "",
     "--allowed-origins": "",
+    "--generation-config": "",
+    "--override-generation-config": "",
     "--admin-api-key": "",
     "--engine-process": "2",
     "--shutdown-timeout": "nan",

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.model import GenerationDefaults, ModelError, load_model
+from penstock.model import GenerationDefaults, ModelError, load_model, sampling_defaults
 
 ADDED = {"7": {"content": "<|end|>"}, "8": {"content": "<s>"}}
 
@@ -37,6 +37,33 @@ def test_generation_defaults(load_hf: Any) -> None:
 def test_bad_generation_defaults_are_refused(load_hf: Any, key: str, value: object) -> None:
     with pytest.raises(ModelError, match=rf"generation_config\.json: {key} = "):
         load_hf(generation_config={key: value})
+
+
+def test_sampling_defaults_are_chosen_and_overridden(tmp_path: Path) -> None:
+    own = GenerationDefaults(temperature=0.6, top_k=20)
+    assert sampling_defaults(own) == own
+    assert sampling_defaults(own, "vllm") == GenerationDefaults()
+    (tmp_path / "generation_config.json").write_text('{"top_p": 0.5}')
+    for source in (tmp_path, tmp_path / "generation_config.json"):
+        assert sampling_defaults(own, str(source)) == GenerationDefaults(top_p=0.5)
+    over = sampling_defaults(own, "auto", '{"top_k": 5, "min_p": 0.1}')
+    assert over == GenerationDefaults(temperature=0.6, top_k=5, min_p=0.1)
+
+
+@pytest.mark.parametrize(
+    ("source", "override", "message"),
+    [
+        ("/nowhere", None, "/nowhere"),
+        ("auto", "{", "--override-generation-config: not valid JSON"),
+        ("auto", "[1]", "--override-generation-config: must be a JSON object"),
+        ("auto", '{"top_p": 2}', "--override-generation-config: top_p = 2"),
+    ],
+)
+def test_bad_sampling_defaults_name_their_place(
+    source: str, override: str | None, message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        sampling_defaults(GenerationDefaults(), source, override)
 
 
 def test_stop_tokens_come_from_generation_config_before_config(load_hf: Any) -> None:

@@ -27,7 +27,7 @@ from penstock.config import (
 )
 from penstock.core import PenstockError
 from penstock.engine.startup import read_model
-from penstock.model import ModelInfo
+from penstock.model import GenerationDefaults, ModelInfo, sampling_defaults
 from penstock.model.locate import locate
 
 OTHER_DESCRIPTORS = 64
@@ -98,7 +98,7 @@ def front_door(
     config: Config, info: ModelInfo, engine: dict[str, object], connections: int
 ) -> dict[str, object]:
     """Configuration of `crates/server` (`Config` in its src/config.rs), `engine` included."""
-    server, generation = config.server, info.generation
+    server, generation = config.server, chosen_defaults(config.engine, info)
     defaults: dict[str, object] = {
         "temperature": generation.temperature,
         "top_k": generation.top_k,
@@ -132,11 +132,18 @@ def front_door(
     }
 
 
+def chosen_defaults(config: EngineConfig, info: ModelInfo) -> GenerationDefaults:
+    model = config.model
+    return sampling_defaults(
+        info.generation, model.generation_config, model.override_generation_config
+    )
+
+
 def warn(info: ModelInfo, config: Config) -> None:
     template = config.server.chat_template
     if template and not Path(template).is_file():
         raise PenstockError(f"--chat-template {template}: no such file")
-    for key, value in info.generation.not_applied:
+    for key, value in chosen_defaults(config.engine, info).not_applied:
         print(
             f"penstock: warning: the model asks for {key}={value}, which is not applied",
             file=sys.stderr,

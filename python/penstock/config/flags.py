@@ -85,6 +85,21 @@ FLAGS: tuple[Flag, ...] = (
         None,
         "seed of requests that bring none; default: a new one each",
     ),
+    Flag(
+        "--generation-config",
+        "model",
+        Text(),
+        "auto",
+        "where sampling defaults come from: the model (auto), nowhere (vllm), or a "
+        "generation_config.json or its directory",
+    ),
+    Flag(
+        "--override-generation-config",
+        "model",
+        Text(),
+        None,
+        "JSON object of sampling defaults over those, such as '{\"temperature\": 0.2}'",
+    ),
     _server(
         "--chat-template", Text(), None, "file with a chat template instead of the model's own"
     ),

@@ -75,6 +75,8 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
             quantization=values["quantization"],
             max_model_len=values["max_model_len"],
             seed=values["seed"],
+            generation_config=values["generation_config"],
+            override_generation_config=values["override_generation_config"],
         ),
         CacheConfig(
             memory_bytes=values["kv_cache_memory_bytes"],

@@ -16,6 +16,10 @@ class ModelConfig:
     max_model_len: int | None
     """None: limited by model and KV cache."""
     seed: int | None
+    generation_config: str = "auto"
+    """Where sampling defaults come from: auto, vllm, or a path."""
+    override_generation_config: str | None = None
+    """A JSON object."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ code.
 """
 
 from penstock.model.errors import ModelError
-from penstock.model.generation import GenerationDefaults, TokenFacts
+from penstock.model.generation import GenerationDefaults, TokenFacts, sampling_defaults
 from penstock.model.load import ModelInfo, load_model
 from penstock.model.spec import DecoderSpec, WeightRecipes
 
@@ -15,4 +15,5 @@ __all__ = [
     "TokenFacts",
     "WeightRecipes",
     "load_model",
+    "sampling_defaults",
 ]

@@ -1,9 +1,13 @@
 """Sampling defaults and special tokens of a checkpoint."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
+from typing import Any
 
+from penstock.model.errors import ModelError
 from penstock.model.fields import Fields
 from penstock.model.files import read_object, read_optional_object
 from penstock.model.gguf import GgufHeader
@@ -55,8 +59,44 @@ def hf_defaults(directory: Path) -> GenerationDefaults:
     file.
     """
     file = directory / GENERATION_CONFIG
-    fields = Fields(file, read_optional_object(file))
+    return _defaults(Fields(file, read_optional_object(file)))
 
+
+def sampling_defaults(
+    own: GenerationDefaults, source: str = "auto", override: str | None = None
+) -> GenerationDefaults:
+    """The defaults that count: the checkpoint's `own` ("auto"), none ("vllm"), or those of another
+    generation_config.json or its directory; then the members of the JSON object `override`.
+
+    ModelError names the file, or --override-generation-config, and the value.
+    """
+    base = own
+    if source != "auto":
+        base = GenerationDefaults() if source == "vllm" else _defaults_of(Path(source))
+    if override is None:
+        return base
+    flag = Path("--override-generation-config")
+    try:
+        members = json.loads(override)
+    except ValueError as error:
+        raise ModelError(flag, f"not valid JSON: {error}") from error
+    if not isinstance(members, dict):
+        raise ModelError(flag, "must be a JSON object")
+    given = _defaults(Fields(flag, members))
+    changed = {key: value for key, value in _members(given).items() if value not in (None, ())}
+    return replace(base, **changed)
+
+
+def _members(defaults: GenerationDefaults) -> dict[str, Any]:
+    return {each.name: getattr(defaults, each.name) for each in dataclass_fields(defaults)}
+
+
+def _defaults_of(path: Path) -> GenerationDefaults:
+    file = path / GENERATION_CONFIG if path.is_dir() else path
+    return _defaults(Fields(file, read_object(file)))
+
+
+def _defaults(fields: Fields) -> GenerationDefaults:
     def number(key: str, low: float, high: float) -> float | None:
         return None if fields.get(key) is None else fields.number(key, low, high)
 
