@@ -1,6 +1,6 @@
 """`penstock serve` whose ranks fail on demand: `python -m tests.fakes.faulty serve MODEL ...`.
 
-Everything is real but for one line: before a rank computes a plan, it looks for the file that
+Everything is real but for the backend: before a rank computes a plan, it looks for the file that
 RANK_FAULT names. If that holds its number, it takes the file away and fails in the way that the
 file says:
 
@@ -22,7 +22,6 @@ from typing import Any
 
 from penstock.backends import StepFuture, cpu
 from penstock.cli import main as cli
-from penstock.cli import serve
 from penstock.config import EngineConfig
 from penstock.core import StepPlan
 from penstock.model import ModelInfo
@@ -76,11 +75,7 @@ class FaultyBackend:
 
 
 def main() -> int:
-    usual = serve.engine_argv
-    serve.engine_argv = lambda config: usual(
-        replace(config, compute=replace(config.compute, backend=NAME))
-    )
-    return cli.main()
+    return cli.main([*sys.argv[1:], "--device", NAME])
 
 
 if __name__ == "__main__":
