@@ -18,6 +18,8 @@ TEXT = "%(asctime)s %(levelname)s {source}: %(message)s"
 QUEUE = 1024
 FLUSH = 1.0
 """Seconds that the last lines may take."""
+ERROR_FLUSH = 0.2
+"""Seconds that an error waits until it is written: the process may be ended because of it."""
 STDERR = 2
 
 
@@ -48,9 +50,15 @@ class _Queued(logging.Handler):
             self._lines.put_nowait(self.format(record))
         except queue.Full:
             self._dropped += 1
+        else:
+            if record.levelno >= logging.ERROR:
+                self._wait(ERROR_FLUSH)
 
     def flush(self) -> None:
-        deadline = time.monotonic() + FLUSH
+        self._wait(FLUSH)
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
         while self._lines.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(0.002)
 
