@@ -1,5 +1,6 @@
 //! The sampler of one sequence: changes of the logits, then the draw.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use penstock_kernels::{Isa, Sampling, argmax, sample};
@@ -132,9 +133,9 @@ impl Sampler {
         if !rules.needs_history() {
             return;
         }
-        let mut counts = self.counts.clone();
+        let mut counts = Cow::Borrowed(&self.counts);
         for &draft in drafts {
-            *counts.entry(draft as u32).or_default() += 1;
+            *counts.to_mut().entry(draft as u32).or_default() += 1;
         }
         let repetition = rules.repetition_penalty;
         let divide = |logit: f32| match logit > 0.0 {
@@ -149,7 +150,7 @@ impl Sampler {
                 change(logits, token, divide);
             }
         }
-        for (token, count) in counts {
+        for (&token, &count) in counts.iter() {
             // Zero where both are off.
             let penalty = rules.frequency_penalty * count as f32 + rules.presence_penalty;
             change(logits, token, |logit| logit - penalty);

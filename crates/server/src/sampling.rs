@@ -20,7 +20,7 @@ pub(crate) fn params(
     let repetition = rules.repetition_penalty.or(defaults.repetition_penalty);
     let banned = banned(app.text()?, &rules.bad_words)
         .map_err(|error| ApiError::invalid("bad_words", format!("bad_words: {error}.")))?;
-    let params = SamplingParams {
+    Ok(SamplingParams {
         temperature: common.temperature.or(defaults.temperature).unwrap_or(1.0),
         top_k: u32::try_from(common.top_k.or(defaults.top_k).unwrap_or(0)).unwrap_or(0),
         top_p: common.top_p.or(defaults.top_p).unwrap_or(1.0),
@@ -36,13 +36,7 @@ pub(crate) fn params(
         banned,
         suppressed: end_tokens(app, common),
         suppressed_until: 0,
-    };
-    match params.encode() {
-        Ok(_) => Ok(params),
-        Err(error) => Err(ApiError::bad_request(format!(
-            "The sampling parameters cannot be used: {error}."
-        ))),
-    }
+    })
 }
 
 /// Tokens that end the output: not drawn before `min_tokens`.

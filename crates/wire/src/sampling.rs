@@ -52,29 +52,31 @@ const NAME: &str = "SAMPLING";
 const LOGPROBS_AT: usize = 29;
 
 impl Default for SamplingParams {
-    /// Greedy.
     fn default() -> Self {
-        Self {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            seed: 0,
-            choice: 0,
-            logprobs: None,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            bias: Vec::new(),
-            allowed: Vec::new(),
-            banned: Vec::new(),
-            suppressed: Vec::new(),
-            suppressed_until: 0,
-        }
+        Self::GREEDY
     }
 }
 
 impl SamplingParams {
+    /// The most likely token, without changes of the logits.
+    pub const GREEDY: Self = Self {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        seed: 0,
+        choice: 0,
+        logprobs: None,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        bias: Vec::new(),
+        allowed: Vec::new(),
+        banned: Vec::new(),
+        suppressed: Vec::new(),
+        suppressed_until: 0,
+    };
+
     /// Whether the sampler needs the tokens before the first that it draws.
     pub fn needs_history(&self) -> bool {
         self.repetition_penalty != 1.0

@@ -136,23 +136,7 @@ pub(crate) fn isas() -> Vec<Isa> {
     have
 }
 
-pub(crate) const GREEDY: SamplingParams = SamplingParams {
-    temperature: 0.0,
-    top_k: 0,
-    top_p: 1.0,
-    min_p: 0.0,
-    seed: 0,
-    choice: 0,
-    logprobs: None,
-    repetition_penalty: 1.0,
-    presence_penalty: 0.0,
-    frequency_penalty: 0.0,
-    bias: Vec::new(),
-    allowed: Vec::new(),
-    banned: Vec::new(),
-    suppressed: Vec::new(),
-    suppressed_until: 0,
-};
+pub(crate) const GREEDY: SamplingParams = SamplingParams::GREEDY;
 
 /// Registers a sequence; `alternatives` for every token, of the prompt and (up to the most that
 /// parameters may ask for) after.
