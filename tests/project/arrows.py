@@ -11,7 +11,7 @@ RUST: dict[str, set[str]] = {
     "memory": set(),
     "kernels": {"memory"},
     "prefix": set(),
-    "openai": set(),
+    "openai": {"wire"},
     "wire": set(),
     "text": {"formats"},
     "comm": set(),

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::fields::{Fields, Number, read};
+use super::grammar::OutputGrammar;
 use super::logits::LogitRules;
 use crate::error::ApiError;
 
@@ -31,6 +32,8 @@ pub struct Common {
     pub top_k: Option<i32>,
     pub seed: Option<i64>,
     pub logits: LogitRules,
+    /// What the output must match.
+    pub grammar: Option<OutputGrammar>,
     /// Choices of each prompt, at least 1.
     pub n: usize,
     pub stop: Vec<String>,
@@ -89,6 +92,7 @@ impl Common {
                 .map(|k| k.max(0) as i32),
             seed: fields.integer("seed", i64::MIN..=i64::MAX)?,
             logits: LogitRules::take(fields)?,
+            grammar: None,
             n: fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize,
             stop: take_stop(fields)?,
             include_stop: fields.flag("include_stop_str_in_output", false)?,

@@ -13,6 +13,7 @@ mod chat;
 mod common;
 mod completion;
 mod fields;
+mod grammar;
 mod kv;
 mod logits;
 mod neutral;
@@ -24,6 +25,7 @@ pub use common::{Common, MaxTokens, StreamOptions};
 pub use completion::{CompletionRequest, Prompt};
 pub use error::ApiError;
 pub use fields::Fields;
+pub use grammar::OutputGrammar;
 pub use kv::{KvInput, KvRequest};
 pub use logits::LogitRules;
 pub use response::{

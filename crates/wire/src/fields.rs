@@ -132,6 +132,13 @@ impl<'a> Fields<'a> {
         Ok(self.column::<1>(field, length)?.as_flattened())
     }
 
+    /// All that is left.
+    pub(super) fn rest(&mut self) -> &'a [u8] {
+        let rest = std::mem::take(&mut self.rest);
+        self.offset += rest.len();
+        rest
+    }
+
     pub(super) fn string(&mut self, field: &'static str) -> Result<String> {
         let bytes = self.bytes(field)?;
         let text = str::from_utf8(bytes).map_err(|_| FrameError {

@@ -8,6 +8,7 @@
 mod add;
 mod error;
 mod fields;
+mod grammar;
 mod kv;
 mod limits;
 mod plan;
@@ -21,6 +22,7 @@ mod writer;
 
 pub use add::{Add, TokenRequest};
 pub use error::{FrameError, Problem};
+pub use grammar::{Grammar, GrammarKind, MAX_GRAMMAR_BYTES};
 pub use kv::{KvAction, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply};
 pub use limits::{MAX_FRAME_BYTES, MAX_LOGPROBS, WIRE_VERSION};
 pub use plan::{
