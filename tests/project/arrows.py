@@ -12,6 +12,7 @@ RUST: dict[str, set[str]] = {
     "kernels": {"memory"},
     "prefix": set(),
     "openai": {"wire"},
+    "parsers": set(),
     "wire": set(),
     "text": {"formats"},
     "comm": set(),
@@ -19,7 +20,7 @@ RUST: dict[str, set[str]] = {
     "decoder": {"comm", "formats", "kernels", "wire"},
     "engine-client": {"wire"},
     "http": set(),
-    "server": {"engine-client", "http", "memory", "openai", "text", "wire"},
+    "server": {"engine-client", "http", "memory", "openai", "parsers", "text", "wire"},
     "loadgen": {"openai"},
     "sim": {"engine-client", "http", "openai", "prefix", "server", "text", "wire"},
     # bindings of all of them

@@ -5,7 +5,9 @@ use serde_json::{Map, Value};
 use super::MAX_LOGPROBS;
 use super::common::Common;
 use super::fields::Fields;
+use super::messages::take_messages;
 use super::neutral;
+use super::tools::Tools;
 use crate::error::ApiError;
 
 /// A validated chat request.
@@ -19,6 +21,7 @@ pub struct ChatRequest {
     pub add_generation_prompt: bool,
     /// Alternatives per token, 0 to 20; `None` for no log-probabilities at all.
     pub logprobs: Option<u8>,
+    pub tools: Tools,
     /// Extra variables for the chat template.
     pub template_kwargs: Map<String, Value>,
 }
@@ -32,6 +35,7 @@ impl ChatRequest {
             common: Common::take(&mut fields, 1)?,
             add_generation_prompt: fields.flag("add_generation_prompt", true)?,
             logprobs: take_logprobs(&mut fields)?,
+            tools: Tools::take(&mut fields)?,
             template_kwargs: take_template_kwargs(&mut fields)?,
         };
         neutral::check(&fields)?;
@@ -59,64 +63,6 @@ fn take_template_kwargs(fields: &mut Fields<'_>) -> Result<Map<String, Value>, A
     Ok(kwargs)
 }
 
-/// Takes and normalises `messages`.
-pub(super) fn take_messages(fields: &mut Fields<'_>) -> Result<Value, ApiError> {
-    let messages: Option<Vec<Map<String, Value>>> = fields.take("messages")?;
-    let messages = messages.ok_or_else(|| invalid("messages is required."))?;
-    if messages.is_empty() {
-        return Err(invalid("messages must not be empty."));
-    }
-    let messages = messages
-        .into_iter()
-        .enumerate()
-        .map(|(i, m)| normalised(i, m).map(Value::Object));
-    Ok(Value::Array(messages.collect::<Result<_, _>>()?))
-}
-
-fn normalised(
-    index: usize,
-    mut message: Map<String, Value>,
-) -> Result<Map<String, Value>, ApiError> {
-    if !message.get("role").is_some_and(Value::is_string) {
-        return Err(invalid(format!("messages[{index}].role must be a string.")));
-    }
-    match message.get("content") {
-        None | Some(Value::Null | Value::String(_)) => {}
-        Some(Value::Array(parts)) => {
-            let text = joined_parts(index, parts)?;
-            message.insert("content".into(), text.into());
-        }
-        Some(_) => {
-            return Err(invalid(format!(
-                "messages[{index}].content must be a string or a list of text parts."
-            )));
-        }
-    }
-    Ok(message)
-}
-
-fn joined_parts(index: usize, parts: &[Value]) -> Result<String, ApiError> {
-    let mut texts = Vec::with_capacity(parts.len());
-    for (k, part) in parts.iter().enumerate() {
-        let at = || format!("messages[{index}].content[{k}]");
-        let kind = part.get("type").and_then(Value::as_str);
-        if !matches!(kind, Some("text" | "input_text")) {
-            let kind = kind.unwrap_or("of no type");
-            return Err(invalid(format!(
-                "{}: parts of type text only, this one is {kind}.",
-                at()
-            )));
-        }
-        let text = part.get("text").and_then(Value::as_str);
-        texts.push(text.ok_or_else(|| invalid(format!("{}.text must be a string.", at())))?);
-    }
-    Ok(texts.join("\n"))
-}
-
-fn invalid(message: impl Into<String>) -> ApiError {
-    ApiError::invalid("messages", message)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -126,39 +72,6 @@ mod tests {
         ChatRequest::parse(
             format!(r#"{{"messages":[{{"role":"user","content":"hi"}}]{rest}}}"#).as_bytes(),
         )
-    }
-
-    #[test]
-    fn text_parts_are_joined() {
-        let parts = r#"[{"type":"text","text":"a"},{"type":"text","text":"b"}]"#;
-        let body = format!(r#"{{"messages":[{{"role":"user","content":{parts},"name":"x"}}]}}"#);
-        let request = ChatRequest::parse(body.as_bytes()).unwrap();
-        assert_eq!(
-            request.messages,
-            serde_json::json!([{"role":"user","content":"a\nb","name":"x"}])
-        );
-    }
-
-    #[test]
-    fn bad_messages_are_refused() {
-        for body in [
-            r#"{}"#,
-            r#"{"messages":[]}"#,
-            r#"{"messages":"hi"}"#,
-            r#"{"messages":[1]}"#,
-            r#"{"messages":[{"content":"x"}]}"#,
-            r#"{"messages":[{"role":1,"content":"x"}]}"#,
-            r#"{"messages":[{"role":"user","content":5}]}"#,
-            r#"{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x"}}]}]}"#,
-            r#"{"messages":[{"role":"user","content":[{"type":"text"}]}]}"#,
-        ] {
-            let error = ChatRequest::parse(body.as_bytes()).unwrap_err();
-            assert_eq!(
-                (error.status, error.param.as_deref()),
-                (400, Some("messages")),
-                "{body}"
-            );
-        }
     }
 
     #[test]

@@ -89,6 +89,14 @@ impl ApiError {
         error
     }
 
+    /// 400: a field whose value this server does not serve; `remedy` is what to do instead.
+    pub fn unsupported(name: &'static str, remedy: &str) -> Self {
+        let message = format!("{name} is not supported by this server: {remedy}.");
+        let mut error = Self::invalid(name, message);
+        error.code = Some("unsupported_parameter");
+        error
+    }
+
     /// 401.
     pub fn unauthorized() -> Self {
         let mut error = Self::new(

@@ -1,9 +1,9 @@
 //! Bodies of `/v1/kv`: a prefix, given as a request would give it.
 
-use super::chat::take_messages;
 use super::common::take_cache_salt;
 use super::completion::{Prompt, take_prompts};
 use super::fields::Fields;
+use super::messages::take_messages;
 use super::tokenize::TokenizeInput;
 use crate::error::ApiError;
 

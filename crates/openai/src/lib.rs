@@ -16,9 +16,11 @@ mod fields;
 mod grammar;
 mod kv;
 mod logits;
+mod messages;
 mod neutral;
 mod response;
 mod tokenize;
+mod tools;
 
 pub use chat::ChatRequest;
 pub use common::{Common, MaxTokens, StreamOptions};
@@ -30,10 +32,11 @@ pub use kv::{KvInput, KvRequest};
 pub use logits::LogitRules;
 pub use response::{
     AssistantMessage, CachedByTier, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse,
-    CompletionChoice, CompletionLogprobs, CompletionResponse, Delta, FinishReason, Model,
-    ModelList, StopReason, TokenLogprob, TokenScores, TopLogprob, Usage,
+    CompletionChoice, CompletionLogprobs, CompletionResponse, Delta, FinishReason, FunctionCall,
+    Model, ModelList, StopReason, TokenLogprob, TokenScores, ToolCall, TopLogprob, Usage,
 };
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
+pub use tools::{Tool, ToolChoice, Tools};
 
 /// Most alternatives per position that a request may ask for.
 pub const MAX_LOGPROBS: u8 = 20;

@@ -92,12 +92,7 @@ fn refusal(name: &'static str, neutral: &Neutral) -> ApiError {
         Neutral::TextType => "leave it out or send {\"type\": \"text\"}".to_owned(),
         Neutral::TextOnly => "leave it out or send [\"text\"]".to_owned(),
     };
-    let mut error = ApiError::invalid(
-        name,
-        format!("{name} is not supported by this server: {remedy}."),
-    );
-    error.code = Some("unsupported_parameter");
-    error
+    ApiError::unsupported(name, &remedy)
 }
 
 impl Neutral {

@@ -4,10 +4,13 @@ use serde::{Serialize, Serializer};
 
 /// Why a choice ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum FinishReason {
     Stop,
     Length,
+    ToolCalls,
+    /// In place of `ToolCalls` for requests with `functions`.
+    FunctionCall,
 }
 
 /// What stopped it, beyond EOS: vLLM's `stop_reason`.
@@ -24,6 +27,8 @@ pub struct Usage {
     pub completion_tokens: u32,
     pub cached_tokens: u32,
     pub cached_by_tier: Option<CachedByTier>,
+    /// Those of `completion_tokens` that are reasoning.
+    pub reasoning_tokens: u32,
 }
 
 /// Where cached tokens came from. A kind of tier that there is not has no member.
@@ -70,7 +75,7 @@ impl Serialize for Usage {
                 cached_tokens_by_tier: self.cached_by_tier,
             },
             completion_tokens_details: CompletionDetails {
-                reasoning_tokens: 0,
+                reasoning_tokens: self.reasoning_tokens,
             },
         }
         .serialize(serializer)
@@ -156,7 +161,40 @@ pub struct ChatChoice<'a> {
 #[derive(Debug, Serialize)]
 pub struct AssistantMessage<'a> {
     pub role: &'static str,
-    pub content: &'a str,
+    /// Null when there are calls and no text.
+    pub content: Option<&'a str>,
+    /// Reasoning in vLLM's spelling, and in the one of DeepSeek and SGLang: clients read either.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub tool_calls: &'a [ToolCall<'a>],
+    /// Answers `functions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function_call: Option<FunctionCall<'a>>,
+}
+
+/// A tool call, whole or as a piece of one: only the first piece has `id`, `kind` and the name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ToolCall<'a> {
+    /// In streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<&'a str>,
+    /// `function`.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<&'static str>,
+    pub function: FunctionCall<'a>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FunctionCall<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<&'a str>,
+    /// JSON text.
+    pub arguments: &'a str,
 }
 
 #[derive(Debug, Serialize)]
@@ -177,6 +215,14 @@ pub struct Delta<'a> {
     pub role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub tool_calls: &'a [ToolCall<'a>],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function_call: Option<FunctionCall<'a>>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

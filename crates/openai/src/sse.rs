@@ -113,6 +113,7 @@ mod tests {
         let delta = Delta {
             role: None,
             content: Some("a\n\"é"),
+            ..Delta::default()
         };
         let choice = ChatChunkChoice {
             index: 0,

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::chat::take_messages;
 use super::fields::Fields;
+use super::messages::take_messages;
 use crate::error::ApiError;
 
 /// Text, or a conversation to be rendered first.

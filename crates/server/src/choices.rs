@@ -96,8 +96,8 @@ impl Choice {
         };
         let ending = match delta.as_ref().map(|delta| delta.finish) {
             Ok(None) => return Poll::Ready(delta),
-            Ok(Some(FinishReason::Stop)) => Ending::Stop,
             Ok(Some(FinishReason::Length)) => Ending::Length,
+            Ok(Some(_)) => Ending::Stop,
             Err(_) => Ending::Error,
         };
         self.finished = true;

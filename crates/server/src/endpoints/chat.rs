@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::Request;
 use axum::response::Response;
 use penstock_http::request_id;
-use penstock_openai::ChatRequest;
+use penstock_openai::{ApiError, ChatRequest};
 
 use super::chat_render::ChatRender;
 use crate::app::App;
@@ -26,6 +26,12 @@ pub(crate) async fn create(
     let body = app.read_body(request).await?;
     let (common, logprobs, prompt, permit) = work_on(&app, body, |job| {
         let request = ChatRequest::parse(job.body)?;
+        if request.tools.callable() {
+            return Err(ApiError::unsupported(
+                "tools",
+                "leave it out or send it empty",
+            ));
+        }
         job.app.check_model(request.common.model.as_deref())?;
         let permit = job.app.admit(request.common.n)?;
         let length = request.common.prompt_limit(permit.limits.max_model_len);

@@ -63,6 +63,7 @@ impl ChatRender {
             delta: Delta {
                 role: Some("assistant"),
                 content: Some(""),
+                ..Delta::default()
             },
             logprobs: None,
             finish_reason: None,
@@ -108,6 +109,7 @@ impl Render for ChatRender {
             delta: Delta {
                 role: None,
                 content: Some(&delta.text),
+                ..Delta::default()
             },
             logprobs: logprobs.as_ref(),
             finish_reason: delta.finish,
@@ -135,7 +137,11 @@ impl Render for ChatRender {
             index: index as u32,
             message: AssistantMessage {
                 role: "assistant",
-                content: &delta.text,
+                content: Some(&delta.text),
+                reasoning: None,
+                reasoning_content: None,
+                tool_calls: &[],
+                function_call: None,
             },
             logprobs: logprobs.as_ref(),
             finish_reason: delta.finish,

@@ -1,0 +1,36 @@
+/// What a model's output is made of, in order. Text comes in pieces; texts of one kind follow one
+/// another until an event of another kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutputEvent {
+    Reasoning(String),
+    Content(String),
+    /// Calls are numbered from 0. `id` is empty where the model's format has none.
+    ToolCallStart {
+        index: usize,
+        id: String,
+        name: String,
+    },
+    /// A piece of the JSON text of the call's arguments.
+    ToolCallArguments {
+        index: usize,
+        text: String,
+    },
+}
+
+impl OutputEvent {
+    /// Appends `later` to `events`, joined with the last one where both are pieces of one text.
+    pub fn append(events: &mut Vec<Self>, later: Self) {
+        match (events.last_mut(), &later) {
+            (Some(Self::Reasoning(text)), Self::Reasoning(more))
+            | (Some(Self::Content(text)), Self::Content(more)) => text.push_str(more),
+            (
+                Some(Self::ToolCallArguments { index, text }),
+                Self::ToolCallArguments {
+                    index: next,
+                    text: more,
+                },
+            ) if index == next => text.push_str(more),
+            _ => events.push(later),
+        }
+    }
+}
