@@ -97,7 +97,7 @@ test-full: run-tests ## the same and the slow tests
 
 # A contributor's loop, under 90 s when nothing has to be compiled: no model, Ray, Redis, network
 # namespaces or servers. The parts run at once, their output one after the other.
-QUICK := not slow and not model and not ray and not net and not store and not server
+QUICK := not slow and not model and not ray and not net and not store and not server and not heavy
 SLOW_CRATES := decoder engine-client kvstore server
 check: install test-tools ## formatting, lints, types and the tests that need nothing but the build
 	@$(MAKE) --no-print-directory --keep-going -j3 --output-sync=target lint check-rust check-python

@@ -25,6 +25,8 @@ from tests.fakes.backend import BLOCKS, engine_config, rank_layout
 from tests.fakes.executor import next_token
 from tests.fakes.plans import one_sequence, registration
 
+pytestmark = pytest.mark.heavy
+
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
 

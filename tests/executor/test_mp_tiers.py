@@ -17,6 +17,8 @@ from penstock.executor.ranks import RanksExecutor
 from tests.executor.test_mp import Start, plan
 from tests.executor.test_mp import start as start
 
+pytestmark = pytest.mark.heavy
+
 HANG = 20.0
 KEY, OTHER = bytes([1] * 32), bytes([2] * 32)
 BLOCK = array("i", [0])

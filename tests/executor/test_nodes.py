@@ -29,6 +29,8 @@ from penstock.executor.nodes.agent_session import RefusedError
 
 from tests.fakes.plans import one_sequence, registration
 
+pytestmark = pytest.mark.heavy
+
 KEY = bytes(range(32))
 CARD = {"the version": "1", "model.quantization": "auto"}
 HANG = 10.0

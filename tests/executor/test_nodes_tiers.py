@@ -13,6 +13,8 @@ from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
 from tests.executor.test_nodes import HANG, Launches, compute
 from tests.executor.test_nodes import launch as launch
 
+pytestmark = pytest.mark.heavy
+
 KEY = bytes(32)
 
 

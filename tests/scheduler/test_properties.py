@@ -92,6 +92,7 @@ def play(world: World, arrivals: list[Arrival]) -> None:
     world.run(most=12 * 160 * 12)
 
 
+@pytest.mark.heavy
 @settings(max_examples=400, deadline=None)
 @given(st.randoms(use_true_random=True))
 def test_every_request_ends_once_with_its_own_output(draw: Random) -> None:

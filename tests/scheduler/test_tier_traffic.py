@@ -24,6 +24,7 @@ def test_random_traffic(seed: int) -> None:
     check_random_traffic(Random(seed), (None,))
 
 
+@pytest.mark.heavy
 @settings(max_examples=120, deadline=None)
 @given(st.randoms(use_true_random=True), st.sampled_from(WINDOWS))
 def test_random_traffic_of_groups_with_windows(draw: Random, windows: Windows) -> None:

@@ -13,6 +13,8 @@ from penstock.bench.report.charts import Axis, Chart, Gantt, Plot, Point, Series
 from penstock.bench.report.drawing import draw, request_parts, write
 from penstock.bench.report.request_rows import RequestRow
 
+pytestmark = pytest.mark.heavy
+
 image = pytest.importorskip(
     "matplotlib.image", reason="matplotlib (the extra `plot`) is not installed"
 )

@@ -24,6 +24,8 @@ from penstock.core import InvalidValueError, PenstockError
 from tests.bench.report import examples
 from tests.bench.report.examples import SERVERS, SHAPES, Shape
 
+pytestmark = pytest.mark.heavy
+
 EVIL = (
     "</title><script>alert(1)</script>\"'><img src=x "
     "onerror=alert(2)>`|*_[a](javascript:b)\x00\ud800"

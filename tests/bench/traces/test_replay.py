@@ -15,6 +15,8 @@ from penstock.core import InvalidValueError, PenstockError
 
 from tests.fakes.tokenizing import PlainMaker
 
+pytestmark = pytest.mark.heavy
+
 MAKER = PlainMaker(8000)
 
 
