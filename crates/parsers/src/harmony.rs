@@ -1,0 +1,189 @@
+//! gpt-oss: messages in channels. `analysis` is reasoning, `final` and remarks in `commentary` are
+//! content, a message to `functions.NAME` is a call.
+
+use crate::machine::Machine;
+use crate::marked::is_name;
+use crate::object_text::ObjectText;
+use crate::out::Out;
+use crate::search::{Found, find};
+
+pub(crate) const CHANNEL: &str = "<|channel|>";
+pub(crate) const START: &str = "<|start|>";
+pub(crate) const MESSAGE: &str = "<|message|>";
+pub(crate) const END: &str = "<|end|>";
+pub(crate) const CALL: &str = "<|call|>";
+pub(crate) const RETURN: &str = "<|return|>";
+pub(crate) const CONSTRAIN: &str = "<|constrain|>";
+/// What ends a message, as it should or without.
+const ENDS: [&str; 5] = [END, CALL, RETURN, START, CHANNEL];
+/// Most bytes of a header.
+const MAX_HEADER: usize = 1024;
+
+#[derive(Debug)]
+pub(crate) struct Harmony {
+    buffer: String,
+    state: State,
+    with_calls: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Before a message: text here has lost its header.
+    Between,
+    /// Behind the mark that is still missing in the content, should no message follow.
+    Header(&'static str),
+    Body(Body),
+}
+
+#[derive(Debug)]
+enum Body {
+    Reasoning,
+    Content,
+    Call(ObjectText),
+}
+
+impl Harmony {
+    /// `with_calls`: messages to functions are calls, content otherwise.
+    pub(crate) fn new(with_calls: bool) -> Self {
+        Self {
+            buffer: String::new(),
+            state: State::Between,
+            with_calls,
+        }
+    }
+
+    pub(crate) fn reasons(&self) -> bool {
+        matches!(self.state, State::Body(Body::Reasoning))
+    }
+
+    fn between(&mut self, text: &str, out: &mut Out) -> Option<usize> {
+        match find(text, &[CHANNEL, START, END, CALL, RETURN]) {
+            Found::Mark { start, end, which } => {
+                out.content(&text[..start]);
+                match which {
+                    0 => self.state = State::Header(CHANNEL),
+                    1 => self.state = State::Header(START),
+                    _ => {}
+                }
+                Some(end)
+            }
+            Found::Clear(0) => None,
+            Found::Clear(end) => {
+                out.content(&text[..end]);
+                Some(end)
+            }
+        }
+    }
+
+    fn header(&mut self, mark: &'static str, text: &str, out: &mut Out) -> Option<usize> {
+        match find(text, &[MESSAGE, END, CALL, RETURN]) {
+            Found::Mark {
+                start,
+                end,
+                which: 0,
+            } if start <= MAX_HEADER => {
+                self.state = State::Body(self.body(mark, &text[..start], out));
+                Some(end)
+            }
+            Found::Clear(end) if end <= MAX_HEADER => None,
+            _ => {
+                out.content(mark);
+                self.state = State::Between;
+                Some(0)
+            }
+        }
+    }
+
+    /// What a message is, by its header: `assistant to=functions.f<|channel|>commentary json`, parts
+    /// in any order.
+    fn body(&self, mark: &str, header: &str, out: &mut Out) -> Body {
+        let channel = match header.split_once(CHANNEL) {
+            Some((_, rest)) => rest,
+            None if mark == CHANNEL => header,
+            None => "",
+        };
+        let words = |text: &'_ str| text.replace(CONSTRAIN, " ").replace(CHANNEL, " ");
+        let header_words = words(header);
+        let recipient = header_words
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("to="));
+        if let Some(name) = recipient.and_then(|name| name.strip_prefix("functions."))
+            && is_name(name)
+            && self.with_calls
+        {
+            out.start("", name);
+            return Body::Call(ObjectText::default());
+        }
+        match words(channel).split_whitespace().next() {
+            Some("analysis") => Body::Reasoning,
+            // Calls of tools that are built into the model are part of its thoughts.
+            _ if recipient.is_some_and(|name| !name.starts_with("functions.")) => Body::Reasoning,
+            _ => Body::Content,
+        }
+    }
+}
+
+impl Body {
+    fn text(&mut self, text: &str, out: &mut Out) {
+        match self {
+            Self::Reasoning => out.reasoning(text),
+            Self::Content => out.content(text),
+            Self::Call(arguments) => {
+                let used = arguments.feed(text, out);
+                out.content(&text[used..]);
+            }
+        }
+    }
+}
+
+impl Machine for Harmony {
+    fn buffer(&mut self) -> &mut String {
+        &mut self.buffer
+    }
+
+    fn step(&mut self, text: &str, out: &mut Out) -> Option<usize> {
+        match &mut self.state {
+            State::Between => self.between(text, out),
+            State::Header(mark) => {
+                let mark = *mark;
+                self.header(mark, text, out)
+            }
+            State::Body(body) => match find(text, &ENDS) {
+                Found::Mark { start, end, which } => {
+                    body.text(&text[..start], out);
+                    if let Body::Call(arguments) = body {
+                        arguments.end(out);
+                    }
+                    self.state = match which {
+                        3 => State::Header(START),
+                        4 => State::Header(CHANNEL),
+                        _ => State::Between,
+                    };
+                    Some(end)
+                }
+                Found::Clear(0) => None,
+                Found::Clear(end) => {
+                    body.text(&text[..end], out);
+                    Some(end)
+                }
+            },
+        }
+    }
+
+    fn end(&mut self, rest: &str, out: &mut Out) {
+        match &mut self.state {
+            State::Between => out.content(rest),
+            // A message that was cut before its text: the role alone says nothing.
+            State::Header(mark) => {
+                out.content(mark);
+                out.content(rest);
+            }
+            State::Body(body) => {
+                body.text(rest, out);
+                if let Body::Call(arguments) = body {
+                    arguments.end(out);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Llama 3: the whole output is `{"name": .., "parameters": {..}}`, several between semicolons, as a
+//! rule without a mark; `<|python_tag|>` may stand before it. As any JSON looks so, only names of
+//! offered tools are calls.
+
+use std::sync::Arc;
+
+use crate::ToolSchema;
+use crate::call_object::CallObject;
+use crate::json::Progress;
+use crate::machine::Machine;
+use crate::out::Out;
+use crate::search::{Found, Next, find, next_of, spaces};
+
+pub(crate) const TAG: &str = "<|python_tag|>";
+
+#[derive(Debug)]
+pub(crate) struct Llama {
+    buffer: String,
+    state: State,
+    tools: Arc<[ToolSchema]>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// At the start, or behind a call.
+    Open {
+        /// What stands before the object and is content if there is no call.
+        before: &'static str,
+    },
+    Call {
+        before: &'static str,
+        call: Box<CallObject>,
+    },
+    After,
+    Text,
+}
+
+impl Llama {
+    pub(crate) fn new(tools: Arc<[ToolSchema]>) -> Self {
+        Self {
+            buffer: String::new(),
+            state: State::Open { before: "" },
+            tools,
+        }
+    }
+
+    fn text(&mut self, text: &str, out: &mut Out) -> Option<usize> {
+        match find(text, &[TAG]) {
+            Found::Mark { start, end, .. } => {
+                out.content(&text[..start]);
+                self.state = State::Open { before: TAG };
+                Some(end)
+            }
+            Found::Clear(0) => None,
+            Found::Clear(end) => {
+                out.content(&text[..end]);
+                Some(end)
+            }
+        }
+    }
+
+    fn open(&mut self, before: &'static str, text: &str, out: &mut Out) -> Option<usize> {
+        match next_of(text, &["{", TAG]) {
+            Next::Mark { which: 0, .. } => {
+                let call = Box::new(CallObject::new(Some(self.tools.clone())));
+                self.state = State::Call { before, call };
+                Some(0)
+            }
+            Next::Mark { end, .. } => {
+                out.content(before);
+                self.state = State::Open { before: TAG };
+                Some(end)
+            }
+            Next::Wait => None,
+            Next::Other => {
+                out.content(before);
+                self.state = State::Text;
+                Some(0)
+            }
+        }
+    }
+}
+
+impl Machine for Llama {
+    fn buffer(&mut self) -> &mut String {
+        &mut self.buffer
+    }
+
+    fn step(&mut self, text: &str, out: &mut Out) -> Option<usize> {
+        match &mut self.state {
+            State::Text => self.text(text, out),
+            State::Open { before: "" } | State::After if spaces(text) > 0 => {
+                out.content(&text[..spaces(text)]);
+                Some(spaces(text))
+            }
+            State::Open { .. } if spaces(text) > 0 => Some(spaces(text)),
+            State::Open { before } => {
+                let before = *before;
+                self.open(before, text, out)
+            }
+            State::Call { before, call } => {
+                if text.is_empty() {
+                    return None;
+                }
+                let (used, progress) = call.feed(text, out);
+                match progress {
+                    Progress::More => {}
+                    Progress::Done => self.state = State::After,
+                    Progress::Failed => {
+                        if let Some(raw) = call.unread() {
+                            out.content(before);
+                            out.content(&raw);
+                        }
+                        self.state = State::Text;
+                    }
+                }
+                Some(used)
+            }
+            State::After => match next_of(text, &[";", ",", "{"]) {
+                Next::Mark { which: 0, end } => {
+                    self.state = State::Open { before: ";" };
+                    Some(end)
+                }
+                Next::Mark { which: 1, end } => {
+                    self.state = State::Open { before: "," };
+                    Some(end)
+                }
+                Next::Mark { .. } => {
+                    self.state = State::Open { before: "" };
+                    Some(0)
+                }
+                Next::Wait => None,
+                Next::Other => {
+                    self.state = State::Text;
+                    Some(0)
+                }
+            },
+        }
+    }
+
+    fn end(&mut self, rest: &str, out: &mut Out) {
+        match &mut self.state {
+            State::Open { before } => out.content(before),
+            State::Call { before, call } => {
+                if let Some(raw) = call.unread() {
+                    out.content(before);
+                    out.content(&raw);
+                }
+            }
+            State::After | State::Text => {}
+        }
+        out.content(rest);
+    }
+}

@@ -1,0 +1,182 @@
+//! DeepSeek V3, V3.1 and Kimi K2: a call is a header and arguments between marks that are tokens of
+//! their own, so the mark at the end counts wherever it stands.
+
+use crate::machine::Machine;
+use crate::object_text::ObjectText;
+use crate::out::Out;
+use crate::search::{Found, find};
+
+/// Most bytes of a header.
+const MAX_HEADER: usize = 1024;
+
+/// The marks of one family.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    /// Around all calls; left out of the content.
+    pub(crate) section: [&'static str; 2],
+    pub(crate) open: &'static str,
+    /// Between header and arguments.
+    pub(crate) arguments: &'static str,
+    pub(crate) close: &'static str,
+    /// Id and name in a header.
+    pub(crate) header: fn(&str) -> Option<(&str, &str)>,
+}
+
+pub(crate) static DEEPSEEK_V3: Marks = Marks {
+    section: ["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
+    open: "<｜tool▁call▁begin｜>",
+    arguments: "\n```json",
+    close: "<｜tool▁call▁end｜>",
+    header: |header| {
+        let (kind, name) = header.split_once(SEPARATOR)?;
+        (kind.trim() == "function").then_some(("", name.trim()))
+    },
+};
+
+pub(crate) static DEEPSEEK_V31: Marks = Marks {
+    section: DEEPSEEK_V3.section,
+    open: DEEPSEEK_V3.open,
+    arguments: SEPARATOR,
+    close: DEEPSEEK_V3.close,
+    header: |header| Some(("", header.trim())),
+};
+
+pub(crate) static KIMI_K2: Marks = Marks {
+    section: ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
+    open: "<|tool_call_begin|>",
+    arguments: "<|tool_call_argument_begin|>",
+    close: "<|tool_call_end|>",
+    header: |header| {
+        let id = header.trim();
+        let name = id.strip_prefix("functions.").unwrap_or(id);
+        Some((id, name.rsplit_once(':').map_or(name, |(name, _)| name)))
+    },
+};
+
+/// Between a call's type and its name, or its name and its arguments.
+pub(crate) const SEPARATOR: &str = "<｜tool▁sep｜>";
+
+#[derive(Debug)]
+pub(crate) struct Marked {
+    buffer: String,
+    marks: &'static Marks,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Text,
+    Header,
+    Arguments(ObjectText),
+}
+
+impl Marked {
+    pub(crate) fn new(marks: &'static Marks) -> Self {
+        Self {
+            buffer: String::new(),
+            marks,
+            state: State::Text,
+        }
+    }
+
+    fn header(&mut self, text: &str, out: &mut Out) -> Option<usize> {
+        let marks = self.marks;
+        let ends = [
+            marks.arguments,
+            marks.close,
+            marks.open,
+            marks.section[0],
+            marks.section[1],
+        ];
+        let (header, taken) = match find(text, &ends) {
+            Found::Mark {
+                start,
+                end,
+                which: 0,
+            } if start <= MAX_HEADER => ((marks.header)(&text[..start]), end),
+            Found::Clear(end) if end <= MAX_HEADER => return None,
+            _ => (None, 0),
+        };
+        match header.filter(|(_, name)| is_name(name)) {
+            Some((id, name)) => {
+                out.start(id, name);
+                self.state = State::Arguments(ObjectText::default());
+                Some(taken)
+            }
+            None => {
+                out.content(marks.open);
+                self.state = State::Text;
+                Some(0)
+            }
+        }
+    }
+}
+
+impl Machine for Marked {
+    fn buffer(&mut self) -> &mut String {
+        &mut self.buffer
+    }
+
+    fn step(&mut self, text: &str, out: &mut Out) -> Option<usize> {
+        let marks = self.marks;
+        match &mut self.state {
+            State::Text => match find(text, &[marks.open, marks.section[0], marks.section[1]]) {
+                Found::Mark { start, end, which } => {
+                    out.content(&text[..start]);
+                    if which == 0 {
+                        self.state = State::Header;
+                    }
+                    Some(end)
+                }
+                Found::Clear(0) => None,
+                Found::Clear(end) => {
+                    out.content(&text[..end]);
+                    Some(end)
+                }
+            },
+            State::Header => self.header(text, out),
+            State::Arguments(arguments) => {
+                let (end, taken) = match find(text, &[marks.close, marks.section[1]]) {
+                    Found::Mark { start, end, .. } => (start, Some(end)),
+                    Found::Clear(0) => return None,
+                    Found::Clear(end) => (end, None),
+                };
+                behind(arguments, &text[..end], out);
+                let Some(taken) = taken else {
+                    return Some(end);
+                };
+                arguments.end(out);
+                self.state = State::Text;
+                Some(taken)
+            }
+        }
+    }
+
+    fn end(&mut self, rest: &str, out: &mut Out) {
+        match &mut self.state {
+            State::Text => out.content(rest),
+            State::Header => {
+                out.content(self.marks.open);
+                out.content(rest);
+            }
+            State::Arguments(arguments) => {
+                behind(arguments, rest, out);
+                arguments.end(out);
+            }
+        }
+    }
+}
+
+/// Passes arguments on. Behind a complete object white space and the end of a code block are
+/// nothing; anything else is content.
+fn behind(arguments: &mut ObjectText, text: &str, out: &mut Out) {
+    let used = arguments.feed(text, out);
+    if arguments.is_done() {
+        out.content(&text[used..].replace('`', ""));
+    }
+}
+
+pub(crate) fn is_name(name: &str) -> bool {
+    let part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b'/');
+    !name.is_empty() && name.len() <= 256 && name.bytes().all(part)
+}

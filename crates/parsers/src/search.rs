@@ -1,0 +1,97 @@
+//! Marks in text that comes in pieces.
+
+/// Where the first of some marks stands.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// `text[start..end]` is the mark with this index.
+    Mark {
+        start: usize,
+        end: usize,
+        which: usize,
+    },
+    /// There is none; behind this offset one may have begun.
+    Clear(usize),
+}
+
+/// Finds the first mark. Of marks at one place the longest counts, so none may be the beginning of
+/// another.
+pub(crate) fn find(text: &str, marks: &[&str]) -> Found {
+    let whole = |(which, mark): (usize, &&str)| text.find(*mark).map(|start| (start, which));
+    let first = marks.iter().enumerate().filter_map(whole).min();
+    let begun = marks.iter().filter_map(|mark| begun(text, mark)).min();
+    match (first, begun) {
+        // A longer mark that began earlier is awaited.
+        (Some((start, which)), begun) if begun.is_none_or(|b| start <= b) => Found::Mark {
+            start,
+            end: start + marks[which].len(),
+            which,
+        },
+        (_, begun) => Found::Clear(begun.unwrap_or(text.len())),
+    }
+}
+
+/// Offset of the longest end of `text` that is a beginning of `mark`, but not all of it.
+fn begun(text: &str, mark: &str) -> Option<usize> {
+    let most = text.len().min(mark.len() - 1);
+    let (text_bytes, mark) = (text.as_bytes(), mark.as_bytes());
+    (1..=most)
+        .rev()
+        .find(|&length| text_bytes.ends_with(&mark[..length]))
+        .map(|length| text.len() - length)
+}
+
+/// What a text begins with.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The mark with this index; it ends at `end`.
+    Mark { end: usize, which: usize },
+    /// Not known yet.
+    Wait,
+    /// Something else.
+    Other,
+}
+
+/// Looks for one of `marks` at the start of the text.
+pub(crate) fn next_of(text: &str, marks: &[&str]) -> Next {
+    for (which, mark) in marks.iter().enumerate() {
+        if text.starts_with(mark) {
+            let end = mark.len();
+            return Next::Mark { end, which };
+        }
+    }
+    if marks.iter().any(|mark| mark.starts_with(text)) {
+        return Next::Wait;
+    }
+    Next::Other
+}
+
+/// Bytes of white space at the start.
+pub(crate) fn spaces(text: &str) -> usize {
+    text.len() - text.trim_start().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_mark_counts() {
+        let marks = ["<a>", "\n<a>"];
+        let at = |start, end, which| Found::Mark { start, end, which };
+        assert_eq!(find("x<a>", &marks), at(1, 4, 0));
+        assert_eq!(find("x\n<a>", &marks), at(1, 5, 1));
+        assert_eq!(find("x\n<a", &marks), Found::Clear(1));
+        assert_eq!(find("x<b<", &marks), Found::Clear(3));
+        assert_eq!(find("é", &["<｜x"]), Found::Clear(2));
+        assert_eq!(find("é<｜", &["<｜x"]), Found::Clear(2));
+    }
+
+    #[test]
+    fn what_comes_next() {
+        let marks = ["<a>", "<b>"];
+        assert_eq!(next_of("<b>x", &marks), Next::Mark { end: 3, which: 1 });
+        assert_eq!(next_of("", &marks), Next::Wait);
+        assert_eq!(next_of("<", &marks), Next::Wait);
+        assert_eq!(next_of("<c", &marks), Next::Other);
+    }
+}

@@ -1,0 +1,291 @@
+//! Calls whose arguments stand one by one between tags: Qwen3-Coder's
+//! `<tool_call><function=f><parameter=k>v</parameter></function></tool_call>`, and GLM-4.5's
+//! `<tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>`.
+
+use std::sync::Arc;
+
+use crate::ToolSchema;
+use crate::machine::Machine;
+use crate::marked::is_name;
+use crate::out::Out;
+use crate::search::{Found, Next, find, next_of, spaces};
+use crate::typed::TypedArguments;
+
+/// Most bytes of a name.
+const MAX_NAME: usize = 256;
+
+/// The tags of one family.
+#[derive(Debug)]
+pub(crate) struct Tags {
+    /// A call begins with one of these; behind the first one `function` may still have to come.
+    pub(crate) open: &'static [&'static str],
+    /// Between `open` and the function's name.
+    pub(crate) function: Option<&'static str>,
+    /// Behind the function's name. GLM has no mark there: what follows is looked at again.
+    pub(crate) name_ends: &'static [&'static str],
+    pub(crate) keeps_name_end: bool,
+    /// A parameter's name begins, ends.
+    pub(crate) key: &'static str,
+    pub(crate) key_end: &'static str,
+    /// Its value begins (behind the name), ends.
+    pub(crate) value: Option<&'static str>,
+    pub(crate) value_ends: &'static [&'static str],
+    /// Dropped once at the start of a value.
+    pub(crate) newline: bool,
+    /// The call ends with these, each of which may be missing.
+    pub(crate) close: &'static [&'static str],
+}
+
+pub(crate) static QWEN3_CODER: Tags = Tags {
+    open: &["<tool_call>", "<function="],
+    function: Some("<function="),
+    name_ends: &[">"],
+    keeps_name_end: false,
+    key: "<parameter=",
+    key_end: ">",
+    value: None,
+    value_ends: &["\n</parameter>", "</parameter>"],
+    newline: true,
+    close: &["</function>", "</tool_call>"],
+};
+
+pub(crate) static GLM_45: Tags = Tags {
+    open: &["<tool_call>"],
+    function: None,
+    name_ends: &["<arg_key>", "</tool_call>"],
+    keeps_name_end: true,
+    key: "<arg_key>",
+    key_end: "</arg_key>",
+    value: Some("<arg_value>"),
+    value_ends: &["</arg_value>"],
+    newline: false,
+    close: &["</tool_call>"],
+};
+
+#[derive(Debug)]
+pub(crate) struct Tagged {
+    buffer: String,
+    tags: &'static Tags,
+    tools: Arc<[ToolSchema]>,
+    state: State,
+    arguments: TypedArguments,
+    /// The opening mark, content unless a call follows.
+    before: String,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    Text,
+    /// Behind the first mark.
+    Function,
+    Name,
+    /// Between parameters.
+    Body,
+    Key,
+    /// Between a parameter's name and its value.
+    Equals,
+    ValueStart,
+    Value,
+    /// Behind a call.
+    After,
+}
+
+impl Tagged {
+    pub(crate) fn new(tags: &'static Tags, tools: Arc<[ToolSchema]>) -> Self {
+        Self {
+            buffer: String::new(),
+            tags,
+            arguments: TypedArguments::new(&[], ""),
+            tools,
+            state: State::Text,
+            before: String::new(),
+        }
+    }
+
+    fn to(&mut self, state: State, used: usize) -> Option<usize> {
+        self.state = state;
+        Some(used)
+    }
+
+    fn give_up(&mut self, out: &mut Out) -> Option<usize> {
+        out.content(&std::mem::take(&mut self.before));
+        self.to(State::Text, 0)
+    }
+
+    fn text(&mut self, text: &str, out: &mut Out) -> Option<usize> {
+        match find(text, self.tags.open) {
+            Found::Mark { start, end, which } => {
+                out.content(&text[..start]);
+                self.before = text[start..end].to_owned();
+                let named = which > 0 || self.tags.function.is_none();
+                self.to(if named { State::Name } else { State::Function }, end)
+            }
+            Found::Clear(0) => None,
+            Found::Clear(end) => {
+                out.content(&text[..end]);
+                Some(end)
+            }
+        }
+    }
+
+    /// A short text up to one of `ends`: its length and where the mark ends.
+    fn short(&self, text: &str, ends: &[&str]) -> Result<(usize, usize), bool> {
+        match find(text, ends) {
+            Found::Mark { start, end, .. } if start <= MAX_NAME => Ok((start, end)),
+            Found::Clear(end) if end <= MAX_NAME => Err(true),
+            _ => Err(false),
+        }
+    }
+
+    fn name(&mut self, text: &str, out: &mut Out) -> Option<usize> {
+        let (length, end) = match self.short(text, self.tags.name_ends) {
+            Ok(found) => found,
+            Err(true) => return None,
+            Err(false) => return self.give_up(out),
+        };
+        let name = text[..length].trim();
+        if !is_name(name) {
+            return self.give_up(out);
+        }
+        out.start("", name);
+        self.before.clear();
+        self.arguments = TypedArguments::new(&self.tools, name);
+        let used = if self.tags.keeps_name_end {
+            length
+        } else {
+            end
+        };
+        self.to(State::Body, used)
+    }
+
+    fn body(&mut self, text: &str, out: &mut Out) -> Option<usize> {
+        let tags = self.tags;
+        let marks: Vec<&str> = std::iter::once(tags.key)
+            .chain(tags.close.iter().copied())
+            .collect();
+        match next_of(text, &marks) {
+            Next::Mark { which: 0, end } => self.to(State::Key, end),
+            Next::Mark { end, .. } => {
+                self.arguments.end(out);
+                self.to(State::After, end)
+            }
+            Next::Wait => None,
+            Next::Other => {
+                self.arguments.end(out);
+                self.to(State::Text, 0)
+            }
+        }
+    }
+
+    fn key(&mut self, text: &str, out: &mut Out) -> Option<usize> {
+        match self.short(text, &[self.tags.key_end]) {
+            Ok((length, end)) => {
+                self.arguments.begin(text[..length].trim(), out);
+                self.to(State::Equals, end)
+            }
+            Err(true) => None,
+            Err(false) => {
+                self.arguments.end(out);
+                out.content(self.tags.key);
+                self.to(State::Text, 0)
+            }
+        }
+    }
+
+    fn equals(&mut self, text: &str) -> Option<usize> {
+        let Some(mark) = self.tags.value else {
+            return self.to(State::ValueStart, 0);
+        };
+        match next_of(text, &[mark]) {
+            Next::Mark { end, .. } => self.to(State::ValueStart, end),
+            Next::Wait => None,
+            Next::Other => self.to(State::ValueStart, 0),
+        }
+    }
+
+    fn value(&mut self, text: &str, out: &mut Out) -> Option<usize> {
+        match find(text, self.tags.value_ends) {
+            Found::Mark { start, end, .. } => {
+                self.arguments.text(&text[..start], out);
+                self.arguments.end_value(out);
+                self.to(State::Body, end)
+            }
+            Found::Clear(0) => None,
+            Found::Clear(end) => {
+                self.arguments.text(&text[..end], out);
+                Some(end)
+            }
+        }
+    }
+}
+
+impl Machine for Tagged {
+    fn buffer(&mut self) -> &mut String {
+        &mut self.buffer
+    }
+
+    fn step(&mut self, text: &str, out: &mut Out) -> Option<usize> {
+        if text.is_empty() {
+            return None;
+        }
+        let blank = spaces(text);
+        match self.state {
+            State::Text => self.text(text, out),
+            State::Body | State::After if blank > 0 => Some(blank),
+            State::Function if blank > 0 => {
+                self.before.push_str(&text[..blank]);
+                if self.before.len() > MAX_NAME {
+                    self.give_up(out);
+                }
+                Some(blank)
+            }
+            State::Equals if blank > 0 && self.tags.value.is_some() => Some(blank),
+            State::Function => {
+                let mark = self.tags.function.unwrap_or_default();
+                match next_of(text, &[mark]) {
+                    Next::Mark { end, .. } => {
+                        self.before.push_str(mark);
+                        self.to(State::Name, end)
+                    }
+                    Next::Wait => None,
+                    Next::Other => self.give_up(out),
+                }
+            }
+            State::Name => self.name(text, out),
+            State::Body => self.body(text, out),
+            State::Key => self.key(text, out),
+            State::Equals => self.equals(text),
+            State::ValueStart if self.tags.newline && text.starts_with('\n') => {
+                // A value that ends at once has one line break for both ends.
+                match next_of(text, &self.tags.value_ends[..1]) {
+                    Next::Wait => None,
+                    Next::Mark { .. } => self.to(State::Value, 0),
+                    Next::Other => self.to(State::Value, 1),
+                }
+            }
+            State::ValueStart => self.to(State::Value, 0),
+            State::Value => self.value(text, out),
+            State::After => match next_of(text, self.tags.close) {
+                Next::Mark { end, .. } => Some(end),
+                Next::Wait => None,
+                Next::Other => self.to(State::Text, 0),
+            },
+        }
+    }
+
+    fn end(&mut self, rest: &str, out: &mut Out) {
+        match self.state {
+            State::Text | State::After => out.content(rest),
+            State::Function | State::Name => {
+                self.give_up(out);
+                out.content(rest);
+            }
+            State::Value | State::ValueStart => {
+                self.arguments.text(rest, out);
+                self.arguments.cut_off(out);
+            }
+            State::Body => self.arguments.end(out),
+            State::Key | State::Equals => {}
+        }
+    }
+}
