@@ -1,13 +1,19 @@
-//! API keys in the Authorization header.
+//! API keys in the Authorization header, or in `x-api-key` as clients of Anthropic's API send them.
 
 use axum::body::Body;
-use axum::http::{Request, header};
+use axum::http::{HeaderValue, Request, header};
 use subtle::{Choice, ConstantTimeEq};
 
-/// Whether the request carries one of `keys` as a bearer token. Every key is compared in full, so
+/// Whether the request carries one of `keys`. Every key is compared in full, so
 /// that the time taken reveals only lengths.
 pub fn has_key(keys: &[String], request: &Request<Body>) -> bool {
-    let Some(given) = bearer(request) else {
+    let x_api_key = || {
+        request
+            .headers()
+            .get("x-api-key")
+            .map(HeaderValue::as_bytes)
+    };
+    let Some(given) = bearer(request).or_else(x_api_key) else {
         return false;
     };
     let found = keys.iter().fold(Choice::from(0), |found, key| {

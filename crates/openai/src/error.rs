@@ -173,6 +173,18 @@ impl ApiError {
         error
     }
 
+    /// 404: responses are not kept.
+    pub fn not_stored(id: &str) -> Self {
+        let id = capped(id.to_owned(), 200);
+        let mut error = Self::new(
+            404,
+            "invalid_request_error",
+            format!("There is no response {id}: this server does not store responses."),
+        );
+        error.code = Some("not_found");
+        error
+    }
+
     /// 404: nothing lives at this path.
     pub fn no_route(path: &str) -> Self {
         let path = capped(path.to_owned(), 200);

@@ -1,4 +1,4 @@
-//! OpenAI request and response bodies, errors and SSE. No IO.
+//! Request and response bodies of OpenAI's and Anthropic's APIs, errors and SSE. No IO.
 //!
 //! Requests: a body is split into its fields once ([`Fields`]), each endpoint takes the fields it
 //! understands, and the rest is checked against the table of fields that change the output but are
@@ -9,9 +9,13 @@ pub mod error;
 pub mod sse;
 pub mod sse_reader;
 
+mod anthropic;
 mod chat;
+mod chat_body;
 mod common;
 mod completion;
+mod conversation;
+mod event;
 mod fields;
 mod grammar;
 mod kv;
@@ -19,9 +23,11 @@ mod logits;
 mod messages;
 mod neutral;
 mod response;
+mod responses;
 mod tokenize;
 mod tools;
 
+pub use anthropic::{MessageWriter, MessagesRequest, anthropic_error};
 pub use chat::ChatRequest;
 pub use common::{Common, MaxTokens, StreamOptions};
 pub use completion::{CompletionRequest, Prompt};
@@ -35,6 +41,7 @@ pub use response::{
     CompletionChoice, CompletionLogprobs, CompletionResponse, Delta, FinishReason, FunctionCall,
     Model, ModelList, StopReason, TokenLogprob, TokenScores, ToolCall, TopLogprob, Usage,
 };
+pub use responses::{Echo, InputTokens, ResponseWriter, ResponsesRequest};
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
 pub use tools::{Tool, ToolChoice, Tools};
 

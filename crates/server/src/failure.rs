@@ -27,6 +27,8 @@ impl From<BodyError> for Failure {
     }
 }
 
+/// The error goes along with its response, so that it can be written in the form of another
+/// protocol.
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let status =
@@ -43,6 +45,7 @@ impl IntoResponse for Failure {
                 .headers_mut()
                 .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        response.extensions_mut().insert(self.0);
         response
     }
 }

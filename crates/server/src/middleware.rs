@@ -7,12 +7,13 @@ use axum::extract::State;
 use axum::http::Request;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use penstock_http::{has_key, with_request_id};
+use penstock_http::{has_key, request_id, with_request_id};
 use penstock_openai::ApiError;
 
 use crate::app::App;
 use crate::config::Config;
 use crate::cors;
+use crate::endpoints::messages;
 use crate::failure::Failure;
 
 /// Probes carry no keys.
@@ -33,12 +34,16 @@ pub(crate) async fn identify_and_authorize(
             return response;
         }
         let origin = cors::allowed_origin(origins, request.headers());
+        let anthropic = messages::is_here(request.uri().path()).then(|| request_id(&request));
         let checked =
             check_key(&app.config, &request).and_then(|()| cors::check_origin(origins, &request));
         let mut response = match checked {
             Ok(()) => next.run(request).await,
             Err(error) => Failure(error).into_response(),
         };
+        if let Some(request_id) = anthropic {
+            messages::in_own_form(&mut response, &request_id);
+        }
         if let Some(origin) = origin {
             cors::allow(response.headers_mut(), origin);
         }

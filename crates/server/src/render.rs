@@ -1,8 +1,8 @@
-//! Outputs as JSON: chunks of a stream, or the one body of a response that is not streamed. The two
+//! Outputs as JSON: chunks of a stream, or the one body of a response that is not streamed. The
 //! endpoints differ here and nowhere below.
 
 use bytes::BytesMut;
-use penstock_openai::Usage;
+use penstock_openai::{ApiError, StreamOptions, Usage, sse};
 
 use crate::choices::OutputDelta;
 
@@ -26,7 +26,21 @@ pub(crate) trait Render: Send + 'static {
     );
 
     /// Appends the event that closes the accounting of the whole request.
-    fn usage(&self, out: &mut BytesMut, usage: &Usage);
+    fn usage(&self, _out: &mut BytesMut, _usage: &Usage) {}
+
+    /// Appends what ends a stream.
+    fn end(&mut self, out: &mut BytesMut, usage: &Usage, options: StreamOptions) {
+        if options.include_usage {
+            self.usage(out, usage);
+        }
+        sse::done(out);
+    }
+
+    /// Appends what ends a stream that an error cuts short.
+    fn fail(&mut self, out: &mut BytesMut, error: &ApiError) {
+        sse::error(out, error);
+        sse::done(out);
+    }
 
     /// The body of a response that is not streamed; one merged delta for each choice.
     fn response(&mut self, deltas: &[OutputDelta], usage: Usage) -> Vec<u8>;

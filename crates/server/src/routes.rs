@@ -10,7 +10,7 @@ use axum::routing::{delete, get, post};
 use penstock_openai::ApiError;
 
 use crate::app::App;
-use crate::endpoints::{chat, completions, info, kv, tokenize};
+use crate::endpoints::{chat, completions, info, kv, messages, responses, tokenize};
 use crate::failure::Failure;
 use crate::middleware::identify_and_authorize;
 
@@ -18,6 +18,16 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/input_tokens", post(responses::count_tokens))
+        .route(
+            "/v1/responses/{id}",
+            get(responses::stored).delete(responses::stored),
+        )
+        .route("/v1/responses/{id}/cancel", post(responses::stored))
+        .route("/v1/responses/{id}/input_items", get(responses::stored))
+        .route("/v1/messages", post(messages::create))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/models", get(info::models))
         .route("/v1/models/{*id}", get(info::model))
         .route("/tokenize", post(tokenize::tokenize))

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use penstock_http::{PipeWriter, WriteError, pipe};
-use penstock_openai::{ApiError, StreamOptions, sse};
+use penstock_openai::{ApiError, StreamOptions};
 
 use crate::choices::{ChoiceStreams, OutputDelta};
 use crate::failure::json;
@@ -71,13 +71,16 @@ async fn pump(
                     .then(|| choices.usage_of(index));
                 writer.write(|out| render.chunk(out, index, &delta, usage.as_ref()))
             }
-            Some(Err(error)) => return fail(writer, &error),
-            None => return complete(writer, &choices, &render, options),
+            Some(Err(error)) => return fail(writer, render, &error),
+            None => {
+                let usage = choices.usage();
+                return writer.finish(|out| render.end(out, &usage, options));
+            }
         };
         match outcome {
             Ok(()) => {}
             Err(WriteError::Gone) => return,
-            Err(WriteError::Slow) => return fail(writer, &too_slow()),
+            Err(WriteError::Slow) => return fail(writer, render, &too_slow()),
         }
         next = match next_or_gone(&mut choices, &mut writer).await {
             Some(next) => next,
@@ -97,25 +100,8 @@ async fn next_or_gone(choices: &mut ChoiceStreams, writer: &mut PipeWriter) -> O
     .await
 }
 
-fn complete(
-    writer: PipeWriter,
-    choices: &ChoiceStreams,
-    render: &impl Render,
-    options: StreamOptions,
-) {
-    writer.finish(|out| {
-        if options.include_usage {
-            render.usage(out, &choices.usage());
-        }
-        sse::done(out);
-    });
-}
-
-fn fail(writer: PipeWriter, error: &ApiError) {
-    writer.finish(|out| {
-        sse::error(out, error);
-        sse::done(out);
-    });
+fn fail(writer: PipeWriter, mut render: impl Render, error: &ApiError) {
+    writer.finish(|out| render.fail(out, error));
 }
 
 fn too_slow() -> ApiError {

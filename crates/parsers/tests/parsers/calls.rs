@@ -6,14 +6,13 @@ use crate::common::check_calls;
 fn hermes() {
     check_calls(
         "hermes",
-        "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n\
-         </tool_call>",
+        "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>",
         &[r#"get_weather#({"city": "Paris"})"#],
     );
     check_calls(
         "hermes",
-        "I look it up.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, {\"b\": \"}\"}]}}\
-         \n</tool_call>\n<tool_call>\n{\"name\": \"run\", \"arguments\": {}}\n</tool_call>\nDone.",
+        "I look it up.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, {\"b\": \"}\"}]}}\n\
+         </tool_call>\n<tool_call>\n{\"name\": \"run\", \"arguments\": {}}\n</tool_call>\nDone.",
         &[
             "c:I look it up.",
             r#"f#({"a": [1, {"b": "}"}]})"#,
@@ -47,8 +46,7 @@ fn qwen3_coder() {
          <tool_call>\n<function=run>\n</function>\n</tool_call>",
         &[
             "c:Now:",
-            "get_weather#({\"city\": \"New \\\"York\\\"\", \"days\": 3, \"exact\": true, \
-             \"tags\": [\"a\",\"b\"]})",
+            r#"get_weather#({"city": "New \"York\"", "days": 3, "exact": true, "tags": ["a","b"]})"#,
             "run#({})",
         ],
     );
@@ -59,8 +57,7 @@ fn qwen3_coder() {
          <parameter=city>\n75001\n</parameter>\n<parameter=note>\nnull\n</parameter>\n\
          <parameter=x>\n{\"k\": 1}\n</parameter>\n<parameter=y>\nplain\n</parameter>\n</function>",
         &[
-            "run#({\"code\": \"\\nif a < b:\\n    print('</p>')\\n\", \"city\": \"75001\", \
-             \"note\": null, \"x\": {\"k\":1}, \"y\": \"plain\"})",
+            r#"run#({"code": "\nif a < b:\n    print('</p>')\n", "city": "75001", "note": null, "x": {"k":1}, "y": "plain"})"#,
         ],
     );
 }
@@ -74,8 +71,7 @@ fn llama() {
     );
     check_calls(
         "llama3_json",
-        "<|python_tag|>{\"type\": \"function\", \"name\": \"f\", \"parameters\": {\"a\": \"1\"}}; \
-         {\"name\": \"run\", \"parameters\": {}}",
+        r#"<|python_tag|>{"type": "function", "name": "f", "parameters": {"a": "1"}}; {"name": "run", "parameters": {}}"#,
         &[r#"f#({"a": "1"})"#, "run#({})"],
     );
     check_calls(
@@ -106,14 +102,12 @@ fn pythonic() {
 fn mistral() {
     check_calls(
         "mistral",
-        "[TOOL_CALLS][{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}, \
-         {\"name\": \"f\", \"arguments\": {}, \"id\": \"abc123xyz\"}]",
+        r#"[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "f", "arguments": {}, "id": "abc123xyz"}]"#,
         &[r#"get_weather#({"city": "Paris"})"#, "f#({})"],
     );
     check_calls(
         "mistral",
-        "Wait.[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Paris\"}[TOOL_CALLS]f[CALL_ID]abc123xyz\
-         [ARGS]{\"a\": 1}",
+        r#"Wait.[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]f[CALL_ID]abc123xyz[ARGS]{"a": 1}"#,
         &[
             "c:Wait.",
             r#"get_weather#({"city": "Paris"})"#,

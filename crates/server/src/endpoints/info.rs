@@ -55,7 +55,8 @@ pub(crate) async fn index(State(app): State<Arc<App>>) -> String {
     let version = &app.config.version;
     format!(
         "Penstock {version} serves {names} here, with the OpenAI API at /v1.\n\n\
-         POST /v1/chat/completions\nPOST /v1/completions\nGET  /v1/models\n\
+         POST /v1/chat/completions\nPOST /v1/completions\nPOST /v1/responses\n\
+         POST /v1/messages\nGET  /v1/models\n\
          GET  /health\nGET  /metrics\n"
     )
 }

@@ -15,5 +15,7 @@ mod info;
 mod kv;
 mod kv_metrics;
 mod limits;
+mod messages;
+mod responses;
 mod shapes;
 mod streams;

@@ -1,0 +1,85 @@
+//! Anthropic's `POST /v1/messages` and `POST /v1/messages/count_tokens`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, Request, header};
+use axum::response::Response;
+use penstock_http::request_id;
+use penstock_openai::{ApiError, MessageWriter, MessagesRequest, StreamOptions, anthropic_error};
+
+use super::messages_render::MessagesRender;
+use super::prepared::{count, prepare};
+use crate::app::App;
+use crate::failure::{Failure, json};
+use crate::jobs::work_on;
+use crate::stream;
+
+const PATH: &str = "/v1/messages";
+
+/// Usage with every delta: the first event tells the prompt's tokens.
+const OPTIONS: StreamOptions = StreamOptions {
+    include_usage: true,
+    continuous_usage_stats: true,
+};
+
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Failure> {
+    let arrived = Instant::now();
+    let request_id = request_id(&request);
+    let body = app.read_body(request).await?;
+    let (prepared, capped) = work_on(&app, body, |job| {
+        let request = MessagesRequest::parse(job.body)?;
+        let mut prepared = prepare(job, request.chat).map_err(MessagesRequest::renamed)?;
+        let capped = prepared.fit();
+        Ok((prepared, capped))
+    })
+    .await?;
+    let (common, choices) = prepared
+        .submit(&app, arrived)
+        .map_err(MessagesRequest::renamed)?;
+    let identity = app.identity("msg", &request_id, common.model);
+    let writer = MessageWriter::new(format!("msg_{request_id}"), identity.model);
+    let render = MessagesRender::new(writer, capped);
+    let response = if common.stream {
+        stream::events(choices, render, OPTIONS).await
+    } else {
+        stream::whole(choices, render).await
+    };
+    Ok(response?)
+}
+
+pub(crate) async fn count_tokens(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Failure> {
+    let body = app.read_body(request).await?;
+    let tokens = work_on(&app, body, |job| {
+        let request = MessagesRequest::parse(job.body)?;
+        count(job, &request.chat).map_err(MessagesRequest::renamed)
+    })
+    .await?;
+    let answer = serde_json::json!({ "input_tokens": tokens });
+    Ok(json(answer.to_string().into_bytes()))
+}
+
+/// Whether a path is Anthropic's.
+pub(crate) fn is_here(path: &str) -> bool {
+    path.strip_prefix(PATH)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Writes an error in Anthropic's form, and the request's id where its clients look for it.
+pub(crate) fn in_own_form(response: &mut Response, request_id: &str) {
+    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        *response.body_mut() = Body::from(anthropic_error(&error, request_id));
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+    }
+    if let Ok(id) = HeaderValue::from_str(request_id) {
+        response.headers_mut().insert("request-id", id);
+    }
+}

@@ -1,0 +1,72 @@
+//! OutputDeltas as events of `/v1/responses` and as whole responses.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use penstock_openai::{ApiError, FinishReason, ResponseWriter, StreamOptions, Usage};
+use penstock_text::Tokenizer;
+
+use crate::choices::OutputDelta;
+use crate::logprobs;
+use crate::render::Render;
+
+pub(crate) struct ResponsesRender {
+    writer: ResponseWriter,
+    tokenizer: Arc<Tokenizer>,
+    with_logprobs: bool,
+    finish: Option<FinishReason>,
+}
+
+impl ResponsesRender {
+    pub(crate) fn new(
+        writer: ResponseWriter,
+        tokenizer: Arc<Tokenizer>,
+        with_logprobs: bool,
+    ) -> Self {
+        Self {
+            writer,
+            tokenizer,
+            with_logprobs,
+            finish: None,
+        }
+    }
+}
+
+impl Render for ResponsesRender {
+    fn chunk(
+        &mut self,
+        out: &mut BytesMut,
+        _index: usize,
+        delta: &OutputDelta,
+        _usage: Option<&Usage>,
+    ) {
+        let scores = if self.with_logprobs {
+            logprobs::chat(&self.tokenizer, &delta.tokens, &delta.logprobs).content
+        } else {
+            Vec::new()
+        };
+        if !delta.text.is_empty() {
+            self.writer.content(out, &delta.text, scores);
+        }
+        self.finish = delta.finish.or(self.finish);
+    }
+
+    fn end(&mut self, out: &mut BytesMut, usage: &Usage, _options: StreamOptions) {
+        self.writer.finish(out, self.finish, usage);
+    }
+
+    fn fail(&mut self, out: &mut BytesMut, error: &ApiError) {
+        self.writer.fail(out, error);
+    }
+
+    fn response(&mut self, deltas: &[OutputDelta], usage: Usage) -> Vec<u8> {
+        // The same parts make the events, which are dropped.
+        let mut events = BytesMut::new();
+        for delta in deltas {
+            self.chunk(&mut events, 0, delta, None);
+            events.clear();
+        }
+        self.writer.finish(&mut events, self.finish, &usage);
+        self.writer.whole(self.finish, &usage)
+    }
+}
