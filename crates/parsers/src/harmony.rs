@@ -94,8 +94,8 @@ impl Harmony {
         }
     }
 
-    /// What a message is, by its header: `assistant to=functions.f<|channel|>commentary json`, parts
-    /// in any order.
+    /// What a message is, by its header: `assistant to=functions.f<|channel|>commentary json`,
+    /// parts in any order.
     fn body(&self, mark: &str, header: &str, out: &mut Out) -> Body {
         let channel = match header.split_once(CHANNEL) {
             Some((_, rest)) => rest,

@@ -1,5 +1,5 @@
-//! Llama 3: the whole output is `{"name": .., "parameters": {..}}`, several between semicolons, as a
-//! rule without a mark; `<|python_tag|>` may stand before it. As any JSON looks so, only names of
+//! Llama 3: the whole output is `{"name": .., "parameters": {..}}`, several between semicolons,
+//! mostly without a mark; `<|python_tag|>` may stand before it. As any JSON looks so, only names of
 //! offered tools are calls.
 
 use std::sync::Arc;

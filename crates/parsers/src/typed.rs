@@ -81,7 +81,7 @@ impl TypedArguments {
         }
     }
 
-    /// The output has ended within a value, which is left open so that it cannot be taken for whole.
+    /// The output has ended within a value, which is left open: it must not look whole.
     pub(crate) fn cut_off(&mut self, out: &mut Out) {
         if let Some(TypedValue::Held(held, _)) = self.value.take() {
             out.arguments(&held);

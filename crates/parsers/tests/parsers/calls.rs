@@ -6,13 +6,14 @@ use crate::common::check_calls;
 fn hermes() {
     check_calls(
         "hermes",
-        "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n\
+         </tool_call>",
         &[r#"get_weather#({"city": "Paris"})"#],
     );
     check_calls(
         "hermes",
-        "I look it up.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, {\"b\": \"}\"}]}}\n\
-         </tool_call>\n<tool_call>\n{\"name\": \"run\", \"arguments\": {}}\n</tool_call>\nDone.",
+        "I look it up.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, {\"b\": \"}\"}]}}\
+         \n</tool_call>\n<tool_call>\n{\"name\": \"run\", \"arguments\": {}}\n</tool_call>\nDone.",
         &[
             "c:I look it up.",
             r#"f#({"a": [1, {"b": "}"}]})"#,
@@ -46,7 +47,8 @@ fn qwen3_coder() {
          <tool_call>\n<function=run>\n</function>\n</tool_call>",
         &[
             "c:Now:",
-            r#"get_weather#({"city": "New \"York\"", "days": 3, "exact": true, "tags": ["a","b"]})"#,
+            "get_weather#({\"city\": \"New \\\"York\\\"\", \"days\": 3, \"exact\": true, \
+             \"tags\": [\"a\",\"b\"]})",
             "run#({})",
         ],
     );
@@ -57,7 +59,8 @@ fn qwen3_coder() {
          <parameter=city>\n75001\n</parameter>\n<parameter=note>\nnull\n</parameter>\n\
          <parameter=x>\n{\"k\": 1}\n</parameter>\n<parameter=y>\nplain\n</parameter>\n</function>",
         &[
-            r#"run#({"code": "\nif a < b:\n    print('</p>')\n", "city": "75001", "note": null, "x": {"k":1}, "y": "plain"})"#,
+            "run#({\"code\": \"\\nif a < b:\\n    print('</p>')\\n\", \"city\": \"75001\", \
+             \"note\": null, \"x\": {\"k\":1}, \"y\": \"plain\"})",
         ],
     );
 }
@@ -71,7 +74,8 @@ fn llama() {
     );
     check_calls(
         "llama3_json",
-        r#"<|python_tag|>{"type": "function", "name": "f", "parameters": {"a": "1"}}; {"name": "run", "parameters": {}}"#,
+        "<|python_tag|>{\"type\": \"function\", \"name\": \"f\", \"parameters\": {\"a\": \"1\"}}; \
+         {\"name\": \"run\", \"parameters\": {}}",
         &[r#"f#({"a": "1"})"#, "run#({})"],
     );
     check_calls(
@@ -102,12 +106,14 @@ fn pythonic() {
 fn mistral() {
     check_calls(
         "mistral",
-        r#"[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "f", "arguments": {}, "id": "abc123xyz"}]"#,
+        "[TOOL_CALLS][{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}, \
+         {\"name\": \"f\", \"arguments\": {}, \"id\": \"abc123xyz\"}]",
         &[r#"get_weather#({"city": "Paris"})"#, "f#({})"],
     );
     check_calls(
         "mistral",
-        r#"Wait.[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]f[CALL_ID]abc123xyz[ARGS]{"a": 1}"#,
+        "Wait.[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Paris\"}[TOOL_CALLS]f[CALL_ID]abc123xyz\
+         [ARGS]{\"a\": 1}",
         &[
             "c:Wait.",
             r#"get_weather#({"city": "Paris"})"#,

@@ -68,7 +68,8 @@ fn calls_follow_reasoning() {
     check(
         &rules,
         "<think>\n",
-        "I could <tool_call>.\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
+        "I could <tool_call>.\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n\
+         </tool_call>",
         &["r:I could <tool_call>.", "f#({})"],
     );
 }
