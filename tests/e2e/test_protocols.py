@@ -179,3 +179,18 @@ def test_a_key_is_read_from_the_header_of_each_library(serve: Any) -> None:
                     client.messages.create(**asked)
         answer = httpx.post(f"{server.url}/v1/responses", json={"input": "hi"})
         assert answer.status_code == 401
+
+
+def test_the_document_is_openapi(server: Server) -> None:
+    validator = pytest.importorskip("openapi_spec_validator", reason="`make test-tools`")
+    document = httpx.get(f"{server.url}/openapi.json").json()
+    validator.validate(document, cls=validator.OpenAPIV31SpecValidator)
+
+
+def test_the_tokenizer_is_described_for_lm_eval(server: Server, client: httpx.Client) -> None:
+    """What the RemoteTokenizer of lm-eval asks for."""
+    info = client.get("/tokenizer_info").json()
+    body = {"prompt": info["eos_token"], "add_special_tokens": False}
+    (eos,) = client.post("/tokenize", json=body).json()["tokens"]
+    assert client.post("/detokenize", json={"tokens": [eos]}).json()["prompt"] == info["eos_token"]
+    assert "add_generation_prompt" in info["chat_template"]

@@ -173,6 +173,16 @@ impl ApiError {
         error
     }
 
+    /// 400: an endpoint of pooling models. Not a 404, for which proxies take a server out of
+    /// service, nor a 501, which clients try again.
+    pub fn no_pooling(path: &str) -> Self {
+        let mut error = Self::bad_request(format!(
+            "{path} is not served: the model generates text, and its hidden states stay inside."
+        ));
+        error.code = Some("unsupported_endpoint");
+        error
+    }
+
     /// 404: responses are not kept.
     pub fn not_stored(id: &str) -> Self {
         let id = capped(id.to_owned(), 200);

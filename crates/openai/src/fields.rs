@@ -20,6 +20,44 @@ const MAX_FIELDS: usize = 256;
 /// repeated field the last one counts.
 pub struct Fields<'a> {
     rest: HashMap<String, &'a RawValue>,
+    #[cfg(test)]
+    body: usize,
+}
+
+/// The names that parsers ask for, so that a test can compare them with the documented ones.
+#[cfg(test)]
+pub(crate) mod asked {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    thread_local! {
+        /// One set for each body that was split, in order.
+        static ASKED: RefCell<Vec<BTreeSet<String>>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(crate) fn begin() {
+        ASKED.take();
+    }
+
+    /// The names asked of the first body since [`begin`].
+    pub(crate) fn first() -> BTreeSet<String> {
+        ASKED.with_borrow(|bodies| bodies[0].clone())
+    }
+
+    pub(super) fn body() -> usize {
+        ASKED.with_borrow_mut(|bodies| {
+            bodies.push(BTreeSet::new());
+            bodies.len() - 1
+        })
+    }
+
+    pub(super) fn name(body: usize, name: &str) {
+        ASKED.with_borrow_mut(|bodies| {
+            if let Some(names) = bodies.get_mut(body) {
+                names.insert(name.to_owned());
+            }
+        });
+    }
 }
 
 impl<'a> Fields<'a> {
@@ -35,7 +73,17 @@ impl<'a> Fields<'a> {
         let Split(rest) = serde_json::from_str(text).map_err(|e| {
             ApiError::bad_request(format!("The request body is not a JSON object: {e}."))
         })?;
-        Ok(Self { rest })
+        Ok(Self {
+            rest,
+            #[cfg(test)]
+            body: asked::body(),
+        })
+    }
+
+    fn remove(&mut self, name: &str) -> Option<&'a RawValue> {
+        #[cfg(test)]
+        asked::name(self.body, name);
+        self.rest.remove(name)
     }
 
     /// Whether a field is there and not `null`.
@@ -45,7 +93,7 @@ impl<'a> Fields<'a> {
 
     /// Removes a field. `null` is the same as absent.
     pub fn take_raw(&mut self, name: &'static str) -> Option<&'a RawValue> {
-        self.rest.remove(name).filter(|raw| raw.get() != "null")
+        self.remove(name).filter(|raw| raw.get() != "null")
     }
 
     /// Removes a field and reads it as `T`.
@@ -58,10 +106,7 @@ impl<'a> Fields<'a> {
         &mut self,
         name: &'static str,
     ) -> Result<Option<Option<T>>, ApiError> {
-        self.rest
-            .remove(name)
-            .map(|raw| read(name, raw))
-            .transpose()
+        self.remove(name).map(|raw| read(name, raw)).transpose()
     }
 
     /// Removes a boolean field.

@@ -22,6 +22,7 @@ mod kv;
 mod logits;
 mod messages;
 mod neutral;
+pub mod openapi;
 mod response;
 mod responses;
 mod tokenize;

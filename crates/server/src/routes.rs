@@ -6,7 +6,7 @@ use axum::Router;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use penstock_openai::ApiError;
 
 use crate::app::App;
@@ -15,36 +15,51 @@ use crate::failure::Failure;
 use crate::middleware::identify_and_authorize;
 
 pub(crate) fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/v1/chat/completions", post(chat::create))
-        .route("/v1/completions", post(completions::create))
-        .route("/v1/responses", post(responses::create))
-        .route("/v1/responses/input_tokens", post(responses::count_tokens))
-        .route(
-            "/v1/responses/{id}",
-            get(responses::stored).delete(responses::stored),
-        )
-        .route("/v1/responses/{id}/cancel", post(responses::stored))
-        .route("/v1/responses/{id}/input_items", get(responses::stored))
-        .route("/v1/messages", post(messages::create))
-        .route("/v1/messages/count_tokens", post(messages::count_tokens))
-        .route("/v1/models", get(info::models))
-        .route("/v1/models/{*id}", get(info::model))
-        .route("/tokenize", post(tokenize::tokenize))
-        .route("/detokenize", post(tokenize::detokenize))
-        .route("/v1/kv", delete(kv::clear).get(kv::report))
-        .route("/v1/kv/pin", post(kv::pin))
-        .route("/v1/kv/unpin", post(kv::unpin))
-        .route("/", get(info::index))
-        .route("/health", get(info::health))
-        .route("/ping", get(info::health).post(info::health))
-        .route("/ready", get(info::ready))
-        .route("/version", get(info::version))
-        .route("/metrics", get(info::metrics))
+    let mut router = Router::new();
+    for (path, methods) in routes() {
+        router = router.route(path, methods);
+    }
+    router
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(app.clone(), identify_and_authorize))
         .with_state(app)
+}
+
+/// All paths. `penstock_openai::openapi` describes the same.
+fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
+    vec![
+        ("/v1/chat/completions", post(chat::create)),
+        ("/v1/completions", post(completions::create)),
+        ("/v1/responses", post(responses::create)),
+        ("/v1/responses/input_tokens", post(responses::count_tokens)),
+        (
+            "/v1/responses/{id}",
+            get(responses::stored).delete(responses::stored),
+        ),
+        ("/v1/responses/{id}/cancel", post(responses::stored)),
+        ("/v1/responses/{id}/input_items", get(responses::stored)),
+        ("/v1/messages", post(messages::create)),
+        ("/v1/messages/count_tokens", post(messages::count_tokens)),
+        ("/v1/embeddings", post(info::no_pooling)),
+        ("/v1/rerank", post(info::no_pooling)),
+        ("/v1/score", post(info::no_pooling)),
+        ("/v1/models", get(info::models)),
+        ("/v1/models/{*id}", get(info::model)),
+        ("/tokenize", post(tokenize::tokenize)),
+        ("/detokenize", post(tokenize::detokenize)),
+        ("/tokenizer_info", get(tokenize::info)),
+        ("/v1/kv", delete(kv::clear).get(kv::report)),
+        ("/v1/kv/pin", post(kv::pin)),
+        ("/v1/kv/unpin", post(kv::unpin)),
+        ("/", get(info::index)),
+        ("/health", get(info::health)),
+        ("/ping", get(info::health).post(info::health)),
+        ("/ready", get(info::ready)),
+        ("/version", get(info::version)),
+        ("/metrics", get(info::metrics)),
+        ("/openapi.json", get(info::openapi)),
+    ]
 }
 
 /// A path with a slash at its end is redirected to the one without, by 307: the method and the body
@@ -64,4 +79,23 @@ async fn no_route(uri: Uri) -> Response {
 
 async fn method_not_allowed(method: Method, uri: Uri) -> Failure {
     Failure(ApiError::method_not_allowed(method.as_str(), uri.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use penstock_openai::openapi::ENDPOINTS;
+
+    use super::routes;
+
+    #[test]
+    fn all_paths_are_described() {
+        // A model's name may hold slashes, which OpenAPI cannot say.
+        let routed = routes()
+            .into_iter()
+            .map(|(path, _)| path.replace("{*", "{"));
+        let described = ENDPOINTS.iter().map(|endpoint| endpoint.path.to_owned());
+        assert_eq!(routed.collect::<BTreeSet<_>>(), described.collect());
+    }
 }

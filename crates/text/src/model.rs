@@ -18,6 +18,7 @@ const WORDS_TEMPLATE: &str = "{% for m in messages %}{{ m.role }} {{ m.content o
 pub struct TextModel {
     pub tokenizer: Arc<Tokenizer>,
     pub template: Option<ChatTemplate>,
+    pub special_tokens: SpecialTokens,
 }
 
 impl TextModel {
@@ -80,11 +81,12 @@ impl TextModel {
         special_tokens: SpecialTokens,
     ) -> Result<Self, TextError> {
         let template = sources
-            .map(|sources| ChatTemplate::new(sources, special_tokens))
+            .map(|sources| ChatTemplate::new(sources, special_tokens.clone()))
             .transpose()?;
         Ok(Self {
             tokenizer: Arc::new(tokenizer),
             template,
+            special_tokens,
         })
     }
 

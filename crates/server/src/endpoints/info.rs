@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
-use axum::http::header;
+use axum::http::{Uri, header};
 use axum::response::{IntoResponse, Response};
 use penstock_openai::ApiError;
 use penstock_openai::{Model, ModelList};
@@ -86,6 +86,16 @@ pub(crate) async fn version(State(app): State<Arc<App>>) -> Response {
             .to_string()
             .into_bytes(),
     )
+}
+
+/// Endpoints that need a pooled hidden state.
+pub(crate) async fn no_pooling(uri: Uri) -> Failure {
+    Failure(ApiError::no_pooling(uri.path()))
+}
+
+/// `GET /openapi.json`.
+pub(crate) async fn openapi(State(app): State<Arc<App>>) -> Response {
+    answer(&penstock_openai::openapi::document(&app.config.version))
 }
 
 /// `GET /metrics`.

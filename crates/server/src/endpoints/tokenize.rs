@@ -1,4 +1,4 @@
-//! `POST /tokenize` and `POST /detokenize`.
+//! `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use axum::http::Request;
 use axum::response::Response;
 use penstock_openai::ApiError;
 use penstock_openai::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
+use penstock_text::ChatTemplate;
 use serde_json::json;
 
 use crate::app::App;
@@ -72,4 +73,21 @@ pub(crate) async fn detokenize(
     })
     .await?;
     Ok(failure::json(answer))
+}
+
+/// `GET /tokenizer_info`, in the names of `tokenizer_config.json`.
+pub(crate) async fn info(State(app): State<Arc<App>>) -> Result<Response, Failure> {
+    let text = app.text()?;
+    let role = |name: &str| text.special_tokens.get(name);
+    let answer = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": role("bos_token"),
+        "eos_token": role("eos_token"),
+        "unk_token": role("unk_token"),
+        "pad_token": role("pad_token"),
+        "vocab_size": text.tokenizer.vocab_size(),
+        "model_max_length": app.max_model_len(),
+        "chat_template": text.template.as_ref().map(ChatTemplate::source),
+    });
+    Ok(failure::json(answer.to_string().into_bytes()))
 }

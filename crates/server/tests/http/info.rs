@@ -181,3 +181,60 @@ async fn metrics_have_the_names_that_tools_read() {
     let distinct: std::collections::HashSet<_> = typed.iter().collect();
     assert_eq!(typed.len(), distinct.len(), "a name twice");
 }
+
+#[tokio::test]
+async fn the_tokenizer_is_described() {
+    let door = Door::saying("x").await;
+    let info = door.get("/tokenizer_info").await.json();
+    assert_eq!(info["eos_token"], "<|im_end|>");
+    assert_eq!(info["bos_token"], "<|im_start|>");
+    assert_eq!(info["pad_token"], json!(null));
+    assert_eq!(
+        (&info["vocab_size"], &info["model_max_length"]),
+        (&json!(259), &json!(8192))
+    );
+    assert!(
+        info["chat_template"]
+            .as_str()
+            .unwrap()
+            .starts_with("{% for m in messages %}")
+    );
+}
+
+#[tokio::test]
+async fn embeddings_are_refused_with_the_reason() {
+    let door = Door::saying("x").await;
+    let (status, error) = door
+        .post("/v1/embeddings", &json!({"input": "x"}))
+        .await
+        .error();
+    assert_eq!(
+        (status, &error["code"]),
+        (400, &json!("unsupported_endpoint"))
+    );
+}
+
+/// The statuses of methods that the document has and of one that it lacks.
+#[tokio::test]
+async fn the_document_has_the_methods_of_every_path() {
+    let script = Script::new(|_| tokens(&[97], Duration::ZERO));
+    let door = Door::open_with(json!({"admin_api_key": "k"}), script).await;
+    let document = door.get("/openapi.json").await.json();
+    assert_eq!(document["info"]["version"], "1.2.3");
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for method in ["get", "post", "delete", "put"] {
+            let path = path.replace("{id}", "tiny");
+            let headers = "authorization: Bearer k\r\n";
+            let bytes = request(&method.to_uppercase(), &path, headers, b"{}");
+            let status = exchange(door.address, &bytes).await.status;
+            let expected = methods
+                .get(method)
+                .map_or(json!(null), |m| m["responses"].clone());
+            let known = !expected[status.to_string()].is_null();
+            assert!(
+                known || (status == 405 && expected.is_null()),
+                "{method} {path}: {status}"
+            );
+        }
+    }
+}

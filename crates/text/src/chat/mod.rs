@@ -81,6 +81,12 @@ impl ChatTemplate {
         })
     }
 
+    /// The template's text, as it runs for requests without tools.
+    pub fn source(&self) -> String {
+        let template = self.environment.get_template(DEFAULT);
+        template.map_or_else(|_| String::new(), |template| template.source().to_owned())
+    }
+
     /// Prompt text of `messages`, an array of `{role, content, ...}` whose content is a string,
     /// null or a list of text parts. `kwargs` are further variables (`documents`,
     /// `enable_thinking`, ...); they do not replace the standard ones.

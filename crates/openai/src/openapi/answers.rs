@@ -1,0 +1,123 @@
+//! Schemas of answers: the members that every answer has.
+
+use serde_json::{Value, json};
+
+/// One entry of `responses`.
+pub(super) fn answer(description: &str, content: Value) -> Value {
+    json!({"description": description, "content": content})
+}
+
+pub(super) const ANSWERS: &[(&str, &str)] = &[
+    (
+        "Error",
+        r#"{"type": "object", "required": ["error"], "properties": {"error": {"type": "object",
+            "required": ["message", "type", "param", "code"], "properties": {
+            "message": {"type": "string"}, "type": {"type": "string"},
+            "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]}}}}}"#,
+    ),
+    (
+        "AnthropicError",
+        r#"{"type": "object", "required": ["type", "error"], "properties": {
+            "type": {"const": "error"}, "request_id": {"type": "string"}, "error": {
+            "type": "object", "required": ["type", "message"], "properties": {
+            "message": {"type": "string"}, "type": {"type": "string"}}}}}"#,
+    ),
+    (
+        "ChatMessage",
+        r#"{"type": "object", "required": ["role"], "properties": {
+            "role": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
+            "content": {"anyOf": [{"type": "string"}, {"type": "null"},
+                {"type": "array", "items": {"type": "object", "required": ["type", "text"],
+                 "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}]},
+            "tool_calls": {"type": ["array", "null"], "maxItems": 128,
+                "items": {"type": "object"}}}}"#,
+    ),
+    (
+        "ChatCompletion",
+        r##"{"type": "object", "required": ["id", "object", "created", "model", "choices", "usage"],
+            "properties": {"object": {"const": "chat.completion"}, "choices": {"type": "array",
+            "items": {"type": "object", "required": ["index", "message", "finish_reason"]}},
+            "usage": {"$ref": "#/components/schemas/Usage"}}}"##,
+    ),
+    (
+        "Completion",
+        r##"{"type": "object", "required": ["id", "object", "created", "model", "choices", "usage"],
+            "properties": {"object": {"const": "text_completion"}, "choices": {"type": "array",
+            "items": {"type": "object", "required": ["index", "text", "finish_reason"]}},
+            "usage": {"$ref": "#/components/schemas/Usage"}}}"##,
+    ),
+    (
+        "Usage",
+        r#"{"type": "object", "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
+            "additionalProperties": {"type": ["integer", "object"]}}"#,
+    ),
+    (
+        "Response",
+        r#"{"type": "object", "required": ["id", "object", "created_at", "status", "model",
+            "output", "usage", "error", "incomplete_details"], "properties": {
+            "object": {"const": "response"}, "status": {"enum": ["completed", "incomplete"]},
+            "output": {"type": "array", "items": {"type": "object", "required": ["type", "id"]}},
+            "usage": {"type": "object", "required": ["input_tokens", "input_tokens_details",
+            "output_tokens", "output_tokens_details", "total_tokens"]}}}"#,
+    ),
+    (
+        "InputTokens",
+        r#"{"type": "object", "required": ["object", "input_tokens"], "properties": {
+            "object": {"const": "response.input_tokens"}, "input_tokens": {"type": "integer"}}}"#,
+    ),
+    (
+        "Message",
+        r#"{"type": "object", "required": ["id", "type", "role", "model", "content",
+            "stop_reason", "stop_sequence", "usage"], "properties": {"type": {"const": "message"},
+            "role": {"const": "assistant"}, "content": {"type": "array",
+            "items": {"type": "object", "required": ["type"]}}, "usage": {"type": "object",
+            "required": ["input_tokens", "output_tokens"]}}}"#,
+    ),
+    (
+        "MessageTokens",
+        r#"{"type": "object", "required": ["input_tokens"],
+            "properties": {"input_tokens": {"type": "integer"}}}"#,
+    ),
+    (
+        "Model",
+        r#"{"type": "object", "required": ["id", "object", "created", "owned_by"],
+            "properties": {"object": {"const": "model"}}}"#,
+    ),
+    (
+        "ModelList",
+        r##"{"type": "object", "required": ["object", "data"], "properties": {
+            "object": {"const": "list"}, "data": {"type": "array",
+            "items": {"$ref": "#/components/schemas/Model"}}}}"##,
+    ),
+    (
+        "Tokens",
+        r#"{"type": "object", "required": ["count", "max_model_len", "tokens"], "properties": {
+            "count": {"type": "integer"}, "tokens": {"type": "array",
+            "items": {"type": "integer"}}}}"#,
+    ),
+    (
+        "Detokenized",
+        r#"{"type": "object", "required": ["prompt"],
+            "properties": {"prompt": {"type": "string"}}}"#,
+    ),
+    (
+        "TokenizerInfo",
+        r#"{"type": "object", "required": ["tokenizer_class", "bos_token", "eos_token",
+            "chat_template"]}"#,
+    ),
+    ("KvReport", r#"{"type": "object"}"#),
+    ("KvChange", r#"{"type": "object"}"#),
+    (
+        "Health",
+        r#"{"type": "object", "required": ["status"], "properties": {"status": {"const": "ok"}}}"#,
+    ),
+    (
+        "Version",
+        r#"{"type": "object", "required": ["version"],
+            "properties": {"version": {"type": "string"}}}"#,
+    ),
+    (
+        "OpenApi",
+        r#"{"type": "object", "required": ["openapi", "info", "paths"]}"#,
+    ),
+];

@@ -1,0 +1,192 @@
+//! The fields of request bodies, each with its JSON schema. All may be `null`, which is as absent.
+//!
+//! The bodies are read field by field, with bounds that types do not show, so schemas derived from
+//! types would say less. A test compares the names here with those that the parsers ask for.
+
+pub(super) type Fields = &'static [(&'static str, &'static str)];
+
+const TEXT: &str = r#"{"type": "string"}"#;
+const FLAG: &str = r#"{"type": "boolean"}"#;
+const OBJECT: &str = r#"{"type": "object"}"#;
+const IDS: &str = r#"{"type": "array", "items": {"type": "integer", "minimum": 0}}"#;
+const COUNT: &str = r#"{"type": "integer", "minimum": 0}"#;
+const SOME: &str = r#"{"type": "integer", "minimum": 1}"#;
+const TOP: &str = r#"{"type": "integer", "minimum": 0, "maximum": 20}"#;
+const TWO: &str = r#"{"type": "number", "minimum": -2, "maximum": 2}"#;
+const OBJECTS: &str = r#"{"type": "array", "items": {"type": "object"}}"#;
+const ANY: &str = "{}";
+
+/// Sampling and the like: fields of all endpoints that generate.
+pub(super) const COMMON: Fields = &[
+    ("model", TEXT),
+    ("stream", FLAG),
+    ("min_tokens", COUNT),
+    ("temperature", r#"{"type": "number", "minimum": 0}"#),
+    (
+        "top_p",
+        r#"{"type": "number", "exclusiveMinimum": 0, "maximum": 1}"#,
+    ),
+    ("top_k", r#"{"type": "integer", "minimum": -1}"#),
+    ("min_p", r#"{"type": "number", "minimum": 0, "maximum": 1}"#),
+    (
+        "repetition_penalty",
+        r#"{"type": "number", "exclusiveMinimum": 0}"#,
+    ),
+    ("presence_penalty", TWO),
+    ("frequency_penalty", TWO),
+    (
+        "logit_bias",
+        r#"{"type": "object", "maxProperties": 1024, "propertyNames": {"pattern": "^[0-9]+$"},
+            "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}"#,
+    ),
+    (
+        "allowed_token_ids",
+        r#"{"type": "array", "minItems": 1, "maxItems": 1024,
+            "items": {"type": "integer", "minimum": 0}}"#,
+    ),
+    (
+        "bad_words",
+        r#"{"type": "array", "maxItems": 128,
+            "items": {"type": "string", "minLength": 1, "maxLength": 64}}"#,
+    ),
+    ("seed", r#"{"type": "integer"}"#),
+    (
+        "stop_token_ids",
+        r#"{"type": "array", "maxItems": 256, "items": {"type": "integer"}}"#,
+    ),
+    ("include_stop_str_in_output", FLAG),
+    ("ignore_eos", FLAG),
+    ("skip_special_tokens", FLAG),
+    ("return_token_ids", FLAG),
+    (
+        "truncate_prompt_tokens",
+        r#"{"type": "integer", "minimum": -1}"#,
+    ),
+    (
+        "cache_salt",
+        r#"{"type": "string", "minLength": 1, "maxLength": 256}"#,
+    ),
+    ("return_cached_tokens_by_tier", FLAG),
+];
+
+/// Fields that the protocols of OpenAI's older endpoints share.
+pub(super) const OPENAI: Fields = &[
+    ("max_tokens", COUNT),
+    ("max_completion_tokens", COUNT),
+    ("n", r#"{"type": "integer", "minimum": 1, "maximum": 128}"#),
+    (
+        "stop",
+        r#"{"anyOf": [{"type": "string"}, {"type": "array", "maxItems": 16,
+            "items": {"type": "string", "minLength": 1}}, {"type": "null"}]}"#,
+    ),
+    (
+        "stream_options",
+        r#"{"type": "object", "properties": {"include_usage": {"type": "boolean"},
+            "continuous_usage_stats": {"type": "boolean"}}}"#,
+    ),
+];
+
+pub(super) const CHAT: Fields = &[
+    (
+        "messages",
+        r##"{"type": "array", "minItems": 1,
+        "items": {"$ref": "#/components/schemas/ChatMessage"}}"##,
+    ),
+    ("add_generation_prompt", FLAG),
+    ("logprobs", FLAG),
+    ("top_logprobs", TOP),
+    ("tools", OBJECTS),
+    ("tool_choice", ANY),
+    ("parallel_tool_calls", FLAG),
+    ("functions", OBJECTS),
+    ("function_call", ANY),
+    ("chat_template_kwargs", OBJECT),
+    ("reasoning_effort", TEXT),
+];
+
+pub(super) const COMPLETION: Fields = &[
+    ("prompt", PROMPT),
+    ("echo", FLAG),
+    ("logprobs", TOP),
+    ("add_special_tokens", FLAG),
+];
+
+const PROMPT: &str = r#"{"anyOf": [{"type": "string"},
+    {"type": "array", "minItems": 1, "items": {"type": "string"}},
+    {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
+    {"type": "array", "minItems": 1,
+     "items": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}}]}"#;
+
+pub(super) const RESPONSES: Fields = &[
+    (
+        "input",
+        r#"{"anyOf": [{"type": "string"},
+            {"type": "array", "minItems": 1, "items": {"type": "object"}}]}"#,
+    ),
+    ("instructions", TEXT),
+    ("max_output_tokens", SOME),
+    ("text", OBJECT),
+    ("tools", OBJECTS),
+    ("tool_choice", ANY),
+    ("parallel_tool_calls", FLAG),
+    ("reasoning", OBJECT),
+    (
+        "include",
+        r#"{"type": "array", "items": {"type": "string"}}"#,
+    ),
+    ("top_logprobs", TOP),
+    ("metadata", OBJECT),
+    ("store", FLAG),
+    ("background", r#"{"enum": [false, null]}"#),
+    ("truncation", r#"{"enum": ["disabled", null]}"#),
+];
+
+pub(super) const MESSAGES: Fields = &[
+    (
+        "messages",
+        r#"{"type": "array", "minItems": 1, "items": {"type": "object"}}"#,
+    ),
+    (
+        "system",
+        r#"{"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "null"}]}"#,
+    ),
+    ("max_tokens", SOME),
+    (
+        "stop_sequences",
+        r#"{"type": "array", "maxItems": 16, "items": {"type": "string", "minLength": 1}}"#,
+    ),
+    ("tools", OBJECTS),
+    ("tool_choice", OBJECT),
+    ("thinking", OBJECT),
+    ("output_config", OBJECT),
+    ("output_format", OBJECT),
+    ("metadata", OBJECT),
+    ("chat_template_kwargs", OBJECT),
+];
+
+pub(super) const TOKENIZE: Fields = &[
+    ("prompt", TEXT),
+    ("add_special_tokens", FLAG),
+    (
+        "messages",
+        r##"{"type": "array", "minItems": 1,
+        "items": {"$ref": "#/components/schemas/ChatMessage"}}"##,
+    ),
+    ("add_generation_prompt", FLAG),
+    ("chat_template_kwargs", OBJECT),
+    ("return_token_strs", FLAG),
+    ("model", TEXT),
+];
+
+pub(super) const DETOKENIZE: Fields = &[("tokens", IDS), ("model", TEXT)];
+
+pub(super) const KV: Fields = &[
+    ("prompt", ANY),
+    ("messages", OBJECTS),
+    ("prompt_token_ids", IDS),
+    ("add_special_tokens", FLAG),
+    ("add_generation_prompt", FLAG),
+    ("chat_template_kwargs", OBJECT),
+    ("model", TEXT),
+    ("cache_salt", TEXT),
+];
