@@ -4,20 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::Limits;
-use crate::open::OpenConnections;
+use crate::listener::Socket;
+use crate::open::{Entry, OpenConnections};
+use crate::preface::{Version, version_of};
 use crate::timed::Timed;
+use crate::{Limits, Listener};
 
 /// When accepting fails because descriptors have run out, trying at once would only burn the
 /// processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How often a connection of HTTP/2 is asked whether its client is there.
+const PING: Duration = Duration::from_secs(30);
 
 /// The open connections of a server. Dropping it accepts no more and leaves open ones running.
 #[derive(Debug)]
@@ -29,7 +33,7 @@ pub struct Connections {
 
 impl Connections {
     /// Serves `router` on every connection, inside a tokio runtime.
-    pub fn accept(listener: TcpListener, router: Router, limits: Limits) -> Self {
+    pub fn accept(listener: Listener, router: Router, limits: Limits) -> Self {
         let (closing, patience) = oneshot::channel();
         Self {
             accepting: tokio::spawn(accept_all(listener, router, limits, patience)),
@@ -44,14 +48,22 @@ impl Connections {
     }
 }
 
+/// What all connections share.
+struct Shared {
+    router: Router,
+    limits: Limits,
+}
+
 async fn accept_all(
-    listener: TcpListener,
+    listener: Listener,
     router: Router,
     limits: Limits,
     mut closing: oneshot::Receiver<Duration>,
 ) {
     let graceful = GracefulShutdown::new();
-    let open = Arc::new(OpenConnections::new(limits.max_connections));
+    let open = Arc::new(OpenConnections::new(&limits));
+    let shared = Arc::new(Shared { router, limits });
+    let (ending, ended) = watch::channel(());
     let patience = loop {
         let accepted = async {
             let accepted = listener.accept().await;
@@ -63,40 +75,94 @@ async fn accept_all(
             patience = &mut closing => break patience.unwrap_or_default(),
         };
         match accepted {
-            Ok((stream, _)) => serve(stream, router.clone(), &limits, &graceful, &open),
+            Ok((socket, peer)) => {
+                let Some(entry) = open.enter(peer) else {
+                    continue;
+                };
+                let watcher = graceful.watcher();
+                let served = serve(socket, shared.clone(), entry, watcher, ended.clone());
+                tokio::spawn(served);
+            }
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     };
-    drop(listener);
+    drop((listener, ending));
     let _ = tokio::time::timeout(patience, graceful.shutdown()).await;
 }
 
-fn serve(
-    stream: TcpStream,
-    router: Router,
-    limits: &Limits,
-    graceful: &GracefulShutdown,
-    open: &Arc<OpenConnections>,
+/// Serves a connection until it ends, or is closed to make room.
+async fn serve(
+    socket: Socket,
+    shared: Arc<Shared>,
+    entry: Entry,
+    watcher: Watcher,
+    ended: watch::Receiver<()>,
 ) {
-    // Without it a token waits for the acknowledgement of the one before. Failing is harmless.
-    let _ = stream.set_nodelay(true);
-    let entry = open.enter();
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_timeout())
-        .max_headers(limits.max_headers)
-        .max_buf_size(limits.max_header_bytes)
-        .serve_connection(
-            TokioIo::new(Timed::new(stream, limits.write_timeout())),
-            entry.watched(router),
-        );
-    let connection = graceful.watcher().watch(connection);
-    // The connection's own errors are the client's: resets, malformed HTTP. hyper has answered what
-    // can be answered.
-    tokio::spawn(async move {
-        tokio::select! {
-            ended = connection => drop(ended),
-            () = entry.unwanted() => {}
+    let patience = shared.limits.write_timeout();
+    let served = async {
+        match socket {
+            Socket::Unix(stream) => {
+                let stream = Timed::new(stream, patience);
+                converse(stream, &shared, &entry, watcher, ended).await;
+            }
+            Socket::Tcp(stream, None) => {
+                let stream = Timed::new(stream, patience);
+                converse(stream, &shared, &entry, watcher, ended).await;
+            }
+            Socket::Tcp(stream, Some(tls)) => {
+                let accepted = tls.acceptor().accept(Timed::new(stream, patience));
+                let accepted = tokio::time::timeout(shared.limits.header_timeout(), accepted);
+                if let Ok(Ok(stream)) = accepted.await {
+                    converse(stream, &shared, &entry, watcher, ended).await;
+                }
+            }
         }
-    });
+    };
+    tokio::select! {
+        () = served => {}
+        () = entry.unwanted() => {}
+    }
+}
+
+/// Speaks HTTP. The connection's own errors are the client's: resets, malformed HTTP. hyper has
+/// answered what can be answered.
+async fn converse<S>(
+    stream: S,
+    shared: &Shared,
+    entry: &Entry,
+    watcher: Watcher,
+    mut ended: watch::Receiver<()>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let limits = &shared.limits;
+    let version = tokio::time::timeout(limits.header_timeout(), version_of(stream));
+    let found = tokio::select! {
+        found = version => found,
+        _ = ended.changed() => return,
+    };
+    let Ok(Ok((version, stream))) = found else {
+        return;
+    };
+    let (stream, service) = (TokioIo::new(stream), entry.watched(shared.router.clone()));
+    match version {
+        Version::Http1 => {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(limits.header_timeout())
+                .max_headers(limits.max_headers)
+                .max_buf_size(limits.max_header_bytes)
+                .serve_connection(stream, service);
+            let _ = watcher.watch(connection).await;
+        }
+        Version::Http2 => {
+            let connection = http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .keep_alive_interval(PING)
+                .max_concurrent_streams(limits.max_streams)
+                .max_header_list_size(limits.max_header_bytes as u32)
+                .serve_connection(stream, service);
+            let _ = watcher.watch(connection).await;
+        }
+    }
 }

@@ -35,6 +35,12 @@ impl Histogram {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
+    /// The number of values so far.
+    pub fn count(&self) -> u64 {
+        let counts = self.counts.iter();
+        counts.map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
     /// The sample lines. `labels` is `a="b",c="d"`.
     pub fn render(&self, out: &mut String, name: &str, labels: &str) {
         let counts = self
@@ -57,13 +63,32 @@ pub fn write_histogram(
     let mut total = 0u64;
     for (index, count) in counts.enumerate() {
         total = total.wrapping_add(count);
-        let bound = bounds.get(index).map_or("+Inf".to_owned(), f64::to_string);
+        let bound = bounds
+            .get(index)
+            .map_or("+Inf".to_owned(), |&bound| label(bound));
         let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {total}");
     }
     let _ = writeln!(
         out,
         "{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {total}"
     );
+}
+
+/// A bound as prometheus_client writes it: queries match the text, so 1 has to be `1.0`.
+fn label(bound: f64) -> String {
+    let text = format!("{bound:?}");
+    let point = text.find('.').unwrap_or(text.len());
+    if point <= 6 {
+        return text;
+    }
+    let digits = text[..point].trim_end_matches('0');
+    let (first, rest) = digits.split_at(1);
+    let mantissa = if rest.is_empty() {
+        first.to_owned()
+    } else {
+        format!("{first}.{rest}")
+    };
+    format!("{mantissa}e+0{}", point - 1)
 }
 
 #[cfg(test)]
@@ -80,8 +105,23 @@ mod tests {
         histogram.render(&mut out, "h", "a=\"b\"");
         assert_eq!(
             out,
-            "h_bucket{a=\"b\",le=\"1\"} 2\nh_bucket{a=\"b\",le=\"2.5\"} 3\n\
+            "h_bucket{a=\"b\",le=\"1.0\"} 2\nh_bucket{a=\"b\",le=\"2.5\"} 3\n\
              h_bucket{a=\"b\",le=\"+Inf\"} 4\nh_sum{a=\"b\"} 102.5\nh_count{a=\"b\"} 4\n"
         );
+    }
+
+    /// Of `prometheus_client.utils.floatToGoString`.
+    #[test]
+    fn bounds_are_written_as_by_prometheus_client() {
+        for (bound, text) in [
+            (0.0005, "0.0005"),
+            (1.0, "1.0"),
+            (7680.0, "7680.0"),
+            (500_000.0, "500000.0"),
+            (1e6, "1e+06"),
+            (2_500_000.0, "2.5e+06"),
+        ] {
+            assert_eq!(label(bound), text);
+        }
     }
 }

@@ -1,29 +1,243 @@
-//! API keys in the Authorization header, or in `x-api-key` as clients of Anthropic's API send them.
+//! API keys: those of the command line, and named ones of a file with limits of their own.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, Request, header};
+use axum::http::{HeaderName, Request, header};
+use serde::Deserialize;
 use subtle::{Choice, ConstantTimeEq};
 
-/// Whether the request carries one of `keys`. Every key is compared in full, so
-/// that the time taken reveals only lengths.
-pub fn has_key(keys: &[String], request: &Request<Body>) -> bool {
-    let x_api_key = || {
-        request
-            .headers()
-            .get("x-api-key")
-            .map(HeaderValue::as_bytes)
-    };
-    let Some(given) = bearer(request).or_else(x_api_key) else {
-        return false;
-    };
-    let found = keys.iter().fold(Choice::from(0), |found, key| {
-        found | key.as_bytes().ct_eq(given)
-    });
-    found.into()
+use crate::Reloaded;
+use crate::rate::{KeyUse, RateLimits};
+
+/// Where Anthropic's clients put a key.
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// The form of a key file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyFile {
+    keys: Vec<NamedKey>,
 }
 
-fn bearer(request: &Request<Body>) -> Option<&[u8]> {
-    let value = request.headers().get(header::AUTHORIZATION)?.as_bytes();
-    let (scheme, key) = value.split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then_some(key)
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamedKey {
+    /// What logs call it.
+    name: String,
+    key: String,
+    #[serde(default)]
+    own_cache: bool,
+    #[serde(flatten)]
+    limits: RateLimits,
+}
+
+/// The bearer of a key of the file; an extension of its requests.
+#[derive(Debug)]
+pub struct Caller {
+    pub name: String,
+    /// Its prompts share cached prefixes with nobody else's: a salt of the cache.
+    pub salt: Option<String>,
+    pub limits: RateLimits,
+    /// Kept when the file is read again.
+    pub usage: Arc<KeyUse>,
+}
+
+/// By key.
+type Callers = Vec<(String, Arc<Caller>)>;
+
+/// The keys of a server.
+#[derive(Debug)]
+pub struct Keys {
+    /// Without name and limits.
+    plain: Vec<String>,
+    file: Option<Arc<Reloaded<Callers>>>,
+}
+
+/// Whose key a request carries.
+#[derive(Debug, Clone)]
+pub enum Bearer {
+    /// No key is required, or one without a name was given.
+    Anyone,
+    Named(Arc<Caller>),
+}
+
+impl Keys {
+    /// Keys without names; none are needed where there are none.
+    pub fn plain(plain: Vec<String>) -> Self {
+        Self { plain, file: None }
+    }
+
+    /// `plain` may be empty. The file is read again when it changes.
+    ///
+    /// # Errors
+    /// The file is missing or malformed; the text names it.
+    pub fn start(plain: Vec<String>, file: Option<PathBuf>) -> Result<Self, String> {
+        let usage = Mutex::new(HashMap::new());
+        let file = file.map(|path| {
+            let read = {
+                let path = path.clone();
+                move || read(&path, &usage)
+            };
+            Reloaded::start(vec![path], read)
+        });
+        Ok(Self {
+            plain,
+            file: file.transpose()?,
+        })
+    }
+
+    /// `None` where a key is required and the request has none that is known. Every key is
+    /// compared in full, so that the time taken reveals only lengths.
+    pub fn bearer(&self, request: &Request<Body>) -> Option<Bearer> {
+        if self.plain.is_empty() && self.file.is_none() {
+            return Some(Bearer::Anyone);
+        }
+        let given = key_of(request)?;
+        let mut found = is_one_of(&self.plain, given).then_some(Bearer::Anyone);
+        let named = self.file.as_ref().map(|file| file.current());
+        for (key, caller) in named.iter().flat_map(|named| named.iter()) {
+            if bool::from(key.as_bytes().ct_eq(given)) {
+                found = Some(Bearer::Named(caller.clone()));
+            }
+        }
+        found
+    }
+}
+
+/// Whether the request carries one of `keys`.
+pub fn has_key(keys: &[String], request: &Request<Body>) -> bool {
+    key_of(request).is_some_and(|given| is_one_of(keys, given))
+}
+
+fn is_one_of(keys: &[String], given: &[u8]) -> bool {
+    let equal = keys.iter().map(|key| key.as_bytes().ct_eq(given));
+    equal
+        .fold(Choice::from(0), |found, equal| found | equal)
+        .into()
+}
+
+/// A bearer token, or the header of Anthropic's clients.
+fn key_of(request: &Request<Body>) -> Option<&[u8]> {
+    let headers = request.headers();
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.as_bytes().split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then_some(key)
+    });
+    bearer.or_else(|| Some(headers.get(X_API_KEY)?.as_bytes()))
+}
+
+fn read(path: &PathBuf, usage: &Mutex<HashMap<String, Arc<KeyUse>>>) -> Result<Callers, String> {
+    let failed =
+        |error: &dyn std::fmt::Display| format!("--api-key-file {}: {error}", path.display());
+    let text = fs::read_to_string(path).map_err(|error| failed(&error))?;
+    let file: KeyFile = serde_json::from_str(&text).map_err(|error| failed(&error))?;
+    let mut seen: Vec<&NamedKey> = Vec::new();
+    for key in &file.keys {
+        let name = &key.name;
+        let complaint = if name.is_empty() || key.key.is_empty() {
+            "every name and key must have a character"
+        } else if !key.key.bytes().all(|byte| byte.is_ascii_graphic()) {
+            "keys are of visible ASCII characters"
+        } else if seen.iter().any(|other| other.name == *name) {
+            "two keys have this name"
+        } else if seen.iter().any(|other| other.key == key.key) {
+            "this key is there twice"
+        } else {
+            seen.push(key);
+            continue;
+        };
+        return Err(failed(&format_args!("key {name:?}: {complaint}")));
+    }
+    let mut usage = usage.lock().unwrap_or_else(PoisonError::into_inner);
+    let caller = |key: NamedKey| {
+        let now = Instant::now();
+        let used = usage.entry(key.name.clone());
+        let caller = Caller {
+            salt: key.own_cache.then(|| key.key.clone()),
+            limits: key.limits,
+            usage: used.or_insert_with(|| Arc::new(KeyUse::new(now))).clone(),
+            name: key.name,
+        };
+        (key.key, Arc::new(caller))
+    };
+    Ok(file.keys.into_iter().map(caller).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct TestFile(PathBuf);
+
+    impl TestFile {
+        fn new(name: &str, text: &str) -> Self {
+            let name = format!("penstock-keys-{}-{name}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::write(&path, text).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for TestFile {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+
+    fn with(name: &str, value: &str) -> Request<Body> {
+        let request = Request::builder().header(name, value);
+        request.body(Body::empty()).unwrap()
+    }
+
+    #[test]
+    fn keys_of_flags_and_of_the_file_are_known() {
+        let text = r#"{"keys": [{"name": "a", "key": "ka", "tokens_per_minute": 60},
+                                 {"name": "b", "key": "kb", "own_cache": true}]}"#;
+        let file = TestFile::new("known", text);
+        let keys = Keys::start(vec!["plain".into()], Some(file.0.clone())).unwrap();
+        let name = |request| match keys.bearer(&request)? {
+            Bearer::Anyone => Some(String::new()),
+            Bearer::Named(caller) => Some(caller.name.clone()),
+        };
+        assert_eq!(name(with("authorization", "Bearer plain")).unwrap(), "");
+        assert_eq!(name(with("authorization", "bearer ka")).unwrap(), "a");
+        assert_eq!(name(with("x-api-key", "kb")).unwrap(), "b");
+        assert_eq!(name(with("authorization", "Bearer k")), None);
+        assert_eq!(name(with("authorization", "Basic ka")), None);
+        assert_eq!(name(with("other", "ka")), None);
+        let open = Keys::plain(Vec::new());
+        assert!(open.bearer(&with("other", "x")).is_some());
+    }
+
+    #[test]
+    fn a_wrong_file_is_refused_with_the_key_by_name() {
+        for (text, wanted) in [
+            ("", "EOF"),
+            ("{}", "missing field `keys`"),
+            (r#"{"keys": [{"name": "a", "key": ""}]}"#, "key \"a\""),
+            (r#"{"keys": [{"name": "a", "key": "k k"}]}"#, "visible"),
+            (
+                r#"{"keys": [{"name": "a", "key": "x"}, {"name": "a", "key": "y"}]}"#,
+                "two keys have this name",
+            ),
+            (
+                r#"{"keys": [{"name": "a", "key": "x"}, {"name": "b", "key": "x"}]}"#,
+                "key \"b\": this key is there twice",
+            ),
+        ] {
+            let file = TestFile::new("wrong", text);
+            let error = Keys::start(Vec::new(), Some(file.0.clone())).unwrap_err();
+            assert!(
+                error.contains(wanted) && error.contains("penstock-keys"),
+                "{error}"
+            );
+        }
+        let missing = PathBuf::from("/nonexistent/keys.json");
+        assert!(Keys::start(Vec::new(), Some(missing)).is_err());
+    }
 }

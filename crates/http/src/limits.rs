@@ -10,6 +10,11 @@ use serde::Deserialize;
 pub struct Limits {
     /// Open connections.
     pub max_connections: usize,
+    /// Open connections from one address, of which a proxy may have many. `None`: three quarters
+    /// of all.
+    pub max_connections_per_address: Option<usize>,
+    /// Requests at once on one connection of HTTP/2.
+    pub max_streams: u32,
     /// For the whole header of a request, and for an idle connection to send its next one.
     pub header_timeout_s: f64,
     pub max_headers: usize,
@@ -43,6 +48,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_connections: 4096,
+            max_connections_per_address: None,
+            max_streams: 1024,
             header_timeout_s: 75.0,
             max_headers: 100,
             max_header_bytes: 64 << 10,

@@ -1,7 +1,8 @@
-//! The open connections: a bound on their number, and which of them are idle.
+//! The open connections: bounds on their number, and which of them are idle.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -15,9 +16,12 @@ use hyper::{Request, Response};
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::Notify;
 
-/// The connections of one server, at most `limit`.
+use crate::{Limits, Peer};
+
+/// The connections of one server.
 pub(crate) struct OpenConnections {
     limit: usize,
+    address_limit: usize,
     table: Mutex<Table>,
     /// A connection has ended, or become idle.
     changed: Notify,
@@ -30,22 +34,31 @@ struct Table {
 }
 
 struct State {
-    /// `None` while a request is answered.
-    idle_since: Option<Instant>,
+    /// `None` for a Unix socket.
+    address: Option<IpAddr>,
+    /// Requests that are being answered: more than one with HTTP/2.
+    busy: usize,
+    /// When the last of them had ended.
+    idle_since: Instant,
     unwanted: Arc<Notify>,
 }
 
 /// One connection; dropped when it ends.
 pub(crate) struct Entry {
     key: u64,
+    peer: Peer,
     unwanted: Arc<Notify>,
     all: Arc<OpenConnections>,
 }
 
 impl OpenConnections {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let limit = limits.max_connections.max(1);
         Self {
-            limit: limit.max(1),
+            limit,
+            address_limit: limits
+                .max_connections_per_address
+                .unwrap_or(limit - limit / 4),
             table: Mutex::default(),
             changed: Notify::new(),
         }
@@ -61,10 +74,7 @@ impl OpenConnections {
                 if table.open.len() < self.limit {
                     return;
                 }
-                if let Some(key) = table.idle_longest() {
-                    if let Some(state) = table.open.remove(&key) {
-                        state.unwanted.notify_one();
-                    }
+                if table.close_idle(|_| true) {
                     return;
                 }
             }
@@ -72,30 +82,49 @@ impl OpenConnections {
         }
     }
 
-    pub(crate) fn enter(self: &Arc<Self>) -> Entry {
+    /// `None` where the address has its share of connections and none of them is idle.
+    pub(crate) fn enter(self: &Arc<Self>, peer: Peer) -> Option<Entry> {
+        let address = peer.0.map(|peer| peer.ip());
         let unwanted = Arc::new(Notify::new());
         let state = State {
-            idle_since: Some(Instant::now()),
+            address,
+            busy: 0,
+            idle_since: Instant::now(),
             unwanted: unwanted.clone(),
         };
         let mut table = self.table();
+        let same = |state: &State| address.is_some() && state.address == address;
+        let full = table.open.values().filter(|state| same(state)).count() >= self.address_limit;
+        if full && !table.close_idle(same) {
+            return None;
+        }
         table.last += 1;
         let key = table.last;
         table.open.insert(key, state);
-        Entry {
+        Some(Entry {
             key,
+            peer,
             unwanted,
+            all: self.clone(),
+        })
+    }
+
+    fn request_began(self: &Arc<Self>, key: u64) -> Busy {
+        if let Some(state) = self.table().open.get_mut(&key) {
+            state.busy += 1;
+        }
+        Busy {
+            key,
             all: self.clone(),
         }
     }
 
-    fn set_idle(&self, key: u64, idle_since: Option<Instant>) {
+    fn request_ended(&self, key: u64) {
         if let Some(state) = self.table().open.get_mut(&key) {
-            state.idle_since = idle_since;
+            state.busy -= 1;
+            state.idle_since = Instant::now();
         }
-        if idle_since.is_some() {
-            self.changed.notify_one();
-        }
+        self.changed.notify_one();
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -104,9 +133,14 @@ impl OpenConnections {
 }
 
 impl Table {
-    fn idle_longest(&self) -> Option<u64> {
-        let idle = |(key, state): (&u64, &State)| state.idle_since.map(|since| (since, *key));
-        self.open.iter().filter_map(idle).min().map(|(_, key)| key)
+    /// Closes the connection that is idle longest among some; whether there was one.
+    fn close_idle(&mut self, among: impl Fn(&State) -> bool) -> bool {
+        let idle = |(key, state): (&u64, &State)| {
+            (state.busy == 0 && among(state)).then_some((state.idle_since, *key))
+        };
+        let longest = self.open.iter().filter_map(idle).min();
+        let closed = longest.and_then(|(_, key)| self.open.remove(&key));
+        closed.map(|state| state.unwanted.notify_one()).is_some()
     }
 }
 
@@ -121,6 +155,7 @@ impl Entry {
         Watched {
             router: TowerToHyperService::new(router),
             key: self.key,
+            peer: self.peer,
             all: self.all.clone(),
         }
     }
@@ -137,6 +172,7 @@ impl Drop for Entry {
 pub(crate) struct Watched {
     router: TowerToHyperService<Router>,
     key: u64,
+    peer: Peer,
     all: Arc<OpenConnections>,
 }
 
@@ -148,7 +184,7 @@ struct Busy {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.all.set_idle(self.key, Some(Instant::now()));
+        self.all.request_ended(self.key);
     }
 }
 
@@ -157,12 +193,9 @@ impl Service<Request<Incoming>> for Watched {
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<BusyBody>, Infallible>> + Send>>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
-        self.all.set_idle(self.key, None);
-        let busy = Busy {
-            key: self.key,
-            all: self.all.clone(),
-        };
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(self.peer);
+        let busy = self.all.request_began(self.key);
         let answer = self.router.call(request);
         Box::pin(async move { Ok(answer.await?.map(|body| BusyBody { body, _busy: busy })) })
     }
@@ -200,18 +233,46 @@ mod tests {
 
     use super::*;
 
+    fn opened(total: usize, per_address: Option<usize>) -> Arc<OpenConnections> {
+        Arc::new(OpenConnections::new(&Limits {
+            max_connections: total,
+            max_connections_per_address: per_address,
+            ..Limits::default()
+        }))
+    }
+
+    fn peer(host: u8) -> Peer {
+        Peer(Some(([127, 0, 0, host], 1).into()))
+    }
+
     #[tokio::test]
     async fn the_longest_idle_connection_makes_room_and_a_busy_one_does_not() {
-        let all = Arc::new(OpenConnections::new(2));
-        let (busy, idle) = (all.enter(), all.enter());
-        all.set_idle(busy.key, None);
+        let all = opened(2, Some(2));
+        let enter = || all.enter(peer(1)).unwrap();
+        let (busy, idle) = (enter(), enter());
+        let _request = all.request_began(busy.key);
         all.make_room().await;
         idle.unwanted().await;
-        let third = all.enter();
-        all.set_idle(third.key, None);
+        let third = enter();
+        let _requests = [all.request_began(third.key), all.request_began(third.key)];
         let full = tokio::time::timeout(Duration::from_millis(50), all.make_room());
         assert!(full.await.is_err(), "two are busy");
         drop(busy);
         all.make_room().await;
+    }
+
+    #[tokio::test]
+    async fn an_address_has_a_share_and_gives_up_its_own_idle_connections() {
+        let all = opened(100, Some(2));
+        let (first, second) = (all.enter(peer(1)).unwrap(), all.enter(peer(1)).unwrap());
+        let other = all.enter(peer(2)).unwrap();
+        let _request = all.request_began(first.key);
+        let third = all.enter(peer(1)).unwrap();
+        second.unwanted().await;
+        let _another = all.request_began(third.key);
+        assert!(all.enter(peer(1)).is_none(), "both are busy");
+        assert!(all.enter(peer(2)).is_some());
+        assert!(all.enter(Peer(None)).is_some());
+        drop(other);
     }
 }

@@ -7,20 +7,19 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 /// Fails a write of which the peer takes nothing for `patience`: an answer that is not read would
 /// stay in memory for as long as the peer likes.
-pub(crate) struct Timed {
-    stream: TcpStream,
+pub(crate) struct Timed<S> {
+    stream: S,
     patience: Duration,
     /// While a write waits.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl Timed {
-    pub(crate) fn new(stream: TcpStream, patience: Duration) -> Self {
+impl<S> Timed<S> {
+    pub(crate) fn new(stream: S, patience: Duration) -> Self {
         Self {
             stream,
             patience,
@@ -45,7 +44,7 @@ impl Timed {
     }
 }
 
-impl AsyncRead for Timed {
+impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -55,7 +54,7 @@ impl AsyncRead for Timed {
     }
 }
 
-impl AsyncWrite for Timed {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

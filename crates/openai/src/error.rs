@@ -251,6 +251,17 @@ impl ApiError {
         error
     }
 
+    /// 429: the key that the request carries has used up `most` of a limit.
+    pub fn rate_limited(limit: &str, most: u32, retry_after_s: u32) -> Self {
+        let message = format!(
+            "This API key has reached its {limit} of {most}. Try again in {retry_after_s} s."
+        );
+        let mut error = Self::new(429, "rate_limit_error", message);
+        error.code = Some("rate_limit_exceeded");
+        error.retry_after_s = Some(retry_after_s);
+        error
+    }
+
     /// 503: other requests bring as many bytes, or as much text, as the server takes at once.
     pub fn bodies_full(retry_after_s: u32) -> Self {
         let mut error = Self::queue_full(retry_after_s);

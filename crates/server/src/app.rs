@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use axum::body::Body;
 use axum::http::Request;
 use penstock_engine_client::Engine;
-use penstock_http::{BodyBudget, HeldBody, RandomIds, read_body};
+use penstock_http::{BodyBudget, HeldBody, Keys, RandomIds, read_body};
 use penstock_openai::ApiError;
 use penstock_text::TextModel;
 use penstock_wire::Ready;
@@ -26,6 +26,7 @@ const RETRY_DRAIN: u32 = 5;
 
 pub(crate) struct App {
     pub(crate) config: Config,
+    pub(crate) keys: Keys,
     pub(crate) engine: Engine,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ids: RandomIds,
@@ -39,11 +40,12 @@ pub(crate) struct App {
 }
 
 impl App {
-    pub(crate) fn new(config: Config, engine: Engine, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(config: Config, keys: Keys, engine: Engine, metrics: Arc<Metrics>) -> Self {
         Self {
             lanes: Lanes::new(&config.limits),
             bodies: BodyBudget::new(&config.limits),
             config,
+            keys,
             engine,
             metrics,
             ids: RandomIds::default(),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use penstock_http::{Limits, LogSettings};
+use penstock_http::{Limits, LogSettings, TlsFiles};
 use serde::Deserialize;
 
 /// The configuration. There are no other inputs, the environment included.
@@ -17,8 +17,19 @@ pub struct Config {
     pub model_path: PathBuf,
     /// A file that replaces the model's own chat template.
     pub chat_template: Option<PathBuf>,
-    /// Empty: no key is required.
+    /// A Unix socket to listen on instead.
+    #[serde(default)]
+    pub uds: Option<PathBuf>,
+    #[serde(default)]
+    pub tls: Option<TlsFiles>,
+    /// A port for `/metrics` and the probes alone; `/metrics` is then on no other.
+    #[serde(default)]
+    pub metrics_port: Option<u16>,
+    /// No key is required where there is neither one of these nor a file.
     pub api_keys: Vec<String>,
+    /// Named keys with limits: docs/limits.md.
+    #[serde(default)]
+    pub api_key_file: Option<PathBuf>,
     /// Origins whose pages may use the server from a browser; `*` is all.
     #[serde(default)]
     pub allowed_origins: Vec<String>,
@@ -40,6 +51,12 @@ pub struct Config {
     pub version: String,
     #[serde(default)]
     pub log: LogSettings,
+    /// A line in the log for every request that has ended.
+    #[serde(default)]
+    pub access_log: bool,
+    /// The socket of a service manager: `NOTIFY_SOCKET` of sd_notify(3).
+    #[serde(default)]
+    pub notify_socket: Option<String>,
     #[serde(default = "one")]
     pub worker_threads: usize,
 }
@@ -97,6 +114,8 @@ impl Config {
             "stall_timeout_s must be more than 0 and at most 86400"
         } else if config.max_model_len == Some(0) {
             "max_model_len must be at least 1"
+        } else if config.uds.is_some() && config.tls.is_some() {
+            "uds and tls exclude one another"
         } else if !(1..=2).contains(&config.worker_threads) {
             "worker_threads must be 1 or 2"
         } else {

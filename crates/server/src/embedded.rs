@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use penstock_engine_client::{Engine, EngineError};
+use penstock_http::Keys;
 use penstock_text::TextModel;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -26,7 +27,8 @@ pub async fn router_over(
     let metrics = Arc::new(Metrics::new(&config.served_model_names[0], &config.version));
     let engine = Engine::over(stream, Arc::new(EngineLog::new(metrics.clone())));
     engine.wait_ready().await?;
-    let app = App::new(config, engine, metrics);
+    let keys = Keys::plain(config.api_keys.clone());
+    let app = App::new(config, keys, engine, metrics);
     app.set_text(text);
     Ok(router(Arc::new(app)))
 }

@@ -27,8 +27,8 @@ impl From<BodyError> for Failure {
     }
 }
 
-/// The error goes along with its response, so that it can be written in the form of another
-/// protocol.
+/// The error goes along with its response, so that it can be logged, and written in the form of
+/// another protocol.
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let status =
@@ -48,6 +48,18 @@ impl IntoResponse for Failure {
         response.extensions_mut().insert(self.0);
         response
     }
+}
+
+/// Messages may quote a value that the client sent, so only their beginning is logged.
+const MOST_LOGGED: usize = 200;
+
+/// What the log says of a refused request.
+pub(crate) fn logged(error: &ApiError) -> String {
+    let param = error.param.as_ref();
+    let param = param.map_or(String::new(), |param| format!(" ({param})"));
+    let message: String = error.message.chars().take(MOST_LOGGED).collect();
+    let (code, message) = (error.code.unwrap_or(error.kind), message.escape_debug());
+    format!("{code}{param}: {message}")
 }
 
 /// A 200 with a JSON body that is already rendered.

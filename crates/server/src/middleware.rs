@@ -1,68 +1,160 @@
-//! What happens to every request before its endpoint: an id, and the checks of its key and origin.
+//! What happens to every request around its endpoint: an id, the checks of its key and origin, and
+//! afterwards a count and a line in the log.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::Request;
+use axum::http::{Method, Request};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use penstock_http::{has_key, request_id, with_request_id};
+use penstock_http::{
+    Bearer, Caller, Exchange, KeyPermit, Level, RateLimited, has_key, log, request_id,
+    with_request_id,
+};
 use penstock_openai::ApiError;
 
 use crate::app::App;
-use crate::config::Config;
 use crate::cors;
 use crate::endpoints::messages;
-use crate::failure::Failure;
+use crate::failure::{Failure, logged};
 
-/// Probes carry no keys.
-const OPEN: [&str; 3] = ["/health", "/ping", "/ready"];
+/// Probes and scrapers carry no keys.
+const OPEN: [&str; 4] = ["/health", "/metrics", "/ping", "/ready"];
 
 /// At and below this path the admin key is required instead of the others.
 const ADMIN: &str = "/v1/kv";
 
-/// Gives the request an id and rejects it without a valid key.
+/// Characters of a path.
+const MOST_LOGGED: usize = 200;
+
+/// Gives the request an id, rejects it without a valid key, and observes its end.
 pub(crate) async fn identify_and_authorize(
     State(app): State<Arc<App>>,
     request: Request<Body>,
     next: Next,
 ) -> Response {
-    let authorized = |request: Request<Body>| async {
-        let origins = &app.config.allowed_origins;
-        if let Some(response) = cors::preflight(origins, &request) {
-            return response;
-        }
-        let origin = cors::allowed_origin(origins, request.headers());
-        let anthropic = messages::is_here(request.uri().path()).then(|| request_id(&request));
-        let checked =
-            check_key(&app.config, &request).and_then(|()| cors::check_origin(origins, &request));
-        let mut response = match checked {
-            Ok(()) => next.run(request).await,
-            Err(error) => Failure(error).into_response(),
-        };
-        if let Some(request_id) = anthropic {
-            messages::in_own_form(&mut response, &request_id);
-        }
-        if let Some(origin) = origin {
-            cors::allow(response.headers_mut(), origin);
-        }
-        response
-    };
-    with_request_id(&app.ids, request, authorized).await
+    let exchange = Exchange::begin(&request);
+    let ids = app.clone();
+    with_request_id(&ids.ids, request, |request| async move {
+        let id = request_id(&request);
+        let path: String = request.uri().path().chars().take(MOST_LOGGED).collect();
+        let (response, permit) = checked(&app, request, next).await;
+        observed(app, exchange, response, id, path, permit)
+    })
+    .await
 }
 
-fn check_key(config: &Config, request: &Request<Body>) -> Result<(), ApiError> {
+/// The endpoint's answer, or why it is not asked; and a permit for as long as the answer lasts.
+async fn checked(
+    app: &App,
+    mut request: Request<Body>,
+    next: Next,
+) -> (Response, Option<CallerPermit>) {
+    let origins = &app.config.allowed_origins;
+    if let Some(response) = cors::preflight(origins, &request) {
+        return (response, None);
+    }
+    let origin = cors::allowed_origin(origins, request.headers());
+    let anthropic = messages::is_here(request.uri().path()).then(|| request_id(&request));
+    let admitted = check_key(app, &request).and_then(|bearer| {
+        cors::check_origin(origins, &request)?;
+        admit(bearer, &request)
+    });
+    let (mut response, permit) = match admitted {
+        Ok(permit) => {
+            if let Some(permit) = &permit {
+                request.extensions_mut().insert(permit.caller.clone());
+            }
+            (next.run(request).await, permit)
+        }
+        Err(error) => (Failure(error).into_response(), None),
+    };
+    if let Some(request_id) = anthropic {
+        messages::in_own_form(&mut response, &request_id);
+    }
+    if let Some(origin) = origin {
+        cors::allow(response.headers_mut(), origin);
+    }
+    (response, permit)
+}
+
+/// A request within the limits of its key.
+struct CallerPermit {
+    caller: Arc<Caller>,
+    _running: KeyPermit,
+}
+
+/// Counts a request that may cost something against its key.
+fn admit(bearer: Bearer, request: &Request<Body>) -> Result<Option<CallerPermit>, ApiError> {
+    let caller = match bearer {
+        Bearer::Named(caller) if request.method() == Method::POST => caller,
+        _ => return Ok(None),
+    };
+    let admitted = caller.usage.admit(&caller.limits, Instant::now());
+    let running = admitted.map_err(
+        |RateLimited {
+             limit,
+             most,
+             retry_after_s,
+         }| { ApiError::rate_limited(limit, most, retry_after_s) },
+    )?;
+    Ok(Some(CallerPermit {
+        caller,
+        _running: running,
+    }))
+}
+
+/// Logs a refusal at once, and counts the request when its answer has ended.
+fn observed(
+    app: Arc<App>,
+    exchange: Exchange,
+    response: Response,
+    id: String,
+    path: String,
+    permit: Option<CallerPermit>,
+) -> Response {
+    let method = exchange.method;
+    if let Some(error) = response.extensions().get::<ApiError>() {
+        let (status, refusal) = (error.status, logged(error));
+        log(
+            Level::Warning,
+            format!("refused {id}: {method} {path} {status} {refusal}"),
+        );
+    }
+    let ended = exchange.clone();
+    exchange.observe(response, move |end| {
+        app.metrics.http.count(ended, &end);
+        if app.config.access_log {
+            let (status, bytes) = (end.status, end.bytes);
+            let seconds = end.duration.as_secs_f64();
+            let left = if end.complete { "" } else { ", client left" };
+            let key = permit.as_ref().map(|permit| permit.caller.name.as_str());
+            let key = key.map_or(String::new(), |name| format!(" by {name:?}"));
+            log(
+                Level::Info,
+                format!("{id}: {method} {path}{key} {status}, {bytes} bytes, {seconds:.3} s{left}"),
+            );
+        }
+        drop(permit);
+    })
+}
+
+fn check_key(app: &App, request: &Request<Body>) -> Result<Bearer, ApiError> {
     let path = request.uri().path();
     if is_admin(path) {
-        let key = config.admin_api_key.as_ref();
+        let key = app.config.admin_api_key.as_ref();
         let key = key.ok_or_else(ApiError::admin_disabled)?;
         let known = has_key(std::slice::from_ref(key), request);
-        return known.then_some(()).ok_or_else(ApiError::admin_unauthorized);
+        return known
+            .then_some(Bearer::Anyone)
+            .ok_or_else(ApiError::admin_unauthorized);
     }
-    let allowed =
-        config.api_keys.is_empty() || OPEN.contains(&path) || has_key(&config.api_keys, request);
-    allowed.then_some(()).ok_or_else(ApiError::unauthorized)
+    if OPEN.contains(&path) {
+        return Ok(Bearer::Anyone);
+    }
+    app.keys.bearer(request).ok_or_else(ApiError::unauthorized)
 }
 
 fn is_admin(path: &str) -> bool {

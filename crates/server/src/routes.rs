@@ -14,10 +14,16 @@ use crate::endpoints::{chat, completions, info, kv, messages, responses, tokeniz
 use crate::failure::Failure;
 use crate::middleware::identify_and_authorize;
 
+const METRICS: &str = "/metrics";
+
 pub(crate) fn router(app: Arc<App>) -> Router {
+    // `/metrics` has a port of its own where there is one.
+    let elsewhere = app.config.metrics_port.is_some();
     let mut router = Router::new();
     for (path, methods) in routes() {
-        router = router.route(path, methods);
+        if !(elsewhere && path == METRICS) {
+            router = router.route(path, methods);
+        }
     }
     router
         .fallback(no_route)
@@ -57,9 +63,19 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/ping", get(info::health).post(info::health)),
         ("/ready", get(info::ready)),
         ("/version", get(info::version)),
-        ("/metrics", get(info::metrics)),
+        (METRICS, get(info::metrics)),
         ("/openapi.json", get(info::openapi)),
     ]
+}
+
+/// `/metrics` and the probes, for a port of their own.
+pub(crate) fn metrics_router(app: Arc<App>) -> Router {
+    Router::new()
+        .route(METRICS, get(info::metrics))
+        .route("/health", get(info::health))
+        .route("/ready", get(info::ready))
+        .fallback(no_route)
+        .with_state(app)
 }
 
 /// A path with a slash at its end is redirected to the one without, by 307: the method and the body

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock_http::{Level, Signals, configure_log, flush_log, log};
+use penstock_http::{Level, ServiceManager, Signals, configure_log, flush_log, log};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::config::Config;
@@ -48,6 +48,7 @@ fn runtime(config: &Config) -> std::io::Result<Runtime> {
 async fn live(config: Config) -> Result<i32, StartError> {
     let began = Instant::now();
     let mut signals = Signals::install().map_err(StartError::Signals)?;
+    let manager = ServiceManager::new(config.notify_socket.clone());
     let server = Server::start(config).await?;
     let outcome = tokio::select! {
         outcome = server.ready() => outcome,
@@ -66,14 +67,18 @@ async fn live(config: Config) -> Result<i32, StartError> {
         }
     };
     info(format!(
-        "ready {:.2} s ({}), listening on http://{}",
+        "ready {:.2} s ({}), listening on {}",
         began.elapsed().as_secs_f64(),
         limits(&ready),
-        server.address()
+        server.url()
     ));
+    manager.ready(&format!("listening on {}", server.url()));
     let mut changes = tokio::spawn(server.log_engine_changes());
     let code = tokio::select! {
-        () = signals.next() => wind_down(server, &mut signals).await,
+        () = signals.next() => {
+            manager.stopping();
+            wind_down(server, &mut signals).await
+        }
         Ok(state) = &mut changes => {
             log(Level::Error, format!("error: {state}"));
             server.drain(std::future::ready(())).await;

@@ -1,20 +1,18 @@
 //! A server from its start to its end, without signals.
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_engine_client::{Engine, EngineConfig, EngineError, EngineState, SocketPlace};
-use penstock_http::Connections;
+use penstock_http::{Connections, Keys, Listener, Tls};
 use penstock_wire::Ready;
-use tokio::net::TcpListener;
 
 use crate::app::App;
 use crate::config::{Config, EngineProcess};
 use crate::metrics::Metrics;
-use crate::routes::router;
+use crate::routes::{metrics_router, router};
 use crate::startup::{self, EngineLog, StartupError};
 
 /// How long the engine may take to end its requests and exit.
@@ -33,12 +31,10 @@ pub enum StartError {
     #[error("cannot start the runtime: {0}")]
     Runtime(std::io::Error),
     #[error(
-        "cannot listen on {host}:{port}: {source}; choose another --port or stop the program \
-         that uses it"
+        "cannot listen on {place}: {source}; choose another --port or stop the program that uses it"
     )]
     Bind {
-        host: String,
-        port: u16,
+        place: String,
         source: std::io::Error,
     },
     #[error("cannot handle signals: {0}")]
@@ -51,41 +47,43 @@ pub enum StartError {
 /// [`Server::ready`].
 pub struct Server {
     app: Arc<App>,
-    address: SocketAddr,
+    url: String,
     connections: Connections,
+    /// Those of the port for `/metrics`.
+    scrapers: Option<Connections>,
 }
 
 impl Server {
     /// Binds first, so that a taken port is known before anything heavy begins, then starts the
     /// engine.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let (host, port) = (config.host.clone(), config.port);
-        let bound = async {
-            let listener = TcpListener::bind((host.as_str(), port)).await?;
-            let address = listener.local_addr()?;
-            Ok((listener, address))
+        let keys = Keys::start(config.api_keys.clone(), config.api_key_file.clone());
+        let keys = keys.map_err(StartError::Config)?;
+        let (listener, url) = listen(&config).await?;
+        let scraped = match config.metrics_port {
+            Some(port) => Some(listen_on(&config.host, port, None).await?),
+            None => None,
         };
-        let (listener, address) = bound.await.map_err(|source| StartError::Bind {
-            host: host.clone(),
-            port,
-            source,
-        })?;
         let metrics = Arc::new(Metrics::new(&config.served_model_names[0], &config.version));
         let witness = EngineLog::new(metrics.clone());
         let engine = Engine::start_observed(engine_config(&config), Arc::new(witness))?;
         let limits = config.limits.clone();
-        let app = Arc::new(App::new(config, engine, metrics));
+        let app = Arc::new(App::new(config, keys, engine, metrics));
+        let scrapers = scraped.map(|(listener, _)| {
+            Connections::accept(listener, metrics_router(app.clone()), limits.clone())
+        });
         let connections = Connections::accept(listener, router(app.clone()), limits);
         Ok(Self {
             app,
-            address,
+            url,
             connections,
+            scrapers,
         })
     }
 
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// Where it listens: `http://host:port`, with the port that was taken, or `unix:path`.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// Where an engine that is not started here connects.
@@ -137,7 +135,44 @@ impl Server {
     async fn close(self, engine: Duration, connections: Duration) {
         self.app.engine.shutdown(engine).await;
         self.connections.close(connections).await;
+        if let Some(scrapers) = self.scrapers {
+            scrapers.close(Duration::ZERO).await;
+        }
     }
+}
+
+/// The listener for requests, and its URL.
+async fn listen(config: &Config) -> Result<(Listener, String), StartError> {
+    if let Some(path) = &config.uds {
+        let bind = || {
+            let listener = Listener::unix(path)?;
+            let url = listener.url()?;
+            Ok((listener, url))
+        };
+        return bind().map_err(|source| StartError::Bind {
+            place: path.display().to_string(),
+            source,
+        });
+    }
+    let tls = config.tls.clone().map(Tls::start).transpose();
+    let tls = tls.map_err(StartError::Config)?;
+    listen_on(&config.host, config.port, tls).await
+}
+
+async fn listen_on(
+    host: &str,
+    port: u16,
+    tls: Option<Tls>,
+) -> Result<(Listener, String), StartError> {
+    let bound = async {
+        let listener = Listener::tcp(host, port, tls).await?;
+        let url = listener.url()?;
+        Ok((listener, url))
+    };
+    bound.await.map_err(|source| StartError::Bind {
+        place: format!("{host}:{port}"),
+        source,
+    })
 }
 
 async fn all_ended(app: &App) {

@@ -1,8 +1,12 @@
 //! From validated parameters and token ids to requests at the engine.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use axum::body::Body;
+use axum::http::Request;
 use penstock_engine_client::SubmitError;
+use penstock_http::Caller;
 use penstock_openai::{ApiError, Common, MaxTokens};
 use penstock_text::Detokenizer;
 use penstock_wire::{SamplingParams, TokenRequest};
@@ -19,8 +23,23 @@ pub(crate) struct EndpointParams {
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) logprobs: Option<u8>,
     pub(crate) prompt_logprobs: Option<u8>,
-    /// When the client's request came in.
-    pub(crate) arrived: Instant,
+    pub(crate) arrival: Arrival,
+}
+
+/// When a client's request came in, and whose key it carried, where that has a name.
+#[derive(Clone)]
+pub(crate) struct Arrival {
+    pub(crate) at: Instant,
+    pub(crate) caller: Option<Arc<Caller>>,
+}
+
+impl Arrival {
+    pub(crate) fn of(request: &Request<Body>) -> Self {
+        Self {
+            at: Instant::now(),
+            caller: request.extensions().get::<Arc<Caller>>().cloned(),
+        }
+    }
 }
 
 /// Submits `n` engine requests for each prompt; the permit has a slot for each. All are checked
@@ -87,7 +106,7 @@ fn token_request(
         // A cached position has no logits to take probabilities from.
         skip_prefix_cache: params.prompt_logprobs.is_some(),
         stop_token_ids: common.stop_token_ids.clone(),
-        cache_salt: common.cache_salt.clone().unwrap_or_default().into_bytes(),
+        cache_salt: cache_salt(common, params),
         grammar: 0,
         adapter: 0,
         sampling,
@@ -102,6 +121,27 @@ pub(crate) fn check_prompt(prompt: &[u32], limits: &Limits) -> Result<(), ApiErr
 }
 
 /// At least 1, also when no output is wanted: the engine cannot make none.
+/// The salt of the request, behind that of its key.
+fn cache_salt(common: &Common, params: &EndpointParams) -> Vec<u8> {
+    let own = params
+        .arrival
+        .caller
+        .as_ref()
+        .and_then(|caller| caller.salt.as_deref());
+    let asked = common.cache_salt.as_deref().unwrap_or_default();
+    match own {
+        None => asked.as_bytes().to_vec(),
+        Some(own) => blake3::derive_key(
+            "penstock 2026-11-22 cache salt of an API key",
+            own.as_bytes(),
+        )
+        .iter()
+        .chain(asked.as_bytes())
+        .copied()
+        .collect(),
+    }
+}
+
 fn resolve_max_tokens(
     common: &Common,
     params: &EndpointParams,
@@ -152,7 +192,7 @@ fn start(
         }
     })?;
     let metrics = app.metrics.clone();
-    let timer = RequestTimer::new(metrics, params.arrived, prompt_tokens, max_tokens);
+    let timer = RequestTimer::new(metrics, params.arrival.clone(), prompt_tokens, max_tokens);
     Ok(Choice::new(
         events,
         detokenizer,

@@ -37,10 +37,12 @@ struct Server {
 
 impl Server {
     fn start(config: &Value) -> Self {
-        Self::launch(
-            Command::new(std::env::current_exe().expect("this binary")),
-            config,
-        )
+        // A shell that runs the tests in the background makes all processes ignore SIGINT.
+        let mut command = Command::new("env");
+        command
+            .arg("--default-signal=INT,HUP,TERM")
+            .arg(std::env::current_exe().expect("this binary"));
+        Self::launch(command, config)
     }
 
     /// Starts `command`, which is this binary or runs it.

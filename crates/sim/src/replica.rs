@@ -64,6 +64,12 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
         model_path: config.served_model_name.clone().into(),
         chat_template: None,
         api_keys: Vec::new(),
+        uds: None,
+        tls: None,
+        metrics_port: None,
+        api_key_file: None,
+        access_log: false,
+        notify_socket: None,
         allowed_origins: Vec::new(),
         admin_api_key: None,
         // Answers depend on the request and the engine's seed alone.

@@ -1,12 +1,10 @@
 //! The life of a process.
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use penstock_http::{Connections, Limits, Signals};
-use tokio::net::TcpListener;
+use penstock_http::{Connections, Limits, Listener, Signals};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::config::{Engine, HttpConfig, SimError, WireConfig, read};
@@ -58,13 +56,13 @@ async fn live(config: HttpConfig, engine: Engine) -> Result<i32, SimError> {
     let mut signals = Signals::install()?;
     let engine = Arc::new(engine);
     let listeners = listen(&config).await?;
-    let (mut addresses, mut connections) = (Vec::new(), Vec::new());
+    let (mut urls, mut connections) = (Vec::new(), Vec::new());
     for listener in listeners {
-        addresses.push(listener.local_addr()?);
+        urls.push(listener.url()?);
         let router = replica(&config, engine.clone(), PreciseTimer::new()?).await?;
         connections.push(Connections::accept(listener, router, Limits::default()));
     }
-    announce(&addresses)?;
+    announce(&urls)?;
     tokio::select! {
         () = signals.next() => Ok(0),
         () = engine.death() => Ok(1),
@@ -81,7 +79,7 @@ async fn live_on_wire(socket: &Path, engine: Engine) -> Result<i32, SimError> {
     }
 }
 
-async fn listen(config: &HttpConfig) -> Result<Vec<TcpListener>, SimError> {
+async fn listen(config: &HttpConfig) -> Result<Vec<Listener>, SimError> {
     let mut listeners = Vec::new();
     for replica in 0..config.replicas {
         let port = if config.port == 0 {
@@ -89,7 +87,7 @@ async fn listen(config: &HttpConfig) -> Result<Vec<TcpListener>, SimError> {
         } else {
             config.port + replica
         };
-        let bound = TcpListener::bind((config.host.as_str(), port)).await;
+        let bound = Listener::tcp(&config.host, port, None).await;
         listeners.push(bound.map_err(|source| SimError::Bind {
             host: config.host.clone(),
             port,
@@ -99,10 +97,10 @@ async fn listen(config: &HttpConfig) -> Result<Vec<TcpListener>, SimError> {
     Ok(listeners)
 }
 
-fn announce(addresses: &[SocketAddr]) -> std::io::Result<()> {
+fn announce(urls: &[String]) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    for address in addresses {
-        writeln!(out, "listening on http://{address}")?;
+    for url in urls {
+        writeln!(out, "listening on {url}")?;
     }
     out.flush()
 }

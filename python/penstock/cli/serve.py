@@ -22,6 +22,7 @@ from penstock.config import (
     cluster_key,
     gather,
     model_named,
+    notify_socket,
     resolve,
     runtime_directory,
 )
@@ -114,7 +115,12 @@ def front_door(
         "served_model_names": list(server.served_model_names),
         "model_path": config.engine.model.path,
         "chat_template": server.chat_template,
+        "uds": server.uds,
+        "tls": server.ssl_certfile
+        and {"certificate": server.ssl_certfile, "key": server.ssl_keyfile},
+        "metrics_port": server.metrics_port,
         "api_keys": list(server.api_keys),
+        "api_key_file": server.api_key_file,
         "allowed_origins": list(server.allowed_origins),
         "admin_api_key": server.admin_api_key,
         "generation_defaults": defaults,
@@ -128,6 +134,8 @@ def front_door(
         "stall_timeout_s": server.engine_stall_timeout,
         "max_model_len": config.engine.model.max_model_len,
         "log": asdict(config.engine.log),
+        "access_log": server.access_log,
+        "notify_socket": notify_socket(),
         "version": __version__,
     }
 

@@ -29,6 +29,7 @@ from penstock.config.sources import (
     gather,
     model_named,
     openai_api_key,
+    notify_socket,
     runtime_directory,
     shared_memory_directory,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "prepare_ray_environment",
     "ray_actor_environment",
     "resolve",
+    "notify_socket",
     "runtime_directory",
     "shared_memory_directory",
     "split_address",

@@ -279,6 +279,20 @@ FLAGS: tuple[Flag, ...] = (
         "address to listen on; the default is reachable from this machine only",
     ),
     _server("--port", Integer(0, 65535), 8000, "port to listen on; 0 takes a free one"),
+    _server("--uds", Text(), None, "Unix socket to listen on instead of --host and --port"),
+    _server(
+        "--ssl-certfile",
+        Text(),
+        None,
+        "PEM file with the certificate chain of https; read again when it changes",
+    ),
+    _server("--ssl-keyfile", Text(), None, "PEM file with the key of --ssl-certfile"),
+    _server(
+        "--metrics-port",
+        Integer(1, 65535),
+        None,
+        "port for /metrics and the probes alone; default: /metrics is on --port, without a key",
+    ),
     _server(
         "--served-model-name",
         Text(),
@@ -292,6 +306,13 @@ FLAGS: tuple[Flag, ...] = (
         (),
         "key that clients must send; give it several times for several",
         repeatable=True,
+    ),
+    _server(
+        "--api-key-file",
+        Text(),
+        None,
+        "JSON file of named keys with limits of their own, read again when it changes "
+        "(docs/limits.md)",
     ),
     _server(
         "--allowed-origins",
@@ -345,6 +366,7 @@ FLAGS: tuple[Flag, ...] = (
         "text",
         "form of a line of the log; json: an object with time, level, source and message",
     ),
+    _server("--access-log", Switch(), False, "log a line for every request that has ended"),
 )
 
 BY_KEY = {flag.key: flag for flag in FLAGS}

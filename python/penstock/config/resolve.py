@@ -156,6 +156,10 @@ def _origins(given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
+    if (values["ssl_certfile"] is None) != (values["ssl_keyfile"] is None):
+        raise PenstockError("--ssl-certfile and --ssl-keyfile go together: give both or neither")
+    if values["uds"] and values["ssl_certfile"]:
+        raise PenstockError("--uds does not go with --ssl-certfile: leave one of them out")
     return ServerConfig(
         host=values["host"],
         port=values["port"],
@@ -168,4 +172,10 @@ def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
         engine_stall_timeout=values["engine_stall_timeout"],
         admin_api_key=values["admin_api_key"],
         max_request_bytes=values["max_request_bytes"],
+        uds=values["uds"],
+        ssl_certfile=values["ssl_certfile"],
+        ssl_keyfile=values["ssl_keyfile"],
+        metrics_port=values["metrics_port"],
+        api_key_file=values["api_key_file"],
+        access_log=values["access_log"],
     )

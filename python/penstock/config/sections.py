@@ -145,6 +145,12 @@ class ServerConfig:
     """None: /v1/kv is closed."""
     max_request_bytes: int | None = None
     """None: follows the model's length."""
+    uds: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    metrics_port: int | None = None
+    api_key_file: str | None = None
+    access_log: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,11 @@ def openai_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("OPENAI_API_KEY") or None
 
 
+def notify_socket(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Socket of a service manager that wants to know when the server is ready (sd_notify)."""
+    return environ.get("NOTIFY_SOCKET") or None
+
+
 def runtime_directory(environ: Mapping[str, str] = os.environ) -> str | None:
     """The user's runtime directory for sockets, else the temporary directory."""
     own = environ.get("XDG_RUNTIME_DIR")

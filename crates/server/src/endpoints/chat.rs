@@ -1,7 +1,6 @@
 //! `POST /v1/chat/completions`.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -15,13 +14,13 @@ use crate::app::App;
 use crate::failure::Failure;
 use crate::jobs::work_on;
 use crate::stream;
-use crate::submit::{EndpointParams, submit, truncate};
+use crate::submit::{Arrival, EndpointParams, submit, truncate};
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Failure> {
-    let arrived = Instant::now();
+    let arrival = Arrival::of(&request);
     let request_id = request_id(&request);
     let body = app.read_body(request).await?;
     let (common, logprobs, prompt, permit) = work_on(&app, body, |job| {
@@ -50,7 +49,7 @@ pub(crate) async fn create(
         default_max_tokens: None,
         logprobs,
         prompt_logprobs: None,
-        arrived,
+        arrival,
     };
     let choices = submit(&app, &common, &params, vec![prompt], permit)?;
     let identity = app.identity("chatcmpl", &request_id, common.model);

@@ -1,7 +1,6 @@
 //! `POST /v1/completions`.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -16,7 +15,7 @@ use crate::app::App;
 use crate::failure::Failure;
 use crate::jobs::{Job, work_on};
 use crate::stream;
-use crate::submit::{EndpointParams, submit, truncate};
+use crate::submit::{Arrival, EndpointParams, submit, truncate};
 
 /// `max_tokens` of requests without it, as OpenAI and vLLM have it for this endpoint.
 const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -25,7 +24,7 @@ pub(crate) async fn create(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Failure> {
-    let arrived = Instant::now();
+    let arrival = Arrival::of(&request);
     let request_id = request_id(&request);
     let body = app.read_body(request).await?;
     let Prepared {
@@ -40,7 +39,7 @@ pub(crate) async fn create(
         default_max_tokens: Some(DEFAULT_MAX_TOKENS),
         logprobs,
         prompt_logprobs: logprobs.filter(|_| style.echo),
-        arrived,
+        arrival,
     };
     let choices = submit(&app, &common, &params, prompts, permit)?;
     let identity = app.identity("cmpl", &request_id, common.model);

@@ -1,7 +1,6 @@
 //! Anthropic's `POST /v1/messages` and `POST /v1/messages/count_tokens`.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -16,6 +15,7 @@ use crate::app::App;
 use crate::failure::{Failure, json};
 use crate::jobs::work_on;
 use crate::stream;
+use crate::submit::Arrival;
 
 const PATH: &str = "/v1/messages";
 
@@ -29,7 +29,7 @@ pub(crate) async fn create(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Failure> {
-    let arrived = Instant::now();
+    let arrival = Arrival::of(&request);
     let request_id = request_id(&request);
     let body = app.read_body(request).await?;
     let (prepared, capped) = work_on(&app, body, |job| {
@@ -40,7 +40,7 @@ pub(crate) async fn create(
     })
     .await?;
     let (common, choices) = prepared
-        .submit(&app, arrived)
+        .submit(&app, arrival)
         .map_err(MessagesRequest::renamed)?;
     let identity = app.identity("msg", &request_id, common.model);
     let writer = MessageWriter::new(format!("msg_{request_id}"), identity.model);
@@ -75,8 +75,9 @@ pub(crate) fn is_here(path: &str) -> bool {
 
 /// Writes an error in Anthropic's form, and the request's id where its clients look for it.
 pub(crate) fn in_own_form(response: &mut Response, request_id: &str) {
-    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        *response.body_mut() = Body::from(anthropic_error(&error, request_id));
+    if let Some(error) = response.extensions().get::<ApiError>() {
+        let body = Body::from(anthropic_error(error, request_id));
+        *response.body_mut() = body;
         response.headers_mut().remove(header::CONTENT_LENGTH);
     }
     if let Ok(id) = HeaderValue::from_str(request_id) {

@@ -1,7 +1,6 @@
 //! Conversations of all protocols, from a chat request to its choices at the engine.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use penstock_openai::{ApiError, ChatRequest, Common, MaxTokens};
 
@@ -9,7 +8,7 @@ use crate::admission::AdmissionPermit;
 use crate::app::App;
 use crate::choices::ChoiceStreams;
 use crate::jobs::Job;
-use crate::submit::{EndpointParams, submit, truncate};
+use crate::submit::{Arrival, EndpointParams, submit, truncate};
 
 /// An admitted and tokenized request.
 pub(super) struct Prepared {
@@ -74,13 +73,13 @@ impl Prepared {
     pub(super) fn submit(
         self,
         app: &Arc<App>,
-        arrived: Instant,
+        arrival: Arrival,
     ) -> Result<(Common, ChoiceStreams), ApiError> {
         let params = EndpointParams {
             default_max_tokens: None,
             logprobs: self.logprobs,
             prompt_logprobs: None,
-            arrived,
+            arrival,
         };
         let choices = submit(app, &self.common, &params, vec![self.prompt], self.permit)?;
         Ok((self.common, choices))

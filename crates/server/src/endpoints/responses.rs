@@ -1,7 +1,6 @@
 //! `POST /v1/responses`. Nothing is stored.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -16,12 +15,13 @@ use crate::app::App;
 use crate::failure::{Failure, json};
 use crate::jobs::work_on;
 use crate::stream;
+use crate::submit::Arrival;
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Failure> {
-    let arrived = Instant::now();
+    let arrival = Arrival::of(&request);
     let request_id = request_id(&request);
     let body = app.read_body(request).await?;
     let (mut echo, prepared) = work_on(&app, body, |job| {
@@ -34,7 +34,7 @@ pub(crate) async fn create(
     show_defaults(&mut echo, &app);
     let logprobs = prepared.logprobs.is_some();
     let (common, choices) = prepared
-        .submit(&app, arrived)
+        .submit(&app, arrival)
         .map_err(ResponsesRequest::renamed)?;
     let identity = app.identity("resp", &request_id, common.model);
     let id = format!("resp_{request_id}");

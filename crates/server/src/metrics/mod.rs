@@ -8,7 +8,7 @@ mod timer;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use penstock_http::{Histogram, escaped};
+use penstock_http::{Histogram, RequestCounts, escaped};
 use penstock_wire::{StepStats, TierTokens};
 pub(crate) use render::EngineView;
 pub(crate) use timer::RequestTimer;
@@ -38,6 +38,8 @@ pub(crate) struct Metrics {
     /// Unix time of the start, in seconds.
     started: f64,
     version: String,
+    /// By handler, whatever became of them.
+    pub(crate) http: RequestCounts,
     endings: [AtomicU64; 4],
     rejections: [AtomicU64; 3],
     prompt_tokens: AtomicU64,
@@ -69,6 +71,7 @@ impl Metrics {
             labels: format!("model_name=\"{}\",engine=\"0\"", escaped(model)),
             started: since_epoch.unwrap_or_default().as_secs_f64(),
             version: escaped(version),
+            http: RequestCounts::default(),
             endings: Default::default(),
             rejections: Default::default(),
             prompt_tokens: AtomicU64::new(0),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use penstock_http::Page;
+use penstock_http::{Page, write_process};
 use penstock_wire::{Ready, StepStats};
 
 use super::{Metrics, tiers};
@@ -29,6 +29,7 @@ impl Metrics {
         self.sources(&mut page);
         tiers::render(&mut page, engine.tiers.as_deref());
         self.histograms(&mut page);
+        self.http.render(&mut page.out);
         self.process(&mut page);
         page.out
     }
@@ -51,6 +52,29 @@ impl Metrics {
             "KV cache in use; 1 is all of it.",
             usage,
         );
+        page.head(
+            "vllm:num_requests_waiting_by_reason",
+            "gauge",
+            "Requests waiting, by reason.",
+        );
+        for (reason, waiting) in [("capacity", stats.waiting), ("deferred", 0)] {
+            let reason = format!(",reason=\"{reason}\"");
+            page.sample("vllm:num_requests_waiting_by_reason", &reason, waiting);
+        }
+        let awake = u8::from(engine.ready.is_some());
+        page.head(
+            "vllm:engine_sleep_state",
+            "gauge",
+            "awake is 1 while an engine takes requests; engines do not sleep.",
+        );
+        for (state, value) in [
+            ("awake", awake),
+            ("weights_offloaded", 0),
+            ("discard_all", 0),
+        ] {
+            let state = format!(",sleep_state=\"{state}\"");
+            page.sample("vllm:engine_sleep_state", &state, value);
+        }
         page.gauge(
             "penstock:requests_in_flight",
             "Admitted requests that have not ended.",
@@ -247,6 +271,7 @@ impl Metrics {
     }
 
     fn process(&self, page: &mut Page<'_>) {
+        write_process(&mut page.out);
         page.head(
             "process_start_time_seconds",
             "gauge",

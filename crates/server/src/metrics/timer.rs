@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use penstock_wire::Output;
 
 use super::{Ending, Metrics};
+use crate::submit::Arrival;
 
 /// Follows one request from arrival to its end. Dropped before [`RequestTimer::ended`], it counts
 /// as aborted.
 pub(crate) struct RequestTimer {
     metrics: Arc<Metrics>,
-    arrived: Instant,
+    /// The key's bearer pays for the tokens.
+    arrival: Arrival,
     submitted: Instant,
     queued: Duration,
     first_token: Option<Instant>,
@@ -27,14 +29,17 @@ impl RequestTimer {
     /// Starts when the request has been handed to the engine.
     pub(crate) fn new(
         metrics: Arc<Metrics>,
-        arrived: Instant,
+        arrival: Arrival,
         prompt_tokens: u32,
         max_tokens: u32,
     ) -> Self {
         let submitted = Instant::now();
+        if let Some(caller) = &arrival.caller {
+            caller.usage.spend(prompt_tokens);
+        }
         Self {
             metrics,
-            arrived,
+            arrival,
             submitted,
             queued: Duration::ZERO,
             first_token: None,
@@ -58,6 +63,9 @@ impl RequestTimer {
             .generation_tokens
             .fetch_add(count.into(), Ordering::Relaxed);
         self.generated += count;
+        if let Some(caller) = &self.arrival.caller {
+            caller.usage.spend(count);
+        }
         if self.first_token.is_some() {
             metrics
                 .token_gap
@@ -67,7 +75,7 @@ impl RequestTimer {
             self.queued = Duration::from_micros(output.queue_us.into());
             metrics
                 .first_token
-                .observe((now - self.arrived).as_secs_f64());
+                .observe((now - self.arrival.at).as_secs_f64());
             metrics
                 .prompt_tokens
                 .fetch_add(self.prompt_tokens.into(), Ordering::Relaxed);
@@ -88,7 +96,7 @@ impl RequestTimer {
         let metrics = &self.metrics;
         metrics
             .end_to_end
-            .observe(self.arrived.elapsed().as_secs_f64());
+            .observe(self.arrival.at.elapsed().as_secs_f64());
         metrics
             .request_prompt_tokens
             .observe(self.prompt_tokens.into());

@@ -32,7 +32,7 @@ impl Door {
         let server = Server::start(config(patch)).await.expect("a server");
         let fake = FakeEngine::connect(server.engine_socket(), script).await;
         server.ready().await.expect("a ready server");
-        let address = server.address();
+        let address = address(&server);
         Self {
             server,
             fake,
@@ -67,6 +67,12 @@ impl Door {
     pub(crate) async fn chat(&self, body: &Value) -> Reply {
         self.post("/v1/chat/completions", body).await
     }
+}
+
+/// Where a server listens on TCP.
+pub(crate) fn address(server: &Server) -> SocketAddr {
+    let url = server.url().strip_prefix("http://").expect("http");
+    url.parse().expect("an address")
 }
 
 pub(crate) fn config(patch: Value) -> Config {

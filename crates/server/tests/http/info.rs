@@ -7,7 +7,7 @@ use penstock_server::{Server, StartError};
 use serde_json::json;
 
 use crate::client::{exchange, request};
-use crate::door::{Door, config};
+use crate::door::{Door, address, config};
 
 #[tokio::test]
 async fn models_list_names_root_and_length() {
@@ -78,7 +78,7 @@ async fn before_the_engine_everything_says_why() {
     let server = Server::start(config(json!({"max_model_len": 77})))
         .await
         .unwrap();
-    let get = async |path: &str| exchange(server.address(), &request("GET", path, "", b"")).await;
+    let get = async |path: &str| exchange(address(&server), &request("GET", path, "", b"")).await;
     for path in ["/health", "/ready"] {
         assert_eq!(get(path).await.error().0, 503);
     }
@@ -87,7 +87,7 @@ async fn before_the_engine_everything_says_why() {
         77
     );
     let body = request("POST", "/v1/completions", "", br#"{"prompt":"x"}"#);
-    let reply = exchange(server.address(), &body).await;
+    let reply = exchange(address(&server), &body).await;
     assert_eq!(
         (reply.error().0, reply.header("retry-after")),
         (503, Some("2"))
@@ -141,7 +141,7 @@ async fn metrics_have_the_names_that_tools_read() {
         format!("vllm:prefix_cache_queries_total{{{labels}}} 0"),
         format!("vllm:prefix_cache_hits_total{{{labels}}} 0"),
         format!("vllm:inter_token_latency_seconds_count{{{labels}}} 2"),
-        format!("vllm:request_prompt_tokens_bucket{{{labels},le=\"5\"}} 1"),
+        format!("vllm:request_prompt_tokens_bucket{{{labels},le=\"5.0\"}} 1"),
         format!("vllm:request_params_max_tokens_sum{{{labels}}} 16"),
     ] {
         assert!(
@@ -176,6 +176,23 @@ async fn metrics_have_the_names_that_tools_read() {
     assert!(
         text.contains("vllm:lora_requests_info{") && text.contains("process_start_time_seconds ")
     );
+    for line in [
+        format!("vllm:engine_sleep_state{{{labels},sleep_state=\"awake\"}} 1"),
+        format!("vllm:num_requests_waiting_by_reason{{{labels},reason=\"capacity\"}} 0"),
+        "http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"2xx\"} 1".into(),
+    ] {
+        assert!(
+            text.lines().any(|l| l == line),
+            "{line} is missing in\n{text}"
+        );
+    }
+    for name in [
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+        "process_open_fds",
+    ] {
+        assert!(text.contains(&format!("\n{name} ")), "{name}");
+    }
     assert!(text.contains("penstock:build_info{version=\"1.2.3\"} 1"));
     let typed: Vec<_> = text.lines().filter(|l| l.starts_with("# TYPE ")).collect();
     let distinct: std::collections::HashSet<_> = typed.iter().collect();

@@ -1,0 +1,104 @@
+//! Where connections come from: TCP, with TLS or without, or a Unix socket.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::path::{Path, PathBuf};
+
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+use crate::Tls;
+
+/// A bound listener.
+#[derive(Debug)]
+pub struct Listener {
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Tcp(TcpListener, Option<Tls>),
+    Unix(UnixListener, SocketFile),
+}
+
+/// A new connection.
+pub(crate) enum Socket {
+    Tcp(TcpStream, Option<Tls>),
+    Unix(UnixStream),
+}
+
+/// Who is at the other end of a connection; an extension of its requests. `None` for a Unix socket.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(pub Option<SocketAddr>);
+
+impl Listener {
+    /// Binds a TCP port; 0 takes a free one.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    pub async fn tcp(host: &str, port: u16, tls: Option<Tls>) -> io::Result<Self> {
+        let listener = TcpListener::bind((host, port)).await?;
+        Ok(Self {
+            kind: Kind::Tcp(listener, tls),
+        })
+    }
+
+    /// Binds a Unix socket. The file is removed with the listener; one that a dead server left is
+    /// replaced.
+    ///
+    /// # Errors
+    /// Those of the operating system; a file that is not a socket, or that a server listens on, is
+    /// in use.
+    pub fn unix(path: &Path) -> io::Result<Self> {
+        let abandoned = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket())
+            && BlockingStream::connect(path).is_err();
+        if abandoned {
+            fs::remove_file(path)?;
+        }
+        let listener = UnixListener::bind(path)?;
+        Ok(Self {
+            kind: Kind::Unix(listener, SocketFile(path.to_owned())),
+        })
+    }
+
+    /// `http://host:port`, `https://host:port` or `unix:path`.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    pub fn url(&self) -> io::Result<String> {
+        Ok(match &self.kind {
+            Kind::Tcp(listener, tls) => {
+                let scheme = if tls.is_some() { "https" } else { "http" };
+                format!("{scheme}://{}", listener.local_addr()?)
+            }
+            Kind::Unix(_, file) => format!("unix:{}", file.0.display()),
+        })
+    }
+
+    pub(crate) async fn accept(&self) -> io::Result<(Socket, Peer)> {
+        match &self.kind {
+            Kind::Tcp(listener, tls) => {
+                let (stream, address) = listener.accept().await?;
+                // Without it a token waits for the acknowledgement of the one before. Failing is
+                // harmless.
+                let _ = stream.set_nodelay(true);
+                Ok((Socket::Tcp(stream, tls.clone()), Peer(Some(address))))
+            }
+            Kind::Unix(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Socket::Unix(stream), Peer(None)))
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,167 @@
+//! What a key may use: requests at once, and a token bucket.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde::Deserialize;
+
+/// Limits of a key; `None` is without.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct RateLimits {
+    pub max_concurrent_requests: Option<u32>,
+    /// Prompt and output tokens. A minute's worth may be used at once.
+    pub tokens_per_minute: Option<u32>,
+}
+
+/// What the bearers of a key use.
+#[derive(Debug)]
+pub struct KeyUse {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    running: u32,
+    /// Tokens used and not yet made good by time. A request is admitted while it is below the
+    /// limit and pays afterwards, because nobody knows before how long its answer will be.
+    debt: f64,
+    since: Instant,
+}
+
+/// Why a request has to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateLimited {
+    /// The limit that was reached, with its number.
+    pub limit: &'static str,
+    pub most: u32,
+    /// Seconds until the next request may be admitted.
+    pub retry_after_s: u32,
+}
+
+/// A running request of a key; dropped when it has ended.
+#[derive(Debug)]
+pub struct KeyPermit {
+    usage: Arc<KeyUse>,
+}
+
+impl KeyUse {
+    pub fn new(now: Instant) -> Self {
+        Self {
+            state: Mutex::new(State {
+                running: 0,
+                debt: 0.0,
+                since: now,
+            }),
+        }
+    }
+
+    /// Admits a request.
+    ///
+    /// # Errors
+    /// The limit that is reached.
+    pub fn admit(
+        self: &Arc<Self>,
+        limits: &RateLimits,
+        now: Instant,
+    ) -> Result<KeyPermit, RateLimited> {
+        let mut state = self.state();
+        if let Some(rate) = limits.tokens_per_minute {
+            state.pay(rate, now);
+            let over = state.debt - f64::from(rate);
+            if over >= 0.0 {
+                let seconds = (over + 1.0) * 60.0 / f64::from(rate.max(1));
+                return Err(RateLimited {
+                    limit: "tokens_per_minute",
+                    most: rate,
+                    retry_after_s: seconds.ceil().min(3600.0) as u32,
+                });
+            }
+        }
+        match limits.max_concurrent_requests {
+            Some(most) if state.running >= most => Err(RateLimited {
+                limit: "max_concurrent_requests",
+                most,
+                retry_after_s: 1,
+            }),
+            _ => {
+                state.running += 1;
+                Ok(KeyPermit {
+                    usage: self.clone(),
+                })
+            }
+        }
+    }
+
+    /// Notes tokens of a prompt or of an answer.
+    pub fn spend(&self, tokens: u32) {
+        self.state().debt += f64::from(tokens);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn pay(&mut self, rate: u32, now: Instant) {
+        let seconds = now.saturating_duration_since(self.since).as_secs_f64();
+        self.debt = (self.debt - seconds * f64::from(rate) / 60.0).max(0.0);
+        self.since = now;
+    }
+}
+
+impl Drop for KeyPermit {
+    fn drop(&mut self) {
+        self.usage.state().running -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn requests_at_once_are_limited_and_end_with_their_permits() {
+        let now = Instant::now();
+        let usage = Arc::new(KeyUse::new(now));
+        let limits = RateLimits {
+            max_concurrent_requests: Some(2),
+            ..RateLimits::default()
+        };
+        let first = usage.admit(&limits, now).unwrap();
+        let _second = usage.admit(&limits, now).unwrap();
+        let refused = usage.admit(&limits, now).unwrap_err();
+        assert_eq!(
+            (refused.limit, refused.most),
+            ("max_concurrent_requests", 2)
+        );
+        drop(first);
+        usage.admit(&limits, now).unwrap();
+        let unlimited = RateLimits::default();
+        usage.admit(&unlimited, now).unwrap();
+    }
+
+    #[test]
+    fn tokens_are_made_good_by_time() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let usage = Arc::new(KeyUse::new(start));
+        let limits = RateLimits {
+            tokens_per_minute: Some(600),
+            ..RateLimits::default()
+        };
+        usage.admit(&limits, start).unwrap();
+        usage.spend(900);
+        let refused = usage.admit(&limits, at(0)).unwrap_err();
+        assert_eq!((refused.most, refused.retry_after_s), (600, 31));
+        assert!(usage.admit(&limits, at(30)).is_err());
+        usage.admit(&limits, at(31)).unwrap();
+        // An idle hour saves up no more than a minute.
+        usage.admit(&limits, at(3600)).unwrap();
+        usage.spend(600);
+        assert!(usage.admit(&limits, at(3600)).is_err());
+    }
+}

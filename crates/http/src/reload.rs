@@ -1,0 +1,137 @@
+//! Files that are read again when they change.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::{Duration, SystemTime};
+
+use crate::{Level, log};
+
+/// How often the files are looked at.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What was read last. A change that cannot be read leaves it as it is, and is logged.
+#[derive(Debug)]
+pub struct Reloaded<T> {
+    value: RwLock<Arc<T>>,
+}
+
+/// Changes when a file is written or replaced. `None` where it is missing.
+type Stamp = Vec<Option<(SystemTime, u64)>>;
+
+impl<T: Send + Sync + 'static> Reloaded<T> {
+    /// Reads now, and again on a thread whenever one of `files` has changed, until the last clone
+    /// is dropped.
+    ///
+    /// # Errors
+    /// The error of the first reading.
+    pub fn start(
+        files: Vec<PathBuf>,
+        read: impl Fn() -> Result<T, String> + Send + 'static,
+    ) -> Result<Arc<Self>, String> {
+        let stamp = stamp(&files);
+        let reloaded = Arc::new(Self {
+            value: RwLock::new(Arc::new(read()?)),
+        });
+        let weak = Arc::downgrade(&reloaded);
+        // Without a thread the files are simply not read again.
+        let _ = std::thread::Builder::new()
+            .name("reload".to_owned())
+            .spawn(move || watch(&weak, &files, stamp, read));
+        Ok(reloaded)
+    }
+
+    pub fn current(&self) -> Arc<T> {
+        let value = self.value.read().unwrap_or_else(PoisonError::into_inner);
+        value.clone()
+    }
+}
+
+fn watch<T>(
+    reloaded: &Weak<Reloaded<T>>,
+    files: &[PathBuf],
+    mut seen: Stamp,
+    read: impl Fn() -> Result<T, String>,
+) {
+    loop {
+        std::thread::sleep(TICK);
+        let Some(reloaded) = reloaded.upgrade() else {
+            return;
+        };
+        let now = stamp(files);
+        if now == seen {
+            continue;
+        }
+        seen = now;
+        match read() {
+            Ok(value) => {
+                let value = Arc::new(value);
+                *reloaded
+                    .value
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner) = value;
+                log(Level::Info, format!("read again: {}", names(files)));
+            }
+            Err(error) => log(
+                Level::Error,
+                format!("error: {error}; what was read before stays in force"),
+            ),
+        }
+    }
+}
+
+fn stamp(files: &[PathBuf]) -> Stamp {
+    let stamp = |file: &PathBuf| {
+        let data = fs::metadata(file).ok()?;
+        Some((data.modified().ok()?, data.len()))
+    };
+    files.iter().map(stamp).collect()
+}
+
+fn names(files: &[PathBuf]) -> String {
+    let names: Vec<_> = files
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn eventually(met: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !met() {
+            assert!(Instant::now() < deadline, "not within 30 s");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    #[test]
+    fn a_change_is_read_and_a_bad_one_changes_nothing() {
+        let name = format!("penstock-reload-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        fs::write(&file, "1").unwrap();
+        let path = file.clone();
+        let read = move || {
+            let text = fs::read_to_string(&path).map_err(|e| e.to_string())?;
+            text.parse::<u32>().map_err(|e| e.to_string())
+        };
+        let number = Reloaded::start(vec![file.clone()], read).unwrap();
+        assert_eq!(*number.current(), 1);
+        fs::write(&file, "22").unwrap();
+        eventually(|| *number.current() == 22);
+        fs::write(&file, "bad").unwrap();
+        std::thread::sleep(TICK * 2);
+        assert_eq!(*number.current(), 22);
+        fs::remove_file(&file).unwrap();
+        std::thread::sleep(TICK * 2);
+        assert_eq!(*number.current(), 22);
+        fs::write(&file, "4444").unwrap();
+        eventually(|| *number.current() == 4444);
+        fs::remove_file(&file).unwrap();
+    }
+}
