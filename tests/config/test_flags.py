@@ -52,6 +52,12 @@ OUT_OF_RANGE = {
     "--max-request-bytes": "1000",
     "--log-level": "loud",
     "--log-format": "xml",
+    "--access-log": "perhaps",
+    "--uds": "",
+    "--ssl-certfile": "",
+    "--ssl-keyfile": "",
+    "--metrics-port": "0",
+    "--api-key-file": "",
 }
 
 

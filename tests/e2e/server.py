@@ -112,8 +112,8 @@ class Server:
 
     @property
     def address(self) -> str | None:
-        """http://host:port, once the ready line has named it."""
-        ready = [line for line in self.log if "listening on http://" in line]
+        """Where it listens, such as http://host:port, once the ready line has named it."""
+        ready = [line for line in self.log if ", listening on " in line]
         return ready[0].split("listening on ")[1] if ready else None
 
     @property

@@ -25,7 +25,7 @@ pub struct Exchange {
 pub struct ExchangeEnd {
     pub status: u16,
     pub duration: Duration,
-    /// Of the body.
+    /// The body's.
     pub bytes: u64,
     /// False when the client left before, or the answer failed.
     pub complete: bool,

@@ -110,7 +110,7 @@ mod tests {
         );
     }
 
-    /// Of `prometheus_client.utils.floatToGoString`.
+    /// `prometheus_client.utils.floatToGoString` gave these.
     #[test]
     fn bounds_are_written_as_by_prometheus_client() {
         for (bound, text) in [

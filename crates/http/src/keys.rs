@@ -40,7 +40,7 @@ struct NamedKey {
 #[derive(Debug)]
 pub struct Caller {
     pub name: String,
-    /// Its prompts share cached prefixes with nobody else's: a salt of the cache.
+    /// A salt of the prefix cache: cached prefixes are not shared with other keys.
     pub salt: Option<String>,
     pub limits: RateLimits,
     /// Kept when the file is read again.

@@ -23,8 +23,8 @@ pub struct KeyUse {
 #[derive(Debug)]
 struct State {
     running: u32,
-    /// Tokens used and not yet made good by time. A request is admitted while it is below the
-    /// limit and pays afterwards, because nobody knows before how long its answer will be.
+    /// Tokens used and not yet made good by time. A request is admitted while this is below the
+    /// limit and pays afterwards, because the length of an answer is not known before.
     debt: f64,
     since: Instant,
 }

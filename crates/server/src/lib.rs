@@ -7,6 +7,7 @@
 
 mod admission;
 mod app;
+mod arrival;
 mod choices;
 mod config;
 mod cors;

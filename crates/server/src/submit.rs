@@ -1,18 +1,13 @@
 //! From validated parameters and token ids to requests at the engine.
 
-use std::sync::Arc;
-use std::time::Instant;
-
-use axum::body::Body;
-use axum::http::Request;
 use penstock_engine_client::SubmitError;
-use penstock_http::Caller;
 use penstock_openai::{ApiError, Common, MaxTokens};
 use penstock_text::Detokenizer;
 use penstock_wire::{SamplingParams, TokenRequest};
 
 use crate::admission::{AdmissionPermit, Limits, Slot};
 use crate::app::App;
+use crate::arrival::Arrival;
 use crate::choices::{Choice, ChoiceStreams, TextRules};
 use crate::metrics::RequestTimer;
 use crate::sampling;
@@ -24,22 +19,6 @@ pub(crate) struct EndpointParams {
     pub(crate) logprobs: Option<u8>,
     pub(crate) prompt_logprobs: Option<u8>,
     pub(crate) arrival: Arrival,
-}
-
-/// When a client's request came in, and whose key it carried, where that has a name.
-#[derive(Clone)]
-pub(crate) struct Arrival {
-    pub(crate) at: Instant,
-    pub(crate) caller: Option<Arc<Caller>>,
-}
-
-impl Arrival {
-    pub(crate) fn of(request: &Request<Body>) -> Self {
-        Self {
-            at: Instant::now(),
-            caller: request.extensions().get::<Arc<Caller>>().cloned(),
-        }
-    }
 }
 
 /// Submits `n` engine requests for each prompt; the permit has a slot for each. All are checked

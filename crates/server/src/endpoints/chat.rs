@@ -11,10 +11,11 @@ use penstock_openai::{ApiError, ChatRequest};
 
 use super::chat_render::ChatRender;
 use crate::app::App;
+use crate::arrival::Arrival;
 use crate::failure::Failure;
 use crate::jobs::work_on;
 use crate::stream;
-use crate::submit::{Arrival, EndpointParams, submit, truncate};
+use crate::submit::{EndpointParams, submit, truncate};
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,

@@ -12,10 +12,10 @@ use penstock_openai::{ApiError, MessageWriter, MessagesRequest, StreamOptions, a
 use super::messages_render::MessagesRender;
 use super::prepared::{count, prepare};
 use crate::app::App;
+use crate::arrival::Arrival;
 use crate::failure::{Failure, json};
 use crate::jobs::work_on;
 use crate::stream;
-use crate::submit::Arrival;
 
 const PATH: &str = "/v1/messages";
 

@@ -6,9 +6,10 @@ use penstock_openai::{ApiError, ChatRequest, Common, MaxTokens};
 
 use crate::admission::AdmissionPermit;
 use crate::app::App;
+use crate::arrival::Arrival;
 use crate::choices::ChoiceStreams;
 use crate::jobs::Job;
-use crate::submit::{Arrival, EndpointParams, submit, truncate};
+use crate::submit::{EndpointParams, submit, truncate};
 
 /// An admitted and tokenized request.
 pub(super) struct Prepared {

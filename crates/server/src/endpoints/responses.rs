@@ -12,10 +12,10 @@ use penstock_openai::{ApiError, Echo, InputTokens, ResponseWriter, ResponsesRequ
 use super::prepared::{count, prepare};
 use super::responses_render::ResponsesRender;
 use crate::app::App;
+use crate::arrival::Arrival;
 use crate::failure::{Failure, json};
 use crate::jobs::work_on;
 use crate::stream;
-use crate::submit::Arrival;
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use penstock_wire::Output;
 
 use super::{Ending, Metrics};
-use crate::submit::Arrival;
+use crate::arrival::Arrival;
 
 /// Follows one request from arrival to its end. Dropped before [`RequestTimer::ended`], it counts
 /// as aborted.
