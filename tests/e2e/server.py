@@ -114,7 +114,7 @@ class Server:
     def address(self) -> str | None:
         """Where it listens, such as http://host:port, once the ready line has named it."""
         ready = [line for line in self.log if ", listening on " in line]
-        return ready[0].split("listening on ")[1] if ready else None
+        return ready[0].split("listening on ")[1].removesuffix('"}') if ready else None
 
     @property
     def url(self) -> str:

@@ -90,7 +90,7 @@ def test_tls_with_a_certificate_that_is_renewed(serve: Serve, tmp_path: Path) ->
             assert ask(client, url).json()["usage"]["completion_tokens"] == 4
             with client.stream("GET", f"{url}/health") as answer:
                 assert answer.status_code == 200
-        # Plain HTTP on this port, and a client that says nothing, harm nobody else.
+        # Plain HTTP on this port, and a client that says nothing, disturb no other connection.
         with socket.create_connection(("127.0.0.1", port), timeout=HANG) as plain:
             plain.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
             assert not plain.recv(100).startswith(b"HTTP/1.1 200")
