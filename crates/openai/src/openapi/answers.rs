@@ -1,4 +1,4 @@
-//! Schemas of answers: the members that every answer has.
+//! Schemas of answers, with the members that every answer has, and of parts of requests.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ pub(super) fn answer(description: &str, content: Value) -> Value {
     json!({"description": description, "content": content})
 }
 
-pub(super) const ANSWERS: &[(&str, &str)] = &[
+pub(super) const SCHEMAS: &[(&str, &str)] = &[
     (
         "Error",
         r#"{"type": "object", "required": ["error"], "properties": {"error": {"type": "object",
@@ -31,6 +31,35 @@ pub(super) const ANSWERS: &[(&str, &str)] = &[
                  "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}]},
             "tool_calls": {"type": ["array", "null"], "maxItems": 128,
                 "items": {"type": "object"}}}}"#,
+    ),
+    (
+        "TextBlock",
+        r#"{"type": "object", "required": ["type", "text"], "properties": {
+            "type": {"const": "text"}, "text": {"type": "string"}}}"#,
+    ),
+    (
+        "InputMessage",
+        r##"{"type": "object", "required": ["role", "content"], "properties": {
+            "role": {"enum": ["user", "assistant", "system"]}, "content": {"anyOf": [
+            {"type": "string"},
+            {"type": "array", "items": {"$ref": "#/components/schemas/TextBlock"}},
+            {"type": "array", "items": {"type": "object", "required": ["type"], "properties": {
+                "type": {"enum": ["text", "thinking", "tool_use", "tool_result"]}}}}]}}}"##,
+    ),
+    (
+        "InputItem",
+        r#"{"anyOf": [
+            {"type": "object", "required": ["role", "content"], "properties": {
+                "type": {"const": "message"}, "content": {"type": "string"},
+                "role": {"enum": ["user", "assistant", "system", "developer"]}}},
+            {"type": "object", "required": ["type", "call_id", "name", "arguments"],
+             "properties": {"type": {"const": "function_call"}, "call_id": {"type": "string"},
+                "name": {"type": "string"}, "arguments": {"type": "string"}}},
+            {"type": "object", "required": ["type", "call_id", "output"], "properties": {
+                "type": {"const": "function_call_output"}, "call_id": {"type": "string"},
+                "output": {"type": "string"}}},
+            {"type": "object", "required": ["type", "summary"], "properties": {
+                "type": {"const": "reasoning"}, "summary": {"type": "array"}}}]}"#,
     ),
     (
         "ChatCompletion",

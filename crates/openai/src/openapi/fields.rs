@@ -120,8 +120,8 @@ const PROMPT: &str = r#"{"anyOf": [{"type": "string"},
 pub(super) const RESPONSES: Fields = &[
     (
         "input",
-        r#"{"anyOf": [{"type": "string"},
-            {"type": "array", "minItems": 1, "items": {"type": "object"}}]}"#,
+        r##"{"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1,
+            "items": {"$ref": "#/components/schemas/InputItem"}}]}"##,
     ),
     ("instructions", TEXT),
     ("max_output_tokens", SOME),
@@ -144,11 +144,13 @@ pub(super) const RESPONSES: Fields = &[
 pub(super) const MESSAGES: Fields = &[
     (
         "messages",
-        r#"{"type": "array", "minItems": 1, "items": {"type": "object"}}"#,
+        r##"{"type": "array", "minItems": 1,
+            "items": {"$ref": "#/components/schemas/InputMessage"}}"##,
     ),
     (
         "system",
-        r#"{"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "null"}]}"#,
+        r##"{"anyOf": [{"type": "string"}, {"type": "null"}, {"type": "array",
+            "items": {"$ref": "#/components/schemas/TextBlock"}}]}"##,
     ),
     ("max_tokens", SOME),
     (

@@ -5,7 +5,7 @@ mod fields;
 
 use serde_json::{Map, Value, json};
 
-use answers::{ANSWERS, answer};
+use answers::{SCHEMAS, answer};
 use fields::Fields;
 
 /// One method of one path.
@@ -22,7 +22,7 @@ pub struct Endpoint {
 }
 
 enum Answer {
-    /// A schema of [`ANSWERS`].
+    /// A schema of [`SCHEMAS`].
     Json(&'static str),
     /// The same, or events when `stream` is true.
     JsonOrEvents(&'static str),
@@ -33,8 +33,8 @@ enum Answer {
 
 /// Errors that a key or a body brings, and those of work for the engine.
 const KEY: &[u16] = &[401];
-const BODY: &[u16] = &[400, 401, 403, 404, 408, 413, 415, 503];
-const WORK: &[u16] = &[400, 401, 403, 404, 408, 413, 415, 500, 503];
+const BODY: &[u16] = &[400, 401, 403, 404, 408, 413, 415, 429, 503];
+const WORK: &[u16] = &[400, 401, 403, 404, 408, 413, 415, 429, 500, 503];
 const ADMIN: &[u16] = &[400, 401, 403, 404, 408, 409, 413, 415, 500, 503];
 
 const fn get(path: &'static str, summary: &'static str, answer: Answer) -> Endpoint {
@@ -70,7 +70,7 @@ const fn post(
 
 const fn refused(path: &'static str) -> Endpoint {
     get(path, "Not served: the model generates text", Answer::Never)
-        .errors(&[400, 401, 403])
+        .errors(&[400, 401, 403, 429])
         .method("post")
 }
 
@@ -121,7 +121,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
         "Nothing is stored",
         Answer::Never,
     )
-    .errors(&[401, 403, 404])
+    .errors(&[401, 403, 404, 429])
     .method("post"),
     get(
         "/v1/responses/{id}/input_items",
@@ -250,7 +250,7 @@ pub fn document(version: &str) -> Value {
     for (name, tables, required) in REQUESTS {
         schemas.insert(name.into(), request(tables, required));
     }
-    for (name, text) in ANSWERS {
+    for (name, text) in SCHEMAS {
         schemas.insert((*name).into(), parsed(text));
     }
     json!({
@@ -371,7 +371,7 @@ mod tests {
     fn tables_are_json() {
         let all = REQUESTS.iter().flat_map(|(_, tables, _)| tables.iter());
         let texts = all.flat_map(|table| table.iter().map(|(_, text)| *text));
-        for text in texts.chain(ANSWERS.iter().map(|(_, text)| *text)) {
+        for text in texts.chain(SCHEMAS.iter().map(|(_, text)| *text)) {
             assert!(
                 serde_json::from_str::<Value>(text).unwrap().is_object(),
                 "{text}"
