@@ -1,0 +1,196 @@
+"""Losses and overload in crowds: every request ends once, and nothing is left behind.
+
+Tried: the engine killed again and again under 64 streams, stopped and continued under them, ten
+times more requests than the server takes, and clients that leave at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import Serve
+from tests.e2e.server import HANG, Server, eventually
+
+STREAMS = 64
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+
+
+def client_of(server: Server) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=server.url, timeout=HANG, limits=LIMITS)
+
+
+async def end_of(client: httpx.AsyncClient, leave_after: int | None = None, **body: object) -> str:
+    """How a streamed completion ends, in a word; each stream must end exactly once.
+
+    `leave_after` closes the connection after so many events.
+    """
+    request = {"prompt": "Once upon a time", "stream": True, "ignore_eos": True, **body}
+    finishes = errors = done = events = 0
+    async with client.stream("POST", "/v1/completions", json=request) as answer:
+        if answer.status_code != 200:
+            error = json.loads(await answer.aread())["error"]
+            assert answer.headers["content-type"] == "application/json"
+            assert answer.status_code != 503 or int(answer.headers["retry-after"]) > 0
+            return f"{answer.status_code} {error['code']}"
+        async for line in answer.aiter_lines():
+            if not line:
+                continue
+            assert not done, "an event after the end"
+            events += 1
+            if leave_after is not None and events >= leave_after:
+                return "left"
+            payload = line.removeprefix("data: ")
+            if payload == "[DONE]":
+                done += 1
+                continue
+            event = json.loads(payload)
+            if "error" in event:
+                errors += 1
+                assert "engine" in event["error"]["message"]
+            else:
+                finishes += sum(choice["finish_reason"] is not None for choice in event["choices"])
+    assert done == 1
+    assert finishes + errors == 1
+    return "finished" if finishes else "failed"
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def resident_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) / 1024
+
+
+def idle(server: Server) -> bool:
+    """Whether no request is left anywhere, and no block is held."""
+    with server.client() as client:
+        page = client.get("/metrics").text
+    values = dict(line.rsplit(" ", 1) for line in page.splitlines() if line[0] != "#")
+    held = [
+        float(value)
+        for name, value in values.items()
+        if name.startswith(
+            (
+                "penstock:requests_in_flight",
+                "vllm:num_requests_running",
+                "vllm:num_requests_waiting{",
+                "vllm:kv_cache_usage_perc",
+            )
+        )
+    ]
+    assert len(held) == 4
+    return not any(held)
+
+
+def healthy(server: Server) -> bool:
+    with server.client() as client:
+        return client.get("/health").status_code == 200
+
+
+async def crowd(server: Server, after: float, number: signal.Signals) -> Counter[str]:
+    """Ends of 64 streams, whose engine gets a signal while they run."""
+    async with client_of(server) as client:
+        streams = [asyncio.create_task(end_of(client, max_tokens=400)) for _ in range(STREAMS)]
+        await asyncio.sleep(after)
+        os.kill(server.engine(), number)
+        if number == signal.SIGSTOP:
+            await asyncio.sleep(1)
+            os.kill(server.engine(), signal.SIGCONT)
+        return Counter(await asyncio.gather(*streams))
+
+
+@pytest.mark.parametrize(
+    "rounds", [3, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
+def test_an_engine_killed_under_a_crowd(serve: Serve, rounds: int) -> None:
+    rng = random.Random(1)
+    with serve() as server:
+        eventually(lambda: idle(server), "an idle server")
+        before = descriptors(server.pid)
+        total: Counter[str] = Counter()
+        for _ in range(rounds):
+            total += asyncio.run(crowd(server, rng.uniform(0.05, 1.0), signal.SIGKILL))
+            eventually(lambda: healthy(server), "another engine")
+        eventually(lambda: idle(server), "an idle server")
+        eventually(lambda: descriptors(server.pid) <= before, "closed descriptors")
+        assert len(server.children()) == 1
+    print(f"{rounds} kills under {STREAMS} streams: {dict(total)}")
+    assert total.total() == rounds * STREAMS
+    assert set(total) <= {"finished", "failed", "503 engine_failed", "503 service_unavailable"}
+    assert total["failed"] > 0
+
+
+def test_an_engine_stopped_and_continued_under_a_crowd(serve: Serve) -> None:
+    with serve() as server:
+        ends = asyncio.run(crowd(server, 0.5, signal.SIGSTOP))
+        assert ends == {"finished": STREAMS}
+        eventually(lambda: idle(server), "an idle server")
+
+
+def test_ten_times_more_requests_than_the_server_takes(serve: Serve) -> None:
+    async def burst(server: Server) -> Counter[str]:
+        async with client_of(server) as client:
+            requests = [end_of(client, max_tokens=100) for _ in range(80)]
+            return Counter(await asyncio.gather(*requests))
+
+    # A pool that the first burst fills: its memory is touched as it is used.
+    flags = (
+        "--max-num-seqs",
+        "4",
+        "--max-num-queued-reqs",
+        "4",
+        "--kv-cache-memory-bytes",
+        "32MiB",
+    )
+    with serve(*flags) as server:
+        asyncio.run(burst(server))
+        pids = [server.pid, server.engine()]
+        before = [resident_mib(pid) for pid in pids]
+        total: Counter[str] = Counter()
+        for _ in range(5):
+            total += asyncio.run(burst(server))
+        eventually(lambda: idle(server), "an idle server")
+        after = [resident_mib(pid) for pid in pids]
+    print(f"400 requests at 8 places: {dict(total)}; resident MiB {before} -> {after}")
+    # Refused before any header of a stream: `end_of` has seen the status.
+    assert set(total) == {"finished", "503 queue_full"}
+    assert total["finished"] >= 5 * 8
+    assert all(late <= early * 1.05 + 8 for early, late in zip(before, after, strict=True))
+
+
+def test_clients_that_leave_at_any_moment(serve: Serve) -> None:
+    rng = random.Random(2)
+
+    async def visit(client: httpx.AsyncClient) -> str:
+        if rng.random() < 0.3:
+            waiting = asyncio.create_task(end_of(client, max_tokens=200))
+            await asyncio.sleep(rng.uniform(0, 0.3))
+            waiting.cancel()
+            return "left"
+        return await end_of(client, leave_after=rng.randint(1, 30), max_tokens=200)
+
+    async def visits(server: Server) -> Counter[str]:
+        async with client_of(server) as client:
+            return Counter(await asyncio.gather(*(visit(client) for _ in range(200))))
+
+    with serve() as server:
+        eventually(lambda: idle(server), "an idle server")
+        before = descriptors(server.pid)
+        ends = asyncio.run(visits(server))
+        eventually(lambda: idle(server), "an idle server")
+        eventually(lambda: descriptors(server.pid) <= before, "closed descriptors")
+    assert ends == {"left": 200}
