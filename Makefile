@@ -28,7 +28,7 @@ export PYO3_ENVIRONMENT_SIGNATURE := $(shell $(PYTHON) -c 'import struct, sys; p
 SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
 	$(shell find crates python -type f ! -name '*.pyc' ! -name '*.so' ! -path '*/tests/*' ! -path '*/benches/*' | sort)
 
-.PHONY: help prerequisites demo serve test test-full lint bench clean
+.PHONY: help prerequisites demo serve test test-full test-clients lint bench clean
 .PHONY: install test-tools run-tests
 
 help: ## list the targets
@@ -92,7 +92,7 @@ run-tests: install test-tools
 test: run-tests ## all quick tests, Rust and Python, with counts
 
 test-full: CARGO_TEST_ARGS := --include-ignored
-test-full: PYTEST_ARGS := -m ''
+test-full: PYTEST_ARGS := -m 'not clients'
 test-full: run-tests ## the same and the slow tests
 
 # A contributor's loop, under 90 s when nothing has to be compiled: no model, Ray, Redis, network
@@ -120,6 +120,10 @@ lint: test-tools ## formatting, clippy, ruff and mypy, all with warnings denied
 
 BENCH_SERVERS := penstock penstock-inprocess llama-q4_1 llama-q4_0 vllm openvino
 BENCH_DIR := build/bench/peers-$(shell date +%F-%H%M)
+
+test-clients: install test-tools ## clients of other projects against a server; CLIENTS=NAME,... chooses; writes docs/clients.md
+	@$(BIN)/penstock pull smollm2
+	@$(BIN)/python -m pytest -q -m clients tests/clients
 
 bench: install ## Penstock beside the peers that benchmarks/peers/install_all.sh installed; see BENCH_ARGS
 	@$(BIN)/penstock pull smollm2

@@ -1,0 +1,1 @@
+"""Clients that others wrote, unmodified, against a server with the default model."""
