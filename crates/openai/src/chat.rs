@@ -22,6 +22,8 @@ pub struct ChatRequest {
     /// Alternatives per token, 0 to 20; `None` for no log-probabilities at all.
     pub logprobs: Option<u8>,
     pub tools: Tools,
+    /// The answer shows its reasoning.
+    pub include_reasoning: bool,
     /// Extra variables for the chat template.
     pub template_kwargs: Map<String, Value>,
 }
@@ -36,6 +38,7 @@ impl ChatRequest {
             add_generation_prompt: fields.flag("add_generation_prompt", true)?,
             logprobs: take_logprobs(&mut fields)?,
             tools: Tools::take(&mut fields)?,
+            include_reasoning: fields.flag("include_reasoning", true)?,
             template_kwargs: take_template_kwargs(&mut fields)?,
         };
         neutral::check(&fields)?;

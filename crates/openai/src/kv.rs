@@ -5,6 +5,7 @@ use super::completion::{Prompt, take_prompts};
 use super::fields::Fields;
 use super::messages::take_messages;
 use super::tokenize::TokenizeInput;
+use super::tools::Tools;
 use crate::error::ApiError;
 
 /// A prefix of requests.
@@ -52,6 +53,7 @@ fn take_input(fields: &mut Fields<'_>) -> Result<KvInput, ApiError> {
         [false, true, false] => Ok(KvInput::Written(TokenizeInput::Messages {
             messages: take_messages(fields)?,
             add_generation_prompt: fields.flag("add_generation_prompt", true)?,
+            tools: Tools::take(fields)?,
             template_kwargs: fields.take("chat_template_kwargs")?.unwrap_or_default(),
         })),
         [false, false, true] => match fields.take::<Vec<u32>>("prompt_token_ids")? {

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::fields::Fields;
 use super::messages::take_messages;
+use super::tools::Tools;
 use crate::error::ApiError;
 
 /// Text, or a conversation to be rendered first.
@@ -23,6 +24,7 @@ pub enum TokenizeInput {
     Messages {
         messages: Value,
         add_generation_prompt: bool,
+        tools: Tools,
         template_kwargs: Map<String, Value>,
     },
 }
@@ -41,6 +43,7 @@ impl TokenizeRequest {
                     ApiError::invalid("prompt", format!("prompt or messages is required: {e}"))
                 })?,
                 add_generation_prompt: fields.flag("add_generation_prompt", true)?,
+                tools: Tools::take(&mut fields)?,
                 template_kwargs: fields.take("chat_template_kwargs")?.unwrap_or_default(),
             },
         };

@@ -5,6 +5,7 @@
 //! formed keeps its arguments as they are. What is held back until that is known is bounded.
 
 mod call_object;
+mod constraint;
 mod events;
 mod formats;
 mod harmony;

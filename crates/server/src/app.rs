@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::lanes::Lanes;
 use crate::metrics::{EngineView, Metrics, Rejection};
+use crate::reading::Formats;
 use crate::render::Identity;
 
 /// Seconds after which a client may try again: a full queue moves in about one, a start or a drain
@@ -34,7 +35,7 @@ pub(crate) struct App {
     bodies: BodyBudget,
     limiter: AdmissionLimiter,
     /// Empty until the model's text files have been read.
-    text: OnceLock<Arc<TextModel>>,
+    text: OnceLock<(Arc<TextModel>, Formats)>,
     draining: AtomicBool,
     started: u64,
 }
@@ -58,12 +59,22 @@ impl App {
 
     /// Makes the model's text side available. Only the first call counts.
     pub(crate) fn set_text(&self, text: Arc<TextModel>) {
-        let _ = self.text.set(text);
+        let formats = Formats::of(&text, &self.config);
+        let _ = self.text.set((text, formats));
     }
 
     /// The text side; 503 until it has been read.
     pub(crate) fn text(&self) -> Result<&TextModel, ApiError> {
-        self.text.get().map(Arc::as_ref).ok_or_else(|| {
+        self.text_and_formats().map(|(text, _)| text.as_ref())
+    }
+
+    /// How the model writes tool calls and reasoning; 503 until its text side has been read.
+    pub(crate) fn formats(&self) -> Result<&Formats, ApiError> {
+        self.text_and_formats().map(|(_, formats)| formats)
+    }
+
+    fn text_and_formats(&self) -> Result<&(Arc<TextModel>, Formats), ApiError> {
+        self.text.get().ok_or_else(|| {
             ApiError::unavailable("The server is starting: no tokenizer yet.", RETRY_ENGINE)
         })
     }
@@ -79,7 +90,7 @@ impl App {
         let limits = &self.config.limits;
         limits.max_body_bytes.unwrap_or_else(|| {
             let text = self.text.get().zip(self.max_model_len());
-            let text = text.and_then(|(text, tokens)| text.longest_text(tokens));
+            let text = text.and_then(|((text, _), tokens)| text.longest_text(tokens));
             text.unwrap_or(0).saturating_add(limits.json_bytes)
         })
     }

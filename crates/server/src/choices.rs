@@ -4,16 +4,21 @@ use std::task::{Context, Poll};
 
 use penstock_engine_client::{Event, RequestStream};
 use penstock_openai::{ApiError, CachedByTier, FinishReason, StopReason, Usage};
+use penstock_parsers::OutputEvent;
 use penstock_text::{Detokenizer, StopStrings};
 use penstock_wire::{Finish, LogprobRow, Output, TierKinds, TierTokens};
 
 use crate::metrics::{Ending, RequestTimer};
+use crate::reading::Reader;
 
 /// What one or more engine steps added to a choice.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct OutputDelta {
-    /// Whole characters, with nothing that may still become a stop string.
+    /// Whole characters, with nothing that may still become a stop string. Empty where the text is
+    /// read.
     pub(crate) text: String,
+    /// What has been read in the text, where it is.
+    pub(crate) events: Vec<OutputEvent>,
     /// All tokens, also one that stopped the request and has no text.
     pub(crate) tokens: Vec<u32>,
     /// One row for each of `tokens`, or none.
@@ -28,6 +33,9 @@ impl OutputDelta {
     /// Appends a later delta of the same choice.
     pub(crate) fn merge(&mut self, later: Self) {
         self.text.push_str(&later.text);
+        for event in later.events {
+            OutputEvent::append(&mut self.events, event);
+        }
         self.tokens.extend(later.tokens);
         self.logprobs.extend(later.logprobs);
         self.prompt_logprobs.extend(later.prompt_logprobs);
@@ -54,6 +62,7 @@ pub(crate) struct Choice {
     detokenizer: Detokenizer,
     stops: StopStrings,
     rules: TextRules,
+    reader: Option<Reader>,
     timer: RequestTimer,
     /// Tokens so far, without tiers.
     usage: Usage,
@@ -66,6 +75,7 @@ impl Choice {
         events: RequestStream,
         detokenizer: Detokenizer,
         rules: TextRules,
+        reader: Option<Reader>,
         timer: RequestTimer,
         prompt_tokens: u32,
     ) -> Self {
@@ -74,6 +84,7 @@ impl Choice {
             detokenizer,
             stops: StopStrings::new(rules.stop.clone()).include_stop(rules.include_stop),
             rules,
+            reader,
             timer,
             usage: Usage {
                 prompt_tokens,
@@ -136,15 +147,32 @@ impl Choice {
         for index in 0..with_text {
             self.usage.completion_tokens += 1;
             let text = self.detokenizer.push(delta.tokens[index]);
-            if self.emit(&text, &mut delta) {
+            let stopped = self.emit(&text, &mut delta);
+            self.read(&mut delta);
+            if stopped {
                 delta.tokens.truncate(index + 1);
                 delta.logprobs.truncate(index + 1);
                 return delta;
             }
         }
         self.usage.completion_tokens += (delta.tokens.len() - with_text) as u32;
-        self.finish(output.finish, stop_token, &mut delta);
+        if self.finish(output.finish, stop_token, &mut delta) {
+            self.read(&mut delta);
+        }
         delta
+    }
+
+    /// Turns the text of one token, or the last of the text, into events.
+    fn read(&mut self, delta: &mut OutputDelta) {
+        let Some(reader) = &mut self.reader else {
+            return;
+        };
+        let reasoned = reader.reasons();
+        reader.push(&std::mem::take(&mut delta.text), &mut delta.events);
+        match delta.finish {
+            Some(finish) => delta.finish = Some(reader.finish(finish, &mut delta.events)),
+            None => self.usage.reasoning_tokens += u32::from(reasoned && reader.reasons()),
+        }
     }
 
     /// Appends what may be sent of `text`; true when a stop string has ended the output.
@@ -163,21 +191,22 @@ impl Choice {
         true
     }
 
-    /// Releases the text held back once the output is complete.
-    fn finish(&mut self, finish: Finish, stop_token: Option<u32>, delta: &mut OutputDelta) {
+    /// Releases the text held back once the output is complete; false while it is not.
+    fn finish(&mut self, finish: Finish, stop_token: Option<u32>, delta: &mut OutputDelta) -> bool {
         let reason = match finish {
             Finish::Stop => FinishReason::Stop,
             Finish::Length => FinishReason::Length,
-            _ => return,
+            _ => return false,
         };
         let rest = self.detokenizer.finish();
         if self.emit(&rest, delta) {
-            return;
+            return true;
         }
         delta.text.push_str(&self.stops.finish());
         delta.finish = Some(reason);
         let named = stop_token.filter(|token| self.rules.stop_token_ids.contains(token));
         delta.stop_reason = named.map(StopReason::Token);
+        true
     }
 }
 
@@ -266,6 +295,7 @@ impl ChoiceStreams {
             usage.prompt_tokens += choice.usage.prompt_tokens;
             usage.completion_tokens += choice.usage.completion_tokens;
             usage.cached_tokens += choice.usage.cached_tokens;
+            usage.reasoning_tokens += choice.usage.reasoning_tokens;
             tiers.ram += choice.tier_tokens.ram;
             tiers.disk += choice.tier_tokens.disk;
             tiers.remote += choice.tier_tokens.remote;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use penstock_http::{Limits, LogSettings, TlsFiles};
+use penstock_parsers::{ReasoningFormat, ToolFormat};
 use serde::Deserialize;
 
 /// The configuration. There are no other inputs, the environment included.
@@ -25,6 +26,15 @@ pub struct Config {
     /// A port for `/metrics` and the probes alone; `/metrics` is then on no other.
     #[serde(default)]
     pub metrics_port: Option<u16>,
+    /// Special tokens that are spelled in messages are read as control tokens.
+    #[serde(default)]
+    pub allow_special_tokens: bool,
+    /// Format of tool calls, by name; `None` or `auto`: by the template.
+    #[serde(default)]
+    pub tool_call_parser: Option<String>,
+    /// Format of reasoning, by name; `None` or `auto`: by the template; `none`: it is content.
+    #[serde(default)]
+    pub reasoning_parser: Option<String>,
     /// No key is required where there is neither one of these nor a file.
     pub api_keys: Vec<String>,
     /// Named keys with limits: docs/limits.md.
@@ -102,6 +112,7 @@ impl Config {
     pub fn from_json(json: &str) -> Result<Self, String> {
         let config: Self =
             serde_json::from_str(json).map_err(|e| format!("front door configuration: {e}"))?;
+        config.check_parsers()?;
         let complaint = if config.served_model_names.is_empty() {
             "served_model_names must not be empty"
         } else if config.api_keys.iter().any(String::is_empty) {
@@ -122,6 +133,28 @@ impl Config {
             return Ok(config);
         };
         Err(format!("front door configuration: {complaint}"))
+    }
+}
+
+impl Config {
+    fn check_parsers(&self) -> Result<(), String> {
+        let tools: Vec<_> = ["auto"].into_iter().chain(ToolFormat::names()).collect();
+        let reasoning: Vec<_> = ["auto", "none"]
+            .into_iter()
+            .chain(ReasoningFormat::names())
+            .collect();
+        for (field, name, known) in [
+            ("tool_call_parser", &self.tool_call_parser, tools),
+            ("reasoning_parser", &self.reasoning_parser, reasoning),
+        ] {
+            if let Some(name) = name.as_deref().filter(|name| !known.contains(name)) {
+                let list = known.join(", ");
+                return Err(format!(
+                    "front door configuration: {field} is {name:?}; known are {list}"
+                ));
+            }
+        }
+        Ok(())
     }
 }
 

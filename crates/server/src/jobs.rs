@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use penstock_http::HeldBody;
 use penstock_openai::ApiError;
-use penstock_text::{TextError, TextModel};
+use penstock_text::{Rendered, TextError, TextModel};
 use serde_json::{Map, Value};
 
 use crate::app::App;
@@ -24,6 +24,20 @@ pub(crate) struct Job<'a> {
     client: Option<Weak<()>>,
 }
 
+/// What a chat template gets.
+pub(crate) struct Conversation<'a> {
+    pub(crate) messages: &'a Value,
+    pub(crate) add_generation_prompt: bool,
+    pub(crate) tools: Option<Value>,
+    pub(crate) template_kwargs: &'a Map<String, Value>,
+}
+
+/// What became of it.
+pub(crate) struct ChatPrompt {
+    pub(crate) ids: Vec<u32>,
+    pub(crate) text: String,
+}
+
 impl Job<'_> {
     /// Fails when the client has left: to be asked before each longer part of the work.
     pub(crate) fn check_client(&self) -> Result<(), ApiError> {
@@ -37,18 +51,37 @@ impl Job<'_> {
     /// Token ids of a conversation, under the same rule as [`Self::encode`].
     pub(crate) fn encode_chat(
         &self,
-        messages: &Value,
-        add_generation_prompt: bool,
-        template_kwargs: &Map<String, Value>,
+        chat: &Conversation<'_>,
         max_model_len: u32,
-    ) -> Result<Vec<u32>, ApiError> {
+    ) -> Result<ChatPrompt, ApiError> {
         self.check_client()?;
-        let rendered = self
-            .text
-            .render_chat(messages, add_generation_prompt, None, template_kwargs)
-            .map_err(|error| text_error("messages", &error))?;
-        // No special tokens are added: the template writes them.
-        self.encode("messages", &rendered, false, max_model_len)
+        let rendered = self.render(chat);
+        let prompt = rendered.map_err(|error| text_error("messages", &error))?;
+        self.check_client()?;
+        self.check_length(prompt.text(), max_model_len)?;
+        let ids = self.text.encode_rendered(&prompt);
+        let ids = ids.map_err(|error| text_error("messages", &error))?;
+        let text = prompt.written();
+        Ok(ChatPrompt { ids, text })
+    }
+
+    fn render(&self, chat: &Conversation<'_>) -> Result<Rendered, TextError> {
+        let (text, tools) = (self.text, chat.tools.as_ref());
+        let (messages, kwargs) = (chat.messages, chat.template_kwargs);
+        let generate = chat.add_generation_prompt;
+        if self.app.config.allow_special_tokens {
+            let text = text.render_chat(messages, generate, tools, kwargs)?;
+            return Ok(Rendered::unguarded(text));
+        }
+        text.render_guarded(messages, generate, tools, kwargs)
+    }
+
+    /// Refuses a text that cannot fit the context, however it is tokenized.
+    fn check_length(&self, written: &str, max_model_len: u32) -> Result<(), ApiError> {
+        if written.len() > self.text.longest_text(max_model_len).unwrap_or(usize::MAX) {
+            return Err(ApiError::text_too_long(max_model_len, written.len()));
+        }
+        Ok(())
     }
 
     /// Token ids of a prompt's text, which is refused untouched when it cannot fit the context.
@@ -63,9 +96,7 @@ impl Job<'_> {
         max_model_len: u32,
     ) -> Result<Vec<u32>, ApiError> {
         self.check_client()?;
-        if written.len() > self.text.longest_text(max_model_len).unwrap_or(usize::MAX) {
-            return Err(ApiError::text_too_long(max_model_len, written.len()));
-        }
+        self.check_length(written, max_model_len)?;
         let encoded = self.text.tokenizer.encode(written, add_special);
         encoded.map_err(|error| text_error(field, &error))
     }

@@ -19,6 +19,7 @@ mod lanes;
 mod logprobs;
 mod metrics;
 mod middleware;
+mod reading;
 mod render;
 mod routes;
 mod run;

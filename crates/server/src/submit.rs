@@ -10,6 +10,7 @@ use crate::app::App;
 use crate::arrival::Arrival;
 use crate::choices::{Choice, ChoiceStreams, TextRules};
 use crate::metrics::RequestTimer;
+use crate::reading::{Reader, Reading};
 use crate::sampling;
 
 /// What an endpoint adds to the common parameters.
@@ -18,6 +19,8 @@ pub(crate) struct EndpointParams {
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) logprobs: Option<u8>,
     pub(crate) prompt_logprobs: Option<u8>,
+    /// `None`: the outputs are plain text.
+    pub(crate) reading: Option<Reading>,
     pub(crate) arrival: Arrival,
 }
 
@@ -155,7 +158,12 @@ fn start(
     let shared = request.sampling.choice > 0;
     let prompt_tokens = request.prompt.len() as u32;
     let tokenizer = app.text()?.tokenizer.clone();
-    let detokenizer = Detokenizer::new(tokenizer, common.skip_special_tokens, &request.prompt);
+    let mut detokenizer = Detokenizer::new(tokenizer, common.skip_special_tokens, &request.prompt);
+    let reading = params.reading.clone();
+    let reader = reading.map(|reading| {
+        detokenizer.keep(reading.kept.clone());
+        Reader::new(reading, app.ids.next())
+    });
     let rules = TextRules {
         stop: common.stop.clone(),
         stop_token_ids: common.stop_token_ids.clone(),
@@ -176,6 +184,7 @@ fn start(
         events,
         detokenizer,
         rules,
+        reader,
         timer,
         if shared { 0 } else { prompt_tokens },
     ))

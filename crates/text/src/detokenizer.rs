@@ -16,6 +16,8 @@ const HELD_TOKENS: usize = 32;
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
     skip_special: bool,
+    /// Special tokens that are not skipped.
+    kept: Arc<[u32]>,
     state: State,
 }
 
@@ -66,8 +68,14 @@ impl Detokenizer {
         Self {
             tokenizer,
             skip_special,
+            kept: Arc::default(),
             state,
         }
+    }
+
+    /// Writes these special tokens even when others are skipped.
+    pub fn keep(&mut self, special: Arc<[u32]>) {
+        self.kept = special;
     }
 
     /// Text that `id` completes; empty while a character is unfinished.
@@ -79,7 +87,7 @@ impl Detokenizer {
 
     /// [`Self::push`] that appends to `out`.
     pub fn push_into(&mut self, id: u32, out: &mut String) {
-        if self.skip_special && self.tokenizer.is_special(id) {
+        if self.skip_special && self.tokenizer.is_special(id) && !self.kept.contains(&id) {
             return;
         }
         match &mut self.state {

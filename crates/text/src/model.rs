@@ -6,6 +6,7 @@ use penstock_formats::{Checkpoint, Metadata};
 use serde_json::{Map, Value};
 
 use crate::chat::TemplateSources;
+use crate::guard::{Guard, Rendered};
 use crate::tokenizer::{Encoder, Entry, Roles, Surface, Tokenizer};
 use crate::{ChatTemplate, SpecialTokens, TextError, gguf, hf};
 
@@ -19,6 +20,7 @@ pub struct TextModel {
     pub tokenizer: Arc<Tokenizer>,
     pub template: Option<ChatTemplate>,
     pub special_tokens: SpecialTokens,
+    guard: Guard,
 }
 
 impl TextModel {
@@ -84,6 +86,7 @@ impl TextModel {
             .map(|sources| ChatTemplate::new(sources, special_tokens.clone()))
             .transpose()?;
         Ok(Self {
+            guard: Guard::new(&tokenizer)?,
             tokenizer: Arc::new(tokenizer),
             template,
             special_tokens,
@@ -107,6 +110,28 @@ impl TextModel {
     ) -> Result<String, TextError> {
         let template = self.template.as_ref().ok_or(TextError::NoChatTemplate)?;
         template.render(messages, add_generation_prompt, tools, kwargs)
+    }
+
+    /// The same, for messages of strangers: what spells a special token in the arguments is text,
+    /// and no control token, when the prompt is encoded.
+    pub fn render_guarded(
+        &self,
+        messages: &Value,
+        add_generation_prompt: bool,
+        tools: Option<&Value>,
+        kwargs: &Map<String, Value>,
+    ) -> Result<Rendered, TextError> {
+        let mut hidden = Vec::new();
+        let messages = self.guard.hide(messages, &mut hidden);
+        let tools = tools.map(|tools| self.guard.hide(tools, &mut hidden));
+        let kwargs = self.guard.hide_map(kwargs, &mut hidden);
+        let text = self.render_chat(&messages, add_generation_prompt, tools.as_deref(), &kwargs)?;
+        Ok(Rendered::new(text, hidden))
+    }
+
+    /// The prompt ids of [`Self::render_guarded`]'s text.
+    pub fn encode_rendered(&self, prompt: &Rendered) -> Result<Vec<u32>, TextError> {
+        self.guard.encode_prompt(&self.tokenizer, prompt)
     }
 
     /// The prompt ids of a conversation. No special tokens are added: the template writes them.

@@ -159,3 +159,15 @@ fn token_bytes_join_to_the_text() {
         .collect();
     assert_eq!(bytes, text.as_bytes());
 }
+
+#[test]
+fn special_tokens_that_are_kept_are_written() {
+    let Some(tokenizer) = common::tokenizer() else {
+        return;
+    };
+    let ids = tokenizer.encode("<|im_start|>a<|im_end|>", false).unwrap();
+    let mut detokenizer = Detokenizer::new(tokenizer.clone(), true, &[]);
+    detokenizer.keep([tokenizer.token_id("<|im_end|>").unwrap()].into());
+    let text: String = ids.iter().map(|&id| detokenizer.push(id)).collect();
+    assert_eq!(text, "a<|im_end|>");
+}

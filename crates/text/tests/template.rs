@@ -399,3 +399,41 @@ fn a_directory_without_tokenizer_is_named() {
         Err(TextError::BadFile { .. })
     ));
 }
+
+/// SmolLM2's template, for one, prints no tools.
+#[test]
+fn a_template_without_tools_gets_them_as_text() {
+    let template = ChatTemplate::parse(
+        "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}",
+        SpecialTokens::new(),
+    );
+    let call = |name: &str| {
+        json!({"id": "1", "type": "function",
+               "function": {"name": name, "arguments": "{\"a\": \"é\"}"}})
+    };
+    let messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "assistant", "content": "Wait.", "tool_calls": [call("f"), call("g")]},
+        {"role": "tool", "content": "1"},
+        {"role": "tool", "content": "2"},
+        {"role": "user", "content": "And?"},
+    ]);
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    let template = template.unwrap();
+    let text = |tools| {
+        template
+            .render(&messages, false, tools, &Map::new())
+            .unwrap()
+    };
+    let history = "[assistant] Wait.\n\
+        <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"é\"}}\n</tool_call>\n\
+        <tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": \"é\"}}\n</tool_call>\n\
+        [user] <tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>\n\
+        [user] And?\n";
+    assert_eq!(text(None), format!("[system] Be brief.\n{history}"));
+    let with_tools = text(Some(&tools));
+    assert!(with_tools.starts_with("[system] Be brief.\n\nYou can call functions"));
+    let listed = "<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"f\"}}\n</tools>";
+    assert!(with_tools.contains(listed), "{with_tools}");
+    assert!(with_tools.ends_with(history), "{with_tools}");
+}

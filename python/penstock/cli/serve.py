@@ -119,6 +119,9 @@ def front_door(
         "tls": server.ssl_certfile
         and {"certificate": server.ssl_certfile, "key": server.ssl_keyfile},
         "metrics_port": server.metrics_port,
+        "allow_special_tokens": server.allow_special_tokens,
+        "tool_call_parser": server.tool_call_parser,
+        "reasoning_parser": server.reasoning_parser,
         "api_keys": list(server.api_keys),
         "api_key_file": server.api_key_file,
         "allowed_origins": list(server.allowed_origins),

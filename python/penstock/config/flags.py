@@ -103,6 +103,27 @@ FLAGS: tuple[Flag, ...] = (
     _server(
         "--chat-template", Text(), None, "file with a chat template instead of the model's own"
     ),
+    _server(
+        "--allow-special-tokens",
+        Switch(),
+        False,
+        "read special tokens that clients spell in messages, such as <|im_end|>, as control tokens "
+        "(as vLLM does); by default they are plain text",
+    ),
+    _server(
+        "--tool-call-parser",
+        Text(),
+        "auto",
+        "format of the model's tool calls: auto (by the chat template) or a name such as hermes, "
+        "qwen3_coder, llama3_json, mistral (docs/api.md has all)",
+    ),
+    _server(
+        "--reasoning-parser",
+        Text(),
+        "auto",
+        "format of the model's reasoning: auto (by the chat template), none (reasoning is content) "
+        "or a name such as deepseek_r1, qwen3, granite (docs/api.md has all)",
+    ),
     Flag(
         "--kv-cache-memory-bytes",
         "cache",
@@ -384,6 +405,7 @@ class Ignored:
 IGNORED: tuple[Ignored, ...] = (
     Ignored("--disable-log-requests", False, "requests are not logged"),
     Ignored("--disable-log-stats", False, "statistics are at /metrics and not logged"),
+    Ignored("--enable-auto-tool-choice", False, "the model may always choose to call tools"),
     Ignored("--enforce-eager", False, "there are no graphs to capture"),
     Ignored("--trust-remote-code", False, "no code is ever loaded from a model"),
     Ignored("--enable-chunked-prefill", False, "prompts are always computed in chunks"),

@@ -178,4 +178,7 @@ def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
         metrics_port=values["metrics_port"],
         api_key_file=values["api_key_file"],
         access_log=values["access_log"],
+        allow_special_tokens=values["allow_special_tokens"],
+        tool_call_parser=values["tool_call_parser"],
+        reasoning_parser=values["reasoning_parser"],
     )

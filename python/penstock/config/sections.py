@@ -151,6 +151,10 @@ class ServerConfig:
     metrics_port: int | None = None
     api_key_file: str | None = None
     access_log: bool = False
+    allow_special_tokens: bool = False
+    """Whether what clients write can be control tokens."""
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@
 
 mod calls;
 mod common;
+mod demanded;
 mod malformed;
 mod reasoning;
 mod splits;

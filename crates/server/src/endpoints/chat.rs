@@ -7,15 +7,15 @@ use axum::extract::State;
 use axum::http::Request;
 use axum::response::Response;
 use penstock_http::request_id;
-use penstock_openai::{ApiError, ChatRequest};
+use penstock_openai::ChatRequest;
 
 use super::chat_render::ChatRender;
+use super::prepared::prepare;
 use crate::app::App;
 use crate::arrival::Arrival;
 use crate::failure::Failure;
 use crate::jobs::work_on;
 use crate::stream;
-use crate::submit::{EndpointParams, submit, truncate};
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
@@ -24,41 +24,25 @@ pub(crate) async fn create(
     let arrival = Arrival::of(&request);
     let request_id = request_id(&request);
     let body = app.read_body(request).await?;
-    let (common, logprobs, prompt, permit) = work_on(&app, body, |job| {
+    let (prepared, legacy) = work_on(&app, body, |job| {
         let request = ChatRequest::parse(job.body)?;
-        if request.tools.callable() {
-            return Err(ApiError::unsupported(
-                "tools",
-                "leave it out or send it empty",
-            ));
-        }
-        job.app.check_model(request.common.model.as_deref())?;
-        let permit = job.app.admit(request.common.n)?;
-        let length = request.common.prompt_limit(permit.limits.max_model_len);
-        let mut prompt = job.encode_chat(
-            &request.messages,
-            request.add_generation_prompt,
-            &request.template_kwargs,
-            length,
-        )?;
-        truncate(&mut prompt, &request.common, permit.limits);
-        Ok((request.common, request.logprobs, prompt, permit))
+        let legacy = request.tools.legacy;
+        Ok((prepare(job, request)?, legacy))
     })
     .await?;
-    let shown_prompt = common.return_token_ids.then(|| prompt.clone());
-    let params = EndpointParams {
-        default_max_tokens: None,
-        logprobs,
-        prompt_logprobs: None,
-        arrival,
-    };
-    let choices = submit(&app, &common, &params, vec![prompt], permit)?;
+    let shown_prompt = prepared
+        .common
+        .return_token_ids
+        .then(|| prepared.prompt.clone());
+    let with_logprobs = prepared.logprobs.is_some();
+    let (common, choices) = prepared.submit(&app, arrival)?;
     let identity = app.identity("chatcmpl", &request_id, common.model);
     let tokenizer = app.text()?.tokenizer.clone();
     let render = ChatRender::new(
         identity,
         tokenizer,
-        logprobs.is_some(),
+        with_logprobs,
+        legacy,
         shown_prompt,
         choices.len(),
     );

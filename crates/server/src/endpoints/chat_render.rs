@@ -5,10 +5,12 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use penstock_openai::sse::{ChunkWriter, Tail};
 use penstock_openai::{
-    AssistantMessage, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse, Delta, Usage,
+    AssistantMessage, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse, Delta, ToolCall,
+    Usage,
 };
 use penstock_text::Tokenizer;
 
+use super::chat_parts::Parts;
 use crate::choices::OutputDelta;
 use crate::logprobs;
 use crate::render::{Identity, Render};
@@ -18,6 +20,8 @@ pub(crate) struct ChatRender {
     writer: ChunkWriter,
     tokenizer: Arc<Tokenizer>,
     with_logprobs: bool,
+    /// The request had `functions`: calls are a `function_call`.
+    legacy: bool,
     /// `Some` when token ids are shown.
     prompt: Option<Vec<u32>>,
     /// Choices whose first chunk was sent.
@@ -30,6 +34,7 @@ impl ChatRender {
         identity: Identity,
         tokenizer: Arc<Tokenizer>,
         with_logprobs: bool,
+        legacy: bool,
         prompt: Option<Vec<u32>>,
         choices: usize,
     ) -> Self {
@@ -44,6 +49,7 @@ impl ChatRender {
             writer,
             tokenizer,
             with_logprobs,
+            legacy,
             prompt,
             started: vec![false; choices],
         }
@@ -80,10 +86,25 @@ impl ChatRender {
         );
     }
 
+    fn message<'a>(&self, parts: &'a Parts<'_>, calls: &'a [ToolCall<'a>]) -> AssistantMessage<'a> {
+        let reasoning = parts.reasoning.as_deref();
+        AssistantMessage {
+            role: "assistant",
+            content: parts
+                .content
+                .as_deref()
+                .or((!parts.has_calls()).then_some("")),
+            reasoning,
+            reasoning_content: reasoning,
+            tool_calls: if self.legacy { &[] } else { calls },
+            function_call: parts.function_call().filter(|_| self.legacy),
+        }
+    }
+
     /// Whether a chunk would carry anything: half a character gives none.
     fn has_news(&self, delta: &OutputDelta, usage: Option<&Usage>) -> bool {
         let tokens_shown = self.prompt.is_some() || self.with_logprobs || usage.is_some();
-        !delta.text.is_empty()
+        !delta.events.is_empty()
             || delta.finish.is_some()
             || (tokens_shown && !delta.tokens.is_empty())
     }
@@ -104,12 +125,19 @@ impl Render for ChatRender {
             return;
         }
         let logprobs = self.logprobs(delta);
+        let parts = Parts::of(&delta.events);
+        let (reasoning, calls) = (parts.reasoning.as_deref(), parts.calls(true));
+        let other = reasoning.is_some() || parts.has_calls();
         let choice = ChatChunkChoice {
             index: index as u32,
             delta: Delta {
                 role: None,
-                content: Some(&delta.text),
-                ..Delta::default()
+                // Clients expect one member at least.
+                content: parts.content.as_deref().or((!other).then_some("")),
+                reasoning,
+                reasoning_content: reasoning,
+                tool_calls: if self.legacy { &[] } else { &calls },
+                function_call: parts.function_call().filter(|_| self.legacy),
             },
             logprobs: logprobs.as_ref(),
             finish_reason: delta.finish,
@@ -132,18 +160,12 @@ impl Render for ChatRender {
 
     fn response(&mut self, deltas: &[OutputDelta], usage: Usage) -> Vec<u8> {
         let logprobs: Vec<_> = deltas.iter().map(|delta| self.logprobs(delta)).collect();
-        let both = deltas.iter().zip(&logprobs).enumerate();
-        let choices = both.map(|(index, (delta, logprobs))| ChatChoice {
+        let parts: Vec<_> = deltas.iter().map(|d| Parts::of(&d.events)).collect();
+        let calls: Vec<_> = parts.iter().map(|parts| parts.calls(false)).collect();
+        let choices = deltas.iter().enumerate().map(|(index, delta)| ChatChoice {
             index: index as u32,
-            message: AssistantMessage {
-                role: "assistant",
-                content: Some(&delta.text),
-                reasoning: None,
-                reasoning_content: None,
-                tool_calls: &[],
-                function_call: None,
-            },
-            logprobs: logprobs.as_ref(),
+            message: self.message(&parts[index], &calls[index]),
+            logprobs: logprobs[index].as_ref(),
             finish_reason: delta.finish,
             stop_reason: delta.stop_reason.as_ref(),
             token_ids: self.prompt.is_some().then_some(delta.tokens.as_slice()),

@@ -39,6 +39,7 @@ pub(crate) async fn create(
     let params = EndpointParams {
         default_max_tokens: Some(DEFAULT_MAX_TOKENS),
         logprobs,
+        reading: None,
         prompt_logprobs: logprobs.filter(|_| style.echo),
         arrival,
     };

@@ -2,6 +2,7 @@
 
 use bytes::BytesMut;
 use penstock_openai::{ApiError, FinishReason, MessageWriter, StopReason, StreamOptions, Usage};
+use penstock_parsers::OutputEvent;
 
 use crate::choices::OutputDelta;
 use crate::render::Render;
@@ -44,8 +45,13 @@ impl Render for MessagesRender {
         if let Some(usage) = usage {
             self.writer.start(out, usage);
         }
-        if !delta.text.is_empty() {
-            self.writer.content(out, &delta.text);
+        for event in &delta.events {
+            match event {
+                OutputEvent::Reasoning(text) => self.writer.reasoning(out, text),
+                OutputEvent::Content(text) => self.writer.content(out, text),
+                OutputEvent::ToolCallStart { id, name, .. } => self.writer.call(out, id, name),
+                OutputEvent::ToolCallArguments { text, .. } => self.writer.arguments(out, text),
+            }
         }
         self.finish = delta.finish.or(self.finish);
         if delta.stop_reason.is_some() {

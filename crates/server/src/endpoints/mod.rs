@@ -2,6 +2,7 @@
 //! parse, admit and tokenize (one piece of work on the body, `jobs.rs`), submit, answer.
 
 pub(crate) mod chat;
+mod chat_parts;
 mod chat_render;
 pub(crate) mod completions;
 mod completions_render;

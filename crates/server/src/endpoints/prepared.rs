@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use penstock_openai::{ApiError, ChatRequest, Common, MaxTokens};
+use penstock_openai::{ApiError, ChatRequest, Common, MaxTokens, ToolChoice};
 
 use crate::admission::AdmissionPermit;
 use crate::app::App;
 use crate::arrival::Arrival;
 use crate::choices::ChoiceStreams;
-use crate::jobs::Job;
+use crate::jobs::{ChatPrompt, Conversation, Job};
+use crate::reading::Reading;
 use crate::submit::{EndpointParams, submit, truncate};
 
 /// An admitted and tokenized request.
@@ -17,42 +18,57 @@ pub(super) struct Prepared {
     pub(super) logprobs: Option<u8>,
     pub(super) prompt: Vec<u32>,
     pub(super) permit: AdmissionPermit,
+    reading: Reading,
 }
 
 /// Admits a conversation and makes its prompt.
 pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<Prepared, ApiError> {
-    let common = request.common;
-    if request.tools.callable() {
-        let remedy = "leave it out or send it empty";
-        return Err(ApiError::unsupported("tools", remedy));
-    }
+    let common = &request.common;
     job.app.check_model(common.model.as_deref())?;
+    let formats = job.app.formats()?;
+    if matches!(
+        request.tools.choice,
+        ToolChoice::Required | ToolChoice::Named(_)
+    ) {
+        let remedy = "leave it out or send auto or none";
+        return Err(ApiError::unsupported("tool_choice", remedy));
+    }
     let permit = job.app.admit(common.n)?;
-    let mut prompt = job.encode_chat(
-        &request.messages,
-        request.add_generation_prompt,
-        &request.template_kwargs,
-        common.prompt_limit(permit.limits.max_model_len),
-    )?;
-    truncate(&mut prompt, &common, permit.limits);
+    let length = common.prompt_limit(permit.limits.max_model_len);
+    let ChatPrompt { ids, text } = job.encode_chat(&conversation(&request), length)?;
+    let reading = Reading::new(formats, &request, &text);
+    let mut prompt = ids;
+    truncate(&mut prompt, common, permit.limits);
+    let mut common = request.common;
+    if let Some(demand) = reading.demand(&request.tools)
+        && let Some(other) = common.grammar.replace(demand)
+    {
+        let message = format!("{} cannot be combined with demanded calls.", other.field);
+        return Err(ApiError::invalid("tool_choice", message));
+    }
     Ok(Prepared {
         common,
         logprobs: request.logprobs,
         prompt,
         permit,
+        reading,
     })
 }
 
 /// Tokens of a conversation of any length.
 pub(super) fn count(job: &Job<'_>, request: &ChatRequest) -> Result<usize, ApiError> {
     job.app.check_model(request.common.model.as_deref())?;
-    let tokens = job.encode_chat(
-        &request.messages,
-        request.add_generation_prompt,
-        &request.template_kwargs,
-        u32::MAX,
-    )?;
-    Ok(tokens.len())
+    let prompt = job.encode_chat(&conversation(request), u32::MAX)?;
+    Ok(prompt.ids.len())
+}
+
+fn conversation(request: &ChatRequest) -> Conversation<'_> {
+    Conversation {
+        messages: &request.messages,
+        add_generation_prompt: request.add_generation_prompt,
+        tools: request.tools.for_template(),
+        template_kwargs: &request.template_kwargs,
+    }
 }
 
 impl Prepared {
@@ -80,6 +96,7 @@ impl Prepared {
             default_max_tokens: None,
             logprobs: self.logprobs,
             prompt_logprobs: None,
+            reading: Some(self.reading),
             arrival,
         };
         let choices = submit(app, &self.common, &params, vec![self.prompt], self.permit)?;

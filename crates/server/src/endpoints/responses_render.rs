@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use penstock_openai::{ApiError, FinishReason, ResponseWriter, StreamOptions, Usage};
+use penstock_parsers::OutputEvent;
 use penstock_text::Tokenizer;
 
 use crate::choices::OutputDelta;
@@ -40,13 +41,21 @@ impl Render for ResponsesRender {
         delta: &OutputDelta,
         _usage: Option<&Usage>,
     ) {
-        let scores = if self.with_logprobs {
+        let mut scores = if self.with_logprobs {
             logprobs::chat(&self.tokenizer, &delta.tokens, &delta.logprobs).content
         } else {
             Vec::new()
         };
-        if !delta.text.is_empty() {
-            self.writer.content(out, &delta.text, scores);
+        for event in &delta.events {
+            match event {
+                OutputEvent::Reasoning(text) => self.writer.reasoning(out, text),
+                OutputEvent::Content(text) => {
+                    let scores = std::mem::take(&mut scores);
+                    self.writer.content(out, text, scores);
+                }
+                OutputEvent::ToolCallStart { id, name, .. } => self.writer.call(out, id, name),
+                OutputEvent::ToolCallArguments { text, .. } => self.writer.arguments(out, text),
+            }
         }
         self.finish = delta.finish.or(self.finish);
     }

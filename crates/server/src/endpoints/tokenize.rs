@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::app::App;
 use crate::failure::{self, Failure};
-use crate::jobs::{Job, work_on};
+use crate::jobs::{Conversation, Job, work_on};
 
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
@@ -50,8 +50,17 @@ pub(super) fn encoded(job: &Job<'_>, input: &TokenizeInput) -> Result<Vec<u32>, 
         TokenizeInput::Messages {
             messages,
             add_generation_prompt,
+            tools,
             template_kwargs,
-        } => job.encode_chat(messages, *add_generation_prompt, template_kwargs, u32::MAX),
+        } => {
+            let chat = Conversation {
+                messages,
+                add_generation_prompt: *add_generation_prompt,
+                tools: tools.for_template(),
+                template_kwargs,
+            };
+            Ok(job.encode_chat(&chat, u32::MAX)?.ids)
+        }
     }
 }
 

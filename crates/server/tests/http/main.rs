@@ -21,3 +21,4 @@ mod messages;
 mod responses;
 mod shapes;
 mod streams;
+mod tools;

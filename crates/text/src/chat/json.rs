@@ -37,6 +37,12 @@ pub(super) fn tojson(
     dialect.write(&json).map_err(not_json)
 }
 
+/// `json.dumps(value, ensure_ascii=False)`.
+pub(super) fn python_json(value: &serde_json::Value) -> String {
+    let plain = Dialect::new(false, None, None).and_then(|d| d.write(value).map_err(not_json));
+    plain.unwrap_or_default()
+}
+
 fn not_json(error: serde_json::Error) -> Error {
     Error::new(
         ErrorKind::BadSerialization,

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::TextError;
 
-pub(super) fn normalised(messages: &Value) -> Result<Value, TextError> {
+pub(super) fn normalised(messages: &Value) -> Result<Vec<Value>, TextError> {
     let list = messages
         .as_array()
         .ok_or_else(|| bad_messages("must be a list"))?;
@@ -18,7 +18,7 @@ pub(super) fn normalised(messages: &Value) -> Result<Value, TextError> {
             .ok_or_else(|| bad("must be an object".to_owned()))?;
         normalised_message(message).map_err(bad)
     });
-    normal.collect::<Result<Vec<_>, _>>().map(Value::Array)
+    normal.collect()
 }
 
 fn normalised_message(message: &Map<String, Value>) -> Result<Value, String> {

@@ -7,6 +7,7 @@
 //! model file that it comes with, so one must not be taken from a request.
 
 mod clock;
+mod generic;
 mod json;
 mod messages;
 mod python;
@@ -44,6 +45,8 @@ pub(crate) struct TemplateSources {
 pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: SpecialTokens,
+    sources: String,
+    knows_tools: bool,
 }
 
 impl fmt::Debug for ChatTemplate {
@@ -78,6 +81,8 @@ impl ChatTemplate {
         Ok(Self {
             environment,
             special_tokens,
+            knows_tools: sources.with_tools.is_some() || sources.default.contains("tools"),
+            sources: sources.default + sources.with_tools.as_deref().unwrap_or_default(),
         })
     }
 
@@ -107,7 +112,11 @@ impl ChatTemplate {
             .iter()
             .map(|(role, text)| (role.clone(), Value::from(text.as_str())));
         variables.extend(tokens);
-        variables.insert("messages".to_owned(), messages::normalised(messages)?);
+        let mut messages = messages::normalised(messages)?;
+        if !self.knows_tools() {
+            generic::with_tools(&mut messages, tools);
+        }
+        variables.insert("messages".to_owned(), Value::Array(messages));
         variables.insert("tools".to_owned(), tools.cloned().unwrap_or(Value::Null));
         variables.insert(
             "add_generation_prompt".to_owned(),
@@ -115,6 +124,16 @@ impl ChatTemplate {
         );
         variables.entry("documents").or_insert(Value::Null);
         self.run(self.name_for(tools.is_some()), &variables)
+    }
+
+    /// Whether the template itself prints tools and calls. One that does not gets them as text.
+    pub fn knows_tools(&self) -> bool {
+        self.knows_tools
+    }
+
+    /// The texts of all templates.
+    pub fn sources(&self) -> &str {
+        &self.sources
     }
 
     fn name_for(&self, has_tools: bool) -> &'static str {

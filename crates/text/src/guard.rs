@@ -1,0 +1,182 @@
+//! Text of a request that spells a special token stays text.
+//!
+//! Before a template is rendered, such spellings are replaced by marks that no text has; the prompt
+//! is encoded between the marks, and what they stand for without special tokens.
+
+use std::borrow::Cow;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use serde_json::{Map, Value};
+
+use crate::{TextError, Tokenizer};
+
+/// Around the number of a spelling. Unicode promises that these are never characters.
+const OPEN: char = '\u{FDD0}';
+const CLOSE: char = '\u{FDD1}';
+
+/// Finds spellings of special tokens.
+#[derive(Debug)]
+pub(crate) struct Guard(AhoCorasick);
+
+/// A rendered prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendered {
+    text: String,
+    /// What the marks in `text` stand for.
+    hidden: Vec<String>,
+}
+
+impl Guard {
+    pub(crate) fn new(tokenizer: &Tokenizer) -> Result<Self, TextError> {
+        let ids = 0..tokenizer.vocab_size() as u32;
+        let special = ids.filter(|&id| tokenizer.is_special(id));
+        let texts = special.map(|id| tokenizer.token_text(id));
+        let marks = [OPEN, CLOSE].map(String::from);
+        let patterns = texts.filter(|text| !text.is_empty()).chain(marks);
+        let finder = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(patterns);
+        finder.map(Self).map_err(TextError::build)
+    }
+
+    /// The value with its spellings hidden, keys of objects included.
+    pub(crate) fn hide<'v>(&self, value: &'v Value, hidden: &mut Vec<String>) -> Cow<'v, Value> {
+        if !self.finds(value) {
+            return Cow::Borrowed(value);
+        }
+        Cow::Owned(self.hidden(value, hidden))
+    }
+
+    pub(crate) fn hide_map(
+        &self,
+        map: &Map<String, Value>,
+        hidden: &mut Vec<String>,
+    ) -> Map<String, Value> {
+        let member = |(name, value): (&String, &Value)| {
+            (name.clone(), self.hide(value, hidden).into_owned())
+        };
+        map.iter().map(member).collect()
+    }
+
+    fn finds(&self, value: &Value) -> bool {
+        match value {
+            Value::String(text) => self.0.is_match(text),
+            Value::Array(items) => items.iter().any(|item| self.finds(item)),
+            Value::Object(map) => map
+                .iter()
+                .any(|(name, value)| self.0.is_match(name) || self.finds(value)),
+            _ => false,
+        }
+    }
+
+    fn hidden(&self, value: &Value, hidden: &mut Vec<String>) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.hide_text(text, hidden)),
+            Value::Array(items) => {
+                let items = items.iter().map(|item| self.hidden(item, hidden));
+                Value::Array(items.collect())
+            }
+            Value::Object(map) => {
+                let members = map.iter().map(|(name, value)| {
+                    let name = self.hide_text(name, hidden);
+                    (name, self.hidden(value, hidden))
+                });
+                Value::Object(members.collect())
+            }
+            other => other.clone(),
+        }
+    }
+
+    fn hide_text(&self, text: &str, hidden: &mut Vec<String>) -> String {
+        let mut out = String::with_capacity(text.len());
+        self.0.replace_all_with(text, &mut out, |_, spelling, out| {
+            out.push(OPEN);
+            out.push_str(&hidden.len().to_string());
+            out.push(CLOSE);
+            hidden.push(spelling.to_owned());
+            true
+        });
+        out
+    }
+
+    /// Token ids of a spelling, none of which is special.
+    fn encode(&self, tokenizer: &Tokenizer, spelling: &str) -> Result<Vec<u32>, TextError> {
+        let first = spelling.chars().next().map_or(0, char::len_utf8);
+        let (first, rest) = spelling.split_at(first);
+        let mut ids = tokenizer.encode(first, false)?;
+        if !self.0.is_match(rest) {
+            ids.extend(tokenizer.encode(rest, false)?);
+            return Ok(ids);
+        }
+        for (at, c) in rest.char_indices() {
+            ids.extend(tokenizer.encode(&rest[at..at + c.len_utf8()], false)?);
+        }
+        Ok(ids)
+    }
+
+    /// Token ids of a prompt.
+    pub(crate) fn encode_prompt(
+        &self,
+        tokenizer: &Tokenizer,
+        prompt: &Rendered,
+    ) -> Result<Vec<u32>, TextError> {
+        let mut ids = Vec::new();
+        let mut rest = prompt.text.as_str();
+        while let Some((before, spelling, after)) = prompt.first_mark(rest) {
+            ids.extend(tokenizer.encode(before, false)?);
+            ids.extend(self.encode(tokenizer, spelling)?);
+            rest = after;
+        }
+        ids.extend(tokenizer.encode(rest, false)?);
+        Ok(ids)
+    }
+}
+
+impl Rendered {
+    /// `hidden` are the spellings that marks in `text` stand for.
+    pub(crate) fn new(text: String, hidden: Vec<String>) -> Self {
+        Self { text, hidden }
+    }
+
+    /// A text in which special tokens are read as such.
+    pub fn unguarded(text: String) -> Self {
+        Self::new(text, Vec::new())
+    }
+
+    /// The text; spellings of special tokens are marks in it.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The text with all spellings.
+    pub fn written(&self) -> String {
+        let (mut out, mut rest) = (String::new(), self.text.as_str());
+        while let Some((before, spelling, after)) = self.first_mark(rest) {
+            out.push_str(before);
+            out.push_str(spelling);
+            rest = after;
+        }
+        out + rest
+    }
+
+    /// What stands before the first mark, what the mark stands for, and the rest.
+    fn first_mark<'a>(&'a self, text: &'a str) -> Option<(&'a str, &'a str, &'a str)> {
+        if self.hidden.is_empty() {
+            return None;
+        }
+        let mut from = 0;
+        loop {
+            let at = from + text[from..].find(OPEN)?;
+            let inside = &text[at + OPEN.len_utf8()..];
+            let number = inside.split_once(CLOSE).and_then(|(number, after)| {
+                let spelling = self.hidden.get(number.parse::<usize>().ok()?)?;
+                Some((spelling, after))
+            });
+            if let Some((spelling, after)) = number {
+                return Some((&text[..at], spelling, after));
+            }
+            // A template has cut the mark.
+            from = at + OPEN.len_utf8();
+        }
+    }
+}
