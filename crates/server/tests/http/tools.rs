@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use penstock_engine_client::testing::{Script, tokens};
+use penstock_engine_client::testing::{Action, Script, tokens};
+use penstock_wire::Finish;
 use serde_json::{Value, json};
 
-use crate::door::{Door, bytes_as_tokens};
+use crate::door::{Door, bytes_as_tokens, send};
 
 /// `<|im_end|>` of the tiny model.
 const END: u32 = 258;
@@ -24,8 +25,20 @@ fn asking(more: Value) -> Value {
     body
 }
 
+/// A token for each byte, then the model's own end.
+fn stopping(text: &str) -> Vec<Action> {
+    let ids = bytes_as_tokens(text);
+    let ends = |at| match at + 1 == ids.len() {
+        true => Finish::Stop,
+        false => Finish::None,
+    };
+    let sent = ids.iter().enumerate();
+    sent.map(|(at, &id)| send(&[id], ends(at))).collect()
+}
+
 async fn answer(text: &'static str, body: &Value) -> Value {
-    let reply = Door::saying(text).await.chat(body).await;
+    let door = Door::open(move |_| stopping(text)).await;
+    let reply = door.chat(body).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     reply.json()
 }
@@ -61,7 +74,7 @@ async fn a_whole_answer_with_calls() {
 
 #[tokio::test]
 async fn a_streamed_answer_adds_up_to_the_whole_one() {
-    let door = Door::saying(CALLS).await;
+    let door = Door::open(|_| stopping(CALLS)).await;
     let reply = door.chat(&asking(json!({"stream": true}))).await;
     let (mut content, mut finish) = (String::new(), Value::Null);
     let mut calls: Vec<(String, String)> = Vec::new();

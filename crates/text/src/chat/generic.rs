@@ -5,17 +5,18 @@ use serde_json::{Map, Value, json};
 
 use super::json::python_json;
 
-/// Rewrites normalised messages; `tools` may be there or not, calls in the history as well.
-pub(super) fn with_tools(messages: &mut Vec<Value>, tools: Option<&Value>) {
+/// Calls and results in normalised messages as text.
+pub(super) fn write_history(messages: &mut Vec<Value>) {
     for message in messages.iter_mut().filter_map(Value::as_object_mut) {
         write_calls(message);
         write_result(message);
     }
     join_results(messages);
-    let Some(tools) = tools.and_then(Value::as_array) else {
-        return;
-    };
-    let instructions = instructions(tools);
+}
+
+/// Adds a list of tools to the system message.
+pub(super) fn list_tools(messages: &mut Vec<Value>, tools: &Value) {
+    let instructions = instructions(tools.as_array().map_or(&[], Vec::as_slice));
     match messages.first_mut() {
         Some(first) if first["role"] == "system" => {
             let own = first["content"].as_str().unwrap_or_default();

@@ -113,8 +113,11 @@ impl ChatTemplate {
             .map(|(role, text)| (role.clone(), Value::from(text.as_str())));
         variables.extend(tokens);
         let mut messages = messages::normalised(messages)?;
-        if !self.knows_tools() {
-            generic::with_tools(&mut messages, tools);
+        if !self.sources.contains("tool_calls") {
+            generic::write_history(&mut messages);
+        }
+        if let Some(tools) = tools.filter(|_| !self.knows_tools()) {
+            generic::list_tools(&mut messages, tools);
         }
         variables.insert("messages".to_owned(), Value::Array(messages));
         variables.insert("tools".to_owned(), tools.cloned().unwrap_or(Value::Null));
