@@ -40,6 +40,12 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         "reasoning_parser": "auto",
         "allowed_origins": [],
         "api_keys": ["k"],
+        "api_key_file": None,
+        "access_log": False,
+        "metrics_port": None,
+        "notify_socket": None,
+        "tls": None,
+        "uds": None,
         "admin_api_key": "a",
         "generation_defaults": {
             "temperature": 0.6,

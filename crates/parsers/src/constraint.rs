@@ -1,4 +1,4 @@
-//! What an output must look like to be calls: structural tags in xgrammar's form, in the same format
+//! What an output must look like to be calls: structural tags in xgrammar's form, of the format
 //! that the parser reads.
 
 use serde_json::{Value, json};
@@ -81,8 +81,8 @@ impl ToolFormat {
         }
     }
 
-    /// A structural tag whose outputs are calls of `tools`, one or several; the arguments follow the
-    /// schemas. `reasoning`: the output begins within reasoning, which ends first.
+    /// A structural tag whose outputs are calls of `tools`, one or several; the arguments follow
+    /// the schemas. `reasoning`: the output begins within reasoning, which ends first.
     pub fn demanding<'a>(
         self,
         tools: impl IntoIterator<Item = &'a ToolSchema>,

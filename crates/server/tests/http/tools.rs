@@ -12,7 +12,8 @@ use crate::door::{Door, bytes_as_tokens, send};
 /// `<|im_end|>` of the tiny model.
 const END: u32 = 258;
 
-const CALLS: &str = "I look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n\
+const CALLS: &str = "I look.\n<tool_call>\n\
+    {\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n\
     </tool_call>\n<tool_call>\n{\"name\": \"clock\", \"arguments\": {}}\n</tool_call>";
 
 fn asking(more: Value) -> Value {
