@@ -64,12 +64,13 @@ impl ApiError {
     }
 
     /// 400: the prompt, or the prompt and the tokens asked for, do not fit the context.
-    /// Clients match on the beginning of this message as well as on the code.
+    /// Clients match on the beginning of this message, and on the code in the message (LangChain).
     pub fn context_length(max_model_len: u32, prompt_tokens: usize, asked: Option<u32>) -> Self {
         let asked = asked.map_or(String::new(), |n| format!(" and asks for {n} more"));
         let message = format!(
             "This model's maximum context length is {max_model_len} tokens. The request has \
-             {prompt_tokens} prompt tokens{asked}. Shorten the prompt or ask for fewer tokens."
+             {prompt_tokens} prompt tokens{asked}. Shorten the prompt or ask for fewer tokens \
+             (context_length_exceeded)."
         );
         let mut error = Self::invalid("prompt", message);
         error.code = Some("context_length_exceeded");
@@ -82,7 +83,8 @@ impl ApiError {
             "prompt",
             format!(
                 "This model's maximum context length is {max_model_len} tokens. The prompt's text \
-                 has {bytes} bytes, more than so many tokens can stand for. Shorten the prompt."
+                 has {bytes} bytes, more than so many tokens can stand for. Shorten the prompt \
+                 (context_length_exceeded)."
             ),
         );
         error.code = Some("context_length_exceeded");

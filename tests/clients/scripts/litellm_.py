@@ -67,7 +67,11 @@ for provider in ("openai", "hosted_vllm"):
 @feature("responses")
 def _() -> None:
     found = litellm.responses(
-        model=f"openai/{MODEL}", input=QUESTION, api_base=BASE_URL, api_key="none"
+        model=f"openai/{MODEL}",
+        input=QUESTION,
+        api_base=BASE_URL,
+        api_key="none",
+        max_output_tokens=50,
     )
     assert found.output
 

@@ -71,12 +71,12 @@ await feature("runTools", async () => {
 });
 
 await feature("responses", async () => {
-  const answer = await client.responses.create({ model: MODEL, input: QUESTION });
+  const answer = await client.responses.create({ model: MODEL, input: QUESTION, max_output_tokens: 50 });
   if (!answer.output_text) throw new Error("empty");
 });
 
 await feature("responses: stream", async () => {
-  const stream = client.responses.stream({ model: MODEL, input: QUESTION });
+  const stream = client.responses.stream({ model: MODEL, input: QUESTION, max_output_tokens: 50 });
   const answer = await stream.finalResponse();
   if (!answer.output_text) throw new Error("empty");
 });
