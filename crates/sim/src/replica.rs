@@ -72,6 +72,9 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
         notify_socket: None,
         allowed_origins: Vec::new(),
         admin_api_key: None,
+        allow_special_tokens: false,
+        tool_call_parser: None,
+        reasoning_parser: None,
         // Answers depend on the request and the engine's seed alone.
         generation_defaults: GenerationDefaults {
             seed: Some(0),
