@@ -24,6 +24,12 @@ pub struct ChatRequest {
     pub tools: Tools,
     /// The answer shows its reasoning.
     pub include_reasoning: bool,
+    /// The output goes on where the last message ends.
+    pub continue_final: bool,
+    /// Alternatives per token of the prompt, 0 to 20; `None` for no log-probabilities of it.
+    pub prompt_logprobs: Option<u8>,
+    /// Log-probabilities name tokens by id, `token_id:17`.
+    pub tokens_as_ids: bool,
     /// Extra variables for the chat template.
     pub template_kwargs: Map<String, Value>,
 }
@@ -32,18 +38,43 @@ impl ChatRequest {
     /// Reads and validates a request body.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(body)?;
+        let (add_generation_prompt, continue_final) = take_end(&mut fields)?;
         let request = Self {
             messages: take_messages(&mut fields)?,
             common: Common::take(&mut fields, 1)?,
-            add_generation_prompt: fields.flag("add_generation_prompt", true)?,
+            add_generation_prompt,
+            continue_final,
+            prompt_logprobs: fields
+                .integer("prompt_logprobs", 0..=i64::from(MAX_LOGPROBS))?
+                .map(|n| n as u8),
+            tokens_as_ids: fields.flag("return_tokens_as_token_ids", false)?,
             logprobs: take_logprobs(&mut fields)?,
             tools: Tools::take(&mut fields)?,
             include_reasoning: fields.flag("include_reasoning", true)?,
             template_kwargs: take_template_kwargs(&mut fields)?,
         };
         neutral::check(&fields)?;
+        if request.prompt_logprobs.is_some() && request.common.stream {
+            return Err(ApiError::invalid(
+                "prompt_logprobs",
+                "prompt_logprobs is only allowed when stream is false.",
+            ));
+        }
         Ok(request)
     }
+}
+
+/// Whether an assistant's turn begins behind the messages, or the last one goes on.
+fn take_end(fields: &mut Fields<'_>) -> Result<(bool, bool), ApiError> {
+    let begins = fields.flag("add_generation_prompt", true)?;
+    let goes_on = fields.flag("continue_final_message", false)?;
+    if begins && goes_on {
+        return Err(ApiError::invalid(
+            "continue_final_message",
+            "continue_final_message needs add_generation_prompt: false.",
+        ));
+    }
+    Ok((begins, goes_on))
 }
 
 /// `logprobs: true` with `top_logprobs` alternatives.
@@ -60,6 +91,10 @@ fn take_logprobs(fields: &mut Fields<'_>) -> Result<Option<u8>, ApiError> {
 
 fn take_template_kwargs(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     let mut kwargs: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    if let Some(documents) = fields.take::<Vec<Map<String, Value>>>("documents")? {
+        let documents = documents.into_iter().map(Value::Object).collect();
+        kwargs.insert("documents".into(), Value::Array(documents));
+    }
     if let Some(effort) = fields.take::<String>("reasoning_effort")? {
         kwargs.insert("reasoning_effort".into(), effort.into());
     }

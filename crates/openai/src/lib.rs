@@ -40,7 +40,8 @@ pub use logits::LogitRules;
 pub use response::{
     AssistantMessage, CachedByTier, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse,
     CompletionChoice, CompletionLogprobs, CompletionResponse, Delta, FinishReason, FunctionCall,
-    Model, ModelList, StopReason, TokenLogprob, TokenScores, ToolCall, TopLogprob, Usage,
+    Model, ModelList, PromptLogprob, PromptScores, StopReason, TokenLogprob, TokenScores, ToolCall,
+    TopLogprob, Usage,
 };
 pub use responses::{Echo, InputTokens, ResponseWriter, ResponsesRequest};
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};

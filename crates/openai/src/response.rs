@@ -1,5 +1,7 @@
 //! Response bodies. They borrow, so that a chunk is serialised without copying its text.
 
+use std::collections::BTreeMap;
+
 use serde::{Serialize, Serializer};
 
 /// Why a choice ended.
@@ -145,6 +147,20 @@ pub struct ChatResponse<'a> {
     pub usage: Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<&'a [u32]>,
+    /// vLLM's form: for each token of the prompt null or scores by token id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<Vec<Option<PromptScores>>>,
+}
+
+/// Scores of one position by token id.
+pub type PromptScores = BTreeMap<String, PromptLogprob>;
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PromptLogprob {
+    pub logprob: f32,
+    /// From 1.
+    pub rank: u32,
+    pub decoded_token: String,
 }
 
 #[derive(Debug, Serialize)]

@@ -29,6 +29,8 @@ pub(crate) struct Conversation<'a> {
     pub(crate) messages: &'a Value,
     pub(crate) add_generation_prompt: bool,
     pub(crate) tools: Option<Value>,
+    /// The prompt ends where the last message does.
+    pub(crate) continue_final: bool,
     pub(crate) template_kwargs: &'a Map<String, Value>,
 }
 
@@ -67,13 +69,21 @@ impl Job<'_> {
 
     fn render(&self, chat: &Conversation<'_>) -> Result<Rendered, TextError> {
         let (text, tools) = (self.text, chat.tools.as_ref());
-        let (messages, kwargs) = (chat.messages, chat.template_kwargs);
-        let generate = chat.add_generation_prompt;
-        if self.app.config.allow_special_tokens {
-            let text = text.render_chat(messages, generate, tools, kwargs)?;
-            return Ok(Rendered::unguarded(text));
+        let marked = match chat.continue_final {
+            true => Some(Rendered::mark_end(chat.messages)?),
+            false => None,
+        };
+        let messages = marked.as_ref().unwrap_or(chat.messages);
+        let (generate, kwargs) = (chat.add_generation_prompt, chat.template_kwargs);
+        let prompt = if self.app.config.allow_special_tokens {
+            Rendered::unguarded(text.render_chat(messages, generate, tools, kwargs)?)
+        } else {
+            text.render_guarded(messages, generate, tools, kwargs)?
+        };
+        match chat.continue_final {
+            true => prompt.cut(),
+            false => Ok(prompt),
         }
-        text.render_guarded(messages, generate, tools, kwargs)
     }
 
     /// Refuses a text that cannot fit the context, however it is tokenized.

@@ -1,6 +1,9 @@
 //! Log-probability rows of the engine in the shapes of the two endpoints.
 
-use penstock_openai::{ChatLogprobs, CompletionLogprobs, TokenLogprob, TokenScores, TopLogprob};
+use penstock_openai::{
+    ChatLogprobs, CompletionLogprobs, PromptLogprob, PromptScores, TokenLogprob, TokenScores,
+    TopLogprob,
+};
 use penstock_text::Tokenizer;
 use penstock_wire::LogprobRow;
 
@@ -13,16 +16,25 @@ fn finite(logprob: f32) -> f32 {
     logprob.max(LEAST)
 }
 
-/// The chat shape of `tokens`.
-pub(crate) fn chat(tokenizer: &Tokenizer, tokens: &[u32], rows: &[LogprobRow]) -> ChatLogprobs {
+/// The chat shape of `tokens`; `as_ids` names them by id.
+pub(crate) fn chat(
+    tokenizer: &Tokenizer,
+    tokens: &[u32],
+    rows: &[LogprobRow],
+    as_ids: bool,
+) -> ChatLogprobs {
+    let name = |id| match as_ids {
+        true => format!("token_id:{id}"),
+        false => tokenizer.token_text(id),
+    };
     let content = tokens.iter().zip(rows).map(|(&token, row)| {
         let top = row.alternatives.iter().map(|&(id, logprob)| TopLogprob {
-            token: tokenizer.token_text(id),
+            token: name(id),
             logprob: finite(logprob),
             bytes: bytes(tokenizer, id),
         });
         TokenLogprob {
-            token: tokenizer.token_text(token),
+            token: name(token),
             logprob: finite(row.logprob),
             bytes: bytes(tokenizer, token),
             top_logprobs: top.collect(),
@@ -31,6 +43,29 @@ pub(crate) fn chat(tokenizer: &Tokenizer, tokens: &[u32], rows: &[LogprobRow]) -
     ChatLogprobs {
         content: content.collect(),
     }
+}
+
+/// The scores of a prompt. Row i belongs to token i + 1; the first token has none.
+pub(crate) fn prompt(
+    tokenizer: &Tokenizer,
+    tokens: &[u32],
+    rows: &[LogprobRow],
+) -> Vec<Option<PromptScores>> {
+    let score = |id: u32, logprob, rank| {
+        let scored = PromptLogprob {
+            logprob: finite(logprob),
+            rank,
+            decoded_token: tokenizer.token_text(id),
+        };
+        (id.to_string(), scored)
+    };
+    let scores = tokens.iter().skip(1).zip(rows).map(|(&token, row)| {
+        let others = row.alternatives.iter().zip(1..);
+        let others = others.map(|(&(id, logprob), rank)| score(id, logprob, rank));
+        let own = score(token, row.logprob, row.rank);
+        Some(others.chain([own]).collect())
+    });
+    std::iter::once(None).chain(scores).collect()
 }
 
 fn bytes(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {

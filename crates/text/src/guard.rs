@@ -13,6 +13,8 @@ use crate::{TextError, Tokenizer};
 /// Around the number of a spelling. Unicode promises that these are never characters.
 const OPEN: char = '\u{FDD0}';
 const CLOSE: char = '\u{FDD1}';
+/// Behind the message that the output goes on with.
+const END: char = '\u{FDD2}';
 
 /// Finds spellings of special tokens.
 #[derive(Debug)]
@@ -141,6 +143,30 @@ impl Rendered {
     /// A text in which special tokens are read as such.
     pub fn unguarded(text: String) -> Self {
         Self::new(text, Vec::new())
+    }
+
+    /// The messages with a mark behind the last one's content, for [`Self::cut`].
+    pub fn mark_end(messages: &Value) -> Result<Value, TextError> {
+        let mut messages = messages.clone();
+        let last = messages.as_array_mut().and_then(|list| list.last_mut());
+        match last.and_then(|message| message.get_mut("content")) {
+            Some(Value::String(content)) => content.push(END),
+            _ => {
+                let reason = "the last one has no text to continue".to_owned();
+                return Err(TextError::BadMessages { reason });
+            }
+        }
+        Ok(messages)
+    }
+
+    /// The text up to the mark.
+    pub fn cut(mut self) -> Result<Self, TextError> {
+        let Some(end) = self.text.rfind(END) else {
+            let reason = "the template does not print the last message".to_owned();
+            return Err(TextError::TemplateRender { reason });
+        };
+        self.text.truncate(end);
+        Ok(self)
     }
 
     /// The text; spellings of special tokens are marks in it.

@@ -101,6 +101,10 @@ pub(super) const CHAT: Fields = &[
     ("functions", OBJECTS),
     ("function_call", ANY),
     ("include_reasoning", FLAG),
+    ("continue_final_message", FLAG),
+    ("documents", OBJECTS),
+    ("prompt_logprobs", TOP),
+    ("return_tokens_as_token_ids", FLAG),
     ("chat_template_kwargs", OBJECT),
     ("reasoning_effort", TEXT),
 ];

@@ -9,7 +9,7 @@ use axum::response::Response;
 use penstock_http::request_id;
 use penstock_openai::ChatRequest;
 
-use super::chat_render::ChatRender;
+use super::chat_render::{ChatRender, ChatStyle};
 use super::prepared::prepare;
 use crate::app::App;
 use crate::arrival::Arrival;
@@ -24,28 +24,17 @@ pub(crate) async fn create(
     let arrival = Arrival::of(&request);
     let request_id = request_id(&request);
     let body = app.read_body(request).await?;
-    let (prepared, legacy) = work_on(&app, body, |job| {
+    let (prepared, style) = work_on(&app, body, |job| {
         let request = ChatRequest::parse(job.body)?;
-        let legacy = request.tools.legacy;
-        Ok((prepare(job, request)?, legacy))
+        let style = ChatStyle::of(&request);
+        Ok((prepare(job, request)?, style))
     })
     .await?;
-    let shown_prompt = prepared
-        .common
-        .return_token_ids
-        .then(|| prepared.prompt.clone());
-    let with_logprobs = prepared.logprobs.is_some();
-    let (common, choices) = prepared.submit(&app, arrival)?;
-    let identity = app.identity("chatcmpl", &request_id, common.model);
+    let identity = app.identity("chatcmpl", &request_id, prepared.common.model.clone());
     let tokenizer = app.text()?.tokenizer.clone();
-    let render = ChatRender::new(
-        identity,
-        tokenizer,
-        with_logprobs,
-        legacy,
-        shown_prompt,
-        choices.len(),
-    );
+    let choices = prepared.common.n;
+    let render = ChatRender::new(identity, tokenizer, style, &prepared.prompt, choices);
+    let (common, choices) = prepared.submit(&app, arrival)?;
     let response = if common.stream {
         stream::events(choices, render, common.stream_options).await
     } else {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use penstock_openai::sse::{ChunkWriter, Tail};
 use penstock_openai::{
-    AssistantMessage, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse, Delta, ToolCall,
-    Usage,
+    AssistantMessage, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatRequest, ChatResponse, Delta,
+    PromptScores, ToolCall, Usage,
 };
 use penstock_text::Tokenizer;
 
@@ -19,23 +19,42 @@ pub(crate) struct ChatRender {
     identity: Identity,
     writer: ChunkWriter,
     tokenizer: Arc<Tokenizer>,
-    with_logprobs: bool,
-    /// The request had `functions`: calls are a `function_call`.
-    legacy: bool,
-    /// `Some` when token ids are shown.
-    prompt: Option<Vec<u32>>,
+    style: ChatStyle,
+    /// The prompt's ids, when they are shown or scored.
+    prompt: Vec<u32>,
     /// Choices whose first chunk was sent.
     started: Vec<bool>,
 }
 
+/// What the answer to a chat request shows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChatStyle {
+    logprobs: bool,
+    tokens_as_ids: bool,
+    prompt_logprobs: bool,
+    token_ids: bool,
+    /// The request had `functions`: calls are a `function_call`.
+    legacy: bool,
+}
+
+impl ChatStyle {
+    pub(crate) fn of(request: &ChatRequest) -> Self {
+        Self {
+            logprobs: request.logprobs.is_some(),
+            tokens_as_ids: request.tokens_as_ids,
+            prompt_logprobs: request.prompt_logprobs.is_some(),
+            token_ids: request.common.return_token_ids,
+            legacy: request.tools.legacy,
+        }
+    }
+}
+
 impl ChatRender {
-    /// `prompt`: the prompt's ids when the request asked to see token ids.
     pub(crate) fn new(
         identity: Identity,
         tokenizer: Arc<Tokenizer>,
-        with_logprobs: bool,
-        legacy: bool,
-        prompt: Option<Vec<u32>>,
+        style: ChatStyle,
+        prompt: &[u32],
         choices: usize,
     ) -> Self {
         let writer = ChunkWriter::new(
@@ -48,16 +67,34 @@ impl ChatRender {
             identity,
             writer,
             tokenizer,
-            with_logprobs,
-            legacy,
-            prompt,
+            style,
+            prompt: match style.token_ids || style.prompt_logprobs {
+                true => prompt.to_vec(),
+                false => Vec::new(),
+            },
             started: vec![false; choices],
         }
     }
 
     fn logprobs(&self, delta: &OutputDelta) -> Option<ChatLogprobs> {
-        self.with_logprobs
-            .then(|| logprobs::chat(&self.tokenizer, &delta.tokens, &delta.logprobs))
+        let as_ids = self.style.tokens_as_ids;
+        let scores = || logprobs::chat(&self.tokenizer, &delta.tokens, &delta.logprobs, as_ids);
+        self.style.logprobs.then(scores)
+    }
+
+    fn shown_prompt(&self) -> Option<&[u32]> {
+        self.style.token_ids.then_some(&self.prompt)
+    }
+
+    fn shown_tokens<'d>(&self, delta: &'d OutputDelta) -> Option<&'d [u32]> {
+        self.style.token_ids.then_some(&delta.tokens)
+    }
+
+    /// The choices share the prompt; its scores come with the first.
+    fn prompt_logprobs(&self, deltas: &[OutputDelta]) -> Option<Vec<Option<PromptScores>>> {
+        let rows = deltas.first().map(|delta| &delta.prompt_logprobs)?;
+        let scores = || logprobs::prompt(&self.tokenizer, &self.prompt, rows);
+        self.style.prompt_logprobs.then(scores)
     }
 
     /// The chunk that names the role. It leaves with the first token: clients take its arrival for
@@ -81,7 +118,7 @@ impl ChatRender {
             &choice,
             Tail {
                 usage,
-                prompt_token_ids: self.prompt.as_deref(),
+                prompt_token_ids: self.shown_prompt(),
             },
         );
     }
@@ -96,14 +133,15 @@ impl ChatRender {
                 .or((!parts.has_calls()).then_some("")),
             reasoning,
             reasoning_content: reasoning,
-            tool_calls: if self.legacy { &[] } else { calls },
-            function_call: parts.function_call().filter(|_| self.legacy),
+            tool_calls: if self.style.legacy { &[] } else { calls },
+            function_call: parts.function_call().filter(|_| self.style.legacy),
         }
     }
 
     /// Whether a chunk would carry anything: half a character gives none.
     fn has_news(&self, delta: &OutputDelta, usage: Option<&Usage>) -> bool {
-        let tokens_shown = self.prompt.is_some() || self.with_logprobs || usage.is_some();
+        let style = self.style;
+        let tokens_shown = style.token_ids || style.logprobs || usage.is_some();
         !delta.events.is_empty()
             || delta.finish.is_some()
             || (tokens_shown && !delta.tokens.is_empty())
@@ -136,13 +174,13 @@ impl Render for ChatRender {
                 content: parts.content.as_deref().or((!other).then_some("")),
                 reasoning,
                 reasoning_content: reasoning,
-                tool_calls: if self.legacy { &[] } else { &calls },
-                function_call: parts.function_call().filter(|_| self.legacy),
+                tool_calls: if self.style.legacy { &[] } else { &calls },
+                function_call: parts.function_call().filter(|_| self.style.legacy),
             },
             logprobs: logprobs.as_ref(),
             finish_reason: delta.finish,
             stop_reason: delta.stop_reason.as_ref(),
-            token_ids: self.prompt.is_some().then_some(delta.tokens.as_slice()),
+            token_ids: self.shown_tokens(delta),
         };
         self.writer.choice(
             out,
@@ -168,7 +206,7 @@ impl Render for ChatRender {
             logprobs: logprobs[index].as_ref(),
             finish_reason: delta.finish,
             stop_reason: delta.stop_reason.as_ref(),
-            token_ids: self.prompt.is_some().then_some(delta.tokens.as_slice()),
+            token_ids: self.shown_tokens(delta),
         });
         let response = ChatResponse {
             id: &self.identity.id,
@@ -177,7 +215,8 @@ impl Render for ChatRender {
             model: &self.identity.model,
             choices: choices.collect(),
             usage,
-            prompt_token_ids: self.prompt.as_deref(),
+            prompt_token_ids: self.shown_prompt(),
+            prompt_logprobs: self.prompt_logprobs(deltas),
         };
         // Plain data with string keys always serialises.
         serde_json::to_vec(&response).unwrap_or_default()

@@ -16,6 +16,7 @@ use crate::submit::{EndpointParams, submit, truncate};
 pub(super) struct Prepared {
     pub(super) common: Common,
     pub(super) logprobs: Option<u8>,
+    prompt_logprobs: Option<u8>,
     pub(super) prompt: Vec<u32>,
     pub(super) permit: AdmissionPermit,
     reading: Reading,
@@ -49,6 +50,7 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<Prepared, A
     Ok(Prepared {
         common,
         logprobs: request.logprobs,
+        prompt_logprobs: request.prompt_logprobs,
         prompt,
         permit,
         reading,
@@ -67,6 +69,7 @@ fn conversation(request: &ChatRequest) -> Conversation<'_> {
         messages: &request.messages,
         add_generation_prompt: request.add_generation_prompt,
         tools: request.tools.for_template(),
+        continue_final: request.continue_final,
         template_kwargs: &request.template_kwargs,
     }
 }
@@ -95,7 +98,7 @@ impl Prepared {
         let params = EndpointParams {
             default_max_tokens: None,
             logprobs: self.logprobs,
-            prompt_logprobs: None,
+            prompt_logprobs: self.prompt_logprobs,
             reading: Some(self.reading),
             arrival,
         };

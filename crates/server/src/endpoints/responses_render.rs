@@ -42,7 +42,7 @@ impl Render for ResponsesRender {
         _usage: Option<&Usage>,
     ) {
         let mut scores = if self.with_logprobs {
-            logprobs::chat(&self.tokenizer, &delta.tokens, &delta.logprobs).content
+            logprobs::chat(&self.tokenizer, &delta.tokens, &delta.logprobs, false).content
         } else {
             Vec::new()
         };

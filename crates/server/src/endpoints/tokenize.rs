@@ -57,6 +57,7 @@ pub(super) fn encoded(job: &Job<'_>, input: &TokenizeInput) -> Result<Vec<u32>, 
                 messages,
                 add_generation_prompt: *add_generation_prompt,
                 tools: tools.for_template(),
+                continue_final: false,
                 template_kwargs,
             };
             Ok(job.encode_chat(&chat, u32::MAX)?.ids)

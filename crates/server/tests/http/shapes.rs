@@ -253,3 +253,22 @@ async fn a_seed_of_the_server_is_for_requests_that_bring_none() {
     let seeds: Vec<_> = adds.iter().map(|add| add.request.sampling.seed).collect();
     assert_eq!(seeds, [17, 17, 5]);
 }
+
+#[tokio::test]
+async fn a_chat_prompt_has_scores() {
+    let door = Door::open(scored).await;
+    let body = json!({"messages": [{"role": "user", "content": "hi"}], "prompt_logprobs": 1,
+        "logprobs": true, "return_tokens_as_token_ids": true});
+    let json = door.chat(&body).await.json();
+    let scores = json["prompt_logprobs"].as_array().unwrap();
+    assert_eq!(scores[0], Value::Null);
+    assert_eq!(scores[1]["99"]["logprob"], -0.125);
+    assert_eq!(scores[1]["99"]["rank"], 1);
+    assert_eq!(scores[1]["99"]["decoded_token"], "c");
+    assert_eq!(scores[1].as_object().unwrap().len(), 2);
+    let tokens = &json["choices"][0]["logprobs"]["content"];
+    assert_eq!(tokens[0]["token"], "token_id:97");
+    let streamed = json!({"messages": [{"role": "user", "content": "hi"}], "prompt_logprobs": 1,
+        "stream": true});
+    assert_eq!(door.chat(&streamed).await.status, 400);
+}
