@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokenizers::{PostProcessorWrapper, Tokenizer as HfTokenizer};
 
+use crate::caught::caught;
 use crate::chat::TemplateSources;
 use crate::tokenizer::{AddedIds, Roles, Tokenizer};
 use crate::{SpecialTokens, TextError};
@@ -25,7 +26,7 @@ pub(crate) fn open(directory: &Path) -> Result<Directory, TextError> {
         path: directory.to_owned(),
     })?;
     let mut inner =
-        HfTokenizer::from_bytes(&bytes).map_err(|error| TextError::bad_file(&file, error))?;
+        caught(|| HfTokenizer::from_bytes(&bytes)).map_err(|e| TextError::bad_file(&file, e))?;
     let config = read_object(&directory.join("tokenizer_config.json"))?;
     let special_tokens = special_tokens(
         &config,

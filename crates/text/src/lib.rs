@@ -5,6 +5,7 @@
 //! beyond reading the model's text files once.
 
 mod bytes;
+mod caught;
 mod chat;
 mod detokenizer;
 mod error;

@@ -4,6 +4,7 @@ use tokenizers::{AddedToken, DecoderWrapper, Tokenizer as HfTokenizer};
 
 use crate::TextError;
 use crate::bytes::{ByteSymbols, TokenBytes, read_piece};
+use crate::caught::caught;
 use crate::words;
 
 /// Most token ids, several times what any model has: each takes memory, whether it has a text or
@@ -138,12 +139,8 @@ impl Tokenizer {
             Encoder::Pipeline(pipeline) => pipeline,
             Encoder::Words => return Ok(words::encode(text, self.vocab_size() as u32)),
         };
-        let encoding =
-            pipeline
-                .encode_fast(text, add_special)
-                .map_err(|error| TextError::Encode {
-                    reason: error.to_string(),
-                })?;
+        let encoding = caught(|| pipeline.encode_fast(text, add_special))
+            .map_err(|reason| TextError::Encode { reason })?;
         let rule = if add_special {
             &self.added_by_rule
         } else {
@@ -186,9 +183,9 @@ impl Tokenizer {
     pub(crate) fn decode_by_pipeline(&self, ids: &[u32], skip_special: bool) -> String {
         let lossy = || ids.iter().map(|&id| self.token_text(id)).collect();
         match &self.encoder {
-            Encoder::Pipeline(pipeline) => pipeline
-                .decode(ids, skip_special)
-                .unwrap_or_else(|_| lossy()),
+            Encoder::Pipeline(pipeline) => {
+                caught(|| pipeline.decode(ids, skip_special)).unwrap_or_else(|_| lossy())
+            }
             Encoder::Words => lossy(),
         }
     }
