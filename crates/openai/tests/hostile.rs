@@ -16,7 +16,8 @@ type Parse = fn(&[u8]) -> Result<(), ApiError>;
 /// Every endpoint, with a request that it takes and that has all shapes it knows.
 fn endpoints() -> Vec<(Parse, Value)> {
     let tool = json!({"type": "function", "function": {"name": "f", "description": "d",
-        "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}, "strict": true}});
+        "parameters": {"type": "object", "properties": {"a": {"type": "string"}}},
+        "strict": true}});
     let call = json!({"id": "c1", "type": "function",
         "function": {"name": "f", "arguments": "{\"a\": \"x\"}"}});
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});

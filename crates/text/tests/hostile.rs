@@ -47,9 +47,10 @@ fn tokenizers() -> Vec<Value> {
             json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
                 {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}),
             metaspace.clone(),
-            json!({"type": "Sequence", "decoders": [{"type": "Replace",
-                "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
-                {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}),
+            json!({"type": "Sequence", "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"}, {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}),
         ),
         shell(
             json!({"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
@@ -61,7 +62,8 @@ fn tokenizers() -> Vec<Value> {
             json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
         ),
         shell(
-            json!({"type": "WordLevel", "vocab": {"a": 0, "b": 1, "▁a": 2, "▁": 3}, "unk_token": "a"}),
+            json!({"type": "WordLevel", "unk_token": "a",
+                "vocab": {"a": 0, "b": 1, "▁a": 2, "▁": 3}}),
             Value::Null,
             metaspace.clone(),
             metaspace,
