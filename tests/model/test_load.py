@@ -1,6 +1,7 @@
 """Paths, generation defaults and special tokens of Hugging Face directories."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +116,43 @@ def test_paths_that_are_no_model(tmp_path: Path) -> None:
     assert "no config.json" in _refusal(tmp_path)
     (tmp_path / "q4.gguf").write_bytes(b"GGUF")
     assert "name one of them: q4.gguf" in _refusal(tmp_path)
-    (tmp_path / "weights.bin").write_bytes(b"PK\x03\x04")
+    (tmp_path / "weights.bin").write_bytes(bytes(64))
     assert "not a GGUF file" in _refusal(tmp_path / "weights.bin")
     (tmp_path / "config.json").write_text("{}")
     assert "no weights" in _refusal(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+    assert "it holds pytorch_model.bin, whose format can run code" in _refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "Git LFS pointer"),
+        (b"\n<!DOCTYPE html>\n<html><head>", "an HTML page"),
+        (b"<html lang=en>", "an HTML page"),
+        (b"", "empty"),
+        (b"PK\x03\x04weights", "a ZIP archive"),
+        (b"\x1f\x8b\x08", "gzip"),
+    ],
+)
+def test_what_stands_in_place_of_a_model_is_named(
+    tmp_path: Path, content: bytes, named: str
+) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(content)
+    assert f"{file}: " in _refusal(file)
+    assert named in _refusal(file)
+
+
+def test_a_pointer_in_place_of_weights_is_named(repository: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "llama"
+    shutil.copytree(repository / "tests/fixtures/tiny/llama", directory)
+    file = directory / "model.safetensors"
+    file.write_text("version https://git-lfs.github.com/spec/v1\n")
+    assert _refusal(directory).startswith(f"{file}: a Git LFS pointer")
+    file.rename(directory.parent / "alone.safetensors")
+    (directory.parent / "alone.safetensors").write_bytes(bytes(100))
+    assert "name the directory with its config.json" in _refusal(tmp_path / "alone.safetensors")
 
 
 def test_a_damaged_gguf_file_is_refused_with_the_readers_words(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 from penstock.core import FinishReason, InvalidValueError, Request, StepPlan
+from penstock.core.plan import NOT_FINITE
 from penstock.scheduler import Limits
 
 from tests.scheduler.harness import EOS, World, make_request, reference
@@ -352,3 +353,21 @@ def test_plans_level_out_after_a_request_ends() -> None:
 def test_a_budget_below_the_number_of_sequences_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="max_num_batched_tokens"):
         Limits(8, 7, 100, 10, 97, frozenset({EOS}))
+
+
+def test_a_hidden_state_that_is_not_finite_ends_its_request_only() -> None:
+    world = World()
+    world.add(long_answer(1, [1, 2, 3]))
+    world.add(long_answer(2, [4, 5, 6]))
+    plan = world.scheduler.schedule()
+    assert plan is not None
+    result = world.executor.submit(plan).result()
+    result.tokens[0] = NOT_FINITE
+    world.scheduler.apply(plan, result)
+    world.run()
+    world.scheduler.check()
+    assert world.endings[1].finish is FinishReason.ERROR
+    assert "infinite or not a number" in world.endings[1].rows[-1].error
+    assert world.endings[1].tokens == []
+    assert world.endings[2].finish is FinishReason.LENGTH
+    assert len(world.endings[2].tokens) == 30

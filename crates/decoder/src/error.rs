@@ -34,6 +34,11 @@ pub enum DecoderError {
         /// Shape needed.
         expected: Vec<usize>,
     },
+    /// A weight is infinite or not a number: the file is damaged, or was made so.
+    #[error(
+        "tensor {0:?} has a value in row {1} that is infinite or not a number: the file is damaged"
+    )]
+    NotFinite(String, usize),
     /// KV pools that cannot be made.
     #[error("KV blocks: {0}")]
     Allocate(String),

@@ -254,6 +254,7 @@ impl Loader<'_> {
         let mut positions = vec![0.0; rows * hidden];
         let each = positions.chunks_exact_mut(hidden).enumerate();
         each.for_each(|(row, out)| source.fill_f32(row, out));
+        source.check()?;
         Ok(positions)
     }
 
@@ -318,14 +319,14 @@ impl Loader<'_> {
         }
         let pack = |((source, part), form): ((TensorRows<'_>, &Part<'_>), WeightFormat)| {
             let rows = source.skip_rows(part.own.start);
-            Packed::pack(self.cpu.threads(), form, part.own.len(), k, &rows)
+            self.pack(form, part.own.len(), k, &rows)
         };
         let packed = sources
             .into_iter()
             .zip(parts)
             .zip(forms)
             .map(pack)
-            .collect();
+            .collect::<Result<_, _>>()?;
         let mut bias = Vec::new();
         for part in parts {
             if let Some(recipe) = part.bias {
@@ -336,6 +337,18 @@ impl Loader<'_> {
             parts: packed,
             bias: (!bias.is_empty()).then_some(bias),
         })
+    }
+
+    fn pack(
+        &self,
+        form: WeightFormat,
+        n: usize,
+        k: usize,
+        rows: &TensorRows<'_>,
+    ) -> Result<Packed, DecoderError> {
+        let packed = Packed::pack(self.cpu.threads(), form, n, k, rows);
+        rows.check()?;
+        Ok(packed)
     }
 
     /// Packs all outputs of a matrix over some of its `k` inputs; the sum over the ranks takes the
@@ -351,7 +364,7 @@ impl Loader<'_> {
         let source = TensorRows::open(self.checkpoint, recipe, hidden, k)?;
         let form = self.numerics.form(source.dtype());
         let rows = source.columns(&inputs.columns);
-        let packed = Packed::pack(self.cpu.threads(), form, hidden, inputs.len(), &rows);
+        let packed = self.pack(form, hidden, inputs.len(), &rows)?;
         let bias = bias.filter(|_| self.shard.rank == 0);
         let bias = bias.map(|recipe| vector(self.checkpoint, recipe, hidden));
         Ok(Linear {

@@ -38,7 +38,11 @@ enum Task {
     Score { token: u32, alternatives: usize },
 }
 
+/// Stands for the token of a row whose hidden state is not finite, in the result of a step.
+const NOT_FINITE: i32 = -1;
+
 enum Found {
+    NotFinite,
     Token(u32, Option<Logprob>),
     Score(Logprob),
 }
@@ -84,15 +88,22 @@ pub(crate) fn sample_and_score(
         cpu.threads().run(rows.len(), &|i| {
             if let Some(slot) = slots.get(plan.slots[rows[i].index]) {
                 let logits = &logits[i * vocab..(i + 1) * vocab];
+                let hidden = &head.rows[i * model.spec.hidden..(i + 1) * model.spec.hidden];
                 // A row has one task, so the cell is empty.
-                let _ = found[i].set(read_row(cpu, logits, &rows[i], plan, slot));
+                let _ = found[i].set(match hidden.iter().all(|x| x.is_finite()) {
+                    true => read_row(cpu, logits, &rows[i], plan, slot),
+                    false => Found::NotFinite,
+                });
             }
         });
         for (row, found) in rows.iter().zip(found) {
             let index = row.index;
             match (found.into_inner(), &row.task) {
                 (Some(Found::Token(token, scored)), Task::Sample { draft, .. }) => {
-                    results.token(index, token, *draft, scored);
+                    results.token(index, token as i32, *draft, scored);
+                }
+                (Some(Found::NotFinite), Task::Sample { .. }) => {
+                    results.token(index, NOT_FINITE, None, None);
                 }
                 (Some(Found::Score(scored)), _) => results.score(index, scored),
                 _ => {}

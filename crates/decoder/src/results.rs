@@ -25,16 +25,16 @@ impl Results {
     pub(crate) fn token(
         &mut self,
         index: usize,
-        token: u32,
+        token: i32,
         draft: Option<i32>,
         scored: Option<Logprob>,
     ) {
         if !self.open[index] {
             return;
         }
-        self.open[index] = draft == Some(token as i32);
+        self.open[index] = draft == Some(token);
         self.result.counts[index] += 1;
-        self.result.tokens.push(token as i32);
+        self.result.tokens.push(token);
         if let Some(scored) = scored {
             push(&mut self.result.logprobs, index, scored);
         }

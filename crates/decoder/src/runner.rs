@@ -219,6 +219,8 @@ impl Runner {
         let mut rest = &result.tokens[..];
         for (&slot, &count) in plan.slots.iter().zip(&result.counts) {
             let (tokens, after) = rest.split_at(count as usize);
+            // A row that is not finite has no token.
+            let tokens = tokens.strip_suffix(&[-1]).unwrap_or(tokens);
             self.slots.accept(slot, tokens);
             rest = after;
         }
@@ -236,7 +238,9 @@ impl Runner {
         let last = |&i: &usize| {
             end += result.counts[i] as usize;
             // Ranks that do not draw have no tokens.
-            result.tokens[..end].last().map_or(0, |&token| token as u32)
+            // Nor has a row that is not finite a token; what follows it is not read.
+            let token = result.tokens[..end].last().copied().unwrap_or(0);
+            token.max(0) as u32
         };
         let mut last: Vec<u32> = sampled.iter().map(last).collect();
         self.collectives.broadcast_tokens(&mut last)?;

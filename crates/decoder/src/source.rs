@@ -2,6 +2,7 @@
 //! has blocks of 32, f32 otherwise.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use half::f16;
 use penstock_formats::{Checkpoint, DType, TensorView, dequantize, k_scale_min};
@@ -24,6 +25,20 @@ pub(crate) struct TensorRows<'a> {
     first: usize,
     /// Columns of the stored matrix to read.
     columns: Range<usize>,
+    /// The lowest row read with a value that is not finite; [`FINITE`] without one.
+    not_finite: AtomicUsize,
+}
+
+const FINITE: usize = usize::MAX;
+
+/// Whether all are finite: no exponent is all ones. Without a branch for each, so that it costs
+/// little beside the reading.
+fn finite(values: &[f32]) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    values
+        .iter()
+        .fold(0, |most, v| most.max(v.to_bits() & EXPONENT))
+        < EXPONENT
 }
 
 /// Row in the file of output feature `row`, when the rows of heads of size `interleaved` stand in
@@ -62,6 +77,9 @@ pub(crate) fn vector(
     }
     let mut stored = vec![0.0; whole];
     view.dequantize_row(row, &mut stored);
+    if !finite(&stored) {
+        return Err(DecoderError::NotFinite(view.name.to_owned(), row));
+    }
     let item = |i| stored[from + stored_row(i, recipe.interleaved)];
     Ok((0..n).map(item).collect())
 }
@@ -128,6 +146,7 @@ impl<'a> TensorRows<'a> {
             lead: rows[0],
             first: 0,
             columns: cols[0]..cols[1],
+            not_finite: AtomicUsize::new(FINITE),
             view,
         })
     }
@@ -151,6 +170,23 @@ impl<'a> TensorRows<'a> {
         self
     }
 
+    /// Checks the rows read so far.
+    ///
+    /// # Errors
+    /// One of them has a value, or a block's scale, that is not finite.
+    pub(crate) fn check(&self) -> Result<(), DecoderError> {
+        match self.not_finite.load(Ordering::Relaxed) {
+            FINITE => Ok(()),
+            row => Err(DecoderError::NotFinite(self.view.name.to_owned(), row)),
+        }
+    }
+
+    fn note(&self, row: usize, finite: bool) {
+        if !finite {
+            self.not_finite.fetch_min(row, Ordering::Relaxed);
+        }
+    }
+
     fn stored(&self, row: usize) -> usize {
         self.base + stored_row(self.first + row, self.interleaved)
     }
@@ -158,6 +194,19 @@ impl<'a> TensorRows<'a> {
 
 impl RowSource for TensorRows<'_> {
     fn fill_f32(&self, row: usize, out: &mut [f32]) {
+        self.read_f32(row, out);
+        self.note(row, finite(out));
+    }
+
+    fn fill_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
+        let filled = self.read_groups(form, row, out);
+        self.note(row, !filled || finite(&out.scales) && finite(&out.mins));
+        filled
+    }
+}
+
+impl TensorRows<'_> {
+    fn read_f32(&self, row: usize, out: &mut [f32]) {
         if self.transposed {
             let item = self.lead + stored_row(self.first + row, self.interleaved);
             let size = self.view.dtype.block_bytes();
@@ -175,7 +224,7 @@ impl RowSource for TensorRows<'_> {
         out.copy_from_slice(&whole[self.columns.clone()]);
     }
 
-    fn fill_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
+    fn read_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
         let Range { start, end } = self.columns;
         let whole = end.is_multiple_of(GROUP) || end == self.view.cols();
         if self.transposed || !start.is_multiple_of(GROUP) || !whole {
@@ -196,9 +245,7 @@ impl RowSource for TensorRows<'_> {
         }
         filled
     }
-}
 
-impl TensorRows<'_> {
     /// A whole row's codes, when the file has groups of 32 of this form.
     fn whole_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
         let bytes = self.view.row_bytes(self.stored(row));

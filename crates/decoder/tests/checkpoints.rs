@@ -77,6 +77,69 @@ fn every_wrong_shape_is_named_with_the_right_one() {
 }
 
 #[test]
+fn a_tensor_with_values_that_are_not_finite_is_named() {
+    for family in ["qwen2", "gpt2"] {
+        let (spec, weights) = spec(family);
+        let all = tensors(family);
+        let scratch = Scratch::new("not-finite");
+        for i in 0..all.len() {
+            let mut changed = all.clone();
+            // The last value; all ones is not a number in each of the types.
+            let size = all[i].bytes.len() / all[i].shape.iter().product::<usize>();
+            let end = all[i].bytes.len();
+            changed[i].bytes[end - size..].fill(0xff);
+            scratch.write(&changed);
+            for (numerics, kv) in NUMERICS {
+                let options = Options {
+                    numerics,
+                    kv,
+                    ..options(Isa::detect())
+                };
+                let loaded = Decoder::load(
+                    &spec.to_string(),
+                    &weights.to_string(),
+                    scratch.path(),
+                    &options,
+                );
+                let Err(error) = loaded else {
+                    panic!("{} was loaded as {numerics:?}", all[i].name);
+                };
+                let message = error.to_string();
+                assert!(
+                    message.contains(&format!("{:?}", all[i].name))
+                        && message.contains("not a number"),
+                    "{message}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hidden_state_that_overflows_gives_no_token() {
+    let (spec, weights) = spec("llama3");
+    let mut all = tensors("llama3");
+    let ends = ["0.mlp.up_proj.weight", "0.mlp.down_proj.weight"];
+    let large = |t: &&mut Stored| ends.iter().any(|end| t.name.ends_with(end));
+    for tensor in all.iter_mut().filter(large) {
+        assert_eq!(tensor.dtype, "F32");
+        tensor.bytes = 1e38f32.to_le_bytes().repeat(tensor.bytes.len() / 4);
+    }
+    let scratch = Scratch::new("overflow");
+    scratch.write(&all);
+    let options = options(Isa::detect());
+    let decoder = allocated(load(&spec, &weights, scratch.path()).unwrap(), BLOCKS);
+    let request = Request {
+        prompt: vec![1, 2, 3],
+        new_tokens: 1,
+        sampling: GREEDY,
+        logprobs: 0,
+    };
+    let answers = run(&decoder, &options, &[request], || 8);
+    assert_eq!(answers[0].tokens, [-1]);
+}
+
+#[test]
 fn a_transposed_matrix_is_not_taken() {
     let (spec, weights) = spec("qwen3");
     let mut all = tensors("qwen3");

@@ -101,6 +101,37 @@ impl DType {
         })
     }
 
+    /// The name of a number in a GGUF tensor table that is not one we read; ggml's own spelling.
+    pub(crate) fn name_in_gguf(id: u32) -> String {
+        let name = match id {
+            6 => "Q5_0",
+            7 => "Q5_1",
+            9 => "Q8_1",
+            10 => "Q2_K",
+            11 => "Q3_K",
+            15 => "Q8_K",
+            16 => "IQ2_XXS",
+            17 => "IQ2_XS",
+            18 => "IQ3_XXS",
+            19 => "IQ1_S",
+            20 => "IQ4_NL",
+            21 => "IQ3_S",
+            22 => "IQ2_S",
+            23 => "IQ4_XS",
+            24 => "I8",
+            25 => "I16",
+            26 => "I32",
+            27 => "I64",
+            28 => "F64",
+            29 => "IQ1_M",
+            34 => "TQ1_0",
+            35 => "TQ2_0",
+            39 => "MXFP4",
+            _ => return format!("number {id}"),
+        };
+        name.to_owned()
+    }
+
     /// The type with this name in a safetensors header, if it is one we read.
     pub(crate) fn from_safetensors(name: &str) -> Option<Self> {
         [Self::F32, Self::F16, Self::BF16]

@@ -200,7 +200,8 @@ fn read_tensor(reader: &mut Reader<'_>, name: &str, at: usize) -> Result<Row, Fa
     let type_id = reader.u32(&item)?;
     let dtype = DType::from_gguf(type_id).ok_or_else(|| {
         let problem = format!(
-            "GGUF type number {type_id} is not supported; readable types are {}",
+            "GGUF type {} is not supported; readable types are {}",
+            DType::name_in_gguf(type_id),
             DType::supported()
         );
         Fault::new(&item, at, problem)

@@ -214,7 +214,7 @@ fn bad_tensors_are_refused() {
         &one(&[32, u64::MAX / 16], 8, 0),
         &["tensor `w`", "too large"],
     );
-    assert_says(&one(&[4], 6, 0), &["tensor `w`", "type number 6", "Q4_K"]);
+    assert_says(&one(&[4], 6, 0), &["tensor `w`", "type Q5_0", "Q4_K"]);
     assert_says(
         &one(&[1, 1, 1, 1, 1], 0, 0),
         &["tensor `w`", "5 dimensions"],

@@ -47,6 +47,9 @@ pub struct Config {
     #[serde(default)]
     pub admin_api_key: Option<String>,
     pub generation_defaults: GenerationDefaults,
+    /// Rows of the model's embedding; a tokenizer with more tokens is refused.
+    #[serde(default)]
+    pub vocab_size: Option<usize>,
     pub engine: EngineProcess,
     /// Requests that may wait beyond those the engine can run at once.
     pub max_queue: usize,

@@ -18,6 +18,11 @@ pub enum StartupError {
     Text(#[from] TextError),
     #[error("reading the tokenizer was interrupted")]
     Interrupted,
+    #[error(
+        "the tokenizer has {tokens} tokens and the model's embedding {rows} rows: they are not of \
+         one model"
+    )]
+    Vocabulary { tokens: usize, rows: usize },
     #[error("{0}")]
     Engine(String),
 }
@@ -64,6 +69,10 @@ async fn read_text(app: &Arc<App>) -> Result<(), StartupError> {
     let opened =
         tokio::task::spawn_blocking(move || TextModel::open(&path, template.as_deref())).await;
     let text = opened.map_err(|_| StartupError::Interrupted)??;
+    let (tokens, rows) = (text.tokenizer.vocab_size(), app.config.vocab_size);
+    if let Some(rows) = rows.filter(|&rows| tokens > rows) {
+        return Err(StartupError::Vocabulary { tokens, rows });
+    }
     info(format!(
         "tokenizer read {:.2} s ({} tokens)",
         began.elapsed().as_secs_f64(),

@@ -75,6 +75,7 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
         allow_special_tokens: false,
         tool_call_parser: None,
         reasoning_parser: None,
+        vocab_size: None,
         // Answers depend on the request and the engine's seed alone.
         generation_defaults: GenerationDefaults {
             seed: Some(0),

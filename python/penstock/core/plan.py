@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 LAST_SAMPLED = -1
 """Stands in a plan for the token that the slot sampled last, which only the device knows yet."""
+NOT_FINITE = -1
+"""Stands in a result for the token of a sequence whose hidden state is not finite."""
 NO_BLOCK = -1
 """Block table entry of tokens that are behind the window of the group."""
 
@@ -78,7 +80,8 @@ class StepPlan:
 
 @dataclass(slots=True)
 class StepResult:
-    """What a step sampled. Rows are keyed by the sequence's index in the plan.
+    """What a step sampled. Rows are keyed by the sequence's index in the plan; the last token of a
+    sequence may be NOT_FINITE.
 
     `counts[i]` is 0 without `sample`, else 1 + the accepted drafts. `prompt_logprobs[i][j]` belongs
     to the prompt token at position starts[i] + 1 + j.

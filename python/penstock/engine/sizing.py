@@ -181,7 +181,7 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
     if held < length:
         notice = (
             f"max_model_len lowered from {length} to {held}: the KV cache of {size} bytes holds no "
-            "more"
+            "more; raise --kv-cache-memory-bytes for longer prompts and answers"
         )
     blocks = needs.blocks(full, needs.max_num_seqs)
     size, windows = needs.block_size, [group.window for group in needs.specs[0].groups]

@@ -30,6 +30,30 @@ def read_optional_object(file: Path) -> dict[str, object]:
     return read_object(file) if file.exists() else {}
 
 
+_STARTS = (
+    (
+        b"version https://git-lfs",
+        "a Git LFS pointer in place of the file: fetch it, git lfs pull",
+    ),
+    (b"<!doctype html", "an HTML page, not the file that a download of it should have given"),
+    (b"<html", "an HTML page, not the file that a download of it should have given"),
+    (b"PK\x03\x04", "a ZIP archive, perhaps a checkpoint of PyTorch: convert it to safetensors"),
+    (b"\x1f\x8b", "compressed with gzip: decompress it"),
+)
+
+
+def impostor(file: Path) -> str | None:
+    """What stands in place of a model file: nothing, an LFS pointer, a page; None for others."""
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(64).lstrip().lower()
+    except OSError as error:
+        raise ModelError(file, error.strerror or str(error)) from error
+    if not start:
+        return "empty: the download was interrupted, or the disk was full"
+    return next((what for mark, what in _STARTS if start.startswith(mark.lower())), None)
+
+
 def tensor_names(directory: Path) -> set[str]:
     """Names of the tensors in a directory's safetensors files."""
     index = directory / "model.safetensors.index.json"

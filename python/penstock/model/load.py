@@ -7,7 +7,7 @@ from typing import Literal
 from penstock.model.errors import ModelError
 from penstock.model.families import GGUF_ARCHITECTURES, HF_ARCHITECTURES
 from penstock.model.fields import Fields
-from penstock.model.files import read_object
+from penstock.model.files import impostor, read_object
 from penstock.model.generation import (
     GenerationDefaults,
     TokenFacts,
@@ -19,6 +19,7 @@ from penstock.model.gguf import GgufReader, native_reader, read_header
 from penstock.model.spec import DecoderSpec, WeightRecipes
 
 CONFIG = "config.json"
+PICKLES = ("pytorch_model*.bin", "*.pth", "*.pt")
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -52,10 +53,15 @@ def load_model(path: Path, gguf_reader: GgufReader = native_reader) -> ModelInfo
     if not path.is_file():
         raise ModelError(path, "no such file or directory")
     with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise ModelError(
-                path, "not a GGUF file; a model is a GGUF file or a Hugging Face directory"
-            )
+        is_gguf = file.read(4) == b"GGUF"
+    if not is_gguf:
+        what = impostor(path)
+        if what is None and path.suffix == ".safetensors":
+            what = "weights alone; name the directory with its config.json"
+        raise ModelError(
+            path,
+            what or "not a GGUF file; a model is a GGUF file or a Hugging Face directory",
+        )
     return _load_gguf(path, gguf_reader)
 
 
@@ -82,9 +88,19 @@ def _load_gguf(path: Path, reader: GgufReader) -> ModelInfo:
 def _load_directory(path: Path) -> ModelInfo:
     config = Fields(path / CONFIG, _read_config(path))
     if not any((path / file).is_file() for file in WEIGHT_FILES):
-        raise ModelError(
-            path, f"the directory has no weights: neither {' nor '.join(WEIGHT_FILES)}"
+        pickles = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
+        held = (
+            f"; it holds {' '.join(pickles[:3])}, whose format can run code and is not read: "
+            "convert it to safetensors"
+            if pickles
+            else ""
         )
+        raise ModelError(
+            path, f"the directory has no weights: neither {' nor '.join(WEIGHT_FILES)}{held}"
+        )
+    for file in sorted(path.glob("model*.safetensors")):
+        if file.stat().st_size and (what := impostor(file)):
+            raise ModelError(file, what)
     architecture = _hf_architecture(config)
     spec, weights = HF_ARCHITECTURES[architecture](config)
     return ModelInfo(

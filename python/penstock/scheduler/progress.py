@@ -5,12 +5,18 @@ from __future__ import annotations
 from array import array
 
 from penstock.core import FinishReason, LogprobRow, StepPlan, StepResult
+from penstock.core.plan import NOT_FINITE
 from penstock.kv import KvCache
 from penstock.scheduler.outbox import Outbox
 from penstock.scheduler.planning import Work
 from penstock.scheduler.prefixes import Prefixes
 from penstock.scheduler.roster import Roster
 from penstock.scheduler.sequence import Sequence
+
+OVERFLOW = (
+    "the model's numbers for this request are infinite or not a number: its weights are damaged, "
+    "or too large for this arithmetic"
+)
 
 
 class Progress:
@@ -62,6 +68,9 @@ class Progress:
 
     def _answer(self, seq: Sequence, sampled: array[int], rows: list[LogprobRow] | None) -> None:
         """Send the tokens up to the one that ends the sequence."""
+        if sampled[-1] == NOT_FINITE:
+            self._roster.finish(seq, FinishReason.ERROR, OVERFLOW)
+            return
         finish, stop_token = FinishReason.NONE, -1
         first = len(seq.tokens) - len(sampled)
         known = first

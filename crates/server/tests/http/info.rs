@@ -116,6 +116,18 @@ async fn a_model_without_tokenizer_is_said_by_name() {
 }
 
 #[tokio::test]
+async fn a_tokenizer_larger_than_the_embedding_is_refused_with_both_sizes() {
+    let server = Server::start(config(json!({"vocab_size": 255})))
+        .await
+        .unwrap();
+    let error = server.ready().await.unwrap_err().to_string();
+    assert!(
+        error.contains("tokens and the model's embedding 255 rows"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
 async fn metrics_have_the_names_that_tools_read() {
     let script = Script::new(|_| tokens(&[97, 98, 99], Duration::from_millis(2)));
     let door = Door::open_with(json!({}), script).await;
