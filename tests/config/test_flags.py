@@ -1,19 +1,22 @@
 import re
 
 import pytest
-from penstock.config.flags import FLAGS, GROUPS, IGNORED, Flag
+from penstock.config.flags import FLAGS, GROUPS, Flag
 from penstock.config.kinds import Switch
 from penstock.config.resolve import parse
 from penstock.config.sources import Raw
-from penstock.core import InvalidValueError
+from penstock.config.vllm_flags import FOREIGN, ignored_value
+from penstock.core import InvalidValueError, PenstockError
 
 BY_NAME = {flag.name: flag for flag in FLAGS}
 
 OUT_OF_RANGE = {
-    "--dtype": "float16",
+    "--dtype": "float64",
     "--quantization": "fp8",
     "--max-model-len": "1",
     "--seed": "-1",
+    "--tokenizer": "",
+    "--revision": "",
     "--chat-template": "",
     "--allow-special-tokens": "perhaps",
     "--tool-call-parser": "",
@@ -73,7 +76,8 @@ def test_every_flag_is_defined_once_and_complete() -> None:
         assert flag.help
         assert flag.kind.expected()
         assert flag.env == "PENSTOCK_" + flag.name[2:].upper().replace("-", "_")
-    assert not {ignored.name for ignored in IGNORED} & BY_NAME.keys()
+    assert not {foreign.name for foreign in FOREIGN} & BY_NAME.keys()
+    assert len({foreign.name for foreign in FOREIGN}) == len(FOREIGN)
 
 
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.key)
@@ -112,6 +116,51 @@ def test_sizes_may_carry_units(text: str, expected: int) -> None:
 def test_sizes_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(InvalidValueError, match="also as 512M or 1GiB"):
         parse({"kv_cache_memory_bytes": Raw("--kv-cache-memory-bytes", (text,))})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4096", 4096),
+        ("4k", 4000),
+        ("4K", 4096),
+        ("1.5k", 1500),
+        ("1M", 2**20),
+        ("auto", None),
+        ("-1", None),
+    ],
+)
+def test_lengths_have_the_short_forms_of_vllm(text: str, expected: int | None) -> None:
+    assert BY_NAME["--max-model-len"].kind.parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["4x", "1.0001k", "k", "1e3", "--", " 4", "100G"])
+def test_lengths_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(InvalidValueError, match="also as 4k"):
+        parse({"max_model_len": Raw("--max-model-len", (text,))})
+
+
+def test_half_precision_is_computed_as_bfloat16() -> None:
+    dtype = BY_NAME["--dtype"].kind
+    assert [dtype.parse(text) for text in ("half", "float16", "float", "auto")] == [
+        "bfloat16",
+        "bfloat16",
+        "float32",
+        "auto",
+    ]
+
+
+def test_keywords_of_vllm_are_ignored_with_the_reason_of_their_flags() -> None:
+    assert ignored_value("enforce_eager", True) == (
+        "enforce_eager is ignored: there are no graphs to capture"
+    )
+    assert ignored_value("enforce_eager", False) == ""
+    assert ignored_value("load_format", "auto") == ""
+    assert ignored_value("enforce_lazy", True) is None
+    with pytest.raises(InvalidValueError, match="task is 'embed', expected auto or generate"):
+        ignored_value("task", "embed")
+    with pytest.raises(PenstockError, match="hf_overrides is not supported: change"):
+        ignored_value("hf_overrides", {"rope_theta": 1})
 
 
 def test_switches_read_words() -> None:

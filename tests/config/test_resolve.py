@@ -163,3 +163,38 @@ def test_ranks_meet_in_memory_or_where_sockets_are(tmp_path: Path) -> None:
     runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
     assert shared_memory_directory(runtime, tmp_path / "none") == tmp_path
     assert shared_memory_directory({}, tmp_path / "none").is_dir()
+
+
+NO_SETTING = "in the environment is no setting"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "PENSTOCK_PROT",
+            "1",
+            f"PENSTOCK_PROT {NO_SETTING}; did you mean PENSTOCK_PORT?",
+        ),
+        ("PENSTOCK_COLOUR", "red", f"PENSTOCK_COLOUR {NO_SETTING}"),
+        ("PENSTOCK_SERVICE_HOST", "10.0.0.1", None),
+        ("PENSTOCK_PORT_8000_TCP_ADDR", "10.0.0.1", None),
+        ("PENSTOCK_GATEWAY_PORT", "tcp://10.0.0.1:80", None),
+        ("PENSTOCK_CACHE", "models", None),
+        ("OTHER_PROT", "1", None),
+    ],
+)
+def test_a_mistyped_variable_is_warned_of(
+    name: str, text: str, said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    gather({}, None, {name: text})
+    assert caplog.messages == ([said] if said else [])
+
+
+def test_the_port_of_a_kubernetes_service_is_no_setting() -> None:
+    assert "port" not in gather({}, None, {"PENSTOCK_PORT": "tcp://10.0.0.1:8000"})
+    assert gather({}, None, {"PENSTOCK_PORT": "7"})["port"].texts == ("7",)
+
+
+def test_an_automatic_device_is_the_cpu() -> None:
+    assert resolve({"device": Raw("--device", ("auto",))}, "m", "m").engine.compute.backend == "cpu"

@@ -42,14 +42,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rest", metavar="...", nargs=argparse.REMAINDER)
 
 
-def run(parsed: argparse.Namespace) -> int:
+def run(
+    parsed: argparse.Namespace,
+    parser_class: type[argparse.ArgumentParser] = argparse.ArgumentParser,
+) -> int:
     """Run one command; its exit status."""
-    return run_command(parsed.bench_command, parsed.rest)
+    return run_command(parsed.bench_command, parsed.rest, parser_class)
 
 
-def run_command(name: str, words: Sequence[str]) -> int:
+def run_command(
+    name: str,
+    words: Sequence[str],
+    parser_class: type[argparse.ArgumentParser] = argparse.ArgumentParser,
+) -> int:
     module = import_module(COMMANDS[name][0])
-    parser = argparse.ArgumentParser(
+    parser = parser_class(
         prog=f"penstock bench {name}", description=COMMANDS[name][1], allow_abbrev=False
     )
     module.add_arguments(parser)

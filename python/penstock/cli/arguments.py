@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from penstock.config.flags import FLAGS, GROUPS, IGNORED, Flag
+from penstock.config.flags import FLAGS, GROUPS, Flag
 from penstock.config.kinds import Bytes, Choice, IntegerChoice, Switch
+from penstock.config.vllm_flags import BY_NAME, FOREIGN
 
 KEY = "setting_"
 """Prefix of settings in the namespace."""
@@ -22,12 +23,15 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         for flag in FLAGS:
             if flag.group == group:
                 _add(section, flag)
-    for ignored in IGNORED:
+    for foreign in FOREIGN:
+        names = [foreign.name]
+        if not foreign.takes_value:
+            names.append(_negative(foreign.name))
         parser.add_argument(
-            ignored.name,
+            *names,
             action=_Ignore,
-            nargs=None if ignored.takes_value else 0,
-            const=ignored.why,
+            nargs=None if foreign.takes_value else 0,
+            const=foreign.name,
             help=argparse.SUPPRESS,
         )
 
@@ -44,7 +48,6 @@ def settings(parsed: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 def _add(section: argparse._ArgumentGroup, flag: Flag) -> None:
     dest, text = KEY + flag.key, _help(flag)
     if isinstance(flag.kind, Switch):
-        off = f"--no-{flag.name.removeprefix('--')}"
         section.add_argument(
             flag.name,
             dest=dest,
@@ -54,7 +57,7 @@ def _add(section: argparse._ArgumentGroup, flag: Flag) -> None:
             help=text,
         )
         section.add_argument(
-            off,
+            _negative(flag.name),
             dest=dest,
             action="store_const",
             const="false",
@@ -74,6 +77,10 @@ def _add(section: argparse._ArgumentGroup, flag: Flag) -> None:
     )
 
 
+def _negative(name: str) -> str:
+    return f"--no-{name.removeprefix('--')}"
+
+
 def _help(flag: Flag) -> str:
     shown = "" if flag.default in (None, (), "auto") else f" (default: {_shown(flag.default)})"
     return f"{flag.help}{shown} [{flag.env}]".replace("%", "%%")
@@ -90,7 +97,9 @@ def _metavar(flag: Flag) -> str:
 
 
 class _Ignore(argparse.Action):
-    """Warn that a flag of another server has no effect here, and why."""
+    """Warn that a flag of vLLM has no effect here, and why; PenstockError where that would change
+    answers.
+    """
 
     def __call__(
         self,
@@ -99,4 +108,6 @@ class _Ignore(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        print(f"penstock: warning: {option_string} is ignored: {self.const}", file=sys.stderr)
+        flag, spelling = BY_NAME[str(self.const)], option_string or str(self.const)
+        if notice := flag.notice(spelling, str(values)):
+            print(f"penstock: warning: {notice}", file=sys.stderr)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import http.client
 import json
-import signal
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.config import gather
+from penstock.cli.local_server import (
+    HOST,
+    authorization,
+    events,
+    free_port,
+    serve_command,
+    stop,
+    wait_until_ready,
+)
 from penstock.core import PenstockError
 
-HOST = "127.0.0.1"
-START_TIMEOUT = 120.0
-STOP_TIMEOUT = 20.0
 MAX_TOKENS = 128
 
 
@@ -39,19 +40,7 @@ class Answer:
 
 def demo(model: str, question: str) -> int:
     port = free_port()
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "penstock",
-        "serve",
-        model,
-        "--host",
-        HOST,
-        "--port",
-        str(port),
-    ]
-    server = subprocess.Popen(command)
+    server = subprocess.Popen(serve_command(model, port))
     try:
         wait_until_ready(server, port)
         print(f"\n{question}\n", flush=True)
@@ -60,36 +49,6 @@ def demo(model: str, question: str) -> int:
     finally:
         stop(server)
     return 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + START_TIMEOUT
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            raise PenstockError(
-                f"the server ended with status {server.returncode} before it was ready"
-            )
-        if is_ready(port):
-            return
-        time.sleep(0.02)
-    raise PenstockError(f"the server was not ready within {START_TIMEOUT:.0f} s")
-
-
-def is_ready(port: int) -> bool:
-    connection = http.client.HTTPConnection(HOST, port, timeout=5)
-    try:
-        connection.request("GET", "/ready")
-        return connection.getresponse().status == http.client.OK
-    except OSError:
-        return False
-    finally:
-        connection.close()
 
 
 def ask(port: int, question: str) -> Answer:
@@ -112,21 +71,6 @@ def ask(port: int, question: str) -> Answer:
         take(event, answer)
     connection.close()
     return answer
-
-
-def authorization() -> dict[str, str]:
-    """The key that the environment gives to client and server alike."""
-    keys = gather({}, None).get("api_key")
-    return {"Authorization": f"Bearer {keys.texts[0]}"} if keys else {}
-
-
-def events(response: http.client.HTTPResponse) -> Iterator[dict[str, object]]:
-    for line in response:
-        data = line.decode().strip().removeprefix("data: ")
-        if data == "[DONE]":
-            return
-        if data.startswith("{"):
-            yield json.loads(data)
 
 
 def take(event: dict[str, object], answer: Answer) -> None:
@@ -166,14 +110,3 @@ def proportional_bytes(pid: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-
-
-def stop(server: subprocess.Popen[bytes]) -> None:
-    if server.poll() is not None:
-        return
-    server.send_signal(signal.SIGTERM)
-    try:
-        server.wait(STOP_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()

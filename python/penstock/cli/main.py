@@ -1,4 +1,4 @@
-"""`penstock COMMAND`: serve, pull, demo, sim, bench, kv."""
+"""`penstock COMMAND`: serve, chat, pull, demo, sim, bench, kv, completion."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from penstock import __version__
 from penstock.cli.arguments import add_settings
+from penstock.cli.parser import Parser
 from penstock.core import InvalidValueError, PenstockError
 
 Command = Callable[[argparse.Namespace], int]
@@ -15,11 +16,15 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 0, 1 after an error, 2 after a wrong argument, 130 after
-    Ctrl-C.
+    Ctrl-C. Without a command the help is printed.
     """
-    parsed = parser().parse_args(arguments)
-    command: Command = parsed.command
+    top = parser()
     try:
+        parsed = top.parse_args(arguments)
+        if "command" not in parsed:
+            top.print_help()
+            return 0
+        command: Command = parsed.command
         return command(parsed)
     except PenstockError as error:
         print(f"penstock: error: {error}", file=sys.stderr)
@@ -28,15 +33,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="penstock", description="Serve open-weight language models.")
+def parser() -> Parser:
+    top = Parser(prog="penstock", description="Serve open-weight language models.")
     top.add_argument("--version", action="version", version=f"penstock {__version__}")
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    commands = top.add_subparsers(metavar="COMMAND")
     _serve(
         commands.add_parser(
-            "serve", help="serve a model over an OpenAI-compatible API", allow_abbrev=False
+            "serve",
+            help="serve a model over an OpenAI-compatible API",
+            usage="penstock serve MODEL [--flag VALUE ...]",
         )
     )
+    _chat(commands.add_parser("chat", help="talk with a model in the terminal"))
     _pull(commands.add_parser("pull", help="download a model into the cache"))
     _demo(
         commands.add_parser(
@@ -50,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
             "kv", help="look after the directory of a disk tier: ls, verify, gc, stats"
         )
     )
+    _completion(commands.add_parser("completion", help="print a shell's completion script"))
     return top
 
 
@@ -61,8 +70,18 @@ def _serve(parser: argparse.ArgumentParser) -> None:
         "environment over the file."
     )
     parser.add_argument("model", metavar="MODEL", nargs="?")
+    parser.add_argument(
+        "--model", dest="model_flag", metavar="MODEL", help="the same, as older scripts write it"
+    )
     add_settings(parser)
     parser.set_defaults(command=_run_serve)
+
+
+def _chat(parser: argparse.ArgumentParser) -> None:
+    from penstock.cli import chat
+
+    chat.add_arguments(parser)
+    parser.set_defaults(command=chat.run)
 
 
 def _pull(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +103,7 @@ def _bench(parser: argparse.ArgumentParser) -> None:
     from penstock.bench import main as bench
 
     bench.add_arguments(parser)
-    parser.set_defaults(command=bench.run)
+    parser.set_defaults(command=lambda parsed: bench.run(parsed, Parser))
 
 
 def _sim(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +117,13 @@ def _kv(parser: argparse.ArgumentParser) -> None:
     from penstock.cli import kv
 
     kv.add_arguments(parser)
+
+
+def _completion(own: argparse.ArgumentParser) -> None:
+    from penstock.cli import completion
+
+    own.add_argument("shell", choices=tuple(completion.SCRIPTS), help="to evaluate, or to install")
+    own.set_defaults(command=lambda parsed: completion.run(parsed.shell, parser()))
 
 
 def _run_serve(parsed: argparse.Namespace) -> int:

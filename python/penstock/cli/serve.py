@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from penstock import __version__
@@ -26,10 +26,11 @@ from penstock.config import (
     resolve,
     runtime_directory,
 )
-from penstock.core import PenstockError
+from penstock.config.machine import cpu_count
+from penstock.core import InvalidValueError, PenstockError
 from penstock.engine.startup import read_model
 from penstock.model import GenerationDefaults, ModelInfo, sampling_defaults
-from penstock.model.locate import locate
+from penstock.model.locate import Located, locate
 
 OTHER_DESCRIPTORS = 64
 """Descriptors of the front door beside its connections; half of all where there are few."""
@@ -42,10 +43,11 @@ SOCKET_WAIT = 30.0
 
 def serve(parsed: argparse.Namespace) -> int:
     raw = gather(settings(parsed), parsed.config)
-    resolve(raw, "", "")  # Before the model is located: wrong values are reported first.
-    located = locate(model_named(raw, parsed.model))
+    # Before the model is located: wrong values are reported first.
+    revision = resolve(raw, "", "").server.revision
+    located = locate(model_named(raw, said_model(parsed)), revision)
     config = resolve(raw, str(located.path.resolve()), located.served_name)
-    info = read_model(config.engine)
+    info = model_info(config.engine, located)
     if config.engine.parallel.nnodes > 1:
         cluster_key(config.engine.parallel.token_file)  # Reported here rather than by the engine.
     if config.engine.parallel.node_rank:
@@ -69,6 +71,21 @@ def serve(parsed: argparse.Namespace) -> int:
         engine.start()
         process = {"argv": None, "socket_dir": directory}
         return run(front_door(config, info, process, raise_descriptors()))
+
+
+def said_model(parsed: argparse.Namespace) -> str | None:
+    """MODEL, or --model as older scripts write it."""
+    positional: str | None = parsed.model
+    flag: str | None = parsed.model_flag
+    if positional is not None and flag not in (None, positional):
+        raise InvalidValueError("--model", flag, f"nothing beside the MODEL {positional}")
+    return flag if positional is None else positional
+
+
+def model_info(config: EngineConfig, located: Located) -> ModelInfo:
+    """Metadata of the model, with the sampling defaults of an alias's card."""
+    info = read_model(config)
+    return replace(info, generation=located.sampling) if located.sampling else info
 
 
 def run(configuration: dict[str, object]) -> int:
@@ -113,7 +130,8 @@ def front_door(
         "host": server.host,
         "port": server.port,
         "served_model_names": list(server.served_model_names),
-        "model_path": config.engine.model.path,
+        "model_path": tokenizer_path(config),
+        "vocab_size": info.spec.vocab,
         "chat_template": server.chat_template,
         "uds": server.uds,
         "tls": server.ssl_certfile
@@ -143,6 +161,11 @@ def front_door(
     }
 
 
+def tokenizer_path(config: Config) -> str:
+    named = config.server.tokenizer
+    return str(locate(named).path.resolve()) if named else config.engine.model.path
+
+
 def chosen_defaults(config: EngineConfig, info: ModelInfo) -> GenerationDefaults:
     model = config.model
     return sampling_defaults(
@@ -154,11 +177,15 @@ def warn(info: ModelInfo, config: Config) -> None:
     template = config.server.chat_template
     if template and not Path(template).is_file():
         raise PenstockError(f"--chat-template {template}: no such file")
-    for key, value in chosen_defaults(config.engine, info).not_applied:
-        print(
-            f"penstock: warning: the model asks for {key}={value}, which is not applied",
-            file=sys.stderr,
-        )
+    warnings = [
+        f"the model asks for {key}={value}, which is not applied"
+        for key, value in chosen_defaults(config.engine, info).not_applied
+    ]
+    threads, cpus = config.engine.compute.threads, cpu_count()
+    if threads > cpus:
+        warnings.append(f"--threads {threads} on {cpus} CPUs: steps wait for threads that wait")
+    for warning in warnings:
+        print(f"penstock: warning: {warning}", file=sys.stderr)
 
 
 def _engine_thread(directory: str, config: EngineConfig) -> None:

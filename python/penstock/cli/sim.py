@@ -168,9 +168,8 @@ def engine_argv(parsed: argparse.Namespace, model: Path) -> list[str]:
 
 
 def _front_door(parsed: argparse.Namespace) -> int:
-    from penstock.cli.serve import front_door, raise_descriptors
+    from penstock.cli.serve import front_door, model_info, raise_descriptors
     from penstock.cli.serve import run as serve
-    from penstock.engine.startup import read_model
 
     profile(parsed.profile)  # Checked before a server starts.
     located = locate(parsed.front_door)
@@ -184,7 +183,8 @@ def _front_door(parsed: argparse.Namespace) -> int:
         "socket_dir": None,
         "runtime_dir": runtime_directory(),
     }
-    return serve(front_door(config, read_model(config.engine), process, raise_descriptors()))
+    info = model_info(config.engine, located)
+    return serve(front_door(config, info, process, raise_descriptors()))
 
 
 def _run(native: Callable[[], int], on_interrupt: signal.Handlers) -> int:

@@ -33,6 +33,7 @@ from penstock.config.sources import (
     runtime_directory,
     shared_memory_directory,
 )
+from penstock.config.vllm_flags import ignored_value
 
 __all__ = [
     "FLAGS",
@@ -53,6 +54,7 @@ __all__ = [
     "cluster_key",
     "configure_log",
     "gather",
+    "ignored_value",
     "model_named",
     "notify_socket",
     "openai_api_key",

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.config.kinds import Bytes, Choice, Integer, IntegerChoice, Kind, Seconds, Switch, Text
+from penstock.config.kinds import (
+    Bytes,
+    Choice,
+    Count,
+    Integer,
+    IntegerChoice,
+    Kind,
+    Seconds,
+    Switch,
+    Text,
+)
 from penstock.config.tiers import Tier
 
 GROUPS = {
@@ -59,9 +69,19 @@ def _nodes(name: str, kind: Kind, default: object, help_: str) -> Flag:
 MASTER_PORT = 29501
 """vLLM's default."""
 _DTYPES = Choice(("auto", "float32", "bfloat16"))
+_WEIGHTS = Choice(
+    _DTYPES.values,
+    (("float", "float32"), ("half", "bfloat16"), ("float16", "bfloat16")),
+)
 
 FLAGS: tuple[Flag, ...] = (
-    Flag("--dtype", "model", _DTYPES, "auto", "arithmetic of weights that are not quantised"),
+    Flag(
+        "--dtype",
+        "model",
+        _WEIGHTS,
+        "auto",
+        "arithmetic of weights that are not quantised; half and float16 are computed as bfloat16",
+    ),
     Flag(
         "--quantization",
         "model",
@@ -73,10 +93,10 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--max-model-len",
         "model",
-        Integer(2, 2**24),
+        Count(2, 2**24, ("auto", "-1")),
         None,
-        "longest prompt and output together, in tokens; default: the model's own, or what the KV "
-        "cache holds",
+        "longest prompt and output together, in tokens, also as 4k (4000) or 4K (4096); default, "
+        "and auto: the model's own, or what the KV cache holds",
     ),
     Flag(
         "--seed",
@@ -86,12 +106,28 @@ FLAGS: tuple[Flag, ...] = (
         "seed of requests that bring none; default: a new one each",
     ),
     Flag(
+        "--tokenizer",
+        "model",
+        Text(),
+        None,
+        "model whose tokenizer and chat template are used instead of MODEL's own",
+        offline=False,
+    ),
+    Flag(
+        "--revision",
+        "model",
+        Text(),
+        None,
+        "branch, tag or commit of a MODEL of the Hugging Face hub; default: its main branch",
+        offline=False,
+    ),
+    Flag(
         "--generation-config",
         "model",
         Text(),
         "auto",
-        "where sampling defaults come from: the model (auto), nowhere (vllm), or a "
-        "generation_config.json or its directory",
+        "where sampling defaults come from: the model, its card for an alias (auto), nowhere "
+        "(vllm), or a generation_config.json or its directory",
     ),
     Flag(
         "--override-generation-config",
@@ -175,7 +211,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--max-num-batched-tokens",
         "scheduler",
-        Integer(1, 2**20),
+        Count(1, 2**20),
         None,
         "tokens computed in one step, at least --max-num-seqs; default: 256. Larger steps finish "
         "prompts sooner and delay the tokens of running answers",
@@ -391,28 +427,3 @@ FLAGS: tuple[Flag, ...] = (
 )
 
 BY_KEY = {flag.key: flag for flag in FLAGS}
-
-
-@dataclass(frozen=True)
-class Ignored:
-    """A flag that old scripts pass: accepted with a warning that says why nothing happens."""
-
-    name: str
-    takes_value: bool
-    why: str
-
-
-IGNORED: tuple[Ignored, ...] = (
-    Ignored("--disable-log-requests", False, "requests are not logged"),
-    Ignored("--disable-log-stats", False, "statistics are at /metrics and not logged"),
-    Ignored("--enable-auto-tool-choice", False, "the model may always choose to call tools"),
-    Ignored("--enforce-eager", False, "there are no graphs to capture"),
-    Ignored("--trust-remote-code", False, "no code is ever loaded from a model"),
-    Ignored("--enable-chunked-prefill", False, "prompts are always computed in chunks"),
-    Ignored("--headless", False, "nodes other than 0 have no front door anyway"),
-    Ignored(
-        "--gpu-memory-utilization",
-        True,
-        "memory is taken as it is used; see --kv-cache-memory-bytes",
-    ),
-)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}I": 1024**power for power, unit in enumerate("KMGT", start=1)}
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kmgKMG]?)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", re.IGNORECASE)
 
 
@@ -65,8 +66,11 @@ class Text:
 @dataclass(frozen=True)
 class Choice:
     values: tuple[str, ...]
+    synonyms: tuple[tuple[str, str], ...] = ()
+    """Other spellings, each with its value."""
 
     def parse(self, text: str) -> str:
+        text = dict(self.synonyms).get(text, text)
         if text not in self.values:
             raise ValueError
         return text
@@ -88,6 +92,33 @@ class Integer:
 
     def expected(self) -> str:
         return f"an integer in {self.low}..{self.high}"
+
+
+@dataclass(frozen=True)
+class Count:
+    """An integer, also in vLLM's short forms: 4k is 4000, 4K is 4096, 1.5k is 1500."""
+
+    low: int
+    high: int
+    none: tuple[str, ...] = ()
+    """Texts for the default."""
+
+    def parse(self, text: str) -> int | None:
+        if text in self.none:
+            return None
+        match = _COUNT.fullmatch(text)
+        if match is None:
+            raise ValueError
+        unit = match[2]
+        base = 1000 if unit.islower() else 1024
+        value = float(match[1]) * base ** " kmg".index(unit.lower() or " ")
+        if not value.is_integer() or not self.low <= value <= self.high:
+            raise ValueError
+        return int(value)
+
+    def expected(self) -> str:
+        short = "".join(f", {text}" for text in self.none)
+        return f"an integer in {self.low}..{self.high}, also as 4k (4000) or 4K (4096){short}"
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
         ComputeConfig(
             threads=values["threads"] or cpu_count(),
             isa=None if values["isa"] == "auto" else values["isa"],
-            backend=values["device"],
+            backend="cpu" if values["device"] == "auto" else values["device"],
         ),
         _parallel(values),
         resolve_tiers(values["kv_tier"], values["kv_chunk_tokens"], values["block_size"]),
@@ -181,4 +181,6 @@ def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
         allow_special_tokens=values["allow_special_tokens"],
         tool_call_parser=values["tool_call_parser"],
         reasoning_parser=values["reasoning_parser"],
+        tokenizer=values["tokenizer"],
+        revision=values["revision"],
     )

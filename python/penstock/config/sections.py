@@ -155,6 +155,10 @@ class ServerConfig:
     """Whether what clients write can be control tokens."""
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
+    tokenizer: str | None = None
+    """Name of the model whose tokenizer is used; None: the model's own."""
+    revision: str | None = None
+    """Branch, tag or commit of the hub's repository."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from penstock.config.flags import BY_KEY, FLAGS, Flag
@@ -14,6 +17,13 @@ from penstock.config.tiers import Tier, lmcache_tiers, notice_lmcache
 from penstock.core import InvalidValueError, PenstockError
 
 MODEL = "model"
+PREFIX = "PENSTOCK_"
+OTHER_VARIABLES = {f"{PREFIX}{name}" for name in ("CACHE", "CONFIG", "CLUSTER_TOKEN")}
+"""What is read beside the flags' variables."""
+_KUBERNETES = re.compile(
+    r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
+)
+log = logging.getLogger("penstock.config")
 IN_FILES = {MODEL: Flag("MODEL", "model", Text(), None, "what to serve"), **BY_KEY}
 """The model is positional on the command line."""
 
@@ -73,15 +83,36 @@ def gather(
     """
     chosen = config_file or environ.get("PENSTOCK_CONFIG")
     found = from_file(Path(chosen)) if chosen else {}
+    notice_unknown(environ)
     for flag in FLAGS:
         text = environ.get(flag.env)
-        if text is not None:
+        if text is not None and not _of_kubernetes(flag.env, text):
             texts = tuple(text.strip().split(flag.separator)) if flag.repeatable else (text,)
             found[flag.key] = Raw(flag.env, texts)
     found.update({key: Raw(BY_KEY[key].name, texts) for key, texts in flags.items()})
     if "kv_tier" not in found:
         found.update(_from_lmcache(environ, found))
     return found
+
+
+def notice_unknown(environ: Mapping[str, str]) -> None:
+    """Warn of variables that look like settings and are none. Those that Kubernetes makes for a
+    service called penstock are no mistake.
+    """
+    known = {flag.env for flag in FLAGS} | OTHER_VARIABLES
+    for name, text in environ.items():
+        if name.startswith(PREFIX) and name not in known and not _of_kubernetes(name, text):
+            rests = [each.removeprefix(PREFIX) for each in sorted(known)]
+            close = get_close_matches(name.removeprefix(PREFIX), rests, n=1, cutoff=0.7)
+            hint = f"; did you mean {PREFIX}{close[0]}?" if close else ""
+            log.warning("%s in the environment is no setting%s", name, hint)
+
+
+def _of_kubernetes(name: str, text: str) -> bool:
+    """Whether it is one of the variables that Kubernetes sets for a service."""
+    return bool(_KUBERNETES.fullmatch(name)) or (
+        name.endswith("_PORT") and text.startswith(("tcp://", "udp://", "sctp://"))
+    )
 
 
 def _from_lmcache(environ: Mapping[str, str], said: Mapping[str, Raw]) -> dict[str, Raw]:
@@ -113,11 +144,22 @@ def from_file(path: Path) -> dict[str, Raw]:
     return found
 
 
+class NoModelError(InvalidValueError):
+    """No model is named anywhere."""
+
+    def __init__(self, message: str) -> None:
+        PenstockError.__init__(self, message)
+        self.field = MODEL
+
+
 def model_named(raw: Mapping[str, Raw], argument: str | None) -> str:
     """The model of the command line, else that of the file."""
-    said = (
-        Raw("MODEL", (argument,)) if argument is not None else raw.get(MODEL, Raw("MODEL", ("",)))
-    )
+    said = raw.get(MODEL) if argument is None else Raw("MODEL", (argument,))
+    if said is None:
+        raise NoModelError(
+            "which model? Name an alias (`penstock serve smollm2`), a GGUF file, a Hugging Face "
+            f"directory or org/name, or write `{MODEL}: NAME` into the file of --config"
+        )
     name = said.texts[0]
     if not isinstance(name, str) or not name:
         expected = f"a model, on the command line or as `{MODEL}` in the file of --config"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from penstock.config import cache_directory
 from penstock.core import PenstockError
+from penstock.model.generation import GenerationDefaults
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
@@ -21,6 +22,8 @@ class Packaged:
     file: str
     size: int
     sha256: str
+    sampling: GenerationDefaults
+    """What the model's card recommends; the file has no place for it."""
 
     @property
     def path(self) -> Path:
@@ -33,6 +36,7 @@ ALIASES = {
         file="SmolLM2-135M-Instruct.Q4_1.gguf",
         size=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        sampling=GenerationDefaults(temperature=0.2, top_p=0.9),
     )
 }
 
@@ -42,28 +46,30 @@ class Located:
     path: Path
     served_name: str
     """The name for clients, unless --served-model-name is given."""
+    sampling: GenerationDefaults | None = None
+    """Sampling defaults that stand for the checkpoint's own."""
 
 
-def locate(model: str) -> Located:
+def locate(model: str, revision: str | None = None) -> Located:
     """Find the files of an alias, a path, or a name on the Hugging Face hub."""
     packaged = ALIASES.get(model)
     if packaged is not None:
         if not packaged.path.is_file():
             raise PenstockError(f"{model} is not at {packaged.path}: run `penstock pull {model}`")
-        return Located(packaged.path, model)
+        return Located(packaged.path, model, packaged.sampling)
     path = Path(model)
     if path.exists():
         return Located(path, path.stem if path.is_file() else path.resolve().name)
     if HUB_NAME.fullmatch(model):
-        return Located(from_hub(model), model)
+        return Located(from_hub(model, revision), model)
     raise PenstockError(
         f"{model}: no such file or directory, and no alias (there is {', '.join(ALIASES)}) "
         "or org/name either"
     )
 
 
-def from_hub(model: str) -> Path:
-    """Download `org/name` (again only what changed) and return its directory."""
+def from_hub(model: str, revision: str | None = None) -> Path:
+    """Download `org/name`, as of `revision`, again only what changed; returns its directory."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
@@ -72,7 +78,7 @@ def from_hub(model: str) -> Path:
             "`pip install 'penstock[hub]'`"
         ) from error
     try:
-        return Path(snapshot_download(model, allow_patterns=HUB_FILES))
+        return Path(snapshot_download(model, revision=revision, allow_patterns=HUB_FILES))
     except (OSError, ValueError) as error:
         raise PenstockError(
             f"{model} cannot be downloaded from the Hugging Face hub: {error}"

@@ -1,0 +1,85 @@
+"""A server of this command's own, and the client's side of a streamed answer."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from penstock.config import gather, openai_api_key
+from penstock.core import PenstockError
+
+HOST = "127.0.0.1"
+START_TIMEOUT = 120.0
+STOP_TIMEOUT = 20.0
+
+
+def serve_command(model: str, port: int) -> list[str]:
+    words = ["serve", model, "--host", HOST, "--port", str(port)]
+    return [sys.executable, "-P", "-m", "penstock", *words]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise PenstockError(
+                f"the server ended with status {server.returncode} before it was ready"
+            )
+        if is_ready(port):
+            return
+        time.sleep(0.02)
+    raise PenstockError(f"the server was not ready within {START_TIMEOUT:.0f} s")
+
+
+def is_ready(port: int) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == http.client.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def authorization() -> dict[str, str]:
+    key = api_key()
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def api_key() -> str | None:
+    """The key that the environment gives to client and server alike."""
+    keys = gather({}, None).get("api_key")
+    return str(keys.texts[0]) if keys else openai_api_key()
+
+
+def events(response: http.client.HTTPResponse) -> Iterator[dict[str, object]]:
+    for line in response:
+        data = line.decode().strip().removeprefix("data: ")
+        if data == "[DONE]":
+            return
+        if data.startswith("{"):
+            yield json.loads(data)
+
+
+def stop(server: subprocess.Popen[bytes]) -> None:
+    if server.poll() is not None:
+        return
+    server.send_signal(signal.SIGTERM)
+    try:
+        server.wait(STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()

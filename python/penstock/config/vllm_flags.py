@@ -1,0 +1,184 @@
+"""Flags of vLLM that have nothing to set here, for the command line and for `penstock.LLM` alike:
+ignored with the reason, or refused where ignoring them would change the answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.core import InvalidValueError, PenstockError
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A flag of vLLM. With `only`, these values say what happens anyway and others are refused."""
+
+    name: str
+    why: str
+    takes_value: bool = True
+    only: tuple[str, ...] = ()
+    refused: bool = False
+
+    @property
+    def key(self) -> str:
+        return self.name.removeprefix("--").replace("-", "_")
+
+    def notice(self, spelling: str, value: str) -> str:
+        """The warning to show, empty for none; InvalidValueError or PenstockError where the flag
+        cannot be ignored.
+        """
+        if self.refused:
+            raise PenstockError(f"{spelling} is not supported: {self.why}")
+        if not self.only:
+            return f"{spelling} is ignored: {self.why}"
+        if value not in self.only:
+            raise InvalidValueError(spelling, value, f"{' or '.join(self.only)}: {self.why}")
+        return ""
+
+
+def _switch(name: str, why: str) -> Foreign:
+    return Foreign(name, why, takes_value=False)
+
+
+def _only(name: str, why: str, *values: str) -> Foreign:
+    return Foreign(name, why, only=values)
+
+
+def _refused(name: str, why: str, *, takes_value: bool = True) -> Foreign:
+    return Foreign(name, why, takes_value=takes_value, refused=True)
+
+
+_NO_GRAPHS = "there are no graphs to capture"
+_NO_MEDIA = "models here read text only"
+_NO_ADAPTERS = "there are no adapters"
+_MEMORY = "memory is taken as it is used; see --kv-cache-memory-bytes"
+_ONE_SERVER = "a server has one engine; start several behind a balancer"
+_NO_CODE = "no code is ever loaded from a model"
+_NOT_LOGGED = "requests are not logged, refusals are"
+_HF_HOME = "files of the hub are kept by huggingface_hub; set HF_HOME"
+
+FOREIGN: tuple[Foreign, ...] = (
+    # model
+    _switch("--trust-remote-code", _NO_CODE),
+    _only("--load-format", "the files show their format", "auto", "safetensors", "gguf", "hf"),
+    _only("--config-format", "the files show their format", "auto", "hf"),
+    _only("--model-impl", "there is one implementation", "auto", "vllm"),
+    _only("--tokenizer-mode", "there is one tokenizer", "auto", "hf", "fast"),
+    _only("--task", "models here write text", "auto", "generate"),
+    _only("--runner", "models here write text", "auto", "generate"),
+    _only("--convert", "models here write text", "auto", "none"),
+    Foreign("--download-dir", _HF_HOME),
+    Foreign("--hf-token", "huggingface_hub has its own; set HF_TOKEN"),
+    Foreign("--code-revision", _NO_CODE),
+    Foreign("--tokenizer-revision", "the tokenizer comes with its model; see --revision"),
+    Foreign("--model-loader-extra-config", "there is one loader"),
+    Foreign("--safetensors-load-strategy", "weights are mapped and packed layer by layer"),
+    Foreign("--max-parallel-loading-workers", "weights are packed by all threads"),
+    Foreign("--ignore-patterns", "only files that are read are downloaded"),
+    _refused("--hf-overrides", "change config.json, in a copy of the directory"),
+    _refused("--rope-scaling", "change config.json, in a copy of the directory"),
+    _refused("--skip-tokenizer-init", "texts are made and read here", takes_value=False),
+    _refused("--logits-processors", "the sampler runs no code of its callers"),
+    _only("--logprobs-mode", "they are of the unchanged logits", "raw_logprobs"),
+    Foreign("--max-logprobs", "up to 20 may be asked for"),
+    # memory and cache
+    Foreign("--gpu-memory-utilization", _MEMORY),
+    Foreign("--num-gpu-blocks-override", _MEMORY),
+    Foreign("--swap-space", "KV of preempted requests goes to RAM with --kv-tier ram:SIZE"),
+    Foreign("--cpu-offload-gb", "weights are in the memory of the host anyway"),
+    Foreign("--kv-offloading-size", "see --kv-tier ram:SIZE"),
+    Foreign("--kv-offloading-backend", "see --kv-tier"),
+    _refused("--kv-transfer-config", "KV is shared through --kv-tier"),
+    Foreign("--kv-events-config", "KV events are not published; /v1/kv reports the cache"),
+    Foreign("--prefix-caching-hash-algo", "digests of blocks are BLAKE3"),
+    _switch("--calculate-kv-scales", "keys and values are not scaled"),
+    _switch("--disable-sliding-window", "layers with a window keep what they see"),
+    _switch("--disable-hybrid-kv-cache-manager", "layers with a window have blocks of their own"),
+    _switch("--disable-cascade-attn", "there is no other attention than one"),
+    _switch("--enable-sleep-mode", "a server that is stopped gives all memory back"),
+    # computation
+    _switch("--enforce-eager", _NO_GRAPHS),
+    Foreign("--max-seq-len-to-capture", _NO_GRAPHS),
+    Foreign("--cuda-graph-sizes", _NO_GRAPHS),
+    Foreign("--cudagraph-capture-sizes", _NO_GRAPHS),
+    Foreign("--compilation-config", "nothing is compiled at the start"),
+    Foreign("--optimization-level", "nothing is compiled at the start"),
+    Foreign("--attention-backend", "see --isa"),
+    Foreign("--speculative-config", "drafts change the speed only, and there is no drafter"),
+    _switch("--disable-custom-all-reduce", "sums go through shared memory"),
+    _switch("--ray-workers-use-nsight", "there is nothing of CUDA to profile"),
+    # scheduling
+    _switch("--enable-chunked-prefill", "prompts are always computed in chunks"),
+    _switch("--async-scheduling", "steps are planned ahead where it helps"),
+    _only("--scheduling-policy", "requests run in the order of their arrival", "fcfs"),
+    Foreign("--max-num-partial-prefills", "see --max-num-batched-tokens"),
+    Foreign("--max-long-partial-prefills", "see --max-num-batched-tokens"),
+    Foreign("--long-prefill-token-threshold", "see --max-num-batched-tokens"),
+    Foreign("--num-scheduler-steps", "a step computes one token of each sequence"),
+    Foreign("--stream-interval", "each token is sent as it comes"),
+    # ranks
+    _only("--data-parallel-size", _ONE_SERVER, "1"),
+    _only("-dp", _ONE_SERVER, "1"),
+    _only("--api-server-count", _ONE_SERVER, "1"),
+    _only("--prefill-context-parallel-size", "see --tensor-parallel-size", "1"),
+    _only("--decode-context-parallel-size", "see --tensor-parallel-size", "1"),
+    _switch("--enable-expert-parallel", "there are no models with experts"),
+    _switch("--headless", "nodes other than 0 have no front door anyway"),
+    # adapters and media
+    _switch("--enable-lora", _NO_ADAPTERS),
+    Foreign("--max-loras", _NO_ADAPTERS),
+    Foreign("--max-lora-rank", _NO_ADAPTERS),
+    Foreign("--max-cpu-loras", _NO_ADAPTERS),
+    _refused("--lora-modules", _NO_ADAPTERS),
+    Foreign("--limit-mm-per-prompt", _NO_MEDIA),
+    Foreign("--mm-processor-kwargs", _NO_MEDIA),
+    Foreign("--mm-processor-cache-gb", _NO_MEDIA),
+    Foreign("--media-io-kwargs", _NO_MEDIA),
+    Foreign("--allowed-local-media-path", _NO_MEDIA),
+    Foreign("--allowed-media-domains", _NO_MEDIA),
+    _switch("--disable-mm-preprocessor-cache", _NO_MEDIA),
+    # server
+    _only("--response-role", "answers have OpenAI's role", "assistant"),
+    _only(
+        "--chat-template-content-format",
+        "parts of a message are joined to one text",
+        "auto",
+        "string",
+    ),
+    _switch("--enable-auto-tool-choice", "the model may always choose to call tools"),
+    _switch("--trust-request-chat-template", "templates of requests are never run"),
+    Foreign("--root-path", "answers name no path of the server"),
+    _refused("--middleware", "the server runs no code of others"),
+    Foreign("--uvicorn-log-level", "there is no uvicorn; see --log-level"),
+    _switch("--disable-uvicorn-access-log", "there is no uvicorn"),
+    Foreign("--disable-access-log-for-endpoints", "there is no uvicorn"),
+    Foreign("--log-config-file", "see --log-level and --log-format"),
+    _switch("--enable-log-requests", _NOT_LOGGED),
+    _switch("--disable-log-requests", _NOT_LOGGED),
+    _switch("--enable-log-outputs", "no text of a request is ever logged"),
+    Foreign("--max-log-len", "no text of a request is ever logged"),
+    _switch("--disable-log-stats", "statistics are at /metrics and not logged"),
+    _switch("--enable-prompt-tokens-details", "they are always in the usage"),
+    _switch("--enable-server-load-tracking", "the load is at /metrics"),
+    _switch("--enable-request-id-headers", "every answer has x-request-id"),
+    _switch("--enable-tokenizer-info-endpoint", "endpoints are not opened one by one"),
+    _switch("--disable-fastapi-docs", "there is no FastAPI"),
+    _switch("--disable-frontend-multiprocessing", "see --no-engine-process"),
+    Foreign("--h11-max-incomplete-event-size", "see --max-request-bytes"),
+    Foreign("--h11-max-header-count", "a request has at most 100 headers"),
+    Foreign("--otlp-traces-endpoint", "traces are not sent"),
+    Foreign("--collect-detailed-traces", "traces are not sent"),
+    Foreign("--show-hidden-metrics-for-version", "no metrics are hidden"),
+)
+BY_NAME = {flag.name: flag for flag in FOREIGN}
+_BY_KEY = {flag.key: flag for flag in FOREIGN}
+
+
+def ignored_value(key: str, value: object) -> str | None:
+    """The warning for a keyword of vLLM's `LLM`, empty where the value says what happens anyway;
+    None for a keyword that is not known. Errors as `Foreign.notice`.
+    """
+    flag = _BY_KEY.get(key)
+    if flag is None:
+        return None
+    return flag.notice(key, str(value)) if value not in (False, None) else ""
