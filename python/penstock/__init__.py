@@ -2,7 +2,7 @@
 
     from penstock import LLM, SamplingParams
 
-Both names load on first use, so that importing the package costs nothing.
+Names load on first use, so that importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -10,15 +10,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.llm import LLM, SamplingParams
+    from penstock.llm import (
+        LLM,
+        BeamSearchParams,
+        CompletionOutput,
+        RequestOutput,
+        SamplingParams,
+        TextPrompt,
+        TokensPrompt,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "BeamSearchParams",
+    "CompletionOutput",
+    "RequestOutput",
+    "SamplingParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> object:
-    if name in ("LLM", "SamplingParams"):
+    if name in __all__:
         from penstock import llm
 
         return getattr(llm, name)
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

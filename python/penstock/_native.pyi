@@ -156,7 +156,19 @@ class Tokenizer:
     def __init__(self, path: str, chat_template: str | None = None) -> None: ...
     def encode(self, text: str, add_special: bool) -> list[int]: ...
     def decode(self, ids: Sequence[int], skip_special: bool) -> str: ...
-    def apply_chat_template(self, messages_json: str, add_generation_prompt: bool) -> list[int]: ...
+    def render_chat(
+        self,
+        messages_json: str,
+        add_generation_prompt: bool,
+        tools_json: str = "null",
+        kwargs_json: str = "{}",
+    ) -> str:
+        """The prompt text, by the chat template. ValueError: what is wrong with the messages, or
+        what the template raised.
+        """
+
+    def with_chat_template(self, source: str) -> Tokenizer:
+        """The same tokenizer with another chat template. ValueError: a template's fault."""
 
 class TierIndex:
     """Slots of the RAM tier by digests of 32 bytes, in the order of their prefix.

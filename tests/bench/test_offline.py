@@ -156,13 +156,16 @@ class TestInProcess:
 
         whole, seen = LLM.generate, []
 
-        def interrupting(self: LLM, texts: object, params: object, on_end: Any) -> object:
+        def interrupting(
+            self: LLM, texts: object, params: object, *, use_tqdm: bool, on_end: Any
+        ) -> object:
             def ended(answer: object) -> None:
                 on_end(answer)
                 seen.append(answer)
                 if len(seen) == 2:
                     raise KeyboardInterrupt
 
+            assert not use_tqdm
             return whole(self, texts, params, on_end=ended)  # type: ignore[arg-type]
 
         monkeypatch.setattr(LLM, "generate", interrupting)

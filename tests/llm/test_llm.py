@@ -84,12 +84,24 @@ def test_changes_of_the_logits(llm: LLM) -> None:
 def test_logprobs_of_output_and_prompt(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=4, logprobs=2, prompt_logprobs=0)
     result = llm.generate(PROMPTS[0], params)[0]
-    assert len(result.prompt_logprobs) == len(result.prompt_token_ids) - 1
-    for token, (logprob, rank, best) in zip(
-        result.outputs[0].token_ids, result.outputs[0].logprobs, strict=True
-    ):
-        assert (rank, best[0][0], best[0][1]) == (1, token, logprob)
-        assert best[0][1] >= best[1][1]
+    output = result.outputs[0]
+    assert result.prompt_logprobs is not None
+    assert output.logprobs is not None
+    assert [list(row or {}) for row in result.prompt_logprobs] == [
+        [],
+        *([token] for token in result.prompt_token_ids[1:]),
+    ]
+    total = 0.0
+    for token, row in zip(output.token_ids, output.logprobs, strict=True):
+        assert next(iter(row)) == token
+        best, second = row.values()
+        assert (best.rank, second.rank) == (1, 2)
+        assert best.logprob >= second.logprob
+        total += best.logprob
+    assert output.cumulative_logprob == pytest.approx(total)
+    plain = llm.generate(PROMPTS[0], GREEDY)[0]
+    assert (plain.prompt_logprobs, plain.outputs[0].logprobs) == (None, None)
+    assert plain.outputs[0].cumulative_logprob is None
 
 
 def test_each_request_is_handed_over_when_its_last_choice_has_ended(llm: LLM) -> None:

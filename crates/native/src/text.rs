@@ -5,9 +5,15 @@ use std::path::PathBuf;
 use penstock_text::{TextError, TextModel};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 fn error(e: TextError) -> PyErr {
     PyValueError::new_err(e.to_string())
+}
+
+fn json<T: DeserializeOwned>(what: &str, text: &str) -> PyResult<T> {
+    serde_json::from_str(text).map_err(|e| PyValueError::new_err(format!("{what}: {e}")))
 }
 
 /// A model's tokenizer and chat template.
@@ -37,18 +43,27 @@ impl Tokenizer {
         self.model.tokenizer.decode(&ids, skip_special)
     }
 
-    /// Token ids of a conversation (JSON list of messages) rendered by the model's template.
-    fn apply_chat_template(
+    /// Prompt text of a conversation (JSON list of messages), rendered by the model's template.
+    #[pyo3(signature = (messages_json, add_generation_prompt, tools_json="null", kwargs_json="{}"))]
+    fn render_chat(
         &self,
         messages_json: &str,
         add_generation_prompt: bool,
-    ) -> PyResult<Vec<u32>> {
-        let messages = serde_json::from_str(messages_json)
-            .map_err(|e| PyValueError::new_err(format!("messages: {e}")))?;
-        let kwargs = serde_json::Map::new();
+        tools_json: &str,
+        kwargs_json: &str,
+    ) -> PyResult<String> {
+        let messages = json("messages", messages_json)?;
+        let tools: Option<Value> = json("tools", tools_json)?;
+        let kwargs = json("chat_template_kwargs", kwargs_json)?;
         self.model
-            .encode_chat(&messages, add_generation_prompt, None, &kwargs)
+            .render_chat(&messages, add_generation_prompt, tools.as_ref(), &kwargs)
             .map_err(error)
+    }
+
+    /// The same tokenizer with the chat template `source` in place of the model's own.
+    fn with_chat_template(&self, source: &str) -> PyResult<Self> {
+        let model = self.model.with_template(source).map_err(error)?;
+        Ok(Self { model })
     }
 
     /// Tokens of the vocabulary.

@@ -93,6 +93,19 @@ impl TextModel {
         })
     }
 
+    /// The same model with the chat template `source`.
+    ///
+    /// # Errors
+    /// A template that does not parse.
+    pub fn with_template(&self, source: &str) -> Result<Self, TextError> {
+        Ok(Self {
+            tokenizer: self.tokenizer.clone(),
+            template: Some(ChatTemplate::parse(source, self.special_tokens.clone())?),
+            special_tokens: self.special_tokens.clone(),
+            guard: Guard::new(&self.tokenizer)?,
+        })
+    }
+
     /// Bytes of the longest text that can be so many tokens, normal forms and unknown characters
     /// aside; `None` where a token may stand for any text.
     pub fn longest_text(&self, tokens: u32) -> Option<usize> {

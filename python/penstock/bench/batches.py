@@ -147,10 +147,11 @@ class InProcess:
         self.model_id: str = parsed.model
         self._parsed = parsed
         self._progress = shown
-        self._llm: LLM = LLM(parsed.model, **settings)
+        options: Mapping[str, Any] = settings
+        self._llm: LLM = LLM(parsed.model, **options)
         # The checkpoint's defaults, overridden by the flags; lengths are exact.
         given = {name: getattr(parsed, name) for name in KNOWN if getattr(parsed, name) is not None}
-        self._sampling = replace(self._llm.default_sampling_params(), ignore_eos=True, **given)
+        self._sampling = replace(self._llm.get_default_sampling_params(), ignore_eos=True, **given)
 
     def maker(self) -> PromptMaker:
         parsed = self._parsed
@@ -175,7 +176,7 @@ class InProcess:
                 self._progress.show(done.counts(len(requests)))
 
         try:
-            self._llm.generate(texts, params, on_end=ended)
+            self._llm.generate(texts, params, use_tqdm=False, on_end=ended)
         except KeyboardInterrupt:
             done.partial, done.examples = True, ["interrupted"]
         done.seconds = time.perf_counter() - start

@@ -57,6 +57,10 @@ class KvAdmin:
             return KvReply(command.id, KvOutcome.REFUSED, str(error))
         return KvReply(command.id, KvOutcome.DONE, json.dumps(done))
 
+    def clear(self) -> None:
+        """Forget all cached KV that no sequence uses."""
+        self._clear(b"")
+
     def _clear_all(self, _: KvCommand) -> dict[str, object]:
         return self._clear(b"")
 

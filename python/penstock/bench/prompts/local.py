@@ -41,7 +41,7 @@ def maker(tokenizer: Tokenizer, name: str) -> PromptMaker:
 
     def chat(messages: Sequence[Message]) -> int | None:
         try:
-            return len(tokenizer.apply_chat_template(json.dumps(messages), True))
+            return len(tokenizer.encode(tokenizer.render_chat(json.dumps(messages), True), False))
         except ValueError:
             return None
 

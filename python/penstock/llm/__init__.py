@@ -1,0 +1,27 @@
+"""Offline batches without a server, typed as in vLLM: the engine's scheduler and executor, driven
+by the caller's thread.
+
+llm = LLM("smollm2")
+for answer in llm.generate(["Hello", "Bonjour"], SamplingParams(max_tokens=32)):
+    print(answer.outputs[0].text)
+"""
+
+from penstock.llm.beam import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
+from penstock.llm.offline import LLM
+from penstock.llm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from penstock.llm.prompts import TextPrompt, TokensPrompt
+from penstock.llm.sampling import SamplingParams
+
+__all__ = [
+    "LLM",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
+    "CompletionOutput",
+    "Logprob",
+    "RequestMetrics",
+    "RequestOutput",
+    "SamplingParams",
+    "TextPrompt",
+    "TokensPrompt",
+]

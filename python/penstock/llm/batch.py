@@ -1,0 +1,212 @@
+"""One batch: its requests to the scheduler, steps until all have ended, results from the rows."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from penstock import core
+from penstock.core import FinishReason, LogprobRow, PenstockError, StepOutput
+from penstock.engine import InFlight, Started
+from penstock.llm.outputs import (
+    CompletionOutput,
+    RequestMetrics,
+    RequestOutput,
+    logprob_dict,
+)
+from penstock.llm.prompts import ReadPrompt, truncated
+from penstock.llm.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from penstock._native import Tokenizer
+
+OnEnd = Callable[[RequestOutput], None]
+
+
+@dataclass(slots=True)
+class _Pending:
+    request: RequestOutput
+    output: CompletionOutput
+    params: SamplingParams
+    running: set[int]
+    """Open choices of the request, shared by all of them."""
+
+
+class Batch:
+    """`ids` gives a number to each sequence and each prompt; no number twice in an engine."""
+
+    def __init__(
+        self,
+        started: Started,
+        in_flight: InFlight,
+        tokenizer: Tokenizer,
+        ids: Iterator[int],
+        on_end: Sequence[OnEnd],
+    ) -> None:
+        self._started = started
+        self._in_flight = in_flight
+        self._tokenizer = tokenizer
+        self._ids = ids
+        self._on_end = on_end
+        self._pending: dict[int, _Pending] = {}
+        self._text_of = cache(lambda token: tokenizer.decode([token], False))
+
+    def run(
+        self,
+        prompts: Sequence[ReadPrompt],
+        params: Sequence[SamplingParams],
+        results: list[RequestOutput],
+    ) -> None:
+        """Fill `results`, which are those of the prompts, until all have ended."""
+        scheduler = self._started.scheduler
+        try:
+            for prompt, wanted, result in zip(prompts, params, results, strict=True):
+                self._submit(prompt, wanted, result)
+            while scheduler.has_requests() or scheduler.has_outputs() or self._in_flight:
+                self._step()
+                for row in scheduler.take_outputs().rows():
+                    self._take(row)
+        finally:
+            self._in_flight.abandon("the batch was given up")
+            scheduler.cancel_all()
+            scheduler.take_outputs()
+
+    def new_result(self, prompt: ReadPrompt, params: SamplingParams, at: int) -> RequestOutput:
+        limit = self._started.scheduler.limits.max_model_len
+        return RequestOutput(
+            request_id=str(at),
+            prompt=prompt.text,
+            prompt_token_ids=truncated(prompt.ids, params.truncate_prompt_tokens, limit),
+            outputs=[CompletionOutput(choice) for choice in range(params.n)],
+            metrics=RequestMetrics(time.monotonic()),
+        )
+
+    def _submit(self, prompt: ReadPrompt, params: SamplingParams, result: RequestOutput) -> None:
+        from penstock._native import needs_history
+
+        params.check()
+        seed = self._started.config.model.seed
+        seed = secrets.randbits(63) if seed is None else seed
+        running = set(range(len(result.outputs)))
+        ids = array("i", result.prompt_token_ids)
+        room = self._started.scheduler.limits.max_model_len - len(ids)
+        for output in result.outputs:
+            request_id = next(self._ids)
+            sampling = params.encoded(
+                seed,
+                choice=output.index,
+                banned=self._token_runs(params.bad_words or ()),
+                suppressed=self._end_tokens(params),
+                suppressed_until=len(ids) + params.min_tokens,
+            )
+            self._started.scheduler.add(
+                core.Request(
+                    request_id,
+                    ids,
+                    params.generation(room),
+                    time.monotonic(),
+                    cache_salt=prompt.salt,
+                    sampling=sampling,
+                    needs_history=needs_history(sampling),
+                )
+            )
+            if params.logprobs is not None:
+                output.logprobs, output.cumulative_logprob = [], 0.0
+            self._pending[request_id] = _Pending(result, output, params, running)
+
+    def _end_tokens(self, params: SamplingParams) -> list[int]:
+        """Tokens that are not drawn before `min_tokens`."""
+        if not params.min_tokens:
+            return []
+        eos = () if params.ignore_eos else self._started.scheduler.limits.eos_token_ids
+        return [*(params.stop_token_ids or ()), *eos]
+
+    def _token_runs(self, words: Sequence[str]) -> list[list[int]]:
+        """Tokens of words, at the start of a text and, where as many, after a space."""
+        runs = []
+        for word in words:
+            plain = self._tokenizer.encode(word.lstrip(), False)
+            spaced = self._tokenizer.encode(" " + word.lstrip(), False)
+            if plain:
+                runs.append(plain)
+            if len(spaced) == len(plain) and spaced[:1] != plain[:1]:
+                runs.append(spaced)
+        return runs
+
+    def _step(self) -> None:
+        self._in_flight.submit_ready()
+        if self._in_flight:
+            if error := self._in_flight.wait_oldest().error:
+                raise error
+        elif (tiers := self._started.scheduler.tiers).busy:
+            time.sleep(tiers.next_poll)
+
+    def _take(self, row: StepOutput) -> None:
+        held = self._pending[row.id]
+        if row.finish in (FinishReason.ERROR, FinishReason.REJECTED):
+            raise PenstockError(row.error)
+        if row.finish is not FinishReason.CANCELLED:
+            self._grow(row, held)
+        if row.finish:
+            self._end(self._pending.pop(row.id))
+
+    def _grow(self, row: StepOutput, held: _Pending) -> None:
+        output, request = held.output, held.request
+        output.token_ids.extend(row.tokens)
+        if row.logprobs:
+            self._score(output, row)
+        if row.prompt_logprobs:
+            request.take_prompt_rows(row.prompt_logprobs, self._text_of)
+        request.num_cached_tokens += row.cached_tokens
+        if (metrics := request.metrics) is not None and row.tokens:
+            metrics.queued_seconds = metrics.queued_seconds or row.queue_us / 1e6
+            metrics.first_token_time = metrics.first_token_time or time.monotonic()
+        if row.finish or held.params.stops:
+            self._settle(row, held)
+
+    def _score(self, output: CompletionOutput, row: StepOutput) -> None:
+        rows: list[LogprobRow] = row.logprobs
+        assert output.logprobs is not None
+        for token, scored in zip(row.tokens, rows, strict=True):
+            output.logprobs.append(logprob_dict(token, scored, self._text_of))
+            output.cumulative_logprob = (output.cumulative_logprob or 0.0) + scored[0]
+
+    def _settle(self, row: StepOutput, held: _Pending) -> None:
+        """Text so far, up to a stop text; ends the request at one."""
+        output, params = held.output, held.params
+        if params.detokenize:
+            keep_all = row.finish is not FinishReason.STOP or params.include_stop_str_in_output
+            kept = output.token_ids if keep_all else output.token_ids[:-1]
+            output.text = self._tokenizer.decode(kept, params.skip_special_tokens)
+        if row.finish:
+            output.finish_reason = row.finish.name.lower()
+            eos = self._started.scheduler.limits.eos_token_ids
+            output.stop_reason = (
+                row.stop_token if row.stop_token >= 0 and row.stop_token not in eos else None
+            )
+        found = [(output.text.find(stop), stop) for stop in params.stops if stop in output.text]
+        if found:
+            at, stop = min(found)
+            if params.include_stop_str_in_output:
+                at += len(stop)
+            output.text, output.finish_reason, output.stop_reason = output.text[:at], "stop", stop
+            self._started.scheduler.cancel(row.id)
+
+    def _end(self, last: _Pending) -> None:
+        """Hand the request over, if its last open choice has ended."""
+        last.running.discard(last.output.index)
+        if last.running:
+            return
+        request = last.request
+        request.finished = True
+        if request.metrics is not None:
+            request.metrics.finished_time = time.monotonic()
+        if last.params.prompt_logprobs is not None and request.prompt_logprobs is None:
+            request.prompt_logprobs = [None]
+        for handed in self._on_end:
+            handed(request)

@@ -1,0 +1,333 @@
+"""`LLM`: an engine in this process, driven by its caller."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from penstock.config import EngineConfig, resolve
+from penstock.core import InvalidValueError, PenstockError
+from penstock.engine import InFlight, start
+from penstock.engine.startup import read_model
+from penstock.engine.tiers import flush
+from penstock.llm.batch import Batch
+from penstock.llm.beam import BeamSearchOutput, BeamSearchParams, search
+from penstock.llm.metrics import Counted, Metric, metrics
+from penstock.llm.options import Option, raw_settings
+from penstock.llm.outputs import LogprobDict, RequestOutput
+from penstock.llm.progress import Tqdm, open_progress
+from penstock.llm.prompts import (
+    ChatOptions,
+    Message,
+    Prompt,
+    ReadPrompt,
+    listed,
+    read_conversation,
+    read_prompt,
+)
+from penstock.llm.sampling import SamplingParams
+from penstock.llm.tokenizer import Tokenizer
+from penstock.model import ModelInfo, sampling_defaults
+from penstock.model.locate import locate
+
+if TYPE_CHECKING:
+    from penstock import _native
+
+UNBOUNDED = 2**31
+ADAPTERS = "None: there are no adapters"
+NOT_HERE = {
+    **dict.fromkeys(("embed", "encode", "classify", "score", "reward"), "models here write text"),
+    **dict.fromkeys(("sleep", "wake_up"), "`close` frees the memory, a new LLM takes it"),
+    **dict.fromkeys(("collective_rpc", "apply_model"), "ranks run no code of their callers"),
+    **dict.fromkeys(("start_profile", "stop_profile"), "`penstock bench latency` measures steps"),
+}
+"""Methods of vLLM's LLM that are not built, with the reason."""
+log = logging.getLogger("penstock.llm")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    model: str
+    max_model_len: int
+    seed: int | None
+    vocab_size: int
+
+    def get_vocab_size(self) -> int:
+        return self.vocab_size
+
+
+@dataclass(frozen=True, slots=True)
+class CacheView:
+    block_size: int
+    num_gpu_blocks: int
+    """Blocks of the KV cache, wherever it is."""
+    enable_prefix_caching: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """What callers read from vLLM's `llm.llm_engine`. Nothing can be changed through it."""
+
+    model_config: ModelView
+    cache_config: CacheView
+    tokenizer: Tokenizer
+
+    def get_model_config(self) -> ModelView:
+        return self.model_config
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
+
+
+class LLM:
+    """A model in this process. `options` are the server's flags, such as `max_num_seqs=8`; those
+    of vLLM that have nothing to set here are ignored with a warning that says why.
+
+    `tokenizer` is the model whose tokenizer and template are used instead of its own;
+    `chat_template` a file with a template, or its text.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        tokenizer: str | None = None,
+        revision: str | None = None,
+        chat_template: str | None = None,
+        **options: Option,
+    ) -> None:
+        located = locate(model, revision)
+        resolved = resolve(raw_settings(options), str(located.path), located.served_name)
+        config = _unbounded(resolved.engine)
+        self._name = located.served_name
+        self._card = located.sampling
+        info = read_model(config)
+        self._native = _open_tokenizer(
+            str(locate(tokenizer).path) if tokenizer else config.model.path, chat_template
+        )
+        _check_vocabulary(self._native, info)
+        self._started = start(config, _log_stage)
+        self._in_flight = InFlight(
+            self._started.scheduler, self._started.executor, rates=self._started.admin.rates
+        )
+        self._ids: Iterator[int] = count()
+        self._request_ids: Iterator[int] = count()
+        self._counted = Counted()
+        self._closed = False
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | Tqdm = True,
+        lora_request: None = None,
+        priority: Sequence[int] | None = None,
+        on_end: Callable[[RequestOutput], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Continue each prompt, computed together; results are in the same order. A prompt is a
+        text, token ids, or a mapping with `prompt` or `prompt_token_ids` and `cache_salt`.
+
+        `use_tqdm` shows the progress on stderr: True, or a class like tqdm. `on_end` is called
+        with each request that is complete; after Ctrl-C these are the results.
+        """
+        if lora_request is not None:
+            raise InvalidValueError("lora_request", lora_request, ADAPTERS)
+        if priority is not None and len(set(priority)) > 1:
+            raise InvalidValueError("priority", priority, "equal ones: requests run in their order")
+        given = listed(prompts)
+        params = self._params(sampling_params, len(given))
+        read = [read_prompt(prompt, self._native) for prompt in given]
+        return self._run(read, params, use_tqdm, on_end)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool | Tqdm = True,
+        lora_request: None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or a list of them, through the model's chat template or the text
+        `chat_template`. With `continue_final_message` the last message is continued.
+
+        `tools` and `chat_template_kwargs` are handed to the template. Content is always rendered
+        as text, whatever `chat_template_content_format` says.
+        """
+        if lora_request is not None:
+            raise InvalidValueError("lora_request", lora_request, ADAPTERS)
+        if chat_template_content_format not in ("auto", "string", "openai"):
+            raise InvalidValueError(
+                "chat_template_content_format", chat_template_content_format, "auto or string"
+            )
+        options = ChatOptions(
+            add_generation_prompt, continue_final_message, tools, chat_template_kwargs
+        )
+        single = bool(messages) and isinstance(messages[0], Mapping)
+        conversations: Sequence[Any] = [messages] if single else list(messages)
+        tokenizer = self._native if chat_template is None else self._templated(chat_template)
+        read = [read_conversation(each, options, tokenizer) for each in conversations]
+        return self._run(read, self._params(sampling_params, len(read)), use_tqdm, None)
+
+    def beam_search(
+        self,
+        prompts: Sequence[Prompt],
+        params: BeamSearchParams,
+        lora_request: None = None,
+        use_tqdm: bool | Tqdm = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The most likely continuations of each prompt; scores are of the unchanged logits. Takes
+        a round of `generate` for each token; the prefix cache has the beams.
+        """
+        if lora_request is not None:
+            raise InvalidValueError("lora_request", lora_request, ADAPTERS)
+        eos = self._started.scheduler.limits.eos_token_ids
+
+        def best(every: Sequence[list[int]], alternatives: int) -> list[LogprobDict]:
+            wanted = SamplingParams(temperature=0, max_tokens=1, logprobs=alternatives)
+            read = [ReadPrompt(None, ids) for ids in every]
+            answers = self._run(read, [wanted] * len(read), False, None)
+            return [(answer.outputs[0].logprobs or [{}])[0] for answer in answers]
+
+        read = [read_prompt(prompt, self._native).ids for prompt in listed(prompts)]
+        size = concurrency_limit or len(read) or 1
+        found: list[BeamSearchOutput] = []
+        for at in range(0, len(read), size):
+            found += search(read[at : at + size], params, eos, best)
+        for output in found:
+            for beam in output.sequences:
+                beam.text = self._native.decode(beam.tokens, True)
+        return found
+
+    def get_tokenizer(self) -> Tokenizer:
+        return Tokenizer(self._native, self._started.info.tokens)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Defaults of the checkpoint, or those that the options choose."""
+        model = self._started.config.model
+        defaults = sampling_defaults(
+            self._card or self._started.info.generation,
+            model.generation_config,
+            model.override_generation_config,
+        )
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        given = {name: getattr(defaults, name) for name in names}
+        return SamplingParams(**{name: value for name, value in given.items() if value is not None})
+
+    def get_metrics(self) -> list[Metric]:
+        """State of the engine and sums over its requests so far."""
+        return metrics(self._started.scheduler.stats(), self._counted, self._name)
+
+    @property
+    def llm_engine(self) -> EngineView:
+        config, limits = self._started.config, self._started.scheduler.limits
+        return EngineView(
+            ModelView(
+                config.model.path, limits.max_model_len, config.model.seed, limits.vocab_size
+            ),
+            CacheView(
+                config.cache.block_size, self._started.kv.num_blocks, config.cache.prefix_caching
+            ),
+            self.get_tokenizer(),
+        )
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached KV of earlier requests."""
+        self._started.admin.clear()
+        return True
+
+    def close(self) -> None:
+        """Flush stores, free weights and KV blocks, end the ranks. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        flush(self._started.scheduler.tiers)
+        self._started.close()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        why = f": {NOT_HERE[name]}" if name in NOT_HERE else ""
+        raise AttributeError(f"penstock.LLM has no {name!r}{why}")
+
+    def _params(
+        self, given: SamplingParams | Sequence[SamplingParams] | None, prompts: int
+    ) -> Sequence[SamplingParams]:
+        if given is None:
+            given = self.get_default_sampling_params()
+        params = [given] * prompts if isinstance(given, SamplingParams) else given
+        if len(params) != prompts:
+            raise InvalidValueError(
+                "sampling_params", len(params), f"one for each of {prompts} prompts"
+            )
+        return params
+
+    def _run(
+        self,
+        prompts: Sequence[ReadPrompt],
+        params: Sequence[SamplingParams],
+        use_tqdm: bool | Tqdm,
+        on_end: Callable[[RequestOutput], None] | None,
+    ) -> list[RequestOutput]:
+        shown = open_progress(use_tqdm, len(prompts))
+        handed = [self._count, shown.ended, *([on_end] if on_end else [])]
+        batch = Batch(self._started, self._in_flight, self._native, self._ids, handed)
+        results = [
+            batch.new_result(prompt, wanted, next(self._request_ids))
+            for prompt, wanted in zip(prompts, params, strict=True)
+        ]
+        try:
+            batch.run(prompts, params, results)
+        finally:
+            shown.close()
+        return results
+
+    def _count(self, request: RequestOutput) -> None:
+        self._counted.requests += 1
+        self._counted.prompt_tokens += len(request.prompt_token_ids)
+        self._counted.generation_tokens += sum(len(each.token_ids) for each in request.outputs)
+
+    def _templated(self, source: str) -> _native.Tokenizer:
+        try:
+            return self._native.with_chat_template(source)
+        except ValueError as error:
+            raise PenstockError(str(error)) from error
+
+
+def _check_vocabulary(tokenizer: _native.Tokenizer, info: ModelInfo) -> None:
+    tokens, rows = tokenizer.vocab_size, info.spec.vocab
+    if tokens > rows:
+        raise PenstockError(
+            f"the tokenizer has {tokens} tokens and the model's embedding {rows} rows: they are "
+            "not of one model"
+        )
+
+
+def _open_tokenizer(path: str, chat_template: str | None) -> _native.Tokenizer:
+    from penstock import _native
+
+    file = chat_template if chat_template and Path(chat_template).is_file() else None
+    try:
+        opened = _native.Tokenizer(path, file)
+        if chat_template and file is None:
+            opened = opened.with_chat_template(chat_template)
+    except (OSError, ValueError) as error:
+        raise PenstockError(str(error)) from error
+    return opened
+
+
+def _log_stage(name: str, seconds: float, detail: str) -> None:
+    log.info("%s %.2f s (%s)", name, seconds, detail)
+
+
+def _unbounded(config: EngineConfig) -> EngineConfig:
+    """A batch has no queue limit."""
+    return replace(config, scheduler=replace(config.scheduler, max_queue=UNBOUNDED))

@@ -1,0 +1,46 @@
+"""Keywords of `LLM` to settings: those of the command line, under their flags' names."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from penstock.config import FLAGS, Raw, ignored_value
+from penstock.core import PenstockError
+
+Option = Any
+"""A text, number or truth value; a list of a value that may be given several times."""
+log = logging.getLogger("penstock.llm")
+
+
+def raw_settings(options: Mapping[str, Option]) -> dict[str, Raw]:
+    """Settings by key. An option of vLLM that has nothing to set here is ignored with a warning,
+    as its flag is; None is as not given. PenstockError lists the options for an unknown one.
+    """
+    known = {flag.key for flag in FLAGS if flag.offline}
+    found = {}
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name in known:
+            found[name] = Raw(name, _texts(value))
+        elif warning := ignored_value(name, value):
+            log.warning("%s", warning)
+        elif warning is None:
+            close = get_close_matches(name, sorted(known), n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise PenstockError(
+                f"LLM has no option {name}{hint}; there is {', '.join(sorted(known))}"
+            )
+    return found
+
+
+def _texts(value: Option) -> tuple[str, ...]:
+    if isinstance(value, Mapping):
+        return (json.dumps(value),)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(map(str, value))
+    return (str(value),)

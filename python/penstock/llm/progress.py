@@ -1,0 +1,100 @@
+"""Progress of a batch on stderr, in tqdm's form: a bar on a terminal, one line elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TextIO
+
+from penstock.llm.outputs import RequestOutput
+
+GLANCE = 0.1
+"""Seconds between two drawings."""
+WIDTH = 20
+Tqdm = Callable[..., Any]
+"""`tqdm.tqdm` or another class like it."""
+
+
+class Progress(Protocol):
+    def ended(self, request: RequestOutput) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Silent:
+    def ended(self, request: RequestOutput) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Bar:
+    def __init__(
+        self,
+        total: int,
+        what: str,
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total, self._what, self._stream, self._clock = total, what, stream, clock
+        self._live = stream.isatty()
+        self._began = clock()
+        self._drawn = 0.0
+        self._done = self._inputs = self._outputs = 0
+        if self._live:
+            self._draw()
+
+    def ended(self, request: RequestOutput) -> None:
+        self._done += 1
+        self._inputs += len(request.prompt_token_ids)
+        self._outputs += sum(len(output.token_ids) for output in request.outputs)
+        if self._live and self._clock() - self._drawn >= GLANCE:
+            self._draw()
+
+    def close(self) -> None:
+        if self._live:
+            self._draw()
+            self._write("\n")
+        else:
+            self._write(self.text() + "\n")
+
+    def text(self) -> str:
+        seconds = max(self._clock() - self._began, 1e-9)
+        share = self._done / self._total
+        bar = "#" * int(share * WIDTH)
+        return (
+            f"{self._what}: {share:4.0%}|{bar:<{WIDTH}}| {self._done}/{self._total} "
+            f"[{int(seconds) // 60:02d}:{int(seconds) % 60:02d}, {self._done / seconds:.2f} it/s, "
+            f"input: {self._inputs / seconds:.2f} toks/s, "
+            f"output: {self._outputs / seconds:.2f} toks/s]"
+        )
+
+    def _draw(self) -> None:
+        self._drawn = self._clock()
+        self._write("\r\x1b[K" + self.text())
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+class Theirs:
+    """A bar of the caller's, such as `tqdm.notebook.tqdm`."""
+
+    def __init__(self, total: int, what: str, make: Tqdm) -> None:
+        self._bar = make(total=total, desc=what, dynamic_ncols=True)
+
+    def ended(self, request: RequestOutput) -> None:
+        self._bar.update(1)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def open_progress(wanted: bool | Tqdm, total: int, what: str = "Processed prompts") -> Progress:
+    """`wanted` as vLLM's `use_tqdm`: whether, or a class like tqdm to do it with."""
+    if not wanted or not total:
+        return Silent()
+    return Bar(total, what, sys.stderr) if wanted is True else Theirs(total, what, wanted)

@@ -1,0 +1,122 @@
+"""Sampling parameters of a request, by vLLM's names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock import core
+from penstock.core import InvalidValueError, PenstockError
+from penstock.core.errors import CodecError
+from penstock.core.request import MAX_LOGPROBS, check_range
+
+
+@dataclass(slots=True)
+class SamplingParams:
+    """How to continue prompts. Greedy is `temperature=0`; without a seed each request draws its
+    own.
+
+    `max_tokens` None is as many as the model's length allows. `logprobs` and `prompt_logprobs` are
+    numbers of alternatives (0..20), None for no log-probabilities. `logit_bias` adds to the logits
+    of token ids; only `allowed_token_ids` are drawn, where there are any; texts in `bad_words` are
+    not written. Of a longer prompt the last `truncate_prompt_tokens` are kept; -1 keeps as many as
+    leave room for one token. Values are checked here, and again when a request begins.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] | None = None
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    seed: int | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    """Without, `text` stays empty; stop texts need it."""
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    """As True only: the text of special tokens is what the tokenizer writes."""
+    include_stop_str_in_output: bool = False
+    truncate_prompt_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """InvalidValueError or PenstockError names a value out of range."""
+        if self.n < 1:
+            raise InvalidValueError("n", self.n, "at least 1")
+        if "" in self.stops:
+            raise InvalidValueError("stop", self.stop, "texts that are not empty")
+        if self.stops and not self.detokenize:
+            raise InvalidValueError("detokenize", False, "True where there are stop texts")
+        if not self.spaces_between_special_tokens:
+            raise InvalidValueError("spaces_between_special_tokens", False, "True")
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise InvalidValueError(
+                "temperature", self.temperature, "a finite number of at least 0"
+            )
+        if not 0 < self.top_p <= 1:
+            raise InvalidValueError("top_p", self.top_p, "a number in (0, 1]")
+        if self.truncate_prompt_tokens is not None and (
+            self.truncate_prompt_tokens < -1 or self.truncate_prompt_tokens == 0
+        ):
+            raise InvalidValueError(
+                "truncate_prompt_tokens", self.truncate_prompt_tokens, "-1 or at least 1"
+            )
+        check_range("seed", self.seed or 0, 0, 2**64 - 1)
+        check_range("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise InvalidValueError("allowed_token_ids", [], "at least one token id")
+        self.generation(room=2**31 - 1)
+        self.encoded()
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    def generation(self, room: int) -> core.GenerationParams:
+        """Parameters for the scheduler; `room` tokens fit after the prompt."""
+        return core.GenerationParams(
+            max_tokens=max(room, 1) if self.max_tokens is None else self.max_tokens,
+            min_tokens=self.min_tokens,
+            prompt_logprobs=-1 if self.prompt_logprobs is None else self.prompt_logprobs,
+            ignore_eos=self.ignore_eos,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+        )
+
+    def encoded(self, seed: int = 0, **of_the_request: object) -> bytes:
+        """Encoded sampling parameters; `seed` unless there is one. InvalidValueError names a value
+        out of range.
+        """
+        from penstock._native import encode_sampling
+
+        try:
+            return encode_sampling(
+                temperature=self.temperature,
+                top_k=max(self.top_k, 0),
+                top_p=self.top_p,
+                min_p=self.min_p,
+                seed=seed if self.seed is None else self.seed,
+                logprobs=self.logprobs,
+                presence_penalty=self.presence_penalty,
+                frequency_penalty=self.frequency_penalty,
+                repetition_penalty=self.repetition_penalty,
+                bias=list((self.logit_bias or {}).items()),
+                allowed=list(self.allowed_token_ids or ()),
+                **of_the_request,
+            )
+        except CodecError as error:
+            raise PenstockError(f"sampling parameters: {error}") from error

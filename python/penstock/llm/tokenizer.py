@@ -1,0 +1,55 @@
+"""The tokenizer as callers know it from transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.llm.prompts import ChatOptions, Message, read_conversation
+from penstock.model import TokenFacts
+
+if TYPE_CHECKING:
+    from penstock import _native
+
+
+class Tokenizer:
+    """Text and token ids of one model. No other methods of transformers' class are here."""
+
+    def __init__(self, native: _native.Tokenizer, tokens: TokenFacts) -> None:
+        self._native = native
+        self.vocab_size = native.vocab_size
+        self.bos_token_id = tokens.bos
+        self.eos_token_id = tokens.eos
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        ids = self.encode(text, add_special_tokens)
+        return {"input_ids": ids, "attention_mask": [1] * len(ids)}
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return self._native.encode(text, add_special_tokens)
+
+    def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
+        ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
+        return self._native.decode(ids, skip_special_tokens)
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: bool = True,
+        **kwargs: Any,
+    ) -> str | list[int]:
+        """Token ids of a conversation, or its text without `tokenize`."""
+        native = self._native
+        if chat_template is not None:
+            native = native.with_chat_template(chat_template)
+        options = ChatOptions(add_generation_prompt, continue_final_message, tools, kwargs)
+        read = read_conversation(conversation, options, native)
+        assert read.text is not None
+        return read.ids if tokenize else read.text
