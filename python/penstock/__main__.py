@@ -14,8 +14,11 @@ def main() -> int:
     """Run the command; its exit status."""
     from penstock.cli.main import main as run
 
-    signal.signal(signal.SIGINT, _OWN)
-    return run()
+    try:
+        signal.signal(signal.SIGINT, _OWN)
+        return run()
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

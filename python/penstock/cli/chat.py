@@ -183,7 +183,7 @@ def from_pipe(talk: Conversation, lines: TextIO) -> int:
                     break
             elif line:
                 talk.ask(line)
-        except ChatError as error:
+        except PenstockError as error:
             print(f"penstock: error: {error}", file=sys.stderr)
             status = 1
     return status
@@ -221,7 +221,7 @@ class Terminal:
                 return self._talk.command(line)
             if line:
                 self._talk.ask(line)
-        except ChatError as error:
+        except PenstockError as error:
             print(f"error: {error}")
         except KeyboardInterrupt:
             print("[stopped]")

@@ -66,12 +66,14 @@ def api_key() -> str | None:
 
 
 def events(response: http.client.HTTPResponse) -> Iterator[dict[str, object]]:
+    """Events of a stream. PenstockError when it ends without its last one."""
     for line in response:
         data = line.decode().strip().removeprefix("data: ")
         if data == "[DONE]":
             return
         if data.startswith("{"):
             yield json.loads(data)
+    raise PenstockError("the answer broke off: the connection was closed before its end")
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:

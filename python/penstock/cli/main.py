@@ -18,8 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 0, 1 after an error, 2 after a wrong argument, 130 after
     Ctrl-C. Without a command the help is printed.
     """
-    top = parser()
     try:
+        top = parser()
         parsed = top.parse_args(arguments)
         if "command" not in parsed:
             top.print_help()

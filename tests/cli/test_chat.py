@@ -1,0 +1,223 @@
+"""`penstock chat` against the simulator and the default model: in a pipe, and at a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
+
+from penstock.cli.chat import printable
+
+from tests.e2e.server import HANG
+from tests.e2e.sim import Sim
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def sim() -> Iterator[Sim]:
+    with Sim("--profile", "fast", "--answer-tokens", "8:0") as started:
+        yield started
+
+
+def environment(home: Path) -> dict[str, str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
+    return {**clean, "PENSTOCK_CACHE": str(home), "TERM": "dumb"}
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "penstock", "chat", *words]
+
+
+def piped(home: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*words),
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        env=environment(home),
+        check=False,
+    )
+
+
+def test_a_pipe_gets_an_answer_for_each_line(sim: Sim, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    lines = ["first", "", "/system Be brief.", "second", "third", f"/save {file}", "/exit", "late"]
+    done = piped(tmp_path, "\n".join(lines), "--url", sim.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    answers = done.stdout.splitlines()
+    assert len(answers) == 3
+    kept = json.loads(file.read_text())
+    assert kept["model"] == "sim"
+    assert [message["role"] for message in kept["messages"]] == [
+        "system",
+        *("user", "assistant") * 2,
+    ]
+    assert [message["content"] for message in kept["messages"][2::2]] == answers[1:]
+    assert kept["messages"][0]["content"] == "Be brief."
+
+
+def test_the_system_prompt_of_the_command_line_can_be_shown(sim: Sim, tmp_path: Path) -> None:
+    done = piped(tmp_path, "/system\n/reset\n/system", "--url", f"{sim.url}/v1", "--system", "Hum.")
+    assert done.stdout == "Hum.\nHum.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "said"),
+    [
+        (["other"], "hello", "other"),
+        ([], "/rest", "no command /rest; did you mean /reset?"),
+        ([], "/save", "/save needs the name of a file"),
+        ([], "/save /nowhere/at/all", "/nowhere/at/all: No such file"),
+        (["--max-tokens", "-3"], "hello", "max_tokens"),
+    ],
+)
+def test_an_error_is_one_line_and_the_status(
+    words: list[str], text: str, said: str, sim: Sim, tmp_path: Path
+) -> None:
+    done = piped(tmp_path, text, "--url", sim.url, *words)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("penstock: error: ")
+    assert said in line
+
+
+@pytest.mark.parametrize("fault", ["error-event", "cut", "refuse"])
+def test_an_answer_that_fails_is_one_line_and_forgotten(fault: str, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    with Sim("--profile", "fast", "--fault", fault) as failing:
+        done = piped(tmp_path, f"hello\n/save {file}\n", "--url", failing.url)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("penstock: error: ")
+    messages = json.loads(file.read_text())["messages"]
+    assert [message["role"] for message in messages] in ([], ["user", "assistant"])
+
+
+def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+    done = piped(tmp_path, "", "--url", "http://127.0.0.1:9")
+    assert done.returncode == 1
+    assert "http://127.0.0.1:9 cannot be reached" in done.stderr
+    assert piped(tmp_path, "", "--url", "ftp://x").returncode == 2
+
+
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    done = piped(tmp_path, "hello", str(tmp_path / "none.gguf"))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "none.gguf: no such file" in line
+
+
+class Terminal:
+    """The command at a pseudo-terminal."""
+
+    def __init__(self, home: Path, *words: str) -> None:
+        self.pid, self._descriptor = pty.fork()
+        if self.pid == 0:
+            os.execve(sys.executable, command(*words), environment(home))
+        self.text = ""
+
+    def until(self, mark: str) -> str:
+        """What was written up to `mark`, from where the last call ended."""
+        deadline = time.monotonic() + HANG
+        while mark not in self.text:
+            assert time.monotonic() < deadline, self.text
+            ready, _, _ = select.select([self._descriptor], [], [], 0.1)
+            if ready:
+                self.text += os.read(self._descriptor, 4096).decode(errors="replace")
+        seen, _, self.text = self.text.partition(mark)
+        return seen.replace("\r", "")
+
+    def type(self, keys: str) -> None:
+        os.write(self._descriptor, keys.encode())
+
+    def end(self) -> int:
+        deadline = time.monotonic() + HANG
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                os.close(self._descriptor)
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.01)
+        os.kill(self.pid, signal.SIGKILL)
+        raise AssertionError(self.text)
+
+
+def test_a_conversation_at_a_terminal(sim: Sim, tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "--url", sim.url)
+    assert "sim: /help has the commands" in terminal.until("> ")
+    terminal.type("hello\n")
+    answer = terminal.until("> ").split("hello\n", 1)[1]
+    assert len(answer.split()) == 7  # and the token that ends a text
+    terminal.type("/nonsense\n")
+    assert "error: no command /nonsense" in terminal.until("> ")
+    terminal.type("half a line\x03")
+    terminal.until("> ")
+    terminal.type("\x04")
+    assert terminal.end() == 0
+    kept = (tmp_path / "chat_history").read_text().splitlines()
+    assert kept[-2:] == ["hello", "/nonsense"]
+    again = Terminal(tmp_path, "--url", sim.url)
+    again.until("> ")
+    again.type("\x1b[A\x1b[A\n")  # Twice up: the line before the last.
+    again.until("hello\r\n")
+    assert len(again.until("> ").split()) == 7
+    again.type("/exit\n")
+    assert again.end() == 0
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_the_part(tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    with Sim("--profile", "default", "--answer-tokens", "100000:0") as slow:
+        terminal = Terminal(tmp_path, "--url", slow.url, "--max-tokens", "7000")
+        terminal.until("> ")
+        terminal.type("hello\n")
+        terminal.until("hello\r\n")
+        terminal.until(" ")
+        terminal.type("\x03")
+        terminal.until("[stopped]\r\n> ")
+        terminal.type(f"/save {file}\n/exit\n")
+        assert terminal.end() == 0
+        with slow.client() as client:
+            eventually_idle(client)
+    messages = json.loads(file.read_text())["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant"]
+    assert 0 < len(messages[1]["content"].split()) < 7000
+
+
+def eventually_idle(client: object) -> None:
+    from tests.e2e.server import eventually, metric
+
+    eventually(lambda: metric(client, "vllm:num_requests_running") == 0, "an idle server")  # type: ignore[arg-type]
+
+
+def test_a_model_of_its_own_is_started_and_stopped(model_file: Path, tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, str(model_file), "--temperature", "0", "--max-tokens", "12")
+    terminal.until("> ")
+    (server,) = [int(pid) for pid in children(terminal.pid)]
+    terminal.type("What is the capital of France?\n")
+    answer = terminal.until("> ").split("?\n", 1)[1]
+    assert "Paris" in answer
+    terminal.type("\x04")
+    assert terminal.end() == 0
+    assert not Path(f"/proc/{server}").exists()
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_what_a_terminal_would_obey_is_left_out() -> None:
+    assert printable("a\x1b[31mb\x07\r\n\tc\x9b2J\x7f \u00e9") == "a[31mb\n\tc2J \u00e9"
