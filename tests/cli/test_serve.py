@@ -6,7 +6,7 @@ from penstock.cli.serve import model_info as model_info_of
 from penstock.config import Config, EngineConfig, Raw, resolve
 from penstock.core import PenstockError
 from penstock.model import GenerationDefaults, ModelInfo
-from penstock.model.locate import locate
+from penstock.model.locate import ALIASES, locate
 
 from tests.fakes import models
 
@@ -107,9 +107,11 @@ def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
 
 
 def test_the_alias_has_the_sampling_of_its_card(
-    monkeypatch: pytest.MonkeyPatch, model_file: Path
+    monkeypatch: pytest.MonkeyPatch, model_file: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_CACHE", str(model_file.parents[1]))
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    ALIASES["smollm2"].path.parent.mkdir()
+    ALIASES["smollm2"].path.symlink_to(model_file)
     located = locate("smollm2")
     for source, temperature, top_p in (("auto", 0.2, 0.9), ("vllm", None, None)):
         raw = {"generation_config": Raw("--generation-config", (source,))}

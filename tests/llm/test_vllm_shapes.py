@@ -12,6 +12,7 @@ from penstock import LLM, SamplingParams
 from penstock.core import InvalidValueError, PenstockError
 from penstock.llm.metrics import Counter, Gauge
 from penstock.llm.prompts import up_to_final_message
+from penstock.model.locate import ALIASES
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
 TEXT = "The capital of France is"
@@ -215,6 +216,19 @@ def test_what_is_not_built_says_why(llm: LLM) -> None:
         llm.generatte("x")
     with pytest.raises(InvalidValueError, match="lora_request"):
         llm.generate(TEXT, GREEDY, lora_request=7)  # type: ignore[arg-type]
+
+
+def test_the_alias_samples_as_its_card_says(
+    model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    ALIASES["smollm2"].path.parent.mkdir()
+    ALIASES["smollm2"].path.symlink_to(model_file)
+    for options, expected in (({}, (0.2, 0.9)), ({"generation_config": "vllm"}, (1.0, 1.0))):
+        llm = LLM("smollm2", kv_cache_memory_bytes="16MiB", **options)
+        params = llm.get_default_sampling_params()
+        llm.close()
+        assert (params.temperature, params.top_p) == expected
 
 
 def test_options_of_vllm_are_ignored_as_on_the_command_line(

@@ -54,7 +54,7 @@ _NO_ADAPTERS = "there are no adapters"
 _MEMORY = "memory is taken as it is used; see --kv-cache-memory-bytes"
 _ONE_SERVER = "a server has one engine; start several behind a balancer"
 _NO_CODE = "no code is ever loaded from a model"
-_NOT_LOGGED = "requests are not logged, refusals are"
+_NOT_LOGGED = "see --access-log; no text of a request is ever logged"
 _HF_HOME = "files of the hub are kept by huggingface_hub; set HF_HOME"
 
 FOREIGN: tuple[Foreign, ...] = (
@@ -150,13 +150,17 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("--root-path", "answers name no path of the server"),
     _refused("--middleware", "the server runs no code of others"),
     Foreign("--uvicorn-log-level", "there is no uvicorn; see --log-level"),
-    _switch("--disable-uvicorn-access-log", "there is no uvicorn"),
-    Foreign("--disable-access-log-for-endpoints", "there is no uvicorn"),
+    _switch("--disable-uvicorn-access-log", "there is none without --access-log"),
+    Foreign("--disable-access-log-for-endpoints", "there is none without --access-log"),
     Foreign("--log-config-file", "see --log-level and --log-format"),
     _switch("--enable-log-requests", _NOT_LOGGED),
     _switch("--disable-log-requests", _NOT_LOGGED),
-    _switch("--enable-log-outputs", "no text of a request is ever logged"),
-    Foreign("--max-log-len", "no text of a request is ever logged"),
+    _switch("--enable-log-outputs", _NOT_LOGGED),
+    Foreign("--max-log-len", _NOT_LOGGED),
+    _switch("--enable-ssl-refresh", "certificates are read again when they change"),
+    Foreign("--ssl-ciphers", "the ciphers of TLS 1.3 and the strong ones of 1.2 are on"),
+    _refused("--ssl-ca-certs", "certificates of clients are not checked"),
+    _only("--ssl-cert-reqs", "certificates of clients are not checked", "0"),
     _switch("--disable-log-stats", "statistics are at /metrics and not logged"),
     _switch("--enable-prompt-tokens-details", "they are always in the usage"),
     _switch("--enable-server-load-tracking", "the load is at /metrics"),
