@@ -171,6 +171,14 @@ mod tests {
     }
 
     #[test]
+    fn the_answer_goes_on_where_the_assistant_ended() {
+        let messages = json!([{"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "Well,"}]);
+        let chat = parse(json!({"messages": messages})).unwrap().chat;
+        assert!(chat.continue_final && !chat.add_generation_prompt);
+    }
+
+    #[test]
     fn what_cannot_be_served_is_refused_by_name() {
         for (name, value) in [
             ("mcp_servers", json!([{"name": "x"}])),

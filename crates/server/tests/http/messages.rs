@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Reply, exchange, request};
 use crate::door::{Door, bytes_as_tokens, send};
-use crate::responses::{named_events, types};
+use crate::responses::{ends, named_events, types};
 
 const PATH: &str = "/v1/messages";
 
@@ -165,4 +165,64 @@ async fn tokens_are_counted_without_the_engine() {
     let reply = door.post("/v1/messages/count_tokens", &hi()).await;
     assert_eq!(reply.json(), json!({"input_tokens": 21}));
     assert!(door.fake.log().adds.is_empty());
+}
+
+#[tokio::test]
+async fn calls_are_blocks() {
+    let door = Door::open(|_| {
+        ends(
+            "I look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n\
+             </tool_call>",
+        )
+    })
+    .await;
+    let mut body = hi();
+    body["tools"] = json!([{"name": "weather", "input_schema": {"type": "object"}}]);
+    let message = door.post(PATH, &body).await.json();
+    assert_eq!(message["stop_reason"], "tool_use");
+    let blocks = &message["content"];
+    assert_eq!(blocks[0], json!({"type": "text", "text": "I look."}));
+    assert_eq!(blocks[1]["type"], "tool_use");
+    assert_eq!(blocks[1]["input"], json!({"city": "Paris"}));
+    let id = blocks[1]["id"].clone();
+    let result = json!([{"type": "tool_result", "tool_use_id": id, "content": "rain"}]);
+    body["messages"] = json!([{"role": "user", "content": "hi"},
+        {"role": "assistant", "content": blocks}, {"role": "user", "content": result}]);
+    body["stream"] = true.into();
+    let events = named_events(&door.post(PATH, &body).await);
+    let of_call = events
+        .iter()
+        .filter(|e| e["delta"]["type"] == "input_json_delta");
+    let arguments: String = of_call
+        .map(|e| e["delta"]["partial_json"].as_str().unwrap())
+        .collect();
+    assert_eq!(arguments, "{\"city\": \"Paris\"}");
+    let end = events
+        .iter()
+        .find(|e| e["type"] == "message_delta")
+        .unwrap();
+    assert_eq!(end["delta"]["stop_reason"], "tool_use");
+}
+
+#[tokio::test]
+async fn the_answer_goes_on_where_the_assistant_ended() {
+    let door = Door::saying(" then").await;
+    let mut body = hi();
+    let messages = json!([{"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "Well,"}]);
+    body["messages"] = messages.clone();
+    assert_eq!(door.post(PATH, &body).await.status, 200);
+    let by_chat = json!({"messages": messages, "continue_final_message": true,
+        "add_generation_prompt": false});
+    assert_eq!(door.chat(&by_chat).await.status, 200);
+    let adds = door.fake.log().adds;
+    let prompt = door
+        .post("/detokenize", &json!({"tokens": adds[0].request.prompt}))
+        .await;
+    let prompt = prompt.json()["prompt"].as_str().unwrap().to_owned();
+    assert!(
+        prompt.ends_with("<|im_start|>assistant\nWell,"),
+        "{prompt:?}"
+    );
+    assert_eq!(adds[0].request.prompt, adds[1].request.prompt);
 }

@@ -206,3 +206,62 @@ async fn input_tokens_are_counted_without_the_engine() {
     assert_eq!(reply.json(), expected);
     assert!(door.fake.log().adds.is_empty());
 }
+
+const CALL: &str = "I look.\n<tool_call>\n\
+    {\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
+
+/// A token for each byte; the last finishes.
+pub(crate) fn ends(text: &str) -> Vec<Action> {
+    let mut ids = bytes_as_tokens(text);
+    let last = ids.pop().unwrap();
+    let mut actions: Vec<Action> = ids.iter().map(|id| send(&[*id], Finish::None)).collect();
+    actions.push(send(&[last], Finish::Stop));
+    actions
+}
+
+#[tokio::test]
+async fn calls_are_items_and_so_is_reasoning() {
+    let script = Script::new(|_| ends(&format!("<think>Hm.</think>{CALL}")));
+    let door = Door::open_with(json!({"reasoning_parser": "qwen3"}), script).await;
+    let tools = json!([{"type": "function", "name": "weather", "parameters": null},
+        {"type": "web_search"}]);
+    let body = json!({"input": "hi", "tools": tools, "stream": true});
+    let events = named_events(&door.post(PATH, &body).await);
+    let deltas = |kind: &str| -> String {
+        let of_kind = events.iter().filter(|event| event["type"] == kind);
+        of_kind.map(|e| e["delta"].as_str().unwrap()).collect()
+    };
+    assert_eq!(deltas("response.reasoning_text.delta"), "Hm.");
+    assert_eq!(deltas("response.output_text.delta"), "I look.");
+    let arguments = "{\"city\": \"Paris\"}";
+    assert_eq!(deltas("response.function_call_arguments.delta"), arguments);
+    let response = &events.last().unwrap()["response"];
+    let output = response["output"].as_array().unwrap();
+    let kinds: Vec<_> = output.iter().map(|i| i["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["reasoning", "message", "function_call"]);
+    assert_eq!(output[2]["name"], "weather");
+    assert_eq!(output[2]["arguments"], arguments);
+    assert!(output[2]["call_id"].as_str().unwrap().starts_with("call_"));
+    assert_eq!(response["status"], "completed");
+    assert_eq!(response["tools"].as_array().map(Vec::len), Some(1));
+    let details = &response["usage"]["output_tokens_details"];
+    assert_eq!(details["reasoning_tokens"], "Hm.</think".len());
+    // The next turn: what was answered, and the result.
+    let mut input = vec![json!({"role": "user", "content": "hi"})];
+    input.extend(output.iter().cloned());
+    let call_id = &output[2]["call_id"];
+    input.push(json!({"type": "function_call_output", "call_id": call_id, "output": "rain"}));
+    let reply = door
+        .post(PATH, &json!({"input": input, "tools": tools}))
+        .await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let prompt = door.fake.log().adds[1].request.prompt.clone();
+    let text = door
+        .post("/detokenize", &json!({"tokens": prompt}))
+        .await
+        .json();
+    let text = text["prompt"].as_str().unwrap();
+    for part in ["\"name\": \"weather\"", "I look.", "rain"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+}
