@@ -169,6 +169,18 @@ class Tokenizer:
 
     def with_chat_template(self, source: str) -> Tokenizer:
         """The same tokenizer with another chat template. ValueError: a template's fault."""
+    def grammar(self, kind: str, text: str) -> Grammar:
+        """What an output must match; `json`, `regex`, `choice`, `grammar` or `structural_tag`.
+        ValueError says what is wrong with it.
+        """
+
+class Grammar:
+    encoded: bytes
+    """For `core.Request`."""
+    def follow(self, ids: Sequence[int]) -> tuple[int, bool, list[float]]:
+        """How many of the tokens may follow one another, whether those are a whole output, and the
+        seconds that each mask took.
+        """
 
 class TierIndex:
     """Slots of the RAM tier by digests of 32 bytes, in the order of their prefix.

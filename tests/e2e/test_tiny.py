@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
+from tests.grammar import vocabulary
 
 FAMILIES = ["alternating", "biased", "gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3"]
 TEMPLATE = (
@@ -19,41 +20,9 @@ TEMPLATE = (
 )
 
 
-def byte_characters() -> list[str]:
-    """The printable character for each byte in byte-level vocabularies (GPT-2's table)."""
-    shown = [
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    ]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    table = {byte: chr(byte) for byte in shown} | {
-        byte: chr(256 + at) for at, byte in enumerate(hidden)
-    }
-    return [table[byte] for byte in range(256)]
-
-
 def write_tokenizer(directory: Path) -> None:
     """Each byte a token: as many as the checkpoints' vocabularies have."""
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": True,
-    }
-    model = {
-        "type": "BPE",
-        "vocab": {c: byte for byte, c in enumerate(byte_characters())},
-        "merges": [],
-    }
-    tokenizer = {
-        "version": "1.0",
-        "added_tokens": [],
-        "pre_tokenizer": byte_level,
-        "decoder": byte_level,
-    }
-    (directory / "tokenizer.json").write_text(json.dumps({**tokenizer, "model": model}))
-    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    vocabulary.write_tokenizer(directory, {"chat_template": TEMPLATE})
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ REQUESTS = st.builds(
     sampling=SAMPLING,
     read_prefix_cache=st.booleans(),
     cache_salt=st.binary(max_size=9),
-    grammar=U32,
+    grammar=st.sampled_from([b"", b"\x02a+"]),
     adapter=U32,
 )
 

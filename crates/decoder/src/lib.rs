@@ -7,6 +7,7 @@ mod collectives;
 mod decoder;
 mod error;
 mod forward;
+mod grammars;
 mod load;
 mod loaded;
 mod logits;

@@ -1,7 +1,7 @@
 //! Loading: a checkpoint's weights packed, and what is known of them before there is any KV.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use penstock_formats::Checkpoint;
@@ -76,6 +76,8 @@ pub(crate) struct Loaded {
     pub(crate) model: Model,
     pub(crate) options: Options,
     pub(crate) collectives: Box<dyn Collectives>,
+    /// Where the tokenizer is, for grammars.
+    pub(crate) path: PathBuf,
 }
 
 impl Loaded {
@@ -119,6 +121,7 @@ impl Loaded {
             model,
             options,
             collectives,
+            path: path.to_owned(),
         };
         Ok((loaded, info, vec![read, packed]))
     }

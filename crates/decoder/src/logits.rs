@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use penstock_comm::Lost;
 use penstock_kernels::{ActivationFormat, Aligned, Cpu, Logprob, logprob};
-use penstock_wire::{StepPlan, StepResult};
+use penstock_wire::{NO_TOKEN, StepPlan, StepResult};
 
 use crate::collectives::Collectives;
 use crate::forward::Buffers;
@@ -43,7 +43,7 @@ const NOT_FINITE: i32 = -1;
 
 enum Found {
     NotFinite,
-    Token(u32, Option<Logprob>),
+    Token(i32, Option<Logprob>),
     Score(Logprob),
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn sample_and_score(
             let index = row.index;
             match (found.into_inner(), &row.task) {
                 (Some(Found::Token(token, scored)), Task::Sample { draft, .. }) => {
-                    results.token(index, token as i32, *draft, scored);
+                    results.token(index, token, *draft, scored);
                 }
                 (Some(Found::NotFinite), Task::Sample { .. }) => {
                     results.token(index, NOT_FINITE, None, None);
@@ -196,8 +196,16 @@ fn read_row(cpu: &Cpu, logits: &[f32], row: &Row, plan: &StepPlan, slot: &Slot) 
             position, first, ..
         } => {
             let drafts = &plan.tokens[first..=row.row];
-            let token = slot.sampler.draw(isa, logits, position, drafts);
-            Found::Token(token, slot.logprobs.map(|k| logprob(isa, logits, token, k)))
+            let mask = slot.constraint.as_ref().map(|c| c.mask(drafts.len()));
+            let Ok(mask) = mask.transpose() else {
+                return Found::Token(NO_TOKEN, slot.logprobs.map(|k| logprob(isa, logits, 0, k)));
+            };
+            let mask = mask.flatten();
+            let token = slot
+                .sampler
+                .draw(isa, logits, position, drafts, mask.as_ref());
+            let scored = slot.logprobs.map(|k| logprob(isa, logits, token, k));
+            Found::Token(token as i32, scored)
         }
     }
 }

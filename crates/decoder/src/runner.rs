@@ -14,6 +14,7 @@ use penstock_wire::{StepPlan, StepResult};
 use crate::collectives::Collectives;
 use crate::error::DecoderError;
 use crate::forward::{Buffers, forward};
+use crate::grammars::Grammars;
 use crate::loaded::Loaded;
 use crate::logits::{HeadBuffers, sample_and_score};
 use crate::model::Model;
@@ -134,6 +135,7 @@ impl Runner {
             model,
             options,
             collectives,
+            path,
         } = loaded;
         let limits = Limits {
             slots: options.max_num_seqs,
@@ -144,8 +146,9 @@ impl Runner {
             groups,
             last_sampled: model.shard.stage[1] == 1,
         };
+        let grammars = Grammars::new(path, options.threads);
         Self {
-            slots: Slots::new(limits.slots),
+            slots: Slots::new(limits.slots, grammars),
             cpu,
             model,
             kv,

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use penstock_grammar::Mask;
 use penstock_kernels::{Isa, Sampling, argmax, sample};
 use penstock_wire::SamplingParams;
 
@@ -55,8 +56,29 @@ impl Sampler {
     }
 
     /// Draws the token at `position` from a row of logits. `drafts` are the tokens between the
-    /// output so far and the row.
-    pub(crate) fn draw(&self, isa: Isa, logits: &[f32], position: u64, drafts: &[i32]) -> u32 {
+    /// output so far and the row; `mask` is what a grammar allows. Where the rules leave none of
+    /// those, the grammar alone counts.
+    pub(crate) fn draw(
+        &self,
+        isa: Isa,
+        logits: &[f32],
+        position: u64,
+        drafts: &[i32],
+        mask: Option<&Mask>,
+    ) -> u32 {
+        let mut allowed = Cow::Borrowed(logits);
+        if let Some(mask) = mask {
+            mask.apply(allowed.to_mut());
+        }
+        let token = self.draw_allowed(isa, &allowed, position, drafts);
+        match mask {
+            // Logits that are no numbers leave the choice to chance.
+            Some(mask) if !mask.allows(token) => mask.first().unwrap_or(token),
+            _ => token,
+        }
+    }
+
+    fn draw_allowed(&self, isa: Isa, logits: &[f32], position: u64, drafts: &[i32]) -> u32 {
         if !self.changes(position) {
             return self.choose(isa, logits, position);
         }

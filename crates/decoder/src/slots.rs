@@ -7,12 +7,15 @@ use penstock_kernels::{KvPool, SequenceBlocks, StepLease};
 use penstock_wire::{LAST_SAMPLED, Registration, SamplingParams, StepPlan};
 
 use crate::error::DecoderError;
+use crate::grammars::{Constraint, Grammars};
 use crate::sampler::Sampler;
-use crate::step::{GroupLimits, Limits, check_distinct, refuse};
+use crate::step::{GroupLimits, Limits, check_distinct, drafts, refuse};
 
 /// A registered sequence.
 pub(crate) struct Slot {
     pub(crate) sampler: Sampler,
+    /// Its grammar.
+    pub(crate) constraint: Option<Arc<Constraint>>,
     /// Alternatives to report for sampled tokens; `None` = no log-probabilities.
     pub(crate) logprobs: Option<usize>,
     /// The same for prompt tokens.
@@ -33,12 +36,14 @@ enum State {
 /// All slots of a decoder.
 pub(crate) struct Slots {
     states: Vec<State>,
+    grammars: Grammars,
 }
 
 impl Slots {
-    pub(crate) fn new(count: usize) -> Self {
+    pub(crate) fn new(count: usize, grammars: Grammars) -> Self {
         Self {
             states: (0..count).map(|_| State::Empty).collect(),
+            grammars,
         }
     }
 
@@ -50,16 +55,6 @@ impl Slots {
         }
     }
 
-    fn get_mut(&mut self, slot: i32) -> Result<&mut Slot, DecoderError> {
-        match self.states.get_mut(slot as usize) {
-            Some(State::Ready(slot)) => Ok(slot),
-            Some(State::Failed) => refuse(format!(
-                "slot {slot} was in a plan that failed; register it again"
-            )),
-            _ => refuse(format!("slot {slot} was never registered")),
-        }
-    }
-
     /// Takes the (checked) plan in: registrations, changes of block tables; replaces
     /// [`LAST_SAMPLED`] by the tokens.
     pub(crate) fn apply(
@@ -68,12 +63,14 @@ impl Slots {
         limits: &Limits,
     ) -> Result<(), DecoderError> {
         for registration in &plan.registrations {
-            let slot = Slot::new(registration, limits.groups.len())?;
+            let grammar = (registration.grammar as usize).checked_sub(1);
+            let grammar = grammar.and_then(|i| plan.grammars.get(i));
+            let slot = Slot::new(registration, limits.groups.len(), grammar, &self.grammars)?;
             self.states[registration.slot as usize] = State::Ready(Box::new(slot));
         }
         let (mut row, groups) = (0, limits.groups.len());
         for i in 0..plan.slots.len() {
-            let slot = self.get_mut(plan.slots[i])?;
+            let slot = get_mut(&mut self.states, plan.slots[i])?;
             for (g, group) in limits.groups.iter().enumerate() {
                 let at = i * groups + g;
                 let added = plan.added_offsets[at] as usize..plan.added_offsets[at + 1] as usize;
@@ -90,6 +87,11 @@ impl Slots {
                     Some(_) => return refuse("LAST_SAMPLED with several pipeline stages"),
                     None => return refuse(format!("slot {} has no last token", plan.slots[i])),
                 };
+            }
+            if let (Some(constraint), drafts @ 1..) = (&slot.constraint, drafts(plan, i)) {
+                let end = row + plan.lengths[i] as usize;
+                constraint.expect(&plan.tokens[end - drafts..end]);
+                self.grammars.work_on(constraint);
             }
             row += plan.lengths[i] as usize;
         }
@@ -117,16 +119,22 @@ impl Slots {
 
     /// Notes the token that was sampled last for `slot`.
     pub(crate) fn sampled(&mut self, slot: i32, token: i32) {
-        if let Ok(slot) = self.get_mut(slot) {
+        if let Ok(slot) = get_mut(&mut self.states, slot) {
             slot.last = Some(token);
         }
     }
 
     /// Takes the tokens that were sampled for `slot` into its sampler.
     pub(crate) fn accept(&mut self, slot: i32, tokens: &[i32]) {
-        if let Ok(slot) = self.get_mut(slot) {
-            let tokens = tokens.iter();
-            tokens.for_each(|&token| slot.sampler.accept(token as u32));
+        let Ok(slot) = get_mut(&mut self.states, slot) else {
+            return;
+        };
+        for &token in tokens {
+            slot.sampler.accept(token as u32);
+        }
+        if let (Some(constraint), false) = (&slot.constraint, tokens.is_empty()) {
+            constraint.accept(tokens);
+            self.grammars.work_on(constraint);
         }
     }
 
@@ -158,6 +166,16 @@ impl Slots {
     }
 }
 
+fn get_mut(states: &mut [State], slot: i32) -> Result<&mut Slot, DecoderError> {
+    match states.get_mut(slot as usize) {
+        Some(State::Ready(slot)) => Ok(slot),
+        Some(State::Failed) => refuse(format!(
+            "slot {slot} was in a plan that failed; register it again"
+        )),
+        _ => refuse(format!("slot {slot} was never registered")),
+    }
+}
+
 /// First position of sequence `i`, the one after its last, and the block size.
 fn span(plan: &StepPlan, i: usize, limits: &Limits) -> (usize, usize, usize) {
     let start = plan.starts[i] as usize;
@@ -170,11 +188,22 @@ fn first_seen(position: usize, window: Option<usize>) -> usize {
 }
 
 impl Slot {
-    fn new(r: &Registration, groups: usize) -> Result<Self, DecoderError> {
+    fn new(
+        r: &Registration,
+        groups: usize,
+        grammar: Option<&Vec<u8>>,
+        grammars: &Grammars,
+    ) -> Result<Self, DecoderError> {
         let params = SamplingParams::decode(&r.sampling)
             .or_else(|e| refuse(format!("registered slot {}: {e}", r.slot)))?;
         let logprobs = params.logprobs.map(usize::from);
+        let output = r.history.get(r.prompt_len as usize..).unwrap_or_default();
+        let start = |grammar: &Vec<u8>| grammars.start(grammar, &params.suppressed, output);
+        let constraint = grammar.map(start).transpose();
+        let constraint =
+            constraint.or_else(|e| refuse(format!("registered slot {}: {e}", r.slot)))?;
         Ok(Self {
+            constraint,
             sampler: Sampler::new(params, &r.history, r.prompt_len as usize),
             logprobs,
             prompt_logprobs: usize::try_from(r.prompt_logprobs).ok(),

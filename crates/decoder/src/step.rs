@@ -39,7 +39,7 @@ pub(crate) fn drafts(plan: &StepPlan, i: usize) -> usize {
 pub(crate) fn check(plan: &StepPlan, limits: &Limits) -> Result<(), DecoderError> {
     check_columns(plan, limits)?;
     check_tokens(plan, limits)?;
-    let registered = |r: &Registration| check_registration(r, limits);
+    let registered = |r: &Registration| check_registration(r, plan.grammars.len(), limits);
     plan.registrations.iter().try_for_each(registered)?;
     check_added(plan, limits)?;
     check_range("slot", &plan.slots, limits.slots)?;
@@ -105,15 +105,19 @@ fn check_sequence(plan: &StepPlan, i: usize, limits: &Limits) -> Result<(), Deco
     Ok(())
 }
 
-fn check_registration(r: &Registration, limits: &Limits) -> Result<(), DecoderError> {
+fn check_registration(
+    r: &Registration,
+    grammars: usize,
+    limits: &Limits,
+) -> Result<(), DecoderError> {
     let alternatives = usize::try_from(r.prompt_logprobs).unwrap_or(0);
     let problem = if r.slot as usize >= limits.slots {
         format!("is not under {}", limits.slots)
     } else if r.prompt_logprobs < -1 || alternatives > limits.vocab {
         let (wanted, vocab) = (r.prompt_logprobs, limits.vocab);
         format!("wants {wanted} alternatives from a vocabulary of {vocab}")
-    } else if r.grammar != 0 {
-        format!("names grammar {}; this decoder has none", r.grammar)
+    } else if r.grammar as usize > grammars {
+        format!("names grammar {}; the plan has {grammars}", r.grammar)
     } else if r.adapter != 0 {
         format!("names adapter {}; this decoder has none", r.adapter)
     } else {

@@ -38,6 +38,7 @@ fn plan() -> StepPlan {
             registration(0, GREEDY, Some(3)),
             registration(2, GREEDY, Some(3)),
         ],
+        grammars: vec![],
         slots: vec![0, 2],
         starts: vec![0, 0],
         lengths: vec![20, 5],
@@ -404,6 +405,7 @@ fn nonsense() -> impl Strategy<Value = StepPlan> {
                 StepPlan {
                     step: 1,
                     registrations: vec![registration(0, GREEDY, Some(3))],
+                    grammars: vec![],
                     slots,
                     starts,
                     lengths,

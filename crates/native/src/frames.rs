@@ -1,10 +1,12 @@
 //! Frames between front door and engine: the dataclasses of `penstock.engine.frontend` and
 //! `penstock.core`, and their bytes.
 
+use std::sync::Arc;
+
 use penstock_wire::{
-    Add, Cancel, EngineFrame, Fatal, Finish, Frame, FrontFrame, Hello, KvAction, KvCommand,
-    KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Ready, SamplingParams, Shutdown,
-    Stage, Step, StepStats, TierKinds, TierTokens, TokenRequest,
+    Add, Cancel, EngineFrame, Fatal, Finish, Frame, FrontFrame, Grammar, Hello, KvAction,
+    KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Ready, SamplingParams,
+    Shutdown, Stage, Step, StepStats, TierKinds, TierTokens, TokenRequest,
 };
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -166,6 +168,9 @@ fn read_request(request: &Bound<'_, PyAny>) -> PyResult<Add> {
     let reads_cache: bool = request.getattr("read_prefix_cache")?.extract()?;
     let sampling = request.getattr("sampling")?;
     let sampling = SamplingParams::decode(sampling.extract()?);
+    let grammar = request.getattr("grammar")?;
+    let grammar: &[u8] = grammar.extract()?;
+    let grammar = (!grammar.is_empty()).then(|| Grammar::decode(grammar).map(Arc::new));
     let token_request = TokenRequest {
         prompt: token_ids(&request.getattr("prompt")?)?,
         max_tokens: params.getattr("max_tokens")?.extract()?,
@@ -173,7 +178,9 @@ fn read_request(request: &Bound<'_, PyAny>) -> PyResult<Add> {
         prompt_logprobs: alternatives(&params, "prompt_logprobs")?,
         ignore_eos: params.getattr("ignore_eos")?.extract()?,
         skip_prefix_cache: !reads_cache,
-        grammar: request.getattr("grammar")?.extract()?,
+        grammar: grammar
+            .transpose()
+            .map_err(|e| codec_error(request.py(), &e))?,
         adapter: request.getattr("adapter")?.extract()?,
         stop_token_ids: params.getattr("stop_token_ids")?.extract()?,
         cache_salt: request.getattr("cache_salt")?.extract()?,
@@ -199,11 +206,15 @@ fn write_request(py: Python<'_>, add: Add, arrived: f64) -> PyResult<Bound<'_, P
     fields.set_item("prompt", token_array(py, &request.prompt)?)?;
     fields.set_item("params", build(py, CORE, "GenerationParams", &params)?)?;
     fields.set_item("sampling", PyBytes::new(py, &sampling))?;
+    let grammar = request.grammar.as_ref().map(|g| g.encode()).transpose();
+    let grammar = grammar
+        .map_err(|e| codec_error(py, &e))?
+        .unwrap_or_default();
     fields.set_item("needs_history", request.sampling.needs_history())?;
     fields.set_item("arrived", arrived)?;
     fields.set_item("read_prefix_cache", !request.skip_prefix_cache)?;
     fields.set_item("cache_salt", PyBytes::new(py, &request.cache_salt))?;
-    fields.set_item("grammar", request.grammar)?;
+    fields.set_item("grammar", PyBytes::new(py, &grammar))?;
     fields.set_item("adapter", request.adapter)?;
     build(py, CORE, "Request", &fields)
 }

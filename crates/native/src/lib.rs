@@ -40,6 +40,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<kv_parts::KvParts>()?;
     module.add_class::<loadgen::LoadRun>()?;
     module.add_class::<text::Tokenizer>()?;
+    module.add_class::<text::Grammar>()?;
     module.add_class::<tier_index::TierIndex>()?;
     module.add_class::<comm::AbortHandle>()?;
     module.add_class::<comm::RingReader>()?;

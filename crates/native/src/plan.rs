@@ -52,6 +52,7 @@ pub(crate) fn read_plan(plan: &Bound<'_, PyAny>) -> PyResult<StepPlan> {
             .try_iter()?
             .map(|each| read_registration(&each?))
             .collect::<PyResult<_>>()?,
+        grammars: plan.getattr(intern!(py, "grammars"))?.extract()?,
         slots: column(plan, intern!(py, "slots"))?,
         starts: column(plan, intern!(py, "starts"))?,
         lengths: column(plan, intern!(py, "lengths"))?,
@@ -86,7 +87,10 @@ fn write_plan(py: Python<'_>, plan: StepPlan) -> PyResult<Bound<'_, PyAny>> {
         .collect::<PyResult<_>>()?;
     let sample: Vec<[u8; 1]> = plan.sample.iter().map(|item| item.to_ne_bytes()).collect();
     fields.set_item("step", plan.step)?;
+    let grammars = plan.grammars.iter().map(|each| PyBytes::new(py, each));
+    let grammars: Vec<_> = grammars.collect();
     fields.set_item("registrations", registrations)?;
+    fields.set_item("grammars", grammars)?;
     fields.set_item("sample", array(py, "b", sample.as_flattened())?)?;
     for (name, column) in [
         ("slots", &plan.slots),

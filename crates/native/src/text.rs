@@ -1,12 +1,26 @@
 //! Tokenizer and chat template for offline use.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
+use penstock_grammar::{Compiled, Compiler, GrammarError, MatchError, Vocabulary};
 use penstock_text::{TextError, TextModel};
+use penstock_wire::GrammarKind;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+const COMPILE_LIMIT: Duration = Duration::from_secs(3);
+const KINDS: [(&str, GrammarKind); 5] = [
+    ("json", GrammarKind::JsonSchema),
+    ("regex", GrammarKind::Regex),
+    ("choice", GrammarKind::Choice),
+    ("grammar", GrammarKind::Syntax),
+    ("structural_tag", GrammarKind::StructuralTag),
+];
 
 fn error(e: TextError) -> PyErr {
     PyValueError::new_err(e.to_string())
@@ -20,6 +34,15 @@ fn json<T: DeserializeOwned>(what: &str, text: &str) -> PyResult<T> {
 #[pyclass(frozen)]
 pub(crate) struct Tokenizer {
     model: TextModel,
+    /// Made with the first grammar.
+    compiler: OnceLock<Compiler>,
+}
+
+/// What an output must match.
+#[pyclass(frozen)]
+pub(crate) struct Grammar {
+    encoded: Vec<u8>,
+    compiled: Compiled,
 }
 
 #[pymethods]
@@ -29,6 +52,7 @@ impl Tokenizer {
     fn new(path: PathBuf, chat_template: Option<PathBuf>) -> PyResult<Self> {
         Ok(Self {
             model: TextModel::open(&path, chat_template.as_deref()).map_err(error)?,
+            compiler: OnceLock::new(),
         })
     }
 
@@ -63,12 +87,67 @@ impl Tokenizer {
     /// The same tokenizer with the chat template `source` in place of the model's own.
     fn with_chat_template(&self, source: &str) -> PyResult<Self> {
         let model = self.model.with_template(source).map_err(error)?;
-        Ok(Self { model })
+        let compiler = OnceLock::new();
+        Ok(Self { model, compiler })
+    }
+
+    /// Compiles a grammar of kind `json`, `regex`, `choice`, `grammar` or `structural_tag`.
+    /// ValueError says what is wrong with it.
+    fn grammar(&self, py: Python<'_>, kind: &str, text: String) -> PyResult<Grammar> {
+        let known = KINDS.iter().find(|(name, _)| *name == kind);
+        let kind = known.ok_or_else(|| PyValueError::new_err(format!("no grammar is {kind}")))?;
+        let grammar = penstock_wire::Grammar::new(kind.1, text);
+        let encoded = grammar.encode();
+        let encoded = encoded.map_err(|e| PyValueError::new_err(e.to_string()))?;
+        let compile = || self.compiler()?.compile(&grammar, COMPILE_LIMIT);
+        let compiled = py.detach(compile);
+        let compiled = compiled.map_err(|e| PyValueError::new_err(e.to_string()))?;
+        Ok(Grammar { encoded, compiled })
     }
 
     /// Tokens of the vocabulary.
     #[getter]
     fn vocab_size(&self) -> usize {
         self.model.tokenizer.vocab_size()
+    }
+}
+
+impl Tokenizer {
+    fn compiler(&self) -> Result<&Compiler, GrammarError> {
+        if self.compiler.get().is_none() {
+            let made = Compiler::new(Vocabulary::new(&self.model.tokenizer)?);
+            // Another thread may have been faster.
+            let _ = self.compiler.set(made);
+        }
+        self.compiler.get().ok_or(GrammarError::Busy)
+    }
+}
+
+#[pymethods]
+impl Grammar {
+    /// Opaque bytes for a request.
+    #[getter]
+    fn encoded<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.encoded)
+    }
+
+    /// Takes in tokens as an output: how many may follow one another, whether those are a whole
+    /// output, and the seconds that each mask took.
+    fn follow(&self, py: Python<'_>, ids: Vec<u32>) -> PyResult<(usize, bool, Vec<f64>)> {
+        py.detach(|| {
+            let mut matcher = self.compiled.matcher(Vec::new());
+            let mut seconds = Vec::with_capacity(ids.len());
+            for (taken, &id) in ids.iter().enumerate() {
+                let began = Instant::now();
+                // Where only the end may follow there is no mask without an end token.
+                let allowed = matcher.mask().is_ok_and(|mask| mask.allows(id));
+                seconds.push(began.elapsed().as_secs_f64());
+                if !allowed || !matcher.accept(id)? {
+                    return Ok((taken, matcher.is_whole()?, seconds));
+                }
+            }
+            Ok((ids.len(), matcher.is_whole()?, seconds))
+        })
+        .map_err(|e: MatchError| PyValueError::new_err(e.to_string()))
     }
 }

@@ -92,7 +92,7 @@ impl Common {
                 .map(|k| k.max(0) as i32),
             seed: fields.integer("seed", i64::MIN..=i64::MAX)?,
             logits: LogitRules::take(fields)?,
-            grammar: None,
+            grammar: take_grammar(fields)?,
             n: fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize,
             stop: take_stop(fields)?,
             include_stop: fields.flag("include_stop_str_in_output", false)?,
@@ -166,6 +166,18 @@ fn take_min_tokens(fields: &mut Fields<'_>, max_tokens: MaxTokens) -> Result<u32
             format!("min_tokens ({min}) is more than max_tokens ({max})."),
         )),
         _ => Ok(min),
+    }
+}
+
+/// A grammar decides where the output ends, so it has to be allowed to end there.
+fn take_grammar(fields: &mut Fields<'_>) -> Result<Option<OutputGrammar>, ApiError> {
+    let grammar = OutputGrammar::take(fields)?;
+    match grammar {
+        Some(grammar) if fields.peek("ignore_eos") == Some("true") => {
+            let message = format!("ignore_eos cannot be combined with {}.", grammar.field);
+            Err(ApiError::invalid("ignore_eos", message))
+        }
+        grammar => Ok(grammar),
     }
 }
 

@@ -91,6 +91,11 @@ impl<'a> Fields<'a> {
         self.rest.get(name).is_some_and(|raw| raw.get() != "null")
     }
 
+    /// The text of a field that stays.
+    pub(super) fn peek(&self, name: &str) -> Option<&'a str> {
+        self.rest.get(name).map(|raw| raw.get())
+    }
+
     /// Removes a field. `null` is the same as absent.
     pub fn take_raw(&mut self, name: &'static str) -> Option<&'a RawValue> {
         self.remove(name).filter(|raw| raw.get() != "null")

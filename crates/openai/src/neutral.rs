@@ -17,8 +17,6 @@ enum Neutral {
     Empty,
     /// One of these strings.
     OneOf(&'static [&'static str]),
-    /// An object whose `type` is `text`.
-    TextType,
     /// A list that holds `text` and nothing else.
     TextOnly,
 }
@@ -51,20 +49,8 @@ const NOT_BUILT: &[(&str, Neutral)] = &[
     ("thinking_token_budget", Neutral::Null),
     ("lora_path", Neutral::Null),
     ("kv_transfer_params", Neutral::Null),
-    ("response_format", Neutral::TextType),
-    ("structured_outputs", Neutral::Null),
-    ("structural_tag", Neutral::Null),
-    ("guided_json", Neutral::Null),
-    ("guided_regex", Neutral::Null),
-    ("guided_choice", Neutral::Null),
-    ("guided_grammar", Neutral::Null),
-    ("guided_json_object", Neutral::Null),
     ("guided_decoding_backend", Neutral::Null),
     ("guided_whitespace_pattern", Neutral::Null),
-    ("json_schema", Neutral::Null),
-    ("grammar", Neutral::Null),
-    ("regex", Neutral::Null),
-    ("ebnf", Neutral::Null),
     ("stop_regex", Neutral::Null),
 ];
 
@@ -89,7 +75,6 @@ fn refusal(name: &'static str, neutral: &Neutral) -> ApiError {
         Neutral::Bool(b) => format!("leave it out or send {b}"),
         Neutral::Empty => "leave it out or send it empty".to_owned(),
         Neutral::OneOf(words) => format!("leave it out or send one of {}", words.join(", ")),
-        Neutral::TextType => "leave it out or send {\"type\": \"text\"}".to_owned(),
         Neutral::TextOnly => "leave it out or send [\"text\"]".to_owned(),
     };
     ApiError::unsupported(name, &remedy)
@@ -106,7 +91,6 @@ impl Neutral {
             Self::Bool(b) => value.as_bool() == Some(*b),
             Self::Empty => is_empty(value),
             Self::OneOf(words) => value.as_str().is_some_and(|s| words.contains(&s)),
-            Self::TextType => value.get("type").and_then(Value::as_str) == Some("text"),
             Self::TextOnly => value
                 .as_array()
                 .is_some_and(|a| a.iter().all(|v| v == "text")),
@@ -136,7 +120,7 @@ mod tests {
     fn neutral_values_pass() {
         verdict(
             r#"{"best_of":1,"length_penalty":1.0,"logits_processors":[],"tools":[],"tool_choice":"auto",
-                "response_format":{"type":"text"},"suffix":null,"typical_p":1,"guided_json":null,
+                "suffix":null,"typical_p":1,"guided_whitespace_pattern":null,
                 "user":"u","metadata":{"a":1},"priority":3,"some_new_thing":{"x":[1]},"parallel_tool_calls":true}"#,
         )
         .unwrap();
@@ -151,11 +135,9 @@ mod tests {
             (r#"{"tools":[{}]}"#, "tools"),
             (r#"{"tool_choice":"required"}"#, "tool_choice"),
             (
-                r#"{"response_format":{"type":"json_object"}}"#,
-                "response_format",
+                r#"{"guided_whitespace_pattern":" "}"#,
+                "guided_whitespace_pattern",
             ),
-            (r#"{"guided_regex":"a+"}"#, "guided_regex"),
-            (r#"{"structured_outputs":{}}"#, "structured_outputs"),
             (r#"{"suffix":"x"}"#, "suffix"),
             (r#"{"best_of":"1"}"#, "best_of"),
         ] {

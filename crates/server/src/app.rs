@@ -14,6 +14,7 @@ use penstock_wire::Ready;
 use crate::admission::{AdmissionLimiter, AdmissionPermit, Limits};
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::grammar::Grammars;
 use crate::lanes::Lanes;
 use crate::metrics::{EngineView, Metrics, Rejection};
 use crate::reading::Formats;
@@ -32,6 +33,7 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ids: RandomIds,
     pub(crate) lanes: Lanes,
+    pub(crate) grammars: Grammars,
     bodies: BodyBudget,
     limiter: AdmissionLimiter,
     /// Empty until the model's text files have been read.
@@ -44,6 +46,7 @@ impl App {
     pub(crate) fn new(config: Config, keys: Keys, engine: Engine, metrics: Arc<Metrics>) -> Self {
         Self {
             lanes: Lanes::new(&config.limits),
+            grammars: Grammars::default(),
             bodies: BodyBudget::new(&config.limits),
             config,
             keys,

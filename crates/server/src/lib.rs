@@ -14,6 +14,7 @@ mod cors;
 mod embedded;
 mod endpoints;
 mod failure;
+mod grammar;
 mod jobs;
 mod lanes;
 mod logprobs;

@@ -39,9 +39,9 @@ pub(crate) fn params(
     })
 }
 
-/// Tokens that end the output: not drawn before `min_tokens`.
+/// Tokens that end the output: not drawn before `min_tokens`, nor before a grammar allows the end.
 fn end_tokens(app: &App, common: &Common) -> Vec<u32> {
-    if common.min_tokens == 0 {
+    if common.min_tokens == 0 && common.grammar.is_none() {
         return Vec::new();
     }
     let mut tokens = common.stop_token_ids.clone();

@@ -1,9 +1,11 @@
 //! From validated parameters and token ids to requests at the engine.
 
+use std::sync::Arc;
+
 use penstock_engine_client::SubmitError;
 use penstock_openai::{ApiError, Common, MaxTokens};
 use penstock_text::Detokenizer;
-use penstock_wire::{SamplingParams, TokenRequest};
+use penstock_wire::{Grammar, SamplingParams, TokenRequest};
 
 use crate::admission::{AdmissionPermit, Limits, Slot};
 use crate::app::App;
@@ -26,8 +28,8 @@ pub(crate) struct EndpointParams {
 
 /// Submits `n` engine requests for each prompt; the permit has a slot for each. All are checked
 /// before the first is sent.
-pub(crate) fn submit(
-    app: &App,
+pub(crate) async fn submit(
+    app: &Arc<App>,
     common: &Common,
     params: &EndpointParams,
     prompts: Vec<Vec<u32>>,
@@ -36,9 +38,11 @@ pub(crate) fn submit(
     let limits = permit.limits;
     limits.check_tokens("stop_token_ids", &common.stop_token_ids)?;
     let sampling = sampling::params(app, common, params.logprobs, &limits)?;
+    let grammar = grammar(app, common).await?;
     let mut requests = Vec::with_capacity(prompts.len() * common.n);
     for prompt in prompts {
-        let first = token_request(common, params, &limits, prompt, sampling.clone())?;
+        let mut first = token_request(common, params, &limits, prompt, sampling.clone())?;
+        first.grammar = grammar.clone();
         for choice in 0..common.n as u32 {
             let mut request = first.clone();
             request.sampling.choice = choice;
@@ -65,6 +69,28 @@ pub(crate) fn truncate(prompt: &mut Vec<u32>, common: &Common, limits: Limits) {
     prompt.drain(..prompt.len().saturating_sub(most));
 }
 
+/// The grammar of the request, which compiles.
+async fn grammar(app: &Arc<App>, common: &Common) -> Result<Option<Arc<Grammar>>, ApiError> {
+    let Some(wanted) = common.grammar.clone() else {
+        return Ok(None);
+    };
+    let ends = app.engine.state().ready().map(|r| r.eos_token_ids.len());
+    if ends == Some(0) && common.stop_token_ids.is_empty() {
+        let message = format!(
+            "{}: no token ends the output: send stop_token_ids.",
+            wanted.field
+        );
+        return Err(ApiError::invalid(wanted.field, message));
+    }
+    let app = Arc::clone(app);
+    let checked = tokio::task::spawn_blocking(move || {
+        app.grammars.check(&app.text()?.tokenizer, &wanted)?;
+        Ok(Arc::new(wanted.grammar))
+    });
+    let failed = |_| Err(ApiError::internal("Compiling the grammar failed."));
+    checked.await.unwrap_or_else(failed).map(Some)
+}
+
 fn token_request(
     common: &Common,
     params: &EndpointParams,
@@ -89,7 +115,7 @@ fn token_request(
         skip_prefix_cache: params.prompt_logprobs.is_some(),
         stop_token_ids: common.stop_token_ids.clone(),
         cache_salt: cache_salt(common, params),
-        grammar: 0,
+        grammar: None,
         adapter: 0,
         sampling,
     })

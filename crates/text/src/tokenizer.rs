@@ -199,6 +199,11 @@ impl Tokenizer {
         }
     }
 
+    /// Whether every text is the concatenation of its tokens' bytes.
+    pub fn is_bytes(&self) -> bool {
+        self.byte_surface().is_some()
+    }
+
     /// Bytes that one token stands for; they may be a part of a character. `None` outside the
     /// vocabulary.
     pub fn token_bytes(&self, id: u32) -> Option<Cow<'_, [u8]>> {

@@ -1,8 +1,10 @@
+use std::sync::Arc;
+
 use super::error::{Refused, rule};
 use super::fields::Fields;
 use super::sampling::{check_logprobs, read_logprobs};
 use super::writer::FrameWriter;
-use super::{FrameError, SamplingParams};
+use super::{FrameError, Grammar, SamplingParams};
 
 /// ADD: one request under an id that is unique on its connection.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,8 +26,8 @@ pub struct TokenRequest {
     pub ignore_eos: bool,
     /// Compute the whole prompt, cached blocks included.
     pub skip_prefix_cache: bool,
-    /// Grammar that constrains the output; 0 is none.
-    pub grammar: u32,
+    /// What the output must match; choices of one client request share it.
+    pub grammar: Option<Arc<Grammar>>,
     /// Adapter applied to the weights; 0 is none.
     pub adapter: u32,
     pub stop_token_ids: Vec<u32>,
@@ -44,7 +46,7 @@ impl Default for TokenRequest {
             prompt_logprobs: None,
             ignore_eos: false,
             skip_prefix_cache: false,
-            grammar: 0,
+            grammar: None,
             adapter: 0,
             stop_token_ids: Vec::new(),
             cache_salt: Vec::new(),
@@ -78,11 +80,11 @@ impl Add {
             prompt_logprobs,
             ignore_eos: flags & IGNORE_EOS != 0,
             skip_prefix_cache: flags & SKIP_PREFIX_CACHE != 0,
-            grammar: f.u32("grammar")?,
             adapter: f.u32("adapter")?,
             stop_token_ids: f.u32_list("stop_token_ids")?,
             cache_salt: f.bytes("cache_salt")?.to_vec(),
             sampling: f.nested("sampling", SamplingParams::read)?,
+            grammar: f.nested("grammar", Grammar::read_optional)?.map(Arc::new),
         };
         request.check().map_err(|e| e.error("ADD", 0))?;
         Ok(Self { id, request })
@@ -98,11 +100,11 @@ impl Add {
         w.i16(request.prompt_logprobs.map_or(-1, i16::from));
         let skip = u8::from(request.skip_prefix_cache) * SKIP_PREFIX_CACHE;
         w.u8(skip | u8::from(request.ignore_eos));
-        w.u32(request.grammar);
         w.u32(request.adapter);
         w.u32_list(&request.stop_token_ids);
         w.bytes(&request.cache_salt);
-        w.nested(|w| request.sampling.write(w))
+        w.nested(|w| request.sampling.write(w))?;
+        w.nested(|w| request.grammar.as_ref().map_or(Ok(()), |g| g.write(w)))
     }
 }
 

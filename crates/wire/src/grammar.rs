@@ -7,6 +7,8 @@ use super::writer::FrameWriter;
 
 /// The most bytes that the text of a grammar may have.
 pub const MAX_GRAMMAR_BYTES: usize = 256 << 10;
+/// The most bytes that the encoded grammars of one plan may have together: one of the largest fits.
+pub const MAX_PLAN_GRAMMAR_BYTES: usize = MAX_GRAMMAR_BYTES + 1;
 
 const NAME: &str = "GRAMMAR";
 const SIZE: &str = "1 to 262144 bytes of UTF-8";
@@ -70,6 +72,14 @@ impl Grammar {
         Fields::frame(bytes, NAME, Self::read)
     }
 
+    /// None of no bytes.
+    pub(super) fn read_optional(f: &mut Fields<'_>) -> Result<Option<Self>, FrameError> {
+        match f.is_empty() {
+            true => Ok(None),
+            false => Self::read(f).map(Some),
+        }
+    }
+
     fn read(f: &mut Fields<'_>) -> Result<Self, FrameError> {
         let code = f.u8("kind")?;
         let kind = GrammarKind::ALL.into_iter().find(|k| *k as u8 == code);
@@ -82,7 +92,7 @@ impl Grammar {
         }
     }
 
-    fn write(&self, w: &mut FrameWriter<'_>) -> Result<(), FrameError> {
+    pub(super) fn write(&self, w: &mut FrameWriter<'_>) -> Result<(), FrameError> {
         if !fits(&self.text) {
             return Err(w.refuse("text", shown(self.text.as_bytes()), SIZE));
         }

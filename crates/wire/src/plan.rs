@@ -1,6 +1,7 @@
 //! Step plans and results as ranks get and give them.
 
 use super::fields::Fields;
+use super::grammar::MAX_PLAN_GRAMMAR_BYTES;
 use super::sampling::MAX_SAMPLING_BYTES;
 use super::step::{LogprobRow, read_rows, write_rows};
 use super::writer::FrameWriter;
@@ -8,6 +9,9 @@ use super::{FrameError, Problem};
 
 /// A token that only the ranks know: the one sampled last for the slot.
 pub const LAST_SAMPLED: i32 = -1;
+
+/// A token that could not be drawn: the sequence's grammar became too complex.
+pub const NO_TOKEN: i32 = -2;
 
 /// A sequence that takes a slot. Its block tables are empty and it has no last token.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,13 +21,13 @@ pub struct Registration {
     /// Encoded [`SamplingParams`](super::SamplingParams), at most [`MAX_SAMPLING_BYTES`].
     pub sampling: Vec<u8>,
     /// Tokens of the prompt, and those sampled since, where
-    /// [`needs_history`](super::SamplingParams::needs_history); else empty.
+    /// [`needs_history`](super::SamplingParams::needs_history) or there is a grammar; else empty.
     pub history: Vec<i32>,
     /// How many of `history` are the prompt.
     pub prompt_len: u32,
     /// Alternatives for each prompt token; -1 is no log-probabilities.
     pub prompt_logprobs: i32,
-    /// 0 is none.
+    /// What the output must match: the number of one of the plan's `grammars`, from 1; 0 is none.
     pub grammar: u32,
     /// 0 is none.
     pub adapter: u32,
@@ -36,6 +40,9 @@ pub struct StepPlan {
     /// Counts up from 1.
     pub step: u64,
     pub registrations: Vec<Registration>,
+    /// Encoded [`Grammar`](super::Grammar)s of the registrations, at most
+    /// [`MAX_PLAN_GRAMMAR_BYTES`] together.
+    pub grammars: Vec<Vec<u8>>,
     pub slots: Vec<i32>,
     /// Absolute position of the first token computed.
     pub starts: Vec<i32>,
@@ -78,10 +85,11 @@ pub struct StepResult {
 const PLAN: &str = "PLAN";
 const RESULT: &str = "RESULT";
 const SAMPLING_ALLOWED: &str = "up to 16384 bytes";
+const GRAMMARS_ALLOWED: &str = "up to 262145 bytes together";
 const DRAFTS: u8 = 1;
 const TARGETS: u8 = 2;
-/// Step, five counts, flags.
-const PLAN_HEAD: usize = 8 + 5 * 4 + 1;
+/// Step, six counts, flags.
+const PLAN_HEAD: usize = 8 + 6 * 4 + 1;
 /// Slot, prompt_logprobs, grammar, adapter, prompt_len, lengths of sampling parameters and history.
 const SMALLEST_REGISTRATION: usize = 7 * 4;
 /// Seconds, four counts.
@@ -96,6 +104,7 @@ impl StepPlan {
         FrameWriter::message(out, PLAN, |w| {
             w.u64(self.step);
             w.count(self.registrations.len());
+            w.count(self.grammars.len());
             w.count(self.slots.len());
             w.count(groups);
             w.count(self.tokens.len());
@@ -103,6 +112,7 @@ impl StepPlan {
             let flag = |column: &[i32], flag| if column.is_empty() { 0 } else { flag };
             w.u8(flag(&self.drafts, DRAFTS) | flag(&self.targets, TARGETS));
             self.registrations.iter().for_each(|each| each.write(w));
+            self.grammars.iter().for_each(|each| w.bytes(each));
             for column in [&self.slots, &self.starts, &self.lengths, &self.drafts] {
                 w.i32_column(column);
             }
@@ -121,6 +131,7 @@ impl StepPlan {
         Fields::frame(bytes, PLAN, |f| {
             let step = f.u64("step")?;
             let registrations = f.u32("registrations")? as usize;
+            let grammars = f.size("grammars")?;
             let [n, groups, tokens, added] = [
                 f.size("n")?,
                 f.size("groups")?,
@@ -134,11 +145,15 @@ impl StepPlan {
             }
             let present = |flag, count| if flags & flag == 0 { 0 } else { count };
             f.room("registrations", registrations, SMALLEST_REGISTRATION)?;
+            f.room("grammars", grammars, 4)?;
             Ok(Self {
                 step,
                 registrations: (0..registrations)
                     .map(|_| Registration::read(f))
                     .collect::<Result<_, _>>()?,
+                grammars: (0..grammars)
+                    .map(|_| Ok(f.bytes("grammars")?.to_vec()))
+                    .collect::<Result<_, FrameError>>()?,
                 slots: f.i32_column("slots", n)?,
                 starts: f.i32_column("starts", n)?,
                 lengths: f.i32_column("lengths", n)?,
@@ -180,6 +195,11 @@ impl StepPlan {
                 let value = format!("a column of {entries}");
                 return Err(refuse(field, value, "columns that fit each other"));
             }
+        }
+        let bytes: usize = self.grammars.iter().map(Vec::len).sum();
+        if bytes > MAX_PLAN_GRAMMAR_BYTES {
+            let value = format!("{bytes} bytes");
+            return Err(refuse("grammars", value, GRAMMARS_ALLOWED));
         }
         let long = |each: &&Registration| each.sampling.len() > MAX_SAMPLING_BYTES;
         match self.registrations.iter().find(long) {
@@ -304,8 +324,8 @@ fn read_table(
     Ok(table)
 }
 
-/// Bytes of the largest plan: all `sequences` register with a history of `length` tokens, no column
-/// is left out.
+/// Bytes of the largest plan: all `sequences` register with a history of `length` tokens and a
+/// grammar, no column is left out.
 pub fn plan_bytes(
     sequences: usize,
     tokens: usize,
@@ -315,7 +335,8 @@ pub fn plan_bytes(
 ) -> usize {
     let columns = 4 * 4 + 1 + 2 * 4 * groups;
     PLAN_HEAD
-        + sequences * (SMALLEST_REGISTRATION + MAX_SAMPLING_BYTES + columns + 4 * length)
+        + sequences * (SMALLEST_REGISTRATION + MAX_SAMPLING_BYTES + columns + 4 * length + 4)
+        + MAX_PLAN_GRAMMAR_BYTES
         + 2 * 4 * tokens
         + 4 * (added + 1)
 }

@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use penstock_wire::{
-    Add, Cancel, EngineFrame, Fatal, Finish, Frame, FrontFrame, Hello, KvCommand, KvOrder,
-    KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Ready, SamplingParams, Shutdown, Stage, Step,
-    StepStats, TierKinds, TierTokens, TokenRequest, WIRE_VERSION,
+    Add, Cancel, EngineFrame, Fatal, Finish, Frame, FrontFrame, Grammar, GrammarKind, Hello,
+    KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Ready, SamplingParams,
+    Shutdown, Stage, Step, StepStats, TierKinds, TierTokens, TokenRequest, WIRE_VERSION,
 };
 
 const BIG_ID: u64 = (1 << 63) + 5;
@@ -193,7 +193,7 @@ fn front_door() {
         skip_prefix_cache: true,
         stop_token_ids: vec![2, 7],
         cache_salt: b"tenant\x00\xff".to_vec(),
-        grammar: 70_000,
+        grammar: Some(Grammar::new(GrammarKind::Regex, "é+").into()),
         adapter: 3,
         sampling: SamplingParams {
             temperature: 0.75,

@@ -43,17 +43,21 @@ fn plan() -> impl Strategy<Value = StepPlan> {
         let tables = n * groups;
         let optional = |wanted, count| ints(if wanted { count } else { 0 });
         let columns = (
-            prop::collection::vec(registration(), 0..=n),
+            (
+                prop::collection::vec(registration(), 0..=n),
+                prop::collection::vec(prop::collection::vec(any::<u8>(), 1..9), 0..=n),
+            ),
             (ints(n), ints(n), ints(n), optional(drafts, n)),
             prop::collection::vec(any::<i8>(), n),
             (ints(tokens), optional(targets, tokens)),
             (ints(tables), ints(tables + 1), ints(added)),
         );
         (any::<u64>(), columns).prop_map(|(step, columns)| {
-            let (registrations, (slots, starts, lengths, drafts), sample, words, tables) = columns;
+            let (newcomers, (slots, starts, lengths, drafts), sample, words, tables) = columns;
             StepPlan {
                 step,
-                registrations,
+                registrations: newcomers.0,
+                grammars: newcomers.1,
                 slots,
                 starts,
                 lengths,

@@ -5,9 +5,10 @@
 mod common;
 
 use penstock_wire::{
-    Add, Cancel, EngineFrame, Fatal, Finish, Frame, FrameError, FrameReader, FrontFrame, Hello,
-    KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Problem, Ready,
-    SamplingParams, Stage, Step, StepStats, TierKinds, TierTokens, TokenRequest, WIRE_VERSION,
+    Add, Cancel, EngineFrame, Fatal, Finish, Frame, FrameError, FrameReader, FrontFrame, Grammar,
+    GrammarKind, Hello, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output,
+    Problem, Ready, SamplingParams, Stage, Step, StepStats, TierKinds, TierTokens, TokenRequest,
+    WIRE_VERSION,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -207,7 +208,7 @@ fn adds() -> impl Strategy<Value = FrontFrame> {
                     logprobs: wishes.0,
                     ..common::logit_rules(&lists.1, sampling.2)
                 },
-                grammar: sampling.4,
+                grammar: wishes.2.then(|| Grammar::json_object().into()),
                 adapter: lengths.1,
                 prompt_logprobs: wishes.1,
                 ignore_eos: wishes.2,
@@ -226,8 +227,7 @@ fn cancels() -> impl Strategy<Value = FrontFrame> {
 
 fn encoded(frame: &EngineFrame) -> Vec<u8> {
     let mut bytes = Vec::new();
-    frame.encode(&mut bytes).unwrap();
-    bytes
+    frame.encode(&mut bytes).map(|()| bytes).unwrap()
 }
 
 fn read_all<F: Frame>(reader: &mut FrameReader, chunk: &[u8]) -> Result<Vec<F>, FrameError> {

@@ -12,8 +12,13 @@ LAST_SAMPLED = -1
 """Stands in a plan for the token that the slot sampled last, which only the device knows yet."""
 NOT_FINITE = -1
 """Stands in a result for the token of a sequence whose hidden state is not finite."""
+NO_TOKEN = -2
+"""Stands in a result for a token of a sequence whose grammar became too complex."""
 NO_BLOCK = -1
 """Block table entry of tokens that are behind the window of the group."""
+
+MAX_PLAN_GRAMMAR_BYTES = 256 * 1024 + 1
+"""Bytes of all grammars of a plan together: one of the largest fits."""
 
 LogprobRow = tuple[float, int, list[tuple[int, float]]]
 """Log-probability of a token, its rank (1 = most likely), and the best (token id, log-probability)
@@ -39,6 +44,7 @@ class Registration:
     prompt_logprobs: int = -1
     """Alternatives for each prompt token; -1 for no log-probabilities."""
     grammar: int = 0
+    """The number of one of the plan's `grammars`, from 1; 0 is none."""
     adapter: int = 0
     history: array[int] = field(default_factory=_ints)
     """Prompt and output so far, where the sampler needs them; else empty."""
@@ -76,6 +82,8 @@ class StepPlan:
     kept: array[int] = field(default_factory=_ints)
     added_offsets: array[int] = field(default_factory=lambda: array("i", (0,)))
     added: array[int] = field(default_factory=_ints)
+    grammars: list[bytes] = field(default_factory=list)
+    """Encoded grammars of the registrations."""
 
 
 @dataclass(slots=True)

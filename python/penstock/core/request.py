@@ -45,9 +45,9 @@ class Request:
     sampling: bytes = field(default=b"", repr=False)
     """Encoded sampling parameters, opaque to the engine."""
     needs_history: bool = False
-    """Whether the sampler needs the tokens of the sequence."""
-    grammar: int = 0
-    """Grammar that constrains the output; 0 is none."""
+    """Whether the sampler needs the tokens of the sequence; with a grammar it does too."""
+    grammar: bytes = field(default=b"", repr=False)
+    """What the output must match, encoded and opaque to the engine; empty is anything."""
     adapter: int = 0
     """Adapter applied to the weights; 0 is none."""
 

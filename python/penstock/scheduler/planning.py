@@ -26,8 +26,7 @@ def build_plan(step: int, work: Work, block_size: int) -> StepPlan:
         if seq.prompt_logprobs >= 0:
             scored = True
         if not seq.registered:
-            plan.registrations.append(seq.registration())
-            seq.registered = True
+            _register(plan, seq)
         plan.slots.append(seq.slot)
         plan.starts.append(start)
         plan.lengths.append(length)
@@ -45,6 +44,17 @@ def build_plan(step: int, work: Work, block_size: int) -> StepPlan:
     if scored:
         _fill_targets(plan, work)
     return plan
+
+
+def _register(plan: StepPlan, seq: Sequence) -> None:
+    """Sequences with the same grammar share it."""
+    number, grammar = 0, seq.request.grammar
+    if grammar:
+        if grammar not in plan.grammars:
+            plan.grammars.append(grammar)
+        number = plan.grammars.index(grammar) + 1
+    plan.registrations.append(seq.registration(number))
+    seq.registered = True
 
 
 def _add_blocks(plan: StepPlan, seq: Sequence, entries: int) -> None:

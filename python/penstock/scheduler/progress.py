@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 from penstock.core import FinishReason, LogprobRow, StepPlan, StepResult
-from penstock.core.plan import NOT_FINITE
+from penstock.core.plan import NO_TOKEN, NOT_FINITE
 from penstock.kv import KvCache
 from penstock.scheduler.outbox import Outbox
 from penstock.scheduler.planning import Work
@@ -13,10 +13,11 @@ from penstock.scheduler.prefixes import Prefixes
 from penstock.scheduler.roster import Roster
 from penstock.scheduler.sequence import Sequence
 
-OVERFLOW = (
-    "the model's numbers for this request are infinite or not a number: its weights are damaged, "
-    "or too large for this arithmetic"
-)
+FAULTS = {
+    NOT_FINITE: "the model's numbers for this request are infinite or not a number: its weights "
+    "are damaged, or too large for this arithmetic",
+    NO_TOKEN: "following the grammar of this output became too complex",
+}
 
 
 class Progress:
@@ -68,8 +69,8 @@ class Progress:
 
     def _answer(self, seq: Sequence, sampled: array[int], rows: list[LogprobRow] | None) -> None:
         """Send the tokens up to the one that ends the sequence."""
-        if sampled[-1] == NOT_FINITE:
-            self._roster.finish(seq, FinishReason.ERROR, OVERFLOW)
+        if fault := FAULTS.get(sampled[-1]):
+            self._roster.finish(seq, FinishReason.ERROR, fault)
             return
         finish, stop_token = FinishReason.NONE, -1
         first = len(seq.tokens) - len(sampled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.core import FinishReason
+from penstock.core.plan import MAX_PLAN_GRAMMAR_BYTES
 from penstock.kv import KvCache
 from penstock.scheduler.drafting import Drafter
 from penstock.scheduler.intake import Intake
@@ -36,10 +37,13 @@ class Selection:
         self._kv = kv
         self._prefixes = prefixes
         self._drafter = drafter
+        self._grammars: set[bytes] = set()
+        """Those that the step registers."""
 
     def next_step(self) -> Work:
         """A token for each decoding sequence, then prefill chunks, newcomers, and drafts."""
         work: Work = []
+        self._grammars.clear()
         if self._kv.windowed:
             self._reserve_chunks()
         self._decode(work)
@@ -66,7 +70,7 @@ class Selection:
             if seq.limit_in_flight():
                 if roster.waiting:
                     return []
-            elif seq.remaining() > 1:
+            elif seq.remaining() > 1 or not seq.registered:
                 return []
             else:
                 work.append((seq, 1))
@@ -87,6 +91,8 @@ class Selection:
         share = self._share()
         for seq in self._roster.running:
             if seq.in_flight or seq.slot < 0 or seq.remaining() != 1:
+                continue
+            if not seq.registered and not self._takes_grammar(seq):
                 continue
             if seq.table.capacity > seq.scheduled or self._grow(seq, seq.scheduled + 1):
                 seq.in_flight += 1
@@ -153,12 +159,21 @@ class Selection:
         """Compute as much as budget, blocks, and loads that are awaited allow."""
         room = seq.table.capacity - seq.scheduled
         length = min(self._prefixes.computable(seq), room, budget)
-        if length <= 0:
+        if length <= 0 or not (seq.registered or self._takes_grammar(seq)):
             return 0
         seq.in_flight += 1
         work.append((seq, length))
         self._prefixes.scheduling(seq, seq.scheduled + length)
         return length
+
+    def _takes_grammar(self, seq: Sequence) -> bool:
+        """Whether the plan that registers the sequence has room for its grammar."""
+        grammar = seq.request.grammar
+        if grammar and grammar not in self._grammars:
+            if sum(map(len, self._grammars)) + len(grammar) > MAX_PLAN_GRAMMAR_BYTES:
+                return False
+            self._grammars.add(grammar)
+        return True
 
     def _admit(self, work: Work, budget: int) -> int:
         """First come, first served, except that all pass a sequence that awaits a prefix.

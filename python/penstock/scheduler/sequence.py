@@ -79,14 +79,15 @@ class Sequence:
         self.computed = self.scheduled = computed
         self.sampling = 0
 
-    def registration(self) -> Registration:
+    def registration(self, grammar: int) -> Registration:
+        """What a plan says of it when it takes a slot; `grammar` is its number in that plan."""
         request = self.request
         return Registration(
             self.slot,
             request.sampling,
             self.prompt_logprobs,
-            request.grammar,
+            grammar,
             request.adapter,
-            self.tokens[:] if request.needs_history else array("i"),
+            self.tokens[:] if request.needs_history or grammar else array("i"),
             self.prompt_len,
         )

@@ -37,7 +37,7 @@ def field_bytes(kind: str, value: object) -> bytes:
 
 HELLO: list[Field] = [
     ("raw", "magic", b"PSTK"),
-    ("u16", "wire version", 3),
+    ("u16", "wire version", 4),
     ("u32", "pid", 305_419_896),
 ]
 
@@ -148,7 +148,6 @@ ADD: list[Field] = [
     ("u32", "min_tokens", 3),
     ("i16", "prompt_logprobs", 20),
     ("u8", "flags, do not read the prefix cache", 2),
-    ("u32", "grammar", 70_000),
     ("u32", "adapter", 3),
     ("u32", "stop_token_ids, count", 2),
     ("u32", "stop_token_ids", [2, 7]),
@@ -178,6 +177,9 @@ ADD: list[Field] = [
     ("u32", "sampling: banned", [9]),
     ("u32", "sampling: banned, count of run", 2),
     ("u32", "sampling: banned", [9, 10]),
+    ("u32", "grammar, bytes", 4),
+    ("u8", "grammar: kind, a regular expression", 2),
+    ("raw", "grammar: text", "é+".encode()),
 ]
 
 CANCEL: list[Field] = [("u32", "ids, count", 2), ("u64", "ids", [7, 2**63 + 5])]

@@ -67,10 +67,41 @@ pub(super) const COMMON: Fields = &[
         r#"{"type": "string", "minLength": 1, "maxLength": 256}"#,
     ),
     ("return_cached_tokens_by_tier", FLAG),
+    (
+        "structured_outputs",
+        r#"{"type": "object", "minProperties": 1, "properties": {
+            "json": {"type": ["object", "string", "boolean"]}, "regex": {"type": "string"},
+            "choice": {"type": "array", "minItems": 1, "items": {"type": "string"}},
+            "grammar": {"type": "string"}, "json_object": {"type": "boolean"},
+            "structural_tag": {"type": ["object", "string"]}}}"#,
+    ),
+    ("guided_json", SCHEMA),
+    ("json_schema", SCHEMA),
+    ("guided_regex", GRAMMAR),
+    ("regex", GRAMMAR),
+    (
+        "guided_choice",
+        r#"{"type": "array", "minItems": 1, "items": {"type": "string"}}"#,
+    ),
+    ("guided_grammar", GRAMMAR),
+    ("grammar", GRAMMAR),
+    ("ebnf", GRAMMAR),
+    ("guided_json_object", FLAG),
+    ("structural_tag", SCHEMA),
 ];
+
+/// A JSON schema or a structural tag, or its text.
+const SCHEMA: &str = r#"{"type": ["object", "string"]}"#;
+const GRAMMAR: &str = r#"{"type": "string", "minLength": 1, "maxLength": 262144}"#;
 
 /// Fields that the protocols of OpenAI's older endpoints share.
 pub(super) const OPENAI: Fields = &[
+    (
+        "response_format",
+        r#"{"type": "object", "required": ["type"], "properties": {
+            "type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]},
+            "json_schema": {"type": "object"}}}"#,
+    ),
     ("max_tokens", COUNT),
     ("max_completion_tokens", COUNT),
     ("n", r#"{"type": "integer", "minimum": 1, "maximum": 128}"#),

@@ -34,7 +34,7 @@ pub(crate) async fn create(
     let tokenizer = app.text()?.tokenizer.clone();
     let choices = prepared.common.n;
     let render = ChatRender::new(identity, tokenizer, style, &prepared.prompt, choices);
-    let (common, choices) = prepared.submit(&app, arrival)?;
+    let (common, choices) = prepared.submit(&app, arrival).await?;
     let response = if common.stream {
         stream::events(choices, render, common.stream_options).await
     } else {

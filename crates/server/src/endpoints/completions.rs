@@ -43,7 +43,7 @@ pub(crate) async fn create(
         prompt_logprobs: logprobs.filter(|_| style.echo),
         arrival,
     };
-    let choices = submit(&app, &common, &params, prompts, permit)?;
+    let choices = submit(&app, &common, &params, prompts, permit).await?;
     let identity = app.identity("cmpl", &request_id, common.model);
     let render = CompletionRender::new(identity, app.text()?.tokenizer.clone(), style, shown);
     let response = if common.stream {

@@ -41,6 +41,7 @@ pub(crate) async fn create(
     .await?;
     let (common, choices) = prepared
         .submit(&app, arrival)
+        .await
         .map_err(MessagesRequest::renamed)?;
     let identity = app.identity("msg", &request_id, common.model);
     let writer = MessageWriter::new(format!("msg_{request_id}"), identity.model);

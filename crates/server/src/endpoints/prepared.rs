@@ -90,7 +90,7 @@ impl Prepared {
         more
     }
 
-    pub(super) fn submit(
+    pub(super) async fn submit(
         self,
         app: &Arc<App>,
         arrival: Arrival,
@@ -102,7 +102,7 @@ impl Prepared {
             reading: Some(self.reading),
             arrival,
         };
-        let choices = submit(app, &self.common, &params, vec![self.prompt], self.permit)?;
+        let choices = submit(app, &self.common, &params, vec![self.prompt], self.permit).await?;
         Ok((self.common, choices))
     }
 }

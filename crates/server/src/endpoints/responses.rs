@@ -35,6 +35,7 @@ pub(crate) async fn create(
     let logprobs = prepared.logprobs.is_some();
     let (common, choices) = prepared
         .submit(&app, arrival)
+        .await
         .map_err(ResponsesRequest::renamed)?;
     let identity = app.identity("resp", &request_id, common.model);
     let id = format!("resp_{request_id}");

@@ -1,0 +1,22 @@
+//! Grammars that constrain an output: JSON schemas, regular expressions, choices, context-free
+//! grammars and structural tags to masks of tokens, by the crate `llguidance`.
+//!
+//! The front door compiles a grammar to find what is wrong with it, the sampler to follow it; both
+//! have the same [`Vocabulary`]. What llguidance cannot honour is an error that names it. A
+//! [`Matcher`] belongs to one sequence. Nothing here knows of requests, slots or logits.
+
+mod compiler;
+mod error;
+mod gbnf;
+mod lark;
+mod mask;
+mod matcher;
+mod schema;
+mod tags;
+mod vocabulary;
+
+pub use compiler::{Compiled, Compiler};
+pub use error::{GrammarError, MatchError};
+pub use mask::Mask;
+pub use matcher::Matcher;
+pub use vocabulary::Vocabulary;

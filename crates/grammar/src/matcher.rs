@@ -1,0 +1,109 @@
+use llguidance::{Matcher as Inner, api::StopReason};
+
+use crate::error::MatchError;
+use crate::mask::Mask;
+
+/// Where one sequence is in its grammar.
+///
+/// End tokens are not part of a grammar: they may follow exactly where the output so far is whole.
+pub struct Matcher {
+    inner: Inner,
+    eos: u32,
+    ends: Vec<u32>,
+    /// Tokens taken in after the output was whole, the first of them an end token.
+    after: usize,
+}
+
+impl Matcher {
+    pub(crate) fn new(inner: Inner, eos: u32, ends: Vec<u32>) -> Self {
+        Self {
+            inner,
+            eos,
+            ends,
+            after: 0,
+        }
+    }
+
+    /// The tokens that may follow: at least one.
+    ///
+    /// # Errors
+    /// The grammar has become too complex, or leaves no token.
+    pub fn mask(&mut self) -> Result<Mask, MatchError> {
+        if self.after > 0 || self.stopped()? {
+            return self.only_ends();
+        }
+        let words = self.inner.compute_mask();
+        let words = match words {
+            // It can be found only now that nothing may follow.
+            Err(_) if self.inner.stop_reason() == StopReason::NoExtensionBias => {
+                return self.only_ends();
+            }
+            words => words.map_err(|e| MatchError::of(&e))?,
+        };
+        let mut mask = Mask::new(words.as_slice());
+        mask.forbid(self.eos);
+        if self.accepting()? {
+            self.ends.iter().for_each(|&end| mask.allow(end));
+        }
+        Ok(mask)
+    }
+
+    /// Takes in a token of the output; whether it may follow. One that may not changes nothing.
+    ///
+    /// # Errors
+    /// The grammar has become too complex.
+    pub fn accept(&mut self, token: u32) -> Result<bool, MatchError> {
+        if self.after == 0 && !self.stopped()? {
+            let taken = self.inner.try_consume_tokens(&[token]);
+            if taken.map_err(|e| MatchError::of(&e))? == 1 {
+                return Ok(true);
+            }
+        }
+        let ended = self.after > 0 || self.accepting()?;
+        let taken = ended && self.ends.contains(&token);
+        self.after += usize::from(taken);
+        Ok(taken)
+    }
+
+    /// Takes back the last `tokens` that were accepted.
+    ///
+    /// # Errors
+    /// There are not as many.
+    pub fn rollback(&mut self, tokens: usize) -> Result<(), MatchError> {
+        let ends = tokens.min(self.after);
+        self.after -= ends;
+        let inner = self.inner.rollback(tokens - ends);
+        inner.map_err(|e| MatchError::of(&e))
+    }
+
+    /// Whether the output may end here.
+    ///
+    /// # Errors
+    /// The grammar has become too complex.
+    pub fn is_whole(&mut self) -> Result<bool, MatchError> {
+        Ok(self.after > 0 || self.accepting()?)
+    }
+
+    fn accepting(&mut self) -> Result<bool, MatchError> {
+        Ok(self.stopped()? || self.inner.is_accepting().map_err(|e| MatchError::of(&e))?)
+    }
+
+    /// Whether nothing but an end can follow.
+    fn stopped(&self) -> Result<bool, MatchError> {
+        match self.inner.get_error() {
+            Some(error) => Err(MatchError::of(&error)),
+            None => Ok(self.inner.is_stopped()),
+        }
+    }
+
+    fn only_ends(&self) -> Result<Mask, MatchError> {
+        if self.ends.is_empty() {
+            return Err(MatchError(
+                "it has ended, and no token ends the output".into(),
+            ));
+        }
+        let mut mask = Mask::new(&[]);
+        self.ends.iter().for_each(|&end| mask.allow(end));
+        Ok(mask)
+    }
+}
