@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use penstock_openai::{ApiError, ChatRequest, Common, MaxTokens, ToolChoice};
+use penstock_openai::{ApiError, ChatRequest, Common, MaxTokens};
 
 use crate::admission::AdmissionPermit;
 use crate::app::App;
@@ -27,13 +27,6 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<Prepared, A
     let common = &request.common;
     job.app.check_model(common.model.as_deref())?;
     let formats = job.app.formats()?;
-    if matches!(
-        request.tools.choice,
-        ToolChoice::Required | ToolChoice::Named(_)
-    ) {
-        let remedy = "leave it out or send auto or none";
-        return Err(ApiError::unsupported("tool_choice", remedy));
-    }
     let permit = job.app.admit(common.n)?;
     let length = common.prompt_limit(permit.limits.max_model_len);
     let ChatPrompt { ids, text } = job.encode_chat(&conversation(&request), length)?;

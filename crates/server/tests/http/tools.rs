@@ -209,3 +209,45 @@ async fn unknown_parsers_are_refused_at_the_start() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn demanded_calls_have_a_grammar() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let grammars = seen.clone();
+    let script = Script::new(move |add| {
+        grammars.lock().unwrap().push(add.request.grammar.clone());
+        stopping("<tool_call>\n{\"name\": \"clock\", \"arguments\": {}}\n</tool_call>")
+    });
+    let door = Door::open_with(json!({}), script).await;
+    let named = json!({"type": "function", "function": {"name": "clock"}});
+    let reply = door.chat(&asking(json!({"tool_choice": named}))).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let json = reply.json();
+    let choice = &json["choices"][0];
+    assert_eq!(choice["message"]["content"], Value::Null);
+    assert_eq!(
+        choice["message"]["tool_calls"][0]["function"]["name"],
+        "clock"
+    );
+    assert_eq!(choice["finish_reason"], "stop");
+    let required = door
+        .chat(&asking(json!({"tool_choice": "required"})))
+        .await
+        .json();
+    assert_eq!(required["choices"][0]["finish_reason"], "tool_calls");
+    door.chat(&asking(json!({}))).await;
+    let seen = seen.lock().unwrap();
+    let text = |at: usize| seen[at].as_ref().map(|grammar| grammar.text.clone());
+    let names = |text: &str| (text.contains("weather"), text.contains("clock"));
+    assert_eq!(names(&text(0).unwrap()), (false, true));
+    assert_eq!(names(&text(1).unwrap()), (true, true));
+    assert_eq!(text(2), None);
+}
+
+#[tokio::test]
+async fn demanded_calls_leave_no_room_for_another_grammar() {
+    let door = Door::open(|_| stopping("x")).await;
+    let more = json!({"tool_choice": "required", "response_format": {"type": "json_object"}});
+    let (status, error) = door.chat(&asking(more)).await.error();
+    assert_eq!((status, &error["param"]), (400, &json!("tool_choice")));
+}
