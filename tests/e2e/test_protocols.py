@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from tests.e2e.server import HANG, Server
 
@@ -20,6 +20,12 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "sse"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 # The library knows models whose temperature is fixed.
 GREEDY = {"temperature": 0}
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 ANSWER = "The capital of France is Paris."
 
 
@@ -117,6 +123,81 @@ def test_a_conversation_goes_on_with_what_was_answered(sdk: openai.OpenAI) -> No
         sdk.responses.retrieve(first.id)
     with pytest.raises(openai.NotFoundError, match="does not store"):
         sdk.responses.delete(first.id)
+
+
+class City(BaseModel):
+    name: str
+    is_capital: bool
+
+
+def test_demanded_calls_and_formats_of_a_response(sdk: openai.OpenAI) -> None:
+    tool = {"type": "function", "name": "weather", "parameters": PARAMETERS, "strict": True}
+    question = "What is the weather in Paris?"
+    answer = sdk.responses.create(
+        model="smollm2",
+        input=question,
+        tools=[tool, {"type": "web_search"}],
+        tool_choice={"type": "function", "name": "weather"},
+        temperature=0,
+    )
+    (call,) = answer.output
+    assert (call.type, call.name) == ("function_call", "weather")
+    assert list(json.loads(call.arguments)) == ["city"]
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    after = sdk.responses.create(
+        model="smollm2",
+        input=[{"role": "user", "content": question}, call.model_dump(), result],
+        tools=[tool],
+        max_output_tokens=16,
+    )
+    assert after.output
+    with sdk.responses.stream(
+        model="smollm2", input="Describe Paris.", text_format=City, temperature=0
+    ) as stream:
+        parsed = stream.get_final_response().output_parsed
+    assert isinstance(parsed, City)
+
+
+def test_demanded_calls_and_formats_of_a_message(claude: anthropic.Anthropic) -> None:
+    tool = {"name": "weather", "input_schema": PARAMETERS}
+    question: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
+    with claude.messages.stream(
+        model="smollm2",
+        max_tokens=60,
+        messages=question,
+        tools=[tool],
+        tool_choice={"type": "tool", "name": "weather"},
+        extra_body=GREEDY,
+    ) as stream:
+        message = stream.get_final_message()
+    assert message.stop_reason == "tool_use"
+    (call,) = message.content
+    assert list(call.input) == ["city"]
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": "rain"}
+    history = [*question, {"role": "assistant", "content": message.content}]
+    after = claude.messages.create(
+        model="smollm2",
+        max_tokens=16,
+        messages=[*history, {"role": "user", "content": [result]}],
+        tools=[tool],
+    )
+    assert after.content
+    parsed = claude.messages.parse(
+        model="smollm2",
+        max_tokens=60,
+        messages=[{"role": "user", "content": "Describe Paris."}],
+        output_format=City,
+        extra_body=GREEDY,
+    )
+    assert isinstance(parsed.parsed_output, City)
+
+
+def test_a_message_goes_on_where_the_assistant_ended(claude: anthropic.Anthropic) -> None:
+    begun = {"role": "assistant", "content": "The capital of France is"}
+    answer = claude.messages.create(
+        model="smollm2", max_tokens=2, messages=[*QUESTION, begun], extra_body=GREEDY
+    )
+    assert answer.content[0].text == " Paris."
 
 
 def test_a_message(claude: anthropic.Anthropic) -> None:
