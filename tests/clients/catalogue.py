@@ -38,8 +38,8 @@ CLIENTS = (
         known={"output type by prompt": SMALL},
     ),
     Client("openai-agents", "openai_agents_.py", ("openai-agents==0.24.0",)),
-    Client("litellm", "litellm_.py", ("litellm==1.106.2",)),
-    Client("LlamaIndex", "llama_index_.py", ("llama-index-llms-openai-like",)),
+    Client("litellm", "litellm_.py", ("litellm==1.106.2", "mcp==2.3.0")),
+    Client("LlamaIndex", "llama_index_.py", ("llama-index-llms-openai-like==0.8.1",)),
     Client(
         "smolagents",
         "smolagents_.py",

@@ -9,6 +9,7 @@ const compatible = createOpenAICompatible({
   name: "penstock",
   baseURL: BASE_URL,
   supportsStructuredOutputs: true,
+  includeUsage: true,
 });
 const openai = createOpenAI({ baseURL: BASE_URL, apiKey: "none" });
 const schema = z.object({ city: z.string(), country: z.string() });
@@ -42,7 +43,10 @@ for (const [name, model] of Object.entries(models)) {
   });
 
   await feature(`${name}: streamObject`, async () => {
-    schema.parse(await streamObject({ ...common, schema, temperature: 0 }).object);
+    const result = streamObject({ ...common, schema, temperature: 0 });
+    let last;
+    for await (const partial of result.partialObjectStream) last = partial;
+    schema.parse(last);
   });
 
   await feature(`${name}: tools`, async () => {

@@ -22,6 +22,8 @@ pub(super) struct Prepared {
     reading: Reading,
 }
 
+const RESPONSE_FORMAT: &str = "response_format";
+
 /// Admits a conversation and makes its prompt.
 pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<Prepared, ApiError> {
     let common = &request.common;
@@ -34,8 +36,10 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<Prepared, A
     let mut prompt = ids;
     truncate(&mut prompt, common, permit.limits);
     let mut common = request.common;
+    // A response format is that of content, and demanded calls leave none.
     if let Some(demand) = reading.demand(&request.tools)
         && let Some(other) = common.grammar.replace(demand)
+        && other.field != RESPONSE_FORMAT
     {
         let message = format!("{} cannot be combined with demanded calls.", other.field);
         return Err(ApiError::invalid("tool_choice", message));

@@ -245,9 +245,11 @@ async fn demanded_calls_have_a_grammar() {
 }
 
 #[tokio::test]
-async fn demanded_calls_leave_no_room_for_another_grammar() {
+async fn demanded_calls_stand_above_a_response_format_and_beside_no_other_grammar() {
     let door = Door::open(|_| stopping("x")).await;
-    let more = json!({"tool_choice": "required", "response_format": {"type": "json_object"}});
+    let format = json!({"tool_choice": "required", "response_format": {"type": "json_object"}});
+    assert_eq!(door.chat(&asking(format)).await.status, 200);
+    let more = json!({"tool_choice": "required", "structured_outputs": {"regex": "a+"}});
     let (status, error) = door.chat(&asking(more)).await.error();
     assert_eq!((status, &error["param"]), (400, &json!("tool_choice")));
 }
