@@ -6,9 +6,8 @@ mod common;
 
 use penstock_wire::{
     Add, Cancel, EngineFrame, Fatal, Finish, Frame, FrameError, FrameReader, FrontFrame, Grammar,
-    GrammarKind, Hello, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output,
-    Problem, Ready, SamplingParams, Stage, Step, StepStats, TierKinds, TierTokens, TokenRequest,
-    WIRE_VERSION,
+    Hello, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Problem, Ready,
+    SamplingParams, Stage, Step, StepStats, TierKinds, TierTokens, TokenRequest, WIRE_VERSION,
 };
 use proptest::collection::vec;
 use proptest::option;
