@@ -366,11 +366,11 @@ fn errors_name_frame_field_and_offset() {
     );
     assert_eq!(
         add(|r| r.sampling.temperature = f32::NAN),
-        ("temperature", 52)
+        ("temperature", 48)
     );
-    assert_eq!(add(|r| r.sampling.top_k = 1 << 31), ("top_k", 56));
-    assert_eq!(add(|r| r.sampling.top_p = 0.0), ("top_p", 60));
-    assert_eq!(add(|r| r.sampling.logprobs = Some(21)), ("logprobs", 80));
+    assert_eq!(add(|r| r.sampling.top_k = 1 << 31), ("top_k", 52));
+    assert_eq!(add(|r| r.sampling.top_p = 0.0), ("top_p", 56));
+    assert_eq!(add(|r| r.sampling.logprobs = Some(21)), ("logprobs", 76));
 
     let other = encoded(&EngineFrame::Hello(Hello {
         wire_version: 1,
@@ -401,7 +401,7 @@ fn damaged_add(offset: usize, damage: &[u8]) -> FrameError {
 
 #[test]
 fn a_received_request_outside_the_ranges_is_refused_by_name() {
-    let longer = 64u32.to_le_bytes();
+    let longer = 255u32.to_le_bytes();
     for (field, offset, damage) in [
         ("prompt", 8, &[0; 4][..]),
         ("prompt", 16, &[0xff; 4]),
@@ -409,18 +409,18 @@ fn a_received_request_outside_the_ranges_is_refused_by_name() {
         ("min_tokens", 24, &[0, 0, 0, 1]),
         ("prompt_logprobs", 28, &[0xfe, 0xff]),
         ("flags", 30, &[4]),
-        ("version", 51, &[1]),
-        ("temperature", 52, &[0, 0, 0xc0, 0x7f]),
-        ("top_k", 56, &[0xff; 4]),
-        ("top_p", 60, &[0; 4]),
-        ("logprobs", 80, &[21, 0]),
+        ("version", 47, &[1]),
+        ("temperature", 48, &[0, 0, 0xc0, 0x7f]),
+        ("top_k", 52, &[0xff; 4]),
+        ("top_p", 56, &[0; 4]),
+        ("logprobs", 76, &[21, 0]),
     ] {
         let error = damaged_add(offset, damage);
         let found = (error.frame, error.field);
         assert_eq!(found, ("ADD", field), "{error}");
         assert_eq!(error.offset, offset, "{error}");
     }
-    assert_eq!(damaged_add(47, &longer).field, "sampling");
+    assert_eq!(damaged_add(43, &longer).field, "sampling");
 }
 
 #[test]
