@@ -102,7 +102,13 @@ impl Think {
                     let space = &text[..spaces(text)];
                     if !opened {
                         self.held.push_str(space);
-                        content.push_str(&excess(&mut self.held));
+                        let more = excess(&mut self.held);
+                        if !more.is_empty() {
+                            // So much white space is an answer of its own: no mark is awaited.
+                            content.push_str(&more);
+                            content.push_str(&std::mem::take(&mut self.held));
+                            self.state = State::Content;
+                        }
                     }
                     return Some(space.len());
                 }

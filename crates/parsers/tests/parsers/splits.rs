@@ -116,6 +116,16 @@ fn content(events: &[OutputEvent]) -> String {
     events.iter().map(text).collect()
 }
 
+/// Found by the property below: the white space that is let go came behind the reasoning.
+#[test]
+fn much_white_space_before_a_mark_keeps_its_place() {
+    let rules = rules(Some("hermes"), Some("qwen3"));
+    let text = " ".repeat(600) + "<think><tool_call>";
+    let whole = read(&rules, "", [text.as_str()]);
+    assert_eq!(whole, read(&rules, "", text.split_inclusive(' ')));
+    assert_eq!(content(&whole), text);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2048))]
 
