@@ -139,6 +139,6 @@ def page(found: list[Found], version: str) -> str:
             if not one["ok"]
         )
         packages = ", ".join(each.versions)
-        cells = (each.client.name, packages, works, fails)
+        cells = (each.client.name, packages, works, " ".join(fails.split()))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
