@@ -157,6 +157,7 @@ def test_logs_have_ids_and_reasons_and_no_prompts(serve: Serve, tmp_path: Path) 
     (access,) = of[ids[0]]
     assert access["level"] == "info"
     assert 'POST /v1/completions by "team" 200' in access["message"]
+    assert f"{ids[0]}: 127.0.0.1:" in access["message"]
     warning, access = of[ids[1]]
     assert warning["level"] == "warning"
     assert "400 invalid_request_error (temperature): temperature" in warning["message"]

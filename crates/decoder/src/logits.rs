@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use penstock_comm::Lost;
 use penstock_kernels::{ActivationFormat, Aligned, Cpu, Logprob, logprob};
-use penstock_wire::{NO_TOKEN, StepPlan, StepResult};
+use penstock_wire::{NO_TOKEN, NOT_FINITE, StepPlan, StepResult};
 
 use crate::collectives::Collectives;
 use crate::forward::Buffers;
@@ -37,9 +37,6 @@ enum Task {
     /// Score this prompt token, with so many alternatives.
     Score { token: u32, alternatives: usize },
 }
-
-/// Stands for the token of a row whose hidden state is not finite, in the result of a step.
-const NOT_FINITE: i32 = -1;
 
 enum Found {
     NotFinite,

@@ -222,8 +222,11 @@ impl Runner {
         let mut rest = &result.tokens[..];
         for (&slot, &count) in plan.slots.iter().zip(&result.counts) {
             let (tokens, after) = rest.split_at(count as usize);
-            // A row that is not finite has no token.
-            let tokens = tokens.strip_suffix(&[-1]).unwrap_or(tokens);
+            // NOT_FINITE and NO_TOKEN end a sequence and are no tokens.
+            let tokens = match tokens.split_last() {
+                Some((..0, before)) => before,
+                _ => tokens,
+            };
             self.slots.accept(slot, tokens);
             rest = after;
         }

@@ -1,5 +1,6 @@
 //! One exchange: from the arrival of a request to the end of its answer.
 
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -10,6 +11,8 @@ use axum::http::{Method, Request};
 use axum::response::Response;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
+use crate::Peer;
+
 /// What is known of a request before it is answered.
 #[derive(Debug, Clone)]
 pub struct Exchange {
@@ -18,6 +21,8 @@ pub struct Exchange {
     /// A method of HTTP, or `OTHER`.
     pub method: &'static str,
     pub arrived: Instant,
+    /// `None` for a Unix socket.
+    pub peer: Option<SocketAddr>,
 }
 
 /// What is known at the end.
@@ -39,6 +44,7 @@ impl Exchange {
             handler: matched.map_or("none", MatchedPath::as_str).to_owned(),
             method: method(request.method()),
             arrived: Instant::now(),
+            peer: request.extensions().get::<Peer>().and_then(|peer| peer.0),
         }
     }
 

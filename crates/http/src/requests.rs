@@ -84,6 +84,7 @@ mod tests {
                 handler: handler.to_owned(),
                 method: "GET",
                 arrived: Instant::now(),
+                peer: None,
             };
             let end = ExchangeEnd {
                 status,

@@ -115,7 +115,7 @@ fn observed(
     path: String,
     permit: Option<CallerPermit>,
 ) -> Response {
-    let method = exchange.method;
+    let (method, peer) = (exchange.method, exchange.peer);
     if let Some(error) = response.extensions().get::<ApiError>() {
         let (status, refusal) = (error.status, logged(error));
         log(
@@ -128,13 +128,17 @@ fn observed(
         app.metrics.http.count(ended, &end);
         if app.config.access_log {
             let (status, bytes) = (end.status, end.bytes);
+            let peer = peer.map_or("unix".to_owned(), |peer| peer.to_string());
             let seconds = end.duration.as_secs_f64();
             let left = if end.complete { "" } else { ", client left" };
             let key = permit.as_ref().map(|permit| permit.caller.name.as_str());
             let key = key.map_or(String::new(), |name| format!(" by {name:?}"));
             log(
                 Level::Info,
-                format!("{id}: {method} {path}{key} {status}, {bytes} bytes, {seconds:.3} s{left}"),
+                format!(
+                    "{id}: {peer} {method} {path}{key} {status}, {bytes} bytes, \
+                     {seconds:.3} s{left}"
+                ),
             );
         }
         drop(permit);

@@ -17,11 +17,23 @@ const MAX_UNREAD: usize = 1 << 20;
 
 type Next = Option<Result<(usize, OutputDelta), ApiError>>;
 
-/// Waits for all choices to end and answers with one body.
-pub(crate) async fn whole(
-    mut choices: ChoiceStreams,
-    mut render: impl Render,
+/// Streams with `options`, or waits for the whole without.
+///
+/// # Errors
+/// Why the engine refused the request, or what ended it before anything was sent.
+pub(crate) async fn answer(
+    choices: ChoiceStreams,
+    render: impl Render,
+    options: Option<StreamOptions>,
 ) -> Result<Response, ApiError> {
+    match options {
+        Some(options) => events(choices, render, options).await,
+        None => whole(choices, render).await,
+    }
+}
+
+/// Waits for all choices to end and answers with one body.
+async fn whole(mut choices: ChoiceStreams, mut render: impl Render) -> Result<Response, ApiError> {
     let mut merged: Vec<OutputDelta> = Vec::new();
     merged.resize_with(choices.len(), OutputDelta::default);
     while let Some(next) = choices.next().await {
@@ -33,7 +45,7 @@ pub(crate) async fn whole(
 
 /// Answers with an event stream. The headers wait for the first event of the engine, so that a
 /// request it refuses has a status of its own.
-pub(crate) async fn events(
+async fn events(
     mut choices: ChoiceStreams,
     render: impl Render,
     options: StreamOptions,

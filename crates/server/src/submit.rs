@@ -128,7 +128,6 @@ pub(crate) fn check_prompt(prompt: &[u32], limits: &Limits) -> Result<(), ApiErr
     limits.check_tokens("prompt", prompt)
 }
 
-/// At least 1, also when no output is wanted: the engine cannot make none.
 /// The salt of the request, behind that of its key.
 fn cache_salt(common: &Common, params: &EndpointParams) -> Vec<u8> {
     let own = params
@@ -150,6 +149,7 @@ fn cache_salt(common: &Common, params: &EndpointParams) -> Vec<u8> {
     }
 }
 
+/// At least 1, also when no output is wanted: the engine cannot make none.
 fn resolve_max_tokens(
     common: &Common,
     params: &EndpointParams,
@@ -204,6 +204,9 @@ fn start(
             ApiError::bad_request(format!("The request does not fit the wire: {error}."))
         }
     })?;
+    if let (Some(caller), false) = (&params.arrival.caller, shared) {
+        caller.usage.spend(prompt_tokens);
+    }
     let metrics = app.metrics.clone();
     let timer = RequestTimer::new(metrics, params.arrival.clone(), prompt_tokens, max_tokens);
     Ok(Choice::new(

@@ -26,8 +26,8 @@ pub use grammar::{Grammar, GrammarKind, MAX_GRAMMAR_BYTES, MAX_PLAN_GRAMMAR_BYTE
 pub use kv::{KvAction, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply};
 pub use limits::{MAX_FRAME_BYTES, MAX_LOGPROBS, WIRE_VERSION};
 pub use plan::{
-    LAST_SAMPLED, LogprobTable, NO_TOKEN, Registration, StepPlan, StepResult, plan_bytes,
-    result_bytes,
+    LAST_SAMPLED, LogprobTable, NO_TOKEN, NOT_FINITE, Registration, StepPlan, StepResult,
+    plan_bytes, result_bytes,
 };
 pub use reader::{Frame, FrameReader};
 pub use sampling::{MAX_SAMPLING_BYTES, SamplingParams};

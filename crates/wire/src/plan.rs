@@ -10,6 +10,8 @@ use super::{FrameError, Problem};
 /// A token that only the ranks know: the one sampled last for the slot.
 pub const LAST_SAMPLED: i32 = -1;
 
+/// A token that could not be drawn: the sequence's hidden state is not finite.
+pub const NOT_FINITE: i32 = -1;
 /// A token that could not be drawn: the sequence's grammar became too complex.
 pub const NO_TOKEN: i32 = -2;
 

@@ -35,10 +35,10 @@ pub(crate) async fn create(
     let choices = prepared.common.n;
     let render = ChatRender::new(identity, tokenizer, style, &prepared.prompt, choices);
     let (common, choices) = prepared.submit(&app, arrival).await?;
-    let response = if common.stream {
-        stream::events(choices, render, common.stream_options).await
-    } else {
-        stream::whole(choices, render).await
-    };
-    Ok(response?)
+    Ok(stream::answer(
+        choices,
+        render,
+        common.stream.then_some(common.stream_options),
+    )
+    .await?)
 }

@@ -46,12 +46,12 @@ pub(crate) async fn create(
     let choices = submit(&app, &common, &params, prompts, permit).await?;
     let identity = app.identity("cmpl", &request_id, common.model);
     let render = CompletionRender::new(identity, app.text()?.tokenizer.clone(), style, shown);
-    let response = if common.stream {
-        stream::events(choices, render, common.stream_options).await
-    } else {
-        stream::whole(choices, render).await
-    };
-    Ok(response?)
+    Ok(stream::answer(
+        choices,
+        render,
+        common.stream.then_some(common.stream_options),
+    )
+    .await?)
 }
 
 /// An admitted request.

@@ -46,12 +46,7 @@ pub(crate) async fn create(
     let identity = app.identity("msg", &request_id, common.model);
     let writer = MessageWriter::new(format!("msg_{request_id}"), identity.model);
     let render = MessagesRender::new(writer, capped);
-    let response = if common.stream {
-        stream::events(choices, render, OPTIONS).await
-    } else {
-        stream::whole(choices, render).await
-    };
-    Ok(response?)
+    Ok(stream::answer(choices, render, common.stream.then_some(OPTIONS)).await?)
 }
 
 pub(crate) async fn count_tokens(

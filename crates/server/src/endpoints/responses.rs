@@ -42,12 +42,12 @@ pub(crate) async fn create(
     let writer = ResponseWriter::new(id, identity.created, identity.model, echo);
     let tokenizer = app.text()?.tokenizer.clone();
     let render = ResponsesRender::new(writer, tokenizer, logprobs);
-    let response = if common.stream {
-        stream::events(choices, render, common.stream_options).await
-    } else {
-        stream::whole(choices, render).await
-    };
-    Ok(response?)
+    Ok(stream::answer(
+        choices,
+        render,
+        common.stream.then_some(common.stream_options),
+    )
+    .await?)
 }
 
 /// Responses name the temperature and the like that they were made with.

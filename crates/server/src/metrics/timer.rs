@@ -13,7 +13,7 @@ use crate::arrival::Arrival;
 /// as aborted.
 pub(crate) struct RequestTimer {
     metrics: Arc<Metrics>,
-    /// The key's bearer pays for the tokens.
+    /// The key's bearer pays for what is generated.
     arrival: Arrival,
     submitted: Instant,
     queued: Duration,
@@ -34,9 +34,6 @@ impl RequestTimer {
         max_tokens: u32,
     ) -> Self {
         let submitted = Instant::now();
-        if let Some(caller) = &arrival.caller {
-            caller.usage.spend(prompt_tokens);
-        }
         Self {
             metrics,
             arrival,

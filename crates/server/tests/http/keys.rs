@@ -52,7 +52,8 @@ async fn tokens_per_minute_are_those_of_prompt_and_answer_and_of_one_key() {
     let file = KeyFile::new(
         "rate",
         json!([{"name": "slow", "key": "ks", "tokens_per_minute": 25},
-               {"name": "free", "key": "kf"}]),
+               {"name": "free", "key": "kf"},
+               {"name": "choices", "key": "kc", "tokens_per_minute": 27}]),
     );
     let door = door(&file).await;
     // 5 and 10 tokens: two requests fit below 25.
@@ -68,6 +69,12 @@ async fn tokens_per_minute_are_those_of_prompt_and_answer_and_of_one_key() {
         }
     }
     assert_eq!(complete(&door, "kf", "abcde").await.0, 200);
+    // A prompt of several choices counts once: 5 and 20 tokens, below 27.
+    let choices = json!({"prompt": "abcde", "n": 2}).to_string();
+    for expected in [200, 200, 429] {
+        let reply = door.keyed("POST", "/v1/completions", "kc", &choices).await;
+        assert_eq!(reply.status, expected);
+    }
     assert_eq!(complete(&door, "other", "abcde").await.0, 401);
     let models = door.keyed("GET", "/v1/models", "ks", "").await;
     assert_eq!(models.status, 200, "what costs nothing is not limited");
