@@ -4,8 +4,8 @@ usage: test_summary.py CARGO_LOG PYTEST_JUNIT_XML
 
 CARGO_LOG is the output of `cargo test -- --show-output`, the XML is pytest's `--junitxml`. Rust has
 no way to skip a test while it runs: one that prints a line `SKIPPED: reason` counts as skipped, and
-the reasons are repeated here. A missing file counts as one failure: the tests that should have
-written it did not run. Exits 1 when anything failed.
+the reasons are repeated here, and the end of what each failed test printed. A missing file counts
+as one failure: the tests that should have written it did not run. Exits 1 when anything failed.
 """
 
 import re
@@ -21,6 +21,9 @@ SKIPPED = re.compile(r"^SKIPPED\b.*", re.MULTILINE)
 CARGO_RESULT = re.compile(
     r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE
 )
+CARGO_FAILURES = re.compile(r"^failures:\n\n(?=----)(.*?)^failures:$", re.MULTILINE | re.DOTALL)
+CARGO_FAILURE = re.compile(r"^---- (\S+) stdout ----\n(.*?)(?=^---- |\Z)", re.MULTILINE | re.DOTALL)
+LINES_OF_A_FAILURE = 25
 
 
 class Counts(NamedTuple):
@@ -53,6 +56,26 @@ def cargo_skips(log: str) -> list[str]:
     return [found[0] for found in outputs if found]
 
 
+def cargo_failures(log: Path) -> dict[str, str]:
+    """What each failed Rust test printed, by its name."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    blocks = (CARGO_FAILURE.finditer(found[1]) for found in CARGO_FAILURES.finditer(text))
+    return {found[1]: found[2] for block in blocks for found in block}
+
+
+def pytest_failures(report: Path) -> dict[str, str]:
+    """The traceback of each failed Python test, by its name."""
+    if not report.exists():
+        return {}
+    cases = ElementTree.parse(report).getroot().iter("testcase")
+    return {
+        f"{case.get('classname')}::{case.get('name')}": part.text or ""
+        for case in cases
+        for part in case
+        if part.tag in ("failure", "error")
+    }
+
+
 def pytest_counts(report: Path) -> Counts:
     """Counts of a JUnit report; an error in a fixture or an import is a failure."""
     if not report.exists():
@@ -78,6 +101,9 @@ def main(cargo_log: Path, junit: Path) -> int:
     reasons = cargo_skips(cargo_log.read_text(errors="replace")) if cargo_log.exists() else []
     for reason in sorted(set(reasons)):
         print(reason)
+    for name, output in (cargo_failures(cargo_log) | pytest_failures(junit)).items():
+        print(f"\nFAILED {name}")
+        print("\n".join(output.strip().splitlines()[-LINES_OF_A_FAILURE:]))
     print(f"rust:   {line(rust)}\npython: {line(python)}\n{line(total)}")
     return 1 if total.failed else 0
 

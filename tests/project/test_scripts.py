@@ -20,12 +20,27 @@ nothing special
 
 successes:
     tests::needs_a_model
+
+failures:
+
+---- tests::breaks stdout ----
+thread 'tests::breaks' panicked at src/lib.rs:7:5:
+no such bucket
+
+---- tests::breaks_too stdout ----
+timed out
+
+failures:
+    tests::breaks
+    tests::breaks_too
+
 test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s
 test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
 """
 JUNIT = (
     '<testsuites><testsuite errors="1" failures="1" skipped="2" tests="10">'
-    "</testsuite></testsuites>"
+    '<testcase classname="tests.a" name="one"><failure message="m">E  assert 2 == 3</failure>'
+    '</testcase><testcase classname="tests.a" name="two"/></testsuite></testsuites>'
 )
 BASIC_TOOLS = ("awk", "head", "sh", "sort", "uname")
 
@@ -44,6 +59,11 @@ def test_summary_adds_both_languages_and_fails_on_a_failure(
     done = summary(repository, tmp_path / "cargo.log", tmp_path / "pytest.xml")
     assert done.stdout.splitlines()[-1] == "13 passed, 4 failed, 4 skipped"
     assert "SKIPPED: no model" in done.stdout
+    assert "FAILED tests::breaks\nthread 'tests::breaks' panicked" in done.stdout
+    assert "FAILED tests::breaks_too\ntimed out\n" in done.stdout
+    assert "FAILED tests.a::one\nE  assert 2 == 3\n" in done.stdout
+    assert "tests::talks" not in done.stdout
+    assert "tests.a::two" not in done.stdout
     assert done.returncode == 1
 
 

@@ -104,12 +104,18 @@ pub(crate) fn until<T, E: std::fmt::Debug>(mut call: impl FnMut() -> Result<T, E
     }
 }
 
+/// A port below the ephemeral range, another one at each call: a connection of some other test can
+/// not take it before the server that it is for listens.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let first = process::id() % 10_000;
+    loop {
+        let step = CALLS.fetch_add(1, Ordering::Relaxed) * 7;
+        let port = 12_000 + u16::try_from((first + step) % 10_000).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A directory that goes with its owner.
