@@ -11,6 +11,7 @@ from penstock.llm.offline import LLM
 from penstock.llm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from penstock.llm.prompts import TextPrompt, TokensPrompt
 from penstock.llm.sampling import SamplingParams
+from penstock.llm.structured import GuidedDecodingParams, StructuredOutputsParams
 
 __all__ = [
     "LLM",
@@ -18,10 +19,12 @@ __all__ = [
     "BeamSearchParams",
     "BeamSearchSequence",
     "CompletionOutput",
+    "GuidedDecodingParams",
     "Logprob",
     "RequestMetrics",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
 ]

@@ -11,7 +11,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from penstock import core
-from penstock.core import FinishReason, LogprobRow, PenstockError, StepOutput
+from penstock.core import (
+    FinishReason,
+    InvalidValueError,
+    LogprobRow,
+    PenstockError,
+    StepOutput,
+)
 from penstock.engine import InFlight, Started
 from penstock.llm.outputs import (
     CompletionOutput,
@@ -95,14 +101,15 @@ class Batch:
         running = set(range(len(result.outputs)))
         ids = array("i", result.prompt_token_ids)
         room = self._started.scheduler.limits.max_model_len - len(ids)
+        ends, grammar = self._end_tokens(params), self._grammar(params)
         for output in result.outputs:
             request_id = next(self._ids)
             sampling = params.encoded(
                 seed,
                 choice=output.index,
                 banned=self._token_runs(params.bad_words or ()),
-                suppressed=self._end_tokens(params),
-                suppressed_until=len(ids) + params.min_tokens,
+                suppressed=ends,
+                suppressed_until=len(ids) + params.min_tokens if params.min_tokens else 0,
             )
             self._started.scheduler.add(
                 core.Request(
@@ -113,6 +120,7 @@ class Batch:
                     cache_salt=prompt.salt,
                     sampling=sampling,
                     needs_history=needs_history(sampling),
+                    grammar=grammar,
                 )
             )
             if params.logprobs is not None:
@@ -120,11 +128,23 @@ class Batch:
             self._pending[request_id] = _Pending(result, output, params, running)
 
     def _end_tokens(self, params: SamplingParams) -> list[int]:
-        """Tokens that are not drawn before `min_tokens`."""
-        if not params.min_tokens:
+        """Tokens that are not drawn before `min_tokens`, nor before a grammar allows the end."""
+        if not params.min_tokens and params.structure is None:
             return []
         eos = () if params.ignore_eos else self._started.scheduler.limits.eos_token_ids
         return [*(params.stop_token_ids or ()), *eos]
+
+    def _grammar(self, params: SamplingParams) -> bytes:
+        """The encoded grammar, which compiles; empty without one."""
+        if params.structure is None:
+            return b""
+        if not self._end_tokens(params):
+            raise InvalidValueError("stop_token_ids", [], "a token that ends structured_outputs")
+        kind, text = params.structure.grammar_text()
+        try:
+            return self._tokenizer.grammar(kind, text).encoded
+        except ValueError as error:
+            raise PenstockError(f"structured_outputs.{kind}: {error}") from error
 
     def _token_runs(self, words: Sequence[str]) -> list[list[int]]:
         """Tokens of words, at the start of a text and, where as many, after a space."""

@@ -10,6 +10,7 @@ from penstock import core
 from penstock.core import InvalidValueError, PenstockError
 from penstock.core.errors import CodecError
 from penstock.core.request import MAX_LOGPROBS, check_range
+from penstock.llm.structured import StructuredOutputsParams
 
 
 @dataclass(slots=True)
@@ -50,6 +51,10 @@ class SamplingParams:
     """As True only: the text of special tokens is what the tokenizer writes."""
     include_stop_str_in_output: bool = False
     truncate_prompt_tokens: int | None = None
+    structured_outputs: StructuredOutputsParams | None = None
+    """What the output must match; it may end where that is whole."""
+    guided_decoding: StructuredOutputsParams | None = None
+    """The older name of `structured_outputs`."""
 
     def __post_init__(self) -> None:
         self.check()
@@ -80,8 +85,22 @@ class SamplingParams:
         check_range("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise InvalidValueError("allowed_token_ids", [], "at least one token id")
+        self._check_structure()
         self.generation(room=2**31 - 1)
         self.encoded()
+
+    def _check_structure(self) -> None:
+        if self.structured_outputs and self.guided_decoding:
+            raise InvalidValueError("guided_decoding", "both", "None with structured_outputs")
+        if self.structure is None:
+            return
+        self.structure.grammar_text()
+        if self.ignore_eos:
+            raise InvalidValueError("ignore_eos", True, "False with structured_outputs")
+
+    @property
+    def structure(self) -> StructuredOutputsParams | None:
+        return self.structured_outputs or self.guided_decoding
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -1,0 +1,69 @@
+"""What an output must match, by vLLM's names."""
+
+from __future__ import annotations
+
+import json as texts
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core import InvalidValueError
+
+FIELDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+ANY_OBJECT = '{"type":"object"}'
+
+
+@dataclass(slots=True)
+class StructuredOutputsParams:
+    """One of the first six says what every output matches, from its first character to its end.
+
+    `json` is a schema and `structural_tag` a tag, as a mapping or as its text; `regex` and
+    `grammar` have the syntax of docs/api.md; `json_object` is any object.
+    """
+
+    json: str | Mapping[str, Any] | None = None
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | Mapping[str, Any] | None = None
+    disable_fallback: bool = False
+    """No effect: there is one implementation, and nothing is weakened."""
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        self.grammar_text()
+
+    def grammar_text(self) -> tuple[str, str]:
+        """Kind and text for the native `Tokenizer.grammar`. InvalidValueError names a field."""
+        for name in ("disable_any_whitespace", "disable_additional_properties"):
+            if getattr(self, name):
+                raise InvalidValueError(name, True, "False: the schema decides")
+        if self.whitespace_pattern is not None:
+            raise InvalidValueError("whitespace_pattern", self.whitespace_pattern, "None")
+        given = [name for name in FIELDS if getattr(self, name) not in (None, False)]
+        if len(given) != 1:
+            raise InvalidValueError("structured_outputs", given, f"one of {', '.join(FIELDS)}")
+        (name,) = given
+        return ("json", ANY_OBJECT) if name == "json_object" else (name, self._text(name))
+
+    def _text(self, name: str) -> str:
+        value = getattr(self, name)
+        if name == "choice":
+            if isinstance(value, str) or not all(isinstance(each, str) for each in value):
+                raise InvalidValueError("choice", value, "a list of texts")
+            return texts.dumps(list(value))
+        if name in ("json", "structural_tag") and isinstance(value, Mapping):
+            try:
+                return texts.dumps(dict(value))
+            except (TypeError, ValueError) as error:
+                raise InvalidValueError(name, value, f"JSON: {error}") from error
+        if not isinstance(value, str):
+            raise InvalidValueError(name, value, "a text")
+        return value
+
+
+GuidedDecodingParams = StructuredOutputsParams
+"""vLLM's older name."""
