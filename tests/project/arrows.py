@@ -31,6 +31,7 @@ RUST: dict[str, set[str]] = {
         "text",
         "wire",
     },
+    "routing": set(),
     "loadgen": {"openai"},
     "sim": {"engine-client", "http", "openai", "prefix", "server", "text", "wire"},
     # bindings of all of them

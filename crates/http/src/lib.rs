@@ -3,6 +3,7 @@
 //! no engine.
 
 mod body;
+mod client;
 mod connections;
 mod exchange;
 mod histogram;
@@ -26,6 +27,7 @@ mod timed;
 mod tls;
 
 pub use body::{BodyBudget, BodyError, HeldBody, read_body};
+pub use client::{Client, ClientError};
 pub use connections::Connections;
 pub use exchange::{Exchange, ExchangeEnd};
 pub use histogram::{Histogram, write_histogram};

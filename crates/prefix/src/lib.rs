@@ -23,6 +23,15 @@
 //!   the group does not, so it is no hash.
 //!
 //! `tests/golden/prefix/*.json` pins the rule for this crate and for Python.
+//!
+//! Beside the rule: chains over text for gateways ([`text_chain`]), and the index of what replicas
+//! hold ([`PrefixIndex`]).
+
+mod index;
+mod text;
+
+pub use index::PrefixIndex;
+pub use text::{TEXT_UNIT, text_chain, text_seed};
 
 /// Tokens that one digest covers.
 pub const UNIT: usize = 16;

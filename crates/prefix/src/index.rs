@@ -1,0 +1,174 @@
+//! Index of prefixes over holders: which replica has computed how much of a prompt.
+//!
+//! Each holder has an LRU of its own, as large as the cache that it stands for. It is lazy: a use
+//! appends to the holder's log, and a log entry counts only while it is the latest use of its link.
+
+use std::collections::{HashMap, VecDeque};
+
+/// Prefix links and their holders.
+#[derive(Debug, Default)]
+pub struct PrefixIndex {
+    /// Holders of each link, with the number of their latest use. Few hold the same one.
+    links: HashMap<u64, Vec<(u32, u64)>>,
+    holders: HashMap<u32, Holder>,
+    uses: u64,
+}
+
+#[derive(Debug, Default)]
+struct Holder {
+    /// Links by use, oldest first, with the number of the use.
+    log: VecDeque<(u64, u64)>,
+    /// Links that it holds.
+    live: usize,
+}
+
+impl PrefixIndex {
+    /// Links of `chain` from its beginning that each of `holders` has, in their order.
+    pub fn matches(&self, chain: &[u64], holders: &[u32]) -> Vec<usize> {
+        let mut matched = vec![0; holders.len()];
+        let mut alive: Vec<usize> = (0..holders.len()).collect();
+        for (depth, link) in chain.iter().enumerate() {
+            let Some(having) = self.links.get(link) else {
+                break;
+            };
+            alive.retain(|at| having.iter().any(|(holder, _)| *holder == holders[*at]));
+            if alive.is_empty() {
+                break;
+            }
+            alive.iter().for_each(|at| matched[*at] = depth + 1);
+        }
+        matched
+    }
+
+    /// Notes that `holder` computes `chain`. It keeps at most `capacity` links, those used last;
+    /// the end of a chain goes before its beginning.
+    pub fn insert(&mut self, holder: u32, chain: &[u64], capacity: usize) {
+        let held = self.holders.entry(holder).or_default();
+        for link in chain.iter().take(capacity).rev() {
+            self.uses += 1;
+            let having = self.links.entry(*link).or_default();
+            match having.iter_mut().find(|(one, _)| *one == holder) {
+                Some((_, used)) => *used = self.uses,
+                None => {
+                    having.push((holder, self.uses));
+                    held.live += 1;
+                }
+            }
+            held.log.push_back((*link, self.uses));
+        }
+        while held.live > capacity {
+            let Some((link, used)) = held.log.pop_front() else {
+                break;
+            };
+            if drop_use(&mut self.links, link, holder, Some(used)) {
+                held.live -= 1;
+            }
+        }
+        if held.log.len() > 2 * held.live + 1024 {
+            let links = &self.links;
+            held.log.retain(|(link, used)| {
+                let having = links.get(link);
+                having.is_some_and(|having| having.contains(&(holder, *used)))
+            });
+        }
+    }
+
+    /// Forgets a holder: its cache is gone.
+    pub fn clear(&mut self, holder: u32) {
+        for (link, _) in self.holders.remove(&holder).unwrap_or_default().log {
+            drop_use(&mut self.links, link, holder, None);
+        }
+    }
+
+    /// Links that `holder` has.
+    pub fn len_of(&self, holder: u32) -> usize {
+        self.holders.get(&holder).map_or(0, |held| held.live)
+    }
+}
+
+/// Takes `holder` from a link, if its latest use is `used`; whether it was there.
+fn drop_use(
+    links: &mut HashMap<u64, Vec<(u32, u64)>>,
+    link: u64,
+    holder: u32,
+    used: Option<u64>,
+) -> bool {
+    let Some(having) = links.get_mut(&link) else {
+        return false;
+    };
+    let same = |one: &(u32, u64)| one.0 == holder && used.is_none_or(|used| one.1 == used);
+    let found = having.iter().position(same);
+    found.map(|at| having.swap_remove(at));
+    if having.is_empty() {
+        links.remove(&link);
+    }
+    found.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The plain model: for each holder, links in order of their latest use.
+    #[derive(Default)]
+    struct Model(HashMap<u32, Vec<u64>>);
+
+    impl Model {
+        fn insert(&mut self, holder: u32, chain: &[u64], capacity: usize) {
+            let held = self.0.entry(holder).or_default();
+            for link in chain.iter().take(capacity).rev() {
+                held.retain(|one| one != link);
+                held.push(*link);
+            }
+            let over = held.len().saturating_sub(capacity);
+            held.drain(..over);
+        }
+
+        fn matches(&self, chain: &[u64], holder: u32) -> usize {
+            let held = self.0.get(&holder);
+            let has = |link: &&u64| held.is_some_and(|held| held.contains(link));
+            chain.iter().take_while(has).count()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_what_lists_do(
+            asks in prop::collection::vec((0u32..4, 0u64..12, 0usize..9, prop::bool::weighted(0.05)), 1..300),
+            capacity in 1usize..12,
+        ) {
+            let (mut index, mut model) = (PrefixIndex::default(), Model::default());
+            for (holder, first, length, cleared) in asks {
+                // chains that share their beginnings
+                let chain: Vec<u64> = (0..length as u64).map(|at| first / (at + 1) * 100 + at).collect();
+                let found = index.matches(&chain, &[0, 1, 2, 3]);
+                let wanted: Vec<usize> = (0..4).map(|one| model.matches(&chain, one)).collect();
+                prop_assert_eq!(found, wanted);
+                if cleared {
+                    index.clear(holder);
+                    model.0.remove(&holder);
+                } else {
+                    index.insert(holder, &chain, capacity);
+                    model.insert(holder, &chain, capacity);
+                }
+                let held = model.0.get(&holder).map_or(0, Vec::len);
+                prop_assert_eq!(index.len_of(holder), held);
+            }
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded_by_the_links_that_are_held() {
+        let mut index = PrefixIndex::default();
+        let chain: Vec<u64> = (0..100).collect();
+        (0..1000).for_each(|_| index.insert(1, &chain, 100));
+        (0..1000).for_each(|n| index.insert(2, &[1000 + n], 10));
+        assert_eq!(index.links.len(), 110);
+        assert!(index.holders[&1].log.len() <= 1324);
+        index.clear(1);
+        index.clear(2);
+        assert!(index.links.is_empty() && index.holders.is_empty());
+    }
+}

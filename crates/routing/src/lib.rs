@@ -1,0 +1,28 @@
+//! The choice of a replica: [`pick`] takes a request and a view of the replicas and returns a
+//! ranking with its reasons. Pure and synchronous: no clock, no randomness of its own, no IO, no
+//! HTTP. Proxy and endpoint picker both call it.
+//!
+//! ```text
+//!  replicas --filters--> candidates --scorers in [0, 1] x weights--> totals --picker--> ranking
+//! ```
+//!
+//! A [`Profile`] names filters, scorers with weights and the picker. Each filter and scorer is a
+//! small file.
+
+mod decision;
+mod filters;
+mod pick;
+mod picker;
+mod profile;
+mod replica;
+mod request;
+mod scorers;
+
+pub use decision::{Decision, Ranked, Unroutable};
+pub use filters::{FILTERS, Filter};
+pub use pick::pick;
+pub use picker::Picker;
+pub use profile::{Profile, ProfileError, ProfileSpec, ScorerSpec};
+pub use replica::{Condition, Pace, Replica, ReplicaId};
+pub use request::Request;
+pub use scorers::{Candidate, SCORERS, Score};

@@ -1,0 +1,111 @@
+//! The decision itself.
+
+use crate::decision::{Decision, Ranked, Unroutable};
+use crate::filters::in_condition;
+use crate::scorers::Candidate;
+use crate::{Profile, Replica, ReplicaId, Request};
+
+/// Ranks the replicas that can take `request`.
+///
+/// # Errors
+/// [`Unroutable`], when there is none.
+pub fn pick(
+    profile: &Profile,
+    request: &Request<'_>,
+    replicas: &[Replica],
+) -> Result<Decision, Unroutable> {
+    let mut removed = Vec::new();
+    let mut candidates = allowed(request, replicas, &mut removed)?;
+    for filter in &profile.filters {
+        let keeps = |one: &Candidate<'_>| filter.keeps(request, one.replica);
+        if candidates.iter().any(keeps) {
+            take_out(&mut candidates, &mut removed, filter.name(), keeps);
+        }
+    }
+    let scores: Vec<Vec<f32>> = profile
+        .scorers
+        .iter()
+        .map(|(scorer, _)| scorer.score(request, &candidates))
+        .collect();
+    let parts = |at: usize| {
+        let columns = profile.scorers.iter().zip(&scores);
+        columns.map(move |((scorer, weight), column)| (scorer.name(), column[at], *weight))
+    };
+    let totals: Vec<f32> = (0..candidates.len())
+        .map(|at| parts(at).map(|(_, score, weight)| score * weight).sum())
+        .collect();
+    let order = profile.picker.rank(&totals, request.ticket);
+    let ranked = order.into_iter().map(|at| Ranked {
+        replica: candidates[at].replica.id,
+        address: candidates[at].replica.address.clone(),
+        place: candidates[at].place,
+        total: totals[at],
+        parts: parts(at).collect(),
+    });
+    Ok(Decision {
+        ranked: ranked.collect(),
+        removed,
+    })
+}
+
+/// Replicas that are healthy, in the subset and not tried. Where all candidates are warming and
+/// none takes the ticket, all of them are candidates.
+fn allowed<'a>(
+    request: &Request<'_>,
+    replicas: &'a [Replica],
+    removed: &mut Vec<(ReplicaId, &'static str)>,
+) -> Result<Vec<Candidate<'a>>, Unroutable> {
+    let cached = |place: usize| request.cached_tokens.get(place).copied().unwrap_or(0.0);
+    let mut left: Vec<Candidate<'a>> = replicas
+        .iter()
+        .enumerate()
+        .map(|(place, replica)| Candidate {
+            replica,
+            place,
+            cached_tokens: cached(place).min(request.prompt_tokens),
+        })
+        .collect();
+    if left.is_empty() {
+        return Err(Unroutable::Empty);
+    }
+    take_out(&mut left, removed, "condition", |one| {
+        one.replica.condition.takes_requests()
+    });
+    if left.is_empty() {
+        return Err(Unroutable::Unhealthy);
+    }
+    if let Some(subset) = request.subset {
+        take_out(&mut left, removed, "subset", |one| {
+            subset.contains(&one.replica.id)
+        });
+        if left.is_empty() {
+            return Err(Unroutable::Subset);
+        }
+    }
+    take_out(&mut left, removed, "tried", |one| {
+        !request.tried.contains(&one.replica.id)
+    });
+    if left.is_empty() {
+        return Err(Unroutable::Tried);
+    }
+    let now = |one: &Candidate<'_>| in_condition(request, one.replica);
+    if left.iter().any(now) {
+        take_out(&mut left, removed, "warming", now);
+    }
+    Ok(left)
+}
+
+fn take_out<'a>(
+    candidates: &mut Vec<Candidate<'a>>,
+    removed: &mut Vec<(ReplicaId, &'static str)>,
+    name: &'static str,
+    keeps: impl Fn(&Candidate<'a>) -> bool,
+) {
+    candidates.retain(|one| {
+        let kept = keeps(one);
+        if !kept {
+            removed.push((one.replica.id, name));
+        }
+        kept
+    });
+}

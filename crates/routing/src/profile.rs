@@ -1,0 +1,112 @@
+//! Profiles: which filters, scorers and picker make a decision.
+
+use serde::Deserialize;
+
+use crate::filters::Filter;
+use crate::picker::Picker;
+use crate::scorers::{SCORERS, Score, scorer};
+
+/// A profile as it is written.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProfileSpec {
+    pub filters: Vec<Filter>,
+    pub scorers: Vec<ScorerSpec>,
+    pub picker: Picker,
+}
+
+/// A scorer by its name, one of [`SCORERS`].
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScorerSpec {
+    pub name: String,
+    #[serde(default = "one")]
+    pub weight: f32,
+}
+
+fn one() -> f32 {
+    1.0
+}
+
+impl Default for ProfileSpec {
+    /// The time to the first token, then the load of decoding.
+    fn default() -> Self {
+        let scorer = |name: &str, weight| ScorerSpec {
+            name: name.to_owned(),
+            weight,
+        };
+        Self {
+            filters: Vec::new(),
+            scorers: vec![
+                scorer("ttft", 3.0),
+                scorer("tpot", 1.0),
+                scorer("kv-use", 1.0),
+            ],
+            picker: Picker::MaxScore,
+        }
+    }
+}
+
+/// What is wrong with a profile.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ProfileError {
+    #[error("there is no scorer {name:?}; there are {}", SCORERS.join(", "))]
+    NoScorer { name: String },
+    #[error("the weight of scorer {name} is {weight}; 0 to 1000 is possible")]
+    Weight { name: String, weight: f32 },
+}
+
+/// A profile that can be used.
+#[derive(Debug)]
+pub struct Profile {
+    pub(crate) filters: Vec<Filter>,
+    pub(crate) scorers: Vec<(Box<dyn Score>, f32)>,
+    pub(crate) picker: Picker,
+}
+
+impl Profile {
+    /// # Errors
+    /// [`ProfileError`]
+    pub fn new(spec: ProfileSpec) -> Result<Self, ProfileError> {
+        let scorers = spec.scorers.into_iter().map(|one| {
+            let ScorerSpec { name, weight } = one;
+            if !(0.0..=1000.0).contains(&weight) {
+                return Err(ProfileError::Weight { name, weight });
+            }
+            let found = scorer(&name).ok_or(ProfileError::NoScorer { name })?;
+            Ok((found, weight))
+        });
+        Ok(Self {
+            scorers: scorers.collect::<Result<_, _>>()?,
+            filters: spec.filters,
+            picker: spec.picker,
+        })
+    }
+
+    /// Whether a scorer looks at cached prefixes, so that they have to be looked up.
+    pub fn needs_prefixes(&self) -> bool {
+        let mut used = self.scorers.iter().filter(|(_, weight)| *weight > 0.0);
+        used.any(|(scorer, _)| scorer.needs_prefixes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(text: &str) -> Result<Profile, ProfileError> {
+        Profile::new(serde_json::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn absent_members_have_defaults_and_names_are_checked() {
+        assert!(profile("{}").unwrap().needs_prefixes());
+        let load = profile(r#"{"scorers": [{"name": "queue", "weight": 2}]}"#).unwrap();
+        assert!(!load.needs_prefixes());
+        let error = profile(r#"{"scorers": [{"name": "quue"}]}"#).unwrap_err();
+        assert!(error.to_string().contains("queue, running"), "{error}");
+        let error = profile(r#"{"scorers": [{"name": "queue", "weight": -1}]}"#).unwrap_err();
+        assert!(error.to_string().contains("-1"), "{error}");
+        assert!(serde_json::from_str::<ProfileSpec>(r#"{"scorer": []}"#).is_err());
+    }
+}

@@ -1,0 +1,36 @@
+//! Requests as routing sees them.
+
+use crate::ReplicaId;
+
+/// What routing knows of a request. The default is an empty prompt that may go anywhere.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Request<'a> {
+    /// Tokens of the prompt; an estimate where no tokenizer is at hand.
+    pub prompt_tokens: f32,
+    /// Tokens of the prompt whose KV a replica is believed to hold, in the order of the replicas;
+    /// replicas beyond the end have none.
+    pub cached_tokens: &'a [f32],
+    /// Hash of what names the session, if something does.
+    pub session: Option<u64>,
+    /// Adapter that it asks for.
+    pub adapter: Option<&'a str>,
+    /// Replicas that have failed it.
+    pub tried: &'a [ReplicaId],
+    /// The only replicas that may answer; `None`: all.
+    pub subset: Option<&'a [ReplicaId]>,
+    /// Number of the request: the source of all that is random or takes turns.
+    pub ticket: u64,
+}
+
+/// A number in [0, 1) from a ticket and the name of its use (`SplitMix64` of their sum).
+pub(crate) fn draw(ticket: u64, salt: u64) -> f32 {
+    (mix(ticket.wrapping_add(mix(salt))) >> 40) as f32 / (1u64 << 24) as f32
+}
+
+/// `SplitMix64`'s output function (Steele et al., 2014).
+pub(crate) fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

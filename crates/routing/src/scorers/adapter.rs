@@ -1,0 +1,30 @@
+//! `adapter`: 1 where the adapter is loaded, 0.8 where there is room for it, else 0. Loading one
+//! takes longer than a request waits for its turn.
+
+use super::{Candidate, Score};
+use crate::Request;
+
+const ROOM: f32 = 0.8;
+
+#[derive(Debug)]
+pub(crate) struct Adapter;
+
+impl Score for Adapter {
+    fn name(&self) -> &'static str {
+        "adapter"
+    }
+
+    /// All 1 without an adapter.
+    fn score(&self, request: &Request<'_>, candidates: &[Candidate<'_>]) -> Vec<f32> {
+        let score = |one: &Candidate<'_>| {
+            let loaded = &one.replica.adapters;
+            match request.adapter {
+                None => 1.0,
+                Some(asked) if loaded.iter().any(|name| **name == *asked) => 1.0,
+                Some(_) if loaded.len() < one.replica.max_adapters as usize => ROOM,
+                Some(_) => 0.0,
+            }
+        };
+        candidates.iter().map(score).collect()
+    }
+}

@@ -1,0 +1,18 @@
+//! `kv-use`: the share of free KV blocks.
+
+use super::{Candidate, Score};
+use crate::Request;
+
+#[derive(Debug)]
+pub(crate) struct KvUse;
+
+impl Score for KvUse {
+    fn name(&self) -> &'static str {
+        "kv-use"
+    }
+
+    fn score(&self, _: &Request<'_>, candidates: &[Candidate<'_>]) -> Vec<f32> {
+        let free = candidates.iter().map(|one| 1.0 - one.replica.kv_use);
+        free.map(|share| share.clamp(0.0, 1.0)).collect()
+    }
+}
