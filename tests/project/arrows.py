@@ -21,7 +21,9 @@ RUST: dict[str, set[str]] = {
     "decoder": {"comm", "formats", "grammar", "kernels", "text", "wire"},
     "engine-client": {"wire"},
     "http": set(),
+    "edge": {"http", "openai"},
     "server": {
+        "edge",
         "engine-client",
         "grammar",
         "http",

@@ -133,16 +133,22 @@ mod tests {
         }
     }
 
+    /// Holder, first link, length, and whether the holder is cleared instead.
+    fn ask() -> impl Strategy<Value = (u32, u64, usize, bool)> {
+        (0u32..4, 0u64..12, 0usize..9, prop::bool::weighted(0.05))
+    }
+
     proptest! {
         #[test]
         fn it_does_what_lists_do(
-            asks in prop::collection::vec((0u32..4, 0u64..12, 0usize..9, prop::bool::weighted(0.05)), 1..300),
+            asks in prop::collection::vec(ask(), 1..300),
             capacity in 1usize..12,
         ) {
             let (mut index, mut model) = (PrefixIndex::default(), Model::default());
             for (holder, first, length, cleared) in asks {
                 // chains that share their beginnings
-                let chain: Vec<u64> = (0..length as u64).map(|at| first / (at + 1) * 100 + at).collect();
+                let link = |at| first / (at + 1) * 100 + at;
+                let chain: Vec<u64> = (0..length as u64).map(link).collect();
                 let found = index.matches(&chain, &[0, 1, 2, 3]);
                 let wanted: Vec<usize> = (0..4).map(|one| model.matches(&chain, one)).collect();
                 prop_assert_eq!(found, wanted);

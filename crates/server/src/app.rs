@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::body::Body;
 use axum::http::Request;
+use penstock_edge::{Failure, Guard};
 use penstock_engine_client::Engine;
 use penstock_http::{BodyBudget, HeldBody, Keys, RandomIds, read_body};
 use penstock_openai::ApiError;
@@ -13,7 +14,6 @@ use penstock_wire::Ready;
 
 use crate::admission::{AdmissionLimiter, AdmissionPermit, Limits};
 use crate::config::Config;
-use crate::failure::Failure;
 use crate::grammar::Grammars;
 use crate::lanes::Lanes;
 use crate::metrics::{EngineView, Metrics, Rejection};
@@ -28,10 +28,9 @@ const RETRY_DRAIN: u32 = 5;
 
 pub(crate) struct App {
     pub(crate) config: Config,
-    pub(crate) keys: Keys,
+    pub(crate) guard: Arc<Guard>,
     pub(crate) engine: Engine,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) ids: RandomIds,
     pub(crate) lanes: Lanes,
     pub(crate) grammars: Grammars,
     bodies: BodyBudget,
@@ -44,15 +43,22 @@ pub(crate) struct App {
 
 impl App {
     pub(crate) fn new(config: Config, keys: Keys, engine: Engine, metrics: Arc<Metrics>) -> Self {
+        let guard = Guard {
+            keys,
+            admin_key: config.admin_api_key.clone(),
+            allowed_origins: config.allowed_origins.clone(),
+            access_log: config.access_log,
+            counts: metrics.http.clone(),
+            ids: RandomIds::default(),
+        };
         Self {
             lanes: Lanes::new(&config.limits),
             grammars: Grammars::default(),
             bodies: BodyBudget::new(&config.limits),
             config,
-            keys,
+            guard: Arc::new(guard),
             engine,
             metrics,
-            ids: RandomIds::default(),
             limiter: AdmissionLimiter::default(),
             text: OnceLock::new(),
             draining: AtomicBool::new(false),

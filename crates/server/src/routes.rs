@@ -3,16 +3,12 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, post};
-use penstock_openai::ApiError;
+use penstock_edge::{guarded, method_not_allowed, no_route};
 
 use crate::app::App;
 use crate::endpoints::{chat, completions, info, kv, messages, responses, tokenize};
-use crate::failure::Failure;
-use crate::middleware::identify_and_authorize;
 
 const METRICS: &str = "/metrics";
 
@@ -28,7 +24,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     router
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn_with_state(app.clone(), identify_and_authorize))
+        .layer(from_fn_with_state(app.guard.clone(), guarded))
         .with_state(app)
 }
 
@@ -76,25 +72,6 @@ pub(crate) fn metrics_router(app: Arc<App>) -> Router {
         .route("/ready", get(info::ready))
         .fallback(no_route)
         .with_state(app)
-}
-
-/// A path with a slash at its end is redirected to the one without, by 307: the method and the body
-/// are sent again.
-async fn no_route(uri: Uri) -> Response {
-    let path = uri.path();
-    match path.trim_end_matches('/') {
-        bare if bare.len() < path.len() && bare.starts_with('/') && !bare.starts_with("//") => {
-            let query = uri
-                .query()
-                .map_or(String::new(), |query| format!("?{query}"));
-            Redirect::temporary(&format!("{bare}{query}")).into_response()
-        }
-        _ => Failure(ApiError::no_route(path)).into_response(),
-    }
-}
-
-async fn method_not_allowed(method: Method, uri: Uri) -> Failure {
-    Failure(ApiError::method_not_allowed(method.as_str(), uri.path()))
 }
 
 #[cfg(test)]

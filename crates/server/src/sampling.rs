@@ -25,7 +25,7 @@ pub(crate) fn params(
         top_k: u32::try_from(common.top_k.or(defaults.top_k).unwrap_or(0)).unwrap_or(0),
         top_p: common.top_p.or(defaults.top_p).unwrap_or(1.0),
         min_p: rules.min_p.or(defaults.min_p).unwrap_or(0.0),
-        seed: seed.unwrap_or_else(|| app.ids.next()),
+        seed: seed.unwrap_or_else(|| app.guard.ids.next()),
         choice: 0,
         logprobs,
         repetition_penalty: repetition.unwrap_or(1.0),

@@ -9,8 +9,8 @@ use penstock_http::{PipeWriter, WriteError, pipe};
 use penstock_openai::{ApiError, StreamOptions};
 
 use crate::choices::{ChoiceStreams, OutputDelta};
-use crate::failure::json;
 use crate::render::Render;
+use penstock_edge::json;
 
 /// Rendered bytes that a client may leave unread before its request is given up.
 const MAX_UNREAD: usize = 1 << 20;

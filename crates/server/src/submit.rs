@@ -188,7 +188,7 @@ fn start(
     let reading = params.reading.clone();
     let reader = reading.map(|reading| {
         detokenizer.keep(reading.kept.clone());
-        Reader::new(reading, app.ids.next())
+        Reader::new(reading, app.guard.ids.next())
     });
     let rules = TextRules {
         stop: common.stop.clone(),

@@ -13,9 +13,9 @@ use super::chat_render::{ChatRender, ChatStyle};
 use super::prepared::prepare;
 use crate::app::App;
 use crate::arrival::Arrival;
-use crate::failure::Failure;
 use crate::jobs::work_on;
 use crate::stream;
+use penstock_edge::Failure;
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,

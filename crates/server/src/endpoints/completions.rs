@@ -13,10 +13,10 @@ use super::completions_render::{CompletionRender, ShownPrompt, Style};
 use crate::admission::AdmissionPermit;
 use crate::app::App;
 use crate::arrival::Arrival;
-use crate::failure::Failure;
 use crate::jobs::{Job, work_on};
 use crate::stream;
 use crate::submit::{EndpointParams, submit, truncate};
+use penstock_edge::Failure;
 
 /// `max_tokens` of requests without it, as OpenAI and vLLM have it for this endpoint.
 const DEFAULT_MAX_TOKENS: u32 = 16;

@@ -10,7 +10,7 @@ use penstock_openai::{Model, ModelList};
 use serde::Serialize;
 
 use crate::app::App;
-use crate::failure::{Failure, json};
+use penstock_edge::{Failure, json};
 
 /// `GET /v1/models`.
 pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {

@@ -19,9 +19,9 @@ use serde::de::DeserializeOwned;
 
 use super::tokenize::encoded;
 use crate::app::App;
-use crate::failure::{Failure, json};
 use crate::jobs::{Job, work_on};
 use crate::submit::check_prompt;
+use penstock_edge::{Failure, json};
 
 /// Longer than any step that an order may have to wait for.
 const PATIENCE: Duration = Duration::from_secs(60);

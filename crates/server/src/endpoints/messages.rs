@@ -4,20 +4,18 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, Request, header};
+use axum::http::Request;
 use axum::response::Response;
 use penstock_http::request_id;
-use penstock_openai::{ApiError, MessageWriter, MessagesRequest, StreamOptions, anthropic_error};
+use penstock_openai::{MessageWriter, MessagesRequest, StreamOptions};
 
 use super::messages_render::MessagesRender;
 use super::prepared::{count, prepare};
 use crate::app::App;
 use crate::arrival::Arrival;
-use crate::failure::{Failure, json};
 use crate::jobs::work_on;
 use crate::stream;
-
-const PATH: &str = "/v1/messages";
+use penstock_edge::{Failure, json};
 
 /// Usage with every delta: the first event tells the prompt's tokens.
 const OPTIONS: StreamOptions = StreamOptions {
@@ -61,22 +59,4 @@ pub(crate) async fn count_tokens(
     .await?;
     let answer = serde_json::json!({ "input_tokens": tokens });
     Ok(json(answer.to_string().into_bytes()))
-}
-
-/// Whether a path is Anthropic's.
-pub(crate) fn is_here(path: &str) -> bool {
-    path.strip_prefix(PATH)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// Writes an error in Anthropic's form, and the request's id where its clients look for it.
-pub(crate) fn in_own_form(response: &mut Response, request_id: &str) {
-    if let Some(error) = response.extensions().get::<ApiError>() {
-        let body = Body::from(anthropic_error(error, request_id));
-        *response.body_mut() = body;
-        response.headers_mut().remove(header::CONTENT_LENGTH);
-    }
-    if let Ok(id) = HeaderValue::from_str(request_id) {
-        response.headers_mut().insert("request-id", id);
-    }
 }

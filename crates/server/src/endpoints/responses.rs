@@ -13,9 +13,9 @@ use super::prepared::{count, prepare};
 use super::responses_render::ResponsesRender;
 use crate::app::App;
 use crate::arrival::Arrival;
-use crate::failure::{Failure, json};
 use crate::jobs::work_on;
 use crate::stream;
+use penstock_edge::{Failure, json};
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,

@@ -12,8 +12,8 @@ use penstock_text::ChatTemplate;
 use serde_json::json;
 
 use crate::app::App;
-use crate::failure::{self, Failure};
 use crate::jobs::{Conversation, Job, work_on};
+use penstock_edge::{Failure, json};
 
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
@@ -37,7 +37,7 @@ pub(crate) async fn tokenize(
         Ok(answer.to_string().into_bytes())
     })
     .await?;
-    Ok(failure::json(answer))
+    Ok(json(answer))
 }
 
 /// The ids of a text of any length: the bound on the body is enough.
@@ -82,7 +82,7 @@ pub(crate) async fn detokenize(
         Ok(json!({ "prompt": prompt }).to_string().into_bytes())
     })
     .await?;
-    Ok(failure::json(answer))
+    Ok(json(answer))
 }
 
 /// `GET /tokenizer_info`, in the names of `tokenizer_config.json`.
@@ -99,5 +99,5 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Result<Response, Failur
         "model_max_length": app.max_model_len(),
         "chat_template": text.template.as_ref().map(ChatTemplate::source),
     });
-    Ok(failure::json(answer.to_string().into_bytes()))
+    Ok(json(answer.to_string().into_bytes()))
 }

@@ -6,6 +6,7 @@ mod render;
 mod tiers;
 mod timer;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use penstock_http::{Histogram, RequestCounts, escaped};
@@ -39,7 +40,7 @@ pub(crate) struct Metrics {
     started: f64,
     version: String,
     /// By handler, whatever became of them.
-    pub(crate) http: RequestCounts,
+    pub(crate) http: Arc<RequestCounts>,
     endings: [AtomicU64; 4],
     rejections: [AtomicU64; 3],
     prompt_tokens: AtomicU64,
@@ -71,7 +72,7 @@ impl Metrics {
             labels: format!("model_name=\"{}\",engine=\"0\"", escaped(model)),
             started: since_epoch.unwrap_or_default().as_secs_f64(),
             version: escaped(version),
-            http: RequestCounts::default(),
+            http: Arc::default(),
             endings: Default::default(),
             rejections: Default::default(),
             prompt_tokens: AtomicU64::new(0),

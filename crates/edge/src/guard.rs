@@ -10,15 +10,13 @@ use axum::http::{Method, Request};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use penstock_http::{
-    Bearer, Caller, Exchange, KeyPermit, Level, RateLimited, has_key, log, request_id,
-    with_request_id,
+    Bearer, Caller, Exchange, KeyPermit, Keys, Level, RandomIds, RateLimited, RequestCounts,
+    has_key, log, request_id, with_request_id,
 };
 use penstock_openai::ApiError;
 
-use crate::app::App;
-use crate::cors;
-use crate::endpoints::messages;
 use crate::failure::{Failure, logged};
+use crate::{anthropic, cors};
 
 /// Probes and scrapers carry no keys.
 const OPEN: [&str; 4] = ["/health", "/metrics", "/ping", "/ready"];
@@ -29,36 +27,56 @@ const ADMIN: &str = "/v1/kv";
 /// Characters of a path.
 const MOST_LOGGED: usize = 200;
 
+/// What the checks need.
+#[derive(Debug)]
+pub struct Guard {
+    pub keys: Keys,
+    /// The key of `/v1/kv`. `None` disables these endpoints.
+    pub admin_key: Option<String>,
+    /// Origins whose pages may use the server from a browser; `*` is all.
+    pub allowed_origins: Vec<String>,
+    /// A line in the log for every request that has ended.
+    pub access_log: bool,
+    /// By handler, whatever became of them.
+    pub counts: Arc<RequestCounts>,
+    pub ids: RandomIds,
+}
+
+/// What the endpoint adds to the line of the access log; an extension of its response.
+#[derive(Debug, Clone)]
+pub struct AccessNote(pub String);
+
+/// Layer around the endpoints, for [`axum::middleware::from_fn_with_state`].
 /// Gives the request an id, rejects it without a valid key, and observes its end.
-pub(crate) async fn identify_and_authorize(
-    State(app): State<Arc<App>>,
+pub async fn guarded(
+    State(guard): State<Arc<Guard>>,
     request: Request<Body>,
     next: Next,
 ) -> Response {
     let exchange = Exchange::begin(&request);
-    let ids = app.clone();
+    let ids = guard.clone();
     with_request_id(&ids.ids, request, |request| async move {
         let id = request_id(&request);
         let path: String = request.uri().path().chars().take(MOST_LOGGED).collect();
-        let (response, permit) = checked(&app, request, next).await;
-        observed(app, exchange, response, id, path, permit)
+        let (response, permit) = checked(&guard, request, next).await;
+        observed(guard, exchange, response, id, path, permit)
     })
     .await
 }
 
 /// The endpoint's answer, or why it is not asked; and a permit for as long as the answer lasts.
 async fn checked(
-    app: &App,
+    guard: &Guard,
     mut request: Request<Body>,
     next: Next,
 ) -> (Response, Option<CallerPermit>) {
-    let origins = &app.config.allowed_origins;
+    let origins = &guard.allowed_origins;
     if let Some(response) = cors::preflight(origins, &request) {
         return (response, None);
     }
     let origin = cors::allowed_origin(origins, request.headers());
-    let anthropic = messages::is_here(request.uri().path()).then(|| request_id(&request));
-    let admitted = check_key(app, &request).and_then(|bearer| {
+    let anthropic = anthropic::is_here(request.uri().path()).then(|| request_id(&request));
+    let admitted = check_key(guard, &request).and_then(|bearer| {
         cors::check_origin(origins, &request)?;
         admit(bearer, &request)
     });
@@ -72,7 +90,7 @@ async fn checked(
         Err(error) => (Failure(error).into_response(), None),
     };
     if let Some(request_id) = anthropic {
-        messages::in_own_form(&mut response, &request_id);
+        anthropic::in_own_form(&mut response, &request_id);
     }
     if let Some(origin) = origin {
         cors::allow(response.headers_mut(), origin);
@@ -108,7 +126,7 @@ fn admit(bearer: Bearer, request: &Request<Body>) -> Result<Option<CallerPermit>
 
 /// Logs a refusal at once, and counts the request when its answer has ended.
 fn observed(
-    app: Arc<App>,
+    guard: Arc<Guard>,
     exchange: Exchange,
     response: Response,
     id: String,
@@ -124,20 +142,22 @@ fn observed(
         );
     }
     let ended = exchange.clone();
+    let note = response.extensions().get::<AccessNote>().cloned();
     exchange.observe(response, move |end| {
-        app.metrics.http.count(ended, &end);
-        if app.config.access_log {
+        guard.counts.count(ended, &end);
+        if guard.access_log {
             let (status, bytes) = (end.status, end.bytes);
             let peer = peer.map_or("unix".to_owned(), |peer| peer.to_string());
             let seconds = end.duration.as_secs_f64();
             let left = if end.complete { "" } else { ", client left" };
+            let note = note.map_or(String::new(), |note| format!(", {}", note.0));
             let key = permit.as_ref().map(|permit| permit.caller.name.as_str());
             let key = key.map_or(String::new(), |name| format!(" by {name:?}"));
             log(
                 Level::Info,
                 format!(
                     "{id}: {peer} {method} {path}{key} {status}, {bytes} bytes, \
-                     {seconds:.3} s{left}"
+                     {seconds:.3} s{left}{note}"
                 ),
             );
         }
@@ -145,10 +165,10 @@ fn observed(
     })
 }
 
-fn check_key(app: &App, request: &Request<Body>) -> Result<Bearer, ApiError> {
+fn check_key(guard: &Guard, request: &Request<Body>) -> Result<Bearer, ApiError> {
     let path = request.uri().path();
     if is_admin(path) {
-        let key = app.config.admin_api_key.as_ref();
+        let key = guard.admin_key.as_ref();
         let key = key.ok_or_else(ApiError::admin_disabled)?;
         let known = has_key(std::slice::from_ref(key), request);
         return known
@@ -158,7 +178,10 @@ fn check_key(app: &App, request: &Request<Body>) -> Result<Bearer, ApiError> {
     if OPEN.contains(&path) {
         return Ok(Bearer::Anyone);
     }
-    app.keys.bearer(request).ok_or_else(ApiError::unauthorized)
+    guard
+        .keys
+        .bearer(request)
+        .ok_or_else(ApiError::unauthorized)
 }
 
 fn is_admin(path: &str) -> bool {

@@ -63,6 +63,6 @@ pub(crate) fn logged(error: &ApiError) -> String {
 }
 
 /// A 200 with a JSON body that is already rendered.
-pub(crate) fn json(body: Vec<u8>) -> Response {
+pub fn json(body: Vec<u8>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
