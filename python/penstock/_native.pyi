@@ -162,6 +162,7 @@ class Tokenizer:
         add_generation_prompt: bool,
         tools_json: str = "null",
         kwargs_json: str = "{}",
+        continue_final_message: bool = False,
     ) -> str:
         """The prompt text, by the chat template. ValueError: what is wrong with the messages, or
         what the template raised.

@@ -11,7 +11,6 @@ import pytest
 from penstock import LLM, SamplingParams
 from penstock.core import InvalidValueError, PenstockError
 from penstock.llm.metrics import Counter, Gauge
-from penstock.llm.prompts import up_to_final_message
 from penstock.model.locate import ALIASES
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
@@ -162,21 +161,9 @@ def test_the_last_message_is_continued(llm: LLM) -> None:
     assert result.prompt.endswith("<|im_start|>assistant\nHello, my name")
     with pytest.raises(InvalidValueError, match="add_generation_prompt"):
         llm.chat(talk, GREEDY, continue_final_message=True)
-
-
-@pytest.mark.parametrize(
-    ("rendered", "content", "cut"),
-    [
-        # as transformers cuts: what the template kept of the spaces around stays
-        ("a: hi<end>", "hi", "a: hi"),
-        ("a: hi <end>", "hi ", "a: hi "),
-        ("a: hi<end>", " hi ", "a: hi"),
-        ("a: hi\na: hi<end>", "hi", "a: hi\na: hi"),
-        ("a: hi<end>", [{"type": "text", "text": "ho"}, {"type": "text", "text": "hi"}], "a: hi"),
-    ],
-)
-def test_where_a_continued_message_is_cut(rendered: str, content: object, cut: str) -> None:
-    assert up_to_final_message(rendered, content) == cut
+    silent = [*QUESTION, {"role": "assistant", "content": None}]
+    with pytest.raises(PenstockError, match="no text to continue"):
+        llm.chat(silent, GREEDY, add_generation_prompt=False, continue_final_message=True)
 
 
 def test_the_tokenizer_is_there(llm: LLM) -> None:

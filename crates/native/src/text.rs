@@ -5,13 +5,13 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use penstock_grammar::{Compiled, Compiler, GrammarError, MatchError, Vocabulary};
-use penstock_text::{TextError, TextModel};
+use penstock_text::{Conversation, TextError, TextModel};
 use penstock_wire::GrammarKind;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 const COMPILE_LIMIT: Duration = Duration::from_secs(3);
 const KINDS: [(&str, GrammarKind); 5] = [
@@ -67,21 +67,35 @@ impl Tokenizer {
         self.model.tokenizer.decode(&ids, skip_special)
     }
 
-    /// Prompt text of a conversation (JSON list of messages), rendered by the model's template.
-    #[pyo3(signature = (messages_json, add_generation_prompt, tools_json="null", kwargs_json="{}"))]
+    /// Prompt text of a conversation (JSON list of messages), by the model's template; with
+    /// `continue_final_message` it ends where the last message does.
+    #[pyo3(signature = (
+        messages_json,
+        add_generation_prompt,
+        tools_json="null",
+        kwargs_json="{}",
+        continue_final_message=false,
+    ))]
     fn render_chat(
         &self,
         messages_json: &str,
         add_generation_prompt: bool,
         tools_json: &str,
         kwargs_json: &str,
+        continue_final_message: bool,
     ) -> PyResult<String> {
         let messages = json("messages", messages_json)?;
         let tools: Option<Value> = json("tools", tools_json)?;
-        let kwargs = json("chat_template_kwargs", kwargs_json)?;
-        self.model
-            .render_chat(&messages, add_generation_prompt, tools.as_ref(), &kwargs)
-            .map_err(error)
+        let kwargs: Map<String, Value> = json("chat_template_kwargs", kwargs_json)?;
+        let chat = Conversation {
+            messages: &messages,
+            add_generation_prompt,
+            tools: tools.as_ref(),
+            continue_final: continue_final_message,
+            template_kwargs: Some(&kwargs),
+        };
+        let rendered = self.model.render(&chat, false).map_err(error)?;
+        Ok(rendered.written())
     }
 
     /// The same tokenizer with the chat template `source` in place of the model's own.

@@ -7,8 +7,7 @@ use std::sync::{Arc, Weak};
 
 use penstock_http::HeldBody;
 use penstock_openai::ApiError;
-use penstock_text::{Rendered, TextError, TextModel};
-use serde_json::{Map, Value};
+use penstock_text::{Conversation, TextError, TextModel};
 
 use crate::app::App;
 
@@ -24,17 +23,7 @@ pub(crate) struct Job<'a> {
     client: Option<Weak<()>>,
 }
 
-/// What a chat template gets.
-pub(crate) struct Conversation<'a> {
-    pub(crate) messages: &'a Value,
-    pub(crate) add_generation_prompt: bool,
-    pub(crate) tools: Option<Value>,
-    /// The prompt ends where the last message does.
-    pub(crate) continue_final: bool,
-    pub(crate) template_kwargs: &'a Map<String, Value>,
-}
-
-/// What became of it.
+/// What became of a conversation.
 pub(crate) struct ChatPrompt {
     pub(crate) ids: Vec<u32>,
     pub(crate) text: String,
@@ -57,7 +46,9 @@ impl Job<'_> {
         max_model_len: u32,
     ) -> Result<ChatPrompt, ApiError> {
         self.check_client()?;
-        let rendered = self.render(chat);
+        let rendered = self
+            .text
+            .render(chat, !self.app.config.allow_special_tokens);
         let prompt = rendered.map_err(|error| text_error("messages", &error))?;
         self.check_client()?;
         self.check_length(prompt.text(), max_model_len)?;
@@ -65,25 +56,6 @@ impl Job<'_> {
         let ids = ids.map_err(|error| text_error("messages", &error))?;
         let text = prompt.written();
         Ok(ChatPrompt { ids, text })
-    }
-
-    fn render(&self, chat: &Conversation<'_>) -> Result<Rendered, TextError> {
-        let (text, tools) = (self.text, chat.tools.as_ref());
-        let marked = match chat.continue_final {
-            true => Some(Rendered::mark_end(chat.messages)?),
-            false => None,
-        };
-        let messages = marked.as_ref().unwrap_or(chat.messages);
-        let (generate, kwargs) = (chat.add_generation_prompt, chat.template_kwargs);
-        let prompt = if self.app.config.allow_special_tokens {
-            Rendered::unguarded(text.render_chat(messages, generate, tools, kwargs)?)
-        } else {
-            text.render_guarded(messages, generate, tools, kwargs)?
-        };
-        match chat.continue_final {
-            true => prompt.cut(),
-            false => Ok(prompt),
-        }
     }
 
     /// Refuses a text that cannot fit the context, however it is tokenized.

@@ -13,8 +13,8 @@ use crate::{TextError, Tokenizer};
 /// Around the number of a spelling. Unicode promises that these are never characters.
 const OPEN: char = '\u{FDD0}';
 const CLOSE: char = '\u{FDD1}';
-/// Behind the message that the output goes on with.
-const END: char = '\u{FDD2}';
+/// Behind the message that the output goes on with. Its space tells whether the template trims.
+const END: &str = "\u{FDD2} ";
 
 /// Finds spellings of special tokens.
 #[derive(Debug)]
@@ -140,17 +140,13 @@ impl Rendered {
         Self { text, hidden }
     }
 
-    /// A text in which special tokens are read as such.
-    pub fn unguarded(text: String) -> Self {
-        Self::new(text, Vec::new())
-    }
-
     /// The messages with a mark behind the last one's content, for [`Self::cut`].
-    pub fn mark_end(messages: &Value) -> Result<Value, TextError> {
+    pub(crate) fn mark_end(messages: &Value) -> Result<Value, TextError> {
         let mut messages = messages.clone();
         let last = messages.as_array_mut().and_then(|list| list.last_mut());
-        match last.and_then(|message| message.get_mut("content")) {
-            Some(Value::String(content)) => content.push(END),
+        let content = last.and_then(|message| message.get_mut("content"));
+        match content.and_then(last_text) {
+            Some(Value::String(text)) => text.push_str(END),
             _ => {
                 let reason = "the last one has no text to continue".to_owned();
                 return Err(TextError::BadMessages { reason });
@@ -159,13 +155,19 @@ impl Rendered {
         Ok(messages)
     }
 
-    /// The text up to the mark.
-    pub fn cut(mut self) -> Result<Self, TextError> {
-        let Some(end) = self.text.rfind(END) else {
+    /// The text up to the mark. White space before it is that of the message, where the template
+    /// keeps it.
+    pub(crate) fn cut(mut self) -> Result<Self, TextError> {
+        let mark = END.trim_end();
+        let Some(end) = self.text.rfind(mark) else {
             let reason = "the template does not print the last message".to_owned();
             return Err(TextError::TemplateRender { reason });
         };
+        let kept = self.text[end..].starts_with(END);
         self.text.truncate(end);
+        if !kept {
+            self.text.truncate(self.text.trim_end().len());
+        }
         Ok(self)
     }
 
@@ -204,5 +206,16 @@ impl Rendered {
             // A template has cut the mark.
             from = at + OPEN.len_utf8();
         }
+    }
+}
+
+/// The text of a message's content: itself, or its last part with text.
+fn last_text(content: &mut Value) -> Option<&mut Value> {
+    match content {
+        Value::Array(parts) => {
+            let texts = parts.iter_mut().rev();
+            texts.filter_map(|part| part.get_mut("text")).next()
+        }
+        text => Some(text),
     }
 }

@@ -21,7 +21,7 @@ pub use chat::ChatTemplate;
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use guard::Rendered;
-pub use model::TextModel;
+pub use model::{Conversation, TextModel};
 pub use stop::{StopOutcome, StopStrings};
 pub use tokenizer::Tokenizer;
 

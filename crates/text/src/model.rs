@@ -14,6 +14,31 @@ use crate::{ChatTemplate, SpecialTokens, TextError, gguf, hf};
 const WORDS_TEMPLATE: &str = "{% for m in messages %}{{ m.role }} {{ m.content or '' }} \
     {% endfor %}{% if add_generation_prompt %}assistant{% endif %}";
 
+/// What becomes a prompt, and how the template is to print it.
+#[derive(Debug, Clone, Copy)]
+pub struct Conversation<'a> {
+    pub messages: &'a Value,
+    pub add_generation_prompt: bool,
+    pub tools: Option<&'a Value>,
+    /// The prompt ends where the last message does.
+    pub continue_final: bool,
+    /// Further variables of the template.
+    pub template_kwargs: Option<&'a Map<String, Value>>,
+}
+
+impl<'a> Conversation<'a> {
+    /// Messages that the model answers, and nothing else.
+    pub fn of(messages: &'a Value) -> Self {
+        Self {
+            messages,
+            add_generation_prompt: true,
+            tools: None,
+            continue_final: false,
+            template_kwargs: None,
+        }
+    }
+}
+
 /// Everything about one model that concerns text.
 #[derive(Debug)]
 pub struct TextModel {
@@ -113,50 +138,42 @@ impl TextModel {
         Some(longest.saturating_mul(tokens as usize))
     }
 
-    /// The prompt text of a conversation; see [`ChatTemplate::render`].
-    pub fn render_chat(
-        &self,
-        messages: &Value,
-        add_generation_prompt: bool,
-        tools: Option<&Value>,
-        kwargs: &Map<String, Value>,
-    ) -> Result<String, TextError> {
+    /// The prompt of a conversation. Guarded, which messages of strangers should be, what spells a
+    /// special token in its values is text when the prompt is encoded, and no control token.
+    ///
+    /// # Errors
+    /// No template; those of [`ChatTemplate::render`]; a last message without text to go on with.
+    pub fn render(&self, chat: &Conversation<'_>, guarded: bool) -> Result<Rendered, TextError> {
         let template = self.template.as_ref().ok_or(TextError::NoChatTemplate)?;
-        template.render(messages, add_generation_prompt, tools, kwargs)
+        let marked = match chat.continue_final {
+            true => Some(Rendered::mark_end(chat.messages)?),
+            false => None,
+        };
+        let messages = marked.as_ref().unwrap_or(chat.messages);
+        let print = |messages: &Value, tools: Option<&Value>, kwargs: &Map<String, Value>| {
+            template.render(messages, chat.add_generation_prompt, tools, kwargs)
+        };
+        let (none, mut hidden) = (Map::new(), Vec::new());
+        let kwargs = chat.template_kwargs.unwrap_or(&none);
+        let text = if guarded {
+            let messages = self.guard.hide(messages, &mut hidden);
+            let tools = chat.tools.map(|tools| self.guard.hide(tools, &mut hidden));
+            let kwargs = self.guard.hide_map(kwargs, &mut hidden);
+            print(&messages, tools.as_deref(), &kwargs)?
+        } else {
+            print(messages, chat.tools, kwargs)?
+        };
+        let prompt = Rendered::new(text, hidden);
+        match chat.continue_final {
+            true => prompt.cut(),
+            false => Ok(prompt),
+        }
     }
 
-    /// The same, for messages of strangers: what spells a special token in the arguments is text,
-    /// and no control token, when the prompt is encoded.
-    pub fn render_guarded(
-        &self,
-        messages: &Value,
-        add_generation_prompt: bool,
-        tools: Option<&Value>,
-        kwargs: &Map<String, Value>,
-    ) -> Result<Rendered, TextError> {
-        let mut hidden = Vec::new();
-        let messages = self.guard.hide(messages, &mut hidden);
-        let tools = tools.map(|tools| self.guard.hide(tools, &mut hidden));
-        let kwargs = self.guard.hide_map(kwargs, &mut hidden);
-        let text = self.render_chat(&messages, add_generation_prompt, tools.as_deref(), &kwargs)?;
-        Ok(Rendered::new(text, hidden))
-    }
-
-    /// The prompt ids of [`Self::render_guarded`]'s text.
+    /// The prompt ids of a rendered conversation. No special tokens are added: the template writes
+    /// them.
     pub fn encode_rendered(&self, prompt: &Rendered) -> Result<Vec<u32>, TextError> {
         self.guard.encode_prompt(&self.tokenizer, prompt)
-    }
-
-    /// The prompt ids of a conversation. No special tokens are added: the template writes them.
-    pub fn encode_chat(
-        &self,
-        messages: &Value,
-        add_generation_prompt: bool,
-        tools: Option<&Value>,
-        kwargs: &Map<String, Value>,
-    ) -> Result<Vec<u32>, TextError> {
-        let text = self.render_chat(messages, add_generation_prompt, tools, kwargs)?;
-        self.tokenizer.encode(&text, false)
     }
 }
 

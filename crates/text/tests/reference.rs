@@ -7,8 +7,8 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_text::{Detokenizer, TextModel};
-use serde_json::{Map, Value, json};
+use penstock_text::{Conversation, Detokenizer, TextModel};
+use serde_json::{Value, json};
 
 fn ids(value: &Value) -> Vec<u32> {
     serde_json::from_value(value.clone()).unwrap()
@@ -22,9 +22,8 @@ fn prompt_ids(model: &TextModel, entry: &Value) -> Vec<u32> {
         return model.tokenizer.encode(prompt, true).unwrap();
     }
     let messages = json!([{"role": "user", "content": prompt}]);
-    model
-        .encode_chat(&messages, true, None, &Map::new())
-        .unwrap()
+    let prompt = model.render(&Conversation::of(&messages), true).unwrap();
+    model.encode_rendered(&prompt).unwrap()
 }
 
 #[test]

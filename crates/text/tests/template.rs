@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use penstock_text::{ChatTemplate, SpecialTokens, TextError, TextModel};
+use penstock_text::{ChatTemplate, Conversation, SpecialTokens, TextError, TextModel};
 use serde_json::{Map, Value, json};
 
 fn tokens() -> SpecialTokens {
@@ -290,8 +290,9 @@ fn directory(name: &str, files: &[(&str, Value)]) -> std::path::PathBuf {
 #[test]
 fn a_directory_without_template_says_what_to_do() {
     let model = TextModel::open(&directory("no_template", &[]), None).unwrap();
+    let messages = json!([{"role": "user"}]);
     let error = model
-        .render_chat(&json!([{"role": "user"}]), true, None, &Map::new())
+        .render(&Conversation::of(&messages), true)
         .unwrap_err();
     assert!(error.to_string().contains("--chat-template"), "{error}");
 }
@@ -315,9 +316,9 @@ fn the_template_file_wins_and_the_override_wins_over_it() {
     std::fs::write(&replacement, "{{ eos_token }}").unwrap();
     let ids = |path: &Path, other: Option<&Path>| {
         let model = TextModel::open(path, other).unwrap();
-        model
-            .encode_chat(&json!([{"role": "user"}]), true, None, &Map::new())
-            .unwrap()
+        let messages = json!([{"role": "user"}]);
+        let prompt = model.render(&Conversation::of(&messages), true).unwrap();
+        model.encode_rendered(&prompt).unwrap()
     };
     assert_eq!(ids(&file, None), [0, 2]);
     assert_eq!(ids(&file, Some(&replacement)), [1]);
@@ -335,9 +336,12 @@ fn a_template_for_tools_is_taken_when_there_are_tools() {
     );
     let model = TextModel::open(&path, None).unwrap();
     let text = |tools: Option<&Value>| {
-        model
-            .render_chat(&json!([{"role": "user"}]), true, tools, &Map::new())
-            .unwrap()
+        let messages = json!([{"role": "user"}]);
+        let chat = Conversation {
+            tools,
+            ..Conversation::of(&messages)
+        };
+        model.render(&chat, true).unwrap().written()
     };
     assert_eq!(
         (text(None), text(Some(&json!([1])))),

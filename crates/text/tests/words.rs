@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used)]
 //! Made-up words as a text model.
 
-use penstock_text::TextModel;
-use serde_json::{Map, json};
+use penstock_text::{Conversation, TextModel};
+use serde_json::json;
 
 #[test]
 fn generated_text_is_read_back_as_its_tokens() {
@@ -30,9 +30,13 @@ fn conversations_count_roles() {
     let text = TextModel::of_words(500).unwrap();
     let messages =
         json!([{"role": "user", "content": "a b"}, {"role": "assistant", "content": null}]);
-    let count = |generate| {
-        let ids = text.encode_chat(&messages, generate, None, &Map::new());
-        ids.unwrap().len()
+    let count = |add_generation_prompt| {
+        let chat = Conversation {
+            add_generation_prompt,
+            ..Conversation::of(&messages)
+        };
+        let prompt = text.render(&chat, true).unwrap();
+        text.encode_rendered(&prompt).unwrap().len()
     };
     assert_eq!((count(false), count(true)), (4, 5));
 }

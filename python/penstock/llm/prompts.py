@@ -97,28 +97,8 @@ def read_conversation(
             options.add_generation_prompt,
             json.dumps(options.tools and list(options.tools)),
             json.dumps(dict(options.kwargs or {})),
+            options.continue_final_message,
         )
     except ValueError as error:
         raise PenstockError(str(error)) from error
-    if options.continue_final_message:
-        text = up_to_final_message(text, messages[-1].get("content"))
     return ReadPrompt(text, tokenizer.encode(text, False))
-
-
-def up_to_final_message(rendered: str, content: object) -> str:
-    """`rendered` without what the template writes after the content of the last message, as
-    transformers cuts it: spaces around the content are kept where the template keeps them.
-    """
-    if isinstance(content, list):
-        texts = [part["text"] for part in content if isinstance(part, dict) and "text" in part]
-        content = texts[-1] if texts else None
-    if not isinstance(content, str):
-        raise InvalidValueError("messages", content, "text in the last message to continue")
-    at = rendered.rfind(content.strip())
-    if at < 0:
-        raise InvalidValueError(
-            "continue_final_message", True, "a chat template that writes the last message as it is"
-        )
-    whole = content.lstrip()
-    kept = whole if rendered.startswith(whole, at) else content.strip()
-    return rendered[: at + len(kept)]

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use penstock_openai::{ApiError, ChatRequest, Common, MaxTokens};
+use penstock_text::Conversation;
 
 use crate::admission::AdmissionPermit;
 use crate::app::App;
 use crate::arrival::Arrival;
 use crate::choices::ChoiceStreams;
-use crate::jobs::{ChatPrompt, Conversation, Job};
+use crate::jobs::{ChatPrompt, Job};
 use crate::reading::Reading;
 use crate::submit::{EndpointParams, submit, truncate};
 
@@ -31,7 +32,7 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<Prepared, A
     let formats = job.app.formats()?;
     let permit = job.app.admit(common.n)?;
     let length = common.prompt_limit(permit.limits.max_model_len);
-    let ChatPrompt { ids, text } = job.encode_chat(&conversation(&request), length)?;
+    let ChatPrompt { ids, text } = encode(job, &request, length)?;
     let reading = Reading::new(formats, &request, &text);
     let mut prompt = ids;
     truncate(&mut prompt, common, permit.limits);
@@ -57,18 +58,24 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<Prepared, A
 /// Tokens of a conversation of any length.
 pub(super) fn count(job: &Job<'_>, request: &ChatRequest) -> Result<usize, ApiError> {
     job.app.check_model(request.common.model.as_deref())?;
-    let prompt = job.encode_chat(&conversation(request), u32::MAX)?;
-    Ok(prompt.ids.len())
+    Ok(encode(job, request, u32::MAX)?.ids.len())
 }
 
-fn conversation(request: &ChatRequest) -> Conversation<'_> {
-    Conversation {
+/// Token ids of the conversation and, longer than `max_model_len` tokens can be, a refusal.
+fn encode(
+    job: &Job<'_>,
+    request: &ChatRequest,
+    max_model_len: u32,
+) -> Result<ChatPrompt, ApiError> {
+    let tools = request.tools.for_template();
+    let chat = Conversation {
         messages: &request.messages,
         add_generation_prompt: request.add_generation_prompt,
-        tools: request.tools.for_template(),
+        tools: tools.as_ref(),
         continue_final: request.continue_final,
-        template_kwargs: &request.template_kwargs,
-    }
+        template_kwargs: Some(&request.template_kwargs),
+    };
+    job.encode_chat(&chat, max_model_len)
 }
 
 impl Prepared {

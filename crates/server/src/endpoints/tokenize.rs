@@ -8,11 +8,11 @@ use axum::http::Request;
 use axum::response::Response;
 use penstock_openai::ApiError;
 use penstock_openai::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
-use penstock_text::ChatTemplate;
+use penstock_text::{ChatTemplate, Conversation};
 use serde_json::json;
 
 use crate::app::App;
-use crate::jobs::{Conversation, Job, work_on};
+use crate::jobs::{Job, work_on};
 use penstock_edge::{Failure, json};
 
 pub(crate) async fn tokenize(
@@ -53,12 +53,12 @@ pub(super) fn encoded(job: &Job<'_>, input: &TokenizeInput) -> Result<Vec<u32>, 
             tools,
             template_kwargs,
         } => {
+            let tools = tools.for_template();
             let chat = Conversation {
-                messages,
                 add_generation_prompt: *add_generation_prompt,
-                tools: tools.for_template(),
-                continue_final: false,
-                template_kwargs,
+                tools: tools.as_ref(),
+                template_kwargs: Some(template_kwargs),
+                ..Conversation::of(messages)
             };
             Ok(job.encode_chat(&chat, u32::MAX)?.ids)
         }
