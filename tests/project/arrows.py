@@ -34,6 +34,7 @@ RUST: dict[str, set[str]] = {
         "wire",
     },
     "routing": set(),
+    "fleet": {"http", "routing"},
     "loadgen": {"openai"},
     "sim": {"engine-client", "http", "openai", "prefix", "server", "text", "wire"},
     # bindings of all of them

@@ -1,0 +1,146 @@
+//! Backends as they are configured, and where their list comes from.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use url::Url;
+
+/// A server that replicas run on. Two with the same URL are one.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Backend {
+    /// `http://host:port`, `https` too; no path.
+    pub url: String,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Backend {
+    /// One without labels.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            labels: BTreeMap::new(),
+        }
+    }
+}
+
+/// Where the list of backends comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Source {
+    Static(Vec<Backend>),
+    /// A JSON array of backends, or one URL a line; read again when it changes.
+    File(PathBuf),
+    /// Addresses (A, AAAA) of a name, looked up every few seconds.
+    Dns {
+        name: String,
+        port: u16,
+    },
+}
+
+/// What is wrong with a backend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{url:?} is no backend: {reason}; http://10.0.0.1:8000 is one")]
+pub struct BackendError {
+    pub url: String,
+    pub reason: String,
+}
+
+/// A backend that was checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// `http://host:port`, without a slash at the end.
+    pub base: Arc<str>,
+    /// `host:port`.
+    pub address: Arc<str>,
+    pub labels: Arc<[(Arc<str>, Arc<str>)]>,
+}
+
+impl Target {
+    /// # Errors
+    /// [`BackendError`]
+    pub(crate) fn new(backend: &Backend) -> Result<Self, BackendError> {
+        let wrong = |reason: String| BackendError {
+            url: backend.url.clone(),
+            reason,
+        };
+        let url = Url::parse(&backend.url).map_err(|error| wrong(error.to_string()))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(wrong(format!("the scheme is {}", url.scheme())));
+        }
+        let bare = url.username().is_empty()
+            && url.password().is_none()
+            && url.path() == "/"
+            && url.query().is_none()
+            && url.fragment().is_none();
+        if !bare {
+            return Err(wrong("it has more than host and port".to_owned()));
+        }
+        let host = url.host_str().unwrap_or_default();
+        let port = url.port_or_known_default().unwrap_or(80);
+        let address = format!("{host}:{port}");
+        let label = |(key, value): (&String, &String)| (key.as_str().into(), value.as_str().into());
+        Ok(Self {
+            base: format!("{}://{address}", url.scheme()).into(),
+            address: address.into(),
+            labels: backend.labels.iter().map(label).collect(),
+        })
+    }
+}
+
+/// Checks all of them; of those with one URL the first counts.
+///
+/// # Errors
+/// [`BackendError`] of the first that is wrong.
+pub(crate) fn targets(backends: &[Backend]) -> Result<Vec<Target>, BackendError> {
+    let mut found: Vec<Target> = Vec::with_capacity(backends.len());
+    for backend in backends {
+        let target = Target::new(backend)?;
+        if !found.iter().any(|one| one.base == target.base) {
+            found.push(target);
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_scheme_host_and_port() {
+        let base = |url: &str| Target::new(&Backend::new(url)).map(|one| one.base.to_string());
+        assert_eq!(base("http://a:8000/").unwrap(), "http://a:8000");
+        assert_eq!(base("https://a").unwrap(), "https://a:443");
+        assert_eq!(base("http://[::1]:8000").unwrap(), "http://[::1]:8000");
+        for wrong in [
+            "a:8000",
+            "ftp://a",
+            "http://a/v1",
+            "http://u@a",
+            "",
+            "http://a?b",
+        ] {
+            let error = base(wrong).unwrap_err().to_string();
+            assert!(error.contains("http://10.0.0.1:8000"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_same_backend_twice_is_one() {
+        let two = [Backend::new("http://a:1"), Backend::new("http://a:1/")];
+        assert_eq!(targets(&two).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn sources_are_written_by_kind() {
+        let source: Source =
+            serde_json::from_str(r#"{"static": [{"url": "http://a:1"}]}"#).unwrap();
+        assert_eq!(source, Source::Static(vec![Backend::new("http://a:1")]));
+        let source = serde_json::from_str(r#"{"dns": {"name": "llama", "port": 8000}}"#).unwrap();
+        assert!(matches!(source, Source::Dns { port: 8000, .. }));
+    }
+}

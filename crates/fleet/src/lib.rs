@@ -1,0 +1,28 @@
+//! The replicas behind a gateway: which there are, whether they may get requests, how loaded and
+//! how fast they are. [`Fleet::view`] is what `penstock_routing::pick` decides on.
+//!
+//! ```text
+//!  source -> members -> health checks, metrics, models --> snapshot --+
+//!                                                                     +--> view
+//!  begin, first token, end of each request --> counts, circuit breaker +
+//! ```
+//!
+//! What is polled is one immutable snapshot that is swapped whole; what this gateway has in flight
+//! is counted in atomics beside it. A view joins both without a lock, so a request that was sent a
+//! microsecond ago is in the next decision. Pure parts take the time as an argument.
+
+mod backend;
+mod fleet;
+mod in_flight;
+mod live;
+mod load;
+mod settings;
+mod shared;
+mod snapshot;
+mod view;
+
+pub use backend::{Backend, BackendError, Source};
+pub use fleet::{Fleet, FleetError};
+pub use in_flight::{InFlight, Outcome};
+pub use settings::{Breaker, Health, Metrics, Outliers, Settings};
+pub use view::View;

@@ -1,0 +1,112 @@
+//! What this gateway has in flight at one replica, counted without locks.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use penstock_routing::Condition;
+
+/// Counts of one replica. Each is exact; two of them are not read at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    in_flight: AtomicU32,
+    /// Those of them without their first token.
+    prefilling: AtomicU32,
+    /// Uncached tokens of those.
+    backlog: AtomicU64,
+    /// Prompt tokens of all requests that began.
+    begun: AtomicU64,
+    /// Prompt tokens of requests that ended in the poll period in which they began.
+    ended: AtomicU64,
+    /// Number of the poll period.
+    epoch: AtomicU32,
+    /// A [`Condition`], packed.
+    condition: AtomicU64,
+}
+
+/// The counts, read once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Own {
+    pub in_flight: u32,
+    pub prefilling: u32,
+    pub backlog: u64,
+    pub begun: u64,
+    pub ended: u64,
+}
+
+impl Live {
+    /// Returns the poll period, for [`Self::end`].
+    pub(crate) fn begin(&self, uncached: u64, prompt: u64) -> u32 {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.prefilling.fetch_add(1, Ordering::Relaxed);
+        self.backlog.fetch_add(uncached, Ordering::Relaxed);
+        self.begun.fetch_add(prompt, Ordering::Relaxed);
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn prefilled(&self, uncached: u64) {
+        self.prefilling.fetch_sub(1, Ordering::Relaxed);
+        self.backlog.fetch_sub(uncached, Ordering::Relaxed);
+    }
+
+    /// After [`Self::prefilled`].
+    pub(crate) fn end(&self, prompt: u64, epoch: u32) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if self.epoch.load(Ordering::Relaxed) == epoch {
+            self.ended.fetch_add(prompt, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn own(&self) -> Own {
+        let in_flight = self.in_flight.load(Ordering::Relaxed);
+        Own {
+            in_flight,
+            prefilling: self.prefilling.load(Ordering::Relaxed).min(in_flight),
+            backlog: self.backlog.load(Ordering::Relaxed),
+            begun: self.begun.load(Ordering::Relaxed),
+            ended: self.ended.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn condition(&self) -> Condition {
+        let packed = self.condition.load(Ordering::Relaxed);
+        match packed >> 32 {
+            0 => Condition::Unhealthy,
+            1 => Condition::Ready,
+            2 => Condition::Warming(f32::from_bits(packed as u32)),
+            3 => Condition::Draining,
+            _ => Condition::Ejected,
+        }
+    }
+
+    pub(crate) fn set_condition(&self, condition: Condition) {
+        let packed = match condition {
+            Condition::Unhealthy => 0,
+            Condition::Ready => 1 << 32,
+            Condition::Warming(share) => 2 << 32 | u64::from(share.to_bits()),
+            Condition::Draining => 3 << 32,
+            Condition::Ejected => 4 << 32,
+        };
+        self.condition.store(packed, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_are_kept() {
+        let live = Live::default();
+        assert_eq!(live.condition(), Condition::Unhealthy);
+        let all = [
+            Condition::Ready,
+            Condition::Warming(0.25),
+            Condition::Draining,
+            Condition::Ejected,
+            Condition::Unhealthy,
+        ];
+        for condition in all {
+            live.set_condition(condition);
+            assert_eq!(live.condition(), condition);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! A view: the replicas as a decision sees them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_routing::Replica;
+
+use crate::load::load;
+use crate::snapshot::{Entry, Snapshot};
+
+/// The replicas at one moment.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// By id.
+    pub replicas: Vec<Replica>,
+    snapshot: Arc<Snapshot>,
+}
+
+impl View {
+    pub(crate) fn new(
+        snapshot: Arc<Snapshot>,
+        now: Duration,
+        stale: Duration,
+        foreign_tokens: f32,
+    ) -> Self {
+        let one = |entry: &Entry| replica(entry, now, stale, foreign_tokens);
+        Self {
+            replicas: snapshot.entries.iter().map(one).collect(),
+            snapshot,
+        }
+    }
+
+    /// Where the replica at `place` in `replicas` is: `http://host:port`.
+    ///
+    /// # Panics
+    /// There is no such place.
+    pub fn url(&self, place: usize) -> &Arc<str> {
+        &self.snapshot.entries[place].target.base
+    }
+
+    /// Names of the models that the replica at `place` serves; `None` while they are unknown.
+    ///
+    /// # Panics
+    /// There is no such place.
+    pub fn models(&self, place: usize) -> Option<&[Arc<str>]> {
+        self.snapshot.entries[place].models.as_deref()
+    }
+}
+
+fn replica(entry: &Entry, now: Duration, stale: Duration, foreign_tokens: f32) -> Replica {
+    let polled = entry.fresh(now, stale);
+    let load = load(polled, entry.live.own(), foreign_tokens);
+    let adapters = polled.map(|polled| &polled.reported.adapters);
+    Replica {
+        id: entry.id,
+        address: entry.target.address.clone(),
+        condition: entry.live.condition(),
+        waiting: load.waiting,
+        running: load.running,
+        kv_use: load.kv_use,
+        backlog_tokens: load.backlog_tokens,
+        pace: entry.pace,
+        adapters: adapters.cloned().unwrap_or_default(),
+        max_adapters: polled.map_or(0, |polled| polled.reported.max_adapters),
+        labels: entry.target.labels.clone(),
+    }
+}
