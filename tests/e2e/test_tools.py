@@ -106,8 +106,7 @@ def ask(
         model="smollm2",
         messages=[{"role": "user", "content": question}],
         tools=tools,
-        max_tokens=400,
-        **more,
+        **{"max_tokens": 400, **more},
     )
     (choice,) = answer.choices
     calls = choice.message.tool_calls or []
@@ -211,3 +210,16 @@ def test_tools_may_be_left_alone(sdk: openai.OpenAI) -> None:
     )
     assert answer.choices[0].message.tool_calls is None
     assert answer.choices[0].message.content
+
+
+def test_strict_calls_follow_their_schemas_where_text_is_free(sdk: openai.OpenAI) -> None:
+    tools = [WEATHER, TIME, SUM]
+    strict = [{**each, "function": {**each["function"], "strict": True}} for each in tools]
+    names = []
+    for _, question in SIMPLE[:4]:
+        for seed in (2, 3, 4):
+            told = f'{question} Call a tool: write <tool_call>\n{{"name": "'
+            calls, reason = ask(sdk, strict, told, temperature=1.0, seed=seed, max_tokens=80)
+            if reason != "length":
+                names += checked(strict, calls)
+    assert names, "the model never called: the test has seen nothing"

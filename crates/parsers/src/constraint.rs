@@ -1,9 +1,9 @@
 //! What an output must look like to be calls: structural tags in xgrammar's form, of the format
 //! that the parser reads.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::{ReasoningFormat, ToolFormat, ToolSchema};
+use crate::{ReasoningFormat, ToolFormat, ToolSchema, harmony, hermes, llama, marked, mistral};
 
 /// The parts of a family's format around the arguments.
 struct Shape {
@@ -33,6 +33,11 @@ impl ToolFormat {
             Self::Pythonic => Self::Llama3Json,
             other => other,
         }
+    }
+
+    /// Whether calls within text are told from it by a mark that the model writes first.
+    pub fn is_marked(self) -> bool {
+        self != Self::Pythonic
     }
 
     fn shape(self) -> Shape {
@@ -89,32 +94,127 @@ impl ToolFormat {
         several: bool,
         reasoning: Option<ReasoningFormat>,
     ) -> Value {
-        let shape = self.shape();
-        let tags: Vec<Value> = tools.into_iter().map(|tool| shape.tag(tool)).collect();
-        let calls = json!({
-            "type": "tags_with_separator",
-            "tags": tags,
-            "separator": shape.between,
-            "at_least_one": true,
-            "stop_after_first": !several,
-        });
-        let text = |value: &str| json!({"type": "const_string", "value": value});
         let mut elements = Vec::new();
         let close = reasoning.and_then(ReasoningFormat::think);
         if let Some(close) = close.and_then(|marks| marks.close.first()) {
-            let thoughts = json!({"type": "any_text"});
-            elements.push(json!({"type": "tag", "begin": "", "content": thoughts, "end": close}));
+            elements.push(tag("", any_text(), *close));
             elements.push(text("\n\n"));
         }
-        let [before, behind] = shape.around;
-        elements.extend((!before.is_empty()).then(|| text(before)));
-        elements.push(calls);
-        elements.extend((!behind.is_empty()).then(|| text(behind)));
-        json!({"type": "structural_tag", "format": {"type": "sequence", "elements": elements}})
+        elements.push(self.shape().calls(tools, several));
+        structural(sequence(elements))
+    }
+
+    /// A structural tag whose outputs are free text, and calls of `tools` wherever the mark of a
+    /// call stands; the arguments of strict tools follow the schemas, those of others are objects.
+    /// `reasoning` may come first; `begun`: the output begins within it. `None` for a format whose
+    /// calls nothing tells from text.
+    ///
+    /// Calls are in the form that is demanded elsewhere ([`Self::constrained`]).
+    pub fn allowing(
+        self,
+        tools: &[ToolSchema],
+        several: bool,
+        reasoning: Option<ReasoningFormat>,
+        begun: bool,
+    ) -> Option<Value> {
+        let tools = tools.iter().map(ToolSchema::held);
+        let tools: Vec<_> = tools.collect();
+        let answer = match self {
+            _ if !self.is_marked() => return None,
+            Self::Harmony => return Some(structural(self.messages(&tools))),
+            Self::Llama3Json => self.shape().text_or_calls(&tools, several),
+            _ => self
+                .shape()
+                .text_with_calls(self.openings(), &tools, several),
+        };
+        let Some(marks) = reasoning.and_then(ReasoningFormat::think) else {
+            return Some(structural(answer));
+        };
+        let open = if begun { &[""][..] } else { marks.open };
+        let thoughts = open.iter().map(|open| tag(open, any_text(), marks.close));
+        let reasoned = sequence([any_of(thoughts), answer.clone()]);
+        Some(structural(match begun {
+            true => reasoned,
+            false => any_of([reasoned, answer]),
+        }))
+    }
+
+    /// Marks that a call begins with.
+    fn openings(self) -> Vec<&'static str> {
+        match self {
+            Self::Mistral => vec![mistral::OPEN],
+            Self::DeepseekV3 => openings(&marked::DEEPSEEK_V3),
+            Self::DeepseekV31 => openings(&marked::DEEPSEEK_V31),
+            Self::KimiK2 => openings(&marked::KIMI_K2),
+            _ => vec![hermes::OPEN],
+        }
+    }
+
+    /// Harmony's messages: thoughts, remarks, the answer, calls.
+    fn messages(self, tools: &[ToolSchema]) -> Value {
+        let message = |channel: &str, ends: &[&str]| {
+            let begin = [harmony::CHANNEL, channel, harmony::MESSAGE].concat();
+            tag(&begin, any_text(), ends)
+        };
+        let mut tags = vec![
+            message("analysis", &[harmony::END]),
+            message("commentary", &[harmony::END]),
+            message("final", &[harmony::RETURN, harmony::END]),
+        ];
+        let shape = self.shape();
+        tags.extend(tools.iter().map(|tool| shape.tag(tool)));
+        separated(tags, shape.between, true)
     }
 }
 
+fn openings(marks: &'static marked::Marks) -> Vec<&'static str> {
+    vec![marks.section[0], marks.open]
+}
+
 impl Shape {
+    /// One call or several, with what stands around them.
+    fn calls<'a>(&self, tools: impl IntoIterator<Item = &'a ToolSchema>, several: bool) -> Value {
+        let tags = tools.into_iter().map(|tool| self.tag(tool)).collect();
+        let calls = separated(tags, self.between, several);
+        match self.around {
+            ["", ""] => calls,
+            [before, behind] => tag(before, calls, behind),
+        }
+    }
+
+    /// Text, and calls wherever one of `openings` stands.
+    fn text_with_calls(
+        &self,
+        openings: Vec<&'static str>,
+        tools: &[ToolSchema],
+        several: bool,
+    ) -> Value {
+        let mut tags = match self.around {
+            ["", ""] => Vec::new(),
+            _ => vec![self.calls(tools, several)],
+        };
+        if openings
+            .iter()
+            .any(|opening| self.begin.starts_with(opening))
+        {
+            tags.extend(tools.iter().map(|tool| self.tag(tool)));
+        }
+        json!({
+            "type": "triggered_tags",
+            "triggers": openings,
+            "tags": tags,
+            "stop_after_first": !several,
+        })
+    }
+
+    /// Calls, or a text that does not begin as one.
+    fn text_or_calls(&self, tools: &[ToolSchema], several: bool) -> Value {
+        let calls = self.calls(tools, several);
+        let marked = sequence([text(llama::TAG), calls.clone()]);
+        let other = json!({"type": "regex", "pattern": r"\s*([^{\s](.|\n)*)?"});
+        any_of([calls, marked, other])
+    }
+
     fn tag(&self, tool: &ToolSchema) -> Value {
         let schema = match &tool.parameters {
             Some(schema) => Value::Object(schema.clone()),
@@ -125,13 +225,63 @@ impl Shape {
             None => schema,
             Some(mark) => json!({"type": "sequence", "elements": [
                 {"type": "regex", "pattern": "[0-9]{1,3}"},
-                {"type": "const_string", "value": mark},
+                text(mark),
                 schema,
             ]}),
         };
         let begin = self.begin.replace("{name}", &tool.name);
-        json!({"type": "tag", "begin": begin, "content": content, "end": self.end})
+        tag(&begin, content, self.end)
     }
+}
+
+impl ToolSchema {
+    /// The tool as its arguments are held to: any object, unless it is strict.
+    fn held(&self) -> Self {
+        let any = || Some(Map::from_iter([("type".to_owned(), "object".into())]));
+        Self {
+            parameters: if self.strict {
+                self.parameters.clone()
+            } else {
+                any()
+            },
+            ..self.clone()
+        }
+    }
+}
+
+fn structural(format: Value) -> Value {
+    json!({"type": "structural_tag", "format": format})
+}
+
+fn text(value: &str) -> Value {
+    json!({"type": "const_string", "value": value})
+}
+
+fn any_text() -> Value {
+    json!({"type": "any_text"})
+}
+
+fn tag(begin: &str, content: Value, end: impl Into<Value>) -> Value {
+    let end: Value = end.into();
+    json!({"type": "tag", "begin": begin, "content": content, "end": end})
+}
+
+fn sequence(elements: impl IntoIterator<Item = Value>) -> Value {
+    json!({"type": "sequence", "elements": elements.into_iter().collect::<Vec<_>>()})
+}
+
+fn any_of(elements: impl IntoIterator<Item = Value>) -> Value {
+    json!({"type": "or", "elements": elements.into_iter().collect::<Vec<_>>()})
+}
+
+fn separated(tags: Vec<Value>, separator: &str, several: bool) -> Value {
+    json!({
+        "type": "tags_with_separator",
+        "tags": tags,
+        "separator": separator,
+        "at_least_one": true,
+        "stop_after_first": !several,
+    })
 }
 
 /// Arguments are an object, also where the schema forgets to say so.

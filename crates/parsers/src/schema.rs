@@ -4,4 +4,6 @@ pub struct ToolSchema {
     pub name: String,
     /// A JSON schema of an object.
     pub parameters: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Its arguments follow the schema in any case, not only where calls are demanded.
+    pub strict: bool,
 }

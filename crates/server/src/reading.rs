@@ -72,6 +72,7 @@ impl Reading {
         let callable = tools.callable();
         let format = match tools.choice {
             ToolChoice::Required | ToolChoice::Named(_) => formats.tools.constrained(),
+            _ if strict(request) && formats.tools.is_marked() => formats.tools.constrained(),
             _ => formats.tools,
         };
         let mut kept = formats.reasoning_marks.clone();
@@ -95,6 +96,16 @@ impl Reading {
 }
 
 impl Reading {
+    /// The grammar of an output that may hold calls of strict tools. Any other grammar of the
+    /// request takes its place, and so does `ignore_eos`: no output is whole then.
+    pub(crate) fn strict(&self, request: &ChatRequest) -> Option<OutputGrammar> {
+        let (format, schemas) = self.rules.tools.as_ref().filter(|_| strict(request))?;
+        let begun = OutputParser::new(&self.rules, &self.prompt_end).reasons();
+        let several = request.tools.parallel;
+        let tag = format.allowing(schemas, several, self.rules.reasoning, begun)?;
+        Some(structural("tools", &tag))
+    }
+
     /// The grammar of an output that is calls, where the request demands them.
     pub(crate) fn demand(&self, tools: &Tools) -> Option<OutputGrammar> {
         let (format, schemas) = self.rules.tools.as_ref()?;
@@ -107,17 +118,29 @@ impl Reading {
         let reasons = OutputParser::new(&self.rules, &self.prompt_end).reasons();
         let reasoning = self.rules.reasoning.filter(|_| reasons);
         let tag = format.demanding(schemas.iter().filter(wanted), several, reasoning);
-        Some(OutputGrammar {
-            field: "tool_choice",
-            grammar: Grammar::new(GrammarKind::StructuralTag, tag.to_string()),
-        })
+        Some(structural("tool_choice", &tag))
     }
+}
+
+fn structural(field: &'static str, tag: &serde_json::Value) -> OutputGrammar {
+    let grammar = Grammar::new(GrammarKind::StructuralTag, tag.to_string());
+    OutputGrammar { field, grammar }
+}
+
+/// Whether text is free, and the arguments of a call are not.
+fn strict(request: &ChatRequest) -> bool {
+    let (tools, common) = (&request.tools, &request.common);
+    tools.choice == ToolChoice::Auto
+        && tools.list.iter().any(|tool| tool.strict)
+        && common.grammar.is_none()
+        && !common.ignore_eos
 }
 
 fn schemas(tools: &Tools) -> Arc<[ToolSchema]> {
     let schema = |tool: &penstock_openai::Tool| ToolSchema {
         name: tool.name.clone(),
         parameters: tool.parameters.clone(),
+        strict: tool.strict,
     };
     tools.list.iter().map(schema).collect()
 }

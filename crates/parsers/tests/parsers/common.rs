@@ -19,6 +19,7 @@ pub(crate) fn tools() -> Arc<[ToolSchema]> {
     let tool = |name: &str| ToolSchema {
         name: name.to_owned(),
         parameters: parameters.as_object().cloned(),
+        strict: name == "get_weather",
     };
     ["get_weather", "search", "run", "f"].map(tool).into()
 }

@@ -36,7 +36,9 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<Prepared, A
     let reading = Reading::new(formats, &request, &text);
     let mut prompt = ids;
     truncate(&mut prompt, common, permit.limits);
+    let strict = reading.strict(&request);
     let mut common = request.common;
+    common.grammar = common.grammar.or(strict);
     // A response format is that of content, and demanded calls leave none.
     if let Some(demand) = reading.demand(&request.tools)
         && let Some(other) = common.grammar.replace(demand)

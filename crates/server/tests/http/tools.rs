@@ -253,3 +253,41 @@ async fn demanded_calls_stand_above_a_response_format_and_beside_no_other_gramma
     let (status, error) = door.chat(&asking(more)).await.error();
     assert_eq!((status, &error["param"]), (400, &json!("tool_choice")));
 }
+
+#[tokio::test]
+async fn strict_tools_have_a_grammar_also_where_text_is_free() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let grammars = seen.clone();
+    let script = Script::new(move |add| {
+        grammars.lock().unwrap().push(add.request.grammar.clone());
+        stopping("So: <tool_call>\n{\"name\": \"clock\", \"arguments\": {}}\n</tool_call>")
+    });
+    let door = Door::open_with(json!({}), script).await;
+    let clock = |parameters: Value| {
+        json!([{"type": "function",
+        "function": {"name": "clock", "strict": true, "parameters": parameters}}])
+    };
+    let strict = clock(json!({"type": "object"}));
+    let asked = [
+        json!({"tools": strict}),
+        json!({"tools": strict, "tool_choice": "none"}),
+        json!({"tools": strict, "structured_outputs": {"regex": "a+"}}),
+        json!({"tools": strict, "ignore_eos": true, "max_tokens": 5}),
+    ];
+    for more in asked {
+        let reply = door.chat(&asking(more)).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+    let seen: Vec<_> = seen.lock().unwrap().drain(..).collect();
+    let text = |at: usize| {
+        seen[at]
+            .as_ref()
+            .map(|g| g.text.clone())
+            .unwrap_or_default()
+    };
+    assert!(text(0).contains("triggered_tags"), "{}", text(0));
+    assert_eq!([text(1), text(2), text(3)], ["", "a+", ""]);
+    let wrong = json!({"tools": clock(json!({"type": "object", "not": {}}))});
+    let (status, error) = door.chat(&asking(wrong)).await.error();
+    assert_eq!((status, &error["param"]), (400, &json!("tools")));
+}
