@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.core import LogprobRow, StepPlan, StepResult
-from penstock.core.plan import LAST_SAMPLED, NO_BLOCK
+from penstock.core.plan import LAST_SAMPLED, MAX_PLAN_GRAMMAR_BYTES, NO_BLOCK
 from penstock.core.transfer import Moved, OpenTiers, Transfer
 
 from tests.fakes.contract import ContractBrokenError, require
@@ -217,6 +217,11 @@ class FakeExecutor:
             require(not drafts or plan.sample[index] == 1, "drafts without sample")
 
     def _register(self, plan: StepPlan) -> None:
+        grammars = plan.grammars
+        require(sum(map(len, grammars)) <= MAX_PLAN_GRAMMAR_BYTES, "grammars over their budget")
+        require(len(set(grammars)) == len(grammars), "a grammar is twice in one plan")
+        used = {params.grammar for params in plan.registrations} - {0}
+        require(used == set(range(1, len(grammars) + 1)), "grammars and their numbers differ")
         for params in plan.registrations:
             require(0 <= params.slot < self.max_num_seqs, f"slot {params.slot} out of range")
             logprobs = wants_logprobs(params.sampling)

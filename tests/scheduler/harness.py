@@ -33,7 +33,7 @@ def make_request(
 ) -> Request:
     request_fields = {
         name: options.pop(name)
-        for name in ("read_prefix_cache", "cache_salt", "needs_history")
+        for name in ("read_prefix_cache", "cache_salt", "needs_history", "grammar")
         if name in options
     }
     drawn = {name: options.pop(name) for name in SAMPLING if name in options}

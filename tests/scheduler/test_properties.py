@@ -12,12 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.core import FinishReason, Request
+from penstock.core.plan import MAX_PLAN_GRAMMAR_BYTES
 from penstock.kv import window_blocks
 
 from tests.fakes.sampling import wants_logprobs
 from tests.scheduler.harness import RandomDrafter, World, make_request
 
 STEMS = [[(7 * stem + 3 * at) % 90 + 1 for at in range(100)] for stem in range(2)]
+
+LARGE = [letter * (MAX_PLAN_GRAMMAR_BYTES * 2 // 3) for letter in (b"a", b"b")]
+"""Grammars of which one plan can carry one."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ def draw_arrival(draw: Random, request_id: int) -> Arrival:
         prompt_logprobs=draw.choice([-1, -1, -1, 0]),
         read_prefix_cache=draw.random() < 0.8,
         cache_salt=draw.choice([b"", b"", b"", b"", b"salt"]),
+        grammar=draw.choice([b"", b"", b"", b"small", *LARGE]),
     )
     step = draw.choice([0, 0, 1, 2, 9])
     return Arrival(step, request, draw.choice([None, None, None, None, step, step + 3, step + 20]))

@@ -1,8 +1,10 @@
 """What the scheduler decides, case by case."""
 
+from array import array
+
 import pytest
 from penstock.core import FinishReason, InvalidValueError, Request, StepPlan
-from penstock.core.plan import NOT_FINITE
+from penstock.core.plan import MAX_PLAN_GRAMMAR_BYTES, NO_TOKEN, NOT_FINITE
 from penstock.scheduler import Limits
 
 from tests.scheduler.harness import EOS, World, make_request, reference
@@ -355,19 +357,47 @@ def test_a_budget_below_the_number_of_sequences_is_refused() -> None:
         Limits(8, 7, 100, 10, 97, frozenset({EOS}))
 
 
-def test_a_hidden_state_that_is_not_finite_ends_its_request_only() -> None:
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [(NOT_FINITE, "infinite or not a number"), (NO_TOKEN, "grammar of this output")],
+)
+def test_a_fault_of_one_sequence_ends_its_request_only(fault: int, reason: str) -> None:
+    """A hidden state that is not finite, or a grammar that cannot be followed."""
     world = World()
     world.add(long_answer(1, [1, 2, 3]))
     world.add(long_answer(2, [4, 5, 6]))
-    plan = world.scheduler.schedule()
-    assert plan is not None
-    result = world.executor.submit(plan).result()
-    result.tokens[0] = NOT_FINITE
-    world.scheduler.apply(plan, result)
+    for at in range(2):
+        plan = world.scheduler.schedule()
+        assert plan is not None
+        result = world.executor.submit(plan).result()
+        if at:
+            result.tokens[0] = fault
+        world.scheduler.apply(plan, result)
     world.run()
     world.scheduler.check()
     assert world.endings[1].finish is FinishReason.ERROR
-    assert "infinite or not a number" in world.endings[1].rows[-1].error
-    assert world.endings[1].tokens == []
+    assert reason in world.endings[1].rows[-1].error
+    assert len(world.endings[1].tokens) == 1
     assert world.endings[2].finish is FinishReason.LENGTH
     assert len(world.endings[2].tokens) == 30
+
+
+def test_a_plan_carries_as_many_grammars_as_fit_and_each_once() -> None:
+    """The others register with later plans; sequences without a grammar pass them."""
+    first, second = (letter * (MAX_PLAN_GRAMMAR_BYTES - 10) for letter in (b"a", b"b"))
+    world = World(budget=64, max_num_seqs=6)
+    wanted = [first, second, b"short", second, b"", first]
+    for at, grammar in enumerate(wanted, 1):
+        world.add(long_answer(at, [at, 2, 3], 6, grammar=grammar))
+    registered: dict[int, bytes] = {}
+    for step in range(2):
+        plan = world.step()
+        assert plan is not None
+        assert plan.grammars == ([first, b"short"], [second])[step]
+        for each in plan.registrations:
+            grammar = plan.grammars[each.grammar - 1] if each.grammar else b""
+            registered[each.slot] = grammar
+            assert each.history == (array("i", [each.slot + 1, 2, 3]) if grammar else array("i"))
+    assert registered == dict(enumerate(wanted))
+    world.run()
+    assert {len(ending.tokens) for ending in world.endings.values()} == {6}
