@@ -1,33 +1,51 @@
-//! The fleet itself: members come and go, views are made, requests begin.
+//! The fleet itself: views are made, requests begin.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_http::Client;
-use penstock_routing::{Condition, ReplicaId};
+use penstock_routing::ReplicaId;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
-use crate::backend::{Backend, BackendError, Source, targets};
+use crate::backend::Source;
+use crate::discovery::{SourceError, follow};
 use crate::in_flight::InFlight;
+use crate::member::Member;
+use crate::settings::SettingsError;
 use crate::shared::Shared;
+use crate::tasks::supervise;
 use crate::{Settings, View};
 
 /// Why a fleet cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     #[error("{0}")]
-    Backend(#[from] BackendError),
-    #[error("a list of backends from this source is not possible yet")]
-    Source,
+    Source(#[from] SourceError),
+    #[error("{0}")]
+    Settings(#[from] SettingsError),
 }
 
 /// The replicas of one pool. Clones are the same fleet; its tasks end with the last one.
 #[derive(Debug, Clone)]
 pub struct Fleet {
     shared: Arc<Shared>,
+    _tasks: Arc<Tasks>,
+}
+
+/// The task above all others.
+#[derive(Debug)]
+struct Tasks(AbortHandle);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Fleet {
-    /// Starts its tasks on the current tokio runtime.
+    /// Starts its tasks on the current tokio runtime. A static list and a file are read at once; a
+    /// name that cannot be looked up is tried again.
     ///
     /// # Errors
     /// [`FleetError`]
@@ -35,47 +53,52 @@ impl Fleet {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start(source: Source, settings: Settings, client: Client) -> Result<Self, FleetError> {
-        let Source::Static(backends) = &source else {
-            return Err(FleetError::Source);
-        };
+        settings.check()?;
+        let period = Duration::from_secs_f64(settings.discovery_period_s);
+        let list = follow(source, period)?;
         let shared = Arc::new(Shared::new(settings));
-        shared.replace_members(targets(backends)?);
-        let _ = client;
-        Ok(Self { shared })
-    }
-
-    /// As [`Self::start`] with a static list.
-    ///
-    /// # Errors
-    /// [`FleetError`]
-    pub fn of(urls: &[&str], settings: Settings, client: Client) -> Result<Self, FleetError> {
-        let backends = urls.iter().map(|url| Backend::new(*url)).collect();
-        Self::start(Source::Static(backends), settings, client)
+        let task = tokio::spawn(supervise(shared.clone(), client, list));
+        let tasks = Arc::new(Tasks(task.abort_handle()));
+        Ok(Self {
+            shared,
+            _tasks: tasks,
+        })
     }
 
     /// The replicas now. Takes no lock.
     pub fn view(&self) -> View {
         let shared = &self.shared;
-        let stale = Duration::from_secs_f64(shared.settings.metrics.stale_s);
         let usual = shared.usual_tokens();
-        View::new(shared.snapshot(), shared.now(), stale, usual)
+        View::new(shared.snapshot(), shared.now(), shared.stale(), usual)
     }
 
     /// Reserves what a request takes, before it is sent: `uncached_tokens` have to be computed,
     /// `prompt_tokens` take room. One for a replica that is gone counts nowhere.
     pub fn begin(&self, id: ReplicaId, uncached_tokens: f32, prompt_tokens: f32) -> InFlight {
-        let snapshot = self.shared.snapshot();
-        let live = snapshot.entry(id).map(|entry| entry.live.clone());
-        self.shared.saw_prompt(uncached_tokens);
-        let live = live.unwrap_or_default();
-        InFlight::begin(self.shared.clone(), live, uncached_tokens, prompt_tokens)
+        let shared = &self.shared;
+        let snapshot = shared.snapshot();
+        shared.saw_prompt(uncached_tokens);
+        let (member, backlog) = match snapshot.entry(id) {
+            None => (Arc::new(Member::new("".into(), false)), 0.0),
+            Some(entry) => (entry.member.clone(), shared.load(entry).backlog_tokens),
+        };
+        let tokens = (uncached_tokens, prompt_tokens);
+        InFlight::begin(shared.clone(), (id, member), backlog, tokens)
     }
 
     /// Waits until each replica has been checked once, for at most `patience`. Returns whether
     /// one takes requests.
-    pub async fn ready(&self, _patience: Duration) -> bool {
-        let snapshot = self.shared.snapshot();
-        let mut conditions = snapshot.entries.iter().map(|entry| entry.live.condition());
-        conditions.any(Condition::takes_requests)
+    pub async fn ready(&self, patience: Duration) -> bool {
+        let all_checked = async {
+            loop {
+                let checked = self.shared.checked.notified();
+                if self.shared.all_checked() {
+                    return;
+                }
+                checked.await;
+            }
+        };
+        let _ = timeout(patience, all_checked).await;
+        self.shared.any_takes_requests()
     }
 }

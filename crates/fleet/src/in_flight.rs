@@ -3,60 +3,92 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::live::Live;
+use penstock_routing::ReplicaId;
+
+use crate::member::Member;
+use crate::outcome::Outcome;
 use crate::shared::Shared;
 
-/// How a request ended, as far as its replica is concerned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    Served,
-    /// The client went away. Says nothing of the replica.
-    ClientGone,
-    /// Nothing of the request reached it.
-    ConnectFailed,
-    /// A status of 500 and above, or a broken stream.
-    Failed,
-    /// 429 or 503: it is alive and has no room.
-    Refused,
-}
+/// Answers of fewer tokens say little of the time between two.
+const ENOUGH_TOKENS: u32 = 8;
 
 /// A reservation: the request counts in every view until it ends. Dropped without an end, it ends
 /// as [`Outcome::ClientGone`].
 #[derive(Debug)]
 pub struct InFlight {
     shared: Arc<Shared>,
-    live: Arc<Live>,
+    member: Arc<Member>,
+    id: ReplicaId,
+    /// Tokens that the replica computes before this request's.
+    backlog: f32,
     uncached: u64,
     prompt: u64,
     epoch: u32,
+    /// The trial of a half-open circuit breaker.
+    trial: bool,
     began: Duration,
-    first: Option<Duration>,
+    first: Option<First>,
     tokens: u32,
     ended: bool,
 }
 
+/// The first token: when, and how many sequences were there.
+#[derive(Debug, Clone, Copy)]
+struct First {
+    at: Duration,
+    sequences: f32,
+}
+
 impl InFlight {
-    pub(crate) fn begin(shared: Arc<Shared>, live: Arc<Live>, uncached: f32, prompt: f32) -> Self {
+    pub(crate) fn begin(
+        shared: Arc<Shared>,
+        (id, member): (ReplicaId, Arc<Member>),
+        backlog: f32,
+        (uncached, prompt): (f32, f32),
+    ) -> Self {
         let (uncached, prompt) = (whole(uncached), whole(prompt));
+        let (epoch, began) = (member.live.begin(uncached, prompt), shared.now());
+        let trial = member.live.take_trial();
+        if trial {
+            member.update(began, &shared.settings, |record| {
+                record.standing.trial_began()
+            });
+        }
         Self {
-            epoch: live.begin(uncached, prompt),
-            began: shared.now(),
             shared,
-            live,
+            member,
+            id,
+            backlog,
             uncached,
             prompt,
+            epoch,
+            trial,
+            began,
             first: None,
             tokens: 0,
             ended: false,
         }
     }
 
-    /// The first output token came: the prompt has been computed. Only the first call counts.
+    /// The first output token came: the prompt has been computed. Only the first call counts. Not
+    /// for an answer that comes whole: its first byte is its last token.
     pub fn first_token(&mut self) {
-        if self.first.is_none() {
-            self.first = Some(self.shared.now());
-            self.live.prefilled(self.uncached);
+        if self.first.is_some() {
+            return;
         }
+        let at = self.shared.now();
+        self.member.live.prefilled(self.uncached);
+        let sequences = self.sequences();
+        self.first = Some(First { at, sequences });
+        let tokens = self.backlog + self.uncached as f32;
+        let seconds = at.saturating_sub(self.began).as_secs_f32();
+        let trial = std::mem::take(&mut self.trial);
+        self.member.update(at, &self.shared.settings, |record| {
+            record.answers.saw_first_token(tokens, seconds);
+            if trial {
+                record.standing.served(true);
+            }
+        });
     }
 
     /// Output tokens came, the first one included.
@@ -64,19 +96,50 @@ impl InFlight {
         self.tokens = self.tokens.saturating_add(count);
     }
 
+    /// The request is over.
     pub fn end(mut self, outcome: Outcome) {
         self.finish(outcome);
     }
 
-    fn finish(&mut self, _outcome: Outcome) {
+    fn finish(&mut self, outcome: Outcome) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
+        let (now, decode) = (self.shared.now(), self.decode());
         if self.first.is_none() {
-            self.live.prefilled(self.uncached);
+            self.member.live.prefilled(self.uncached);
         }
-        self.live.end(self.prompt, self.epoch);
-        let _ = self.began;
+        self.member.live.end(self.prompt, self.epoch);
+        let (trial, settings) = (self.trial, &self.shared.settings);
+        self.member.update(now, settings, |record| {
+            if let Some((sequences, seconds)) = decode {
+                record.answers.saw_decode(sequences, seconds);
+            }
+            if record.standing.saw_end(outcome, trial, now, settings) {
+                record.reason = "requests failed one after another".to_owned();
+            }
+        });
+        if outcome == Outcome::ConnectFailed {
+            self.member.doubt.notify_one();
+        }
+    }
+
+    /// Sequences, and seconds between two tokens.
+    fn decode(&self) -> Option<(f32, f32)> {
+        let first = self.first?;
+        if self.tokens < ENOUGH_TOKENS {
+            return None;
+        }
+        let seconds = self.shared.now().saturating_sub(first.at).as_secs_f32();
+        let sequences = 0.5 * (first.sequences + self.sequences());
+        Some((sequences, seconds / (self.tokens - 1) as f32))
+    }
+
+    /// Sequences that the replica computes now, this one among them.
+    fn sequences(&self) -> f32 {
+        let snapshot = self.shared.snapshot();
+        let entry = snapshot.entry(self.id);
+        entry.map_or(1.0, |entry| self.shared.load(entry).running.max(1.0))
     }
 }
 
@@ -86,7 +149,7 @@ impl Drop for InFlight {
     }
 }
 
-/// Whole tokens; nothing sensible is 0.
+/// Whole tokens; what makes no sense is 0.
 fn whole(tokens: f32) -> u64 {
     tokens.clamp(0.0, 1e9) as u64
 }

@@ -12,17 +12,31 @@
 //! microsecond ago is in the next decision. Pure parts take the time as an argument.
 
 mod backend;
+mod breaker;
+mod checks;
+mod discovery;
+mod fetch;
 mod fleet;
 mod in_flight;
 mod live;
 mod load;
+mod member;
+mod metrics;
+mod outcome;
+mod outliers;
+mod pace;
+mod polling;
 mod settings;
 mod shared;
 mod snapshot;
+mod standing;
+mod tasks;
 mod view;
 
 pub use backend::{Backend, BackendError, Source};
+pub use discovery::{FileError, SourceError};
 pub use fleet::{Fleet, FleetError};
-pub use in_flight::{InFlight, Outcome};
-pub use settings::{Breaker, Health, Metrics, Outliers, Settings};
+pub use in_flight::InFlight;
+pub use outcome::Outcome;
+pub use settings::{Breaker, Health, Metrics, Outliers, Settings, SettingsError};
 pub use view::View;

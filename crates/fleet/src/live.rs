@@ -1,6 +1,6 @@
 //! What this gateway has in flight at one replica, counted without locks.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use penstock_routing::Condition;
 
@@ -20,6 +20,8 @@ pub(crate) struct Live {
     epoch: AtomicU32,
     /// A [`Condition`], packed.
     condition: AtomicU64,
+    /// The next request is the trial of a half-open circuit breaker.
+    trial: AtomicBool,
 }
 
 /// The counts, read once.
@@ -66,6 +68,21 @@ impl Live {
         }
     }
 
+    /// Begins a poll period.
+    pub(crate) fn polled(&self) {
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn offer_trial(&self, offered: bool) {
+        self.trial.store(offered, Ordering::Relaxed);
+    }
+
+    /// Whether this request is the trial: one is.
+    pub(crate) fn take_trial(&self) -> bool {
+        // the load is free, the exchange takes the cache line from other cores
+        self.trial.load(Ordering::Relaxed) && self.trial.swap(false, Ordering::Relaxed)
+    }
+
     pub(crate) fn condition(&self) -> Condition {
         let packed = self.condition.load(Ordering::Relaxed);
         match packed >> 32 {
@@ -86,6 +103,17 @@ impl Live {
             Condition::Ejected => 4 << 32,
         };
         self.condition.store(packed, Ordering::Relaxed);
+    }
+}
+
+impl Own {
+    /// The greater counts of two moments.
+    pub(crate) fn most(self, other: Self) -> Self {
+        Self {
+            in_flight: self.in_flight.max(other.in_flight),
+            prefilling: self.prefilling.max(other.prefilling),
+            ..self
+        }
     }
 }
 

@@ -8,6 +8,8 @@ use crate::live::Own;
 /// What a replica reported of itself.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Reported {
+    /// As its metrics begin.
+    pub engine: &'static str,
     pub waiting: f32,
     pub running: f32,
     /// KV blocks in use, 0 to 1.

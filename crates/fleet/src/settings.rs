@@ -14,6 +14,8 @@ pub struct Settings {
     pub slow_start_s: f64,
     /// Between two looks at a replica's models.
     pub models_period_s: f64,
+    /// Between two looks at the file or the name that lists the backends.
+    pub discovery_period_s: f64,
 }
 
 impl Default for Settings {
@@ -25,7 +27,56 @@ impl Default for Settings {
             outliers: Outliers::default(),
             slow_start_s: 10.0,
             models_period_s: 30.0,
+            discovery_period_s: 2.0,
         }
+    }
+}
+
+/// What is wrong with settings.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{name} is {value}; {least} to {most} is possible")]
+pub struct SettingsError {
+    name: &'static str,
+    value: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Settings {
+    /// # Errors
+    /// [`SettingsError`]: a number outside its bounds.
+    pub(crate) fn check(&self) -> Result<(), SettingsError> {
+        let (health, metrics) = (&self.health, &self.metrics);
+        let (breaker, outliers) = (&self.breaker, &self.outliers);
+        let day = 86_400.0;
+        let bounds = [
+            ("slow_start_s", self.slow_start_s, 0.0, day),
+            ("models_period_s", self.models_period_s, 0.1, day),
+            ("discovery_period_s", self.discovery_period_s, 0.01, day),
+            ("health.period_s", health.period_s, 0.01, day),
+            ("health.timeout_s", health.timeout_s, 0.001, day),
+            ("metrics.period_s", metrics.period_s, 0.01, day),
+            ("metrics.timeout_s", metrics.timeout_s, 0.001, day),
+            ("metrics.stale_s", metrics.stale_s, 0.01, day),
+            ("breaker.open_s", breaker.open_s, 0.01, day),
+            ("breaker.max_open_s", breaker.max_open_s, 0.01, day),
+            ("outliers.period_s", outliers.period_s, 0.1, day),
+            ("outliers.excess", outliers.excess, 0.01, 1.0),
+            ("outliers.max_share", outliers.max_share, 0.0, 1.0),
+            ("outliers.eject_s", outliers.eject_s, 0.01, day),
+            ("outliers.max_eject_s", outliers.max_eject_s, 0.01, day),
+        ];
+        for (name, value, least, most) in bounds {
+            if !(least..=most).contains(&value) {
+                return Err(SettingsError {
+                    name,
+                    value,
+                    least,
+                    most,
+                });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -56,7 +107,8 @@ impl Default for Health {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
-    pub path: String,
+    /// `None`: the first of `/metrics` and `/prometheus/metrics` that states a load.
+    pub path: Option<String>,
     pub period_s: f64,
     pub timeout_s: f64,
     /// Values older than this do not count.
@@ -66,7 +118,7 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Self {
-            path: "/metrics".to_owned(),
+            path: None,
             period_s: 0.2,
             timeout_s: 1.0,
             stale_s: 2.0,
@@ -122,5 +174,30 @@ impl Default for Outliers {
             eject_s: 30.0,
             max_eject_s: 300.0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Result<(), SettingsError> {
+        serde_json::from_str::<Settings>(text).unwrap().check()
+    }
+
+    #[test]
+    fn absent_members_have_defaults_and_numbers_have_bounds() {
+        assert_eq!(check("{}"), Ok(()));
+        assert_eq!(
+            check(r#"{"slow_start_s": 0, "health": {"path": "/up"}}"#),
+            Ok(())
+        );
+        let error = check(r#"{"metrics": {"period_s": 0}}"#).unwrap_err();
+        assert!(
+            error.to_string().starts_with("metrics.period_s is 0;"),
+            "{error}"
+        );
+        assert!(check(r#"{"outliers": {"max_share": -1}}"#).is_err());
+        assert!(serde_json::from_str::<Settings>(r#"{"helth": {}}"#).is_err());
     }
 }

@@ -1,15 +1,21 @@
 //! What handles, requests and tasks of a fleet share.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use penstock_routing::{Condition, ReplicaId};
+use penstock_routing::{Pace, ReplicaId};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::Settings;
 use crate::backend::Target;
+use crate::load::Load;
+use crate::member::Member;
+use crate::outliers::{Compared, outliers};
+use crate::pace::{Answers, class_pace, pace};
 use crate::snapshot::{Entry, Snapshot};
 
 /// Uncached tokens of a prompt, before the first one was seen.
@@ -17,22 +23,19 @@ const USUAL_TOKENS: f32 = 512.0;
 /// Weight of one more prompt in their mean.
 const MEAN_WEIGHT: f32 = 1.0 / 64.0;
 
-/// What handles, requests and tasks share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub settings: Settings,
     start: Instant,
     snapshot: ArcSwap<Snapshot>,
-    /// Held while a snapshot is made from its predecessor.
-    writer: Mutex<Next>,
+    /// Held while a snapshot is made from its predecessor: the next id.
+    writer: Mutex<u32>,
     /// Mean of the uncached tokens of own prompts: bits of an f32.
     mean_uncached: AtomicU32,
-}
-
-/// Source of ids.
-#[derive(Debug, Default)]
-struct Next {
-    id: u32,
+    /// There was a list of backends.
+    found: AtomicBool,
+    /// A list came, or a check ended.
+    pub checked: Notify,
 }
 
 impl Shared {
@@ -43,11 +46,9 @@ impl Shared {
             snapshot: ArcSwap::default(),
             writer: Mutex::default(),
             mean_uncached: AtomicU32::new(USUAL_TOKENS.to_bits()),
+            found: AtomicBool::new(false),
+            checked: Notify::new(),
         }
-    }
-
-    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
-        self.snapshot.load_full()
     }
 
     /// Time since the fleet started.
@@ -55,8 +56,22 @@ impl Shared {
         self.start.elapsed()
     }
 
+    /// The age up to which metrics count.
+    pub(crate) fn stale(&self) -> Duration {
+        Duration::from_secs_f64(self.settings.metrics.stale_s)
+    }
+
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    /// Load of a replica now.
+    pub(crate) fn load(&self, entry: &Entry) -> Load {
+        entry.load(self.now(), self.stale(), self.usual_tokens())
+    }
+
     /// Replaces the snapshot by a changed copy.
-    fn change<T>(&self, change: impl FnOnce(&mut Snapshot, &mut Next) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut Snapshot, &mut u32) -> T) -> T {
         let mut next = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut snapshot = Snapshot::clone(&self.snapshot.load());
         let result = change(&mut snapshot, &mut next);
@@ -64,15 +79,129 @@ impl Shared {
         result
     }
 
-    pub(crate) fn replace_members(&self, targets: Vec<Target>) {
-        self.change(|snapshot, next| {
+    /// Replaces the snapshot by one with another entry for `id`.
+    pub(crate) fn change_entry(&self, id: ReplicaId, change: impl FnOnce(&mut Entry)) {
+        self.change(|snapshot, _| snapshot.entry_mut(id).map(change));
+    }
+
+    /// Takes over a list of backends: new ones join, missing ones drain, and those that were
+    /// missing come back. Returns the new ones.
+    pub(crate) fn replace_members(&self, targets: Vec<Target>) -> Vec<Entry> {
+        let (now, settings) = (self.now(), &self.settings);
+        let cold = self.found.swap(true, Ordering::Relaxed);
+        let added = self.change(|snapshot, next| {
+            for entry in &snapshot.entries {
+                let gone = !targets.iter().any(|one| one.base == entry.target.base);
+                entry
+                    .member
+                    .update(now, settings, |record| record.standing.gone = gone);
+            }
+            let mut added = Vec::new();
             for target in targets {
-                let entry = Entry::new(ReplicaId(next.id), target);
-                entry.live.set_condition(Condition::Ready);
-                snapshot.entries.push(entry);
-                next.id += 1;
+                let same = |entry: &&mut Entry| entry.target.base == target.base;
+                if let Some(entry) = snapshot.entries.iter_mut().find(same) {
+                    entry.target = Arc::new(target);
+                    continue;
+                }
+                let entry = Entry::new(ReplicaId(*next), target, cold);
+                *next += 1;
+                snapshot.entries.push(entry.clone());
+                added.push(entry);
+            }
+            added
+        });
+        self.checked.notify_waiters();
+        added
+    }
+
+    /// Removes replicas that have drained after their source lost them. Returns their ids.
+    pub(crate) fn remove_drained(&self) -> Vec<ReplicaId> {
+        let drained = |entry: &Entry| {
+            entry.member.live.own().in_flight == 0
+                && entry.member.read(|record| record.standing.gone)
+        };
+        if !self.snapshot().entries.iter().any(drained) {
+            return Vec::new();
+        }
+        self.change(|snapshot, _| {
+            let removed = snapshot.entries.extract_if(.., |entry| drained(entry));
+            removed.map(|entry| entry.id).collect()
+        })
+    }
+
+    /// Advances what depends on the time.
+    pub(crate) fn tick(&self) {
+        let now = self.now();
+        for entry in &self.snapshot().entries {
+            entry.member.update(now, &self.settings, |_| {});
+        }
+    }
+
+    /// Compares the replicas and ejects those that fail far more often than the others.
+    pub(crate) fn compare(&self) {
+        let (now, settings) = (self.now(), &self.settings);
+        let snapshot = self.snapshot();
+        let one = |entry: &Entry| {
+            entry.member.read(|record| Compared {
+                tally: record.standing.tally,
+                available: entry.member.live.condition().takes_requests(),
+                ejected: record.standing.ejected(),
+            })
+        };
+        let compared: Vec<Compared> = snapshot.entries.iter().map(one).collect();
+        let found = outliers(&compared, &settings.outliers);
+        for (place, entry) in snapshot.entries.iter().enumerate() {
+            entry.member.update(now, settings, |record| {
+                let outlier = found.contains(&place);
+                if outlier {
+                    record.reason = "its requests fail far more often than others'".to_owned();
+                }
+                record.standing.compared(outlier, now, settings);
+            });
+        }
+    }
+
+    /// Learns the pace of all replicas.
+    pub(crate) fn learn(&self) {
+        let snapshot = self.snapshot();
+        let answers = |member: &Arc<Member>| member.read(|record| record.answers.clone());
+        let all: Vec<Answers> = snapshot
+            .entries
+            .iter()
+            .map(|e| answers(&e.member))
+            .collect();
+        let mut classes: HashMap<&str, Pace> = HashMap::new();
+        let mut paces: HashMap<ReplicaId, Pace> = HashMap::new();
+        for (entry, own) in snapshot.entries.iter().zip(&all) {
+            let class = *classes.entry(entry.class()).or_insert_with(|| {
+                let pairs = snapshot.entries.iter().zip(&all);
+                let same = pairs.filter(|(other, _)| other.class() == entry.class());
+                class_pace(same.map(|(_, answers)| answers))
+            });
+            let pace = pace(own, class);
+            if pace != entry.pace {
+                paces.insert(entry.id, pace);
+            }
+        }
+        if paces.is_empty() {
+            return;
+        }
+        self.change(|snapshot, _| {
+            for entry in &mut snapshot.entries {
+                entry.pace = paces.get(&entry.id).copied().unwrap_or(entry.pace);
             }
         });
+    }
+
+    /// Whether each replica has been checked.
+    pub(crate) fn all_checked(&self) -> bool {
+        let checked = |entry: &Entry| entry.member.read(|record| record.standing.checked());
+        self.found.load(Ordering::Relaxed) && self.snapshot().entries.iter().all(checked)
+    }
+
+    pub(crate) fn any_takes_requests(&self) -> bool {
+        let takes = |entry: &Entry| entry.member.live.condition().takes_requests();
+        self.snapshot().entries.iter().any(takes)
     }
 
     /// Mean of the uncached tokens of own prompts.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use penstock_routing::{Pace, ReplicaId};
 
 use crate::backend::Target;
-use crate::live::Live;
-use crate::load::Polled;
+use crate::load::{Load, Polled, load};
+use crate::member::Member;
 
 /// A replica's place in the snapshot.
 #[derive(Debug, Clone)]
@@ -15,7 +15,7 @@ pub(crate) struct Entry {
     pub id: ReplicaId,
     pub target: Arc<Target>,
     /// The only part that changes in place.
-    pub live: Arc<Live>,
+    pub member: Arc<Member>,
     pub polled: Option<Arc<Polled>>,
     /// Names of its models; `None`: unknown.
     pub models: Option<Arc<[Arc<str>]>>,
@@ -23,15 +23,36 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) fn new(id: ReplicaId, target: Target) -> Self {
+    /// `cold`: it joins others that take requests.
+    pub(crate) fn new(id: ReplicaId, target: Target, cold: bool) -> Self {
         Self {
             id,
+            member: Arc::new(Member::new(target.base.clone(), cold)),
             target: Arc::new(target),
-            live: Arc::default(),
             polled: None,
             models: None,
             pace: Pace::default(),
         }
+    }
+
+    /// Replicas of one class have one pace until theirs is known: those with one label `class`, or
+    /// else with one engine.
+    pub(crate) fn class(&self) -> &str {
+        let label = self.target.labels.iter().find(|(key, _)| &**key == "class");
+        let engine = self
+            .polled
+            .as_ref()
+            .map_or("", |polled| polled.reported.engine);
+        label.map_or(engine, |(_, value)| value)
+    }
+
+    /// Load now; a report older than `stale` does not count.
+    pub(crate) fn load(&self, now: Duration, stale: Duration, foreign_tokens: f32) -> Load {
+        load(
+            self.fresh(now, stale),
+            self.member.live.own(),
+            foreign_tokens,
+        )
     }
 
     /// The report, while it is not older than `stale`.
@@ -51,5 +72,10 @@ impl Snapshot {
     pub(crate) fn entry(&self, id: ReplicaId) -> Option<&Entry> {
         let place = self.entries.binary_search_by_key(&id, |entry| entry.id);
         place.ok().map(|place| &self.entries[place])
+    }
+
+    pub(crate) fn entry_mut(&mut self, id: ReplicaId) -> Option<&mut Entry> {
+        let place = self.entries.binary_search_by_key(&id, |entry| entry.id);
+        place.ok().map(|place| &mut self.entries[place])
     }
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use penstock_routing::Replica;
 
-use crate::load::load;
 use crate::snapshot::{Entry, Snapshot};
 
 /// The replicas at one moment.
@@ -49,12 +48,12 @@ impl View {
 
 fn replica(entry: &Entry, now: Duration, stale: Duration, foreign_tokens: f32) -> Replica {
     let polled = entry.fresh(now, stale);
-    let load = load(polled, entry.live.own(), foreign_tokens);
+    let load = entry.load(now, stale, foreign_tokens);
     let adapters = polled.map(|polled| &polled.reported.adapters);
     Replica {
         id: entry.id,
         address: entry.target.address.clone(),
-        condition: entry.live.condition(),
+        condition: entry.member.live.condition(),
         waiting: load.waiting,
         running: load.running,
         kv_use: load.kv_use,

@@ -1,0 +1,102 @@
+//! What health checks say of a replica. Pure.
+
+/// Paths that servers answer health checks on, in the order in which they are tried. Penstock has
+/// the first: 503 while it drains.
+pub(crate) const PATHS: [&str; 3] = ["/ready", "/health", "/v1/models"];
+
+/// The result of one check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Check {
+    Healthy,
+    /// It finishes what it has.
+    Draining,
+    /// With the reason.
+    Failed(String),
+}
+
+/// What several checks amount to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Health {
+    /// None has ended.
+    #[default]
+    Unknown,
+    Healthy,
+    Draining,
+    Unhealthy,
+}
+
+/// Checks in their order.
+#[derive(Debug, Default)]
+pub(crate) struct Checks {
+    pub health: Health,
+    failed: u32,
+}
+
+impl Checks {
+    /// One that was never healthy is unhealthy at the first failure, others after `limit` in a row.
+    pub(crate) fn saw(&mut self, check: &Check, limit: u32) {
+        self.failed = match check {
+            Check::Failed(_) => self.failed.saturating_add(1),
+            Check::Healthy | Check::Draining => 0,
+        };
+        match check {
+            Check::Healthy => self.health = Health::Healthy,
+            Check::Draining => self.health = Health::Draining,
+            Check::Failed(_) if self.health == Health::Unknown || self.failed >= limit => {
+                self.health = Health::Unhealthy;
+            }
+            Check::Failed(_) => {}
+        }
+    }
+}
+
+/// What a status says; `None`: the server has no such path, so the next one is to be tried. Some
+/// servers demand a key for all paths that they do not have.
+pub(crate) fn verdict(status: u16) -> Option<Check> {
+    match status {
+        200..=399 => Some(Check::Healthy),
+        400..=499 => None,
+        _ => Some(Check::Failed(format!("status {status}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed() -> Check {
+        Check::Failed("status 500".to_owned())
+    }
+
+    #[test]
+    fn the_first_failure_decides_only_in_the_beginning() {
+        let mut checks = Checks::default();
+        checks.saw(&failed(), 2);
+        assert_eq!(checks.health, Health::Unhealthy);
+        checks.saw(&Check::Healthy, 2);
+        checks.saw(&failed(), 2);
+        assert_eq!(checks.health, Health::Healthy);
+        checks.saw(&failed(), 2);
+        assert_eq!(checks.health, Health::Unhealthy);
+    }
+
+    #[test]
+    fn failures_count_in_a_row() {
+        let mut checks = Checks::default();
+        for _ in 0..10 {
+            checks.saw(&Check::Healthy, 2);
+            checks.saw(&failed(), 2);
+            assert_eq!(checks.health, Health::Healthy);
+        }
+        checks.saw(&Check::Draining, 2);
+        assert_eq!(checks.health, Health::Draining);
+    }
+
+    #[test]
+    fn statuses_mean_healthy_failed_or_no_such_path() {
+        assert_eq!(verdict(200), Some(Check::Healthy));
+        assert_eq!(verdict(404), None);
+        assert_eq!(verdict(401), None);
+        assert!(matches!(verdict(503), Some(Check::Failed(_))));
+    }
+}

@@ -1,0 +1,51 @@
+//! Where the list of backends comes from. A new kind of source is a file here and a line in
+//! [`follow`].
+
+mod dns;
+mod file;
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::backend::{BackendError, Source, Target, targets};
+
+pub use file::FileError;
+
+/// The latest list; `None` before there is one.
+pub(crate) type Found = watch::Sender<Option<Vec<Target>>>;
+
+/// Why a source cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    #[error("{0}")]
+    Backend(#[from] BackendError),
+    #[error("{0}")]
+    File(#[from] FileError),
+}
+
+/// Follows a source in a task, which ends when no one looks at the list any more. Static lists and
+/// files are there at once; files and names are looked at each `period`.
+///
+/// # Errors
+/// [`SourceError`]: the list that is there at once is wrong.
+pub(crate) fn follow(
+    source: Source,
+    period: Duration,
+) -> Result<watch::Receiver<Option<Vec<Target>>>, SourceError> {
+    let (found, list) = watch::channel(None);
+    match source {
+        Source::Static(backends) => {
+            found.send_replace(Some(targets(&backends)?));
+        }
+        Source::File(path) => {
+            let file = file::File::open(path)?;
+            found.send_replace(Some(file.targets()));
+            tokio::spawn(file.follow(found, period));
+        }
+        Source::Dns { name, port } => {
+            tokio::spawn(dns::Dns::new(name, port).follow(found, period));
+        }
+    }
+    Ok(list)
+}

@@ -1,0 +1,89 @@
+//! A replica's state: counts that views read without a lock, and a record behind one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use penstock_http::{Level, log};
+use penstock_routing::Condition;
+use tokio::sync::Notify;
+
+use crate::Settings;
+use crate::live::Live;
+use crate::pace::Answers;
+use crate::standing::Standing;
+
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// `http://host:port`.
+    pub base: Arc<str>,
+    pub live: Live,
+    record: Mutex<Record>,
+    /// A connection failed: a health check is due.
+    pub doubt: Notify,
+    /// It came back: its models may be others.
+    pub back: Notify,
+}
+
+/// What is held for a moment when something happens, and by no view.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    pub standing: Standing,
+    pub answers: Answers,
+    /// Why it may get no requests, for the log.
+    pub reason: String,
+}
+
+impl Member {
+    pub(crate) fn new(base: Arc<str>, cold: bool) -> Self {
+        Self {
+            base,
+            live: Live::default(),
+            record: Mutex::new(Record {
+                standing: Standing::new(cold),
+                ..Record::default()
+            }),
+            doubt: Notify::new(),
+            back: Notify::new(),
+        }
+    }
+
+    /// Reads the record.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Record) -> T) -> T {
+        read(&self.record.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes the record, and makes what follows visible.
+    pub(crate) fn update<T>(
+        &self,
+        now: Duration,
+        settings: &Settings,
+        change: impl FnOnce(&mut Record) -> T,
+    ) -> T {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut record);
+        let next = record.standing.now(now, settings);
+        let before = self.live.condition();
+        if next.condition != before {
+            self.live.set_condition(next.condition);
+            self.say(before, next.condition, &record.reason);
+        }
+        self.live.offer_trial(next.trial);
+        result
+    }
+
+    fn say(&self, before: Condition, after: Condition, reason: &str) {
+        let base = &self.base;
+        match (before.takes_requests(), after) {
+            (true, Condition::Ready | Condition::Warming(_)) => {}
+            (false, Condition::Ready | Condition::Warming(_)) => {
+                self.back.notify_one();
+                log(Level::Info, format!("{base} takes requests"));
+            }
+            (_, Condition::Draining) => log(Level::Info, format!("{base} drains")),
+            (_, Condition::Ejected) => log(Level::Warning, format!("{base} is ejected: {reason}")),
+            (_, Condition::Unhealthy) => {
+                log(Level::Warning, format!("{base} is unhealthy: {reason}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Which metric of which engine says what. Penstock uses vLLM's names.
+
+use std::sync::Arc;
+
+use super::text::{Sample, samples};
+use crate::load::Reported;
+
+/// What the metrics of all engines begin with.
+const PREFIXES: [&str; 5] = ["vllm:", "sglang:", "trtllm_", "llamacpp:", "nv_trt_llm_"];
+/// Adapters of one replica that count.
+const MAX_ADAPTERS: usize = 1024;
+/// No replica has more requests, or more KV tokens.
+const MOST: f64 = 1e9;
+
+/// What one sample is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meaning {
+    Waiting,
+    Running,
+    KvUse,
+    /// Two factors of the size of the KV cache: labels of an info metric.
+    KvTokens(&'static str, &'static str),
+    /// One factor as a value; the other one is another metric's.
+    KvBlockTokens,
+    KvBlocks,
+    Adapters,
+}
+
+fn meaning(sample: &Sample<'_>) -> Option<Meaning> {
+    use Meaning::{Adapters, KvBlockTokens, KvBlocks, KvTokens, KvUse, Running, Waiting};
+    let label = |name| sample.label(name);
+    Some(match sample.name {
+        "vllm:num_requests_waiting"
+        | "sglang:num_queue_reqs"
+        | "trtllm_num_requests_waiting"
+        | "llamacpp:requests_deferred" => Waiting,
+        "vllm:num_requests_running"
+        | "sglang:num_running_reqs"
+        | "trtllm_num_requests_running"
+        | "llamacpp:requests_processing" => Running,
+        // the second is vLLM's before 0.10
+        "vllm:kv_cache_usage_perc"
+        | "vllm:gpu_cache_usage_perc"
+        | "sglang:token_usage"
+        | "trtllm_kv_cache_utilization"
+        | "llamacpp:kv_cache_usage_ratio" => KvUse,
+        "vllm:cache_config_info" => KvTokens("block_size", "num_gpu_blocks"),
+        "sglang:cache_config_info" => KvTokens("page_size", "num_pages"),
+        "trtllm_kv_cache_tokens_per_block" => KvBlockTokens,
+        "trtllm_kv_cache_max_blocks" => KvBlocks,
+        "vllm:lora_requests_info" => Adapters,
+        "nv_trt_llm_request_metrics" => match label("request_type")?.as_ref() {
+            "waiting" => Waiting,
+            "scheduled" => Running,
+            _ => return None,
+        },
+        "nv_trt_llm_kv_cache_block_metrics" => match label("kv_cache_block_type")?.as_ref() {
+            "fraction" => KvUse,
+            "tokens_per" => KvBlockTokens,
+            "max" => KvBlocks,
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
+
+/// The load that a metrics page states; `None` where it states none. Samples of several engines
+/// behind one server (data parallel ranks) are added; their KV use is averaged.
+pub(crate) fn reported(page: &str) -> Option<Reported> {
+    let mut sums = Sums::default();
+    for sample in samples(page, &PREFIXES) {
+        if let Some(meaning) = meaning(&sample) {
+            sums.add(meaning, &sample);
+            let engine = PREFIXES.iter().find(|one| sample.name.starts_with(**one));
+            sums.engine = engine.copied().unwrap_or_default();
+        }
+    }
+    sums.reported()
+}
+
+#[derive(Default)]
+struct Sums {
+    engine: &'static str,
+    waiting: Option<f64>,
+    running: Option<f64>,
+    kv_use: f64,
+    kv_uses: f64,
+    kv_tokens: f64,
+    block_tokens: f64,
+    blocks: f64,
+    /// Time, most adapters, names: those of the latest sample count.
+    adapters: Option<(f64, f64, String)>,
+}
+
+impl Sums {
+    fn add(&mut self, meaning: Meaning, sample: &Sample<'_>) {
+        let value = sample.value().filter(|value| *value >= 0.0);
+        match (meaning, value) {
+            (Meaning::KvTokens(each, count), _) => {
+                let factors = sample.number(each).zip(sample.number(count));
+                self.kv_tokens += factors.map_or(0.0, |(each, count)| each * count);
+            }
+            (_, None) => {}
+            (Meaning::Waiting, Some(value)) => *self.waiting.get_or_insert(0.0) += value,
+            (Meaning::Running, Some(value)) => *self.running.get_or_insert(0.0) += value,
+            (Meaning::KvUse, Some(value)) => {
+                self.kv_use += value.min(1.0);
+                self.kv_uses += 1.0;
+            }
+            (Meaning::KvBlockTokens, Some(value)) => self.block_tokens = value,
+            (Meaning::KvBlocks, Some(value)) => self.blocks += value,
+            (Meaning::Adapters, Some(at)) => self.saw_adapters(at, sample),
+        }
+    }
+
+    fn saw_adapters(&mut self, at: f64, sample: &Sample<'_>) {
+        if self
+            .adapters
+            .as_ref()
+            .is_some_and(|(latest, ..)| *latest >= at)
+        {
+            return;
+        }
+        let names = |label| sample.label(label).unwrap_or_default();
+        let most = sample.number("max_lora").unwrap_or(0.0);
+        let both = ["running_lora_adapters", "waiting_lora_adapters"].map(names);
+        self.adapters = Some((at, most, both.join(",")));
+    }
+
+    fn reported(self) -> Option<Reported> {
+        if self.waiting.is_none() && self.running.is_none() {
+            return None;
+        }
+        let tokens = match self.kv_tokens {
+            0.0 => self.block_tokens * self.blocks,
+            tokens => tokens,
+        };
+        let (_, most, names) = self.adapters.unwrap_or_default();
+        Some(Reported {
+            engine: self.engine,
+            waiting: self.waiting.unwrap_or(0.0).min(MOST) as f32,
+            running: self.running.unwrap_or(0.0).min(MOST) as f32,
+            kv_use: (self.kv_uses > 0.0).then(|| (self.kv_use / self.kv_uses) as f32),
+            kv_tokens: (tokens > 0.0).then(|| tokens.min(MOST) as f32),
+            adapters: adapters(&names),
+            max_adapters: most.min(MOST) as u32,
+        })
+    }
+}
+
+/// Names between commas, each once.
+fn adapters(names: &str) -> Arc<[Arc<str>]> {
+    let mut found: Vec<&str> = names.split(',').map(str::trim).collect();
+    found.retain(|name| !name.is_empty());
+    found.sort_unstable();
+    found.dedup();
+    found.truncate(MAX_ADAPTERS);
+    found.into_iter().map(Arc::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const VLLM: &str = include_str!("../../tests/fixtures/vllm.txt");
+    const SGLANG: &str = include_str!("../../tests/fixtures/sglang.txt");
+    const TRTLLM: &str = include_str!("../../tests/fixtures/trtllm-serve.txt");
+    const TRITON: &str = include_str!("../../tests/fixtures/triton-trtllm.txt");
+    const LLAMACPP: &str = include_str!("../../tests/fixtures/llamacpp.txt");
+
+    fn load(page: &str) -> (f32, f32, Option<f32>, Option<f32>) {
+        let reported = reported(page).unwrap();
+        assert!(page.contains(reported.engine) && !reported.engine.is_empty());
+        let Reported {
+            waiting,
+            running,
+            kv_use,
+            kv_tokens,
+            ..
+        } = reported;
+        (waiting, running, kv_use, kv_tokens)
+    }
+
+    #[test]
+    fn each_engine_s_page_is_understood() {
+        assert_eq!(load(VLLM), (3.0, 7.0, Some(0.25), Some(16.0 * 27_000.0)));
+        assert_eq!(load(SGLANG), (2.0, 5.0, Some(0.28), Some(64.0 * 6_250.0)));
+        assert_eq!(load(TRTLLM), (4.0, 9.0, Some(0.5), Some(32.0 * 2_048.0)));
+        assert_eq!(load(TRITON), (1.0, 6.0, Some(0.125), Some(64.0 * 1_000.0)));
+        assert_eq!(load(LLAMACPP), (1.0, 4.0, Some(0.5), None));
+    }
+
+    #[test]
+    fn the_latest_sample_names_the_adapters() {
+        let reported = reported(VLLM).unwrap();
+        let names: Vec<&str> = reported.adapters.iter().map(AsRef::as_ref).collect();
+        assert_eq!(names, ["chat", "sql"]);
+        assert_eq!(reported.max_adapters, 4);
+    }
+
+    #[test]
+    fn engines_behind_one_server_are_added() {
+        let page = "vllm:num_requests_waiting{engine=\"0\"} 1\n\
+                    vllm:num_requests_waiting{engine=\"1\"} 2\n\
+                    vllm:kv_cache_usage_perc{engine=\"0\"} 0.2\n\
+                    vllm:kv_cache_usage_perc{engine=\"1\"} 0.4\n";
+        let (waiting, running, kv_use, _) = load(page);
+        assert_eq!((waiting, running), (3.0, 0.0));
+        assert!((kv_use.unwrap() - 0.3).abs() < 1e-6);
+    }
+
+    #[test]
+    fn pages_without_load_state_none() {
+        for page in [
+            "",
+            "<html>",
+            "go_goroutines 3\n",
+            "vllm:num_requests_waiting NaN\n",
+        ] {
+            assert_eq!(reported(page), None, "{page}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn values_stay_in_bounds(value in any::<f64>(), label in "\\PC{0,12}") {
+            let page = format!(
+                "vllm:num_requests_running {value}\nvllm:num_requests_waiting 1\n\
+                 vllm:kv_cache_usage_perc {value}\n\
+                 vllm:cache_config_info{{block_size=\"{label}\",num_gpu_blocks=\"{value}\"}} 1\n\
+                 vllm:lora_requests_info{{max_lora=\"{value}\",\
+                 running_lora_adapters=\"{label}\"}} 1\n",
+            );
+            let reported = reported(&page).unwrap();
+            prop_assert!((0.0..=1e9).contains(&reported.running));
+            prop_assert!(reported.kv_use.is_none_or(|share| (0.0..=1.0).contains(&share)));
+            prop_assert!(reported.kv_tokens.is_none_or(|all| (0.0..=1e9).contains(&all)));
+        }
+    }
+}

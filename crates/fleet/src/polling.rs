@@ -1,0 +1,205 @@
+//! What is asked of one replica again and again: health, metrics, models. Each has a rhythm of its
+//! own, so one that hangs delays no other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_http::{Client, Level, log};
+use penstock_routing::ReplicaId;
+use serde::Deserialize;
+use tokio::time::sleep;
+
+use crate::checks::{Check, PATHS, verdict};
+use crate::fetch::get;
+use crate::load::Polled;
+use crate::member::Member;
+use crate::metrics::reported;
+use crate::shared::Shared;
+
+const MAX_HEALTH_BYTES: usize = 1 << 20;
+const MAX_METRICS_BYTES: usize = 8 << 20;
+const MAX_MODELS_BYTES: usize = 1 << 20;
+const MAX_MODELS: usize = 1024;
+/// Where metrics are, tried in turn; the second is trtllm-serve's.
+const METRICS_PATHS: [&str; 2] = ["/metrics", "/prometheus/metrics"];
+/// The longest pause between two scrapes that fail.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// One replica, seen by its tasks.
+#[derive(Clone)]
+pub(crate) struct Poller {
+    pub shared: Arc<Shared>,
+    pub client: Client,
+    pub id: ReplicaId,
+    pub member: Arc<Member>,
+}
+
+impl Poller {
+    /// Runs until it is aborted.
+    pub(crate) async fn run(self) {
+        tokio::join!(self.check(), self.scrape(), self.look_at_models());
+    }
+
+    async fn get(&self, path: &str, seconds: f64, max: usize) -> Result<(u16, Vec<u8>), String> {
+        let url = format!("{}{path}", self.member.base);
+        get(&self.client, &url, Duration::from_secs_f64(seconds), max).await
+    }
+
+    async fn check(&self) {
+        let settings = &self.shared.settings;
+        let period = Duration::from_secs_f64(settings.health.period_s);
+        loop {
+            let check = self.check_once().await;
+            self.member.update(self.shared.now(), settings, |record| {
+                if let Check::Failed(reason) = &check {
+                    record.reason.clone_from(reason);
+                }
+                record.standing.saw_check(&check, settings);
+            });
+            self.shared.checked.notify_waiters();
+            tokio::select! {
+                () = sleep(period) => {}
+                // at most one check each tenth of a period, however many connections fail
+                () = async { self.member.doubt.notified().await; sleep(period / 10).await } => {}
+            }
+        }
+    }
+
+    /// Asks the paths in turn until one of them exists. A server with none of them that answers is
+    /// healthy.
+    async fn check_once(&self) -> Check {
+        let settings = &self.shared.settings.health;
+        let named = settings.path.as_deref();
+        let paths = named.as_slice();
+        let paths = if paths.is_empty() { &PATHS } else { paths };
+        let mut not_ready = None;
+        for path in paths {
+            let answer = self.get(path, settings.timeout_s, MAX_HEALTH_BYTES).await;
+            let found = match answer {
+                Ok((status, _)) => verdict(status),
+                Err(reason) => return Check::Failed(reason),
+            };
+            match found {
+                // alive, but not ready for more
+                Some(Check::Healthy) if not_ready.is_some() => return Check::Draining,
+                Some(Check::Failed(reason)) if *path == PATHS[0] => not_ready = Some(reason),
+                Some(check) => return check,
+                None => {}
+            }
+        }
+        not_ready.map_or(Check::Healthy, Check::Failed)
+    }
+
+    async fn scrape(&self) {
+        let settings = &self.shared.settings.metrics;
+        let period = Duration::from_secs_f64(settings.period_s);
+        let stale = Duration::from_secs_f64(settings.stale_s);
+        let (mut pause, mut at, mut seen, mut said) = (period, 0, self.shared.now(), false);
+        // replicas are not asked all at one moment
+        sleep(period.mul_f64(f64::from(self.id.0 % 16) / 16.0)).await;
+        loop {
+            match self.scrape_once(at).await {
+                Ok(()) => (pause, seen, said) = (period, self.shared.now(), false),
+                Err(reason) => {
+                    at += 1;
+                    pause = (pause * 2).min(MAX_PAUSE).max(period);
+                    let old = self.shared.now().saturating_sub(seen) > stale;
+                    if old && !std::mem::replace(&mut said, true) {
+                        self.say_stale(&reason);
+                    }
+                }
+            }
+            sleep(pause).await;
+        }
+    }
+
+    fn say_stale(&self, reason: &str) {
+        let base = &self.member.base;
+        log(
+            Level::Warning,
+            format!("{base} has no metrics, so only requests from here count: {reason}"),
+        );
+    }
+
+    /// `at` chooses between the usual paths.
+    async fn scrape_once(&self, at: usize) -> Result<(), String> {
+        let settings = &self.shared.settings.metrics;
+        let usual = METRICS_PATHS[at % METRICS_PATHS.len()];
+        let path = settings.path.as_deref().unwrap_or(usual);
+        let before = self.member.live.own();
+        let (status, body) = self
+            .get(path, settings.timeout_s, MAX_METRICS_BYTES)
+            .await?;
+        if status != 200 {
+            return Err(format!("{path} has status {status}"));
+        }
+        let found = reported(&String::from_utf8_lossy(&body));
+        let polled = Polled {
+            reported: found.ok_or_else(|| format!("{path} states no load"))?,
+            at: self.shared.now(),
+            own: before.most(self.member.live.own()),
+        };
+        let polled = Arc::new(polled);
+        self.shared
+            .change_entry(self.id, |entry| entry.polled = Some(polled));
+        self.member.live.polled();
+        Ok(())
+    }
+
+    async fn look_at_models(&self) {
+        let settings = &self.shared.settings;
+        let period = Duration::from_secs_f64(settings.models_period_s);
+        loop {
+            let seconds = settings.health.timeout_s;
+            let answer = self.get("/v1/models", seconds, MAX_MODELS_BYTES).await;
+            let wait = match answer.ok().and_then(|(status, body)| models(status, &body)) {
+                Some(models) => {
+                    self.shared
+                        .change_entry(self.id, |entry| entry.models = Some(models));
+                    self.shared.checked.notify_waiters();
+                    period
+                }
+                None => period.min(Duration::from_secs_f64(settings.health.period_s)),
+            };
+            tokio::select! {
+                () = sleep(wait) => {}
+                () = self.member.back.notified() => {}
+            }
+        }
+    }
+}
+
+/// Names from `/v1/models`.
+fn models(status: u16, body: &[u8]) -> Option<Arc<[Arc<str>]>> {
+    #[derive(Deserialize)]
+    struct Model {
+        id: String,
+    }
+    #[derive(Deserialize)]
+    struct Models {
+        data: Vec<Model>,
+    }
+    if status != 200 {
+        return None;
+    }
+    let models: Models = serde_json::from_slice(body).ok()?;
+    let names = models.data.into_iter().take(MAX_MODELS);
+    Some(names.map(|model| Arc::from(model.id)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_are_the_ids_of_the_list() {
+        let page = br#"{"object": "list", "data": [{"id": "a", "owned_by": "x"}, {"id": "b"}]}"#;
+        let names = models(200, page).unwrap();
+        assert_eq!(
+            names.iter().map(AsRef::as_ref).collect::<Vec<_>>(),
+            ["a", "b"]
+        );
+        assert!(models(401, page).is_none());
+        assert!(models(200, b"<html>").is_none());
+    }
+}

@@ -1,0 +1,266 @@
+//! The standing of a replica: whether it may get requests, from health checks, circuit breaker,
+//! ejection, slow start and its source. Pure.
+
+use std::time::Duration;
+
+use penstock_routing::Condition;
+
+use crate::Settings;
+use crate::breaker::{Breaker, Passage};
+use crate::checks::{Check, Checks, Health};
+use crate::outcome::Outcome;
+use crate::outliers::Tally;
+
+/// What a replica gets at the beginning of its slow start.
+const LEAST_SHARE: f64 = 0.1;
+
+#[derive(Debug, Default)]
+pub(crate) struct Standing {
+    checks: Checks,
+    breaker: Breaker,
+    /// Its source no longer has it.
+    pub gone: bool,
+    /// Since the last comparison.
+    pub tally: Tally,
+    ejected_until: Option<Duration>,
+    /// In a row.
+    ejections: u32,
+    /// It took requests when it was last looked at.
+    available: bool,
+    /// When its slow start began.
+    warming: Option<Duration>,
+    /// It starts slowly when it becomes available.
+    cold: bool,
+}
+
+/// What follows from a standing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Now {
+    pub condition: Condition,
+    /// The next request is the trial of a half-open circuit breaker.
+    pub trial: bool,
+}
+
+impl Standing {
+    /// `cold`: it joins others that take requests, and starts slowly.
+    pub(crate) fn new(cold: bool) -> Self {
+        Self {
+            cold,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn checked(&self) -> bool {
+        self.checks.health != Health::Unknown
+    }
+
+    pub(crate) fn saw_check(&mut self, check: &Check, settings: &Settings) {
+        self.checks.saw(check, settings.health.failures);
+    }
+
+    /// Returns whether the breaker opened.
+    pub(crate) fn saw_end(
+        &mut self,
+        outcome: Outcome,
+        trial: bool,
+        now: Duration,
+        settings: &Settings,
+    ) -> bool {
+        match outcome {
+            Outcome::Served => {
+                self.tally.served = self.tally.served.saturating_add(1);
+                self.served(trial);
+                false
+            }
+            Outcome::ConnectFailed | Outcome::Failed => {
+                self.tally.failed = self.tally.failed.saturating_add(1);
+                self.breaker.failed(trial, now, &settings.breaker)
+            }
+            Outcome::ClientGone | Outcome::Refused => {
+                if trial {
+                    self.breaker.trial_void();
+                }
+                false
+            }
+        }
+    }
+
+    pub(crate) fn trial_began(&mut self) {
+        self.breaker.trial_began();
+    }
+
+    /// Counts for the circuit breaker only: a trial's first token closes it, because streams last
+    /// for hours.
+    pub(crate) fn served(&mut self, trial: bool) {
+        self.breaker.served(trial);
+    }
+
+    /// The result of a comparison.
+    pub(crate) fn compared(&mut self, outlier: bool, now: Duration, settings: &Settings) {
+        self.tally = Tally::default();
+        if outlier {
+            self.ejections += 1;
+            let seconds = settings.outliers.eject_s * f64::from(self.ejections);
+            let seconds = seconds.min(settings.outliers.max_eject_s);
+            self.ejected_until = Some(now + Duration::from_secs_f64(seconds));
+        } else if self.ejected_until.is_none() {
+            self.ejections = 0;
+        }
+    }
+
+    pub(crate) fn ejected(&self) -> bool {
+        self.ejected_until.is_some()
+    }
+
+    /// What follows now. Advances what depends on the time.
+    pub(crate) fn now(&mut self, now: Duration, settings: &Settings) -> Now {
+        if self.ejected_until.is_some_and(|until| now >= until) {
+            self.ejected_until = None;
+        }
+        let out = match (self.gone, self.checks.health) {
+            (true, _) | (_, Health::Draining) => Some(Condition::Draining),
+            (_, Health::Unknown | Health::Unhealthy) => Some(Condition::Unhealthy),
+            (_, Health::Healthy) => self.ejected_until.map(|_| Condition::Ejected),
+        };
+        let passage = self.breaker.passage(now);
+        let trial = out.is_none() && passage == Passage::Trial;
+        let condition = match (out, passage) {
+            (Some(condition), _) => condition,
+            (None, Passage::None) => Condition::Ejected,
+            (None, Passage::Trial) => Condition::Ready,
+            (None, Passage::All) => self.warming(now, settings),
+        };
+        self.available = condition.takes_requests() && !trial;
+        Now { condition, trial }
+    }
+
+    /// Ready, or the share of a slow start, which begins when it becomes available.
+    fn warming(&mut self, now: Duration, settings: &Settings) -> Condition {
+        if !self.available {
+            self.warming = self.cold.then_some(now);
+            self.cold = true;
+        }
+        let Some(began) = self.warming else {
+            return Condition::Ready;
+        };
+        let share = now.saturating_sub(began).as_secs_f64() / settings.slow_start_s;
+        if share < 1.0 {
+            return Condition::Warming(share.max(LEAST_SHARE) as f32);
+        }
+        self.warming = None;
+        Condition::Ready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    struct Rig {
+        standing: Standing,
+        settings: Settings,
+    }
+
+    impl Rig {
+        fn healthy(cold: bool) -> Self {
+            let mut rig = Self {
+                standing: Standing::new(cold),
+                settings: Settings::default(),
+            };
+            rig.check(Check::Healthy);
+            rig
+        }
+
+        fn check(&mut self, check: Check) {
+            self.standing.saw_check(&check, &self.settings);
+        }
+
+        fn end(&mut self, outcome: Outcome, trial: bool, now: Duration) {
+            self.standing.saw_end(outcome, trial, now, &self.settings);
+        }
+
+        fn at(&mut self, now: Duration) -> Condition {
+            self.standing.now(now, &self.settings).condition
+        }
+    }
+
+    #[test]
+    fn the_first_replicas_start_at_once_and_later_ones_slowly() {
+        assert_eq!(Rig::healthy(false).at(s(0)), Condition::Ready);
+        let mut late = Rig::healthy(true);
+        assert_eq!(late.at(s(100)), Condition::Warming(0.1));
+        assert_eq!(late.at(s(105)), Condition::Warming(0.5));
+        assert_eq!(late.at(s(110)), Condition::Ready);
+    }
+
+    #[test]
+    fn a_replica_that_comes_back_starts_slowly() {
+        let mut rig = Rig::healthy(false);
+        assert_eq!(rig.at(s(0)), Condition::Ready);
+        rig.check(Check::Failed(String::new()));
+        rig.check(Check::Failed(String::new()));
+        assert_eq!(rig.at(s(1)), Condition::Unhealthy);
+        rig.check(Check::Draining);
+        assert_eq!(rig.at(s(2)), Condition::Draining);
+        rig.check(Check::Healthy);
+        assert_eq!(rig.at(s(3)), Condition::Warming(0.1));
+        assert_eq!(rig.at(s(13)), Condition::Ready);
+    }
+
+    #[test]
+    fn an_open_breaker_lets_one_trial_through_and_then_starts_slowly() {
+        let mut rig = Rig::healthy(false);
+        assert_eq!(rig.at(s(0)), Condition::Ready);
+        (0..5).for_each(|_| rig.end(Outcome::ConnectFailed, false, s(0)));
+        assert_eq!(rig.at(s(0)), Condition::Ejected);
+        let half_open = rig.standing.now(s(1), &rig.settings);
+        assert_eq!(half_open.condition, Condition::Ready);
+        assert!(half_open.trial);
+        rig.standing.trial_began();
+        assert_eq!(rig.at(s(1)), Condition::Ejected);
+        rig.end(Outcome::ClientGone, true, s(1));
+        assert!(rig.standing.now(s(1), &rig.settings).trial);
+        rig.standing.trial_began();
+        rig.end(Outcome::Served, true, s(2));
+        assert_eq!(rig.at(s(2)), Condition::Warming(0.1));
+    }
+
+    #[test]
+    fn refusals_and_lost_clients_open_nothing() {
+        let mut rig = Rig::healthy(false);
+        for outcome in [Outcome::Refused, Outcome::ClientGone] {
+            (0..50).for_each(|_| rig.end(outcome, false, s(0)));
+        }
+        assert_eq!(rig.at(s(0)), Condition::Ready);
+        assert_eq!(rig.standing.tally, Tally::default());
+    }
+
+    #[test]
+    fn an_outlier_is_ejected_longer_each_time() {
+        let mut rig = Rig::healthy(false);
+        assert_eq!(rig.at(s(0)), Condition::Ready);
+        rig.standing.compared(true, s(0), &rig.settings);
+        assert_eq!(rig.at(s(29)), Condition::Ejected);
+        assert_eq!(rig.at(s(30)), Condition::Warming(0.1));
+        rig.standing.compared(true, s(30), &rig.settings);
+        assert_eq!(rig.at(s(89)), Condition::Ejected);
+        assert!(rig.at(s(90)).takes_requests());
+        rig.standing.compared(false, s(90), &rig.settings);
+        rig.standing.compared(true, s(100), &rig.settings);
+        assert!(rig.at(s(130)).takes_requests());
+    }
+
+    #[test]
+    fn one_that_left_its_source_drains_whatever_its_health() {
+        let mut rig = Rig::healthy(false);
+        rig.standing.gone = true;
+        assert_eq!(rig.at(s(0)), Condition::Draining);
+        rig.check(Check::Failed(String::new()));
+        rig.check(Check::Failed(String::new()));
+        assert_eq!(rig.at(s(0)), Condition::Draining);
+    }
+}
