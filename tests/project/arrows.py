@@ -35,6 +35,7 @@ RUST: dict[str, set[str]] = {
     },
     "routing": set(),
     "fleet": {"http", "routing"},
+    "gateway": {"edge", "fleet", "http", "openai", "prefix", "routing"},
     "loadgen": {"openai"},
     "sim": {"engine-client", "http", "openai", "prefix", "server", "text", "wire"},
     # bindings of all of them
@@ -42,6 +43,7 @@ RUST: dict[str, set[str]] = {
         "comm",
         "decoder",
         "formats",
+        "gateway",
         "grammar",
         "kernels",
         "kvstore",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::{Request, header};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
@@ -46,11 +46,12 @@ pub struct BodyBudget {
 #[derive(Debug)]
 pub struct HeldBody {
     pub bytes: Vec<u8>,
-    _share: Share,
+    share: BodyShare,
 }
 
+/// The part of the budget that a body has taken, given back when dropped.
 #[derive(Debug)]
-struct Share {
+pub struct BodyShare {
     budget: BodyBudget,
     bytes: usize,
 }
@@ -65,7 +66,14 @@ impl BodyBudget {
     }
 }
 
-impl Share {
+impl HeldBody {
+    /// The bytes, to be shared, and what they have taken of the budget.
+    pub fn split(self) -> (Bytes, BodyShare) {
+        (self.bytes.into(), self.share)
+    }
+}
+
+impl BodyShare {
     /// Makes it the share of a body of `size` bytes. A body that is alone is never too large for
     /// the budget.
     fn grow(&mut self, size: usize) -> Result<(), BodyError> {
@@ -85,7 +93,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BodyShare {
     fn drop(&mut self) {
         self.budget.taken.fetch_sub(self.bytes, Ordering::AcqRel);
     }
@@ -136,7 +144,7 @@ async fn collect(
     budget: &BodyBudget,
 ) -> Result<HeldBody, BodyError> {
     let mut bytes = Vec::new();
-    let mut share = Share {
+    let mut share = BodyShare {
         budget: budget.clone(),
         bytes: 0,
     };
@@ -151,10 +159,7 @@ async fn collect(
         share.grow(bytes.len() + data.len())?;
         bytes.extend_from_slice(data);
     }
-    Ok(HeldBody {
-        bytes,
-        _share: share,
-    })
+    Ok(HeldBody { bytes, share })
 }
 
 /// Drops what arrives without a pause.

@@ -26,7 +26,7 @@ mod signals;
 mod timed;
 mod tls;
 
-pub use body::{BodyBudget, BodyError, HeldBody, read_body};
+pub use body::{BodyBudget, BodyError, BodyShare, HeldBody, read_body};
 pub use client::{Client, ClientError};
 pub use connections::Connections;
 pub use exchange::{Exchange, ExchangeEnd};

@@ -6,6 +6,7 @@ mod comm;
 mod decoder;
 mod formats;
 mod frames;
+mod gateway;
 mod kv_disk;
 mod kv_mover;
 mod kv_parts;
@@ -52,6 +53,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prefix::hash_chain, module)?)?;
     module.add_function(wrap_pyfunction!(prefix::hash_root, module)?)?;
     module.add_function(wrap_pyfunction!(formats::read_gguf_metadata, module)?)?;
+    module.add_function(wrap_pyfunction!(gateway::gateway, module)?)?;
     module.add_function(wrap_pyfunction!(kv_disk::kv_collect, module)?)?;
     module.add_function(wrap_pyfunction!(kv_disk::kv_inventory, module)?)?;
     module.add_function(wrap_pyfunction!(kv_disk::kv_verify, module)?)?;

@@ -264,6 +264,15 @@ impl ApiError {
         error
     }
 
+    /// 429: a gateway forwards as many requests as it may.
+    pub fn saturated(retry_after_s: u32) -> Self {
+        let message = "The gateway has as many requests as it may hold. Try again later.";
+        let mut error = Self::new(429, "overloaded_error", message);
+        error.code = Some("saturated");
+        error.retry_after_s = Some(retry_after_s);
+        error
+    }
+
     /// 503: other requests bring as many bytes, or as much text, as the server takes at once.
     pub fn bodies_full(retry_after_s: u32) -> Self {
         let mut error = Self::queue_full(retry_after_s);

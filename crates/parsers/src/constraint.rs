@@ -35,7 +35,7 @@ impl ToolFormat {
         }
     }
 
-    /// Whether calls within text are told from it by a mark that the model writes first.
+    /// Whether a mark that the model writes first separates calls from text.
     pub fn is_marked(self) -> bool {
         self != Self::Pythonic
     }

@@ -231,7 +231,10 @@ fn an_output_that_begins_as_a_call_is_one() {
     for (output, allowed) in [
         (r#"{"name": "weather", "parameters": {"city": "a"}}"#, true),
         (
-            r#"{"name": "weather", "parameters": {"city": "a"}}; {"name": "search", "parameters": {}}"#,
+            concat!(
+                r#"{"name": "weather", "parameters": {"city": "a"}}; "#,
+                r#"{"name": "search", "parameters": {}}"#
+            ),
             true,
         ),
         (

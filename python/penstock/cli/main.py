@@ -1,4 +1,4 @@
-"""`penstock COMMAND`: serve, chat, pull, demo, sim, bench, kv, completion."""
+"""`penstock COMMAND`: serve, chat, pull, demo, sim, gateway, bench, kv, completion."""
 
 from __future__ import annotations
 
@@ -52,6 +52,9 @@ def parser() -> Parser:
         )
     )
     _sim(commands.add_parser("sim", help="serve without a model: an engine with modelled timing"))
+    _gateway(
+        commands.add_parser("gateway", help="route requests to replicas by load and cached prefix")
+    )
     _bench(commands.add_parser("bench", help="measure a server, or several, under load"))
     _kv(
         commands.add_parser(
@@ -111,6 +114,13 @@ def _sim(parser: argparse.ArgumentParser) -> None:
 
     sim.add_arguments(parser)
     parser.set_defaults(command=sim.run)
+
+
+def _gateway(parser: argparse.ArgumentParser) -> None:
+    from penstock.cli import gateway
+
+    gateway.add_arguments(parser)
+    parser.set_defaults(command=gateway.run)
 
 
 def _kv(parser: argparse.ArgumentParser) -> None:

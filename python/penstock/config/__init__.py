@@ -5,6 +5,7 @@ parsed  one value for each row of the flag table (`flags`, `kinds`)
 Config  sections that other rooms read (`sections`); cross-checks happen on the way (`resolve`)
 """
 
+from penstock.config.documents import read_document
 from penstock.config.flags import FLAGS, Flag
 from penstock.config.log import configure_log
 from penstock.config.nodes import cluster_key, split_address
@@ -25,7 +26,9 @@ from penstock.config.sections import (
 )
 from penstock.config.sources import (
     Raw,
+    backend_api_key,
     cache_directory,
+    gateway_api_key,
     gather,
     model_named,
     notify_socket,
@@ -50,9 +53,11 @@ __all__ = [
     "ServerConfig",
     "TierConfig",
     "TiersConfig",
+    "backend_api_key",
     "cache_directory",
     "cluster_key",
     "configure_log",
+    "gateway_api_key",
     "gather",
     "ignored_value",
     "model_named",
@@ -60,6 +65,7 @@ __all__ = [
     "openai_api_key",
     "prepare_ray_environment",
     "ray_actor_environment",
+    "read_document",
     "resolve",
     "runtime_directory",
     "shared_memory_directory",

@@ -53,6 +53,16 @@ def openai_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("OPENAI_API_KEY") or None
 
 
+def backend_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Key with which a gateway calls its replicas, where no command line shows it."""
+    return environ.get("PENSTOCK_BACKEND_API_KEY") or None
+
+
+def gateway_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Key that a gateway's clients need, from the variable that `penstock serve` reads."""
+    return environ.get("PENSTOCK_API_KEY") or None
+
+
 def notify_socket(environ: Mapping[str, str] = os.environ) -> str | None:
     """Socket of a service manager that wants to know when the server is ready (sd_notify)."""
     return environ.get("NOTIFY_SOCKET") or None

@@ -1,0 +1,121 @@
+//! A request of a client, read and scanned once, sent to a replica as often as it takes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, HeaderName, Method, Request, Uri};
+use penstock_edge::Failure;
+use penstock_http::{BodyShare, Caller, Peer, request_id};
+use penstock_openai::ApiError;
+use penstock_prefix::{text_chain, text_seed};
+
+use crate::gateway::Gateway;
+use crate::headers::to_replica;
+use crate::pool::Prompt;
+use crate::scan::Fields;
+
+/// Names a conversation, whatever the body says.
+const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
+
+/// One request.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) id: String,
+    method: Method,
+    path: String,
+    headers: HeaderMap,
+    body: Bytes,
+    fields: Fields,
+    /// The model that the client asks for.
+    pub(crate) asked: Option<String>,
+    pub(crate) prompt: Prompt,
+    /// The key's bearer, who pays for tokens.
+    pub(crate) caller: Option<Arc<Caller>>,
+    pub(crate) _share: BodyShare,
+}
+
+impl Call {
+    /// # Errors
+    /// The body is too large, does not arrive, or is no JSON object.
+    pub(crate) async fn read(gateway: &Gateway, request: Request<Body>) -> Result<Self, Failure> {
+        let id = request_id(&request);
+        let extensions = request.extensions();
+        let caller = extensions.get::<Arc<Caller>>().cloned();
+        let peer: Option<SocketAddr> = extensions.get::<Peer>().and_then(|peer| peer.0);
+        let (method, path) = (request.method().clone(), path_of(request.uri()));
+        let mut headers = request.headers().clone();
+        let body = gateway.read_body(request).await?;
+        let (body, share) = body.split();
+        let fields = Fields::of(&body);
+        let fields = fields.map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let asked = fields.model(&body);
+        let prompt = prompt_of(&fields, &body, &headers);
+        to_replica(&mut headers, peer, &id, &gateway.backend_key);
+        Ok(Self {
+            id,
+            method,
+            path,
+            headers,
+            asked,
+            prompt,
+            caller,
+            fields,
+            body,
+            _share: share,
+        })
+    }
+
+    /// Asks for another model from now on: the name in the body is replaced in its place.
+    pub(crate) fn rename(&mut self, model: &str) {
+        let Some(place) = self.fields.model.clone() else {
+            return;
+        };
+        let name = serde_json::Value::from(model).to_string();
+        let (before, after) = (&self.body[..place.start], &self.body[place.end..]);
+        self.body = [before, name.as_bytes(), after].concat().into();
+    }
+
+    /// The request to the replica at `url`.
+    ///
+    /// # Errors
+    /// The path cannot be one.
+    pub(crate) fn to(&self, url: &str) -> Result<Request<Body>, ApiError> {
+        let uri: Result<Uri, _> = format!("{url}{}", self.path).parse();
+        let uri = uri.map_err(|_| ApiError::no_route(&self.path))?;
+        let mut request = Request::new(Body::from(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = uri;
+        *request.headers_mut() = self.headers.clone();
+        Ok(request)
+    }
+
+    /// Whether errors have to be in Anthropic's form.
+    pub(crate) fn is_anthropic(&self) -> bool {
+        self.path.starts_with("/v1/messages")
+    }
+}
+
+fn path_of(uri: &Uri) -> String {
+    uri.path_and_query()
+        .map_or("/", |path| path.as_str())
+        .to_owned()
+}
+
+/// What routing looks at. Prompts with other models or salts share nothing.
+fn prompt_of(fields: &Fields, body: &[u8], headers: &HeaderMap) -> Prompt {
+    let texts = fields.prompt(body);
+    let bytes = |range: &Option<std::ops::Range<usize>>| {
+        range
+            .as_ref()
+            .map_or(&b""[..], |range| &body[range.clone()])
+    };
+    let seed = text_seed(&[bytes(&fields.model), bytes(&fields.cache_salt)]);
+    let header = headers.get(SESSION_ID).map(|value| value.as_bytes());
+    let session = header.or_else(|| fields.session(body));
+    Prompt {
+        chain: text_chain(seed, &texts),
+        bytes: texts.iter().map(|text| text.len()).sum(),
+        session: session.map(|name| text_seed(&[name])),
+    }
+}

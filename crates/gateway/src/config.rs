@@ -1,0 +1,159 @@
+//! The gateway's configuration: JSON written by the command line, read once.
+
+use std::path::PathBuf;
+
+use penstock_fleet::{Settings, Source};
+use penstock_http::{Limits, LogSettings, TlsFiles};
+use penstock_routing::ProfileSpec;
+use serde::Deserialize;
+
+/// The configuration. There are no other inputs, the environment included.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    pub host: String,
+    /// 0 lets the system choose; the ready line names the choice.
+    pub port: u16,
+    /// A Unix socket to listen on instead.
+    #[serde(default)]
+    pub uds: Option<PathBuf>,
+    #[serde(default)]
+    pub tls: Option<TlsFiles>,
+    /// No key is required where there is neither one of these nor a file.
+    #[serde(default)]
+    pub api_keys: Vec<String>,
+    #[serde(default)]
+    pub api_key_file: Option<PathBuf>,
+    /// The key that replicas want. With it, or with keys of its own, the gateway keeps the
+    /// client's key to itself.
+    #[serde(default)]
+    pub backend_api_key: Option<String>,
+    #[serde(default)]
+    pub allowed_origins: Vec<String>,
+    #[serde(default)]
+    pub access_log: bool,
+    /// Answers carry the decision and its reasons in `x-penstock-decision`.
+    #[serde(default)]
+    pub explain: bool,
+    /// Not empty; names are distinct.
+    pub pools: Vec<PoolConfig>,
+    /// Rules by model name; without any, a model is where replicas list it.
+    #[serde(default)]
+    pub models: Vec<ModelRule>,
+    /// Requests that are forwarded at once; more get 429.
+    #[serde(default = "most_requests")]
+    pub max_requests: usize,
+    /// Further replicas that a request may be sent to when one fails before its first byte.
+    #[serde(default = "retries")]
+    pub retries: usize,
+    #[serde(default = "connect_timeout")]
+    pub connect_timeout_s: f64,
+    #[serde(default)]
+    pub limits: Limits,
+    /// How long open streams may go on after SIGTERM.
+    #[serde(default)]
+    pub drain_timeout_s: f64,
+    pub version: String,
+    #[serde(default)]
+    pub log: LogSettings,
+    #[serde(default)]
+    pub notify_socket: Option<String>,
+    #[serde(default = "one")]
+    pub worker_threads: usize,
+}
+
+/// Replicas that serve the same models.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolConfig {
+    pub name: String,
+    pub source: Source,
+    #[serde(default)]
+    pub fleet: Settings,
+    #[serde(default)]
+    pub profile: ProfileSpec,
+}
+
+/// Where requests for a model go.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelRule {
+    /// As requests spell it; `*` is every other name.
+    pub name: String,
+    /// One is drawn by weight.
+    pub targets: Vec<Target>,
+}
+
+/// A pool, and the model's name there.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    pub pool: String,
+    /// `None`: as asked for. Else requests and answers are rewritten.
+    #[serde(default)]
+    pub model: Option<String>,
+    #[serde(default = "one_weight")]
+    pub weight: u32,
+}
+
+fn most_requests() -> usize {
+    10_000
+}
+
+fn retries() -> usize {
+    2
+}
+
+fn connect_timeout() -> f64 {
+    2.0
+}
+
+fn one() -> usize {
+    1
+}
+
+fn one_weight() -> u32 {
+    1
+}
+
+impl Config {
+    /// # Errors
+    /// Text that is no configuration, or a rule that cannot work; the text names it.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        let config: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        match config.complaint() {
+            Some(complaint) => Err(complaint),
+            None => Ok(config),
+        }
+    }
+
+    fn complaint(&self) -> Option<String> {
+        if self.pools.is_empty() {
+            return Some("a gateway needs a pool".to_owned());
+        }
+        let mut names: Vec<&str> = self.pools.iter().map(|pool| pool.name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Some(format!("there are two pools {:?}", twice[0]));
+        }
+        for (at, rule) in self.models.iter().enumerate() {
+            let name = &rule.name;
+            if self.models[..at].iter().any(|other| other.name == *name) {
+                return Some(format!("there are two rules for model {name:?}"));
+            }
+            if rule.targets.iter().all(|target| target.weight == 0) {
+                return Some(format!(
+                    "the rule for model {name:?} has no target with a weight"
+                ));
+            }
+            let unknown = |target: &&Target| names.binary_search(&target.pool.as_str()).is_err();
+            if let Some(target) = rule.targets.iter().find(unknown) {
+                let (pool, known) = (&target.pool, names.join(", "));
+                return Some(format!(
+                    "the rule for model {name:?} names pool {pool:?}; there are {known}"
+                ));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,206 @@
+//! The path of a request.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, Request, Response as HttpResponse, StatusCode};
+use axum::response::Response;
+use hyper::body::Incoming;
+use penstock_edge::{AccessNote, Failure};
+use penstock_fleet::Outcome;
+use penstock_http::{ClientError, Level, log};
+use penstock_openai::ApiError;
+use penstock_routing::{ReplicaId, Unroutable};
+
+use crate::call::Call;
+use crate::gateway::{Gateway, Place};
+use crate::headers::end_to_end;
+use crate::models::Destination;
+use crate::pool::Routed;
+use crate::relay::Relayed;
+
+const DECISION: &str = "x-penstock-decision";
+/// Seconds after which a client may try again.
+const RETRY_AFTER: u32 = 1;
+
+/// Any request with a body: admit, read, pick a replica, send, and go on with the next replica
+/// until one answers.
+pub(crate) async fn forward(
+    State(gateway): State<Arc<Gateway>>,
+    request: Request<Body>,
+) -> Result<Response, Failure> {
+    let arrived = Instant::now();
+    let place = gateway.admit()?;
+    let mut call = Call::read(&gateway, request).await?;
+    let destination = destination(&gateway, &call)?;
+    if let Some(renamed) = &destination.renamed {
+        call.rename(renamed);
+    }
+    let model = destination.renamed.as_deref().or(call.asked.as_deref());
+    let model = model.unwrap_or_default();
+    let mut tried: Vec<ReplicaId> = Vec::new();
+    let mut last = None;
+    while tried.len() <= gateway.config.retries {
+        let routed = match destination.pool.route(model, &call.prompt, &tried) {
+            Ok(routed) => routed,
+            Err(Unroutable::Tried) => break,
+            Err(none) => {
+                last = Some(Lost::unroutable(&destination, none));
+                break;
+            }
+        };
+        gateway.metrics.decided(arrived.elapsed(), tried.len());
+        tried.push(routed.decision.first().replica);
+        match attempt(&gateway, &call, routed).await {
+            Ok(answer) => {
+                return Ok(relayed(
+                    &gateway,
+                    call,
+                    &destination,
+                    answer,
+                    place,
+                    arrived,
+                ));
+            }
+            Err(lost) => last = Some(lost),
+        }
+    }
+    last.unwrap_or_else(|| Lost::unroutable(&destination, Unroutable::Tried))
+        .into_answer()
+}
+
+/// Where the request goes.
+fn destination(gateway: &Gateway, call: &Call) -> Result<Destination, ApiError> {
+    let model = call.asked.as_deref();
+    let found = gateway.models.destination(model);
+    found.ok_or_else(|| {
+        ApiError::model_not_found(model.unwrap_or_default(), &gateway.models.names())
+    })
+}
+
+/// A replica's answer that goes to the client.
+struct Answer {
+    response: HttpResponse<Incoming>,
+    routed: Routed,
+}
+
+/// A replica that did not do it, and what the client gets when no other does.
+struct Lost {
+    error: ApiError,
+    /// Its own refusal.
+    response: Option<HttpResponse<Incoming>>,
+}
+
+impl Lost {
+    fn unroutable(destination: &Destination, none: Unroutable) -> Self {
+        let pool = &destination.pool.name;
+        Self {
+            error: ApiError::unavailable(format!("Pool {pool}: {none}."), RETRY_AFTER),
+            response: None,
+        }
+    }
+
+    fn into_answer(self) -> Result<Response, Failure> {
+        let Some(response) = self.response else {
+            return Err(self.error.into());
+        };
+        let (mut parts, body) = response.into_parts();
+        end_to_end(&mut parts.headers);
+        Ok(Response::from_parts(parts, Body::new(body)))
+    }
+}
+
+/// Sends the request to one replica and waits for the header of its answer.
+async fn attempt(gateway: &Gateway, call: &Call, routed: Routed) -> Result<Answer, Lost> {
+    let request = match call.to(&routed.url) {
+        Ok(request) => request,
+        Err(error) => {
+            return Err(Lost {
+                error,
+                response: None,
+            });
+        }
+    };
+    let address = routed.decision.first().address.clone();
+    let (outcome, lost) = match gateway.client.send(request).await {
+        Ok(response) if elsewhere(response.status()) => {
+            let outcome = match response.status() {
+                StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Outcome::Failed,
+                _ => Outcome::Refused,
+            };
+            let error = ApiError::unavailable("All replicas refused.", RETRY_AFTER);
+            let status = response.status();
+            note(call, &address, &format!("answered {status}"));
+            let response = Some(response);
+            (outcome, Lost { error, response })
+        }
+        Ok(response) => return Ok(Answer { response, routed }),
+        Err(failed) => {
+            note(call, &address, &failed.to_string());
+            let outcome = match failed {
+                ClientError::Connect(_) => Outcome::ConnectFailed,
+                ClientError::Broken(_) => Outcome::Failed,
+            };
+            let error = ApiError::unavailable("The replica is not there.", RETRY_AFTER);
+            let response = None;
+            (outcome, Lost { error, response })
+        }
+    };
+    gateway.metrics.lost();
+    routed.in_flight.end(outcome);
+    Err(lost)
+}
+
+/// Whether another replica may do what this one does not.
+fn elsewhere(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT
+    )
+}
+
+fn note(call: &Call, address: &str, what: &str) {
+    log(Level::Warning, format!("{}: {address} {what}", call.id));
+}
+
+/// The client's answer: the replica's, as it comes.
+fn relayed(
+    gateway: &Arc<Gateway>,
+    call: Call,
+    destination: &Destination,
+    answer: Answer,
+    place: Place,
+    arrived: Instant,
+) -> Response {
+    let Answer { response, routed } = answer;
+    let (mut parts, body) = response.into_parts();
+    end_to_end(&mut parts.headers);
+    let decision = routed.decision.to_string();
+    if gateway.config.explain
+        && let Ok(value) = HeaderValue::from_str(&decision)
+    {
+        parts.headers.insert(DECISION, value);
+    }
+    if gateway.config.access_log {
+        let pool = &destination.pool.name;
+        parts
+            .extensions
+            .insert(AccessNote(format!("{pool}: {decision}")));
+    }
+    let body = Relayed::new(
+        gateway.clone(),
+        call,
+        destination,
+        routed,
+        body,
+        &mut parts,
+        place,
+        arrived,
+    );
+    Response::from_parts(parts, Body::new(body))
+}

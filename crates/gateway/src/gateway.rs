@@ -1,0 +1,192 @@
+//! State that all requests share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Request};
+use penstock_edge::{Failure, Guard};
+use penstock_fleet::{Fleet, FleetError};
+use penstock_http::{BodyBudget, Client, HeldBody, Keys, RandomIds, read_body};
+use penstock_openai::ApiError;
+use penstock_routing::{Profile, ProfileError};
+
+use crate::config::Config;
+use crate::headers::BackendKey;
+use crate::metrics::Metrics;
+use crate::models::Models;
+use crate::pool::Pool;
+
+/// A body where nothing else is said: images as text are the largest.
+const MAX_BODY_BYTES: usize = 20 << 20;
+
+/// Why a gateway cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("{0}")]
+    Config(String),
+    #[error("pool {pool:?}: {source}")]
+    Profile { pool: String, source: ProfileError },
+    #[error("pool {pool:?}: {source}")]
+    Fleet { pool: String, source: FleetError },
+    #[error("cannot listen on {place}: {source}")]
+    Bind {
+        place: String,
+        source: std::io::Error,
+    },
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+/// The gateway: pools, rules, keys, counts.
+#[derive(Debug)]
+pub struct Gateway {
+    pub(crate) config: Config,
+    pub(crate) client: Client,
+    pub(crate) models: Models,
+    pub(crate) metrics: Metrics,
+    pub(crate) backend_key: BackendKey,
+    /// Unix time, in seconds.
+    pub(crate) started: u64,
+    pub(crate) guard: Arc<Guard>,
+    bodies: BodyBudget,
+    open: Arc<AtomicUsize>,
+    draining: AtomicBool,
+}
+
+/// A request inside; dropped when its answer has ended.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Gateway {
+    /// Starts the fleets, on the current tokio runtime.
+    ///
+    /// # Errors
+    /// [`StartError`]
+    pub fn new(config: Config) -> Result<Self, StartError> {
+        let keys = Keys::start(config.api_keys.clone(), config.api_key_file.clone());
+        let keys = keys.map_err(StartError::Config)?;
+        let client = Client::new(Duration::from_secs_f64(config.connect_timeout_s))?;
+        let pools = config.pools.iter().map(|pool| {
+            let name = || pool.name.clone();
+            let profile = Profile::new(pool.profile.clone());
+            let profile = profile.map_err(|source| StartError::Profile {
+                pool: name(),
+                source,
+            })?;
+            let fleet = Fleet::start(pool.source.clone(), pool.fleet.clone(), client.clone());
+            let fleet = fleet.map_err(|source| StartError::Fleet {
+                pool: name(),
+                source,
+            })?;
+            Ok(Arc::new(Pool::new(&pool.name, fleet, profile)))
+        });
+        let pools = pools.collect::<Result<Vec<_>, StartError>>()?;
+        let metrics = Metrics::new();
+        let guard = Guard {
+            keys,
+            admin_key: None,
+            allowed_origins: config.allowed_origins.clone(),
+            access_log: config.access_log,
+            counts: metrics.http.clone(),
+            ids: RandomIds::default(),
+        };
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        Ok(Self {
+            models: Models::new(&config.models, pools),
+            backend_key: backend_key(&config)?,
+            bodies: BodyBudget::new(&config.limits),
+            started: since_epoch.unwrap_or_default().as_secs(),
+            guard: Arc::new(guard),
+            open: Arc::default(),
+            draining: AtomicBool::new(false),
+            client,
+            metrics,
+            config,
+        })
+    }
+
+    /// Leave for one more request.
+    ///
+    /// # Errors
+    /// 503 while draining, 429 when as many as may be are inside.
+    pub(crate) fn admit(&self) -> Result<Place, ApiError> {
+        if self.draining() {
+            return Err(ApiError::unavailable("The gateway is shutting down.", 5));
+        }
+        let place = Place(self.open.clone());
+        if self.open.fetch_add(1, Ordering::AcqRel) >= self.config.max_requests {
+            self.metrics.refused();
+            drop(place);
+            return Err(ApiError::saturated(1));
+        }
+        Ok(place)
+    }
+
+    pub(crate) async fn read_body(&self, request: Request<Body>) -> Result<HeldBody, Failure> {
+        let limits = &self.config.limits;
+        let limit = limits.max_body_bytes.unwrap_or(MAX_BODY_BYTES);
+        Ok(read_body(request, limit, limits, &self.bodies).await?)
+    }
+
+    /// From now on new requests are refused.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Requests inside.
+    pub fn open_requests(&self) -> usize {
+        self.open.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn has_replica(&self) -> bool {
+        let mut views = self.models.pools().iter().map(|pool| pool.fleet.view());
+        views.any(|view| {
+            view.replicas
+                .iter()
+                .any(|one| one.condition.takes_requests())
+        })
+    }
+
+    pub(crate) fn metrics_page(&self) -> String {
+        let pools = self.models.pools();
+        self.metrics
+            .page(&self.config.version, pools, self.open_requests())
+    }
+
+    /// Waits until the replicas of every pool have been looked at once, for at most `patience`.
+    /// Whether one takes requests.
+    pub async fn ready(&self, patience: Duration) -> bool {
+        for pool in self.models.pools() {
+            pool.fleet.ready(patience).await;
+        }
+        self.has_replica()
+    }
+}
+
+fn backend_key(config: &Config) -> Result<BackendKey, StartError> {
+    let Some(key) = &config.backend_api_key else {
+        let own = !config.api_keys.is_empty() || config.api_key_file.is_some();
+        return Ok(match own {
+            true => BackendKey::None,
+            false => BackendKey::Clients,
+        });
+    };
+    let bearer = HeaderValue::from_str(&format!("Bearer {key}"));
+    let mut bearer = bearer.map_err(|_| {
+        StartError::Config("the backends' key has characters that no header can have".to_owned())
+    })?;
+    bearer.set_sensitive(true);
+    Ok(BackendKey::Own(bearer))
+}

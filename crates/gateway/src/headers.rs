@@ -1,0 +1,140 @@
+//! Headers that a proxy changes (RFC 9110, section 7.6).
+
+use std::net::SocketAddr;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+const HOP_BY_HOP: [HeaderName; 9] = [
+    header::CONNECTION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Takes out what concerns one connection only.
+pub(crate) fn end_to_end(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in HOP_BY_HOP.iter().chain(&named) {
+        headers.remove(name);
+    }
+}
+
+/// Makes a client's headers those of the request to a replica. The length is that of the body that
+/// is sent; the host is the replica's.
+pub(crate) fn to_replica(
+    headers: &mut HeaderMap,
+    peer: Option<SocketAddr>,
+    request_id: &str,
+    key: &BackendKey,
+) {
+    end_to_end(headers);
+    for name in [
+        header::HOST,
+        header::CONTENT_LENGTH,
+        header::EXPECT,
+        header::ORIGIN,
+    ] {
+        headers.remove(name);
+    }
+    if let Ok(id) = HeaderValue::from_str(request_id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    if let Some(peer) = peer {
+        let before = headers
+            .get(FORWARDED_FOR)
+            .and_then(|value| value.to_str().ok());
+        let ip = peer.ip();
+        let chain = before.map_or(ip.to_string(), |before| format!("{before}, {ip}"));
+        if let Ok(chain) = HeaderValue::from_str(&chain) {
+            headers.insert(FORWARDED_FOR, chain);
+        }
+    }
+    match key {
+        BackendKey::Clients => {}
+        BackendKey::None => {
+            headers.remove(header::AUTHORIZATION);
+            headers.remove(X_API_KEY);
+        }
+        BackendKey::Own(bearer) => {
+            headers.remove(X_API_KEY);
+            headers.insert(header::AUTHORIZATION, bearer.clone());
+        }
+    }
+}
+
+/// The key that a replica gets to see.
+#[derive(Debug, Clone)]
+pub(crate) enum BackendKey {
+    /// What the client sent: the gateway has no keys.
+    Clients,
+    None,
+    Own(HeaderValue),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &'static str)| {
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn a_connection_s_headers_stay_and_the_others_go_on() {
+        let mut all = headers(&[
+            ("connection", "close, X-Mine"),
+            ("x-mine", "1"),
+            ("te", "trailers"),
+            ("x-other", "2"),
+        ]);
+        end_to_end(&mut all);
+        assert_eq!(all, headers(&[("x-other", "2")]));
+    }
+
+    #[test]
+    fn a_replica_gets_the_id_the_peer_and_the_right_key() {
+        let client = headers(&[
+            ("host", "gateway"),
+            ("authorization", "Bearer client"),
+            ("x-forwarded-for", "1.1.1.1"),
+            ("content-length", "5"),
+        ]);
+        let peer = Some(([10, 0, 0, 9], 4).into());
+        let sent = |key: BackendKey| {
+            let mut headers = client.clone();
+            to_replica(&mut headers, peer, "id-1", &key);
+            headers
+        };
+        let plain = sent(BackendKey::Clients);
+        assert_eq!(plain["authorization"], "Bearer client");
+        assert_eq!(plain["x-forwarded-for"], "1.1.1.1, 10.0.0.9");
+        assert_eq!(plain["x-request-id"], "id-1");
+        assert_eq!(plain.len(), 3);
+        assert_eq!(sent(BackendKey::None).len(), 2);
+        let own = sent(BackendKey::Own(HeaderValue::from_static("Bearer own")));
+        assert_eq!(own["authorization"], "Bearer own");
+    }
+}

@@ -1,0 +1,28 @@
+//! Reverse proxy before replicas of OpenAI-compatible servers: it picks a replica for each request
+//! by load and cached prefix, streams the answer through, and tries another replica when one fails
+//! before its first byte.
+//!
+//! The path of a request, read downward: [`forward::forward`], [`call::Call::read`],
+//! [`pool::Pool::route`], [`relay::Relayed`].
+
+mod call;
+mod config;
+mod forward;
+mod gateway;
+mod headers;
+mod info;
+mod metrics;
+mod models;
+mod pool;
+mod relay;
+mod rename;
+mod routes;
+mod run;
+mod scan;
+mod serving;
+mod usage;
+
+pub use config::{Config, PoolConfig};
+pub use gateway::{Gateway, StartError};
+pub use run::run;
+pub use serving::Serving;

@@ -1,0 +1,164 @@
+//! Counters and histograms of the gateway.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use penstock_fleet::Outcome;
+use penstock_http::{Histogram, Page, RequestCounts, escaped, write_process};
+use penstock_routing::Condition;
+
+use crate::pool::Pool;
+
+/// Seconds.
+const DECISION: &[f64] = &[
+    0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 1.0,
+];
+const FIRST_TOKEN: &[f64] = &[
+    0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0,
+    80.0, 160.0, 640.0,
+];
+
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    /// By handler, whatever became of them.
+    pub(crate) http: Arc<RequestCounts>,
+    /// By pool and outcome.
+    endings: Mutex<BTreeMap<(Arc<str>, &'static str), u64>>,
+    decision: Histogram,
+    first_token: Histogram,
+    retries: AtomicU64,
+    lost: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        Self {
+            http: Arc::default(),
+            endings: Mutex::default(),
+            decision: Histogram::new(DECISION),
+            first_token: Histogram::new(FIRST_TOKEN),
+            retries: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// A replica was picked so long after the request's arrival; `before` were tried already.
+    pub(crate) fn decided(&self, after: Duration, before: usize) {
+        match before {
+            0 => self.decision.observe(after.as_secs_f64()),
+            _ => drop(self.retries.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    pub(crate) fn first_token(&self, after: Duration) {
+        self.first_token.observe(after.as_secs_f64());
+    }
+
+    /// A replica did not do it.
+    pub(crate) fn lost(&self) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The gateway was full.
+    pub(crate) fn refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn ended(&self, pool: &Arc<str>, outcome: Outcome) {
+        let word = match outcome {
+            Outcome::Served => "served",
+            Outcome::ClientGone => "client_gone",
+            Outcome::ConnectFailed | Outcome::Failed => "failed",
+            Outcome::Refused => "refused",
+        };
+        let mut endings = self.endings.lock().unwrap_or_else(PoisonError::into_inner);
+        *endings.entry((pool.clone(), word)).or_default() += 1;
+    }
+
+    /// The metrics page.
+    pub(crate) fn page(&self, version: &str, pools: &[Arc<Pool>], open: usize) -> String {
+        let labels = format!("version=\"{}\"", escaped(version));
+        let mut page = Page::new(&labels);
+        page.gauge("penstock:gateway_requests_open", "Requests inside.", open);
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let name = "penstock:gateway_requests_refused_total";
+        page.counter(
+            name,
+            "Requests refused because the gateway was full.",
+            read(&self.refused),
+        );
+        let name = "penstock:gateway_attempts_lost_total";
+        page.counter(
+            name,
+            "Attempts that a replica refused or broke off.",
+            read(&self.lost),
+        );
+        let name = "penstock:gateway_retries_total";
+        page.counter(
+            name,
+            "Requests sent to a further replica.",
+            read(&self.retries),
+        );
+        let name = "penstock:gateway_decision_seconds";
+        let help = "From the arrival of a request to the choice of its replica.";
+        page.histogram(name, help, &self.decision);
+        let name = "penstock:gateway_time_to_first_token_seconds";
+        let help = "From the arrival of a request to the first byte of its streamed answer.";
+        page.histogram(name, help, &self.first_token);
+        self.endings_page(&mut page);
+        replicas_page(&mut page, pools);
+        self.http.render(&mut page.out);
+        write_process(&mut page.out);
+        page.out
+    }
+
+    fn endings_page(&self, page: &mut Page<'_>) {
+        let name = "penstock:gateway_requests_total";
+        page.head(name, "counter", "Answers by pool and outcome.");
+        let endings = self.endings.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((pool, outcome), count) in endings.iter() {
+            let pool = escaped(pool);
+            page.sample(
+                name,
+                &format!(",pool=\"{pool}\",outcome=\"{outcome}\""),
+                count,
+            );
+        }
+    }
+}
+
+fn replicas_page(page: &mut Page<'_>, pools: &[Arc<Pool>]) {
+    let views: Vec<_> = pools
+        .iter()
+        .map(|pool| (&pool.name, pool.fleet.view()))
+        .collect();
+    type Value = fn(&penstock_routing::Replica) -> f32;
+    let gauges: [(&str, &str, Value); 5] = [
+        ("ready", "1: it takes requests.", |one| takes(one.condition)),
+        ("waiting", "Requests that wait there.", |one| one.waiting),
+        ("running", "Requests that run there.", |one| one.running),
+        ("kv_use", "Share of its KV blocks in use.", |one| one.kv_use),
+        ("backlog_tokens", "Prompt tokens to be computed.", |one| {
+            one.backlog_tokens
+        }),
+    ];
+    for (word, help, value) in gauges {
+        let name = format!("penstock:gateway_replica_{word}");
+        page.head(&name, "gauge", help);
+        for (pool, view) in &views {
+            for replica in &view.replicas {
+                let (pool, address) = (escaped(pool), escaped(&replica.address));
+                let labels = format!(",pool=\"{pool}\",replica=\"{address}\"");
+                page.sample(&name, &labels, value(replica));
+            }
+        }
+    }
+}
+
+fn takes(condition: Condition) -> f32 {
+    f32::from(u8::from(condition.takes_requests()))
+}

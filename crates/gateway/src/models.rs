@@ -1,0 +1,148 @@
+//! Which pool a model is in.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::config::ModelRule;
+use crate::pool::Pool;
+
+/// The rules, in use.
+#[derive(Debug)]
+pub(crate) struct Models {
+    rules: Vec<Rule>,
+    pools: Vec<Arc<Pool>>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    name: String,
+    targets: Vec<Target>,
+    /// Draws so far.
+    drawn: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Target {
+    pool: Arc<Pool>,
+    model: Option<String>,
+    weight: u32,
+}
+
+/// Where a request goes.
+#[derive(Debug)]
+pub(crate) struct Destination {
+    pub(crate) pool: Arc<Pool>,
+    /// The model's name there, if it is another one.
+    pub(crate) renamed: Option<String>,
+}
+
+impl Models {
+    /// `rules` name only pools that there are.
+    pub(crate) fn new(rules: &[ModelRule], pools: Vec<Arc<Pool>>) -> Self {
+        let find = |name: &str| pools.iter().find(|pool| *pool.name == *name).cloned();
+        let rule = |rule: &ModelRule| Rule {
+            name: rule.name.clone(),
+            drawn: AtomicU64::new(0),
+            targets: rule
+                .targets
+                .iter()
+                .filter_map(|target| {
+                    Some(Target {
+                        pool: find(&target.pool)?,
+                        model: target.model.clone(),
+                        weight: target.weight,
+                    })
+                })
+                .collect(),
+        };
+        Self {
+            rules: rules.iter().map(rule).collect(),
+            pools,
+        }
+    }
+
+    pub(crate) fn pools(&self) -> &[Arc<Pool>] {
+        &self.pools
+    }
+
+    /// By an exact rule, else by what replicas list, else by the rule `*`; `None` where no pool
+    /// has the model. A request without a model goes to the first pool.
+    pub(crate) fn destination(&self, model: Option<&str>) -> Option<Destination> {
+        let name = model.unwrap_or_default();
+        let rule = |name: &str| self.rules.iter().find(|rule| rule.name == name);
+        if let Some(rule) = rule(name) {
+            return rule.draw();
+        }
+        let found = self.pools.iter().find(|pool| pool.may_serve(name));
+        match found {
+            Some(pool) => Some(Destination {
+                pool: pool.clone(),
+                renamed: None,
+            }),
+            None => rule("*").and_then(Rule::draw),
+        }
+    }
+
+    /// Names that clients may ask for: exact rules, and what replicas list.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let exact = self.rules.iter().map(|rule| rule.name.clone());
+        let mut names: Vec<String> = exact.filter(|name| name != "*").collect();
+        for pool in &self.pools {
+            let view = pool.fleet.view();
+            for place in 0..view.replicas.len() {
+                let listed = view.models(place).unwrap_or_default();
+                names.extend(listed.iter().map(ToString::to_string));
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+impl Rule {
+    /// By weight: of each run of as many draws as the weights add up to, every target gets its own
+    /// number, spread over the run.
+    fn draw(&self) -> Option<Destination> {
+        let total: u64 = self.targets.iter().map(|one| u64::from(one.weight)).sum();
+        // a step that shares no factor with the total visits every number of a run once
+        let number = self.drawn.fetch_add(1, Ordering::Relaxed);
+        let mut left = number.wrapping_mul(coprime(total)) % total.max(1);
+        let chosen = self.targets.iter().find(|target| {
+            let here = left < u64::from(target.weight);
+            left = left.saturating_sub(u64::from(target.weight));
+            here
+        })?;
+        Some(Destination {
+            pool: chosen.pool.clone(),
+            renamed: chosen.model.clone(),
+        })
+    }
+}
+
+/// A number near the golden section of `total` that shares no factor with it.
+fn coprime(total: u64) -> u64 {
+    let gcd = |mut a: u64, mut b: u64| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let start = ((total as f64 * 0.618) as u64).max(1);
+    (start..).find(|step| gcd(*step, total) == 1).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_a_run_is_drawn_once() {
+        for total in [1u64, 2, 7, 10, 100, 1000] {
+            let step = coprime(total);
+            let mut seen: Vec<u64> = (0..total).map(|n| n * step % total).collect();
+            seen.sort_unstable();
+            assert!(seen.into_iter().eq(0..total), "{total}");
+        }
+    }
+}

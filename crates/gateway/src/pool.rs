@@ -1,0 +1,173 @@
+//! A pool: a fleet, the profile that picks from it, and what its replicas are believed to have
+//! computed.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use penstock_fleet::{Fleet, InFlight, View};
+use penstock_prefix::{PrefixIndex, TEXT_UNIT};
+use penstock_routing::{Decision, Profile, ReplicaId, Request, Unroutable, pick};
+
+/// Bytes of a prompt's JSON for one of its tokens, before answers have said how many there are.
+const USUAL_BYTES: f32 = 4.0;
+/// Weight of one more answer in their mean.
+const MEAN_WEIGHT: f32 = 1.0 / 32.0;
+/// Tokens of KV that a replica is taken to hold, while it does not say.
+const USUAL_KV_TOKENS: f32 = 2e6;
+
+/// A prompt as routing sees it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Prompt {
+    /// Links of `penstock_prefix::text_chain`.
+    pub(crate) chain: Vec<u64>,
+    pub(crate) bytes: usize,
+    /// Hash of what names the conversation.
+    pub(crate) session: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) name: Arc<str>,
+    pub(crate) fleet: Fleet,
+    profile: Profile,
+    index: Mutex<Index>,
+    /// Bits of an f32.
+    bytes_per_token: AtomicU32,
+    tickets: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    prefixes: PrefixIndex,
+    /// Replicas that the index knows.
+    replicas: Vec<ReplicaId>,
+}
+
+/// A replica for a request, with the reservation.
+#[derive(Debug)]
+pub(crate) struct Routed {
+    pub(crate) decision: Decision,
+    /// `http://host:port`
+    pub(crate) url: Arc<str>,
+    pub(crate) in_flight: InFlight,
+}
+
+impl Pool {
+    pub(crate) fn new(name: &str, fleet: Fleet, profile: Profile) -> Self {
+        Self {
+            name: name.into(),
+            fleet,
+            profile,
+            index: Mutex::default(),
+            bytes_per_token: AtomicU32::new(USUAL_BYTES.to_bits()),
+            tickets: AtomicU64::new(0),
+        }
+    }
+
+    /// Picks a replica that serves `model` and has not been tried, and reserves its place.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn route(
+        &self,
+        model: &str,
+        prompt: &Prompt,
+        tried: &[ReplicaId],
+    ) -> Result<Routed, Unroutable> {
+        let view = self.fleet.view();
+        let serving = serving(&view, model);
+        let bytes_per_token = f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed));
+        let unit_tokens = TEXT_UNIT as f32 / bytes_per_token;
+        let cached = self.cached(&view, prompt, unit_tokens);
+        let request = Request {
+            prompt_tokens: prompt.bytes as f32 / bytes_per_token,
+            cached_tokens: &cached,
+            session: prompt.session,
+            adapter: Some(model),
+            tried,
+            subset: serving.as_deref(),
+            ticket: self.tickets.fetch_add(1, Ordering::Relaxed),
+        };
+        let decision = pick(&self.profile, &request, &view.replicas)?;
+        let first = decision.first();
+        let uncached = request.prompt_tokens - cached.get(first.place).copied().unwrap_or(0.0);
+        self.note(first.replica, &prompt.chain, unit_tokens);
+        Ok(Routed {
+            url: view.url(first.place).clone(),
+            in_flight: self
+                .fleet
+                .begin(first.replica, uncached, request.prompt_tokens),
+            decision,
+        })
+    }
+
+    /// Tokens of the prompt that each replica has computed already.
+    fn cached(&self, view: &View, prompt: &Prompt, unit_tokens: f32) -> Vec<f32> {
+        if prompt.chain.is_empty() || !self.profile.needs_prefixes() {
+            return Vec::new();
+        }
+        let ids = view.replicas.iter().map(|replica| replica.id);
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        index.forget_others(ids.clone());
+        let holders: Vec<u32> = ids.map(|id| id.0).collect();
+        let units = index.prefixes.matches(&prompt.chain, &holders);
+        units
+            .into_iter()
+            .map(|units| units as f32 * unit_tokens)
+            .collect()
+    }
+
+    fn note(&self, replica: ReplicaId, chain: &[u64], unit_tokens: f32) {
+        if !chain.is_empty() && self.profile.needs_prefixes() {
+            let capacity = USUAL_KV_TOKENS / unit_tokens;
+            let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+            index.prefixes.insert(replica.0, chain, capacity as usize);
+        }
+    }
+
+    /// Learns from an answer how many tokens a prompt of so many bytes had.
+    pub(crate) fn learn(&self, bytes: usize, tokens: u32) {
+        if bytes < TEXT_UNIT || tokens == 0 {
+            return;
+        }
+        let mean = f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed));
+        let seen = (bytes as f32 / tokens as f32).clamp(0.5, 32.0);
+        let mean = mean + MEAN_WEIGHT * (seen - mean);
+        self.bytes_per_token
+            .store(mean.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Whether a replica lists `model`, or has not said yet what it serves.
+    pub(crate) fn may_serve(&self, model: &str) -> bool {
+        let view = self.fleet.view();
+        serving(&view, model).is_none_or(|ids| !ids.is_empty())
+    }
+}
+
+/// Replicas that serve `model`: those that list it, and those that have not said yet. `None` is
+/// all of them; requests without a model go anywhere.
+fn serving(view: &View, model: &str) -> Option<Vec<ReplicaId>> {
+    let serves = |place: usize| {
+        let models = view.models(place);
+        models.is_none_or(|models| models.iter().any(|one| **one == *model))
+    };
+    if model.is_empty() || (0..view.replicas.len()).all(serves) {
+        return None;
+    }
+    let places = (0..view.replicas.len()).filter(|place| serves(*place));
+    Some(places.map(|place| view.replicas[place].id).collect())
+}
+
+impl Index {
+    /// Forgets replicas that are gone: their ids do not come back.
+    fn forget_others(&mut self, ids: impl Iterator<Item = ReplicaId> + Clone) {
+        if self.replicas.iter().copied().eq(ids.clone()) {
+            return;
+        }
+        let now: Vec<ReplicaId> = ids.collect();
+        for gone in self.replicas.iter().filter(|id| !now.contains(id)) {
+            self.prefixes.clear(gone.0);
+        }
+        self.replicas = now;
+    }
+}

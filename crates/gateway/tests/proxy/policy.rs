@@ -1,0 +1,185 @@
+//! Which replica: prefixes, sessions, models, keys.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::replica::{Answers, Replica};
+use crate::{Door, chat};
+
+async fn replicas(count: usize) -> Vec<Replica> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        all.push(Replica::start(Answers::Whole, &["m"]).await);
+    }
+    all
+}
+
+/// Requests that share a long beginning go where it has been computed; others spread.
+#[tokio::test]
+async fn shared_prefixes_stay_together() {
+    let all = replicas(4).await;
+    let door = Door::open(&all.iter().collect::<Vec<_>>(), json!({})).await;
+    for turn in 0..6 {
+        for tenant in 0..8 {
+            let prompt = format!("tenant {tenant}: {}", format!("{tenant} ").repeat(4000));
+            let answer = door.post(&chat(&format!("{prompt} question {turn}"))).await;
+            assert_eq!(answer.status, 200);
+        }
+    }
+    let mut homes: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (place, replica) in all.iter().enumerate() {
+        for seen in replica.seen() {
+            let body: Value = serde_json::from_slice(&seen.body).unwrap();
+            let text = body["messages"][0]["content"].as_str().unwrap().to_owned();
+            homes.entry(text[..9].to_owned()).or_default().push(place);
+        }
+    }
+    assert_eq!(homes.len(), 8);
+    for (tenant, places) in homes {
+        assert_eq!(places.len(), 6);
+        assert!(
+            places.iter().all(|place| *place == places[0]),
+            "{tenant}: {places:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn sessions_stay_where_they_began() {
+    let all = replicas(3).await;
+    let profile = json!({"scorers": [{"name": "session"}]});
+    let backends: Vec<Value> = all.iter().map(|one| json!({"url": one.url})).collect();
+    let pool = json!({"name": "p", "source": {"static": backends}, "profile": profile,
+                      "fleet": {"slow_start_s": 0}});
+    let door = Door::with(json!({"pools": [pool]})).await;
+    for session in ["a", "b", "c", "d"] {
+        let headers = [("x-session-id", session)];
+        for _ in 0..5 {
+            let body = chat("x").to_string();
+            assert_eq!(
+                door.send("/v1/chat/completions", &headers, body)
+                    .await
+                    .status,
+                200
+            );
+        }
+    }
+    for replica in &all {
+        let count = |name: &str| {
+            let seen = replica.seen();
+            seen.iter()
+                .filter(|one| one.headers["x-session-id"] == name)
+                .count()
+        };
+        for session in ["a", "b", "c", "d"] {
+            assert!([0, 5].contains(&count(session)), "{session}");
+        }
+    }
+}
+
+/// Models of several pools are one list, and a request goes to its model's pool.
+#[tokio::test]
+async fn models_are_where_replicas_list_them() {
+    let first = Replica::start(Answers::Whole, &["a", "both"]).await;
+    let second = Replica::start(Answers::Whole, &["b", "both"]).await;
+    let pool = |name: &str, replica: &Replica| {
+        json!({"name": name, "source": {"static": [{"url": replica.url}]},
+               "fleet": {"slow_start_s": 0}})
+    };
+    let pools = json!({"pools": [pool("one", &first), pool("two", &second)]});
+    let door = Door::with(pools).await;
+    let listed = door.get("/v1/models").await.json();
+    let listed: Vec<&str> = listed["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| m["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(listed, ["a", "b", "both"]);
+    assert_eq!(door.get("/v1/models/b").await.status, 200);
+    assert_eq!(door.get("/v1/models/c").await.status, 404);
+    let ask = |model: &str| json!({"model": model, "prompt": "x"});
+    for model in ["a", "b", "b"] {
+        assert_eq!(door.post(&ask(model)).await.status, 200);
+    }
+    assert_eq!((first.seen().len(), second.seen().len()), (1, 2));
+    let answer = door.post(&ask("c")).await;
+    assert_eq!(answer.status, 404);
+    assert!(
+        answer.text().contains("Served here: a, b, both"),
+        "{}",
+        answer.text()
+    );
+}
+
+/// Weights of targets are shares, and the body asks for the target's model.
+#[tokio::test]
+async fn a_canary_gets_its_share_under_its_own_name() {
+    let old = Replica::start(Answers::Whole, &["v1"]).await;
+    let new = Replica::start(Answers::Whole, &["v2"]).await;
+    let pool = |name: &str, replica: &Replica| {
+        json!({"name": name, "source": {"static": [{"url": replica.url}]},
+               "fleet": {"slow_start_s": 0}})
+    };
+    let targets = json!([{"pool": "old", "model": "v1", "weight": 9},
+                         {"pool": "new", "model": "v2", "weight": 1}]);
+    let door = Door::with(json!({
+        "pools": [pool("old", &old), pool("new", &new)],
+        "models": [{"name": "chat", "targets": targets}],
+    }))
+    .await;
+    for _ in 0..50 {
+        let answer = door
+            .post(&json!({"n": 1, "model": "chat", "prompt": "x"}))
+            .await;
+        assert_eq!(answer.status, 200);
+    }
+    assert_eq!((old.seen().len(), new.seen().len()), (45, 5));
+    assert_eq!(new.seen()[0].body, r#"{"n":1,"model":"v2","prompt":"x"}"#);
+    assert!(door.get("/v1/models").await.text().contains("\"chat\""));
+    let answer = door.post(&json!({"model": "chat", "prompt": "x"})).await;
+    assert_eq!(
+        answer.json()["echo"]["model"],
+        "chat",
+        "as it was asked for"
+    );
+}
+
+#[tokio::test]
+async fn keys_are_checked_here_and_replaced() {
+    let replica = Replica::start(Answers::Whole, &["m"]).await;
+    let keys = json!({"api_keys": ["secret"], "backend_api_key": "theirs"});
+    let door = Door::open(&[&replica], keys).await;
+    assert_eq!(door.post(&chat("x")).await.status, 401);
+    let headers = [("authorization", "Bearer secret")];
+    let answer = door
+        .send("/v1/chat/completions", &headers, chat("x").to_string())
+        .await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(replica.seen()[0].headers["authorization"], "Bearer theirs");
+    assert_eq!(door.get("/health").await.status, 200);
+}
+
+/// The decision can be asked for, and is in no answer otherwise.
+#[tokio::test]
+async fn decisions_explain_themselves() {
+    let all = replicas(2).await;
+    let both: Vec<&Replica> = all.iter().collect();
+    let door = Door::open(&both, json!({"explain": true})).await;
+    let answer = door.post(&chat("x")).await;
+    let decision = answer.headers["x-penstock-decision"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let address = all[0].url.strip_prefix("http://").unwrap();
+    let other = all[1].url.strip_prefix("http://").unwrap();
+    assert!(
+        decision.starts_with(address) || decision.starts_with(other),
+        "{decision}"
+    );
+    assert!(decision.ends_with(" of 2"), "{decision}");
+    let silent = Door::open(&both, json!({})).await;
+    let answer = silent.post(&chat("x")).await;
+    assert!(!answer.headers.contains_key("x-penstock-decision"));
+}

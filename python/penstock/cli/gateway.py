@@ -1,0 +1,234 @@
+"""`penstock gateway`: a reverse proxy before replicas (docs/gateway.md)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock import __version__
+from penstock.cli.serve import raise_descriptors
+from penstock.config import backend_api_key, gateway_api_key, notify_socket, read_document
+from penstock.core import InvalidValueError, PenstockError
+
+DESCRIPTION = (
+    "Route requests of OpenAI clients to replicas: any OpenAI-compatible servers. A replica is "
+    "picked by its load and by the prefixes that it has computed; a request whose replica fails "
+    "before its first byte is sent to another one. With --config the settings come from a YAML "
+    "file; flags win over it."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    replicas = parser.add_argument_group("replicas")
+    replicas.add_argument(
+        "--backend",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a replica, such as http://10.0.0.1:8000; repeatable",
+    )
+    replicas.add_argument(
+        "--backends-file",
+        metavar="FILE",
+        help="their URLs, one a line, or a JSON array; read again when it changes",
+    )
+    replicas.add_argument(
+        "--backends-dns",
+        metavar="NAME:PORT",
+        help="every address of a name, looked up again and again",
+    )
+    replicas.add_argument(
+        "--config", metavar="FILE", help="YAML: pools, models, profiles (docs/gateway.md)"
+    )
+    _listener(parser.add_argument_group("listener"))
+    _policy(parser.add_argument_group("policy"))
+
+
+def _listener(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
+    group.add_argument("--port", type=int, help="0: any free one (default: 8080)")
+    group.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead")
+    group.add_argument("--ssl-certfile", metavar="FILE", help="PEM; read again when it changes")
+    group.add_argument("--ssl-keyfile", metavar="FILE", help="key of --ssl-certfile")
+    group.add_argument(
+        "--api-key",
+        action="append",
+        metavar="KEY",
+        help="clients need one of these; the environment's PENSTOCK_API_KEY also counts",
+    )
+    group.add_argument("--api-key-file", metavar="FILE", help="named keys with limits, JSON")
+    group.add_argument(
+        "--backend-api-key",
+        metavar="KEY",
+        help="key that replicas want; better in PENSTOCK_BACKEND_API_KEY",
+    )
+    group.add_argument(
+        "--allowed-origins", action="append", metavar="ORIGIN", help="of pages that may use it"
+    )
+    group.add_argument("--access-log", action="store_true", help="one line for each request")
+    group.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    group.add_argument("--log-format", choices=("text", "json"))
+    group.add_argument("--threads", type=int, metavar="N", help="(default: 1)")
+
+
+def _policy(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--profile",
+        metavar="FILE",
+        help="filters, scorers with weights and picker of the pool of --backend, YAML or JSON",
+    )
+    group.add_argument(
+        "--retries",
+        type=int,
+        metavar="N",
+        help="further replicas for a request that fails before its first byte (default: 2)",
+    )
+    group.add_argument(
+        "--max-requests", type=int, metavar="N", help="open at once; more get 429 (default: 10000)"
+    )
+    group.add_argument(
+        "--max-request-bytes", type=int, metavar="N", help="of a body (default: 20 MiB)"
+    )
+    group.add_argument(
+        "--shutdown-timeout",
+        type=float,
+        metavar="S",
+        help="time that open requests get after SIGTERM (default: 30)",
+    )
+    group.add_argument(
+        "--explain",
+        action="store_true",
+        help="answers carry the decision and its scores in x-penstock-decision",
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Serve until a signal; the exit status is that of the drain."""
+    from penstock import _native
+
+    configuration = json.dumps(settings(parsed, raise_descriptors()))
+    return _run(lambda: _native.gateway(configuration))
+
+
+class WrongSettingError(InvalidValueError):
+    """Settings of the gateway."""
+
+    def __init__(self, message: str) -> None:
+        PenstockError.__init__(self, message)
+
+
+def settings(parsed: argparse.Namespace, connections: int) -> dict[str, object]:
+    """The configuration of `crates/gateway` (`Config` in its src/config.rs)."""
+    found: dict[str, object] = {"host": "127.0.0.1", "port": 8080, "drain_timeout_s": 30.0}
+    if parsed.config is not None:
+        found |= _from_file(Path(parsed.config))
+    found |= _flags(parsed)
+    pool = _pool(parsed)
+    if pool is not None and "pools" in found:
+        raise InvalidValueError("--backend", "with pools in --config", "one of the two")
+    if pool is not None:
+        found["pools"] = [pool]
+    if "pools" not in found:
+        raise WrongSettingError("replicas are missing: --backend http://HOST:PORT, or --config")
+    limits = found.setdefault("limits", {})
+    if isinstance(limits, dict):
+        limits.setdefault("max_connections", connections)
+        if parsed.max_request_bytes is not None:
+            limits["max_body_bytes"] = parsed.max_request_bytes
+    found["version"] = __version__
+    found["notify_socket"] = notify_socket()
+    return found
+
+
+def _flags(parsed: argparse.Namespace) -> dict[str, object]:
+    """Settings that the command line gives."""
+    given: dict[str, object] = {
+        "host": parsed.host,
+        "port": parsed.port,
+        "uds": parsed.uds,
+        "api_keys": [*(parsed.api_key or []), *filter(None, [gateway_api_key()])] or None,
+        "api_key_file": parsed.api_key_file,
+        "backend_api_key": parsed.backend_api_key or backend_api_key(),
+        "allowed_origins": parsed.allowed_origins,
+        "access_log": parsed.access_log or None,
+        "explain": parsed.explain or None,
+        "retries": parsed.retries,
+        "max_requests": parsed.max_requests,
+        "drain_timeout_s": parsed.shutdown_timeout,
+        "worker_threads": parsed.threads,
+    }
+    if parsed.ssl_certfile is not None or parsed.ssl_keyfile is not None:
+        given["tls"] = {"certificate": parsed.ssl_certfile, "key": parsed.ssl_keyfile}
+    log = {"level": parsed.log_level, "format": parsed.log_format}
+    log = {name: value for name, value in log.items() if value is not None}
+    if log:
+        given["log"] = log
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _pool(parsed: argparse.Namespace) -> dict[str, object] | None:
+    """The pool that flags describe."""
+    named: list[dict[str, object]] = []
+    if parsed.backend:
+        named.append({"backends": parsed.backend})
+    if parsed.backends_file is not None:
+        named.append({"file": parsed.backends_file})
+    if parsed.backends_dns is not None:
+        named.append({"dns": parsed.backends_dns})
+    if len(named) > 1:
+        raise WrongSettingError("of --backend, --backends-file and --backends-dns, give one")
+    if not named:
+        return None
+    pool = {"name": "default", **named[0]}
+    if parsed.profile is not None:
+        pool["profile"] = read_document(Path(parsed.profile))
+    return _with_source(pool, "--backend")
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    found = read_document(path)
+    pools = found.get("pools")
+    if isinstance(pools, list):
+        found["pools"] = [
+            _with_source(pool, f"{path}: pool {at + 1}") if isinstance(pool, dict) else pool
+            for at, pool in enumerate(pools)
+        ]
+    return found
+
+
+def _with_source(pool: dict[str, object], place: str) -> dict[str, object]:
+    """A pool whose `backends`, `file` or `dns` has become the source that the gateway reads."""
+    sources = [key for key in ("backends", "file", "dns") if key in pool]
+    if len(sources) != 1:
+        raise WrongSettingError(f"{place}: one of backends, file and dns is expected")
+    value = pool[sources[0]]
+    rest = {key: item for key, item in pool.items() if key != sources[0]}
+    if sources[0] == "backends":
+        if not isinstance(value, list):
+            raise WrongSettingError(f"{place}: backends is a list of URLs")
+        backends = [{"url": item} if isinstance(item, str) else item for item in value]
+        return {**rest, "source": {"static": backends}}
+    if sources[0] == "file":
+        return {**rest, "source": {"file": value}}
+    name, _, port = str(value).rpartition(":")
+    if not name or not port.isdigit():
+        raise WrongSettingError(f"{place}: {value!r} is not NAME:PORT")
+    return {**rest, "source": {"dns": {"name": name, "port": int(port)}}}
+
+
+def _run(native: Callable[[], int]) -> int:
+    # The gateway handles Ctrl-C; Python's own handler would raise KeyboardInterrupt after a clean
+    # end.
+    own = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return native()
+    except ValueError as error:
+        raise WrongSettingError(str(error)) from error
+    except RuntimeError as error:
+        raise PenstockError(str(error)) from error
+    finally:
+        signal.signal(signal.SIGINT, own)
