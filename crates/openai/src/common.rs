@@ -188,8 +188,9 @@ fn take_temperature(fields: &mut Fields<'_>) -> Result<Option<f32>, ApiError> {
 }
 
 fn take_top_p(fields: &mut Fields<'_>) -> Result<Option<f32>, ApiError> {
-    let value = fields.number("top_p", "in (0, 1]", |p| p as f32 > 0.0 && p <= 1.0)?;
-    Ok(value.map(|p| p as f32))
+    let value = fields.number("top_p", "in (0, 1]", |p| p > 0.0 && p <= 1.0)?;
+    // What 32 bits would round to 0 still means the likeliest token.
+    Ok(value.map(|p| (p as f32).max(f32::MIN_POSITIVE)))
 }
 
 fn take_stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {

@@ -141,6 +141,14 @@ mod tests {
             (r#"{"prompt":"a","top_p":0}"#, "top_p"),
             (r#"{"prompt":"a","top_p":1.5}"#, "top_p"),
             (r#"{"prompt":"a","top_k":-2}"#, "top_k"),
+            (
+                r#"{"prompt":"a","repetition_penalty":1e-50}"#,
+                "repetition_penalty",
+            ),
+            (
+                r#"{"prompt":"a","repetition_penalty":1e39}"#,
+                "repetition_penalty",
+            ),
             (r#"{"prompt":"a","max_tokens":0}"#, "max_tokens"),
             (
                 r#"{"prompt":"a","max_tokens":-1,"echo":true}"#,
@@ -168,6 +176,13 @@ mod tests {
                 "{body}: {error}"
             );
         }
+    }
+
+    /// It keeps one token, as any other small share does.
+    #[test]
+    fn a_share_below_32_bits_is_the_least_share() {
+        let request = parse(r#"{"prompt":"a","top_p":1e-320}"#).unwrap();
+        assert_eq!(request.common.top_p, Some(f32::MIN_POSITIVE));
     }
 
     #[test]

@@ -32,7 +32,8 @@ pub struct LogitRules {
 
 impl LogitRules {
     pub(super) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
-        let repetition = fields.number("repetition_penalty", "above 0", |p| p > 0.0)?;
+        let above = |p: f64| p as f32 > 0.0 && (p as f32).is_finite();
+        let repetition = fields.number("repetition_penalty", "above 0, in 32 bits", above)?;
         let two = |p: f64| (-2.0..=2.0).contains(&p);
         let penalty = |value: Option<f64>| value.unwrap_or_default() as f32;
         Ok(Self {

@@ -30,7 +30,28 @@ pub(super) const SCHEMAS: &[(&str, &str)] = &[
                 {"type": "array", "items": {"type": "object", "required": ["type", "text"],
                  "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}]},
             "tool_calls": {"type": ["array", "null"], "maxItems": 128,
-                "items": {"type": "object"}}}}"#,
+                "items": {"type": "object", "required": ["function"], "properties": {
+                    "id": {"type": ["string", "null"]}, "function": {"type": "object",
+                    "required": ["name", "arguments"], "properties": {
+                        "name": {"type": "string"}, "arguments": {"type": "string"}}}}}}}}"#,
+    ),
+    (
+        "FunctionName",
+        r#"{"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,128}$"}"#,
+    ),
+    (
+        "Function",
+        r##"{"type": "object", "required": ["name"], "properties": {
+            "name": {"$ref": "#/components/schemas/FunctionName"},
+            "description": {"type": ["string", "null"]},
+            "parameters": {"type": ["object", "null"]},
+            "strict": {"type": ["boolean", "null"]}}}"##,
+    ),
+    (
+        "NamedSchema",
+        r#"{"type": "object", "required": ["type", "schema"], "properties": {
+            "type": {"const": "json_schema"}, "name": {"type": "string"},
+            "schema": {"type": "object"}}}"#,
     ),
     (
         "TextBlock",
@@ -43,8 +64,16 @@ pub(super) const SCHEMAS: &[(&str, &str)] = &[
             "role": {"enum": ["user", "assistant", "system"]}, "content": {"anyOf": [
             {"type": "string"},
             {"type": "array", "items": {"$ref": "#/components/schemas/TextBlock"}},
-            {"type": "array", "items": {"type": "object", "required": ["type"], "properties": {
-                "type": {"enum": ["text", "thinking", "tool_use", "tool_result"]}}}}]}}}"##,
+            {"type": "array", "items": {"anyOf": [
+                {"$ref": "#/components/schemas/TextBlock"},
+                {"type": "object", "required": ["type", "thinking"], "properties": {
+                    "type": {"const": "thinking"}, "thinking": {"type": "string"}}},
+                {"type": "object", "required": ["type", "id", "name", "input"], "properties": {
+                    "type": {"const": "tool_use"}, "id": {"type": "string"},
+                    "name": {"type": "string"}, "input": {"type": "object"}}},
+                {"type": "object", "required": ["type", "tool_use_id"], "properties": {
+                    "type": {"const": "tool_result"}, "tool_use_id": {"type": "string"},
+                    "content": {"type": "string"}}}]}}]}}}"##,
     ),
     (
         "InputItem",
@@ -59,7 +88,9 @@ pub(super) const SCHEMAS: &[(&str, &str)] = &[
                 "type": {"const": "function_call_output"}, "call_id": {"type": "string"},
                 "output": {"type": "string"}}},
             {"type": "object", "required": ["type", "summary"], "properties": {
-                "type": {"const": "reasoning"}, "summary": {"type": "array"}}}]}"#,
+                "type": {"const": "reasoning"}, "summary": {"type": "array", "items": {
+                    "type": "object", "required": ["type", "text"], "properties": {
+                    "type": {"const": "summary_text"}, "text": {"type": "string"}}}}}}]}"#,
     ),
     (
         "ChatCompletion",
@@ -74,6 +105,12 @@ pub(super) const SCHEMAS: &[(&str, &str)] = &[
             "properties": {"object": {"const": "text_completion"}, "choices": {"type": "array",
             "items": {"type": "object", "required": ["index", "text", "finish_reason"]}},
             "usage": {"$ref": "#/components/schemas/Usage"}}}"##,
+    ),
+    (
+        "Event",
+        r#"{"type": "object", "description": "One event: data is JSON or [DONE]",
+            "required": ["data"], "properties": {
+            "event": {"type": "string"}, "data": {"type": "string"}}}"#,
     ),
     (
         "Usage",

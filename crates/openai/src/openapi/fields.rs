@@ -15,6 +15,15 @@ const TOP: &str = r#"{"type": "integer", "minimum": 0, "maximum": 20}"#;
 const TWO: &str = r#"{"type": "number", "minimum": -2, "maximum": 2}"#;
 const OBJECTS: &str = r#"{"type": "array", "items": {"type": "object"}}"#;
 const ANY: &str = "{}";
+const TOOLS: &str = r##"{"type": "array", "maxItems": 128,
+    "items": {"type": "object", "required": ["type", "function"], "properties": {
+        "type": {"const": "function"}, "function": {"$ref": "#/components/schemas/Function"}}}}"##;
+const FUNCTIONS: &str =
+    r##"{"type": "array", "maxItems": 128, "items": {"$ref": "#/components/schemas/Function"}}"##;
+const TOOL_CHOICE: &str = r##"{"anyOf": [{"enum": ["none", "auto", "required", null]},
+    {"type": "object", "required": ["type", "function"], "properties": {
+        "type": {"const": "function"}, "function": {"type": "object", "required": ["name"],
+        "properties": {"name": {"type": "string"}}}}}]}"##;
 
 /// Sampling and the like: fields of all endpoints that generate.
 pub(super) const COMMON: Fields = &[
@@ -100,10 +109,12 @@ pub(super) const OPENAI: Fields = &[
         "response_format",
         r#"{"type": "object", "required": ["type"], "properties": {
             "type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]},
-            "json_schema": {"type": "object"}}}"#,
+            "json_schema": {"type": "object", "required": ["schema"], "properties": {
+                "name": {"type": "string"}, "schema": {"type": "object"}}}}}"#,
     ),
-    ("max_tokens", COUNT),
-    ("max_completion_tokens", COUNT),
+    // 0 with `echo` only
+    ("max_tokens", SOME),
+    ("max_completion_tokens", SOME),
     ("n", r#"{"type": "integer", "minimum": 1, "maximum": 128}"#),
     (
         "stop",
@@ -126,11 +137,11 @@ pub(super) const CHAT: Fields = &[
     ("add_generation_prompt", FLAG),
     ("logprobs", FLAG),
     ("top_logprobs", TOP),
-    ("tools", OBJECTS),
-    ("tool_choice", ANY),
+    ("tools", TOOLS),
+    ("tool_choice", TOOL_CHOICE),
     ("parallel_tool_calls", FLAG),
-    ("functions", OBJECTS),
-    ("function_call", ANY),
+    ("functions", FUNCTIONS),
+    ("function_call", TOOL_CHOICE),
     ("include_reasoning", FLAG),
     ("continue_final_message", FLAG),
     ("documents", OBJECTS),
@@ -147,8 +158,8 @@ pub(super) const COMPLETION: Fields = &[
     ("add_special_tokens", FLAG),
 ];
 
-const PROMPT: &str = r#"{"anyOf": [{"type": "string"},
-    {"type": "array", "minItems": 1, "items": {"type": "string"}},
+const PROMPT: &str = r#"{"anyOf": [{"type": "string", "minLength": 1},
+    {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
     {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
     {"type": "array", "minItems": 1,
      "items": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}}]}"#;
@@ -161,9 +172,23 @@ pub(super) const RESPONSES: Fields = &[
     ),
     ("instructions", TEXT),
     ("max_output_tokens", SOME),
-    ("text", OBJECT),
-    ("tools", OBJECTS),
-    ("tool_choice", ANY),
+    (
+        "text",
+        r##"{"type": "object", "properties": {"format": {"anyOf": [
+            {"type": "object", "required": ["type"], "properties": {
+                "type": {"enum": ["text", "json_object"]}}},
+            {"$ref": "#/components/schemas/NamedSchema"}]}}}"##,
+    ),
+    (
+        "tools",
+        r##"{"type": "array", "maxItems": 128, "items": {"anyOf": [
+            {"allOf": [{"$ref": "#/components/schemas/Function"},
+                {"type": "object", "required": ["type"], "properties": {
+                    "type": {"const": "function"}}}]},
+            {"type": "object", "required": ["type"], "properties": {
+                "type": {"enum": ["web_search", "custom", "local_shell"]}}}]}}"##,
+    ),
+    ("tool_choice", TOOL_CHOICE),
     ("parallel_tool_calls", FLAG),
     ("reasoning", OBJECT),
     (
@@ -193,11 +218,35 @@ pub(super) const MESSAGES: Fields = &[
         "stop_sequences",
         r#"{"type": "array", "maxItems": 16, "items": {"type": "string", "minLength": 1}}"#,
     ),
-    ("tools", OBJECTS),
-    ("tool_choice", OBJECT),
-    ("thinking", OBJECT),
-    ("output_config", OBJECT),
-    ("output_format", OBJECT),
+    (
+        "tools",
+        r##"{"type": "array", "maxItems": 128, "items": {"type": "object",
+            "required": ["name", "input_schema"], "properties": {
+            "name": {"$ref": "#/components/schemas/FunctionName"},
+            "type": {"enum": ["custom", null]}, "input_schema": {"type": "object"},
+            "description": {"type": ["string", "null"]}}}}"##,
+    ),
+    (
+        "tool_choice",
+        r##"{"type": "object", "required": ["type"], "properties": {
+            "type": {"enum": ["auto", "any", "none"]},
+            "disable_parallel_tool_use": {"type": "boolean"}}}"##,
+    ),
+    (
+        "thinking",
+        r#"{"type": "object", "required": ["type"], "properties": {
+            "type": {"enum": ["enabled", "adaptive", "disabled"]}}}"#,
+    ),
+    (
+        "output_config",
+        r##"{"type": "object", "properties": {
+            "effort": {"type": ["string", "null"]},
+            "format": {"$ref": "#/components/schemas/NamedSchema"}}}"##,
+    ),
+    (
+        "output_format",
+        r##"{"$ref": "#/components/schemas/NamedSchema"}"##,
+    ),
     ("metadata", OBJECT),
     ("chat_template_kwargs", OBJECT),
 ];
@@ -211,11 +260,11 @@ pub(super) const TOKENIZE: Fields = &[
         "items": {"$ref": "#/components/schemas/ChatMessage"}}"##,
     ),
     ("add_generation_prompt", FLAG),
-    ("tools", OBJECTS),
-    ("tool_choice", ANY),
+    ("tools", TOOLS),
+    ("tool_choice", TOOL_CHOICE),
     ("parallel_tool_calls", FLAG),
-    ("functions", OBJECTS),
-    ("function_call", ANY),
+    ("functions", FUNCTIONS),
+    ("function_call", TOOL_CHOICE),
     ("chat_template_kwargs", OBJECT),
     ("return_token_strs", FLAG),
     ("model", TEXT),
@@ -229,11 +278,11 @@ pub(super) const KV: Fields = &[
     ("prompt_token_ids", IDS),
     ("add_special_tokens", FLAG),
     ("add_generation_prompt", FLAG),
-    ("tools", OBJECTS),
-    ("tool_choice", ANY),
+    ("tools", TOOLS),
+    ("tool_choice", TOOL_CHOICE),
     ("parallel_tool_calls", FLAG),
-    ("functions", OBJECTS),
-    ("function_call", ANY),
+    ("functions", FUNCTIONS),
+    ("function_call", TOOL_CHOICE),
     ("chat_template_kwargs", OBJECT),
     ("model", TEXT),
     ("cache_salt", TEXT),

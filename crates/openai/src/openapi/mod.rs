@@ -295,7 +295,7 @@ fn operation(endpoint: &Endpoint) -> Value {
         Answer::JsonOrEvents(name) => {
             let body = json!({
                 "application/json": {"schema": reference(name)},
-                "text/event-stream": {"schema": {"type": "string"}},
+                "text/event-stream": {"schema": reference("Event")},
             });
             responses.insert("200".into(), answer("The answer, or its events", body));
         }
