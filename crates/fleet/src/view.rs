@@ -37,6 +37,15 @@ impl View {
         &self.snapshot.entries[place].target.base
     }
 
+    /// Tokens of KV that the replica at `place` can hold, as it last said.
+    ///
+    /// # Panics
+    /// There is no such place.
+    pub fn kv_tokens(&self, place: usize) -> Option<f32> {
+        let polled = self.snapshot.entries[place].polled.as_ref();
+        polled.and_then(|polled| polled.reported.kv_tokens)
+    }
+
     /// Names of the models that the replica at `place` serves; `None` while they are unknown.
     ///
     /// # Panics

@@ -91,7 +91,8 @@ impl Pool {
         let decision = pick(&self.profile, &request, &view.replicas)?;
         let first = decision.first();
         let uncached = request.prompt_tokens - cached.get(first.place).copied().unwrap_or(0.0);
-        self.note(first.replica, &prompt.chain, unit_tokens);
+        let kv_tokens = view.kv_tokens(first.place).unwrap_or(USUAL_KV_TOKENS);
+        self.note(first.replica, &prompt.chain, kv_tokens / unit_tokens);
         Ok(Routed {
             url: view.url(first.place).clone(),
             in_flight: self
@@ -117,11 +118,13 @@ impl Pool {
             .collect()
     }
 
-    fn note(&self, replica: ReplicaId, chain: &[u64], unit_tokens: f32) {
+    /// Notes that a replica computes a prompt; it holds `capacity` links.
+    fn note(&self, replica: ReplicaId, chain: &[u64], capacity: f32) {
         if !chain.is_empty() && self.profile.needs_prefixes() {
-            let capacity = USUAL_KV_TOKENS / unit_tokens;
             let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
-            index.prefixes.insert(replica.0, chain, capacity as usize);
+            index
+                .prefixes
+                .insert(replica.0, chain, capacity.max(1.0) as usize);
         }
     }
 

@@ -1,0 +1,65 @@
+import argparse
+from pathlib import Path
+
+import pytest
+from penstock.cli import gateway
+from penstock.core import InvalidValueError, PenstockError
+
+
+def settings(*arguments: str) -> dict[str, object]:
+    parser = argparse.ArgumentParser()
+    gateway.add_arguments(parser)
+    return gateway.settings(parser.parse_args(arguments), 500)
+
+
+def test_flags_make_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_API_KEY", "from-environment")
+    monkeypatch.setenv("PENSTOCK_BACKEND_API_KEY", "theirs")
+    found = settings("--backend", "http://a:1", "--backend", "http://b:1", "--api-key", "k")
+    static = {"static": [{"url": "http://a:1"}, {"url": "http://b:1"}]}
+    assert found["pools"] == [{"name": "default", "source": static}]
+    assert found["api_keys"] == ["k", "from-environment"]
+    assert found["backend_api_key"] == "theirs"
+    assert found["limits"] == {"max_connections": 500}
+    assert (found["host"], found["port"]) == ("127.0.0.1", 8080)
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "g.yaml"
+    file.write_text("port: 1\nretries: 7\npools: [{name: p, dns: 'x.y:80'}]")
+    found = settings("--config", str(file), "--port", "2")
+    assert (found["port"], found["retries"]) == (2, 7)
+    dns = {"dns": {"name": "x.y", "port": 80}}
+    assert found["pools"] == [{"name": "p", "source": dns}]
+
+
+def test_a_profile_is_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "profile.yaml"
+    file.write_text("scorers: [{name: queue, weight: 2}]")
+    found = settings("--backends-file", "list", "--profile", str(file))
+    profile = {"scorers": [{"name": "queue", "weight": 2}]}
+    assert found["pools"] == [{"name": "default", "source": {"file": "list"}, "profile": profile}]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("pools: [{name: p}]", "pool 1: one of backends, file and dns"),
+        ("pools: [{name: p, backends: x}]", "backends is a list"),
+        ("[1]", "a mapping of settings"),
+        ("a: [", "g.yaml"),
+        ("port: 1", "replicas are missing"),
+    ],
+)
+def test_wrong_files_are_named(tmp_path: Path, text: str, wanted: str) -> None:
+    file = tmp_path / "g.yaml"
+    file.write_text(text)
+    with pytest.raises(PenstockError, match=wanted):
+        settings("--config", str(file))
+
+
+def test_backends_beside_pools_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "g.yaml"
+    file.write_text("pools: [{name: p, file: x}]")
+    with pytest.raises(InvalidValueError, match="--backend"):
+        settings("--config", str(file), "--backend", "http://a:1")

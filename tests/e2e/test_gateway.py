@@ -1,0 +1,247 @@
+"""The gateway before real engines and modelled ones, with real clients.
+
+Tried: the openai SDK, streamed and whole, against the answers of a replica itself; a replica that
+is killed under load, one that is stopped as an operator does, one that refuses; prefixes that are
+shared; limits of `--max-requests`; wrong settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.conftest import Serve
+from tests.e2e.gateway import Gateway
+from tests.e2e.server import HANG, Server, eventually
+from tests.e2e.sim import Sim
+
+PROMPTS = [f"Write a line about the number {number}." for number in range(6)]
+LIMITS = httpx.Limits(max_connections=None)
+
+
+def backends(urls: list[str]) -> list[str]:
+    return [word for url in urls for word in ("--backend", url)]
+
+
+@pytest.fixture(scope="module")
+def engines(serve: Serve) -> Iterator[list[Server]]:
+    """Three servers of the default model; their pools are small so that all fit a machine."""
+    flags = ("--served-model-name", "smollm2", "--num-gpu-blocks-override", "256")
+    with ExitStack() as stack:
+        yield [stack.enter_context(serve(*flags)) for _ in range(3)]
+
+
+def ask(client: openai.OpenAI, prompt: str) -> str | None:
+    answer = client.chat.completions.create(
+        model="smollm2",
+        messages=[{"role": "user", "content": prompt}],
+        temperature=0,
+        max_tokens=24,
+    )
+    return answer.choices[0].message.content
+
+
+def ask_streamed(client: openai.OpenAI, prompt: str) -> str:
+    chunks = client.chat.completions.create(
+        model="smollm2",
+        messages=[{"role": "user", "content": prompt}],
+        temperature=0,
+        max_tokens=24,
+        stream=True,
+    )
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+
+def test_answers_are_those_of_the_replicas(engines: list[Server]) -> None:
+    direct = openai.OpenAI(base_url=f"{engines[0].url}/v1", api_key="x")
+    with Gateway(*backends([engine.url for engine in engines])) as gateway:
+        through = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="x")
+        assert [model.id for model in through.models.list()] == ["smollm2"]
+        for prompt in PROMPTS:
+            expected = ask(direct, prompt)
+            assert ask(through, prompt) == expected
+            assert ask_streamed(through, prompt) == expected
+        with pytest.raises(openai.NotFoundError, match="Served here: smollm2"):
+            through.chat.completions.create(model="gpt-4", messages=[])
+        with pytest.raises(openai.BadRequestError, match="temperature"):
+            through.completions.create(model="smollm2", prompt="x", temperature=-1)
+
+
+async def end_of(client: httpx.AsyncClient, number: int) -> str:
+    """How a streamed completion ends; it must end exactly once."""
+    body = {"model": "sim", "prompt": f"t{number} t2 t3", "max_tokens": 40, "stream": True}
+    finishes = errors = done = 0
+    async with client.stream("POST", "/v1/completions", json=body) as answer:
+        if answer.status_code != 200:
+            await answer.aread()
+            return str(answer.status_code)
+        async for line in answer.aiter_lines():
+            payload = line.removeprefix("data: ")
+            if not payload:
+                continue
+            assert not done, "an event after the end"
+            if payload == "[DONE]":
+                done += 1
+                continue
+            event = json.loads(payload)
+            if "error" in event:
+                errors += 1
+            else:
+                finishes += sum(choice["finish_reason"] is not None for choice in event["choices"])
+    assert done == 1
+    assert finishes + errors == 1
+    return "finished" if finishes else "failed"
+
+
+async def crowd(url: str, count: int, meanwhile: list[object]) -> Counter[str]:
+    async with httpx.AsyncClient(base_url=url, timeout=HANG, limits=LIMITS) as client:
+        tasks = [asyncio.create_task(end_of(client, number)) for number in range(count)]
+        await asyncio.sleep(0.3)
+        for call in meanwhile:
+            assert callable(call)
+            call()
+        return Counter(await asyncio.gather(*tasks))
+
+
+def test_a_replica_that_is_killed_takes_only_its_open_streams_along() -> None:
+    with ExitStack() as stack:
+        stay = stack.enter_context(Sim(replicas=2))
+        lost = Sim()
+        stack.enter_context(lost)
+        gateway = stack.enter_context(Gateway(*backends([*stay.urls, lost.url])))
+        ends = asyncio.run(crowd(gateway.url, 90, [lost.process.kill]))
+        assert sum(ends.values()) == 90
+        assert set(ends) <= {"finished", "failed"}, ends
+        assert ends["finished"] >= 60, ends
+        after = asyncio.run(crowd(gateway.url, 30, []))
+        assert after == {"finished": 30}
+        lost.wait()
+
+
+def test_a_replica_that_is_stopped_under_load_loses_nothing(serve: Serve) -> None:
+    """SIGTERM: it drains, its new requests go elsewhere."""
+    with ExitStack() as stack:
+        stay = stack.enter_context(Sim("--served-model-name", "smollm2"))
+        leaving = stack.enter_context(serve("--served-model-name", "smollm2"))
+        gateway = stack.enter_context(Gateway(*backends([stay.url, leaving.url])))
+
+        async def ask_many() -> Counter[int]:
+            body = {"model": "smollm2", "prompt": "t1 t2", "max_tokens": 30}
+            async with httpx.AsyncClient(
+                base_url=gateway.url, timeout=HANG, limits=LIMITS
+            ) as client:
+                tasks = []
+                for number in range(60):
+                    tasks.append(asyncio.create_task(client.post("/v1/completions", json=body)))
+                    await asyncio.sleep(0.01)
+                    if number == 20:
+                        leaving.signal(signal.SIGTERM)
+                return Counter([answer.status_code for answer in await asyncio.gather(*tasks)])
+
+        assert asyncio.run(ask_many()) == {200: 60}
+        assert leaving.wait() == 0
+
+
+def test_a_burst_spreads_and_shared_prefixes_stay_together() -> None:
+    with Sim(replicas=4) as sim, Gateway(*backends(sim.urls)) as gateway:
+        asyncio.run(crowd(gateway.url, 200, []))
+        counts = [prompts_of(sim, replica) for replica in range(4)]
+        assert sum(counts) == 200
+        assert max(counts) <= 1.2 * 200 / 4, counts
+        shared = " ".join(f"t{number}" for number in range(2000))
+        with gateway.client() as client:
+            for number in range(8):
+                body = {"model": "sim", "prompt": f"{shared} t{number}", "max_tokens": 2}
+                assert client.post("/v1/completions", json=body).status_code == 200
+        more = [prompts_of(sim, replica) - counts[replica] for replica in range(4)]
+        assert sorted(more) == [0, 0, 0, 8]
+
+
+def prompts_of(sim: Sim, replica: int) -> int:
+    with sim.client(replica) as client:
+        page = client.get("/metrics").text
+    found = re.findall(r"^vllm:request_success_total\{.*\} (\d+)", page, re.MULTILINE)
+    return sum(map(int, found))
+
+
+def test_the_metrics_page_has_the_replicas(tmp_path: Path) -> None:
+    with Sim(replicas=2) as sim:
+        listed = tmp_path / "replicas"
+        listed.write_text(f"{sim.urls[0]}\n")
+        with Gateway("--backends-file", str(listed)) as gateway, gateway.client() as client:
+
+            def replicas() -> set[str]:
+                page = client.get("/metrics").text
+                return set(re.findall(r'gateway_replica_ready\{.*replica="([^"]*)"\} 1', page))
+
+            first, second = (url.removeprefix("http://") for url in sim.urls)
+            assert replicas() == {first}
+            listed.write_text("\n".join(sim.urls))
+            eventually(lambda: replicas() == {first, second}, "the second replica")
+            assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        ([], "replicas are missing"),
+        (["--backend", "localhost:8000"], "http://10.0.0.1:8000"),
+        (["--backend", "http://a", "--backends-dns", "b:1"], "give one"),
+        (["--backends-dns", "b"], "NAME:PORT"),
+        (["--config", "/nonexistent.yaml"], "/nonexistent.yaml"),
+    ],
+)
+def test_wrong_settings_are_named(flags: list[str], wanted: str) -> None:
+    command = [sys.executable, "-m", "penstock", "gateway", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode in (1, 2)
+    assert wanted in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_has_pools_models_and_profiles(tmp_path: Path) -> None:
+    with Sim("--served-model-name", "v1") as old, Sim("--served-model-name", "v2") as new:
+        file = tmp_path / "gateway.yaml"
+        file.write_text(
+            f"""
+            access_log: true
+            pools:
+              - name: old
+                backends: [{old.url}]
+                profile: {{scorers: [{{name: running}}], picker: round-robin}}
+              - name: new
+                backends: [{{url: "{new.url}", labels: {{zone: a}}}}]
+            models:
+              - name: chat
+                targets:
+                  - {{pool: old, model: v1, weight: 3}}
+                  - {{pool: new, model: v2, weight: 1}}
+            """
+        )
+        with Gateway("--config", str(file)) as gateway, gateway.client() as client:
+            names = [model["id"] for model in client.get("/v1/models").json()["data"]]
+            assert names == ["chat", "v1", "v2"]
+            for _ in range(8):
+                body = {"model": "chat", "prompt": "t1", "max_tokens": 2}
+                answer = client.post("/v1/completions", json=body)
+                assert answer.json()["model"] == "chat"
+            assert prompts_of(old, 0) == 6
+            assert prompts_of(new, 0) == 2
+        assert any("POST /v1/completions 200" in line for line in gateway.log)
+        file.write_text(f"pools: [{{name: p, backends: ['{old.url}'], profil: {{}}}}]")
+        command = [sys.executable, "-m", "penstock", "gateway", "--config", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
+        assert done.returncode == 2
+        assert "profil" in done.stderr
