@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 import struct
 from pathlib import Path
@@ -68,6 +70,23 @@ def test_a_file_that_is_no_model(serve: Serve, tmp_path: Path, content: bytes) -
     file = tmp_path / "strange.gguf"
     file.write_bytes(content)
     assert "strange.gguf" in refused(serve(model=file))
+
+
+@pytest.mark.parametrize("index", [False, True], ids=["one file", "a shard"])
+def test_weights_that_are_a_cycle_of_links(
+    serve: Serve, repository: Path, tmp_path: Path, index: bool
+) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(repository / "tests/fixtures/tiny/llama", directory)
+    weights = directory / "model.safetensors"
+    weights.unlink()
+    if index:
+        shard = "model-00001-of-00001.safetensors"
+        listed = json.dumps({"weight_map": {"model.embed_tokens.weight": shard}})
+        (directory / "model.safetensors.index.json").write_text(listed)
+        weights = directory / shard
+    weights.symlink_to(weights.name)
+    assert "safetensors" in refused(serve(model=directory))
 
 
 def test_a_port_that_is_taken(serve: Serve, server: Server) -> None:
