@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import statistics
 import sys
 import time
@@ -22,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
-from support import facts
+from support import facts, watching
 from support.servers import Server
 
 FLAGS = (
@@ -71,16 +70,11 @@ async def client(url: str, seed: int, until: float, ends: Counter[str]) -> None:
                 await asyncio.sleep(PAUSE_S)
 
 
-def resident_mib(pid: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) / 1024 if found else 0.0
-
-
 async def watch(pids: dict[str, int], until: float, samples: dict[str, list[float]]) -> None:
     while time.monotonic() < until:
         await asyncio.sleep(SAMPLE_S)
         for name, pid in pids.items():
-            samples[name].append(round(resident_mib(pid), 1))
+            samples[name].append(round(watching.resident_mib(pid), 1))
         print(*(f"{name} {sizes[-1]} MiB" for name, sizes in samples.items()), flush=True)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from penstock.bench.compare.processes import CPUS, ProcessTree, machine_cpu_seconds
 
@@ -101,3 +103,9 @@ def _between(times: Sequence[float], values: Sequence[float], at: float) -> floa
     left = right - 1
     span = times[right] - times[left]
     return values[left] + (values[right] - values[left]) * (at - times[left]) / span
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory of a process."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0.0

@@ -55,6 +55,7 @@ OUT_OF_RANGE = {
     "--engine-process": "2",
     "--shutdown-timeout": "nan",
     "--engine-stall-timeout": "0.5",
+    "--max-queue-wait": "-1",
     "--max-request-bytes": "1000",
     "--log-level": "loud",
     "--log-format": "xml",

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
@@ -23,6 +24,7 @@ use crate::render::Identity;
 /// Seconds after which a client may try again: a full queue moves in about one, a start or a drain
 /// takes longer.
 const RETRY_QUEUE: u32 = 1;
+const MAX_RETRY_QUEUE: u32 = 60;
 const RETRY_ENGINE: u32 = 2;
 const RETRY_DRAIN: u32 = 5;
 
@@ -171,9 +173,9 @@ impl App {
             );
             return Err(ApiError::invalid("prompt", message));
         }
-        self.limiter.acquire(count, limits).ok_or_else(|| {
+        self.limiter.acquire(count, limits).map_err(|wait| {
             self.metrics.rejected(Rejection::QueueFull);
-            ApiError::queue_full(RETRY_QUEUE)
+            ApiError::queue_full((wait.as_secs() as u32).clamp(RETRY_QUEUE, MAX_RETRY_QUEUE))
         })
     }
 
@@ -202,6 +204,8 @@ impl App {
                 .config
                 .max_queue
                 .saturating_add(ready.max_num_seqs as usize),
+            running: ready.max_num_seqs as usize,
+            max_wait: self.config.max_queue_wait_s.map(Duration::from_secs_f64),
             kv_tiers: ready.kv_tiers,
         }
     }

@@ -53,6 +53,9 @@ pub struct Config {
     pub engine: EngineProcess,
     /// Requests that may wait beyond those the engine can run at once.
     pub max_queue: usize,
+    /// The longest expected wait of those; `None`: any.
+    #[serde(default)]
+    pub max_queue_wait_s: Option<f64>,
     #[serde(default)]
     pub limits: Limits,
     /// How long open streams may go on after SIGTERM.
@@ -126,6 +129,8 @@ impl Config {
             "drain_timeout_s must be between 0 and 86400"
         } else if !is_duration(config.stall_timeout_s) || config.stall_timeout_s == 0.0 {
             "stall_timeout_s must be more than 0 and at most 86400"
+        } else if !config.max_queue_wait_s.is_none_or(is_duration) {
+            "max_queue_wait_s must be between 0 and 86400"
         } else if config.max_model_len == Some(0) {
             "max_model_len must be at least 1"
         } else if config.uds.is_some() && config.tls.is_some() {

@@ -88,6 +88,7 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
             runtime_dir: None,
         },
         max_queue: engine.profile.max_queue as usize,
+        max_queue_wait_s: None,
         limits: Limits {
             max_body_bytes: Some(MAX_BODY_BYTES),
             ..Limits::default()

@@ -147,6 +147,7 @@ def front_door(
         "generation_defaults": defaults,
         "engine": engine,
         "max_queue": config.engine.scheduler.max_queue,
+        "max_queue_wait_s": server.max_queue_wait or None,
         "limits": {
             "max_body_bytes": server.max_request_bytes,
             "max_connections": connections,

@@ -405,6 +405,13 @@ FLAGS: tuple[Flag, ...] = (
         "stay open",
     ),
     _server(
+        "--max-queue-wait",
+        Seconds(0, 3600),
+        10.0,
+        "requests that would wait longer for their turn, at the pace at which others end, are "
+        "refused with 503 and Retry-After; 0: no such limit",
+    ),
+    _server(
         "--max-request-bytes",
         Bytes(2**10, 2**32),
         None,

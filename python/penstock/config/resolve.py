@@ -172,6 +172,7 @@ def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
         engine_stall_timeout=values["engine_stall_timeout"],
         admin_api_key=values["admin_api_key"],
         max_request_bytes=values["max_request_bytes"],
+        max_queue_wait=values["max_queue_wait"],
         uds=values["uds"],
         ssl_certfile=values["ssl_certfile"],
         ssl_keyfile=values["ssl_keyfile"],

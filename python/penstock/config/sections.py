@@ -145,6 +145,8 @@ class ServerConfig:
     """None: /v1/kv is closed."""
     max_request_bytes: int | None = None
     """None: follows the model's length."""
+    max_queue_wait: float = 0.0
+    """Seconds; 0: any."""
     uds: str | None = None
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None

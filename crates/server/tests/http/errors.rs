@@ -228,6 +228,26 @@ async fn a_full_house_is_503_with_retry_after() {
 }
 
 #[tokio::test]
+async fn a_wait_that_would_be_too_long_is_503() {
+    let mut script = Script::new(|_| endless());
+    script.ready.max_num_seqs = 1;
+    let patch = json!({"max_queue": 100, "max_queue_wait_s": 0.2});
+    let mut door = Door::open_with(patch, script).await;
+    let body = json!({"prompt": "x", "stream": true, "max_tokens": 5000});
+    let _runs = open(door.address, "/v1/completions", &body).await;
+    let _waits = open(door.address, "/v1/completions", &body).await;
+    door.fake.wait_log(|log| log.adds.len() == 2).await;
+    // None has ended since the queue began, so the next one waits twice as long at least.
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    let reply = door.complete(&body).await;
+    assert_eq!(
+        (reply.error().0, &reply.error().1["code"]),
+        (503, &json!("queue_full"))
+    );
+    assert_eq!(reply.header("retry-after"), Some("1"));
+}
+
+#[tokio::test]
 async fn keys_are_asked_for_everywhere_but_at_probes() {
     let patch = json!({"api_keys": ["first-key", "second"]});
     let door = Door::open_with(patch, Script::new(|_| tokens(&[97], Duration::ZERO))).await;

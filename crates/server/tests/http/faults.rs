@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use penstock_engine_client::testing::{Action, FakeEngine, Script, tokens};
 use penstock_wire::{Finish, LogprobRow, Output};
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::client::{open, read_until, rest};
@@ -46,6 +47,17 @@ async fn a_client_that_leaves_is_cancelled_at_once() {
     assert!(page.text().contains(
         r#"vllm:request_success_total{model_name="tiny",engine="0",finished_reason="abort"} 4"#
     ));
+}
+
+/// Nothing on the wire tells it from one that has left (docs/limits.md).
+#[tokio::test]
+async fn a_client_that_closes_its_sending_side_counts_as_gone() {
+    let mut door = Door::open(|_| endless()).await;
+    let body = json!({"prompt": "x", "max_tokens": 5000, "stream": true});
+    let mut stream = open(door.address, "/v1/completions", &body).await;
+    read_until(&mut stream, "x").await;
+    stream.shutdown().await.unwrap();
+    door.fake.wait_log(|log| log.cancels.len() == 1).await;
 }
 
 #[tokio::test]
