@@ -26,6 +26,8 @@ CUT = "the model's JSON is well-formed but goes on until the length limit cuts i
 SMALL = "the model is too small for a prompt to bring it to that"
 
 CLIENTS = (
+    Client("openai (Python)", "openai_.py", ("openai==3.51.0",)),
+    Client("Anthropic (Python)", "anthropic_.py", ("anthropic==2.12.0",)),
     Client(
         "langchain-openai",
         "langchain_openai_.py",
@@ -41,6 +43,7 @@ CLIENTS = (
     ),
     Client("openai-agents", "openai_agents_.py", ("openai-agents==0.24.0",)),
     Client("litellm", "litellm_.py", ("litellm==1.106.2", "mcp==2.3.0")),
+    Client("litellm proxy", "litellm_proxy_.py", ("litellm[proxy]==1.106.2",)),
     Client("LlamaIndex", "llama_index_.py", ("llama-index-llms-openai-like==0.8.1",)),
     Client(
         "smolagents",
@@ -53,6 +56,8 @@ CLIENTS = (
         ("outlines[openai]==1.3.3",),
         known={"vllm: JSON": CUT},
     ),
+    Client("lm-eval", "lm_eval_.py", ("lm-eval[api]==0.4.13",)),
+    Client("aiperf", "aiperf_.py", ("aiperf==0.13.0",)),
     Client("openai (Node)", "openai_node.mjs", ("openai@6.49.0", "zod@4"), node=True),
     Client(
         "Vercel AI SDK",

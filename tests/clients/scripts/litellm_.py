@@ -4,12 +4,12 @@ import json
 
 import litellm
 from check import BASE_URL, MODEL, QUESTION, feature
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class Capital(BaseModel):
-    city: str
-    country: str
+    city: str = Field(max_length=40)
+    country: str = Field(max_length=40)
 
 
 TOOL = {
