@@ -64,6 +64,7 @@ OUT_OF_RANGE = {
     "--ssl-certfile": "",
     "--ssl-keyfile": "",
     "--metrics-port": "0",
+    "--replicas": "0",
     "--api-key-file": "",
 }
 

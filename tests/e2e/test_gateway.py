@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -174,6 +175,27 @@ def prompts_of(sim: Sim, replica: int) -> int:
         page = client.get("/metrics").text
     found = re.findall(r"^vllm:request_success_total\{.*\} (\d+)", page, re.MULTILINE)
     return sum(map(int, found))
+
+
+def test_replicas_of_one_command(serve: Serve) -> None:
+    """A replica that is killed is started again; nothing is left at the end."""
+    small = ("--served-model-name", "smollm2", "--max-model-len", "512")
+    with serve("--replicas", "2", *small) as server, server.client() as client:
+        openai_client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="x")
+        expected = ask(openai_client, PROMPTS[0])
+        children = server.children()
+        assert len(children) == 2
+        command = Path(f"/proc/{children[0]}/cmdline").read_bytes().decode()
+        assert "--max-model-len\x00512" in command
+        os.kill(children[0], signal.SIGKILL)
+        for _ in range(4):
+            assert ask(openai_client, PROMPTS[0]) == expected
+
+        def both() -> bool:
+            page = client.get("/metrics").text
+            return len(re.findall(r"^penstock:gateway_replica_ready.* 1$", page, re.MULTILINE)) == 2
+
+        eventually(lambda: children[0] not in server.children() and both(), "a second replica")
 
 
 def test_the_metrics_page_has_the_replicas(tmp_path: Path) -> None:

@@ -134,7 +134,9 @@ fn observed(
     permit: Option<CallerPermit>,
 ) -> Response {
     let (method, peer) = (exchange.method, exchange.peer);
-    if let Some(error) = response.extensions().get::<ApiError>() {
+    // A probe asks again and again; its answer is not news.
+    let refusal = response.extensions().get::<ApiError>();
+    if let Some(error) = refusal.filter(|_| !OPEN.contains(&path.as_str())) {
         let (status, refusal) = (error.status, logged(error));
         log(
             Level::Warning,

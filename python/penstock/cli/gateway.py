@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 from penstock import __version__
-from penstock.cli.serve import raise_descriptors
+from penstock.cli.descriptors import raise_descriptors
 from penstock.config import backend_api_key, gateway_api_key, notify_socket, read_document
 from penstock.core import InvalidValueError, PenstockError
 
@@ -108,10 +107,7 @@ def _policy(group: argparse._ArgumentGroup) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Serve until a signal; the exit status is that of the drain."""
-    from penstock import _native
-
-    configuration = json.dumps(settings(parsed, raise_descriptors()))
-    return _run(lambda: _native.gateway(configuration))
+    return run_gateway(settings(parsed, raise_descriptors()))
 
 
 class WrongSettingError(InvalidValueError):
@@ -220,12 +216,15 @@ def _with_source(pool: dict[str, object], place: str) -> dict[str, object]:
     return {**rest, "source": {"dns": {"name": name, "port": int(port)}}}
 
 
-def _run(native: Callable[[], int]) -> int:
+def run_gateway(configuration: dict[str, object]) -> int:
+    """Serve until a signal; the exit status is that of the drain."""
+    from penstock import _native
+
     # The gateway handles Ctrl-C; Python's own handler would raise KeyboardInterrupt after a clean
     # end.
     own = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        return native()
+        return _native.gateway(json.dumps(configuration))
     except ValueError as error:
         raise WrongSettingError(str(error)) from error
     except RuntimeError as error:

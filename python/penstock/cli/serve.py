@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import signal
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from penstock import __version__
 from penstock.cli.arguments import settings
+from penstock.cli.descriptors import raise_descriptors
 from penstock.config import (
     Config,
     EngineConfig,
@@ -32,11 +32,8 @@ from penstock.engine.startup import read_model
 from penstock.model import GenerationDefaults, ModelInfo, sampling_defaults
 from penstock.model.locate import Located, locate
 
-OTHER_DESCRIPTORS = 64
-"""Descriptors of the front door beside its connections; half of all where there are few."""
 ENGINE = [sys.executable, "-P", "-m", "penstock.engine", "--socket", "{socket}"]
 """`-P`: a directory named penstock in the working directory must not shadow the package."""
-MOST_CONNECTIONS = 16384
 SOCKET_NAME = "engine.sock"
 SOCKET_WAIT = 30.0
 
@@ -47,6 +44,10 @@ def serve(parsed: argparse.Namespace) -> int:
     revision = resolve(raw, "", "").server.revision
     located = locate(model_named(raw, said_model(parsed)), revision)
     config = resolve(raw, str(located.path.resolve()), located.served_name)
+    if config.server.replicas > 1:
+        from penstock.cli.replicas import serve_replicas
+
+        return serve_replicas(parsed, model_named(raw, said_model(parsed)), config)
     info = model_info(config.engine, located)
     if config.engine.parallel.nnodes > 1:
         cluster_key(config.engine.parallel.token_file)  # Reported here rather than by the engine.
@@ -101,15 +102,6 @@ def run(configuration: dict[str, object]) -> int:
         raise PenstockError(str(error)) from error
     finally:
         signal.signal(signal.SIGINT, own)
-
-
-def raise_descriptors() -> int:
-    """Raise the soft limit of descriptors to the hard one; how many connections that allows."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if most == resource.RLIM_INFINITY:
-        most = MOST_CONNECTIONS
-    return min(max(most - OTHER_DESCRIPTORS, most // 2), MOST_CONNECTIONS)
 
 
 def front_door(

@@ -168,7 +168,8 @@ def engine_argv(parsed: argparse.Namespace, model: Path) -> list[str]:
 
 
 def _front_door(parsed: argparse.Namespace) -> int:
-    from penstock.cli.serve import front_door, model_info, raise_descriptors
+    from penstock.cli.descriptors import raise_descriptors
+    from penstock.cli.serve import front_door, model_info
     from penstock.cli.serve import run as serve
 
     profile(parsed.profile)  # Checked before a server starts.

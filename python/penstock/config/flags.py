@@ -345,6 +345,13 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _server("--ssl-keyfile", Text(), None, "PEM file with the key of --ssl-certfile"),
     _server(
+        "--replicas",
+        Integer(1, 64),
+        1,
+        "servers of the model on this host, each with its share of --threads, behind a gateway "
+        "(docs/gateway.md)",
+    ),
+    _server(
         "--metrics-port",
         Integer(1, 65535),
         None,

@@ -177,6 +177,7 @@ def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
         ssl_certfile=values["ssl_certfile"],
         ssl_keyfile=values["ssl_keyfile"],
         metrics_port=values["metrics_port"],
+        replicas=values["replicas"],
         api_key_file=values["api_key_file"],
         access_log=values["access_log"],
         allow_special_tokens=values["allow_special_tokens"],

@@ -151,6 +151,7 @@ class ServerConfig:
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     metrics_port: int | None = None
+    replicas: int = 1
     api_key_file: str | None = None
     access_log: bool = False
     allow_special_tokens: bool = False

@@ -1,0 +1,24 @@
+"""`python -m penstock.cli.child PARENT COMMAND ...`: a command that dies with the thread of process
+PARENT that started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+from penstock.cli.main import main
+
+PR_SET_PDEATHSIG = 1
+
+
+def run(parent: int, arguments: list[str]) -> int:
+    """The command's exit status; 1 where the parent is gone already."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    return main(arguments) if os.getppid() == parent else 1
+
+
+if __name__ == "__main__":
+    sys.exit(run(int(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,171 @@
+"""`penstock serve MODEL --replicas N`: N servers of one model on this host, and a gateway before
+them.
+
+Each replica is `penstock serve` on a port of the loopback address, with the flags that were given
+but those of the listener. It dies with this process, and is started again when it ends by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import asdict
+
+from penstock import __version__
+from penstock.cli.arguments import settings
+from penstock.cli.gateway import run_gateway
+from penstock.cli.local_server import HOST, free_port, stop, wait_until_ready
+from penstock.config import FLAGS, Config, Flag, notify_socket, runtime_directory
+from penstock.config.kinds import Switch
+from penstock.core import InvalidValueError
+
+RESTART_PAUSE = 1.0
+"""Seconds between the end of a replica and its next start."""
+GATEWAYS_OWN = frozenset(
+    (
+        *("host", "port", "uds", "ssl_certfile", "ssl_keyfile", "access_log", "log_level"),
+        *("api_key", "api_key_file", "allowed_origins", "replicas", "threads"),
+    )
+)
+"""Settings that the gateway has instead of the replicas, or that are divided between them."""
+
+
+def serve_replicas(parsed: argparse.Namespace, model: str, config: Config) -> int:
+    """Serve until a signal; the exit status is that of the gateway's drain."""
+    server = config.server
+    for name, value in (
+        ("--metrics-port", server.metrics_port),
+        ("--admin-api-key", server.admin_api_key),
+    ):
+        if value is not None:
+            raise InvalidValueError("--replicas", server.replicas, f"1, with {name}")
+    if config.engine.parallel.nnodes > 1:
+        raise InvalidValueError("--replicas", server.replicas, "1, with --nnodes")
+    key = secrets.token_hex(16)
+    threads = max(1, config.engine.compute.threads // server.replicas)
+    # One ready line: the gateway's.
+    level = "warning" if config.engine.log.level == "info" else config.engine.log.level
+    flags = ["--host", HOST, "--threads", str(threads), "--replicas", "1", "--log-level", level]
+    flags += words_of(settings(parsed))
+    if parsed.config is not None:
+        flags += ["--config", parsed.config]
+    # Sockets of replicas that were killed go with it.
+    runtime = tempfile.TemporaryDirectory(prefix="penstock-", dir=runtime_directory())
+    replicas = [Replica(model, flags, key, runtime.name) for _ in range(server.replicas)]
+    try:
+        for replica in replicas:
+            replica.start()
+        for replica in replicas:
+            replica.wait_until_ready()
+        for replica in replicas:
+            replica.keep_running()
+        return run_gateway(gateway_settings(config, [replica.url for replica in replicas], key))
+    finally:
+        for replica in replicas:
+            replica.end()
+        runtime.cleanup()
+
+
+def words_of(given: dict[str, tuple[str, ...]]) -> list[str]:
+    """The words of a command line that gives these settings, without the gateway's own."""
+    by_key: dict[str, Flag] = {flag.key: flag for flag in FLAGS}
+    words = []
+    for key, values in given.items():
+        if key in GATEWAYS_OWN:
+            continue
+        name = by_key[key].name
+        for value in values:
+            if isinstance(by_key[key].kind, Switch):
+                words.append(name if value == "true" else f"--no-{name.removeprefix('--')}")
+            else:
+                words += [name, value]
+    return words
+
+
+def gateway_settings(config: Config, urls: list[str], key: str) -> dict[str, object]:
+    """The configuration of `crates/gateway` before replicas of this host."""
+    server = config.server
+    return {
+        "host": server.host,
+        "port": server.port,
+        "uds": server.uds,
+        "tls": server.ssl_certfile
+        and {"certificate": server.ssl_certfile, "key": server.ssl_keyfile},
+        "api_keys": list(server.api_keys),
+        "api_key_file": server.api_key_file,
+        "backend_api_key": key,
+        "allowed_origins": list(server.allowed_origins),
+        "access_log": server.access_log,
+        "pools": [
+            {
+                "name": server.served_model_names[0],
+                "source": {"static": [{"url": url} for url in urls]},
+            }
+        ],
+        "limits": {"max_body_bytes": server.max_request_bytes},
+        "drain_timeout_s": server.shutdown_timeout,
+        "log": asdict(config.engine.log),
+        "notify_socket": notify_socket(),
+        "version": __version__,
+    }
+
+
+class Replica:
+    """One server, started again whenever it ends before `end`."""
+
+    def __init__(self, model: str, flags: list[str], key: str, runtime: str) -> None:
+        self._port = free_port()
+        starter = str(os.getpid())
+        command = [sys.executable, "-P", "-m", "penstock.cli.child", starter, "serve", model]
+        self._command = [*command, "--port", str(self._port), *flags]
+        # In the environment: every user of the machine can read a command line. The service
+        # manager hears of the gateway, not of the replicas.
+        hidden = ("PENSTOCK_API_KEY", "PENSTOCK_API_KEY_FILE", "PENSTOCK_REPLICAS", "NOTIFY_SOCKET")
+        clean = {name: value for name, value in os.environ.items() if name not in hidden}
+        self._environment = {**clean, "PENSTOCK_API_KEY": key, "XDG_RUNTIME_DIR": runtime}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ending = threading.Event()
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self._port}"
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            # A session of its own: signals of the terminal are for the gateway, which drains
+            # before the replicas end.
+            self._command,
+            env=self._environment,
+            start_new_session=True,
+        )
+
+    def wait_until_ready(self) -> None:
+        assert self._process is not None
+        wait_until_ready(self._process, self._port)
+
+    def keep_running(self) -> None:
+        threading.Thread(target=self._watch, name="replica", daemon=True).start()
+
+    def _watch(self) -> None:
+        assert self._process is not None
+        while True:
+            status = self._process.wait()
+            if self._ending.wait(RESTART_PAUSE):
+                return
+            print(f"penstock: {self.url} ended with status {status}: restarted", file=sys.stderr)
+            with self._lock:
+                if self._ending.is_set():
+                    return
+                self.start()
+
+    def end(self) -> None:
+        with self._lock:
+            self._ending.set()
+        if self._process is not None:
+            stop(self._process)
