@@ -37,7 +37,16 @@ RUST: dict[str, set[str]] = {
     "fleet": {"http", "routing"},
     "gateway": {"edge", "fleet", "http", "openai", "prefix", "routing"},
     "loadgen": {"openai"},
-    "sim": {"engine-client", "http", "openai", "prefix", "server", "text", "wire"},
+    "sim": {
+        "engine-client",
+        "http",
+        "openai",
+        "prefix",
+        "routing",
+        "server",
+        "text",
+        "wire",
+    },
     # bindings of all of them
     "native": {
         "comm",

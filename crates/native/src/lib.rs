@@ -73,6 +73,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(transfer::encode_transfer, module)?)?;
     module.add_function(wrap_pyfunction!(transfer::encode_transfer_results, module)?)?;
     module.add_function(wrap_pyfunction!(transfer::transfer_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(simengine::fleet_replay, module)?)?;
     module.add_function(wrap_pyfunction!(simengine::sim_replay, module)?)?;
     module.add_function(wrap_pyfunction!(simengine::sim_serve, module)?)?;
     module.add_function(wrap_pyfunction!(simengine::sim_wire, module)?)?;

@@ -24,6 +24,30 @@ pub(crate) fn sim_replay(py: Python<'_>, scenario: &str) -> PyResult<String> {
     py.detach(|| penstock_sim::replay(scenario)).map_err(error)
 }
 
+/// Plays a trace on modelled replicas; setup and report are JSON. `progress(arrived, requests)`
+/// raises to end it.
+#[pyfunction]
+pub(crate) fn fleet_replay(
+    py: Python<'_>,
+    setup: &str,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let mut raised = None;
+    let report = py.detach(|| {
+        penstock_sim::fleet_replay(setup, |arrived, requests| {
+            Python::attach(|py| {
+                let called = py.check_signals().and_then(|()| match &progress {
+                    Some(progress) => progress.call1(py, (arrived, requests)).map(drop),
+                    None => Ok(()),
+                });
+                raised = called.err();
+                raised.is_none()
+            })
+        })
+    });
+    raised.map_or_else(|| report.map_err(error), Err)
+}
+
 /// Runs an engine with modelled timing behind a front door's socket; returns the process's exit
 /// code.
 #[pyfunction]

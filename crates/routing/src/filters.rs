@@ -6,6 +6,7 @@
 use serde::Deserialize;
 
 use crate::request::draw;
+use crate::scorers::Candidate;
 use crate::{Condition, Replica, Request};
 
 /// Names of the filters that a profile may have.
@@ -35,10 +36,11 @@ impl Filter {
         }
     }
 
-    pub(crate) fn keeps(&self, request: &Request<'_>, replica: &Replica) -> bool {
+    pub(crate) fn keeps(&self, request: &Request<'_>, candidate: &Candidate<'_>) -> bool {
+        let Candidate { replica, load, .. } = candidate;
         match self {
-            Self::WaitingBelow { limit } => replica.waiting < *limit,
-            Self::KvBelow { limit } => replica.kv_use < *limit,
+            Self::WaitingBelow { limit } => load.waiting < *limit,
+            Self::KvBelow { limit } => load.kv_use < *limit,
             Self::AdapterLoaded => request
                 .adapter
                 .is_none_or(|asked| replica.adapters.iter().any(|loaded| **loaded == *asked)),
@@ -79,7 +81,8 @@ mod tests {
     fn keeps(filter: &str, request: Request<'_>) -> bool {
         let filter: Filter = serde_json::from_str(filter).unwrap();
         assert!(FILTERS.contains(&filter.name()));
-        filter.keeps(&request, &replica())
+        let replica = replica();
+        filter.keeps(&request, &Candidate::new(&replica, 0, 0.0))
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 mod decision;
 mod filters;
+mod load;
 mod pick;
 mod picker;
 mod profile;
@@ -20,6 +21,7 @@ mod scorers;
 
 pub use decision::{Decision, Ranked, Unroutable};
 pub use filters::{FILTERS, Filter};
+pub use load::Load;
 pub use pick::pick;
 pub use picker::Picker;
 pub use profile::{Profile, ProfileError, ProfileSpec, ScorerSpec};

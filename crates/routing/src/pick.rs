@@ -2,6 +2,7 @@
 
 use crate::decision::{Decision, Ranked, Unroutable};
 use crate::filters::in_condition;
+use crate::load::amount;
 use crate::scorers::Candidate;
 use crate::{Profile, Replica, ReplicaId, Request};
 
@@ -14,10 +15,14 @@ pub fn pick(
     request: &Request<'_>,
     replicas: &[Replica],
 ) -> Result<Decision, Unroutable> {
+    let request = &Request {
+        prompt_tokens: amount(request.prompt_tokens),
+        ..*request
+    };
     let mut removed = Vec::new();
     let mut candidates = allowed(request, replicas, &mut removed)?;
     for filter in &profile.filters {
-        let keeps = |one: &Candidate<'_>| filter.keeps(request, one.replica);
+        let keeps = |one: &Candidate<'_>| filter.keeps(request, one);
         if candidates.iter().any(keeps) {
             take_out(&mut candidates, &mut removed, filter.name(), keeps);
         }
@@ -55,15 +60,15 @@ fn allowed<'a>(
     replicas: &'a [Replica],
     removed: &mut Vec<(ReplicaId, &'static str)>,
 ) -> Result<Vec<Candidate<'a>>, Unroutable> {
-    let cached = |place: usize| request.cached_tokens.get(place).copied().unwrap_or(0.0);
+    let cached = |place: usize| {
+        let tokens = request.cached_tokens.get(place).copied().unwrap_or(0.0);
+        // What is not a number is no promise.
+        tokens.max(0.0).min(request.prompt_tokens)
+    };
     let mut left: Vec<Candidate<'a>> = replicas
         .iter()
         .enumerate()
-        .map(|(place, replica)| Candidate {
-            replica,
-            place,
-            cached_tokens: cached(place).min(request.prompt_tokens),
-        })
+        .map(|(place, replica)| Candidate::new(replica, place, cached(place)))
         .collect();
     if left.is_empty() {
         return Err(Unroutable::Empty);

@@ -26,7 +26,8 @@ impl Picker {
         let lot = |place: usize| draw(ticket, place as u64);
         let key = |place: usize| match self {
             Self::MaxScore => totals[place],
-            Self::WeightedRandom => lot(place).max(1e-9).powf(1.0 / totals[place].max(1e-9)),
+            // Logarithms: of small totals the powers themselves would all be 0.
+            Self::WeightedRandom => lot(place).max(1e-9).ln() / totals[place].max(1e-9),
             Self::Random => 0.0,
             Self::RoundRobin => {
                 -(((place as u64 + totals.len() as u64 - ticket % totals.len() as u64)
@@ -65,6 +66,8 @@ mod tests {
         let won = wins(Picker::WeightedRandom, &[3.0, 1.0, 0.0]);
         assert!((680..820).contains(&won[0]), "{won:?}");
         assert!(won[2] < 5, "{won:?}");
+        let won = wins(Picker::WeightedRandom, &[0.003, 0.001]);
+        assert!((680..820).contains(&won[0]), "{won:?}");
         let won = wins(Picker::Random, &[3.0, 1.0, 0.0]);
         assert!(won.iter().all(|w| (270..400).contains(w)), "{won:?}");
     }

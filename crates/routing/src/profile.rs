@@ -29,19 +29,15 @@ fn one() -> f32 {
 }
 
 impl Default for ProfileSpec {
-    /// The time to the first token, then the load of decoding.
+    /// What a request costs everybody.
     fn default() -> Self {
-        let scorer = |name: &str, weight| ScorerSpec {
-            name: name.to_owned(),
-            weight,
+        let cost = ScorerSpec {
+            name: "cost".to_owned(),
+            weight: 1.0,
         };
         Self {
             filters: Vec::new(),
-            scorers: vec![
-                scorer("ttft", 3.0),
-                scorer("tpot", 1.0),
-                scorer("kv-use", 1.0),
-            ],
+            scorers: vec![cost],
             picker: Picker::MaxScore,
         }
     }

@@ -132,10 +132,10 @@ impl HttpConfig {
 }
 
 impl ProfileChoice {
-    fn resolve(self) -> Result<Profile, String> {
+    pub(crate) fn resolve(self) -> Result<Profile, String> {
         let profile: Profile = match self {
             Self::Preset(name) => Profile::preset(&name).ok_or_else(|| {
-                format!("there is no profile {name:?}, only default, fast and instant")
+                format!("there is no profile {name:?}, only default, fast, h100 and instant")
             })?,
             Self::Members(members) => {
                 serde_json::from_value(members.into()).map_err(|e| format!("profile: {e}"))?

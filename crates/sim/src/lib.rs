@@ -16,6 +16,7 @@ mod counters;
 mod driver;
 mod engine;
 mod faults;
+mod fleet;
 mod inject;
 mod profile;
 mod random;
@@ -29,5 +30,6 @@ mod timing;
 mod vocabulary;
 
 pub use config::SimError;
+pub use fleet::fleet_replay;
 pub use replay::replay;
 pub use run::{serve_http, serve_wire};

@@ -45,7 +45,8 @@ impl Default for Profile {
 
 impl Profile {
     /// A profile by name: `default`; `instant`, where nothing takes time and everything fits;
-    /// `fast`, as that with steps of one millisecond.
+    /// `fast`, as that with steps of one millisecond; `h100`, a model of 8 billion parameters on
+    /// one H100.
     pub(crate) fn preset(name: &str) -> Option<Self> {
         let roomy = |timing| Self {
             max_num_seqs: 1024,
@@ -62,7 +63,31 @@ impl Profile {
                 base_us: 1000.0,
                 ..Timing::instant()
             })),
+            "h100" => Some(Self::h100()),
             _ => None,
+        }
+    }
+
+    /// Llama 3.1 8B in bf16 on one H100: worked out, not measured. Prefill at 49% of 990 TFLOPS,
+    /// decoding at 80% of 3.35 TB/s, 50 GB of KV memory.
+    fn h100() -> Self {
+        Self {
+            max_model_len: 131_072,
+            max_num_seqs: 256,
+            max_num_batched_tokens: 2048,
+            max_queue: 1_000_000,
+            block_size: 64,
+            num_blocks: 6000,
+            vocab_size: 128_256,
+            timing: Timing {
+                base_us: 1000.0,
+                decode_us: vec![(1, 6000.0), (256, 9000.0)],
+                prompt_us_per_token: 33.0,
+                decode_us_per_context_ktoken: 50.0,
+                prompt_us_per_context_ktoken: 1.3,
+                jitter: 0.05,
+            },
+            ..Self::default()
         }
     }
 
@@ -125,7 +150,7 @@ mod tests {
 
     #[test]
     fn presets_are_valid_and_others_have_no_name() {
-        for name in ["default", "instant", "fast"] {
+        for name in ["default", "instant", "fast", "h100"] {
             assert_eq!(Profile::preset(name).unwrap().complaint(), None, "{name}");
         }
         assert_eq!(Profile::preset("quick"), None);

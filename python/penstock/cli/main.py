@@ -1,4 +1,4 @@
-"""`penstock COMMAND`: serve, chat, pull, demo, sim, gateway, bench, kv, completion."""
+"""`penstock COMMAND`: serve, chat, pull, demo, sim, gateway, bench, route, kv, completion."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ def parser() -> Parser:
         commands.add_parser("gateway", help="route requests to replicas by load and cached prefix")
     )
     _bench(commands.add_parser("bench", help="measure a server, or several, under load"))
+    _route(commands.add_parser("route", help="compare how replicas are chosen: replay"))
     _kv(
         commands.add_parser(
             "kv", help="look after the directory of a disk tier: ls, verify, gc, stats"
@@ -121,6 +122,12 @@ def _gateway(parser: argparse.ArgumentParser) -> None:
 
     gateway.add_arguments(parser)
     parser.set_defaults(command=gateway.run)
+
+
+def _route(parser: argparse.ArgumentParser) -> None:
+    from penstock.cli import route
+
+    route.add_arguments(parser)
 
 
 def _kv(parser: argparse.ArgumentParser) -> None:

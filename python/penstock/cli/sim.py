@@ -19,7 +19,7 @@ DESCRIPTION = (
     "long as a profile says, and answers are made-up words. Prints one line for each replica "
     "when all of them listen."
 )
-PRESETS = ("default", "fast", "instant")
+PRESETS = ("default", "fast", "h100", "instant")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ impl Score for KvUse {
     }
 
     fn score(&self, _: &Request<'_>, candidates: &[Candidate<'_>]) -> Vec<f32> {
-        let free = candidates.iter().map(|one| 1.0 - one.replica.kv_use);
+        let free = candidates.iter().map(|one| 1.0 - one.load.kv_use);
         free.map(|share| share.clamp(0.0, 1.0)).collect()
     }
 }

@@ -12,7 +12,7 @@ impl Score for Queue {
     }
 
     fn score(&self, _: &Request<'_>, candidates: &[Candidate<'_>]) -> Vec<f32> {
-        let waiting = candidates.iter().map(|one| one.replica.waiting);
+        let waiting = candidates.iter().map(|one| one.load.waiting);
         least_is_best(&waiting.collect::<Vec<_>>())
     }
 }

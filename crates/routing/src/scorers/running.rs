@@ -14,7 +14,7 @@ impl Score for Running {
     fn score(&self, _: &Request<'_>, candidates: &[Candidate<'_>]) -> Vec<f32> {
         let inside = candidates
             .iter()
-            .map(|one| one.replica.running + one.replica.waiting);
+            .map(|one| one.load.running + one.load.waiting);
         least_is_best(&inside.collect::<Vec<_>>())
     }
 }

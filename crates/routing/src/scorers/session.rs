@@ -32,11 +32,7 @@ mod tests {
     use crate::{Replica, ReplicaId};
 
     fn home(session: u64, replicas: &[Replica]) -> ReplicaId {
-        let candidate = |(place, replica)| Candidate {
-            replica,
-            place,
-            cached_tokens: 0.0,
-        };
+        let candidate = |(place, replica)| Candidate::new(replica, place, 0.0);
         let candidates: Vec<_> = replicas.iter().enumerate().map(candidate).collect();
         let request = Request {
             session: Some(session),

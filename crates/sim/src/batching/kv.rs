@@ -132,7 +132,32 @@ impl Kv {
         }
     }
 
+    /// Names of the full blocks of a prompt.
+    pub(super) fn names(&self, salt: &[u8], prompt: &[u32]) -> Vec<Digest> {
+        let full = prompt.len() / self.block_size * self.block_size;
+        self.names_after(&root(&self.identity, b"", salt), &prompt[..full])
+    }
+
+    /// Tokens of a prompt with these names that would not be computed.
+    pub(super) fn cached(&self, names: &[Digest], prompt_len: usize) -> usize {
+        let limit = names
+            .len()
+            .min(prompt_len.saturating_sub(1) / self.block_size);
+        let named = names[..if self.caching { limit } else { 0 }].iter();
+        let known = |digest: &&Digest| {
+            self.pool.find(digest).is_some() || self.claimed.contains_key(*digest)
+        };
+        named.take_while(known).count() * self.block_size
+    }
+
     /// A block's name is the digest of its last unit.
+    fn names_after(&self, parent: &Digest, tokens: &[u32]) -> Vec<Digest> {
+        let units = chain(&self.identity, Some(parent), tokens);
+        let per_block = self.block_size / UNIT;
+        let last = units.iter().skip(per_block - 1).step_by(per_block);
+        last.copied().collect()
+    }
+
     fn name_blocks(&self, seq: &mut Sequence) {
         let size = self.block_size;
         let (start, end) = (seq.digests.len() * size, seq.tokens.len() / size * size);
@@ -143,9 +168,7 @@ impl Kv {
             Some(digest) => *digest,
             None => root(&self.identity, b"", &seq.salt),
         };
-        let units = chain(&self.identity, Some(&parent), &seq.tokens[start..end]);
-        let per_block = size / UNIT;
-        seq.digests
-            .extend(units.iter().skip(per_block - 1).step_by(per_block));
+        let named = self.names_after(&parent, &seq.tokens[start..end]);
+        seq.digests.extend(named);
     }
 }

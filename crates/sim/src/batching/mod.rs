@@ -20,6 +20,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use penstock_prefix::Digest;
 use penstock_wire::{Finish, Output, Step, StepStats, TokenRequest};
 
 use crate::answers::Answers;
@@ -36,6 +37,17 @@ pub(crate) struct Ask {
     pub(crate) natural: Option<u32>,
     /// Where it ends although the client asked for more.
     pub(crate) early_stop: Option<u32>,
+}
+
+/// A request inside, as one who sees everything sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Inside {
+    /// Known tokens without KV when the step in flight has ended; none when it decodes.
+    pub(crate) prompt_left: usize,
+    pub(crate) outputs_left: usize,
+    /// Tokens with KV.
+    pub(crate) context: usize,
+    pub(crate) waiting: bool,
 }
 
 /// The engine's state between and during steps. At most one step is in flight.
@@ -330,6 +342,32 @@ impl Batcher {
             stats: self.stats(),
             outputs: std::mem::take(&mut self.outputs),
         }
+    }
+
+    /// Requests that have not ended, running ones first, both by arrival.
+    pub(crate) fn inside(&self) -> impl Iterator<Item = Inside> {
+        let of = |seq: &Sequence, waiting| {
+            let left = seq.remaining() - seq.work;
+            let sampled = usize::from(seq.work > 0 && left == 0);
+            Inside {
+                prompt_left: if left > 1 || waiting { left } else { 0 },
+                outputs_left: seq.outputs_left() - sampled.min(seq.outputs_left()),
+                context: seq.computed + seq.work,
+                waiting,
+            }
+        };
+        let running = self.running.iter().map(move |seq| of(seq, false));
+        running.chain(self.waiting.iter().map(move |seq| of(seq, true)))
+    }
+
+    /// Names of the full blocks of a prompt without a salt: equal engines have equal names.
+    pub(crate) fn names(&self, prompt: &[u32]) -> Vec<Digest> {
+        self.kv.names(&[], prompt)
+    }
+
+    /// Tokens of a prompt with these names whose KV is here.
+    pub(crate) fn cached(&self, names: &[Digest], prompt_len: usize) -> usize {
+        self.kv.cached(names, prompt_len)
     }
 
     /// Whether something has ended without a step.

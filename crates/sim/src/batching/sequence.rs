@@ -101,6 +101,11 @@ impl Sequence {
         self.tokens.len() - self.computed
     }
 
+    /// Tokens until it ends by its length.
+    pub(super) fn outputs_left(&self) -> usize {
+        self.length_limit.saturating_sub(self.tokens.len())
+    }
+
     /// Whether its next token needs a decode, and no step in flight computes it.
     pub(super) fn decodes(&self) -> bool {
         self.work == 0 && self.remaining() == 1

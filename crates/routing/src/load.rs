@@ -1,0 +1,81 @@
+//! Load that can be reckoned with: where numbers that a replica reported, or that somebody made of
+//! them, are stopped when they are none.
+
+use crate::{Pace, Replica};
+
+/// More of anything is as much.
+pub(crate) const MOST: f32 = 1e9;
+
+/// Load of a replica, finite and within bounds. What is not a number counts as the worst: a replica
+/// that reports nonsense gets what no other can take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Load {
+    /// As in [`Replica`], from 0 to a billion.
+    pub waiting: f32,
+    pub running: f32,
+    /// From 0 to 1.
+    pub kv_use: f32,
+    pub backlog_tokens: f32,
+    /// A rate of 1 to a billion; seconds from 0 to a billion.
+    pub pace: Pace,
+}
+
+impl Load {
+    pub(crate) fn of(replica: &Replica) -> Self {
+        let pace = &replica.pace;
+        let rate = pace.prefill_tokens_per_s;
+        Self {
+            waiting: amount(replica.waiting),
+            running: amount(replica.running),
+            kv_use: amount(replica.kv_use).min(1.0),
+            backlog_tokens: amount(replica.backlog_tokens),
+            pace: Pace {
+                prefill_tokens_per_s: if rate.is_nan() {
+                    1.0
+                } else {
+                    rate.clamp(1.0, MOST)
+                },
+                decode_s: amount(pace.decode_s),
+                decode_s_per_sequence: amount(pace.decode_s_per_sequence),
+            },
+        }
+    }
+}
+
+/// From 0 to [`MOST`], which stands for NaN too.
+pub(crate) fn amount(value: f32) -> f32 {
+    if value.is_nan() {
+        return MOST;
+    }
+    value.clamp(0.0, MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ReplicaId;
+
+    #[test]
+    fn nonsense_counts_as_the_worst_and_less_than_nothing_as_nothing() {
+        let nonsense = Replica {
+            waiting: f32::NAN,
+            running: -3.0,
+            kv_use: f32::INFINITY,
+            backlog_tokens: f32::NEG_INFINITY,
+            pace: Pace {
+                prefill_tokens_per_s: f32::NAN,
+                decode_s: -0.0,
+                decode_s_per_sequence: f32::INFINITY,
+            },
+            ..Replica::new(ReplicaId(1), "a:1")
+        };
+        let load = Load::of(&nonsense);
+        assert_eq!((load.waiting, load.running), (MOST, 0.0));
+        assert_eq!((load.kv_use, load.backlog_tokens), (1.0, 0.0));
+        assert_eq!(load.pace.prefill_tokens_per_s, 1.0);
+        assert_eq!(
+            (load.pace.decode_s, load.pace.decode_s_per_sequence),
+            (0.0, MOST)
+        );
+    }
+}

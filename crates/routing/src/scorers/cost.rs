@@ -1,0 +1,50 @@
+//! `cost`: the seconds that the request costs there, to itself and to others; the least over each.
+//!
+//! Queues, cached prefixes, running sequences and KV use meet in one unit, so no weights decide
+//! between them:
+//!
+//! ```text
+//!  backlog + prompt                  its own wait: tokens to compute before its first one
+//!  + prompt x (0.5 + 0.05 running)   others wait: those who come next, and each running sequence
+//!  + 20 decode steps                 its own answer
+//!  + KV use x whole prompt           what it may drive out of the cache
+//! ```
+//!
+//! `backlog` and `prompt` (without what is cached) are seconds at the replica's prefill rate. The
+//! numbers were chosen by replay (docs/routing.md).
+
+use super::ttft::{decode_step, prefill};
+use super::{Candidate, Score, least_over_each};
+use crate::Request;
+
+/// Share of a prompt's time that those who come next wait for it.
+const NEXT: f32 = 0.5;
+/// Share of it that each running sequence is delayed.
+const BESIDE: f32 = 0.05;
+/// Decode steps that count: fewer than an answer has, since the load changes meanwhile.
+const STEPS: f32 = 20.0;
+
+#[derive(Debug)]
+pub(crate) struct Cost;
+
+impl Score for Cost {
+    fn name(&self) -> &'static str {
+        "cost"
+    }
+
+    fn score(&self, request: &Request<'_>, candidates: &[Candidate<'_>]) -> Vec<f32> {
+        let seconds = |one: &Candidate<'_>| {
+            let load = &one.load;
+            let prompt = prefill(one, request.prompt_tokens - one.cached_tokens);
+            prefill(one, load.backlog_tokens)
+                + prompt * (1.0 + NEXT + BESIDE * load.running)
+                + STEPS * decode_step(one)
+                + load.kv_use * prefill(one, request.prompt_tokens)
+        };
+        least_over_each(&candidates.iter().map(seconds).collect::<Vec<_>>())
+    }
+
+    fn needs_prefixes(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,192 @@
+//! What holds for every scorer and picker, whatever replicas report.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::HashMap;
+
+use penstock_routing::{
+    Decision, Picker, Profile, ProfileSpec, Replica, ReplicaId, Request, SCORERS, ScorerSpec, pick,
+};
+use proptest::prelude::*;
+use support::{asked, fleet, hostile};
+
+fn profile(scorers: &[&str], picker: Picker) -> Profile {
+    let scorers = scorers.iter().map(|name| ScorerSpec {
+        name: (*name).to_owned(),
+        weight: 1.0,
+    });
+    let spec = ProfileSpec {
+        filters: Vec::new(),
+        scorers: scorers.collect(),
+        picker,
+    };
+    Profile::new(spec).unwrap()
+}
+
+/// Score of the replica at a place.
+fn score(decision: &Decision, place: usize) -> f32 {
+    let one = decision.ranked.iter().find(|one| one.place == place);
+    one.unwrap().parts[0].1
+}
+
+const PICKERS: [Picker; 4] = [
+    Picker::MaxScore,
+    Picker::WeightedRandom,
+    Picker::Random,
+    Picker::RoundRobin,
+];
+
+/// Makes a replica, or what is cached there, worse by an amount of 0 to 1.
+type Worse = fn(&mut Replica, &mut f32, f32);
+
+/// The quantities that each scorer looks at.
+fn quantities() -> Vec<(&'static str, Vec<Worse>)> {
+    let waiting: Worse = |one, _, more| one.waiting += 40.0 * more;
+    let running: Worse = |one, _, more| one.running += 40.0 * more;
+    let kv: Worse = |one, _, more| one.kv_use = (one.kv_use + more).min(1.0);
+    let backlog: Worse = |one, _, more| one.backlog_tokens += 9e3 * more;
+    let slower: Worse = |one, _, more| one.pace.prefill_tokens_per_s *= 1.0 - 0.9 * more;
+    let cached: Worse = |_, cached, more| *cached *= 1.0 - more;
+    let step: Worse = |one, _, more| one.pace.decode_s += more;
+    vec![
+        ("queue", vec![waiting]),
+        ("running", vec![waiting, running]),
+        ("kv-use", vec![kv]),
+        ("prefix", vec![cached]),
+        ("ttft", vec![backlog, slower, cached, step, running]),
+        ("cost", vec![backlog, slower, cached, step, running, kv]),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn scores_are_in_range_whatever_is_reported(
+        asked in asked(hostile()), fleet in fleet(hostile()),
+    ) {
+        for picker in PICKERS {
+            let Ok(found) = pick(&profile(&SCORERS, picker), &asked.request(), &fleet) else {
+                return Ok(());
+            };
+            prop_assert_eq!(found.ranked.len() + found.removed.len(), fleet.len());
+            for one in &found.ranked {
+                for (name, score, _) in &one.parts {
+                    prop_assert!((0.0..=1.0).contains(score), "{} {}", name, score);
+                }
+                prop_assert!(one.total.is_finite());
+            }
+        }
+    }
+
+    #[test]
+    fn decisions_do_not_depend_on_anything_else(
+        asked in asked(hostile()), fleet in fleet(hostile()),
+    ) {
+        for picker in PICKERS {
+            let profile = profile(&SCORERS, picker);
+            let first = pick(&profile, &asked.request(), &fleet);
+            prop_assert_eq!(first, pick(&profile, &asked.request(), &fleet));
+        }
+    }
+
+    #[test]
+    fn worse_is_never_scored_higher(
+        fleet in fleet(1.0..100.0f32), mut asked in asked(1.0..100.0f32),
+        at in any::<prop::sample::Index>(), more in 0.01..1.0f32,
+    ) {
+        prop_assume!(!fleet.is_empty());
+        asked.cached.resize(fleet.len(), 0.0);
+        for (name, quantities) in quantities() {
+            let profile = profile(&[name], Picker::MaxScore);
+            let Ok(before) = pick(&profile, &asked.request(), &fleet) else {
+                return Ok(());
+            };
+            let place = before.ranked[at.index(before.ranked.len())].place;
+            for worse in quantities {
+                let (mut fleet, mut asked) = (fleet.clone(), asked.clone());
+                worse(&mut fleet[place], &mut asked.cached[place], more);
+                let after = pick(&profile, &asked.request(), &fleet).unwrap();
+                let (was, is) = (score(&before, place), score(&after, place));
+                prop_assert!(is <= was + 1e-5, "{name}: {was} became {is}");
+                // The others gain by it, or stay.
+                let others = before.ranked.iter().filter(|one| one.place != place);
+                for other in others {
+                    let (was, is) = (other.parts[0].1, score(&after, other.place));
+                    prop_assert!(is >= was - 1e-5, "{name}: the others lost, {was} to {is}");
+                }
+            }
+        }
+    }
+}
+
+fn idle(many: u32) -> Vec<Replica> {
+    let replica = |id| Replica::new(ReplicaId(id), format!("r{id}:80"));
+    (0..many).map(replica).collect()
+}
+
+fn wins(profile: &Profile, fleet: &[Replica], tickets: u64) -> HashMap<ReplicaId, u64> {
+    let mut won = HashMap::new();
+    for ticket in 0..tickets {
+        let request = Request {
+            prompt_tokens: 1000.0,
+            ticket,
+            ..Request::default()
+        };
+        let decision = pick(profile, &request, fleet).unwrap();
+        *won.entry(decision.first().replica).or_default() += 1;
+    }
+    won
+}
+
+#[test]
+fn a_replica_that_reports_nonsense_gets_what_no_other_can_take() {
+    let mut fleet = idle(3);
+    fleet[1].waiting = f32::NAN;
+    fleet[1].backlog_tokens = f32::NAN;
+    for scorers in [&["queue"][..], &["running"], &["ttft"], &["cost"]] {
+        let profile = profile(scorers, Picker::MaxScore);
+        let won = wins(&profile, &fleet, 200);
+        assert!(!won.contains_key(&ReplicaId(1)), "{scorers:?}: {won:?}");
+        let decision = pick(&profile, &Request::default(), &fleet[1..2]).unwrap();
+        assert_eq!(decision.first().replica, ReplicaId(1));
+    }
+}
+
+#[test]
+fn nonsense_of_one_is_no_measure_of_the_others() {
+    let mut fleet = idle(3);
+    fleet[0].waiting = 3.0;
+    fleet[2].waiting = f32::INFINITY;
+    let won = wins(&profile(&["queue"], Picker::MaxScore), &fleet, 50);
+    assert_eq!(won, HashMap::from([(ReplicaId(1), 50)]));
+}
+
+#[test]
+fn equal_replicas_share_evenly() {
+    for picker in PICKERS {
+        let won = wins(&profile(&SCORERS, picker), &idle(4), 4000);
+        let even = |count: &u64| (850..1150).contains(count);
+        assert!(
+            won.len() == 4 && won.values().all(even),
+            "{picker:?}: {won:?}"
+        );
+    }
+}
+
+#[test]
+fn the_default_leaves_a_hot_prefix_for_an_idle_replica_when_the_wait_costs_more() {
+    let profile = Profile::new(ProfileSpec::default()).unwrap();
+    let request = Request {
+        prompt_tokens: 4000.0,
+        cached_tokens: &[3900.0, 0.0],
+        ..Request::default()
+    };
+    let winner = |backlog| {
+        let mut fleet = idle(2);
+        fleet[0].backlog_tokens = backlog;
+        pick(&profile, &request, &fleet).unwrap().first().place
+    };
+    assert_eq!((winner(0.0), winner(3000.0), winner(9000.0)), (0, 0, 1));
+}

@@ -1,0 +1,155 @@
+//! An oracle: it sees each replica's queue, cache and the lengths of all answers, and plays each
+//! choice to its end as if nothing else arrived. It takes the choice that costs everybody least:
+//! the newcomer's time to its first token and to its end, and what it adds to the ends of others.
+//!
+//! It is greedy: it knows nothing of what arrives later, and nothing of what it makes a cache
+//! forget. So it is a yardstick, not a bound.
+
+use crate::batching::Inside;
+use crate::profile::Profile;
+use crate::timing::StepShape;
+
+/// What becomes of a request on one replica.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Outlook {
+    /// Seconds until its first token, and until its end.
+    pub(super) first: f64,
+    pub(super) end: f64,
+    /// Seconds that it adds to the ends of others, together.
+    pub(super) others: f64,
+}
+
+/// Place of the choice that costs least.
+pub(super) fn best(outlooks: &[Outlook]) -> usize {
+    let cost = |at: &usize| outlooks[*at].first + outlooks[*at].end + outlooks[*at].others;
+    let least = (0..outlooks.len()).min_by(|a, b| cost(a).total_cmp(&cost(b)));
+    least.unwrap_or(0)
+}
+
+/// Plays `inside` with and without `newcomer`, from `begins` seconds on.
+pub(super) fn outlook(
+    profile: &Profile,
+    inside: &[Inside],
+    newcomer: Inside,
+    begins: f64,
+) -> Outlook {
+    let without = play(profile, inside, begins);
+    let with = play(profile, &[inside, &[newcomer]].concat(), begins);
+    let others = with.iter().zip(&without).map(|(a, b)| a.end - b.end).sum();
+    let own = with[inside.len()];
+    Outlook {
+        first: own.first,
+        end: own.end,
+        others,
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Times {
+    first: f64,
+    end: f64,
+}
+
+/// Steps as the batcher makes them, without blocks; steps that only decode are taken together.
+fn play(profile: &Profile, inside: &[Inside], begins: f64) -> Vec<Times> {
+    let mut left: Vec<(usize, Inside)> = inside.iter().copied().enumerate().collect();
+    left.retain(|(_, one)| one.prompt_left + one.outputs_left > 0);
+    let mut times = vec![Times::default(); inside.len()];
+    let mut now = begins;
+    while !left.is_empty() {
+        admit(profile, &mut left);
+        let work = works(profile, &left);
+        let decodes = |(one, work): (&(usize, Inside), &usize)| {
+            (!one.1.waiting && *work == 0 && one.1.prompt_left == 0).then_some(one.1)
+        };
+        let decoding: Vec<Inside> = left.iter().zip(&work).filter_map(decodes).collect();
+        let chunks = work.iter().any(|work| *work > 0);
+        let shortest = decoding.iter().map(|one| one.outputs_left).min();
+        let steps = if chunks {
+            1
+        } else {
+            shortest.unwrap_or(1).max(1)
+        };
+        now += steps as f64 * step_s(profile, &left, &work, &decoding, steps);
+        for ((id, one), work) in left.iter_mut().zip(work) {
+            if one.waiting {
+                continue;
+            }
+            if one.prompt_left == 0 {
+                one.context += steps;
+                one.outputs_left = one.outputs_left.saturating_sub(steps);
+            } else if work > 0 {
+                one.context += work;
+                one.prompt_left -= work;
+                if one.prompt_left == 0 {
+                    times[*id].first = now;
+                    one.outputs_left = one.outputs_left.saturating_sub(1);
+                }
+            }
+            if one.prompt_left == 0 && one.outputs_left == 0 {
+                times[*id].end = now;
+            }
+        }
+        left.retain(|(_, one)| one.prompt_left + one.outputs_left > 0);
+    }
+    times
+}
+
+/// Lets the first of those that wait in while slots and blocks last.
+fn admit(profile: &Profile, left: &mut [(usize, Inside)]) {
+    let known = |one: &Inside| one.context + one.prompt_left;
+    let running = left.iter().filter(|(_, one)| !one.waiting);
+    let mut slots = (profile.max_num_seqs as usize).saturating_sub(running.clone().count());
+    let used: usize = running.map(|(_, one)| known(one)).sum();
+    let pool = profile.num_blocks as usize * profile.block_size as usize;
+    let mut room = pool.saturating_sub(used);
+    let mut alone = used == 0;
+    for (_, one) in left.iter_mut().filter(|(_, one)| one.waiting) {
+        if slots == 0 || (known(one) > room && !alone) {
+            break;
+        }
+        one.waiting = false;
+        alone = false;
+        slots -= 1;
+        room = room.saturating_sub(known(one));
+    }
+}
+
+/// Prompt tokens of each in the next step.
+fn works(profile: &Profile, left: &[(usize, Inside)]) -> Vec<usize> {
+    let decodes = left
+        .iter()
+        .filter(|(_, one)| !one.waiting && one.prompt_left == 0);
+    let mut budget = (profile.max_num_batched_tokens as usize).saturating_sub(decodes.count());
+    let work = left.iter().map(|(_, one)| {
+        let work = if one.waiting { 0 } else { one.prompt_left };
+        let work = work.min(budget);
+        budget -= work;
+        work
+    });
+    work.collect()
+}
+
+/// Seconds of one of `steps` steps.
+fn step_s(
+    profile: &Profile,
+    left: &[(usize, Inside)],
+    work: &[usize],
+    decoding: &[Inside],
+    steps: usize,
+) -> f64 {
+    let mut shape = StepShape {
+        decodes: decoding.len() as u32,
+        decode_context: decoding
+            .iter()
+            .map(|one| (one.context + steps / 2) as u64)
+            .sum(),
+        ..StepShape::default()
+    };
+    for ((_, one), work) in left.iter().zip(work) {
+        let (work, context) = (*work as u64, one.context as u64);
+        shape.prompt_tokens += work as u32;
+        shape.prompt_context += work * context + work * (work + 1) / 2;
+    }
+    profile.timing.cost(&shape, 0, 0).as_secs_f64()
+}

@@ -1,0 +1,88 @@
+//! Ways to choose a replica: a profile, a peer's rule, or an oracle.
+
+use penstock_routing::{Profile, Replica, Request, pick};
+
+use super::oracle;
+use super::setup::PolicyChoice;
+use crate::config::SimError;
+
+/// The rule of SGLang's and SMG's routers, with the values of their command line: the share of a
+/// prompt from which on its prefix decides, and from where on the fleet is out of balance.
+const MATCH_SHARE: f32 = 0.3;
+const MORE_BY: f32 = 64.0;
+const MORE_TIMES: f32 = 1.5;
+
+#[derive(Debug)]
+pub(super) enum Policy {
+    Profile(Profile),
+    /// The longest prefix, or the emptiest cache where it is short; the least load where the fleet
+    /// is out of balance.
+    CacheAware,
+    Oracle,
+}
+
+/// What a decision is made from.
+pub(super) struct Asked<'a> {
+    pub(super) view: &'a [Replica],
+    pub(super) cached: &'a [f32],
+    pub(super) links_held: &'a [usize],
+    pub(super) prompt_tokens: f32,
+    pub(super) ticket: u64,
+}
+
+impl Policy {
+    pub(super) fn new(choice: PolicyChoice) -> Result<Self, SimError> {
+        Ok(match choice {
+            PolicyChoice::Profile(spec) => {
+                let profile = Profile::new(spec);
+                Self::Profile(profile.map_err(|error| SimError::Config(error.to_string()))?)
+            }
+            PolicyChoice::CacheAware => Self::CacheAware,
+            PolicyChoice::Oracle => Self::Oracle,
+        })
+    }
+
+    /// Place of the replica; `outlooks` is what the oracle sees.
+    pub(super) fn choose(
+        &self,
+        asked: &Asked<'_>,
+        outlooks: impl FnOnce() -> Vec<oracle::Outlook>,
+    ) -> Result<usize, SimError> {
+        match self {
+            Self::Profile(profile) => {
+                let request = Request {
+                    prompt_tokens: asked.prompt_tokens,
+                    cached_tokens: asked.cached,
+                    ticket: asked.ticket,
+                    ..Request::default()
+                };
+                let decision = pick(profile, &request, asked.view);
+                let decision = decision.map_err(|error| SimError::Config(error.to_string()))?;
+                Ok(decision.first().place)
+            }
+            Self::CacheAware => Ok(cache_aware(asked)),
+            Self::Oracle => Ok(oracle::best(&outlooks())),
+        }
+    }
+}
+
+fn cache_aware(asked: &Asked<'_>) -> usize {
+    let load = |at: &usize| asked.view[*at].waiting + asked.view[*at].running;
+    let places = 0..asked.view.len();
+    let loads: Vec<f32> = places.clone().map(|at| load(&at)).collect();
+    let least = loads.iter().copied().fold(f32::INFINITY, f32::min);
+    let most = loads.iter().copied().fold(0.0, f32::max);
+    let by_load = |a: &usize, b: &usize| load(a).total_cmp(&load(b));
+    if most - least > MORE_BY && most > MORE_TIMES * least {
+        return places.min_by(by_load).unwrap_or(0);
+    }
+    let cached = |at: &usize| asked.cached[*at];
+    let longest = places.clone().max_by(|a, b| {
+        let longer = cached(a).total_cmp(&cached(b));
+        longer.then_with(|| by_load(b, a))
+    });
+    match longest {
+        Some(at) if cached(&at) > MATCH_SHARE * asked.prompt_tokens => at,
+        _ => places.min_by_key(|at| asked.links_held[*at]).unwrap_or(0),
+    }
+}

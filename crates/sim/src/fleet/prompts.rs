@@ -1,0 +1,43 @@
+//! Prompts made up from names of blocks.
+
+use super::setup::Arrival;
+use crate::random;
+
+/// Links of the full blocks of a prompt: one for each prefix. Empty when nothing is known of it.
+pub(super) fn links(arrival: &Arrival, block_tokens: u32) -> Vec<u64> {
+    let full = (arrival.input_tokens / block_tokens) as usize;
+    let mut link = 0;
+    let fold = |name: &u64| {
+        link = random::join(link, *name);
+        link
+    };
+    arrival.blocks.iter().take(full).map(fold).collect()
+}
+
+/// Token ids below `vocab_size`; equal blocks have equal tokens. Request number `number` is unlike
+/// any other where its blocks are not named.
+pub(super) fn tokens(
+    arrival: &Arrival,
+    number: usize,
+    block_tokens: u32,
+    vocab_size: u32,
+) -> Vec<u32> {
+    let mut prompt = Vec::with_capacity(arrival.input_tokens as usize);
+    let mut at = 0;
+    while prompt.len() < arrival.input_tokens as usize {
+        let key = match arrival.blocks.get(at) {
+            Some(name) => random::join(1, *name),
+            None => random::join(random::join(2, number as u64), at as u64),
+        };
+        let left = arrival.input_tokens as usize - prompt.len();
+        let many = left.min(block_tokens as usize) as u64;
+        let token = |place: u64| {
+            let mixed = key.wrapping_add(place.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            // The high half of a product with the vocabulary's size: a remainder without division.
+            ((mixed >> 32) * u64::from(vocab_size) >> 32) as u32
+        };
+        prompt.extend((0..many).map(token));
+        at += 1;
+    }
+    prompt
+}

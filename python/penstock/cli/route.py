@@ -1,0 +1,136 @@
+"""`penstock route replay`: profiles of routing, compared offline (docs/routing.md)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from penstock.bench.routing import (
+    POLICIES,
+    WORKLOADS,
+    Fleet,
+    Policy,
+    Summary,
+    Workload,
+    from_trace,
+    made_up,
+    policy,
+    replay,
+)
+from penstock.bench.table import figure, render
+from penstock.bench.traces import read
+from penstock.cli.sim import PRESETS, profile
+from penstock.core import InvalidValueError
+
+COLUMNS = (
+    "TTFT mean ms",
+    "P50",
+    "P99",
+    "TPOT mean ms",
+    "P99",
+    "tokens/s",
+    "cached",
+    "unevenness",
+    "failed",
+    "profile",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Look into the choice of replicas."
+    acts = parser.add_subparsers(required=True, metavar="ACT")
+    own = acts.add_parser("replay", help="compare profiles on modelled replicas, in virtual time")
+    own.description = (
+        "Play a trace, or a made-up workload, under each profile on modelled replicas, in virtual "
+        "time, and print the latencies that come of it."
+    )
+    own.add_argument("trace", metavar="TRACE", help=f"a trace file, or {', '.join(WORKLOADS)}")
+    own.add_argument(
+        "--profile",
+        action="append",
+        metavar="NAME|FILE",
+        help=f"{', '.join(POLICIES)}, or a YAML or JSON file; repeatable (default: all of these)",
+    )
+    own.add_argument("--replicas", type=int, default=8, metavar="N", help="default: %(default)s")
+    own.add_argument(
+        "--engine",
+        default="h100",
+        metavar="NAME|FILE",
+        help=f"model of each replica: {', '.join(PRESETS)}, or a JSON file (default: %(default)s)",
+    )
+    own.add_argument(
+        "--rate", type=float, default=1.0, metavar="X", help="play so many times as fast"
+    )
+    own.add_argument(
+        "--start", type=float, default=0.0, metavar="S", help="second at which a trace begins"
+    )
+    own.add_argument("--duration", type=float, metavar="S", help="seconds of the trace")
+    own.add_argument(
+        "--poll", type=float, default=0.05, metavar="S", help="between two readings of metrics"
+    )
+    own.add_argument(
+        "--no-reservations",
+        action="store_true",
+        help="requests count when metrics show them, not when they are sent",
+    )
+    own.add_argument("--seed", type=int, default=1, metavar="N")
+    own.add_argument("--output", type=Path, metavar="FILE", help="the numbers, as JSON")
+    own.set_defaults(command=_replay)
+
+
+def _replay(parsed: argparse.Namespace) -> int:
+    chosen = [policy(named) for named in parsed.profile or POLICIES]
+    if not 1 <= parsed.replicas <= 1024:
+        raise InvalidValueError("--replicas", parsed.replicas, "1 to 1024")
+    if not 0 < parsed.rate < 1e6:
+        raise InvalidValueError("--rate", parsed.rate, "more than 0")
+    fleet = Fleet(
+        engines=(profile(parsed.engine),) * parsed.replicas,
+        poll=parsed.poll,
+        reservations=not parsed.no_reservations,
+        seed=parsed.seed,
+    )
+    workload = _workload(parsed)
+    found = [replay(workload, one, fleet, _meter(one)) for one in chosen]
+    print("\n".join(render(COLUMNS, [_row(one) for one in found])))
+    if parsed.output is not None:
+        results = {"workload": workload.name, "results": [asdict(one) for one in found]}
+        parsed.output.write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+def _workload(parsed: argparse.Namespace) -> Workload:
+    if parsed.trace in WORKLOADS:
+        return made_up(parsed.trace, parsed.rate, parsed.duration, parsed.seed)
+    return from_trace(read(Path(parsed.trace)), parsed.rate, parsed.start, parsed.duration)
+
+
+def _row(one: Summary) -> list[str]:
+    return [
+        figure(one.ttft_mean, 0),
+        figure(one.ttft_p50, 0),
+        figure(one.ttft_p99, 0),
+        figure(one.tpot_mean, 1),
+        figure(one.tpot_p99, 1),
+        figure(one.tokens_per_s, 0),
+        f"{one.cached:.1%}",
+        figure(one.unevenness),
+        str(one.failed),
+        one.policy,
+    ]
+
+
+def _meter(one: Policy) -> Callable[[int, int], object] | None:
+    """Progress on a terminal."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(arrived: int, requests: int) -> None:
+        text = f"{one.name}: {arrived:,} of {requests:,} requests"
+        print(f"\r\x1b[K{text}", end="\r", file=sys.stderr, flush=True)
+
+    return show
