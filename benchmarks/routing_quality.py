@@ -4,8 +4,8 @@
         --trace azure_llm_2023_conv.csv
 
 Replays traces and made-up workloads with `penstock.bench.routing`, as `penstock route replay` does,
-in virtual time. The profile's numbers were chosen on the first 2,000 seconds of the Mooncake trace;
-what is reported is what comes after.
+in virtual time. The numbers of the default profile were chosen on the first 2,000 seconds of the
+Mooncake trace and on made-up workloads with another seed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,15 @@ from penstock.bench.traces import read
 from support import facts
 
 REPLICAS = 8
-RATES = {"mooncake_conversation": (1.0, 1.5, 2.0, 2.5), "azure_llm_2023_conv": (12.0,)}
-"""How many times as fast a trace is played."""
-TUNED = 2000.0
-"""Seconds of a trace that are left out, because values were chosen on them."""
+WINDOWS = {
+    "mooncake_conversation": (2000.0, 1000.0, (1.5, 2.0, 2.5)),
+    "azure_llm_2023_conv": (0.0, 1200.0, (12.0,)),
+}
+"""First second and length of what is played of a trace, and how many times as fast. Values were
+chosen on the first 2,000 seconds of the first.
+"""
+SECONDS = {"bursts": 600.0}
+"""Length of a made-up workload; others: two minutes."""
 SEED = 7
 """Not the seed with which values were chosen."""
 COLUMNS = (
@@ -65,10 +70,12 @@ def workloads(traces: list[Path]) -> dict[str, Workload]:
     made: dict[str, Workload] = {}
     for path in traces:
         trace = read(path)
-        for rate in RATES.get(path.stem, (1.0,)):
-            start = TUNED if path.stem == "mooncake_conversation" else 0.0
-            made[f"{path.stem} x {rate:g}"] = from_trace(trace, rate, start)
-    return {**made, **{name: made_up(name, seed=SEED) for name in WORKLOADS}}
+        start, seconds, rates = WINDOWS.get(path.stem, (0.0, None, (1.0,)))
+        for rate in rates:
+            made[f"{path.stem} x {rate:g}"] = from_trace(trace, rate, start, seconds)
+    for name in WORKLOADS:
+        made[name] = made_up(name, 1.0, SECONDS.get(name, 120.0), SEED)
+    return made
 
 
 def measure(workload: Workload) -> list[Summary]:

@@ -34,7 +34,7 @@ pub(super) fn tokens(
         let token = |place: u64| {
             let mixed = key.wrapping_add(place.wrapping_mul(0x9E37_79B9_7F4A_7C15));
             // The high half of a product with the vocabulary's size: a remainder without division.
-            ((mixed >> 32) * u64::from(vocab_size) >> 32) as u32
+            (((mixed >> 32) * u64::from(vocab_size)) >> 32) as u32
         };
         prompt.extend((0..many).map(token));
         at += 1;

@@ -94,7 +94,7 @@ fn reservations_spread_a_burst_between_two_polls_and_metrics_alone_do_not() {
         let mut setup = setup(4, &queue, &burst);
         setup["reservations"] = json!(reservations);
         setup["poll_s"] = json!(10.0);
-        // Replica 0 is seen at work, so polled metrics favour the others.
+        // The last poll showed equal replicas: without reservations chance decides.
         let replicas = column(&play(&setup), "replica");
         let count = |one| replicas.iter().filter(|at| **at == f64::from(one)).count();
         (0..4).map(count).max().unwrap()

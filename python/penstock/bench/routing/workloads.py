@@ -132,6 +132,6 @@ WORKLOADS: Mapping[str, tuple[Maker, float]] = {
     "system-prompts": (_system_prompts, 300.0),
     "tenants": (_tenants, 300.0),
     "mixed": (_mixed, 300.0),
-    "bursts": (_bursts, 3600.0),
+    "bursts": (_bursts, 1800.0),
 }
 """Makers and seconds. Rates are those of eight replicas of the preset `h100`."""
