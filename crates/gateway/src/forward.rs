@@ -18,7 +18,7 @@ use crate::call::Call;
 use crate::gateway::{Gateway, Place};
 use crate::headers::end_to_end;
 use crate::models::Destination;
-use crate::pool::Routed;
+use crate::pool::{Pool, Routed};
 use crate::relay::Relayed;
 
 const DECISION: &str = "x-penstock-decision";
@@ -53,7 +53,7 @@ pub(crate) async fn forward(
         };
         gateway.metrics.decided(arrived.elapsed(), tried.len());
         tried.push(routed.decision.first().replica);
-        match attempt(&gateway, &call, routed).await {
+        match attempt(&gateway, &call, &destination.pool, routed).await {
             Ok(answer) => {
                 return Ok(relayed(
                     &gateway,
@@ -112,8 +112,14 @@ impl Lost {
     }
 }
 
-/// Sends the request to one replica and waits for the header of its answer.
-async fn attempt(gateway: &Gateway, call: &Call, routed: Routed) -> Result<Answer, Lost> {
+/// Sends the request to one replica and waits for the header of its answer, for as long as the
+/// replica is healthy.
+async fn attempt(
+    gateway: &Gateway,
+    call: &Call,
+    pool: &Pool,
+    routed: Routed,
+) -> Result<Answer, Lost> {
     let request = match call.to(&routed.url) {
         Ok(request) => request,
         Err(error) => {
@@ -124,7 +130,13 @@ async fn attempt(gateway: &Gateway, call: &Call, routed: Routed) -> Result<Answe
         }
     };
     let address = routed.decision.first().address.clone();
-    let (outcome, lost) = match gateway.client.send(request).await {
+    let sent = tokio::select! {
+        sent = gateway.client.send(request) => sent,
+        () = pool.unhealthy(routed.decision.first().replica) => {
+            Err(ClientError::Broken("its health checks fail".to_owned()))
+        }
+    };
+    let (outcome, lost) = match sent {
         Ok(response) if elsewhere(response.status()) => {
             let outcome = match response.status() {
                 StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Outcome::Failed,

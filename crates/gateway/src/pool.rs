@@ -3,10 +3,11 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use penstock_fleet::{Fleet, InFlight, View};
 use penstock_prefix::{PrefixIndex, TEXT_UNIT};
-use penstock_routing::{Decision, Profile, ReplicaId, Request, Unroutable, pick};
+use penstock_routing::{Condition, Decision, Profile, ReplicaId, Request, Unroutable, pick};
 
 /// Bytes of a prompt's JSON for one of its tokens, before answers have said how many there are.
 const USUAL_BYTES: f32 = 4.0;
@@ -14,6 +15,8 @@ const USUAL_BYTES: f32 = 4.0;
 const MEAN_WEIGHT: f32 = 1.0 / 32.0;
 /// Tokens of KV that a replica is taken to hold, while it does not say.
 const USUAL_KV_TOKENS: f32 = 2e6;
+/// How often a request that waits for its answer looks at its replica's health.
+const HEALTH_TICK: Duration = Duration::from_millis(500);
 
 /// A prompt as routing sees it.
 #[derive(Debug, Clone, Default)]
@@ -125,6 +128,18 @@ impl Pool {
             index
                 .prefixes
                 .insert(replica.0, chain, capacity.max(1.0) as usize);
+        }
+    }
+
+    /// Ready when a replica's health checks fail.
+    pub(crate) async fn unhealthy(&self, id: ReplicaId) {
+        loop {
+            tokio::time::sleep(HEALTH_TICK).await;
+            let view = self.fleet.view();
+            let replica = view.replicas.iter().find(|replica| replica.id == id);
+            if replica.is_some_and(|replica| replica.condition == Condition::Unhealthy) {
+                return;
+            }
         }
     }
 

@@ -20,7 +20,14 @@ from penstock import __version__
 from penstock.cli.arguments import settings
 from penstock.cli.gateway import run_gateway
 from penstock.cli.local_server import HOST, free_port, stop, wait_until_ready
-from penstock.config import FLAGS, Config, Flag, notify_socket, runtime_directory
+from penstock.config import (
+    FLAGS,
+    Config,
+    Flag,
+    notify_socket,
+    replica_environment,
+    runtime_directory,
+)
 from penstock.config.kinds import Switch
 from penstock.core import InvalidValueError
 
@@ -123,11 +130,7 @@ class Replica:
         starter = str(os.getpid())
         command = [sys.executable, "-P", "-m", "penstock.cli.child", starter, "serve", model]
         self._command = [*command, "--port", str(self._port), *flags]
-        # In the environment: every user of the machine can read a command line. The service
-        # manager hears of the gateway, not of the replicas.
-        hidden = ("PENSTOCK_API_KEY", "PENSTOCK_API_KEY_FILE", "PENSTOCK_REPLICAS", "NOTIFY_SOCKET")
-        clean = {name: value for name, value in os.environ.items() if name not in hidden}
-        self._environment = {**clean, "PENSTOCK_API_KEY": key, "XDG_RUNTIME_DIR": runtime}
+        self._environment = replica_environment(key, runtime)
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = threading.Event()
         self._lock = threading.Lock()

@@ -33,6 +33,7 @@ from penstock.config.sources import (
     model_named,
     notify_socket,
     openai_api_key,
+    replica_environment,
     runtime_directory,
     shared_memory_directory,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "prepare_ray_environment",
     "ray_actor_environment",
     "read_document",
+    "replica_environment",
     "resolve",
     "runtime_directory",
     "shared_memory_directory",

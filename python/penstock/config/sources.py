@@ -68,6 +68,18 @@ def notify_socket(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("NOTIFY_SOCKET") or None
 
 
+def replica_environment(
+    key: str, runtime: str, environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Environment of a server behind this process's gateway, which has the listener's settings and
+    speaks to the service manager. The key is here because every user of the machine can read a
+    command line.
+    """
+    hidden = ("PENSTOCK_API_KEY_FILE", "PENSTOCK_REPLICAS", "NOTIFY_SOCKET")
+    kept = {name: value for name, value in environ.items() if name not in hidden}
+    return {**kept, "PENSTOCK_API_KEY": key, "XDG_RUNTIME_DIR": runtime}
+
+
 def runtime_directory(environ: Mapping[str, str] = os.environ) -> str | None:
     """The user's runtime directory for sockets, else the temporary directory."""
     own = environ.get("XDG_RUNTIME_DIR")

@@ -26,6 +26,38 @@ async fn a_request_goes_on_elsewhere_until_it_is_answered() {
     assert_eq!(door.post(&chat("x")).await.status, 200);
 }
 
+/// A replica that hangs keeps its requests while it is healthy and loses them when it is not.
+#[tokio::test]
+async fn a_request_leaves_a_hung_replica() {
+    let hung = Replica::start(Answers::Hangs, &["m"]).await;
+    let other = Replica::start(Answers::Hangs, &["m"]).await;
+    let pool = json!({
+        "name": "p",
+        "source": {"static": [{"url": hung.url}, {"url": other.url}]},
+        "fleet": {"slow_start_s": 0, "health": {"period_s": 0.1, "timeout_s": 5, "failures": 2}},
+    });
+    let door = Door::with(json!({"pools": [pool]})).await;
+    let first = async {
+        until("one has it", || hung.open() + other.open() == 1).await;
+        let (has, free) = match hung.open() {
+            1 => (&hung, &other),
+            _ => (&other, &hung),
+        };
+        free.answers(Answers::Whole);
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        assert_eq!((has.open(), free.seen().len()), (1, 0), "it waits");
+        has.healthy(false);
+        std::future::pending::<()>().await;
+    };
+    let body = chat("x");
+    let answer = tokio::select! {
+        answer = door.post(&body) => answer,
+        () = first => unreachable!(),
+    };
+    assert_eq!(answer.status, 200);
+    until("the hung one is left", || hung.open() + other.open() == 0).await;
+}
+
 /// The last refusal goes to the client with its own status, header and body.
 #[tokio::test]
 async fn when_all_refuse_the_client_learns_why() {

@@ -1,6 +1,6 @@
 //! A replica of a few lines: it answers as it is set, and keeps what it was sent.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -41,6 +41,7 @@ struct Shared {
     answers: Mutex<Answers>,
     models: Vec<&'static str>,
     seen: Mutex<Vec<Seen>>,
+    healthy: AtomicBool,
     /// Requests that it is answering.
     open: AtomicUsize,
 }
@@ -76,10 +77,11 @@ impl Replica {
             answers: Mutex::new(answers),
             models: models.to_vec(),
             seen: Mutex::default(),
+            healthy: AtomicBool::new(true),
             open: AtomicUsize::new(0),
         });
         let router = Router::new()
-            .route("/health", get(|| async { "ok" }))
+            .route("/health", get(health))
             .route("/v1/models", get(models_page))
             .fallback(post(answer))
             .layer(DefaultBodyLimit::disable())
@@ -96,12 +98,24 @@ impl Replica {
         *self.shared.answers.lock().unwrap() = answers;
     }
 
+    /// What its health check says from now on.
+    pub(crate) fn healthy(&self, healthy: bool) {
+        self.shared.healthy.store(healthy, Ordering::SeqCst);
+    }
+
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
     }
 
     pub(crate) fn open(&self) -> usize {
         self.shared.open.load(Ordering::SeqCst)
+    }
+}
+
+async fn health(State(shared): State<Arc<Shared>>) -> StatusCode {
+    match shared.healthy.load(Ordering::SeqCst) {
+        true => StatusCode::OK,
+        false => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
