@@ -14,6 +14,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from penstock.bench.report import drawing
 from penstock.bench.report.charts import Axis, Plot, Point, Series
@@ -39,7 +40,7 @@ WINDOWS = {
 """First second and length of what is played of a trace, and how many times as fast. Values were
 chosen on the first 2,000 seconds of the first.
 """
-SECONDS = {"bursts": 600.0}
+SECONDS = {"bursts": 400.0}
 """Length of a made-up workload; others: two minutes."""
 SEED = 7
 """Not the seed with which values were chosen."""
@@ -138,11 +139,15 @@ def main() -> None:
     for name, workload in workloads(parsed.trace).items():
         results[name] = measure(workload)
         print(name, *(f"{one.policy} {one.ttft_mean:.0f}" for one in results[name]), flush=True)
+    write(parsed.results, about, results)
+
+
+def write(directory: Path, about: dict[str, Any], results: dict[str, list[Summary]]) -> None:
     said = ["# Quality of routing", "", *facts.said(about), f"* seed {SEED}", "", *PROSE]
     for name, found in results.items():
         many = f"{found[0].requests:,} requests, {found[0].failed} failed"
         said += ["", f"## {name}", "", many, "", *facts.table(COLUMNS, rows(found))]
-    stem = facts.stem("routing-quality", parsed.results)
+    stem = facts.stem("routing-quality", directory)
     data = {**about, "results": {name: list(map(asdict, own)) for name, own in results.items()}}
     facts.write(stem, said, data)
     print("wrote", *drawing.write(drawing.draw(chart(results)), stem).values())

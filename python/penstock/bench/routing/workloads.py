@@ -86,7 +86,7 @@ def _system_prompts(rng: random.Random, rate: float, seconds: float) -> Iterator
     """24 applications with system prompts of 1,000 to 8,000 tokens, popular as 1/rank."""
     sizes = [rng.randrange(16, 128) for _ in range(24)]
     weights = [1 / rank for rank in range(1, len(sizes) + 1)]
-    for at in _times(rng, seconds, lambda _: 110 * rate, 110 * rate):
+    for at in _times(rng, seconds, lambda _: 80 * rate, 80 * rate):
         app = rng.choices(range(len(sizes)), weights)[0]
         tokens = sizes[app] * BLOCK + _tokens(rng, 800)
         yield _arrival(at, tokens, _tokens(rng, 200), (f"application {app}", sizes[app]))
