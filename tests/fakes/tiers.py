@@ -120,7 +120,9 @@ class FakeMover:
         return transfer
 
     def stall(self, tier: int) -> None:
-        """Transfers of the tier have begun, do not end and cannot be cancelled, until `heal`."""
+        """Transfers of the tier have begun and do not end until `heal`. Only stores can be
+        cancelled.
+        """
         self.stalled.add(tier)
 
     def heal(self, tier: int) -> None:
@@ -266,10 +268,10 @@ class FakeMover:
             self.storing.subtract(self._places(transfer))
 
     def _cancel(self, ids: array[int]) -> None:
-        for each in [
-            each for each in self.waiting if each.id in ids and each.tier not in self.stalled
-        ]:
-            self.fail(each.id, "", Fault.NONE)
+        """A store needs its blocks no more once it has begun."""
+        for each in [each for each in self.waiting if each.id in ids]:
+            if each.tier not in self.stalled or each.kind == TransferKind.STORE:
+                self.fail(each.id, "", Fault.NONE)
 
     def _answer(self, moved: Moved) -> Moved:
         self._moved.append(moved)

@@ -73,6 +73,22 @@ def test_a_trial_that_stalls_opens_the_breaker_again_and_for_longer() -> None:
     world.settle()
 
 
+def test_a_store_that_hangs_gives_its_blocks_back() -> None:
+    """Otherwise a small pool has no room for the next prompt while the tier hangs."""
+    world = TierWorld(auto=False, num_blocks=10)
+    world.mover.stall(1)
+    for request_id in (1, 2):
+        request = make_request(request_id, prompt(140, seed=request_id), max_tokens=1)
+        world.add(request)
+        world.run()
+        world.check_output(request)
+    assert world.asked(TransferKind.STORE)
+    assert world.breakers[0].state is not BreakerState.CLOSED
+    world.mover.heal(1)
+    world.settle()
+    assert world.all_free
+
+
 def test_stores_that_fail_open_the_breaker() -> None:
     world = TierWorld(auto=False)
     world.add(make_request(1, prompt(250), max_tokens=1, ignore_eos=True))

@@ -141,10 +141,9 @@ impl Bench {
 
     fn store(&self) -> Outcome<f64> {
         let disk = self.disk(Direct::Auto)?;
-        let block = self.keys[0].extent_bytes(&self.identity);
         self.rate(|at, place| {
-            let blocks: Vec<_> = place[..self.payload()].chunks(block).collect();
-            Ok(disk.store(&self.keys[at], &blocks, None)?)
+            let payload = &place[..self.payload()];
+            Ok(disk.store(&self.keys[at], payload, None)?)
         })
     }
 

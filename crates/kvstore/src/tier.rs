@@ -1,7 +1,5 @@
 //! Interface of the chunk tiers.
 
-use std::time::Duration;
-
 use crate::key::{Digest, Group, PartKey};
 
 /// A store of parts. Methods block; the mover calls them from its own threads, several at once.
@@ -22,8 +20,7 @@ pub trait Tier: Send + Sync {
     /// # Errors
     /// `Full` when there is no room for it and none can be made, `Failed` otherwise. Nothing
     /// half-written is ever found.
-    fn store(&self, key: &PartKey, from: &[&[u8]], parent: Option<Digest>)
-    -> Result<(), TierError>;
+    fn store(&self, key: &PartKey, from: &[u8], parent: Option<Digest>) -> Result<(), TierError>;
 
     /// Whether each of `keys` is stored. Must be cheap: every prompt asks.
     ///
@@ -46,9 +43,6 @@ pub trait Tier: Send + Sync {
     /// Upkeep between requests (eviction, scanning what other processes wrote); called about every
     /// second from one thread.
     fn tick(&self) {}
-
-    /// Waits until stored parts are as durable as the tier makes them.
-    fn flush(&self, _limit: Duration) {}
 
     /// Counters since the start, by name: `evicted_chunks`, `quarantined_chunks`, `used_bytes`, ...
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -2,9 +2,10 @@
 //! they are in the CPU's cache.
 
 use std::fs::{DirBuilder, File};
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
+use std::iter;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -99,12 +100,11 @@ impl Io {
     pub(crate) fn write(
         &self,
         file: &File,
-        from: &[&[u8]],
+        from: &[u8],
         header: impl FnOnce(u64) -> HeaderPage,
     ) -> io::Result<()> {
-        let payload: usize = from.iter().map(|slice| slice.len()).sum();
-        file.set_len(super::layout::file_bytes(payload as u64))?;
-        let aligned = from.iter().all(|s| is_aligned(s.as_ptr(), s.len()));
+        file.set_len(super::layout::file_bytes(from.len() as u64))?;
+        let aligned = is_aligned(from.as_ptr(), from.len());
         let direct = self.direct == Direct::On && self.is_direct(aligned) && self.past_cache(file);
         let sum = match write_summed(file, from) {
             Err(error) if direct && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
@@ -114,7 +114,7 @@ impl Io {
             answer => answer?,
         };
         let page = Page(header(sum));
-        write_all(file, &mut [IoSlice::new(&page.0)], 0)
+        file.write_all_at(&page.0, 0)
     }
 
     fn is_direct(&self, aligned: bool) -> bool {
@@ -205,84 +205,42 @@ fn read_summed(file: &File, into: &mut [&mut [u8]]) -> io::Result<(HeaderPage, u
     let mut page = Page([0; HEADER_BYTES]);
     let mut sum = Checksum::new();
     let mut at = 0;
-    // The header comes with the first piece: one request less for a file that is not cached.
-    let mut head = Some(&mut page.0);
-    let mut pieces = Pieces::new(into.iter_mut().map(|slice| &mut **slice));
-    loop {
-        let mut piece = pieces.take(PIECE);
-        let bytes: usize = piece.iter().map(|slice| slice.len()).sum();
-        let header = head.take();
-        if bytes == 0 && header.is_none() {
-            break;
+    let payload = into.iter_mut().flat_map(|slice| slice.chunks_mut(PIECE));
+    let mut rest = iter::once(page.0.as_mut_slice()).chain(payload).peekable();
+    while rest.peek().is_some() {
+        // The header comes with the first piece: one request less for a file that is not cached.
+        let header = usize::from(at == 0);
+        let limit = PIECE + header * HEADER_BYTES;
+        let (mut piece, mut bytes) = (Vec::new(), 0);
+        while let Some(slice) = rest.next_if(|next| bytes == 0 || bytes + next.len() <= limit) {
+            bytes += slice.len();
+            piece.push(slice);
         }
-        let with_header = bytes + header.as_ref().map_or(0, |page| page.len());
-        let first = header.map(|page| IoSliceMut::new(page.as_mut_slice()));
-        let mut slices: Vec<_> = first
-            .into_iter()
-            .chain(piece.iter_mut().map(|s| IoSliceMut::new(s)))
+        let mut slices: Vec<_> = piece
+            .iter_mut()
+            .map(|slice| IoSliceMut::new(slice))
             .collect();
         read_all(file, &mut slices, at)?;
-        at += with_header as u64;
-        piece.iter().for_each(|slice| sum.update(slice));
+        at += bytes as u64;
+        piece
+            .iter()
+            .skip(header)
+            .for_each(|slice| sum.update(slice));
     }
+    drop(rest);
     Ok((page.0, sum.value()))
 }
 
-fn write_summed(file: &File, from: &[&[u8]]) -> io::Result<u64> {
+fn write_summed(file: &File, from: &[u8]) -> io::Result<u64> {
     let mut sum = Checksum::new();
-    let mut at = HEADER_BYTES as u64;
-    let mut rest = from
-        .iter()
-        .copied()
-        .flat_map(|slice| slice.chunks(PIECE))
-        .peekable();
-    while rest.peek().is_some() {
-        let mut piece = Vec::new();
-        let mut bytes = 0;
-        while let Some(slice) = rest.next_if(|next| bytes == 0 || bytes + next.len() <= PIECE) {
-            bytes += slice.len();
-            sum.update(slice);
-            piece.push(IoSlice::new(slice));
-        }
-        write_all(file, &mut piece, at)?;
-        at += bytes as u64;
+    for (piece, at) in from
+        .chunks(PIECE)
+        .zip((HEADER_BYTES as u64..).step_by(PIECE))
+    {
+        sum.update(piece);
+        file.write_all_at(piece, at)?;
     }
     Ok(sum.value())
-}
-
-/// Slices handed out again in pieces of at most so many bytes.
-struct Pieces<'a, I: Iterator<Item = &'a mut [u8]>> {
-    rest: I,
-    begun: &'a mut [u8],
-}
-
-impl<'a, I: Iterator<Item = &'a mut [u8]>> Pieces<'a, I> {
-    fn new(rest: I) -> Self {
-        Self {
-            rest,
-            begun: &mut [],
-        }
-    }
-
-    /// The next slices, `limit` bytes together unless they are the last.
-    fn take(&mut self, limit: usize) -> Vec<&'a mut [u8]> {
-        let mut piece = Vec::new();
-        let mut room = limit;
-        while room > 0 {
-            let slice = std::mem::take(&mut self.begun);
-            let slice = if slice.is_empty() {
-                self.rest.next()
-            } else {
-                Some(slice)
-            };
-            let Some(slice) = slice else { break };
-            let (now, later) = slice.split_at_mut(room.min(slice.len()));
-            room -= now.len();
-            self.begun = later;
-            piece.push(now);
-        }
-        piece
-    }
 }
 
 /// The kernel's bound on the slices of one call (`IOV_MAX`).
@@ -300,21 +258,6 @@ fn read_all(file: &File, mut slices: &mut [IoSliceMut<'_>], mut at: u64) -> io::
         }
         at += bytes as u64;
         IoSliceMut::advance_slices(&mut slices, bytes);
-    }
-    Ok(())
-}
-
-fn write_all(file: &File, mut slices: &mut [IoSlice<'_>], mut at: u64) -> io::Result<()> {
-    IoSlice::advance_slices(&mut slices, 0);
-    while !slices.is_empty() {
-        let some = slices.len().min(MOST_SLICES);
-        let bytes =
-            rustix::io::retry_on_intr(|| rustix::io::pwritev(file.as_fd(), &slices[..some], at))?;
-        if bytes == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        at += bytes as u64;
-        IoSlice::advance_slices(&mut slices, bytes);
     }
     Ok(())
 }

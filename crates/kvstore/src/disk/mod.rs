@@ -310,14 +310,8 @@ impl Tier for Disk {
         self.load_with(key, given, |file| self.files.io.read(file, into))
     }
 
-    fn store(
-        &self,
-        key: &PartKey,
-        from: &[&[u8]],
-        parent: Option<Digest>,
-    ) -> Result<(), TierError> {
-        let given = from.iter().map(|slice| slice.len()).sum();
-        self.store_with(key, given, parent, &|file, header| {
+    fn store(&self, key: &PartKey, from: &[u8], parent: Option<Digest>) -> Result<(), TierError> {
+        self.store_with(key, from.len(), parent, &|file, header| {
             self.files.io.write(file, from, header)
         })
     }

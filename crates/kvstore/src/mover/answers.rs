@@ -1,7 +1,6 @@
 //! Answers from the threads of the tiers to the caller of `take`.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -32,56 +31,46 @@ impl Answers {
     }
 }
 
-/// Destination of an answer.
-pub(crate) enum Reply {
-    /// The caller of `take`.
-    Asked(Arc<Answers>),
-    /// A removal from several tiers.
-    Part(Arc<Removal>),
-}
-
-impl Reply {
-    pub(crate) fn send(self, moved: Moved) {
-        match self {
-            Self::Asked(answers) => answers.put(moved),
-            Self::Part(removal) => removal.ended(moved),
-        }
-    }
-}
-
-/// A removal from several tiers, answered when the last of them has ended.
-pub(crate) struct Removal {
-    left: AtomicUsize,
+/// The answer to one transfer: what its jobs say, put when the last of them drops it. A removal has
+/// a job for each tier.
+pub(crate) struct Reply {
     joined: Mutex<Moved>,
     answers: Arc<Answers>,
 }
 
-impl Removal {
-    /// `parts` is not 0.
-    pub(crate) fn new(id: u64, parts: usize, answers: Arc<Answers>) -> Arc<Self> {
-        let joined = Moved {
+impl Reply {
+    pub(crate) fn new(id: u64, answers: &Arc<Answers>) -> Arc<Self> {
+        let done = true;
+        let joined = Mutex::new(Moved {
             id,
-            done: true,
+            done,
             ..Moved::default()
-        };
-        Arc::new(Self {
-            left: AtomicUsize::new(parts),
-            joined: Mutex::new(joined),
-            answers,
-        })
+        });
+        let answers = Arc::clone(answers);
+        Arc::new(Self { joined, answers })
     }
 
-    fn ended(&self, part: Moved) {
+    /// Adds what one job says.
+    pub(crate) fn join(&self, part: Moved) {
         let mut joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
         joined.done &= part.done;
+        joined.found.extend(part.found);
+        joined.bytes += part.bytes;
         joined.seconds = joined.seconds.max(part.seconds);
         joined.waited = joined.waited.max(part.waited);
         joined.fault = joined.fault.max(part.fault);
         if joined.error.is_empty() {
             joined.error = part.error;
         }
-        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.answers.put(std::mem::take(&mut *joined));
-        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        let joined = self
+            .joined
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.answers.put(std::mem::take(joined));
     }
 }

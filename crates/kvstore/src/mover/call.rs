@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::queue::Work;
 use super::transfer::Pool;
+use crate::format::HEADER_BYTES;
 use crate::key::{Digest, PartKey};
 use crate::tier::{Tier, TierError};
 
@@ -82,22 +83,35 @@ impl Share {
         Ok(bytes as u64)
     }
 
+    /// The bytes of a chunk, part after part, at an address that direct I/O takes: `Vec` and the
+    /// first of them in it.
+    fn copy(&self, blocks: &[impl Deref<Target = [u8]>]) -> (Vec<u8>, usize) {
+        let groups = self.layers.len();
+        let bytes: usize = blocks.iter().map(|block| block.len()).sum();
+        let mut space: Vec<u8> = Vec::with_capacity(bytes + HEADER_BYTES);
+        let begin = space.as_ptr().align_offset(HEADER_BYTES);
+        space.resize(begin, 0);
+        for Part { group, extent, .. } in self.parts(Digest::default(), 0) {
+            let column = blocks.iter().skip(group).step_by(groups);
+            column.for_each(|block| space.extend_from_slice(&block[extent.clone()]));
+        }
+        (space, begin)
+    }
+
+    /// Stores what `copy` made.
     fn store(
         &self,
         tier: &dyn Tier,
-        digest: Digest,
-        blocks: &[impl Deref<Target = [u8]>],
+        (digest, count): (Digest, u16),
+        mut bytes: &[u8],
         parent: Option<Digest>,
-    ) -> Result<u64, TierError> {
-        let (groups, mut bytes) = (self.layers.len(), 0);
-        let count = blocks.len() / groups;
-        for Part { key, group, extent } in self.parts(digest, count as u16) {
-            let column = blocks.iter().skip(group).step_by(groups);
-            let from = column.map(|block| &block[extent.clone()]);
-            tier.store(&key, &from.collect::<Vec<_>>(), parent)?;
-            bytes += count * extent.len();
+    ) -> Result<(), TierError> {
+        for Part { key, extent, .. } in self.parts(digest, count) {
+            let (own, rest) = bytes.split_at(usize::from(count) * extent.len());
+            tier.store(&key, own, parent)?;
+            bytes = rest;
         }
-        Ok(bytes as u64)
+        Ok(())
     }
 
     fn probe(&self, tier: &dyn Tier, chunks: &[(Digest, u16)]) -> Result<Vec<u8>, TierError> {
@@ -115,32 +129,42 @@ impl Share {
         Ok(chunks.iter().map(|_| u8::from(all(parts.next()))).collect())
     }
 
-    /// Does the work; a panic of the tier is a failure of the tier.
+    /// Does the work and gives its blocks back; those of a store before the tier is called, which
+    /// `copied` is told. A panic of the tier is a failure of the tier.
     pub(crate) fn call<P: Pool>(
         &self,
         tier: &dyn Tier,
-        work: &mut Work<P>,
+        work: Work<P>,
+        copied: impl FnOnce(),
     ) -> Result<Brought, TierError> {
         let moved = |bytes| Brought {
             bytes,
             found: Vec::new(),
         };
         let call = || match work {
-            Work::Load { digest, blocks } => self.load(tier, *digest, blocks).map(moved),
+            Work::Load { digest, mut blocks } => self.load(tier, digest, &mut blocks).map(moved),
             Work::Store {
                 digest,
                 blocks,
                 parent,
-            } => self.store(tier, *digest, blocks, *parent).map(moved),
+            } => {
+                let chunk = (digest, (blocks.len() / self.layers.len()) as u16);
+                let (space, begin) = self.copy(&blocks);
+                drop(blocks);
+                copied();
+                let bytes = &space[begin..];
+                self.store(tier, chunk, bytes, parent)
+                    .map(|()| moved(bytes.len() as u64))
+            }
             Work::Probe { chunks } => {
-                let found = self.probe(tier, chunks)?;
+                let found = self.probe(tier, &chunks)?;
                 Ok(Brought { bytes: 0, found })
             }
             Work::Remove { digests } => {
                 digests.iter().try_for_each(|digest| tier.remove(digest))?;
                 Ok(moved(0))
             }
-            Work::Clear { group } => tier.clear(*group).map(|()| moved(0)),
+            Work::Clear { group } => tier.clear(group).map(|()| moved(0)),
         };
         catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -1,18 +1,21 @@
 //! A tier of chunks behind RAM: its queue and its threads.
 //!
-//! Calls of a tier block, some for ever. A call that takes too long is abandoned: another thread
-//! replaces the one that hangs, and the transfer keeps its blocks and is answered when the call
-//! returns. The engine decides whether a tier that fails or stalls is used further.
+//! A job that may begin gets a thread, which goes on with the next one. Calls of a tier block, some
+//! for ever. A call that takes too long is abandoned: another may run in its place, and the transfer
+//! is answered when the call returns. The engine decides whether a tier that fails or stalls is
+//! used further. Blocks of a load are lent until then; those of a store until their bytes are
+//! copied, and such a store can be cancelled though it was begun.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::answers::Reply;
 use super::call::{Brought, Share};
 use super::clock::Clock;
 use super::limits::Limits;
-use super::queue::{Busy, Job, Lane, Queue, WorkKind};
+use super::queue::{Free, Job, Queue, Work, WorkKind};
 use super::transfer::{Fault, Moved, Pool};
 use crate::tier::{Tier, TierError};
 
@@ -26,10 +29,8 @@ pub(crate) struct ChunkTier<P: Pool> {
     limits: Limits,
     clock: Arc<dyn Clock>,
     state: Mutex<State<P>>,
-    /// There is work, or the phase changed.
-    work: Condvar,
-    /// A job or a thread ended.
-    ended: Condvar,
+    /// A job ended, or the phase changed.
+    changed: Condvar,
 }
 
 struct State<P: Pool> {
@@ -38,55 +39,70 @@ struct State<P: Pool> {
     tickets: u64,
     /// Loads of damaged parts since the start.
     damaged: u64,
-    io: Threads,
-    probe: Threads,
     phase: Phase,
-    flushed: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Threads {
-    /// Threads that take jobs.
-    live: usize,
-    /// Threads that hang in a call and are not awaited.
-    abandoned: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// Stores are finished, until then at most.
-    Draining(Instant),
+    /// Stores are finished.
+    Draining,
     Closed,
 }
 
 /// A call under way.
 struct Running {
     ticket: u64,
-    lane: Lane,
+    id: u64,
     kind: WorkKind,
+    asked: Duration,
     since: Duration,
     abandoned: bool,
+    /// A store that needs its blocks no more.
+    copied: bool,
+    /// None: answered already.
+    reply: Option<Arc<Reply>>,
 }
 
 impl<P: Pool> State<P> {
-    fn threads(&mut self, lane: Lane) -> &mut Threads {
-        match lane {
-            Lane::Io => &mut self.io,
-            Lane::Probe => &mut self.probe,
-        }
+    /// Calls of probes, or of the other kinds.
+    fn calls(&self, probes: bool) -> impl Iterator<Item = &Running> {
+        let own = move |run: &&Running| (run.kind == WorkKind::Probe) == probes;
+        self.running.iter().filter(own)
     }
 
-    fn busy(&self) -> Busy {
-        let of = |kind| self.running.iter().filter(|r| r.kind == kind).count();
-        Busy {
-            stores: of(WorkKind::Store),
-            removals: of(WorkKind::Remove),
+    /// Whether every thread that may do such work hangs in a call.
+    fn hangs(&self, probes: bool, limits: &Limits) -> bool {
+        self.calls(probes).all(|run| run.abandoned)
+            && self.calls(probes).count() >= limits.threads(probes) + limits.abandoned
+    }
+
+    /// At most so many stores run at once that a load finds a thread. A removal runs beside no
+    /// store, so that no earlier store brings back what it forgets.
+    fn free(&self, limits: &Limits) -> Free {
+        let thread = |probes| {
+            let awaited = self.calls(probes).filter(|run| !run.abandoned).count();
+            let most = limits.threads(probes);
+            awaited < most && self.calls(probes).count() < most + limits.abandoned
+        };
+        let of = |kind| self.running.iter().filter(|run| run.kind == kind).count();
+        let (stores, removals) = (of(WorkKind::Store), of(WorkKind::Remove));
+        let free = thread(false);
+        Free {
+            probe: thread(true),
+            load: free,
+            store: free && stores < limits.stores() && removals == 0,
+            remove: free && stores + removals == 0,
         }
     }
 
     fn idle(&self) -> bool {
         self.queue.is_empty() && self.running.is_empty()
+    }
+
+    fn of_ticket(&self, ticket: u64) -> usize {
+        let at = self.running.iter().position(|run| run.ticket == ticket);
+        at.unwrap_or_else(|| unreachable!("only the thread that began a job ends it"))
     }
 }
 
@@ -101,26 +117,22 @@ fn fault(result: &Result<Brought, TierError>) -> Fault {
 }
 
 impl<P: Pool> ChunkTier<P> {
-    /// Starts the tier's threads.
+    /// Starts the tier's upkeep.
     ///
     /// # Errors
-    /// The operating system refused one.
+    /// The operating system refused a thread.
     pub(crate) fn start(
         tier: Box<dyn Tier>,
         share: Share,
         limits: Limits,
         clock: Arc<dyn Clock>,
     ) -> std::io::Result<Arc<Self>> {
-        let threads = |live| Threads { live, abandoned: 0 };
         let state = State {
             queue: Queue::new(),
             running: Vec::new(),
             tickets: 0,
             damaged: 0,
-            io: threads(limits.io_threads),
-            probe: threads(1),
             phase: Phase::Open,
-            flushed: false,
         };
         let tier = Arc::new(Self {
             tier,
@@ -128,34 +140,11 @@ impl<P: Pool> ChunkTier<P> {
             limits,
             clock,
             state: Mutex::new(state),
-            work: Condvar::new(),
-            ended: Condvar::new(),
+            changed: Condvar::new(),
         });
-        let started = tier.start_threads();
-        if started.is_err() {
-            tier.shut();
-        }
-        started.map(|()| tier)
-    }
-
-    fn start_threads(self: &Arc<Self>) -> std::io::Result<()> {
-        for _ in 0..self.limits.io_threads {
-            self.spawn(Lane::Io)?;
-        }
-        self.spawn(Lane::Probe)?;
-        let tier = Arc::clone(self);
+        let own = Arc::clone(&tier);
         let thread = std::thread::Builder::new().name("penstock-kv-up".into());
-        thread.spawn(move || tier.upkeep()).map(drop)
-    }
-
-    fn spawn(self: &Arc<Self>, lane: Lane) -> std::io::Result<()> {
-        let tier = Arc::clone(self);
-        let name = match lane {
-            Lane::Io => "penstock-kv-io",
-            Lane::Probe => "penstock-kv-ask",
-        };
-        let thread = std::thread::Builder::new().name(name.into());
-        thread.spawn(move || tier.serve(lane)).map(drop)
+        thread.spawn(move || own.upkeep()).map(|_| tier)
     }
 
     fn lock(&self) -> MutexGuard<'_, State<P>> {
@@ -163,191 +152,165 @@ impl<P: Pool> ChunkTier<P> {
     }
 
     /// Takes a job in, or answers it at once.
-    pub(crate) fn submit(&self, job: Job<P>) {
-        let lane = match job.work.kind() {
-            WorkKind::Probe => Lane::Probe,
-            _ => Lane::Io,
-        };
+    pub(crate) fn submit(self: &Arc<Self>, job: Job<P>) {
+        let probe = job.work.kind() == WorkKind::Probe;
         let mut state = self.lock();
-        let hangs = state.threads(lane).live == 0;
-        if state.phase == Phase::Open && !hangs {
+        let (open, hangs) = (state.phase == Phase::Open, state.hangs(probe, &self.limits));
+        if open && !hangs {
             state.queue.push(job);
-            self.work.notify_all();
-            return;
+            drop(state);
+            return self.dispatch();
         }
-        let closed = state.phase != Phase::Open;
         drop(state);
-        if closed {
-            self.answer_undone(vec![job], Fault::None, "is closed");
-        } else {
-            self.answer_undone(vec![job], Fault::Failed, EVERY_THREAD_HANGS);
+        match open {
+            true => self.answer_undone(vec![job], Fault::Failed, EVERY_THREAD_HANGS),
+            false => self.answer_undone(vec![job], Fault::None, "is closed"),
         }
     }
 
-    /// Answers jobs that were taken out of the queue. `why` follows the tier's name; empty: they
-    /// were cancelled.
-    fn answer_undone(&self, jobs: Vec<Job<P>>, fault: Fault, why: &str) {
-        let name = self.tier.name();
-        let error = match why {
-            "" => String::new(),
-            why => format!("{name} {why}"),
-        };
-        for job in jobs {
-            // Blocks are given back before the answer is visible.
-            drop(job.work);
-            let refused = Moved::refused(job.id, error.as_str());
-            job.reply.send(Moved { fault, ..refused });
-        }
-    }
-
-    /// Answers those of the transfers that were not begun.
-    pub(crate) fn cancel(&self, ids: &[u64]) {
-        let mut state = self.lock();
-        let jobs = state.queue.cancel(ids);
-        self.ended.notify_all();
-        drop(state);
-        self.answer_undone(jobs, Fault::None, "");
-    }
-
-    fn serve(self: Arc<Self>, lane: Lane) {
-        while let Some((ticket, mut job)) = self.begin(lane) {
-            let result = self.share.call(&*self.tier, &mut job.work);
-            if !self.end(ticket, job, result) {
-                return;
-            }
-        }
-    }
-
-    /// Waits for a job; `None` when the thread is to end.
-    fn begin(&self, lane: Lane) -> Option<(u64, Job<P>)> {
-        let mut state = self.lock();
-        loop {
-            let busy = state.busy();
-            if let Some(job) = state.queue.next(lane, busy, self.limits.stores()) {
-                state.tickets += 1;
-                let ticket = state.tickets;
-                state.running.push(Running {
+    /// Starts a thread for each job that may begin.
+    fn dispatch(self: &Arc<Self>) {
+        while let Some((ticket, work)) = self.begin() {
+            let tier = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("penstock-kv-io".into());
+            if let Err(error) = thread.spawn(move || tier.serve(ticket, work)) {
+                // The work is gone with its blocks.
+                self.end(
                     ticket,
-                    lane,
-                    kind: job.work.kind(),
-                    since: self.clock.now(),
-                    abandoned: false,
-                });
-                return Some((ticket, job));
+                    Err(TierError::Failed(format!("no thread: {error}"))),
+                );
             }
-            let over = match state.phase {
-                Phase::Open => false,
-                Phase::Draining(_) => state.queue.is_empty(),
-                Phase::Closed => true,
-            };
-            if over {
-                state.threads(lane).live -= 1;
-                self.ended.notify_all();
-                return None;
-            }
-            state = self
-                .work
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Answers a job; `false` when the thread is to end, because another has its place.
-    fn end(&self, ticket: u64, job: Job<P>, result: Result<Brought, TierError>) -> bool {
-        let now = self.clock.now();
-        drop(job.work);
+    fn begin(&self) -> Option<(u64, Work<P>)> {
         let mut state = self.lock();
-        let at = state.running.iter().position(|r| r.ticket == ticket);
-        let Some(run) = at.map(|at| state.running.swap_remove(at)) else {
-            unreachable!("only the thread that began a job ends it")
-        };
+        let free = state.free(&self.limits);
+        let Job {
+            id,
+            asked,
+            work,
+            reply,
+        } = state.queue.next(free)?;
+        state.tickets += 1;
+        let ticket = state.tickets;
+        state.running.push(Running {
+            ticket,
+            id,
+            kind: work.kind(),
+            asked,
+            since: self.clock.now(),
+            abandoned: false,
+            copied: false,
+            reply: Some(reply),
+        });
+        Some((ticket, work))
+    }
+
+    fn serve(self: Arc<Self>, mut ticket: u64, mut work: Work<P>) {
+        loop {
+            let copied = || {
+                let mut state = self.lock();
+                let at = state.of_ticket(ticket);
+                state.running[at].copied = true;
+            };
+            let result = self.share.call(&*self.tier, work, copied);
+            self.end(ticket, result);
+            match self.begin() {
+                Some(next) => (ticket, work) = next,
+                None => return,
+            }
+            self.dispatch();
+        }
+    }
+
+    /// Answers a job whose blocks were given back.
+    fn end(&self, ticket: u64, result: Result<Brought, TierError>) {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let at = state.of_ticket(ticket);
+        let run = state.running.swap_remove(at);
         let fault = fault(&result);
         state.damaged += u64::from(fault == Fault::Damaged);
-        let took = now.saturating_sub(run.since);
-        let waited = run.since.saturating_sub(job.asked);
-        let stays = self.stays(&mut state, &run);
-        self.work.notify_all();
-        self.ended.notify_all();
+        self.changed.notify_all();
         drop(state);
+        let Some(reply) = run.reply else { return };
         let (done, error) = match &result {
             Ok(_) => (true, String::new()),
             Err(TierError::Missing) => (false, String::new()),
             Err(error) => (false, format!("{}: {error}", self.tier.name())),
         };
         let brought = result.unwrap_or_default();
-        job.reply.send(Moved {
-            id: job.id,
+        reply.join(Moved {
+            id: run.id,
             done,
             found: brought.found,
             bytes: brought.bytes,
-            seconds: took.as_secs_f64(),
-            waited: waited.as_secs_f64(),
+            seconds: now.saturating_sub(run.since).as_secs_f64(),
+            waited: run.since.saturating_sub(run.asked).as_secs_f64(),
             error,
             fault,
         });
-        stays
     }
 
-    /// Whether a thread whose call returned takes further jobs.
-    fn stays(&self, state: &mut State<P>, run: &Running) -> bool {
-        let wanted = self.limits.threads(run.lane);
-        let threads = state.threads(run.lane);
-        if !run.abandoned {
-            return true;
+    /// Answers jobs that were taken out of the queue. `why` follows the tier's name; empty: they
+    /// were cancelled.
+    fn answer_undone(&self, jobs: Vec<Job<P>>, fault: Fault, why: &str) {
+        let error = match why {
+            "" => String::new(),
+            why => format!("{} {why}", self.tier.name()),
+        };
+        for job in jobs {
+            // Blocks are given back before the answer is visible.
+            drop(job.work);
+            let refused = Moved::refused(job.id, error.as_str());
+            job.reply.join(Moved { fault, ..refused });
         }
-        threads.abandoned -= 1;
-        let stays = threads.live < wanted;
-        threads.live += usize::from(stays);
-        stays
+    }
+
+    /// Answers those of the transfers that were not begun, and stores that need their blocks no
+    /// more: these go on unseen.
+    pub(crate) fn cancel(&self, ids: &[u64]) {
+        let mut state = self.lock();
+        let jobs = state.queue.cancel(ids);
+        let copied = |run: &&mut Running| run.copied && ids.contains(&run.id);
+        let stores = state.running.iter_mut().filter(copied);
+        let replies: Vec<_> = stores.filter_map(|run| run.reply.take()).collect();
+        self.changed.notify_all();
+        drop(state);
+        self.answer_undone(jobs, Fault::None, "");
+        let cancelled = |reply: &Arc<Reply>| reply.join(Moved::default());
+        replies.iter().for_each(cancelled);
     }
 
     /// Abandons calls that take too long: the watchdog.
     pub(crate) fn watch(self: &Arc<Self>) {
         let (now, stall) = (self.clock.now(), self.limits.stall);
-        let mut places = Vec::new();
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        let late: Vec<_> = state
-            .running
-            .iter_mut()
-            .filter(|r| !r.abandoned && now.saturating_sub(r.since) > stall)
-            .map(|run| {
-                run.abandoned = true;
-                run.lane
-            })
-            .collect();
-        let mut none_left = false;
-        for lane in late {
-            let threads = state.threads(lane);
-            threads.live -= 1;
-            threads.abandoned += 1;
-            if threads.abandoned <= self.limits.abandoned {
-                threads.live += 1;
-                places.push(lane);
-            }
-            none_left |= threads.live == 0;
+        let mut state = self.lock();
+        for run in &mut state.running {
+            run.abandoned |= now.saturating_sub(run.since) > stall;
         }
+        let none_left = [false, true]
+            .iter()
+            .any(|&probes| state.hangs(probes, &self.limits));
         let waiting = match none_left {
             true => state.queue.clear(false),
             false => Vec::new(),
         };
-        drop(guard);
-        for lane in places {
-            if self.spawn(lane).is_err() {
-                self.lock().threads(lane).live -= 1;
-            }
-        }
+        drop(state);
+        self.dispatch();
         self.answer_undone(waiting, Fault::Failed, EVERY_THREAD_HANGS);
     }
 
-    /// The tier's own upkeep, then its flush when the mover closes.
+    /// The tier's own upkeep.
     fn upkeep(&self) {
         let mut state = self.lock();
         while state.phase == Phase::Open {
-            let (next, waited) = self
-                .ended
-                .wait_timeout_while(state, self.limits.tick, |s| s.phase == Phase::Open)
-                .unwrap_or_else(PoisonError::into_inner);
+            let waiting = |s: &mut State<P>| s.phase == Phase::Open;
+            let waited = self
+                .changed
+                .wait_timeout_while(state, self.limits.tick, waiting);
+            let (next, waited) = waited.unwrap_or_else(PoisonError::into_inner);
             drop(next);
             if waited.timed_out() {
                 // A panic has been reported on stderr; the next round may do better.
@@ -355,64 +318,40 @@ impl<P: Pool> ChunkTier<P> {
             }
             state = self.lock();
         }
-        let state = self
-            .ended
-            .wait_while(state, |s| s.phase != Phase::Closed && !s.idle())
-            .unwrap_or_else(PoisonError::into_inner);
-        let phase = state.phase;
-        drop(state);
-        if let Phase::Draining(until) = phase {
-            let limit = until.saturating_duration_since(Instant::now());
-            let _ = catch_unwind(AssertUnwindSafe(|| self.tier.flush(limit)));
-        }
-        self.lock().flushed = true;
-        self.ended.notify_all();
     }
 
     /// Begins the end: what is not a store or a removal is answered, new work is refused.
-    pub(crate) fn drain(&self, until: Instant) {
+    pub(crate) fn drain(&self) {
         let mut state = self.lock();
         if state.phase != Phase::Open {
             return;
         }
-        state.phase = Phase::Draining(until);
+        state.phase = Phase::Draining;
         let jobs = state.queue.clear(true);
-        self.work.notify_all();
-        self.ended.notify_all();
+        self.changed.notify_all();
         drop(state);
         self.answer_undone(jobs, Fault::None, "");
     }
 
-    /// Waits until all is stored and flushed, or until `until`.
-    pub(crate) fn drained(&self, until: Instant) {
+    /// Waits until all is stored, or until `until`; answers what still waits then. Threads that
+    /// hang in a call end when it returns.
+    pub(crate) fn shut(&self, until: Instant) {
         let limit = until.saturating_duration_since(Instant::now());
-        let busy = |s: &mut State<P>| !(s.idle() && s.flushed);
-        let waited = self.ended.wait_timeout_while(self.lock(), limit, busy);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
-    }
-
-    /// The end: answers what still waits. Threads that hang in a call end when it returns, the
-    /// others at once.
-    pub(crate) fn shut(&self) {
-        let mut state = self.lock();
+        let busy = |state: &mut State<P>| !state.idle();
+        let waited = self.changed.wait_timeout_while(self.lock(), limit, busy);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.phase = Phase::Closed;
         let jobs = state.queue.clear(false);
-        self.work.notify_all();
-        self.ended.notify_all();
-        let idle = |s: &mut State<P>| {
-            let calling = s.running.iter().filter(|r| !r.abandoned).count();
-            s.io.live + s.probe.live > calling
-        };
-        let patience = Duration::from_secs(1);
-        let waited = self.ended.wait_timeout_while(state, patience, idle);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_all();
+        drop(state);
         self.answer_undone(jobs, Fault::None, "is closed before this was done");
     }
 
     /// The tier's part of [`Mover::report`](super::Mover::report).
     pub(crate) fn report(&self) -> serde_json::Value {
         let state = self.lock();
-        let (damaged, hanging) = (state.damaged, state.io.abandoned + state.probe.abandoned);
+        let hanging = state.running.iter().filter(|run| run.abandoned).count();
+        let damaged = state.damaged;
         drop(state);
         let counters: BTreeMap<_, _> = self.tier.counters().into_iter().collect();
         serde_json::json!({

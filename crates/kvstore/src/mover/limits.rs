@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use super::queue::Lane;
-
 /// See the module's text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Threads that load and store.
     pub(crate) io_threads: usize,
-    /// Threads of a lane that may hang in calls before no more replace them.
+    /// Threads that may hang in calls before no more replace them: of probes, and of the rest.
     pub(crate) abandoned: usize,
     /// How long a call may take.
     pub(crate) stall: Duration,
@@ -25,27 +23,27 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    pub(crate) fn new(io_threads: usize, stall: Duration) -> Self {
-        Self {
-            io_threads: io_threads.max(1),
-            abandoned: 16,
-            stall,
-            tick: Duration::from_secs(1),
-            copy_threads: 2,
-            piece: 16 << 20,
-            watch: (stall / 10).clamp(Duration::from_millis(10), Duration::from_millis(500)),
-        }
-    }
-
     /// Stores that may run at once: a load that comes finds a thread.
     pub(crate) fn stores(&self) -> usize {
         (self.io_threads - 1).max(1)
     }
 
-    pub(crate) fn threads(&self, lane: Lane) -> usize {
-        match lane {
-            Lane::Io => self.io_threads,
-            Lane::Probe => 1,
+    /// Calls of probes, or of other kinds, that may run at once.
+    pub(crate) fn threads(&self, probes: bool) -> usize {
+        if probes { 1 } else { self.io_threads }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            io_threads: 4,
+            abandoned: 16,
+            stall: Duration::from_secs(5),
+            tick: Duration::from_secs(1),
+            watch: Duration::from_millis(500),
+            copy_threads: 2,
+            piece: 16 << 20,
         }
     }
 }

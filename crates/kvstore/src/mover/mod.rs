@@ -12,7 +12,6 @@ mod clock;
 mod copying;
 mod limits;
 mod memory;
-mod open;
 mod options;
 mod queue;
 mod ram;
@@ -24,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use answers::{Answers, Removal, Reply};
+use answers::{Answers, Reply};
 use call::Share;
 use chunk_tier::ChunkTier;
 use clock::{Clock, Monotonic};
@@ -60,9 +59,8 @@ impl<P: Pool> Mover<P> {
     /// # Errors
     /// A tier that cannot be opened, memory that cannot be had, options that do not fit the pools.
     pub fn start(options: &Options, pools: Vec<P>) -> Result<Self, StartError> {
-        let limits = Limits::new(options.io_threads, options.stall());
         let clock = Arc::new(Monotonic::start());
-        Self::start_with(options, pools, &open::open, limits, clock)
+        Self::start_with(options, pools, &TierSpec::open, Limits::default(), clock)
     }
 
     /// The same with given tiers, times and clock.
@@ -181,19 +179,9 @@ impl<P: Pool> Mover<P> {
 
     /// Queues `work` in all chunk tiers.
     fn forget(&self, id: u64, work: impl Fn() -> Work<P>) {
-        if self.chunk_tiers.is_empty() {
-            let done = true;
-            let nothing = Moved::default();
-            return self.answers.put(Moved {
-                id,
-                done,
-                ..nothing
-            });
-        }
-        let removal = Removal::new(id, self.chunk_tiers.len(), Arc::clone(&self.answers));
+        let reply = Reply::new(id, &self.answers);
         for tier in &self.chunk_tiers {
-            let reply = Reply::Part(Arc::clone(&removal));
-            tier.submit(self.job(id, work(), reply));
+            tier.submit(self.job(id, work(), Arc::clone(&reply)));
         }
     }
 
@@ -209,7 +197,7 @@ impl<P: Pool> Mover<P> {
             Ok((key, blocks?))
         });
         let chunks = chunks.collect::<Result<_, String>>()?;
-        tier.submit(self.job(transfer.id, Work::Probe { chunks }, self.reply()));
+        tier.submit(self.job(transfer.id, Work::Probe { chunks }, self.reply(transfer.id)));
         Ok(())
     }
 
@@ -251,16 +239,14 @@ impl<P: Pool> Mover<P> {
             let blocks = self.borrow(blocks, write)?;
             Work::Load { digest, blocks }
         };
-        tier.submit(self.job(transfer.id, work, self.reply()));
+        tier.submit(self.job(transfer.id, work, self.reply(transfer.id)));
         Ok(())
     }
 
-    fn tier(&self, tier: usize) -> Result<&ChunkTier<P>, String> {
+    fn tier(&self, tier: usize) -> Result<&Arc<ChunkTier<P>>, String> {
         let found = tier.checked_sub(1).and_then(|at| self.chunk_tiers.get(at));
         let known = self.chunk_tiers.len();
-        found
-            .map(|tier| &**tier)
-            .ok_or_else(|| format!("tier {tier} is no chunk tier: those are 1..={known}"))
+        found.ok_or_else(|| format!("tier {tier} is no chunk tier: those are 1..={known}"))
     }
 
     /// Entries of the block tables that `blocks` covers, group after group.
@@ -292,7 +278,7 @@ impl<P: Pool> Mover<P> {
         (0..entries).flat_map(places).map(one).collect()
     }
 
-    fn job(&self, id: u64, work: Work<P>, reply: Reply) -> Job<P> {
+    fn job(&self, id: u64, work: Work<P>, reply: Arc<Reply>) -> Job<P> {
         let asked = self.clock.now();
         Job {
             id,
@@ -302,8 +288,8 @@ impl<P: Pool> Mover<P> {
         }
     }
 
-    fn reply(&self) -> Reply {
-        Reply::Asked(Arc::clone(&self.answers))
+    fn reply(&self, id: u64) -> Arc<Reply> {
+        Reply::new(id, &self.answers)
     }
 
     /// All answers since the last call; waits at most `timeout` for the first.
@@ -319,7 +305,7 @@ impl<P: Pool> Mover<P> {
         serde_json::json!({"tiers": tiers})
     }
 
-    /// Finishes stores and removals, within `limit`; the rest is answered as not done. Only a call
+    /// Finishes stores and removals, within `limit`; the rest is answered as not done. Only a load
     /// that hangs keeps its blocks.
     pub fn close(&self, limit: Duration) {
         if self.closed.swap(true, Ordering::Relaxed) {
@@ -329,12 +315,11 @@ impl<P: Pool> Mover<P> {
         let until = now
             .checked_add(limit)
             .unwrap_or(now + Duration::from_secs(1 << 30));
-        self.chunk_tiers.iter().for_each(|tier| tier.drain(until));
+        self.chunk_tiers.iter().for_each(|tier| tier.drain());
         self.ram.iter().for_each(|ram| ram.close());
-        self.chunk_tiers.iter().for_each(|tier| tier.drained(until));
+        self.chunk_tiers.iter().for_each(|tier| tier.shut(until));
         *self.over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.over.1.notify_all();
-        self.chunk_tiers.iter().for_each(|tier| tier.shut());
     }
 }
 

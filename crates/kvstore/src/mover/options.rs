@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::disk::DiskOptions;
+use crate::disk::{Disk, DiskOptions};
 use crate::key::StoreIdentity;
+use crate::remote::{Objects, Redis, RedisLimits};
+use crate::tier::{StartError, Tier};
 
 /// One rank's tiers, and which part of the model the rank holds.
 #[derive(Clone, Debug, Deserialize)]
@@ -28,24 +30,10 @@ pub struct Options {
     /// Tokens of a full chunk.
     #[serde(default = "chunk_tokens")]
     pub chunk_tokens: usize,
-    /// Threads that load and store, for each chunk tier.
-    #[serde(default = "io_threads")]
-    pub io_threads: usize,
-    /// Seconds after which a call of a tier counts as stalled.
-    #[serde(default = "stall_s")]
-    pub stall_s: f64,
 }
 
 fn chunk_tokens() -> usize {
     256
-}
-
-fn io_threads() -> usize {
-    4
-}
-
-fn stall_s() -> f64 {
-    5.0
 }
 
 /// A chunk tier.
@@ -92,9 +80,27 @@ impl Options {
         let blocks = self.chunk_tokens / self.identity.block_tokens.max(1);
         u16::try_from(blocks).unwrap_or(u16::MAX).max(1)
     }
+}
 
-    /// `stall_s`, as a duration.
-    pub(crate) fn stall(&self) -> Duration {
-        Duration::try_from_secs_f64(self.stall_s).unwrap_or(Duration::MAX)
+impl TierSpec {
+    /// Opens the tier.
+    pub(super) fn open(&self, options: &Options) -> Result<Box<dyn Tier>, StartError> {
+        let identity = &options.identity;
+        match self {
+            Self::Disk(disk) => {
+                let chunk_blocks = options.chunk_blocks();
+                let disk = DiskOptions {
+                    chunk_blocks,
+                    ..disk.clone()
+                };
+                Ok(Box::new(Disk::open(disk, identity.clone())?))
+            }
+            Self::Redis { url, ttl_s } => {
+                let ttl = ttl_s.map(Duration::from_secs);
+                let redis = Redis::open(url, ttl, RedisLimits::default(), identity)?;
+                Ok(Box::new(redis))
+            }
+            Self::Object { url, options } => Ok(Box::new(Objects::open(url, options, identity)?)),
+        }
     }
 }

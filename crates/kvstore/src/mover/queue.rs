@@ -1,20 +1,12 @@
 //! Jobs that wait for a chunk tier.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::answers::Reply;
 use super::transfer::Pool;
 use crate::key::{Digest, Group};
-
-/// Threads of a tier serve one lane, so that a probe never waits for a movement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// Loads, stores, removals.
-    Io,
-    /// Probes.
-    Probe,
-}
 
 /// A piece of work for one tier, with the blocks it has borrowed: those of all groups at one index
 /// of the block tables side by side.
@@ -67,22 +59,24 @@ pub(crate) struct Job<P: Pool> {
     /// When it was asked for.
     pub(crate) asked: Duration,
     pub(crate) work: Work<P>,
-    pub(crate) reply: Reply,
+    pub(crate) reply: Arc<Reply>,
 }
 
-/// Jobs in the order in which they are begun: probes on a lane of their own; loads before stores
-/// and removals, which keep their order.
+/// Jobs in the order in which they are begun: loads before stores and removals, which keep their
+/// order; probes beside them, so that they never wait for a movement.
 pub(crate) struct Queue<P: Pool> {
     probes: VecDeque<Job<P>>,
     loads: VecDeque<Job<P>>,
     stores: VecDeque<Job<P>>,
 }
 
-/// Stores and removals that were begun and have not ended.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Busy {
-    pub(crate) stores: usize,
-    pub(crate) removals: usize,
+/// Work of which kinds may begin now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Free {
+    pub(crate) probe: bool,
+    pub(crate) load: bool,
+    pub(crate) store: bool,
+    pub(crate) remove: bool,
 }
 
 impl<P: Pool> Queue<P> {
@@ -102,19 +96,19 @@ impl<P: Pool> Queue<P> {
         }
     }
 
-    /// The next job of a lane. At most `stores` stores run at once, so that a load finds a thread;
-    /// a removal runs beside no store, so that no earlier store brings back what it forgets.
-    pub(crate) fn next(&mut self, lane: Lane, busy: Busy, stores: usize) -> Option<Job<P>> {
-        if lane == Lane::Probe {
+    /// The next job of those that may begin.
+    pub(crate) fn next(&mut self, free: Free) -> Option<Job<P>> {
+        if free.probe && !self.probes.is_empty() {
             return self.probes.pop_front();
         }
-        self.loads.pop_front().or_else(|| {
-            let free = match self.stores.front()?.work.kind() {
-                WorkKind::Remove => busy.stores + busy.removals == 0,
-                _ => busy.stores < stores && busy.removals == 0,
-            };
-            free.then(|| self.stores.pop_front())?
-        })
+        if free.load && !self.loads.is_empty() {
+            return self.loads.pop_front();
+        }
+        let may = match self.stores.front()?.work.kind() {
+            WorkKind::Remove => free.remove,
+            _ => free.store,
+        };
+        may.then(|| self.stores.pop_front())?
     }
 
     /// Takes the jobs of these transfers out.

@@ -42,17 +42,12 @@ impl Names {
     }
 
     /// The page in front of the payload `from`.
-    pub(super) fn header(
-        &self,
-        key: &PartKey,
-        from: &[&[u8]],
-        parent: Option<Digest>,
-    ) -> HeaderPage {
+    pub(super) fn header(&self, key: &PartKey, from: &[u8], parent: Option<Digest>) -> HeaderPage {
         let header = Header {
             identity: self.identity,
             key: *key,
-            payload_bytes: from.iter().map(|slice| slice.len() as u64).sum(),
-            payload_crc: checksum(from.iter().copied()),
+            payload_bytes: from.len() as u64,
+            payload_crc: checksum([from]),
             parent,
         };
         header.encode()

@@ -39,7 +39,7 @@ fn an_inventory_counts_what_is_there() {
                 layers: (0, 2),
                 ..key(1, 0)
             },
-            &[&[1; 4096]],
+            &[1; 4096],
             None,
         )
         .unwrap();

@@ -126,10 +126,7 @@ pub(crate) fn store_after(
     parent: Option<Digest>,
 ) -> Result<(), TierError> {
     let bytes = payload(key, &identity());
-    let blocks: Vec<&[u8]> = bytes
-        .chunks(bytes.len() / usize::from(key.blocks))
-        .collect();
-    disk.store(key, &blocks, parent)
+    disk.store(key, &bytes, parent)
 }
 
 /// Loads a part and checks that a hit has the right bytes.

@@ -50,7 +50,7 @@ proptest! {
         let mut from = Memory::new(key.payload_bytes(&identity), shift);
         let wanted = payload(&key, &identity);
         from.get().copy_from_slice(&wanted);
-        disk.store(&key, &from.get().chunks(extent).collect::<Vec<_>>(), None).unwrap();
+        disk.store(&key, from.get(), None).unwrap();
         // The writer, and another that opens the directory later.
         for disk in [disk, Disk::open(options, identity.clone()).unwrap()] {
             let mut into = Memory::new(wanted.len(), shift);
@@ -136,7 +136,7 @@ fn slices_that_are_not_the_part_are_refused() {
     let place = Place::new();
     let disk = open(&place);
     assert!(matches!(
-        disk.store(&key(1, 0), &[&[0; 100]], None),
+        disk.store(&key(1, 0), &[0; 100], None),
         Err(TierError::Failed(_))
     ));
     assert!(matches!(
@@ -148,7 +148,7 @@ fn slices_that_are_not_the_part_are_refused() {
         ..key(1, 0)
     };
     assert!(matches!(
-        disk.store(&beyond, &[&[0; 16384]], None),
+        disk.store(&beyond, &[0; 16384], None),
         Err(TierError::Failed(_))
     ));
 }

@@ -47,8 +47,7 @@ pub(crate) fn payload(seed: u64, blocks: usize, bytes: usize) -> Vec<Vec<u8>> {
 }
 
 pub(crate) fn store(tier: &dyn Tier, key: &PartKey, payload: &[Vec<u8>]) -> Result<(), TierError> {
-    let slices: Vec<&[u8]> = payload.iter().map(Vec::as_slice).collect();
-    tier.store(key, &slices, None)
+    tier.store(key, &payload.concat(), None)
 }
 
 /// Loads into slices of the same sizes as `like`.

@@ -43,13 +43,8 @@ impl Tier for Toy {
         Ok(())
     }
 
-    fn store(
-        &self,
-        key: &PartKey,
-        from: &[&[u8]],
-        _parent: Option<Digest>,
-    ) -> Result<(), TierError> {
-        let bytes = from.concat();
+    fn store(&self, key: &PartKey, from: &[u8], _parent: Option<Digest>) -> Result<(), TierError> {
+        let bytes = from.to_vec();
         let mut parts = self.parts();
         parts.entry(*key).or_insert_with(|| (sum(&bytes), bytes));
         Ok(())

@@ -157,7 +157,6 @@ pub(super) struct Shelf {
     /// Calls in the order in which they began.
     pub(super) calls: Mutex<Vec<String>>,
     pub(super) ticks: AtomicU64,
-    pub(super) flushes: AtomicU64,
 }
 
 impl Shelf {
@@ -206,18 +205,13 @@ impl Tier for Shared {
         Ok(())
     }
 
-    fn store(
-        &self,
-        key: &PartKey,
-        from: &[&[u8]],
-        parent: Option<Digest>,
-    ) -> Result<(), TierError> {
+    fn store(&self, key: &PartKey, from: &[u8], parent: Option<Digest>) -> Result<(), TierError> {
         self.1
             .call(format!("store {}.{}", key.digest[0], key.head))?;
-        assert_eq!(from.len(), usize::from(key.blocks));
+        assert!(from.len().is_multiple_of(usize::from(key.blocks)));
         self.1.parents.lock().unwrap().insert(*key, parent);
         let mut parts = self.1.parts.lock().unwrap();
-        parts.entry(*key).or_insert_with(|| from.concat());
+        parts.entry(*key).or_insert_with(|| from.to_vec());
         Ok(())
     }
 
@@ -247,10 +241,6 @@ impl Tier for Shared {
         self.1.ticks.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn flush(&self, _: Duration) {
-        self.1.flushes.fetch_add(1, Ordering::Relaxed);
-    }
-
     fn counters(&self) -> Vec<(&'static str, u64)> {
         vec![("parts", self.1.parts.lock().unwrap().len() as u64)]
     }
@@ -277,7 +267,8 @@ pub(super) fn limits() -> Limits {
         watch: Duration::from_millis(5),
         tick: Duration::from_millis(20),
         piece: 2 * 2 * EXTENT,
-        ..Limits::new(2, Duration::from_secs(5))
+        io_threads: 2,
+        ..Limits::default()
     }
 }
 
@@ -394,8 +385,6 @@ pub(super) fn options(heads: Vec<u16>, tiers: usize) -> Options {
         heads,
         layers: vec![(1, 3)],
         chunk_tokens: 256,
-        io_threads: 2,
-        stall_s: 5.0,
     }
 }
 

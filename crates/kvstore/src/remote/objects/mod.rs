@@ -245,20 +245,12 @@ impl Tier for Objects {
         done
     }
 
-    fn store(
-        &self,
-        key: &PartKey,
-        from: &[&[u8]],
-        parent: Option<Digest>,
-    ) -> Result<(), TierError> {
+    fn store(&self, key: &PartKey, from: &[u8], parent: Option<Digest>) -> Result<(), TierError> {
         let path = self.part(key);
         if self.call(self.exists(&path))? {
             return Ok(());
         }
-        let mut value =
-            Vec::with_capacity(HEADER_BYTES + from.iter().map(|slice| slice.len()).sum::<usize>());
-        value.extend_from_slice(&self.names.header(key, from, parent));
-        from.iter().for_each(|slice| value.extend_from_slice(slice));
+        let value = [&self.names.header(key, from, parent)[..], from].concat();
         self.call(self.store.put(&path, value.into()))
             .map(drop)
             .map_err(|error| match error {

@@ -97,11 +97,11 @@ impl Connection {
         &mut self,
         before: &[&[&[u8]]],
         words: &[&[u8]],
-        value: (&HeaderPage, &[&[u8]]),
+        value: (&HeaderPage, &[u8]),
         after: &[&[&[u8]]],
     ) -> Result<Vec<Reply>, Trouble> {
         let (header, payload) = value;
-        let bytes = HEADER_BYTES + payload.iter().map(|slice| slice.len()).sum::<usize>();
+        let bytes = HEADER_BYTES + payload.len();
         let mut head = Vec::with_capacity(2 * HEADER_BYTES);
         before.iter().for_each(|words| command(&mut head, words));
         array(&mut head, words.len() + 1);
@@ -110,10 +110,7 @@ impl Connection {
         head.extend_from_slice(header);
         let mut tail = b"\r\n".to_vec();
         after.iter().for_each(|words| command(&mut tail, words));
-        let mut pieces = vec![head.as_slice()];
-        pieces.extend(payload);
-        pieces.push(&tail);
-        self.send(&pieces)?;
+        self.send(&[&head, payload, &tail])?;
         self.replies(before.len() + 1 + after.len())
     }
 

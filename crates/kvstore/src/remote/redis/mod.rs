@@ -194,12 +194,7 @@ impl Tier for Redis {
         }
     }
 
-    fn store(
-        &self,
-        key: &PartKey,
-        from: &[&[u8]],
-        parent: Option<Digest>,
-    ) -> Result<(), TierError> {
+    fn store(&self, key: &PartKey, from: &[u8], parent: Option<Digest>) -> Result<(), TierError> {
         let (chunk, part) = (self.names.chunk(&key.digest), key.name_in_chunk());
         if self.touch(&chunk, &part)? {
             return Ok(());
