@@ -112,19 +112,14 @@ impl TierIndex {
         Ok(self.index.clear(group))
     }
 
-    /// Present state, and counters since the start.
+    /// Present state, and evictions since the start.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.index.stats();
         let counts = [
-            ("slots", stats.slots as u64),
             ("used", stats.used as u64),
-            ("storing", stats.storing as u64),
-            ("held", stats.held as u64),
             ("pinned", stats.pinned as u64),
-            ("stored", stats.stored),
             ("evictions", stats.evictions),
             ("refused", stats.refused),
-            ("crowded", stats.crowded),
         ];
         let fields = PyDict::new(py);
         for (name, count) in counts {

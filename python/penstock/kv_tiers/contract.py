@@ -133,7 +133,7 @@ class RamIndex(Protocol):
     def unpin(self, digests: list[bytes], /) -> None: ...
 
     def stats(self) -> dict[str, Any]:
-        """`slots`, `used`, `evictions`, `pinned` and others, as numbers."""
+        """`used`, `pinned`, `evictions` and others, as numbers."""
 
     def curve(self) -> list[tuple[float, float]]:
         """Capacity in slots, hit ratio; ascending."""

@@ -3,20 +3,20 @@
 //! Stack distances (Mattson, Gecsei, Slutz, Traiger, IBM Systems Journal 1970) of a sample of the
 //! keys, chosen by their own bits: SHARDS (Waldspurger, Park, Garthwaite, Ahmad, USENIX FAST 2015),
 //! with its correction of the sample's size. The distance of a block is the number of distinct
-//! blocks used since, itself included; an LRU tier of that many slots would have it. Memory is
-//! fixed: the sample covers what lies within [`REACH`] times the capacity, and what was used longer
-//! ago counts as never seen.
+//! blocks used since, itself included; an LRU tier of that many slots would have it. The sample
+//! covers what lies within [`REACH`] times the capacity, and is so small that its stack is searched
+//! from end to end; what was used longer ago counts as never seen.
 
-use super::key::{Key, Named, Table, mix};
+use super::key::{Key, mix};
 
 /// Largest capacity on the curve, in present ones.
 pub(super) const REACH: usize = 8;
 /// Points of the curve.
 const BUCKETS: usize = 128;
 /// Sampled keys kept at most.
-const SAMPLE: usize = 1 << 14;
+const SAMPLE: usize = 1 << 12;
 /// Counts are halved after this many for each sampled key kept, so that the curve is that of late.
-const MEMORY: usize = 16;
+const MEMORY: usize = 64;
 
 /// One point of the curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,14 +31,11 @@ pub struct CurvePoint {
 pub(super) struct Curve {
     /// Share of keys in the sample.
     rate: f64,
-    /// Sampled keys kept, and as many moments again before the moments are counted anew.
+    /// Sampled keys kept, at most.
     limit: usize,
     slots: f64,
-    last_use: Table<u64, u32>,
-    /// What was used at each moment, as far as that was its last use.
-    moments: Vec<Option<u64>>,
-    oldest: usize,
-    later: Sums,
+    /// Sampled keys by their last use, the latest at the end.
+    stack: Vec<u64>,
     histogram: [f64; BUCKETS],
     /// Blocks looked up, sampled or not, and those of them that were sampled.
     looked: f64,
@@ -58,10 +55,7 @@ impl Curve {
             rate: limit as f64 / reach as f64,
             limit,
             slots: slots as f64,
-            last_use: Table::default(),
-            moments: Vec::with_capacity(2 * limit),
-            oldest: 0,
-            later: Sums::new(2 * limit),
+            stack: Vec::with_capacity(limit + 1),
             histogram: [0.0; BUCKETS],
             looked: 0.0,
             sampled: 0.0,
@@ -90,10 +84,7 @@ impl Curve {
     /// its last key the least recently used of it.
     pub(super) fn keep<K: Key>(&mut self, keys: &[K]) {
         for key in keys.iter().rev() {
-            if let Some(word) = self
-                .sample(key)
-                .filter(|word| !self.last_use.contains_key(&Named(*word)))
-            {
+            if let Some(word) = self.sample(key).filter(|word| !self.stack.contains(word)) {
                 self.use_now(word);
             }
         }
@@ -140,8 +131,8 @@ impl Curve {
 
     fn count(&mut self, word: u64) {
         self.sampled += 1.0;
-        if let Some(&moment) = self.last_use.get(&Named(word)) {
-            let distance = (1 + self.later.after(moment as usize)) as f64 / self.rate;
+        if let Some(at) = self.stack.iter().rposition(|known| *known == word) {
+            let distance = (self.stack.len() - at) as f64 / self.rate;
             // A distance on the edge belongs to the capacity of the edge.
             let bucket = (distance / self.width()).ceil() as usize - 1;
             if let Some(count) = self.histogram.get_mut(bucket) {
@@ -151,40 +142,11 @@ impl Curve {
     }
 
     fn use_now(&mut self, word: u64) {
-        if self.moments.len() == 2 * self.limit {
-            self.renumber();
-        }
-        let moment = self.moments.len();
-        self.moments.push(Some(word));
-        self.later.add(moment, 1);
-        if let Some(before) = self.last_use.insert(Named(word), moment as u32) {
-            self.moments[before as usize] = None;
-            self.later.add(before as usize, -1);
-        } else if self.last_use.len() > self.limit {
-            self.drop_oldest();
-        }
-    }
-
-    fn drop_oldest(&mut self) {
-        while let Some(moment) = self.moments.get(self.oldest) {
-            self.oldest += 1;
-            if let Some(word) = *moment {
-                self.moments[self.oldest - 1] = None;
-                self.later.add(self.oldest - 1, -1);
-                self.last_use.remove(&Named(word));
-                return;
-            }
-        }
-    }
-
-    /// Moments that still count are moved together; at most half of them do.
-    fn renumber(&mut self) {
-        self.moments.retain(Option::is_some);
-        self.later = Sums::new(2 * self.limit);
-        self.oldest = 0;
-        for (moment, word) in self.moments.iter().flatten().enumerate() {
-            self.last_use.insert(Named(*word), moment as u32);
-            self.later.add(moment, 1);
+        let before = self.stack.iter().rposition(|known| *known == word);
+        before.map(|at| self.stack.remove(at));
+        self.stack.push(word);
+        if self.stack.len() > self.limit {
+            self.stack.remove(0);
         }
     }
 
@@ -195,40 +157,6 @@ impl Curve {
         self.histogram.iter_mut().for_each(|count| *count /= 2.0);
         self.looked /= 2.0;
         self.sampled /= 2.0;
-    }
-}
-
-/// Sums over moments (Fenwick, "A New Data Structure for Cumulative Frequency Tables", 1994).
-struct Sums {
-    tree: Vec<i32>,
-    total: i32,
-}
-
-impl Sums {
-    fn new(moments: usize) -> Self {
-        Self {
-            tree: vec![0; moments + 1],
-            total: 0,
-        }
-    }
-
-    fn add(&mut self, moment: usize, count: i32) {
-        self.total += count;
-        let mut at = moment + 1;
-        while at < self.tree.len() {
-            self.tree[at] += count;
-            at += at & at.wrapping_neg();
-        }
-    }
-
-    /// Sum over what comes after `moment`.
-    fn after(&self, moment: usize) -> i32 {
-        let (mut at, mut upto) = (moment + 1, 0);
-        while at > 0 {
-            upto += self.tree[at];
-            at &= at - 1;
-        }
-        self.total - upto
     }
 }
 
@@ -326,8 +254,7 @@ mod tests {
         for document in 0..5_000 {
             curve.look(&request(document, 5), 0);
         }
-        assert_eq!(curve.last_use.len(), 800);
-        assert!(curve.moments.len() <= 1600);
+        assert_eq!(curve.stack.len(), 800);
         assert_eq!(curve.ratio(800.0), 0.0);
     }
 }

@@ -32,7 +32,7 @@ impl Answers {
 }
 
 /// The answer to one transfer: what its jobs say, put when the last of them drops it. A removal has
-/// a job for each tier.
+/// a job for each tier, a long store to RAM several.
 pub(crate) struct Reply {
     joined: Mutex<Moved>,
     answers: Arc<Answers>,
@@ -56,7 +56,7 @@ impl Reply {
         joined.done &= part.done;
         joined.found.extend(part.found);
         joined.bytes += part.bytes;
-        joined.seconds = joined.seconds.max(part.seconds);
+        joined.seconds += part.seconds;
         joined.waited = joined.waited.max(part.waited);
         joined.fault = joined.fault.max(part.fault);
         if joined.error.is_empty() {

@@ -2,7 +2,9 @@
 
 use std::ops::{Deref, DerefMut, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
 
+use super::copying::Slots;
 use super::queue::Work;
 use super::transfer::Pool;
 use crate::format::HEADER_BYTES;
@@ -33,6 +35,15 @@ struct Part {
 pub(crate) struct Brought {
     pub(crate) bytes: u64,
     pub(crate) found: Vec<u8>,
+}
+
+impl Brought {
+    fn bytes(bytes: u64) -> Self {
+        Self {
+            bytes,
+            found: Vec::new(),
+        }
+    }
 }
 
 impl Share {
@@ -129,20 +140,16 @@ impl Share {
         Ok(chunks.iter().map(|_| u8::from(all(parts.next()))).collect())
     }
 
-    /// Does the work and gives its blocks back; those of a store before the tier is called, which
-    /// `copied` is told. A panic of the tier is a failure of the tier.
-    pub(crate) fn call<P: Pool>(
+    fn call<P: Pool>(
         &self,
         tier: &dyn Tier,
         work: Work<P>,
         copied: impl FnOnce(),
     ) -> Result<Brought, TierError> {
-        let moved = |bytes| Brought {
-            bytes,
-            found: Vec::new(),
-        };
-        let call = || match work {
-            Work::Load { digest, mut blocks } => self.load(tier, digest, &mut blocks).map(moved),
+        match work {
+            Work::Load { digest, mut blocks } => {
+                self.load(tier, digest, &mut blocks).map(Brought::bytes)
+            }
             Work::Store {
                 digest,
                 blocks,
@@ -153,8 +160,8 @@ impl Share {
                 drop(blocks);
                 copied();
                 let bytes = &space[begin..];
-                self.store(tier, chunk, bytes, parent)
-                    .map(|()| moved(bytes.len() as u64))
+                self.store(tier, chunk, bytes, parent)?;
+                Ok(Brought::bytes(bytes.len() as u64))
             }
             Work::Probe { chunks } => {
                 let found = self.probe(tier, &chunks)?;
@@ -162,9 +169,46 @@ impl Share {
             }
             Work::Remove { digests } => {
                 digests.iter().try_for_each(|digest| tier.remove(digest))?;
-                Ok(moved(0))
+                Ok(Brought::default())
             }
-            Work::Clear { group } => tier.clear(group).map(|()| moved(0)),
+            Work::Clear { group } => tier.clear(group).map(|()| Brought::default()),
+            Work::FromRam { .. } | Work::ToRam { .. } => unreachable!("copies go to RAM"),
+        }
+    }
+}
+
+/// What does the work of a queue.
+pub(crate) enum Worker {
+    Chunks {
+        tier: Box<dyn Tier>,
+        share: Share,
+    },
+    /// Copies between blocks and slots, one at a time.
+    Ram(Mutex<Slots>),
+}
+
+impl Worker {
+    /// For logs and answers.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Chunks { tier, .. } => tier.name(),
+            Self::Ram(_) => "ram",
+        }
+    }
+
+    /// Does the work and gives its blocks back; those of a store before a chunk tier is called,
+    /// which `copied` is told. A panic is a failure of the tier.
+    pub(crate) fn call<P: Pool>(
+        &self,
+        work: Work<P>,
+        copied: impl FnOnce(),
+    ) -> Result<Brought, TierError> {
+        let call = || match self {
+            Self::Chunks { tier, share } => share.call(&**tier, work, copied),
+            Self::Ram(slots) => {
+                let mut slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
+                Ok(Brought::bytes(slots.call(work)))
+            }
         };
         catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -4,11 +4,37 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Mutex, PoisonError};
 
 use super::memory::Reserved;
+use super::queue::Work;
+use super::transfer::Pool;
 
 /// Bytes of a job from which a second thread pays for its start.
 const WORTH_A_THREAD: usize = 4 << 20;
 
-/// The slots of the RAM tier. Only the thread that copies has them.
+/// The numbers of `slots`, one for each of the `blocks` of a group; those of a store must differ.
+/// An error is what is wrong with them.
+pub(crate) fn slot_numbers(
+    slots: &[i32],
+    limit: usize,
+    blocks: usize,
+    store: bool,
+) -> Result<Vec<usize>, String> {
+    if slots.len() != blocks {
+        return Err(format!("{} slots for {blocks} blocks", slots.len()));
+    }
+    let number = |&slot: &i32| match usize::try_from(slot) {
+        Ok(number) if number < limit => Ok(number),
+        _ => Err(format!("slot {slot} is not in 0..{limit}")),
+    };
+    let numbers: Vec<usize> = slots.iter().map(number).collect::<Result<_, _>>()?;
+    let mut sorted = if store { numbers.clone() } else { Vec::new() };
+    sorted.sort_unstable();
+    match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!("slot {} is to be filled twice", pair[0])),
+        None => Ok(numbers),
+    }
+}
+
+/// The slots of the RAM tier.
 pub(crate) struct Slots {
     memory: Reserved,
     /// Bytes of a block of each group; a slot has one of each.
@@ -34,16 +60,28 @@ impl Slots {
         })
     }
 
+    /// Does a copy, and gives its blocks back; returns its bytes.
+    pub(crate) fn call<P: Pool>(&mut self, work: Work<P>) -> u64 {
+        let bytes: usize = match work {
+            Work::FromRam { slots, mut blocks } => {
+                self.load(&slots, &mut blocks);
+                blocks.iter().flatten().map(|block| block.len()).sum()
+            }
+            Work::ToRam { slots, blocks } => {
+                self.store(&slots, &blocks);
+                blocks.iter().map(|block| block.len()).sum()
+            }
+            _ => unreachable!("chunks do not go to RAM"),
+        };
+        bytes as u64
+    }
+
     fn range(&self, slot: usize) -> Range<usize> {
         slot * self.slot_bytes..(slot + 1) * self.slot_bytes
     }
 
     /// Fills `blocks`, those of all groups slot by slot, from `slots`, which are in range.
-    pub(crate) fn load(
-        &self,
-        slots: &[usize],
-        blocks: &mut [Option<impl DerefMut<Target = [u8]>>],
-    ) {
+    fn load(&self, slots: &[usize], blocks: &mut [Option<impl DerefMut<Target = [u8]>>]) {
         let mut pairs: Vec<Pair<'_>> = Vec::new();
         for (blocks, &slot) in blocks.chunks_mut(self.groups.len()).zip(slots) {
             let mut from = &self.memory[self.range(slot)];
@@ -57,7 +95,7 @@ impl Slots {
     }
 
     /// Keeps `blocks`, those of all groups slot by slot, in `slots`, which are in range and differ.
-    pub(crate) fn store(&mut self, slots: &[usize], blocks: &[impl Deref<Target = [u8]>]) {
+    fn store(&mut self, slots: &[usize], blocks: &[impl Deref<Target = [u8]>]) {
         if self.slot_bytes == 0 {
             return;
         }

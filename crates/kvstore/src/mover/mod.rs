@@ -7,16 +7,15 @@
 
 mod answers;
 mod call;
-mod chunk_tier;
 mod clock;
 mod copying;
 mod limits;
 mod memory;
 mod options;
 mod queue;
-mod ram;
 #[cfg(test)]
 mod tests;
+mod tier_queue;
 mod transfer;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,13 +23,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use answers::{Answers, Reply};
-use call::Share;
-use chunk_tier::ChunkTier;
+use call::{Share, Worker};
 use clock::{Clock, Monotonic};
+use copying::{Slots, slot_numbers};
 use limits::Limits;
 pub use options::{Options, TierSpec};
 use queue::{Job, Work};
-use ram::{Borrowed, Ram};
+use tier_queue::TierQueue;
 use transfer::NO_BLOCK;
 pub use transfer::{Kind, Moved, Pool, Transfer};
 
@@ -46,8 +45,11 @@ pub struct Mover<P: Pool> {
     pools: Vec<P>,
     clock: Arc<dyn Clock>,
     answers: Arc<Answers>,
-    ram: Option<Arc<Ram<P>>>,
-    chunk_tiers: Vec<Arc<ChunkTier<P>>>,
+    ram: Option<Arc<TierQueue<P>>>,
+    ram_slots: usize,
+    /// Slots of a store to RAM after which loads have their turn.
+    piece: usize,
+    chunk_tiers: Vec<Arc<TierQueue<P>>>,
     /// Ends the watchdog.
     over: Arc<(Mutex<bool>, Condvar)>,
     closed: AtomicBool,
@@ -85,6 +87,8 @@ impl<P: Pool> Mover<P> {
             clock,
             answers: Arc::default(),
             ram: None,
+            ram_slots: options.ram_slots,
+            piece: (limits.piece / given.iter().sum::<usize>().max(1)).max(1),
             chunk_tiers: Vec::new(),
             over: Arc::default(),
             closed: AtomicBool::new(false),
@@ -97,8 +101,9 @@ impl<P: Pool> Mover<P> {
                 layers: options.layers.clone(),
                 extents: options.extent_bytes(),
             };
-            let clock = Arc::clone(&mover.clock);
-            let tier = ChunkTier::start(tier, share, limits, clock).map_err(refused)?;
+            let worker = Worker::Chunks { tier, share };
+            let tier = TierQueue::new(worker, limits, Arc::clone(&mover.clock));
+            tier.start_upkeep().map_err(refused)?;
             mover.chunk_tiers.push(tier);
         }
         mover.start_watch(limits.watch).map_err(refused)?;
@@ -111,14 +116,18 @@ impl<P: Pool> Mover<P> {
         if slots == 0 {
             return Ok(());
         }
-        let (answers, clock) = (Arc::clone(&self.answers), Arc::clone(&self.clock));
-        let ram = Ram::start(slots, blocks, limits, answers, clock);
-        self.ram = Some(ram.map_err(|e| {
+        let memory = Slots::new(slots, blocks, limits.copy_threads).map_err(|e| {
             StartError(format!(
                 "cannot reserve {slots} blocks of {bytes} bytes for the RAM tier: {e}; make \
                  --kv-tier ram: smaller"
             ))
-        })?);
+        })?;
+        let worker = Worker::Ram(Mutex::new(memory));
+        let limits = Limits {
+            io_threads: 1,
+            ..limits
+        };
+        self.ram = Some(TierQueue::new(worker, limits, Arc::clone(&self.clock)));
         Ok(())
     }
 
@@ -135,7 +144,7 @@ impl<P: Pool> Mover<P> {
                 if *waited.unwrap_or_else(PoisonError::into_inner).0 {
                     return;
                 }
-                tiers.iter().for_each(ChunkTier::watch);
+                tiers.iter().for_each(TierQueue::watch);
             }
         };
         let thread = std::thread::Builder::new().name("kv-watchdog".into());
@@ -173,8 +182,7 @@ impl<P: Pool> Mover<P> {
     }
 
     fn cancel(&self, ids: &[u64]) {
-        self.ram.iter().for_each(|ram| ram.cancel(ids));
-        self.chunk_tiers.iter().for_each(|tier| tier.cancel(ids));
+        self.queues().for_each(|queue| queue.cancel(ids));
     }
 
     /// Queues `work` in all chunk tiers.
@@ -204,14 +212,26 @@ impl<P: Pool> Mover<P> {
     /// A load or store of the RAM tier.
     fn copy(&self, transfer: &Transfer) -> Result<(), String> {
         let ram = self.ram.as_ref().ok_or("there is no RAM tier")?;
-        let (store, blocks) = (transfer.kind == Kind::Store, &transfer.blocks);
-        let slots = ram.slots(&transfer.slots, self.table_entries(blocks)?, store)?;
-        let blocks = if store {
-            Borrowed::Store(self.borrow(blocks, read)?)
-        } else {
-            Borrowed::Load(self.borrow(blocks, write)?)
-        };
-        ram.submit(transfer.id, slots, blocks);
+        let (id, store, blocks) = (transfer.id, transfer.kind == Kind::Store, &transfer.blocks);
+        let entries = self.table_entries(blocks)?;
+        let slots = slot_numbers(&transfer.slots, self.ram_slots, entries, store)?;
+        if !store {
+            let blocks = self.borrow(blocks, write)?;
+            ram.submit(self.job(id, Work::FromRam { slots, blocks }, self.reply(id)));
+            return Ok(());
+        }
+        let (mut blocks, reply) = (self.borrow(blocks, read)?.into_iter(), self.reply(id));
+        for slots in slots.chunks(self.piece) {
+            let blocks = blocks
+                .by_ref()
+                .take(slots.len() * self.pools.len())
+                .collect();
+            let work = Work::ToRam {
+                slots: slots.to_vec(),
+                blocks,
+            };
+            ram.submit(self.job(id, work, Arc::clone(&reply)));
+        }
         Ok(())
     }
 
@@ -243,7 +263,7 @@ impl<P: Pool> Mover<P> {
         Ok(())
     }
 
-    fn tier(&self, tier: usize) -> Result<&Arc<ChunkTier<P>>, String> {
+    fn tier(&self, tier: usize) -> Result<&Arc<TierQueue<P>>, String> {
         let found = tier.checked_sub(1).and_then(|at| self.chunk_tiers.get(at));
         let known = self.chunk_tiers.len();
         found.ok_or_else(|| format!("tier {tier} is no chunk tier: those are 1..={known}"))
@@ -278,6 +298,10 @@ impl<P: Pool> Mover<P> {
         (0..entries).flat_map(places).map(one).collect()
     }
 
+    fn queues(&self) -> impl Iterator<Item = &Arc<TierQueue<P>>> {
+        self.ram.iter().chain(&self.chunk_tiers)
+    }
+
     fn job(&self, id: u64, work: Work<P>, reply: Arc<Reply>) -> Job<P> {
         let asked = self.clock.now();
         Job {
@@ -301,7 +325,7 @@ impl<P: Pool> Mover<P> {
     /// order, with its `name`, `damaged` loads since the start, calls that are `hanging`, and the
     /// tier's own `counters`.
     pub fn report(&self) -> serde_json::Value {
-        let tiers: Vec<_> = self.chunk_tiers.iter().map(|tier| tier.report()).collect();
+        let tiers: Vec<_> = self.queues().filter_map(|queue| queue.report()).collect();
         serde_json::json!({"tiers": tiers})
     }
 
@@ -315,9 +339,8 @@ impl<P: Pool> Mover<P> {
         let until = now
             .checked_add(limit)
             .unwrap_or(now + Duration::from_secs(1 << 30));
-        self.chunk_tiers.iter().for_each(|tier| tier.drain());
-        self.ram.iter().for_each(|ram| ram.close());
-        self.chunk_tiers.iter().for_each(|tier| tier.shut(until));
+        self.queues().for_each(|queue| queue.drain());
+        self.queues().for_each(|queue| queue.shut(until));
         *self.over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.over.1.notify_all();
     }

@@ -1,4 +1,4 @@
-//! Jobs that wait for a chunk tier.
+//! Jobs that wait for a tier.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,6 +20,15 @@ pub(crate) enum Work<P: Pool> {
         digest: Digest,
         blocks: Vec<P::Read>,
         parent: Option<Digest>,
+    },
+    /// Slots of the RAM tier, and blocks slot by slot.
+    FromRam {
+        slots: Vec<usize>,
+        blocks: Vec<Option<P::Write>>,
+    },
+    ToRam {
+        slots: Vec<usize>,
+        blocks: Vec<P::Read>,
     },
     /// Digests and numbers of blocks of chunks.
     Probe {
@@ -45,8 +54,8 @@ pub(crate) enum WorkKind {
 impl<P: Pool> Work<P> {
     pub(crate) fn kind(&self) -> WorkKind {
         match self {
-            Self::Load { .. } => WorkKind::Load,
-            Self::Store { .. } => WorkKind::Store,
+            Self::Load { .. } | Self::FromRam { .. } => WorkKind::Load,
+            Self::Store { .. } | Self::ToRam { .. } => WorkKind::Store,
             Self::Probe { .. } => WorkKind::Probe,
             Self::Remove { .. } | Self::Clear { .. } => WorkKind::Remove,
         }
@@ -63,7 +72,8 @@ pub(crate) struct Job<P: Pool> {
 }
 
 /// Jobs in the order in which they are begun: loads before stores and removals, which keep their
-/// order; probes beside them, so that they never wait for a movement.
+/// order; probes beside them, so that they never wait for a movement. A load of a slot that a
+/// waiting store fills stays behind that store.
 pub(crate) struct Queue<P: Pool> {
     probes: VecDeque<Job<P>>,
     loads: VecDeque<Job<P>>,
@@ -90,10 +100,20 @@ impl<P: Pool> Queue<P> {
 
     pub(crate) fn push(&mut self, job: Job<P>) {
         match job.work.kind() {
-            WorkKind::Load => self.loads.push_back(job),
+            WorkKind::Load if !self.waits_for_store(&job.work) => self.loads.push_back(job),
             WorkKind::Probe => self.probes.push_back(job),
-            WorkKind::Store | WorkKind::Remove => self.stores.push_back(job),
+            _ => self.stores.push_back(job),
         }
+    }
+
+    fn waits_for_store(&self, work: &Work<P>) -> bool {
+        let Work::FromRam { slots, .. } = work else {
+            return false;
+        };
+        self.stores.iter().any(|job| match &job.work {
+            Work::ToRam { slots: filled, .. } => slots.iter().any(|slot| filled.contains(slot)),
+            _ => false,
+        })
     }
 
     /// The next job of those that may begin.
@@ -106,6 +126,7 @@ impl<P: Pool> Queue<P> {
         }
         let may = match self.stores.front()?.work.kind() {
             WorkKind::Remove => free.remove,
+            WorkKind::Load => free.load,
             _ => free.store,
         };
         may.then(|| self.stores.pop_front())?

@@ -1,7 +1,5 @@
 //! Slots of the RAM tier: which block has which slot, the same on every rank.
 
-#[cfg(test)]
-mod model;
 mod options;
 #[cfg(test)]
 mod tests;
@@ -44,12 +42,6 @@ impl Slot {
     }
 }
 
-/// Why a block gets no slot.
-enum Refusal {
-    Filter,
-    Crowd,
-}
-
 /// An index of `slots` slots, numbered from 0.
 ///
 /// A digest is stored in two steps: [`admit`](Self::admit) gives it a slot,
@@ -62,7 +54,8 @@ pub struct TierIndex {
     limits: Limits,
     /// Digests to keep, present or not.
     pins: Table<Digest, ()>,
-    counts: IndexStats,
+    evictions: u64,
+    refused: u64,
     /// Entries of the chain at hand.
     run: Vec<Id>,
 }
@@ -101,7 +94,8 @@ impl TierIndex {
                 pinned: limit(pin_share),
             },
             pins: Table::default(),
-            counts: IndexStats::default(),
+            evictions: 0,
+            refused: 0,
             run: Vec::new(),
         })
     }
@@ -160,32 +154,26 @@ impl TierIndex {
         let parent = parent.and_then(|digest| self.policy.tree.find(digest));
         let mut chain = Chain::after(&mut self.policy.tree, parent);
         for digest in digests {
-            match self.place(digest, awaited) {
-                Ok((id, answer)) => {
-                    chain.push(&mut self.policy.tree, id);
-                    answers.push(answer);
-                }
-                Err(refusal) => {
-                    let rest = (digests.len() - answers.len()) as u64;
-                    match refusal {
-                        Refusal::Filter => self.counts.refused += rest,
-                        Refusal::Crowd => self.counts.crowded += rest,
-                    }
-                    break;
-                }
-            }
+            let Some((id, answer)) = self.place(digest, awaited) else {
+                break;
+            };
+            chain.push(&mut self.policy.tree, id);
+            answers.push(answer);
         }
         chain.end(&mut self.policy.tree);
+        self.refused += (digests.len() - answers.len()) as u64;
         answers.resize(digests.len(), REFUSED);
     }
 
-    /// The entry, with a lock for the chain.
-    fn place(&mut self, digest: &Digest, awaited: bool) -> Result<(Id, i64), Refusal> {
+    /// The entry, with a lock for the chain; None when it is refused.
+    fn place(&mut self, digest: &Digest, awaited: bool) -> Option<(Id, i64)> {
         let (id, answer) = match self.policy.tree.find(digest) {
-            Some(id) if self.slots[id as usize].pending_free => return Err(Refusal::Crowd),
+            Some(id) if self.slots[id as usize].pending_free => return None,
             Some(id) => (id, PRESENT),
             None => {
-                self.make_room(digest, awaited)?;
+                if !self.make_room(digest, awaited) {
+                    return None;
+                }
                 // This lock is that of the store.
                 let id = self.policy.tree.insert_locked(*digest, 1);
                 let slot = Slot {
@@ -204,26 +192,29 @@ impl TierIndex {
         };
         self.policy.touch(id);
         self.policy.tree.lock(id);
-        Ok((id, answer))
+        Some((id, answer))
     }
 
-    fn make_room(&mut self, digest: &Digest, awaited: bool) -> Result<(), Refusal> {
+    /// Whether there is room for one more: not where all that could leave for it is held, pinned or
+    /// of another group, or preferred by the filter.
+    fn make_room(&mut self, digest: &Digest, awaited: bool) -> bool {
         let own = group(digest);
         let bounded = self.limits.of_group < self.limits.slots && own != UNSALTED;
         let over_quota = bounded && self.policy.size_of(own) >= self.limits.of_group as u64;
         if !over_quota && self.policy.len() < self.limits.slots {
-            return Ok(());
+            return true;
         }
-        let victim = self.policy.tree.first(over_quota.then_some(own));
-        let victim = victim.ok_or(Refusal::Crowd)?;
+        let Some(victim) = self.policy.tree.first(over_quota.then_some(own)) else {
+            return false;
+        };
         let wanted = awaited || self.pins.contains_key(&Named(*digest));
         if !wanted && !self.policy.admits(digest, &self.policy.tree.key(victim)) {
-            return Err(Refusal::Filter);
+            return false;
         }
-        self.counts.evictions += 1;
+        self.evictions += 1;
         self.policy.evict(victim);
         self.slots[victim as usize] = Slot::default();
-        Ok(())
+        true
     }
 
     /// Makes `digests` readable: their bytes are in their slots.
@@ -257,9 +248,7 @@ impl TierIndex {
             slot.storing = false;
             let kept = done && !slot.pending_free;
             self.policy.tree.unlock(id);
-            if kept {
-                self.counts.stored += 1;
-            } else {
+            if !kept {
                 self.free(id);
             }
         }
@@ -364,17 +353,14 @@ impl TierIndex {
         ids.len()
     }
 
-    /// Present state, and counters since the start.
+    /// Present state, and evictions since the start.
     pub fn stats(&self) -> IndexStats {
-        let count = |is: fn(&Slot) -> bool| self.slots.iter().filter(|slot| is(slot)).count();
         IndexStats {
-            slots: self.limits.slots,
             used: self.policy.len(),
-            storing: count(|slot| slot.storing),
-            held: count(|slot| slot.holds > 0),
-            pinned: count(|slot| slot.pinned),
+            pinned: self.slots.iter().filter(|slot| slot.pinned).count(),
+            evictions: self.evictions,
+            refused: self.refused,
             gated: self.policy.is_gated(),
-            ..self.counts.clone()
         }
     }
 

@@ -42,21 +42,15 @@ pub enum IndexError {
     PinShare { wanted: usize, most: usize },
 }
 
-/// Present state, and counters since the start.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Present state, and evictions since the start.
+#[derive(Clone, Debug, PartialEq)]
 pub struct IndexStats {
-    pub slots: usize,
     /// Slots that hold a block, or are being stored to.
     pub used: usize,
-    pub storing: usize,
-    pub held: usize,
     pub pinned: usize,
-    pub stored: u64,
     pub evictions: u64,
-    /// Blocks that the admission filter refused.
+    /// Blocks that got no slot.
     pub refused: u64,
-    /// Blocks refused because all that could leave for them is held, pinned, or of another group.
-    pub crowded: u64,
     /// Whether the admission filter applies at present.
     pub gated: bool,
 }

@@ -1,4 +1,4 @@
-//! A tier of chunks behind RAM: its queue and its threads.
+//! A tier's queue and its threads.
 //!
 //! A job that may begin gets a thread, which goes on with the next one. Calls of a tier block, some
 //! for ever. A call that takes too long is abandoned: another may run in its place, and the transfer
@@ -12,20 +12,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::answers::Reply;
-use super::call::{Brought, Share};
+use super::call::{Brought, Worker};
 use super::clock::Clock;
 use super::limits::Limits;
 use super::queue::{Free, Job, Queue, Work, WorkKind};
 use super::transfer::{Fault, Moved, Pool};
-use crate::tier::{Tier, TierError};
+use crate::tier::TierError;
 
 /// Why a tier takes no jobs.
 const EVERY_THREAD_HANGS: &str = "does not answer: every thread that may use it hangs in a call";
 
 /// See the module's text.
-pub(crate) struct ChunkTier<P: Pool> {
-    tier: Box<dyn Tier>,
-    share: Share,
+pub(crate) struct TierQueue<P: Pool> {
+    worker: Worker,
     limits: Limits,
     clock: Arc<dyn Clock>,
     state: Mutex<State<P>>,
@@ -116,17 +115,9 @@ fn fault(result: &Result<Brought, TierError>) -> Fault {
     }
 }
 
-impl<P: Pool> ChunkTier<P> {
-    /// Starts the tier's upkeep.
-    ///
-    /// # Errors
-    /// The operating system refused a thread.
-    pub(crate) fn start(
-        tier: Box<dyn Tier>,
-        share: Share,
-        limits: Limits,
-        clock: Arc<dyn Clock>,
-    ) -> std::io::Result<Arc<Self>> {
+impl<P: Pool> TierQueue<P> {
+    /// Nothing waits yet.
+    pub(crate) fn new(worker: Worker, limits: Limits, clock: Arc<dyn Clock>) -> Arc<Self> {
         let state = State {
             queue: Queue::new(),
             running: Vec::new(),
@@ -134,17 +125,13 @@ impl<P: Pool> ChunkTier<P> {
             damaged: 0,
             phase: Phase::Open,
         };
-        let tier = Arc::new(Self {
-            tier,
-            share,
+        Arc::new(Self {
+            worker,
             limits,
             clock,
             state: Mutex::new(state),
             changed: Condvar::new(),
-        });
-        let own = Arc::clone(&tier);
-        let thread = std::thread::Builder::new().name("penstock-kv-up".into());
-        thread.spawn(move || own.upkeep()).map(|_| tier)
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State<P>> {
@@ -214,7 +201,7 @@ impl<P: Pool> ChunkTier<P> {
                 let at = state.of_ticket(ticket);
                 state.running[at].copied = true;
             };
-            let result = self.share.call(&*self.tier, work, copied);
+            let result = self.worker.call(work, copied);
             self.end(ticket, result);
             match self.begin() {
                 Some(next) => (ticket, work) = next,
@@ -238,7 +225,7 @@ impl<P: Pool> ChunkTier<P> {
         let (done, error) = match &result {
             Ok(_) => (true, String::new()),
             Err(TierError::Missing) => (false, String::new()),
-            Err(error) => (false, format!("{}: {error}", self.tier.name())),
+            Err(error) => (false, format!("{}: {error}", self.worker.name())),
         };
         let brought = result.unwrap_or_default();
         reply.join(Moved {
@@ -258,7 +245,7 @@ impl<P: Pool> ChunkTier<P> {
     fn answer_undone(&self, jobs: Vec<Job<P>>, fault: Fault, why: &str) {
         let error = match why {
             "" => String::new(),
-            why => format!("{} {why}", self.tier.name()),
+            why => format!("{} {why}", self.worker.name()),
         };
         for job in jobs {
             // Blocks are given back before the answer is visible.
@@ -302,8 +289,20 @@ impl<P: Pool> ChunkTier<P> {
         self.answer_undone(waiting, Fault::Failed, EVERY_THREAD_HANGS);
     }
 
-    /// The tier's own upkeep.
+    /// Starts the upkeep of a chunk tier.
+    ///
+    /// # Errors
+    /// The operating system refused a thread.
+    pub(crate) fn start_upkeep(self: &Arc<Self>) -> std::io::Result<()> {
+        let own = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("penstock-kv-up".into());
+        thread.spawn(move || own.upkeep()).map(drop)
+    }
+
     fn upkeep(&self) {
+        let Worker::Chunks { tier, .. } = &self.worker else {
+            return;
+        };
         let mut state = self.lock();
         while state.phase == Phase::Open {
             let waiting = |s: &mut State<P>| s.phase == Phase::Open;
@@ -314,7 +313,7 @@ impl<P: Pool> ChunkTier<P> {
             drop(next);
             if waited.timed_out() {
                 // A panic has been reported on stderr; the next round may do better.
-                let _ = catch_unwind(AssertUnwindSafe(|| self.tier.tick()));
+                let _ = catch_unwind(AssertUnwindSafe(|| tier.tick()));
             }
             state = self.lock();
         }
@@ -347,18 +346,21 @@ impl<P: Pool> ChunkTier<P> {
         self.answer_undone(jobs, Fault::None, "is closed before this was done");
     }
 
-    /// The tier's part of [`Mover::report`](super::Mover::report).
-    pub(crate) fn report(&self) -> serde_json::Value {
+    /// A chunk tier's part of [`Mover::report`](super::Mover::report).
+    pub(crate) fn report(&self) -> Option<serde_json::Value> {
+        let Worker::Chunks { tier, .. } = &self.worker else {
+            return None;
+        };
         let state = self.lock();
         let hanging = state.running.iter().filter(|run| run.abandoned).count();
         let damaged = state.damaged;
         drop(state);
-        let counters: BTreeMap<_, _> = self.tier.counters().into_iter().collect();
-        serde_json::json!({
-            "name": self.tier.name(),
+        let counters: BTreeMap<_, _> = tier.counters().into_iter().collect();
+        Some(serde_json::json!({
+            "name": tier.name(),
             "damaged": damaged,
             "hanging": hanging,
             "counters": counters,
-        })
+        }))
     }
 }

@@ -1,5 +1,7 @@
 //! The rules on patterns, and single calls.
 
+mod model;
+
 use super::*;
 use crate::eviction::Rule;
 use crate::key::Group;
@@ -175,7 +177,7 @@ fn a_chain_longer_than_the_tier_keeps_its_beginning() {
     let mut index = index(4, 1.0, 0.5, Rule::Lru);
     serve(&mut index, &chain(1, 9));
     assert_eq!(serve(&mut index, &chain(1, 9)), 4);
-    assert_eq!(index.stats().crowded, 10);
+    assert_eq!(index.stats().refused, 10);
 }
 
 /// A loop over twice the tier makes the gate close; what a preempted sequence leaves comes in all

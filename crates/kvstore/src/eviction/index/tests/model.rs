@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::tests::{block, chain, index, owner};
-use super::*;
+use super::{block, chain, index, owner};
 use crate::eviction::Rule;
+use crate::eviction::index::*;
 use crate::key::Group;
 
 /// What a test does next.
