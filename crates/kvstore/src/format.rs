@@ -114,27 +114,31 @@ impl Header {
         })
     }
 
-    /// Checks that this is the header of `key` in the store of `identity` with `payload_bytes` of
-    /// payload; the error is what differs.
-    pub(crate) fn check(
-        &self,
+    /// Parses the header in front of `payload_bytes` whose checksum is `sum`, which must be those of
+    /// `key` in the store of `identity`; the error is what is wrong.
+    pub(crate) fn verified(
+        page: &[u8],
         identity: &Digest,
         key: &PartKey,
-        payload_bytes: usize,
-    ) -> Result<(), String> {
-        if &self.identity != identity {
+        (payload_bytes, sum): (usize, u64),
+    ) -> Result<Self, String> {
+        let header = Self::parse(page)?;
+        if &header.identity != identity {
             return Err("written under another store identity".into());
         }
-        if &self.key != key {
+        if &header.key != key {
             return Err("the header names another part".into());
         }
-        if self.payload_bytes != payload_bytes as u64 {
-            let found = self.payload_bytes;
+        if header.payload_bytes != payload_bytes as u64 {
+            let found = header.payload_bytes;
             return Err(format!(
                 "{found} bytes of payload instead of {payload_bytes}"
             ));
         }
-        Ok(())
+        match header.payload_crc == sum {
+            true => Ok(header),
+            false => Err("the payload's checksum is wrong".into()),
+        }
     }
 }
 
@@ -223,22 +227,17 @@ mod tests {
 
     #[test]
     fn another_part_is_told_from_this_one() {
-        let header = header();
-        assert!(header.check(&[7; 32], &header.key, 1 << 21).is_ok());
-        assert!(header.check(&[8; 32], &header.key, 1 << 21).is_err());
-        assert!(
-            header
-                .check(
-                    &[7; 32],
-                    &PartKey {
-                        head: 3,
-                        ..header.key
-                    },
-                    1 << 21
-                )
-                .is_err()
-        );
-        assert!(header.check(&[7; 32], &header.key, 1 << 20).is_err());
+        let (header, page) = (header(), header().encode());
+        let check = |identity: &Digest, key: &PartKey, bytes, sum| {
+            Header::verified(&page, identity, key, (bytes, sum)).is_ok()
+        };
+        let (key, sum) = (header.key, header.payload_crc);
+        let other = PartKey { head: 3, ..key };
+        assert!(check(&[7; 32], &key, 1 << 21, sum));
+        assert!(!check(&[8; 32], &key, 1 << 21, sum));
+        assert!(!check(&[7; 32], &other, 1 << 21, sum));
+        assert!(!check(&[7; 32], &key, 1 << 20, sum));
+        assert!(!check(&[7; 32], &key, 1 << 21, sum ^ 1));
     }
 
     proptest! {

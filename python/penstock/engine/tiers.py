@@ -14,7 +14,6 @@ from penstock.executor import TransferExecutor
 from penstock.kv import BlockPool
 from penstock.kv_tiers import (
     CircuitBreaker,
-    NoTiers,
     RamIndex,
     Rates,
     Shape,
@@ -36,7 +35,7 @@ FLUSH_S, CLOSE_S = 8.0, 4.0
 class OpenedTiers:
     """The scheduler's seam of the tiers, and the parts that administration uses."""
 
-    tiers: Tiers = field(default_factory=NoTiers)
+    tiers: Tiers = field(default_factory=Tiers)
     write_behind: WriteBehind | None = None
     index: RamIndex | None = None
     rates: Rates = field(default_factory=Rates)

@@ -4,14 +4,12 @@ from penstock.kv_tiers.breaker import CircuitBreaker
 from penstock.kv_tiers.cache import TierCache
 from penstock.kv_tiers.contract import RamIndex, Shape, Tiers, TransferExecutor
 from penstock.kv_tiers.load import PrefixLoad
-from penstock.kv_tiers.null import NoTiers
 from penstock.kv_tiers.rates import Rates
 from penstock.kv_tiers.stats import Stats, TierStats
 from penstock.kv_tiers.write_behind import WriteBehind
 
 __all__ = [
     "CircuitBreaker",
-    "NoTiers",
     "PrefixLoad",
     "RamIndex",
     "Rates",

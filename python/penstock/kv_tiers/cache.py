@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from penstock.kv.pool import BlockPool
 from penstock.kv_tiers.breaker import CircuitBreaker
-from penstock.kv_tiers.contract import Blocks, RamIndex, Shape, TransferExecutor
+from penstock.kv_tiers.contract import Blocks, RamIndex, Shape, Tiers, TransferExecutor
 from penstock.kv_tiers.load import Loader, PrefixLoad
 from penstock.kv_tiers.lookup import TierLookup
 from penstock.kv_tiers.plan import cover
@@ -27,8 +27,8 @@ PROBE_SHARE = 0.05
 """Share of the computing time that answers of slower tiers are awaited."""
 
 
-class TierCache:
-    """`contract.Tiers`. `pools` has one for each KV group; `index` is None without a RAM tier,
+class TierCache(Tiers):
+    """`pools` has one for each KV group; `index` is None without a RAM tier,
     `stats` has its counters anyway.
     `breakers` are those of the chunk tiers, in their order.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -33,8 +34,9 @@ class Shape:
     """What the groups with a window need of a prefix, however long; 0 without such groups."""
 
 
-class Tiers(Protocol):
-    """The tiers as the scheduler sees them. No method waits, and none moves bytes.
+class Tiers:
+    """The tiers as the scheduler sees them: those of an engine that has none. No method waits, and
+    none moves bytes.
 
     lookup -> start -> limit and `PrefixLoad.advance`, step by step -> released
     """
@@ -42,19 +44,23 @@ class Tiers(Protocol):
     @property
     def busy(self) -> bool:
         """Whether transfers are in flight or queued."""
+        return False
 
     @property
     def offloading(self) -> bool:
         """Whether blocks become free as soon as RAM has a copy of them."""
+        return False
 
     @property
     def next_poll(self) -> float:
         """Seconds until the next poll, while there is nothing else to do."""
+        return math.inf
 
     def lookup(self, load: PrefixLoad, digests: list[bytes], hits: int) -> int | None:
         """Plan the load of a prompt, whose first `hits` blocks are in the pool: how many of those
         are still wanted. None while the tiers' answers are awaited; ask again after a poll.
         """
+        return hits
 
     def start(self, load: PrefixLoad, blocks: Sequence[array[int]]) -> None:
         """Begin the planned load into the block tables of the sequence."""
@@ -63,6 +69,7 @@ class Tiers(Protocol):
         """The token, at most `end`, up to which may be computed now. Segments before it that have
         not begun are computed instead of loaded.
         """
+        return end
 
     def poll(self) -> None:
         """Take in the transfers that have ended, and begin others."""
@@ -82,6 +89,7 @@ class Tiers(Protocol):
 
     def tables(self) -> Iterable[tuple[int, Sequence[int]]]:
         """Blocks that transfers hold, as (group, blocks), for the audit of the pools."""
+        return ()
 
 
 class TransferExecutor(Protocol):

@@ -21,7 +21,7 @@ from penstock.core import (
     StepResult,
 )
 from penstock.kv import KvCache
-from penstock.kv_tiers import NoTiers, Tiers
+from penstock.kv_tiers import Tiers
 from penstock.scheduler.drafting import Drafter, NoDrafts
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
@@ -50,7 +50,7 @@ class Scheduler:
         drafter: Drafter | None = None,
     ) -> None:
         self.limits = limits
-        self.tiers: Tiers = tiers if tiers is not None else NoTiers()
+        self.tiers = tiers if tiers is not None else Tiers()
         self._kv = kv
         self._outbox = Outbox(clock)
         self._prefixes = Prefixes(kv, self.tiers, clock)

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::directory::{ABANDONED, Directory, is_gone, unix_now};
+use super::directory::{ABANDONED, Directory, unix_now};
 use super::index::{Candidate, Chunk, Index};
-use super::io::{self as file_io, Direct, Io};
+use super::io::{self as file_io, Direct, Io, is_gone};
 use super::layout::{self, IDENTITY_FILE, SHARDS};
 use super::ranking::Ranking;
 use super::state::State;
@@ -157,7 +157,7 @@ pub fn inventory(path: &Path) -> Result<Inventory, StartError> {
         stores,
         bytes: state.taken(),
         temporary_files: state.index.temporaries().count(),
-        quarantined_files: quarantine::count(&directory.root).unwrap_or(0),
+        quarantined_files: quarantine::kept(&directory.root).unwrap_or_default().0,
         quarantined_bytes: state.quarantined,
         free_bytes: system.map(|system| system.f_bavail.saturating_mul(system.f_frsize)),
     })
@@ -222,7 +222,7 @@ pub fn collect(path: &Path, rules: &Rules, watch: Watch<'_>) -> Result<Collected
         }
     }
     gone.other_files = directory.remove_abandoned(ABANDONED) as u64;
-    gone.other_files += quarantine::count(&directory.root).unwrap_or(0) as u64;
+    gone.other_files += quarantine::kept(&directory.root).unwrap_or_default().0 as u64;
     quarantine::clear(&directory.root)
         .map_err(|error| cannot("empty the quarantine of", &directory.root, &error))?;
     look(&directory)?;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::index::{Candidate, Store};
+use super::io::absent;
 use super::ranking::Ranking;
 use super::state::State;
 use super::{identity_file, layout, listing};
@@ -48,10 +49,8 @@ pub(crate) struct Upkeep {
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) evicted_chunks: AtomicU64,
-    pub(crate) evicted_bytes: AtomicU64,
     pub(crate) refused_by_worth: AtomicU64,
     pub(crate) refused_by_quota: AtomicU64,
-    pub(crate) unremovable_files: AtomicU64,
     pub(crate) abandoned_files: AtomicU64,
     pub(crate) quarantined_files: AtomicU64,
     pub(crate) scan_microseconds: AtomicU64,
@@ -147,7 +146,7 @@ impl Directory {
                 self.look_at_shard(store, shard, found)?;
             }
         }
-        let quarantined = super::quarantine::bytes(&self.root)?;
+        let (_, quarantined) = super::quarantine::kept(&self.root)?;
         let mut state = self.state();
         state.quarantined = quarantined;
         state.note_free(self.limit);
@@ -169,40 +168,32 @@ impl Directory {
         shard.join(layout::file_name(key))
     }
 
-    /// Removes a chunk's files and forgets it; returns the bytes freed. Files that cannot be
-    /// removed stay known.
-    pub(crate) fn remove_chunk(&self, store: usize, digest: &Digest) -> io::Result<u64> {
+    /// Removes a chunk's files and forgets it. Files that cannot be removed stay known.
+    pub(crate) fn remove_chunk(&self, store: usize, digest: &Digest) -> io::Result<()> {
         let (chunk, name) = {
             let mut state = self.state();
             let Some(chunk) = state.remove(store, digest) else {
-                return Ok(0);
+                return Ok(());
             };
             (chunk, state.index.stores()[store].name.clone())
         };
         let each = chunk.bytes / chunk.parts.len().max(1) as u64;
-        let mut failed = None;
-        let mut kept = 0;
+        let mut removed = Ok(());
         for part in &chunk.parts {
             let key = part.key(*digest);
             if let Err(error) = absent(fs::remove_file(self.part_path(&name, &key))) {
                 let used = chunk.last_use.unwrap_or(0);
-                let mut state = self.state();
-                state.insert(store, &key, each, used, None);
-                drop(state);
-                self.counts
-                    .unremovable_files
-                    .fetch_add(1, Ordering::Relaxed);
-                kept += each;
-                failed = Some(error);
+                self.state().insert(store, &key, each, used, None);
+                removed = Err(error);
             }
         }
-        failed.map_or(Ok(chunk.bytes - kept), Err)
+        removed
     }
 
     /// Removes all parts of a chunk, with those that others wrote lately.
     pub(crate) fn remove_unseen(&self, store: usize, digest: &Digest) -> io::Result<()> {
         self.look_at_shard(store, layout::shard_of(digest), Some(unix_now()))?;
-        self.remove_chunk(store, digest).map(drop)
+        self.remove_chunk(store, digest)
     }
 
     /// Removes all chunks of a store, or those of one salt group, with those that others wrote
@@ -220,7 +211,7 @@ impl Directory {
         };
         digests
             .iter()
-            .try_for_each(|digest| self.remove_chunk(store, digest).map(drop))
+            .try_for_each(|digest| self.remove_chunk(store, digest))
     }
 
     /// Removes uncommitted files older than `age`; returns how many.
@@ -347,22 +338,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) fn unix_now() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
-}
-
-/// Treats a file that is gone already as removed.
-pub(crate) fn absent(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if is_gone(&error) => Ok(()),
-        other => other,
-    }
-}
-
-/// Whether a file is not there, or was until another machine removed it.
-pub(crate) fn is_gone(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::StaleNetworkFileHandle
-    )
 }
 
 /// An error of the file system as one of the tier.

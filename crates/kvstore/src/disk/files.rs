@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
-use super::directory::{Directory, failed, is_gone};
-use super::io::{self, Io};
+use super::directory::{Directory, failed};
+use super::io::{self, Io, is_gone};
 use super::{identity_file, layout, listing, quarantine};
 use crate::format::{Header, HeaderPage};
 use crate::key::{Digest, PartKey, StoreIdentity};
@@ -104,13 +104,8 @@ impl PartFiles {
         }
         let (page, sum) = take(&file).map_err(read)?;
         let payload = key.payload_bytes(&self.identity);
-        let header = Header::parse(&page).map_err(TierError::Damaged)?;
-        header
-            .check(&self.digest, key, payload)
-            .map_err(TierError::Damaged)?;
-        if header.payload_crc != sum {
-            return Err(TierError::Damaged("the payload's checksum is wrong".into()));
-        }
+        let header = Header::verified(&page, &self.digest, key, (payload, sum));
+        let header = header.map_err(TierError::Damaged)?;
         let unused = facts
             .modified()
             .ok()

@@ -197,6 +197,22 @@ pub(crate) fn allot(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
+/// Treats a file that is gone already as removed.
+pub(crate) fn absent(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if is_gone(&error) => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether a file is not there, or was until another machine removed it.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::StaleNetworkFileHandle
+    )
+}
+
 fn is_aligned(address: *const u8, bytes: usize) -> bool {
     address.addr().is_multiple_of(SECTOR) && bytes.is_multiple_of(SECTOR)
 }

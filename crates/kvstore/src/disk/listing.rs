@@ -1,16 +1,13 @@
 //! What a shard directory holds, by the names in it.
 
-use std::ffi::OsStr;
+use std::fs::{self, Metadata};
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, Stat};
-use rustix::io::Errno;
-
+use super::io::is_gone;
 use super::layout::{self, PAGE, TEMPORARY};
 use crate::key::{PartKey, StoreIdentity};
 
@@ -24,16 +21,14 @@ const COARSE_TICK: Duration = Duration::from_millis(2100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stamp {
     seconds: i64,
-    nanoseconds: u64,
+    nanoseconds: i64,
 }
 
 impl Stamp {
-    fn modified(stat: &Stat) -> Self {
-        // The types differ between architectures.
-        #[allow(clippy::unnecessary_cast)]
+    fn modified(found: &Metadata) -> Self {
         Self {
-            seconds: stat.st_mtime as i64,
-            nanoseconds: stat.st_mtime_nsec as u64,
+            seconds: found.mtime(),
+            nanoseconds: found.mtime_nsec(),
         }
     }
 
@@ -73,13 +68,13 @@ pub(crate) struct Listing {
 
 /// The modification time of a directory; None when it is not there.
 pub(crate) fn stamp(directory: &Path) -> io::Result<Option<Stamp>> {
-    Ok(stat(directory)?.map(|stat| Stamp::modified(&stat)))
+    Ok(present(fs::metadata(directory))?.map(|found| Stamp::modified(&found)))
 }
 
 /// Length and modification time (seconds since 1970) of a file; None when it is not there.
 pub(crate) fn length_and_time(path: &Path) -> io::Result<Option<(u64, u64)>> {
-    let known = stat(path)?;
-    Ok(known.map(|stat| (length(&stat), Stamp::modified(&stat).unix_seconds())))
+    let found = present(fs::metadata(path))?;
+    Ok(found.map(|found| (found.len(), Stamp::modified(&found).unix_seconds())))
 }
 
 /// Reads a shard directory; one that is not there is empty. Sizes of parts follow from their names
@@ -88,70 +83,41 @@ pub(crate) fn list(directory: &Path, identity: Option<&StoreIdentity>) -> io::Re
     let Some(before) = stamp(directory)? else {
         return Ok(Listing::default());
     };
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = match rustix::fs::open(directory, flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(Listing::default()),
-        opened => opened?,
-    };
     let mut listing = Listing {
         stamp: Some((before, Instant::now())),
         ..Listing::default()
     };
-    let mut space = vec![MaybeUninit::uninit(); 128 << 10];
-    let mut entries = RawDir::new(&directory, &mut space);
-    while let Some(entry) = entries.next() {
-        listing.add(&directory, entry?.file_name().to_bytes(), identity)?;
+    for entry in present(fs::read_dir(directory))?.into_iter().flatten() {
+        listing.add(&entry?, identity)?;
     }
     Ok(listing)
 }
 
 impl Listing {
-    fn add(
-        &mut self,
-        at: &OwnedFd,
-        name: &[u8],
-        identity: Option<&StoreIdentity>,
-    ) -> io::Result<()> {
-        if let Some(key) = layout::parse_name(name) {
+    fn add(&mut self, entry: &fs::DirEntry, identity: Option<&StoreIdentity>) -> io::Result<()> {
+        let name = entry.file_name();
+        if let Some(key) = layout::parse_name(name.as_bytes()) {
             let by_name = identity.and_then(|identity| layout::part_file_bytes(&key, identity));
             let bytes = match by_name {
                 Some(bytes) => Some(bytes),
-                None => stat_at(at, name)?.map(|stat| length(&stat).next_multiple_of(PAGE)),
+                None => present(entry.metadata())?.map(|found| found.len().next_multiple_of(PAGE)),
             };
             self.parts.extend(bytes.map(|bytes| (key, bytes)));
-        } else if name.starts_with(TEMPORARY.as_bytes()) {
-            let stat = stat_at(at, name)?;
-            self.temporaries.extend(stat.map(|stat| Temporary {
-                name: String::from_utf8_lossy(name).into_owned(),
-                bytes: length(&stat).next_multiple_of(PAGE),
-                modified: Stamp::modified(&stat).unix_seconds(),
+        } else if name.as_bytes().starts_with(TEMPORARY.as_bytes()) {
+            let found = present(entry.metadata())?;
+            self.temporaries.extend(found.map(|found| Temporary {
+                name: name.to_string_lossy().into_owned(),
+                bytes: found.len().next_multiple_of(PAGE),
+                modified: Stamp::modified(&found).unix_seconds(),
             }));
         }
         Ok(())
     }
 }
 
-fn length(stat: &Stat) -> u64 {
-    u64::try_from(stat.st_size).unwrap_or(0)
-}
-
-fn stat(path: &Path) -> io::Result<Option<Stat>> {
-    present(rustix::fs::stat(path))
-}
-
-fn stat_at(directory: &OwnedFd, name: &[u8]) -> io::Result<Option<Stat>> {
-    let name = OsStr::from_bytes(name);
-    present(rustix::fs::statat(
-        directory.as_fd(),
-        name,
-        AtFlags::SYMLINK_NOFOLLOW,
-    ))
-}
-
-fn present(answer: rustix::io::Result<Stat>) -> io::Result<Option<Stat>> {
+fn present<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     match answer {
-        Ok(stat) => Ok(Some(stat)),
-        Err(Errno::NOENT | Errno::STALE) => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) if is_gone(&error) => Ok(None),
+        answer => answer.map(Some),
     }
 }

@@ -36,7 +36,6 @@ use serde::Deserialize;
 use self::budget::Budget;
 use self::directory::{Directory, failed, lock, unix_now};
 use self::files::{Fill, PartFiles};
-use self::index::Part;
 pub use self::io::Direct;
 use self::io::Io;
 use self::ranking::{Name, Ranking, StoreCandidate};
@@ -169,7 +168,10 @@ impl Disk {
         candidate: &StoreCandidate,
         fill: Fill<'_>,
     ) -> Result<(), TierError> {
-        let write = || self.files.write(key, candidate.parent, fill);
+        let write = || {
+            self.files
+                .write(key, candidate.parent.map(|parent| parent.digest), fill)
+        };
         let answer = match write() {
             Err(error) if is_full(&error) => {
                 self.room.give_way(bytes, candidate);
@@ -244,11 +246,11 @@ impl Disk {
             return Ok(());
         }
         self.spend(bytes)?;
+        let name = Name::new(self.store, &key.digest);
         let candidate = StoreCandidate {
-            name: Name::new(self.store, &key.digest),
-            part: Part::of(key),
-            bytes: self.files.chunk_bytes(key.blocks),
-            parent,
+            key: name,
+            parent: name.parent(parent),
+            size: self.files.chunk_bytes(key.blocks),
         };
         let room = self.room.reserve(bytes, &candidate);
         let stored = room.and_then(|reservation| {
@@ -354,12 +356,9 @@ impl Tier for Disk {
         drop(state);
         vec![
             ("used_bytes", used),
-            ("limit_bytes", self.directory.limit),
             ("chunks", chunks),
             ("evicted_chunks", read(&counts.evicted_chunks)),
-            ("evicted_bytes", read(&counts.evicted_bytes)),
             ("quarantined_chunks", read(&counts.quarantined_files)),
-            ("unremovable_files", read(&counts.unremovable_files)),
             ("abandoned_files", read(&counts.abandoned_files)),
             ("refused_by_worth", read(&counts.refused_by_worth)),
             ("refused_by_quota", read(&counts.refused_by_quota)),

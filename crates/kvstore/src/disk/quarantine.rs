@@ -5,8 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::directory::absent;
-use super::io as file_io;
+use super::io::{self as file_io, absent};
 use super::layout::{self, PAGE};
 
 /// Files kept; older ones go.
@@ -19,24 +18,19 @@ pub(crate) fn put(root: &Path, store: &str, file: &Path) -> io::Result<()> {
     let moved = file_io::create_directories(&place)
         .and_then(|()| fs::rename(file, place.join(format!("{store}-{name}"))));
     match moved {
-        Ok(()) => prune(&place, KEPT).map(drop),
+        Ok(()) => prune(&place, KEPT),
         Err(_) => absent(fs::remove_file(file)),
     }
 }
 
-/// Bytes of the files kept.
-pub(crate) fn bytes(root: &Path) -> io::Result<u64> {
+/// Number and bytes of the files kept.
+pub(crate) fn kept(root: &Path) -> io::Result<(usize, u64)> {
     let files = files(&layout::quarantine(root))?;
-    Ok(files.iter().map(|file| file.bytes).sum())
+    Ok((files.len(), files.iter().map(|file| file.bytes).sum()))
 }
 
-/// Files kept.
-pub(crate) fn count(root: &Path) -> io::Result<usize> {
-    Ok(files(&layout::quarantine(root))?.len())
-}
-
-/// Removes all of them; the bytes that came free.
-pub(crate) fn clear(root: &Path) -> io::Result<u64> {
+/// Removes all of them.
+pub(crate) fn clear(root: &Path) -> io::Result<()> {
     prune(&layout::quarantine(root), 0)
 }
 
@@ -46,10 +40,9 @@ struct Kept {
     modified: SystemTime,
 }
 
-fn prune(place: &Path, keep: usize) -> io::Result<u64> {
+fn prune(place: &Path, keep: usize) -> io::Result<()> {
     let mut files = files(place)?;
     files.sort_by_key(|file| std::cmp::Reverse(file.modified));
-    let mut freed = 0;
     for file in files.iter().skip(keep) {
         let removed = match fs::remove_file(&file.path) {
             Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
@@ -58,9 +51,8 @@ fn prune(place: &Path, keep: usize) -> io::Result<u64> {
             removed => removed,
         };
         absent(removed)?;
-        freed += file.bytes;
     }
-    Ok(freed)
+    Ok(())
 }
 
 fn files(place: &Path) -> io::Result<Vec<Kept>> {

@@ -4,9 +4,10 @@
 //! eighth of what was free at its last look. So the bound holds for up to eight writers at once,
 //! but for the files that each has just begun.
 //!
-//! Admission is decided once for all parts of a chunk. Each writer has a ranking of its own; those
-//! that store parts of the same chunks have seen the same requests, so their decisions mostly
-//! agree. Where one admitted a chunk, the others follow.
+//! Admission is decided with the first part of a chunk; a writer stores no more parts of one that
+//! was refused. Each writer has a ranking of its own; those that store parts of the same chunks have
+//! seen the same requests, so their decisions mostly agree. Where one admitted a chunk, the others
+//! follow.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -103,10 +104,8 @@ impl Room {
 
     /// Admits the chunk when the first of its parts comes; its group makes room for all of it.
     fn admit(&self, candidate: &StoreCandidate) -> Result<(), TierError> {
-        let decided = self.0.state().decided(candidate);
-        let admitted = decided.unwrap_or_else(|| self.decide(candidate));
         let root = self.0.root.display();
-        if !admitted {
+        if !self.admits(candidate) {
             self.0
                 .counts
                 .refused_by_worth
@@ -137,31 +136,37 @@ impl Room {
         }
     }
 
-    fn decide(&self, candidate: &StoreCandidate) -> bool {
-        let kept_free = self.slack(candidate.bytes) + ROOMY * candidate.bytes;
+    fn admits(&self, candidate: &StoreCandidate) -> bool {
+        let kept_free = self.slack(candidate.size) + ROOMY * candidate.size;
         let has_room = |state: &State| {
             state.taken() + kept_free <= self.0.limit
                 && state.ranking.over_quota(candidate).is_none()
         };
-        let mut admitted = has_room(&self.0.state());
-        if !admitted {
-            self.0.rank_all();
-            admitted = self.0.state().ranking.outweighs(candidate);
+        if self.has(candidate) || has_room(&self.0.state()) {
+            return true;
         }
-        if !admitted {
-            admitted = self.others_have(candidate);
-        }
-        self.0.state().ranking.decide(candidate, admitted);
-        admitted
+        self.0.rank_all();
+        let outweighs = self.0.state().ranking.outweighs(candidate);
+        outweighs || self.others_have(candidate)
+    }
+
+    /// Whether a part of the chunk is there.
+    fn has(&self, candidate: &StoreCandidate) -> bool {
+        let Name { store, digest } = &candidate.key;
+        self.0
+            .state()
+            .index
+            .chunk(*store as usize, digest)
+            .is_some()
     }
 
     /// Whether another rank admitted the chunk: half of its heads would be useless.
     fn others_have(&self, candidate: &StoreCandidate) -> bool {
-        let (store, digest) = (candidate.name.store as usize, &candidate.name.digest);
+        let (store, digest) = (candidate.key.store as usize, &candidate.key.digest);
         let looked = self
             .0
             .look_at_shard(store, layout::shard_of(digest), Some(unix_now()));
-        looked.is_ok() && self.0.state().index.chunk(store, digest).is_some()
+        looked.is_ok() && self.has(candidate)
     }
 
     fn slack(&self, bytes: u64) -> u64 {
@@ -231,13 +236,9 @@ impl Room {
 
     fn give_up(&self, victim: &Candidate) {
         let name = Name::new(victim.store, &victim.digest);
-        self.0.state().ranking.give_up(&name);
-        if let Ok(bytes) = self.0.remove_chunk(victim.store, &victim.digest) {
+        self.0.state().ranking.policy.give_up(&name);
+        if self.0.remove_chunk(victim.store, &victim.digest).is_ok() {
             self.0.counts.evicted_chunks.fetch_add(1, Ordering::Relaxed);
-            self.0
-                .counts
-                .evicted_bytes
-                .fetch_add(bytes, Ordering::Relaxed);
         }
     }
 }

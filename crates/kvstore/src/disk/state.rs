@@ -4,6 +4,7 @@ use super::index::{Before, Candidate, Chunk, Index};
 use super::layout;
 use super::listing::Listing;
 use super::ranking::{Name, Ranking, StoreCandidate};
+use crate::eviction::Key;
 use crate::key::{Digest, PartKey};
 
 /// What changes with every store and load.
@@ -64,13 +65,13 @@ impl State {
     pub(crate) fn remove_part(&mut self, store: usize, key: &PartKey, bytes: u64) {
         self.index.remove_part(store, key, bytes);
         if self.index.chunk(store, &key.digest).is_none() {
-            self.ranking.gone(&Name::new(store, &key.digest));
+            self.ranking.policy.remove(&Name::new(store, &key.digest));
         }
     }
 
     /// Forgets a chunk; returns its parts, to be removed from the directory.
     pub(crate) fn remove(&mut self, store: usize, digest: &Digest) -> Option<Chunk> {
-        self.ranking.gone(&Name::new(store, digest));
+        self.ranking.policy.remove(&Name::new(store, digest));
         self.index.remove(store, digest)
     }
 
@@ -78,7 +79,7 @@ impl State {
     pub(crate) fn ask(&mut self, store: usize, digests: &[Digest]) {
         for digest in digests {
             let name = Name::new(store, digest);
-            if self.index.chunk(store, digest).is_some() && !self.ranking.has(&name) {
+            if self.index.chunk(store, digest).is_some() && !self.ranking.policy.has(&name) {
                 self.enter(store, digest, None);
             }
         }
@@ -104,7 +105,7 @@ impl State {
     ) {
         let (came, gone) = self.index.apply(at, before, listing, found);
         for digest in gone {
-            self.ranking.gone(&Name::new(at.0, &digest));
+            self.ranking.policy.remove(&Name::new(at.0, &digest));
         }
         for digest in came.iter().filter(|_| found.is_some()) {
             self.enter(at.0, digest, None);
@@ -113,7 +114,7 @@ impl State {
 
     /// Whether all chunks are ranked.
     pub(crate) fn is_ranked(&self) -> bool {
-        self.ranking.len() == self.index.len()
+        self.ranking.policy.len() == self.index.len()
     }
 
     /// Chunks that are not ranked, least recently used first, in an order that all processes share.
@@ -121,7 +122,7 @@ impl State {
         let chunks = self.index.chunks();
         let mut waiting: Vec<(u64, Name)> = chunks
             .map(|(store, digest, chunk)| (chunk.last_use.unwrap_or(0), Name::new(store, digest)))
-            .filter(|(_, name)| !self.ranking.has(name))
+            .filter(|(_, name)| !self.ranking.policy.has(name))
             .collect();
         waiting.sort_unstable_by_key(|(used, name)| (*used, name.digest));
         waiting.into_iter().map(|(_, name)| name).collect()
@@ -137,18 +138,10 @@ impl State {
         }
     }
 
-    /// Whether a chunk is admitted, if that was decided when another of its parts came.
-    pub(crate) fn decided(&self, candidate: &StoreCandidate) -> Option<bool> {
-        let Name { store, digest } = &candidate.name;
-        let known = self.index.chunk(*store as usize, digest);
-        known
-            .map(|_| true)
-            .or_else(|| self.ranking.decided(candidate))
-    }
-
     /// The next chunk to evict: of the salt group of `of`, or of all.
     pub(crate) fn victim(&self, of: Option<&StoreCandidate>) -> Option<Candidate> {
-        let name = self.ranking.first(of.map(|candidate| &candidate.name))?;
+        let group = of.map(|candidate| candidate.key.group());
+        let name = self.ranking.policy.first(group)?;
         self.index.candidate(name.store as usize, &name.digest)
     }
 
@@ -229,7 +222,7 @@ mod tests {
             Act::GiveUp => {
                 if let Some(victim) = state.victim(None) {
                     let name = Name::new(victim.store, &victim.digest);
-                    state.ranking.give_up(&name);
+                    state.ranking.policy.give_up(&name);
                     state.remove(victim.store, &victim.digest);
                 }
             }
@@ -270,8 +263,8 @@ mod tests {
                 apply(&mut state, act);
                 let there: Vec<Name> =
                     state.index.chunks().map(|(at, digest, _)| Name::new(at, digest)).collect();
-                let ranked = there.iter().filter(|name| state.ranking.has(name)).count();
-                prop_assert_eq!(ranked, state.ranking.len(), "a missing chunk is ranked");
+                let ranked = there.iter().filter(|name| state.ranking.policy.has(name)).count();
+                prop_assert_eq!(ranked, state.ranking.policy.len(), "a missing chunk is ranked");
                 prop_assert_eq!(state.is_ranked(), ranked == there.len());
                 prop_assert!(!ranks || state.is_ranked());
                 prop_assert_eq!(state.unranked().len(), there.len() - ranked);

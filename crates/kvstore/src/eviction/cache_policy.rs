@@ -8,7 +8,6 @@
 //! it.
 
 use super::key::Key;
-use super::rank::Ranker;
 use super::shadow::ShadowCaches;
 use super::sketch::Sketch;
 use super::tree::{EvictionTree, Id};
@@ -39,7 +38,6 @@ pub struct Item<K> {
 pub struct CachePolicy<K> {
     pub(super) tree: EvictionTree<K>,
     sketch: Sketch,
-    ranker: Ranker,
     /// None under [`Rule::Lru`].
     shadows: Option<ShadowCaches>,
     /// Operations so far: entries of one operation are equally old.
@@ -53,9 +51,8 @@ impl<K: Key> CachePolicy<K> {
     pub fn new(rule: Rule, capacity: u64, entries: usize, by_group: bool) -> Self {
         let auto = rule == Rule::Auto;
         Self {
-            tree: EvictionTree::new(by_group),
+            tree: EvictionTree::new(by_group, auto),
             sketch: Sketch::new(entries),
-            ranker: Ranker::new(auto),
             shadows: auto.then(|| ShadowCaches::new(capacity, entries)),
             now: 0,
             run: Vec::new(),
@@ -145,8 +142,7 @@ impl<K: Key> CachePolicy<K> {
 
     /// Marks an entry as used now.
     pub(super) fn touch(&mut self, id: Id) {
-        self.ranker
-            .touch(&mut self.tree, id, self.now, &self.sketch);
+        self.tree.touch(id, self.now, &self.sketch);
     }
 
     /// Whether the admission filter, if it applies, prefers `key` to `victim`.
@@ -156,7 +152,7 @@ impl<K: Key> CachePolicy<K> {
 
     /// Removes an entry that makes room.
     pub(super) fn evict(&mut self, id: Id) {
-        self.ranker.evict(&mut self.tree, id, self.now);
+        self.tree.evict(id, self.now);
     }
 
     /// Marks an item as used now.
@@ -195,7 +191,7 @@ impl<K: Key> CachePolicy<K> {
             None => self.tree.insert_locked(item.key, item.size),
         };
         self.continues(&item.key, item.parent);
-        self.ranker.touch(&mut self.tree, id, used_at, &self.sketch);
+        self.tree.touch(id, used_at, &self.sketch);
         self.tree.unlock(id);
     }
 

@@ -65,16 +65,12 @@ impl Hasher for Word {
         self.0
     }
 
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(word));
-        }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("names are hashed by one word")
     }
 
     fn write_u64(&mut self, word: u64) {
-        self.0 = self.0.rotate_left(32) ^ word;
+        self.0 = word;
     }
 }
 

@@ -11,7 +11,6 @@ mod cache_policy;
 mod curve;
 mod index;
 mod key;
-mod rank;
 mod shadow;
 mod sketch;
 mod tree;

@@ -6,7 +6,6 @@
 //! its keys are found up to the first that is missing.
 
 use super::key::{Key, mix};
-use super::rank::Ranker;
 use super::sketch::Sketch;
 use super::tree::{Chain, EvictionTree, Id};
 
@@ -33,7 +32,6 @@ impl Key for Sampled {
 struct Shadow {
     gated: bool,
     tree: EvictionTree<Sampled>,
-    ranker: Ranker,
     score: f64,
 }
 
@@ -41,8 +39,7 @@ impl Shadow {
     fn new(gated: bool) -> Self {
         Self {
             gated,
-            tree: EvictionTree::new(false),
-            ranker: Ranker::new(true),
+            tree: EvictionTree::new(false, true),
             score: 0.0,
         }
     }
@@ -55,7 +52,7 @@ impl Shadow {
                 Some(id) => {
                     let size = if at < start { 0 } else { self.tree.size_at(id) };
                     self.score += size as f64;
-                    self.ranker.touch(&mut self.tree, id, now, sketch);
+                    self.tree.touch(id, now, sketch);
                 }
                 None if at < start => continue,
                 None => break,
@@ -78,7 +75,7 @@ impl Shadow {
             let Some(id) = self.find_or_admit(step, capacity, now, sketch) else {
                 break;
             };
-            self.ranker.touch(&mut self.tree, id, now, sketch);
+            self.tree.touch(id, now, sketch);
             kept.push(&mut self.tree, id);
         }
         kept.end(&mut self.tree);
@@ -101,7 +98,7 @@ impl Shadow {
             if self.gated && !sketch.prefers(word, self.tree.key(victim).0) {
                 return None;
             }
-            self.ranker.evict(&mut self.tree, victim, now);
+            self.tree.evict(victim, now);
         }
         Some(self.tree.insert_locked(Sampled(word), size))
     }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::key::{Key, Named, Table};
+use super::sketch::Sketch;
 use crate::key::Group;
 
 /// Number of an entry, valid while it is present; reused afterwards.
@@ -27,7 +28,12 @@ struct Entry<K> {
     present: bool,
 }
 
-/// Entries by key.
+/// Share of a mean lifetime by which each doubling of its frequency keeps an entry.
+const FREQUENCY_WEIGHT: f64 = 0.25;
+/// Share of the latest eviction in the mean lifetime.
+const NEWS: f64 = 0.01;
+
+/// Entries by key. An entry leaves by its rank: the time of its last use, moved on by its frequency.
 pub(super) struct EvictionTree<K> {
     entries: Vec<Entry<K>>,
     free: Vec<Id>,
@@ -36,6 +42,10 @@ pub(super) struct EvictionTree<K> {
     /// Kept where salt groups have quotas.
     groups: Option<Groups>,
     size: u64,
+    /// Weight of the frequency.
+    weight: f64,
+    /// Mean lifetime of the entries that left.
+    lifetime: f64,
 }
 
 /// Sizes of the salt groups and an order of eviction within each.
@@ -71,8 +81,12 @@ impl Chain {
 }
 
 impl<K: Key> EvictionTree<K> {
-    pub(super) fn new(by_group: bool) -> Self {
+    /// `by_group` keeps an order for each salt group too; `weighted` ranks by frequency besides the
+    /// last use.
+    pub(super) fn new(by_group: bool, weighted: bool) -> Self {
         Self {
+            weight: if weighted { FREQUENCY_WEIGHT } else { 0.0 },
+            lifetime: 0.0,
             entries: Vec::new(),
             free: Vec::new(),
             by_key: Table::default(),
@@ -107,11 +121,6 @@ impl<K: Key> EvictionTree<K> {
 
     pub(super) fn size_at(&self, id: Id) -> u64 {
         self.entries[id as usize].size
-    }
-
-    /// Time of the last use.
-    pub(super) fn used_at(&self, id: Id) -> i64 {
-        self.entries[id as usize].used_at
     }
 
     pub(super) fn is_present(&self, id: Id) -> bool {
@@ -185,11 +194,24 @@ impl<K: Key> EvictionTree<K> {
         }
     }
 
-    /// Marks an entry as used at `now`; from here on it leaves by `rank`.
-    pub(super) fn touch(&mut self, id: Id, now: i64, rank: i64) {
+    /// Marks an entry as used at `now`.
+    pub(super) fn touch(&mut self, id: Id, now: i64, sketch: &Sketch) {
+        let mut rank = now;
+        if self.weight * self.lifetime > 0.0 {
+            let count = sketch.count(self.key(id).words()[0]).max(1.0);
+            rank += (self.weight * self.lifetime * count.log2()) as i64;
+        }
         let entry = &mut self.entries[id as usize];
         (entry.used_at, entry.rank) = (now, rank);
         self.settle(id);
+    }
+
+    /// Removes an entry that makes room.
+    pub(super) fn evict(&mut self, id: Id, now: i64) {
+        let lived = (now - self.entries[id as usize].used_at) as f64;
+        let news = if self.lifetime == 0.0 { 1.0 } else { NEWS };
+        self.lifetime += (lived - self.lifetime) * news;
+        self.remove(id);
     }
 
     /// Makes `child` continue `parent`, unless it has a parent already.

@@ -1,10 +1,10 @@
 //! A tier's queue and its threads.
 //!
 //! A job that may begin gets a thread, which goes on with the next one. Calls of a tier block, some
-//! for ever. A call that takes too long is abandoned: another may run in its place, and the transfer
-//! is answered when the call returns. The engine decides whether a tier that fails or stalls is
-//! used further. Blocks of a load are lent until then; those of a store until their bytes are
-//! copied, and such a store can be cancelled though it was begun.
+//! for ever. A call that takes too long is abandoned: another may run in its place, and the
+//! transfer is answered when the call returns. The engine decides whether a tier that fails or
+//! stalls is used further. Blocks of a load are lent until then; those of a store until their bytes
+//! are copied, and such a store can be cancelled though it was begun.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,7 +34,8 @@ pub(crate) struct TierQueue<P: Pool> {
 
 struct State<P: Pool> {
     queue: Queue<P>,
-    running: Vec<Running>,
+    /// By the number of the call.
+    running: BTreeMap<u64, Running>,
     tickets: u64,
     /// Loads of damaged parts since the start.
     damaged: u64,
@@ -51,7 +52,6 @@ enum Phase {
 
 /// A call under way.
 struct Running {
-    ticket: u64,
     id: u64,
     kind: WorkKind,
     asked: Duration,
@@ -67,7 +67,7 @@ impl<P: Pool> State<P> {
     /// Calls of probes, or of the other kinds.
     fn calls(&self, probes: bool) -> impl Iterator<Item = &Running> {
         let own = move |run: &&Running| (run.kind == WorkKind::Probe) == probes;
-        self.running.iter().filter(own)
+        self.running.values().filter(own)
     }
 
     /// Whether every thread that may do such work hangs in a call.
@@ -84,7 +84,7 @@ impl<P: Pool> State<P> {
             let most = limits.threads(probes);
             awaited < most && self.calls(probes).count() < most + limits.abandoned
         };
-        let of = |kind| self.running.iter().filter(|run| run.kind == kind).count();
+        let of = |kind| self.running.values().filter(|run| run.kind == kind).count();
         let (stores, removals) = (of(WorkKind::Store), of(WorkKind::Remove));
         let free = thread(false);
         Free {
@@ -97,11 +97,6 @@ impl<P: Pool> State<P> {
 
     fn idle(&self) -> bool {
         self.queue.is_empty() && self.running.is_empty()
-    }
-
-    fn of_ticket(&self, ticket: u64) -> usize {
-        let at = self.running.iter().position(|run| run.ticket == ticket);
-        at.unwrap_or_else(|| unreachable!("only the thread that began a job ends it"))
     }
 }
 
@@ -120,7 +115,7 @@ impl<P: Pool> TierQueue<P> {
     pub(crate) fn new(worker: Worker, limits: Limits, clock: Arc<dyn Clock>) -> Arc<Self> {
         let state = State {
             queue: Queue::new(),
-            running: Vec::new(),
+            running: BTreeMap::new(),
             tickets: 0,
             damaged: 0,
             phase: Phase::Open,
@@ -181,8 +176,7 @@ impl<P: Pool> TierQueue<P> {
         } = state.queue.next(free)?;
         state.tickets += 1;
         let ticket = state.tickets;
-        state.running.push(Running {
-            ticket,
+        let run = Running {
             id,
             kind: work.kind(),
             asked,
@@ -190,16 +184,17 @@ impl<P: Pool> TierQueue<P> {
             abandoned: false,
             copied: false,
             reply: Some(reply),
-        });
+        };
+        state.running.insert(ticket, run);
         Some((ticket, work))
     }
 
     fn serve(self: Arc<Self>, mut ticket: u64, mut work: Work<P>) {
         loop {
             let copied = || {
-                let mut state = self.lock();
-                let at = state.of_ticket(ticket);
-                state.running[at].copied = true;
+                if let Some(run) = self.lock().running.get_mut(&ticket) {
+                    run.copied = true;
+                }
             };
             let result = self.worker.call(work, copied);
             self.end(ticket, result);
@@ -215,13 +210,16 @@ impl<P: Pool> TierQueue<P> {
     fn end(&self, ticket: u64, result: Result<Brought, TierError>) {
         let now = self.clock.now();
         let mut state = self.lock();
-        let at = state.of_ticket(ticket);
-        let run = state.running.swap_remove(at);
+        let run = state.running.remove(&ticket);
         let fault = fault(&result);
         state.damaged += u64::from(fault == Fault::Damaged);
         self.changed.notify_all();
         drop(state);
-        let Some(reply) = run.reply else { return };
+        // Cancelled stores were answered before.
+        let Some((run, reply)) = run.and_then(|mut run| run.reply.take().map(|reply| (run, reply)))
+        else {
+            return;
+        };
         let (done, error) = match &result {
             Ok(_) => (true, String::new()),
             Err(TierError::Missing) => (false, String::new()),
@@ -261,7 +259,7 @@ impl<P: Pool> TierQueue<P> {
         let mut state = self.lock();
         let jobs = state.queue.cancel(ids);
         let copied = |run: &&mut Running| run.copied && ids.contains(&run.id);
-        let stores = state.running.iter_mut().filter(copied);
+        let stores = state.running.values_mut().filter(copied);
         let replies: Vec<_> = stores.filter_map(|run| run.reply.take()).collect();
         self.changed.notify_all();
         drop(state);
@@ -274,7 +272,7 @@ impl<P: Pool> TierQueue<P> {
     pub(crate) fn watch(self: &Arc<Self>) {
         let (now, stall) = (self.clock.now(), self.limits.stall);
         let mut state = self.lock();
-        for run in &mut state.running {
+        for run in state.running.values_mut() {
             run.abandoned |= now.saturating_sub(run.since) > stall;
         }
         let none_left = [false, true]
@@ -352,7 +350,7 @@ impl<P: Pool> TierQueue<P> {
             return None;
         };
         let state = self.lock();
-        let hanging = state.running.iter().filter(|run| run.abandoned).count();
+        let hanging = state.running.values().filter(|run| run.abandoned).count();
         let damaged = state.damaged;
         drop(state);
         let counters: BTreeMap<_, _> = tier.counters().into_iter().collect();

@@ -53,16 +53,13 @@ impl Names {
         header.encode()
     }
 
-    /// The payload's checksum by `page`, which must be the header of `key` with `payload_bytes` of
-    /// payload.
-    pub(super) fn checksum_of(
+    /// Whether `page` is the header of `key` with this payload; what is wrong if not.
+    pub(super) fn verify(
         &self,
         page: &[u8],
         key: &PartKey,
-        payload_bytes: usize,
-    ) -> Result<u64, String> {
-        let header = Header::parse(page)?;
-        header.check(&self.identity, key, payload_bytes)?;
-        Ok(header.payload_crc)
+        payload: (usize, u64),
+    ) -> Result<(), String> {
+        Header::verified(page, &self.identity, key, payload).map(drop)
     }
 }

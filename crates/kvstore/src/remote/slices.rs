@@ -1,12 +1,15 @@
-//! A payload that arrives piece by piece goes straight to where it belongs.
+//! A part that arrives piece by piece goes straight to where it belongs.
 
-use crate::format::Checksum;
+use super::names::Names;
+use crate::format::{Checksum, HEADER_BYTES, HeaderPage};
+use crate::key::PartKey;
 
-/// The caller's slices, filled front to back; sums what it was given while that is still in the
-/// CPU's cache.
+/// The header and then the caller's slices, filled front to back; sums the payload while it is
+/// still in the CPU's cache.
 pub(super) struct Filling<'a, 'b> {
+    header: HeaderPage,
     into: &'a mut [&'b mut [u8]],
-    /// The slice being filled, and how much of it is.
+    /// What is being filled (0: the header, then the slices), and how much of it is.
     at: (usize, usize),
     sum: Checksum,
 }
@@ -14,33 +17,43 @@ pub(super) struct Filling<'a, 'b> {
 impl<'a, 'b> Filling<'a, 'b> {
     pub(super) fn new(into: &'a mut [&'b mut [u8]]) -> Self {
         Self {
+            header: [0; HEADER_BYTES],
             into,
             at: (0, 0),
             sum: Checksum::new(),
         }
     }
 
+    fn length(&self, slice: usize) -> Option<usize> {
+        match slice.checked_sub(1) {
+            None => Some(HEADER_BYTES),
+            Some(at) => self.into.get(at).map(|slice| slice.len()),
+        }
+    }
+
     /// Where the next bytes belong; empty when there is no room left.
     pub(super) fn room(&mut self) -> &mut [u8] {
-        while self
-            .into
-            .get(self.at.0)
-            .is_some_and(|slice| slice.len() == self.at.1)
-        {
-            self.at = (self.at.0 + 1, 0);
+        let (mut slice, mut from) = self.at;
+        while self.length(slice) == Some(from) {
+            (slice, from) = (slice + 1, 0);
         }
-        match self.into.get_mut(self.at.0) {
-            Some(slice) => &mut slice[self.at.1..],
-            None => &mut [],
+        self.at = (slice, from);
+        match slice.checked_sub(1) {
+            None => &mut self.header[from..],
+            Some(at) => self
+                .into
+                .get_mut(at)
+                .map_or(&mut [], |slice| &mut slice[from..]),
         }
     }
 
     /// `count` bytes were written to the start of [`Self::room`].
     pub(super) fn advance(&mut self, count: usize) {
-        if let Some(slice) = self.into.get(self.at.0) {
-            self.sum.update(&slice[self.at.1..self.at.1 + count]);
-            self.at.1 += count;
+        let (slice, from) = self.at;
+        if slice > 0 {
+            self.sum.update(&self.into[slice - 1][from..from + count]);
         }
+        self.at.1 += count;
     }
 
     /// Copies what fits; whether all of it did.
@@ -58,15 +71,13 @@ impl<'a, 'b> Filling<'a, 'b> {
         true
     }
 
-    /// Whether all is there, with the checksum `wanted`; what is wrong if not.
-    pub(super) fn verify(mut self, wanted: u64) -> Result<(), String> {
+    /// Whether all of the part `key` is there; what is wrong if not.
+    pub(super) fn verify(mut self, names: &Names, key: &PartKey) -> Result<(), String> {
         if !self.room().is_empty() {
             return Err("the payload ends early".into());
         }
-        if self.sum.value() != wanted {
-            return Err("the payload's checksum is wrong".into());
-        }
-        Ok(())
+        let payload = self.into.iter().map(|slice| slice.len()).sum();
+        names.verify(&self.header, key, (payload, self.sum.value()))
     }
 }
 
@@ -75,20 +86,39 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::checksum;
+    use crate::key::StoreIdentity;
+
+    const KEY: PartKey = PartKey {
+        digest: [1; 32],
+        blocks: 1,
+        head: 0,
+        layers: (0, 1),
+    };
+
+    fn names() -> Names {
+        Names::new(&StoreIdentity {
+            cache: String::new(),
+            layers: 1,
+            kv_heads: 1,
+            block_tokens: 16,
+            tile_bytes: 1,
+            dtype: "bf16".into(),
+        })
+    }
 
     proptest! {
         #[test]
         fn pieces_of_any_size_fill_slices_of_any_size(
             lengths in proptest::collection::vec(0_usize..40, 0..6),
-            pieces in proptest::collection::vec(1_usize..50, 0..12),
+            pieces in proptest::collection::vec(1_usize..6000, 0..12),
         ) {
             let all = lengths.iter().sum::<usize>();
             let wanted: Vec<u8> = (0..all).map(|at| at as u8 ^ 0x5a).collect();
             let mut slices: Vec<Vec<u8>> = lengths.iter().map(|&length| vec![0; length]).collect();
             let mut into: Vec<&mut [u8]> = slices.iter_mut().map(Vec::as_mut_slice).collect();
             let mut filling = Filling::new(&mut into);
-            let mut rest = wanted.as_slice();
+            let value = [&names().header(&KEY, &wanted, None)[..], &wanted].concat();
+            let mut rest = value.as_slice();
             for piece in pieces {
                 let (now, later) = rest.split_at(piece.min(rest.len()));
                 prop_assert!(filling.copy(now));
@@ -96,10 +126,10 @@ mod tests {
             }
             if rest.is_empty() {
                 prop_assert!(!filling.copy(b"x"));
-                prop_assert_eq!(filling.verify(checksum([wanted.as_slice()])), Ok(()));
+                prop_assert_eq!(filling.verify(&names(), &KEY), Ok(()));
                 prop_assert_eq!(slices.concat(), wanted);
             } else {
-                prop_assert!(filling.verify(0).is_err());
+                prop_assert!(filling.verify(&names(), &KEY).is_err());
             }
         }
     }
@@ -109,7 +139,7 @@ mod tests {
         let mut slice = [0; 3];
         let mut into = [slice.as_mut_slice()];
         let mut filling = Filling::new(&mut into);
-        assert!(filling.copy(b"abc"));
-        assert!(filling.verify(checksum([&b"abd"[..]])).is_err());
+        assert!(filling.copy(&names().header(&KEY, b"abd", None)) && filling.copy(b"abc"));
+        assert!(filling.verify(&names(), &KEY).is_err());
     }
 }

@@ -24,7 +24,7 @@ use tokio::runtime::{Builder, Runtime};
 use self::place::Place;
 use super::names::Names;
 use super::slices::Filling;
-use crate::format::{HEADER_BYTES, HeaderPage};
+use crate::format::HEADER_BYTES;
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
 use crate::tier::{StartError, Tier, TierError};
 
@@ -152,19 +152,12 @@ impl Objects {
                 found.meta.size
             )));
         }
-        let mut header = [0; HEADER_BYTES];
         let mut filling = Filling::new(into);
         match found.payload {
-            GetResultPayload::File(file, _) => from_file(file, &mut header, &mut filling)?,
-            GetResultPayload::Stream(stream) => {
-                from_stream(stream, &mut header, &mut filling).await?
-            }
+            GetResultPayload::File(file, _) => from_file(file, &mut filling)?,
+            GetResultPayload::Stream(stream) => from_stream(stream, &mut filling).await?,
         }
-        let checksum = self
-            .names
-            .checksum_of(&header, key, bytes)
-            .map_err(Trouble::Damaged)?;
-        filling.verify(checksum).map_err(Trouble::Damaged)
+        filling.verify(&self.names, key).map_err(Trouble::Damaged)
     }
 
     /// Deletes what is under `root` and has a name there that begins with `start`.
@@ -194,12 +187,7 @@ impl Objects {
     }
 }
 
-fn from_file(
-    mut file: File,
-    header: &mut HeaderPage,
-    filling: &mut Filling<'_, '_>,
-) -> io::Result<()> {
-    file.read_exact(header)?;
+fn from_file(mut file: File, filling: &mut Filling<'_, '_>) -> io::Result<()> {
     loop {
         let room = filling.room();
         if room.is_empty() {
@@ -214,14 +202,9 @@ fn from_file(
 
 async fn from_stream(
     mut stream: BoxStream<'static, Result<Bytes, Error>>,
-    header: &mut HeaderPage,
     filling: &mut Filling<'_, '_>,
 ) -> Result<(), Trouble> {
-    let mut before = 0;
-    while let Some(mut piece) = stream.try_next().await? {
-        let own = piece.split_to(piece.len().min(HEADER_BYTES - before));
-        header[before..before + own.len()].copy_from_slice(&own);
-        before += own.len();
+    while let Some(piece) = stream.try_next().await? {
         if !filling.copy(&piece) {
             return Err(Trouble::Damaged("more bytes than were announced".into()));
         }

@@ -39,6 +39,26 @@ struct Own {
     allow_http: bool,
 }
 
+macro_rules! configured {
+    ($builder:ty, $key:ident, $url:expr, $options:expr, $own:expr) => {{
+        let mut builder = <$builder>::new()
+            .with_url($url.as_str())
+            .with_retry($own.retry())
+            .with_http_connector($own.connector()?);
+        for (name, value) in $options {
+            let unknown = || format!("option {name:?} is not known for {}://", $url.scheme());
+            let key: $key = name.to_ascii_lowercase().parse().map_err(|_| unknown())?;
+            if let $key::Client(client) = &key
+                && *client != ClientConfigKey::AllowHttp
+            {
+                return Err(unknown());
+            }
+            builder = builder.with_config(key, value);
+        }
+        Arc::new(builder.build().map_err(|error| error.to_string())?)
+    }};
+}
+
 impl Place {
     /// An error is what is wrong, with the remedy.
     pub(super) fn new(url: &str, options: &BTreeMap<String, String>) -> Result<Self, String> {
@@ -60,10 +80,19 @@ impl Place {
             }
             ObjectStoreScheme::AmazonS3 => {
                 hint = s3_hint(&options);
-                s3(&url, &options, &own)?
+                let options = signing(&options, &own);
+                configured!(AmazonS3Builder, AmazonS3ConfigKey, &url, &options, own)
             }
-            ObjectStoreScheme::GoogleCloudStorage => google(&url, &options, &own)?,
-            ObjectStoreScheme::MicrosoftAzure => azure(&url, &options, &own)?,
+            ObjectStoreScheme::GoogleCloudStorage => configured!(
+                GoogleCloudStorageBuilder,
+                GoogleConfigKey,
+                &url,
+                &options,
+                own
+            ),
+            ObjectStoreScheme::MicrosoftAzure => {
+                configured!(MicrosoftAzureBuilder, AzureConfigKey, &url, &options, own)
+            }
             _ => {
                 return Err(format!(
                     "{:?} is none of s3, gs, az, abfs, file",
@@ -141,40 +170,7 @@ impl Own {
     }
 }
 
-macro_rules! configured {
-    ($builder:ty, $key:ty, $client:path, $url:expr, $options:expr, $own:expr) => {{
-        let mut builder = <$builder>::new()
-            .with_url($url.as_str())
-            .with_retry($own.retry())
-            .with_http_connector($own.connector()?);
-        for (name, value) in $options {
-            let unknown = || format!("option {name:?} is not known for {}://", $url.scheme());
-            let key: $key = name.to_ascii_lowercase().parse().map_err(|_| unknown())?;
-            if let $client(client) = &key
-                && *client != ClientConfigKey::AllowHttp
-            {
-                return Err(unknown());
-            }
-            builder = builder.with_config(key, value);
-        }
-        Ok(Arc::new(
-            builder.build().map_err(|error| error.to_string())?,
-        ))
-    }};
-}
-
 type Options = BTreeMap<String, String>;
-
-fn s3(url: &Url, options: &Options, own: &Own) -> Result<Arc<dyn ObjectStore>, String> {
-    configured!(
-        AmazonS3Builder,
-        AmazonS3ConfigKey,
-        AmazonS3ConfigKey::Client,
-        url,
-        &signing(options, own),
-        own
-    )
-}
 
 /// Payloads are signed where the connection is not encrypted, unless an option turns that off.
 /// Elsewhere that protects nothing and takes a third of what a store costs; what is read is
@@ -187,28 +183,6 @@ fn signing(options: &Options, own: &Own) -> Options {
         options.insert(NAME.to_owned(), "true".to_owned());
     }
     options
-}
-
-fn google(url: &Url, options: &Options, own: &Own) -> Result<Arc<dyn ObjectStore>, String> {
-    configured!(
-        GoogleCloudStorageBuilder,
-        GoogleConfigKey,
-        GoogleConfigKey::Client,
-        url,
-        options,
-        own
-    )
-}
-
-fn azure(url: &Url, options: &Options, own: &Own) -> Result<Arc<dyn ObjectStore>, String> {
-    configured!(
-        MicrosoftAzureBuilder,
-        AzureConfigKey,
-        AzureConfigKey::Client,
-        url,
-        options,
-        own
-    )
 }
 
 fn s3_hint(options: &Options) -> &'static str {

@@ -88,7 +88,7 @@ impl Connection {
             .iter()
             .for_each(|words| command(&mut request, words));
         self.send(&[&request])?;
-        self.replies(commands.len())
+        self.replies(commands.len(), DEPTH)
     }
 
     /// Sends `before`, then a command whose last word is `header` and `payload`, then `after`;
@@ -111,17 +111,16 @@ impl Connection {
         let mut tail = b"\r\n".to_vec();
         after.iter().for_each(|words| command(&mut tail, words));
         self.send(&[&head, payload, &tail])?;
-        self.replies(before.len() + 1 + after.len())
+        self.replies(before.len() + 1 + after.len(), DEPTH)
     }
 
-    /// Sends a command that is answered with a part. `checksum` reads the payload's checksum from
-    /// the header, or returns what is wrong with it. False when there is none.
+    /// Sends a command that is answered with a part of `payload_bytes`, which goes to `filling`.
+    /// False when there is none.
     pub(super) fn fetch(
         &mut self,
         words: &[&[u8]],
         payload_bytes: usize,
-        mut filling: Filling<'_, '_>,
-        checksum: impl FnOnce(&HeaderPage) -> Result<u64, String>,
+        filling: &mut Filling<'_, '_>,
     ) -> Result<bool, Trouble> {
         let mut request = Vec::new();
         command(&mut request, words);
@@ -129,28 +128,20 @@ impl Connection {
         let Some(bytes) = self.length()? else {
             return Ok(false);
         };
-        if bytes != HEADER_BYTES + payload_bytes {
-            let wanted = HEADER_BYTES + payload_bytes;
+        let wanted = HEADER_BYTES + payload_bytes;
+        if bytes != wanted {
             return Err(Trouble::Damaged(format!(
                 "{bytes} bytes instead of {wanted}"
             )));
         }
-        let mut header = [0; HEADER_BYTES];
-        self.stream.read_exact(&mut header)?;
-        let checksum = checksum(&header).map_err(Trouble::Damaged)?;
-        let mut left = payload_bytes;
-        while left > 0 {
-            let room = filling.room();
-            let count = room.len().min(left);
-            let count = retry(|| self.stream.read(&mut room[..count]))?;
+        while !filling.room().is_empty() {
+            let count = retry(|| self.stream.read(filling.room()))?;
             if count == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
             filling.advance(count);
-            left -= count;
         }
         self.end_of_line()?;
-        filling.verify(checksum).map_err(Trouble::Damaged)?;
         Ok(true)
     }
 
@@ -163,11 +154,12 @@ impl Connection {
         Ok(socket.flush()?)
     }
 
-    fn replies(&mut self, count: usize) -> Result<Vec<Reply>, Trouble> {
-        let mut replies = Vec::with_capacity(count);
+    /// So many replies; the first error reply, after all were read.
+    fn replies(&mut self, count: usize, depth: usize) -> Result<Vec<Reply>, Trouble> {
+        let mut replies = Vec::new();
         let mut said = None;
         for _ in 0..count {
-            match self.reply() {
+            match self.reply(depth) {
                 Ok(reply) => replies.push(reply),
                 Err(Trouble::Said(error)) => said = said.or(Some(error)),
                 Err(error) => return Err(error),
@@ -176,35 +168,20 @@ impl Connection {
         said.map_or(Ok(replies), |error| Err(Trouble::Said(error)))
     }
 
-    fn reply(&mut self) -> Result<Reply, Trouble> {
-        self.reply_within(DEPTH)
-    }
-
     /// A transaction answers with replies within a reply, SCAN with replies within these. More do
     /// not come.
-    fn reply_within(&mut self, depth: usize) -> Result<Reply, Trouble> {
+    fn reply(&mut self, depth: usize) -> Result<Reply, Trouble> {
         let (kind, line) = self.line()?;
         if kind != b'*' {
             return self.single(kind, line);
         }
         match number(&line)? {
             -1 => Ok(Reply::Nothing),
-            count @ 0..=MOST if depth > 0 => self.many(count as usize, depth - 1),
+            count @ 0..=MOST if depth > 0 => {
+                self.replies(count as usize, depth - 1).map(Reply::Many)
+            }
             _ => Err(strange(kind, &line).into()),
         }
-    }
-
-    fn many(&mut self, count: usize, depth: usize) -> Result<Reply, Trouble> {
-        let mut replies = Vec::new();
-        let mut said = None;
-        for _ in 0..count {
-            match self.reply_within(depth) {
-                Ok(reply) => replies.push(reply),
-                Err(Trouble::Said(error)) => said = said.or(Some(error)),
-                Err(error) => return Err(error),
-            }
-        }
-        said.map_or(Ok(Reply::Many(replies)), |error| Err(Trouble::Said(error)))
     }
 
     fn single(&mut self, kind: u8, line: String) -> Result<Reply, Trouble> {

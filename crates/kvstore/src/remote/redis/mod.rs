@@ -22,7 +22,6 @@ pub use self::limits::RedisLimits;
 use super::names::Names;
 use super::slices::Filling;
 use super::tls;
-use crate::format::HeaderPage;
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
 use crate::tier::{StartError, Tier, TierError};
 
@@ -39,7 +38,6 @@ pub struct Redis {
     ttl: Option<String>,
     names: Names,
     idle: Mutex<Vec<Connection>>,
-    connects: AtomicU64,
     damaged: AtomicU64,
 }
 
@@ -78,7 +76,6 @@ impl Redis {
             ttl: ttl.map(|ttl| ttl.as_secs().max(1).to_string()),
             names: Names::new(identity),
             idle: Mutex::default(),
-            connects: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
         };
         let trial = tier.names.trial();
@@ -105,7 +102,6 @@ impl Redis {
                 done => return self.done(connection, done),
             }
         }
-        self.connects.fetch_add(1, Ordering::Relaxed);
         let opened = Connection::open(&self.address, self.tls.as_ref(), self.limits);
         let mut connection = opened.map_err(|trouble| self.failed(trouble))?;
         let done = call(&mut connection);
@@ -179,8 +175,14 @@ impl Tier for Redis {
         let bytes = into.iter().map(|slice| slice.len()).sum();
         let words: &[&[u8]] = &[b"HGET", chunk.as_bytes(), part.as_bytes()];
         let found = self.with(|connection| {
-            let checksum = |page: &HeaderPage| self.names.checksum_of(page, key, bytes);
-            connection.fetch(words, bytes, Filling::new(into), checksum)
+            let mut filling = Filling::new(into);
+            let found = connection.fetch(words, bytes, &mut filling)?;
+            let checked = if found {
+                filling.verify(&self.names, key)
+            } else {
+                Ok(())
+            };
+            checked.map(|()| found).map_err(Trouble::Damaged)
         });
         match found {
             Ok(true) => Ok(()),
@@ -271,10 +273,7 @@ impl Tier for Redis {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("connects", self.connects.load(Ordering::Relaxed)),
-            ("damaged_parts", self.damaged.load(Ordering::Relaxed)),
-        ]
+        vec![("damaged_parts", self.damaged.load(Ordering::Relaxed))]
     }
 }
 

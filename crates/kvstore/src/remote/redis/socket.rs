@@ -15,15 +15,13 @@ use super::limits::RedisLimits;
 
 /// A socket whose reads and writes fail with `TimedOut` once the deadline is past.
 pub(super) struct Socket {
-    stream: Stream,
+    stream: Box<dyn Stream>,
     deadline: Instant,
 }
 
-enum Stream {
-    Tcp(TcpStream),
-    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
-    Unix(UnixStream),
-}
+trait Stream: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Stream for T {}
 
 impl Socket {
     /// `tls` is there for a place that needs it.
@@ -32,23 +30,20 @@ impl Socket {
         tls: Option<&Arc<ClientConfig>>,
         limits: &RedisLimits,
     ) -> io::Result<Self> {
-        let stream = match (place, tls) {
-            (Place::Unix(path), _) => Stream::Unix(unix(path, limits.answer)?),
+        let stream: Box<dyn Stream> = match (place, tls) {
+            (Place::Unix(path), _) => Box::new(unix(path, limits.answer)?),
             (Place::Tls { host, port, .. }, Some(tls)) => {
                 let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
                 let session =
                     ClientConnection::new(Arc::clone(tls), name).map_err(io::Error::other)?;
-                let stream = tcp(host, *port, limits)?;
-                Stream::Tls(Box::new(StreamOwned::new(session, stream)))
+                Box::new(StreamOwned::new(session, tcp(host, *port, limits)?))
             }
             (Place::Tcp { host, port } | Place::Tls { host, port, .. }, _) => {
-                Stream::Tcp(tcp(host, *port, limits)?)
+                Box::new(tcp(host, *port, limits)?)
             }
         };
-        Ok(Self {
-            stream,
-            deadline: Instant::now() + limits.answer,
-        })
+        let deadline = Instant::now() + limits.answer;
+        Ok(Self { stream, deadline })
     }
 
     /// All that is read and written from now on has until then.
@@ -99,31 +94,17 @@ fn timed_out(error: io::Error) -> io::Error {
 impl Read for Socket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.in_time()?;
-        let read = match &mut self.stream {
-            Stream::Tcp(stream) => stream.read(into),
-            Stream::Tls(stream) => stream.read(into),
-            Stream::Unix(stream) => stream.read(into),
-        };
-        read.map_err(timed_out)
+        self.stream.read(into).map_err(timed_out)
     }
 }
 
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.in_time()?;
-        let written = match &mut self.stream {
-            Stream::Tcp(stream) => stream.write(bytes),
-            Stream::Tls(stream) => stream.write(bytes),
-            Stream::Unix(stream) => stream.write(bytes),
-        };
-        written.map_err(timed_out)
+        self.stream.write(bytes).map_err(timed_out)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match &mut self.stream {
-            Stream::Tcp(stream) => stream.flush(),
-            Stream::Tls(stream) => stream.flush().map_err(timed_out),
-            Stream::Unix(stream) => stream.flush(),
-        }
+        self.stream.flush().map_err(timed_out)
     }
 }
