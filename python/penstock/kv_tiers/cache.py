@@ -14,7 +14,7 @@ from penstock.kv_tiers.lookup import TierLookup
 from penstock.kv_tiers.plan import cover
 from penstock.kv_tiers.rates import Rates
 from penstock.kv_tiers.stats import Stats
-from penstock.kv_tiers.transfers import Transfers
+from penstock.kv_tiers.transfers import Common, Transfers
 from penstock.kv_tiers.write_behind import WriteBehind
 
 PROBE_PATIENCE = 0.1
@@ -28,9 +28,8 @@ PROBE_SHARE = 0.05
 
 
 class TierCache(Tiers):
-    """`pools` has one for each KV group; `index` is None without a RAM tier,
-    `stats` has its counters anyway.
-    `breakers` are those of the chunk tiers, in their order.
+    """`pools` has one for each KV group; `index` is None without a RAM tier, `stats` has its
+    counters anyway. `breakers` are those of the chunk tiers, in their order.
     """
 
     def __init__(
@@ -49,11 +48,10 @@ class TierCache(Tiers):
         self._stats = stats
         self._rates = rates
         self._transfers = transfers = Transfers(pools, executor, breakers, clock)
-        self.write_behind = store = WriteBehind(
-            pools, transfers, index, rates, stats, shape.per_chunk
-        )
-        self._lookup = TierLookup(transfers, index, store, rates, stats, shape.per_chunk)
-        self._loader = Loader(pools, transfers, index, store, rates, stats, shape, clock)
+        common = Common(pools, transfers, index, shape, rates, stats, clock)
+        self.write_behind = WriteBehind(common)
+        self._lookup = TierLookup(common, self.write_behind)
+        self._loader = Loader(common, self.write_behind)
 
     @property
     def busy(self) -> bool:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from penstock.core import TierKind, TierTokens
 from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import RAM, Moved, TransferKind
-from penstock.kv.pool import BlockPool
-from penstock.kv_tiers.contract import RamIndex, Shape
 from penstock.kv_tiers.plan import (
     Chunk,
     LoadPlan,
@@ -22,9 +20,8 @@ from penstock.kv_tiers.plan import (
     plan_load,
     plan_whole,
 )
-from penstock.kv_tiers.rates import Rates
-from penstock.kv_tiers.stats import Stats, TierStats
-from penstock.kv_tiers.transfers import Transfers
+from penstock.kv_tiers.stats import TierStats
+from penstock.kv_tiers.transfers import Common
 from penstock.kv_tiers.write_behind import WriteBehind
 
 IN_FLIGHT = 6
@@ -184,34 +181,21 @@ class PrefixLoad:
 
 
 class Loader:
-    def __init__(
-        self,
-        pools: Sequence[BlockPool],
-        transfers: Transfers,
-        index: RamIndex | None,
-        write_behind: WriteBehind,
-        rates: Rates,
-        stats: Stats,
-        shape: Shape,
-        clock: Callable[[], float],
-    ) -> None:
-        self.backlog = [0] * len(stats.tiers)
-        """Bytes in flight of each tier."""
-        self._pools = pools
-        self._transfers = transfers
-        self._index = index
+    def __init__(self, common: Common, write_behind: WriteBehind) -> None:
+        self._pools, self._transfers, self._index = common.pools, common.transfers, common.index
+        self._rates, self._stats = common.rates, common.stats
+        self._shape, self._clock = common.shape, common.clock
         self._write_behind = write_behind
-        self._rates = rates
-        self._stats = stats
-        self._shape = shape
-        self._clock = clock
-        self._loading = [0] * len(stats.tiers)
+        tiers = len(self._stats.tiers)
+        self.backlog = [0] * tiers
+        """Bytes in flight of each tier."""
+        self._loading = [0] * tiers
         self._issued: dict[LoadSegment, PrefixLoad] = {}
         """In flight and not abandoned, in the order in which they were begun."""
         self._loads: list[PrefixLoad] = []
         self._skipped: set[int] = set()
         """Tiers that were skipped when the breakers were last looked at."""
-        self._measure_at = [-math.inf] * len(stats.tiers)
+        self._measure_at = [-math.inf] * tiers
 
     def plan(self, segments: Sequence[LoadSegment], whole: bool = False) -> LoadPlan:
         """Which of them to load; `whole`: all of those together, or none."""

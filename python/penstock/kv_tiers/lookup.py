@@ -6,31 +6,18 @@ from collections.abc import Sequence
 from functools import partial
 
 from penstock.core.transfer import RAM, Moved, TransferKind
-from penstock.kv_tiers.contract import RamIndex
 from penstock.kv_tiers.load import PrefixLoad
 from penstock.kv_tiers.plan import Chunk, chunks_to_probe, tails_to_probe
-from penstock.kv_tiers.rates import Rates
-from penstock.kv_tiers.stats import Stats
-from penstock.kv_tiers.transfers import Transfers
+from penstock.kv_tiers.transfers import Common
 from penstock.kv_tiers.write_behind import WriteBehind
 
 
 class TierLookup:
-    def __init__(
-        self,
-        transfers: Transfers,
-        index: RamIndex | None,
-        write_behind: WriteBehind,
-        rates: Rates,
-        stats: Stats,
-        per_chunk: int,
-    ) -> None:
-        self._transfers = transfers
-        self._index = index
+    def __init__(self, common: Common, write_behind: WriteBehind) -> None:
+        self._transfers, self._index = common.transfers, common.index
+        self._rates, self._stats = common.rates, common.stats
+        self._per_chunk = common.shape.per_chunk
         self._write_behind = write_behind
-        self._rates = rates
-        self._stats = stats
-        self._per_chunk = per_chunk
 
     def probe(self, load: PrefixLoad, hits: int) -> None:
         """Ask the chunk tiers for the chunks behind the `hits` blocks of the pool and RAM's."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -14,7 +15,9 @@ from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
 from penstock.kv.pool import BlockPool
 from penstock.kv_tiers.breaker import BreakerState, CircuitBreaker
-from penstock.kv_tiers.contract import Blocks, TransferExecutor
+from penstock.kv_tiers.contract import Blocks, RamIndex, Shape, TransferExecutor
+from penstock.kv_tiers.rates import Rates
+from penstock.kv_tiers.stats import Stats
 
 POLL, POLL_LATER, OFTEN = 0.0005, 0.01, 400
 """Seconds between polls, and the seconds after so many polls in vain: a stalled tier is cheap."""
@@ -174,3 +177,18 @@ class Transfers:
     def tables(self) -> Iterator[tuple[int, Sequence[int]]]:
         """Blocks that transfers hold, as (group, blocks), for the audit of the pools."""
         return chain.from_iterable(enumerate(each.blocks) for each in self._open.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What lookup, loads and write-behind share."""
+
+    pools: Sequence[BlockPool]
+    """One for each KV group."""
+    transfers: Transfers
+    index: RamIndex | None
+    """None without a RAM tier."""
+    shape: Shape
+    rates: Rates
+    stats: Stats
+    clock: Callable[[], float]

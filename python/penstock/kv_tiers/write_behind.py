@@ -10,11 +10,8 @@ from functools import partial
 from typing import NamedTuple
 
 from penstock.core.transfer import RAM, Moved, TransferKind
-from penstock.kv.pool import BlockPool
-from penstock.kv_tiers.contract import Blocks, RamIndex
-from penstock.kv_tiers.rates import Rates
-from penstock.kv_tiers.stats import Stats
-from penstock.kv_tiers.transfers import Done, Transfers
+from penstock.kv_tiers.contract import Blocks
+from penstock.kv_tiers.transfers import Common, Done
 
 IN_FLIGHT = 2
 """Stores of a chunk tier in flight, at most."""
@@ -45,24 +42,14 @@ class ChunkStore(NamedTuple):
 class WriteBehind:
     """Queues of the chunk tiers, the chunks that these are known to have, and stores in flight."""
 
-    def __init__(
-        self,
-        pools: Sequence[BlockPool],
-        transfers: Transfers,
-        index: RamIndex | None,
-        rates: Rates,
-        stats: Stats,
-        per_chunk: int,
-    ) -> None:
-        self._pools = pools
-        self._transfers = transfers
-        self._index = index
-        self._rates = rates
-        self._stats = stats
-        self._per_chunk = per_chunk
-        self._queues: list[deque[ChunkStore]] = [deque() for _ in stats.tiers[1:]]
-        self._known: list[OrderedDict[bytes, None]] = [OrderedDict() for _ in stats.tiers[1:]]
-        self._storing = [0] * len(stats.tiers)
+    def __init__(self, common: Common) -> None:
+        self._pools, self._transfers, self._index = common.pools, common.transfers, common.index
+        self._rates, self._stats = common.rates, common.stats
+        self._per_chunk = common.shape.per_chunk
+        tiers = self._stats.tiers
+        self._queues: list[deque[ChunkStore]] = [deque() for _ in tiers[1:]]
+        self._known: list[OrderedDict[bytes, None]] = [OrderedDict() for _ in tiers[1:]]
+        self._storing = [0] * len(tiers)
         self._held = 0
         self.offloading = 0
         """Blocks that preempted sequences left, on their way to RAM."""
