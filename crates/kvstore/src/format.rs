@@ -114,8 +114,8 @@ impl Header {
         })
     }
 
-    /// Parses the header in front of `payload_bytes` whose checksum is `sum`, which must be those of
-    /// `key` in the store of `identity`; the error is what is wrong.
+    /// Parses the header in front of `payload_bytes` whose checksum is `sum`, which must be those
+    /// of `key` in the store of `identity`; the error is what is wrong.
     pub(crate) fn verified(
         page: &[u8],
         identity: &Digest,

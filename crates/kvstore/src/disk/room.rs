@@ -5,9 +5,9 @@
 //! but for the files that each has just begun.
 //!
 //! Admission is decided with the first part of a chunk; a writer stores no more parts of one that
-//! was refused. Each writer has a ranking of its own; those that store parts of the same chunks have
-//! seen the same requests, so their decisions mostly agree. Where one admitted a chunk, the others
-//! follow.
+//! was refused. Each writer has a ranking of its own; those that store parts of the same chunks
+//! have seen the same requests, so their decisions mostly agree. Where one admitted a chunk, the
+//! others follow.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -33,7 +33,8 @@ const FREQUENCY_WEIGHT: f64 = 0.25;
 /// Share of the latest eviction in the mean lifetime.
 const NEWS: f64 = 0.01;
 
-/// Entries by key. An entry leaves by its rank: the time of its last use, moved on by its frequency.
+/// Entries by key. An entry leaves by its rank: the time of its last use, moved on by its
+/// frequency.
 pub(super) struct EvictionTree<K> {
     entries: Vec<Entry<K>>,
     free: Vec<Id>,

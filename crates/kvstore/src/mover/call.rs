@@ -196,8 +196,8 @@ impl Worker {
         }
     }
 
-    /// Does the work and gives its blocks back; those of a store before a chunk tier is called, when
-    /// `copied` is. A panic is a failure of the tier.
+    /// Does the work and gives its blocks back; those of a store before a chunk tier is called,
+    /// when `copied` is. A panic is a failure of the tier.
     pub(crate) fn call<P: Pool>(
         &self,
         work: Work<P>,
