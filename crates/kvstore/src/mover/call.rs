@@ -1,5 +1,6 @@
 //! A job as calls of a tier: which parts, which bytes of which blocks.
 
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
@@ -10,6 +11,11 @@ use super::transfer::Pool;
 use crate::format::HEADER_BYTES;
 use crate::key::{Digest, PartKey};
 use crate::tier::{Tier, TierError};
+
+thread_local! {
+    /// Space for the copy of a chunk, whose pages are there when the thread stores the next one.
+    static COPY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// Share of every block that one rank holds.
 #[derive(Clone, Debug)]
@@ -99,7 +105,9 @@ impl Share {
     fn copy(&self, blocks: &[impl Deref<Target = [u8]>]) -> (Vec<u8>, usize) {
         let groups = self.layers.len();
         let bytes: usize = blocks.iter().map(|block| block.len()).sum();
-        let mut space: Vec<u8> = Vec::with_capacity(bytes + HEADER_BYTES);
+        let mut space = COPY.take();
+        space.clear();
+        space.reserve(bytes + HEADER_BYTES);
         let begin = space.as_ptr().align_offset(HEADER_BYTES);
         space.resize(begin, 0);
         for Part { group, extent, .. } in self.parts(Digest::default(), 0) {
@@ -159,9 +167,10 @@ impl Share {
                 let (space, begin) = self.copy(&blocks);
                 drop(blocks);
                 copied();
-                let bytes = &space[begin..];
-                self.store(tier, chunk, bytes, parent)?;
-                Ok(Brought::bytes(bytes.len() as u64))
+                let stored = self.store(tier, chunk, &space[begin..], parent);
+                let bytes = space.len() - begin;
+                COPY.set(space);
+                stored.map(|()| Brought::bytes(bytes as u64))
             }
             Work::Probe { chunks } => {
                 let found = self.probe(tier, &chunks)?;

@@ -1,6 +1,6 @@
 //! A tier's queue and its threads.
 //!
-//! A job that may begin gets a thread, which goes on with the next one. Calls of a tier block, some
+//! A job that may begin gets a thread, which waits for the next one. Calls of a tier block, some
 //! for ever. A call that takes too long is abandoned: another may run in its place, and the
 //! transfer is answered when the call returns. The engine decides whether a tier that fails or
 //! stalls is used further. Blocks of a load are lent until then; those of a store until their bytes
@@ -22,12 +22,17 @@ use crate::tier::TierError;
 /// Why a tier takes no jobs.
 const EVERY_THREAD_HANGS: &str = "does not answer: every thread that may use it hangs in a call";
 
+/// How long a thread waits for another job.
+const REST: Duration = Duration::from_secs(60);
+
 /// See the module's text.
 pub(crate) struct TierQueue<P: Pool> {
     worker: Worker,
     limits: Limits,
     clock: Arc<dyn Clock>,
     state: Mutex<State<P>>,
+    /// A job may begin, or the queue is closed.
+    work: Condvar,
     /// A job ended, or the phase changed.
     changed: Condvar,
 }
@@ -37,6 +42,8 @@ struct State<P: Pool> {
     /// By the number of the call.
     running: BTreeMap<u64, Running>,
     tickets: u64,
+    /// Threads that wait for a job.
+    resting: usize,
     /// Loads of damaged parts since the start.
     damaged: u64,
     phase: Phase,
@@ -95,6 +102,29 @@ impl<P: Pool> State<P> {
         }
     }
 
+    /// Takes a job that may begin out of the queue: the number of its call, and its work.
+    fn begin(&mut self, limits: &Limits, now: Duration) -> Option<(u64, Work<P>)> {
+        let free = self.free(limits);
+        let Job {
+            id,
+            asked,
+            work,
+            reply,
+        } = self.queue.next(free)?;
+        self.tickets += 1;
+        let run = Running {
+            id,
+            kind: work.kind(),
+            asked,
+            since: now,
+            abandoned: false,
+            copied: false,
+            reply: Some(reply),
+        };
+        self.running.insert(self.tickets, run);
+        Some((self.tickets, work))
+    }
+
     fn idle(&self) -> bool {
         self.queue.is_empty() && self.running.is_empty()
     }
@@ -117,6 +147,7 @@ impl<P: Pool> TierQueue<P> {
             queue: Queue::new(),
             running: BTreeMap::new(),
             tickets: 0,
+            resting: 0,
             damaged: 0,
             phase: Phase::Open,
         };
@@ -125,6 +156,7 @@ impl<P: Pool> TierQueue<P> {
             limits,
             clock,
             state: Mutex::new(state),
+            work: Condvar::new(),
             changed: Condvar::new(),
         })
     }
@@ -150,43 +182,23 @@ impl<P: Pool> TierQueue<P> {
         }
     }
 
-    /// Starts a thread for each job that may begin.
+    /// Wakes a thread for a job that may begin, or starts threads for all such jobs.
     fn dispatch(self: &Arc<Self>) {
-        while let Some((ticket, work)) = self.begin() {
+        let mut state = self.lock();
+        if state.resting > 0 {
+            return self.work.notify_one();
+        }
+        while let Some((ticket, work)) = state.begin(&self.limits, self.clock.now()) {
+            drop(state);
             let tier = Arc::clone(self);
             let thread = std::thread::Builder::new().name("penstock-kv-io".into());
             if let Err(error) = thread.spawn(move || tier.serve(ticket, work)) {
                 // The work is gone with its blocks.
-                self.end(
-                    ticket,
-                    Err(TierError::Failed(format!("no thread: {error}"))),
-                );
+                let failed = TierError::Failed(format!("no thread: {error}"));
+                self.end(ticket, Err(failed));
             }
+            state = self.lock();
         }
-    }
-
-    fn begin(&self) -> Option<(u64, Work<P>)> {
-        let mut state = self.lock();
-        let free = state.free(&self.limits);
-        let Job {
-            id,
-            asked,
-            work,
-            reply,
-        } = state.queue.next(free)?;
-        state.tickets += 1;
-        let ticket = state.tickets;
-        let run = Running {
-            id,
-            kind: work.kind(),
-            asked,
-            since: self.clock.now(),
-            abandoned: false,
-            copied: false,
-            reply: Some(reply),
-        };
-        state.running.insert(ticket, run);
-        Some((ticket, work))
     }
 
     fn serve(self: Arc<Self>, mut ticket: u64, mut work: Work<P>) {
@@ -198,12 +210,27 @@ impl<P: Pool> TierQueue<P> {
             };
             let result = self.worker.call(work, copied);
             self.end(ticket, result);
-            match self.begin() {
+            match self.wait_for_job() {
                 Some(next) => (ticket, work) = next,
                 None => return,
             }
+            // Others may begin beside it.
             self.dispatch();
         }
+    }
+
+    /// None when no job comes for long, or the queue is closed.
+    fn wait_for_job(&self) -> Option<(u64, Work<P>)> {
+        let mut state = self.lock();
+        state.resting += 1;
+        let mut begun = None;
+        let waiting = |state: &mut State<P>| {
+            begun = state.begin(&self.limits, self.clock.now());
+            begun.is_none() && state.phase != Phase::Closed
+        };
+        let waited = self.work.wait_timeout_while(state, REST, waiting);
+        waited.unwrap_or_else(PoisonError::into_inner).0.resting -= 1;
+        begun
     }
 
     /// Answers a job whose blocks were given back.
@@ -339,6 +366,7 @@ impl<P: Pool> TierQueue<P> {
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.phase = Phase::Closed;
         let jobs = state.queue.clear(false);
+        self.work.notify_all();
         self.changed.notify_all();
         drop(state);
         self.answer_undone(jobs, Fault::None, "is closed before this was done");
