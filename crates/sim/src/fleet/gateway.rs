@@ -46,6 +46,7 @@ struct Known {
     head_since: f64,
     meter: PaceMeter,
     capacity_tokens: f32,
+    links_sent: usize,
 }
 
 /// One gateway.
@@ -83,10 +84,9 @@ impl Gateway {
         matched.iter().map(tokens).collect()
     }
 
-    /// Links that each replica is believed to have.
-    pub(super) fn links_held(&self) -> Vec<usize> {
-        let held = self.holders.iter().map(|one| self.index.len_of(*one));
-        held.collect()
+    /// New links that were ever sent to each replica: a tree as large as SMG's forgets none.
+    pub(super) fn links_sent(&self) -> Vec<usize> {
+        self.known.iter().map(|known| known.links_sent).collect()
     }
 
     /// Replicas as routing sees them now.
@@ -121,8 +121,8 @@ impl Gateway {
 
     /// Notes a request that is sent.
     pub(super) fn sent(&mut self, id: usize, to: usize, links: &[u64], prompt: f32, now: f64) {
-        let matched = self.index.matches(links, &[to as u32])[0] as f32 * self.block_tokens;
-        let uncached = (prompt - matched).max(1.0);
+        let matched = self.index.matches(links, &[to as u32])[0];
+        let uncached = (prompt - matched as f32 * self.block_tokens).max(1.0);
         let ahead = self.backlog(&self.known[to], now) + uncached;
         let known = &mut self.known[to];
         let capacity = (known.capacity_tokens / self.block_tokens) as usize;
@@ -132,6 +132,7 @@ impl Gateway {
         }
         known.pending.push(id);
         known.tokens_since_poll += prompt;
+        known.links_sent += links.len() - matched;
         let flight = Flight {
             replica: to,
             sent: now,

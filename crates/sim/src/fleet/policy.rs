@@ -15,7 +15,7 @@ const MORE_TIMES: f32 = 1.5;
 #[derive(Debug)]
 pub(super) enum Policy {
     Profile(Profile),
-    /// The longest prefix, or the emptiest cache where it is short; the least load where the fleet
+    /// The longest prefix, or the smallest tree where it is short; the least load where the fleet
     /// is out of balance.
     CacheAware,
     Oracle,
@@ -25,7 +25,7 @@ pub(super) enum Policy {
 pub(super) struct Asked<'a> {
     pub(super) view: &'a [Replica],
     pub(super) cached: &'a [f32],
-    pub(super) links_held: &'a [usize],
+    pub(super) links_sent: &'a [usize],
     pub(super) prompt_tokens: f32,
     pub(super) ticket: u64,
 }
@@ -83,6 +83,6 @@ fn cache_aware(asked: &Asked<'_>) -> usize {
     });
     match longest {
         Some(at) if cached(&at) > MATCH_SHARE * asked.prompt_tokens => at,
-        _ => places.min_by_key(|at| asked.links_held[*at]).unwrap_or(0),
+        _ => places.min_by_key(|at| asked.links_sent[*at]).unwrap_or(0),
     }
 }

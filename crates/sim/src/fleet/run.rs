@@ -158,7 +158,7 @@ impl Run {
         let asked = Asked {
             view: &view,
             cached: &cached,
-            links_held: &self.gateway.links_held(),
+            links_sent: &self.gateway.links_sent(),
             prompt_tokens,
             ticket: self.setup.seed.wrapping_add(id as u64),
         };

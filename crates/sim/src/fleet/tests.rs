@@ -104,6 +104,25 @@ fn reservations_spread_a_burst_between_two_polls_and_metrics_alone_do_not() {
 }
 
 #[test]
+fn without_a_prefix_the_smallest_tree_decides_when_all_caches_are_full() {
+    // Each prompt fills more than half of a cache of 64 blocks.
+    let arrivals: Vec<Value> = (0..40u64)
+        .map(|n| {
+            arrival(
+                n as f64,
+                640,
+                1,
+                &(n * 100..n * 100 + 40).collect::<Vec<_>>(),
+            )
+        })
+        .collect();
+    let report = play(&setup(4, &json!("cache-aware"), &arrivals));
+    let replicas = column(&report, "replica");
+    let count = |one| replicas.iter().filter(|at| **at == f64::from(one)).count();
+    assert_eq!((0..4).map(count).collect::<Vec<_>>(), [10; 4]);
+}
+
+#[test]
 fn the_oracle_leaves_a_replica_whose_answer_is_long() {
     let arrivals = [
         arrival(0.0, 200, 1, &[]),
