@@ -1,11 +1,13 @@
-"""Cost of structured output: the time per output token with and without a JSON schema, in turns on
-one server, and the time of each mask.
+"""Cost of structured output: the time per step with and without a JSON schema, in turns on one
+server, the time of each mask, and how long rows waited for theirs.
 
     python benchmarks/structured.py [--model smollm2] [--tokens 160] [--repeats 5]
         [--concurrency 1 4 16]
 
-Both kinds of requests have the same prompt and length; those without a schema ignore end tokens.
-The seconds of masks are those of the same outputs, followed once more without a model.
+Both kinds of requests have the same prompt and length; those without a schema ignore end tokens. As
+many run at once, each gets a token in each step: the time per token of a stream is that of a step.
+The seconds of masks are those of the same outputs, followed once more without a model; those of
+waiting are the server's own.
 """
 
 from __future__ import annotations
@@ -80,6 +82,13 @@ def measure(url: str, concurrency: int, tokens: int, seed: int, schema: bool) ->
         return list(pool.map(lambda each: complete(url, tokens, each, schema), seeds))
 
 
+def counted(url: str) -> dict[str, float]:
+    """The server's counters of grammars."""
+    page = httpx.get(f"{url}/metrics", timeout=PATIENCE_S, trust_env=False).text
+    lines = (line.rsplit(" ", 1) for line in page.splitlines() if ":grammar_mask" in line)
+    return {name.split("{")[0]: float(value) for name, value in lines if name[0] != "#"}
+
+
 def points(url: str, parsed: Any) -> Iterator[dict[str, Any]]:
     """Both kinds in turns; the first round warms up."""
     for concurrency in parsed.concurrency:
@@ -127,7 +136,7 @@ def report(result: dict[str, Any]) -> str:
         f"{result['date']}, commit {result['commit']}. `{result['command']}`",
         f"{result['processor']}.",
         "",
-        "| at once | without, ms | with, ms | difference |",
+        "| at once | step without, ms | with, ms | difference |",
         "|--:|--:|--:|--:|",
     ]
     for point in result["points"]:
@@ -137,6 +146,10 @@ def report(result: dict[str, Any]) -> str:
             f"| {100 * (schema / plain - 1):+.1f}% |"
         )
     found, rounds = result["masks"], len(result["points"][0]["plain_ms"])
+    masks, computing, waiting = (
+        result["counters"][f"penstock:grammar_mask{name}_total"]
+        for name in ("s", "_seconds", "_wait_seconds")
+    )
     lines += [
         "",
         (
@@ -149,6 +162,10 @@ def report(result: dict[str, Any]) -> str:
             f"{found['vocabulary_ms']:.0f} ms."
         ),
     ]
+    lines.append(
+        f"The server computed {masks:.0f} masks, beside the steps, in {1e6 * computing / masks:.0f}"
+        f" us each; a row waited {1e6 * waiting / masks:.0f} us on average, compiling included."
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -163,8 +180,10 @@ def main() -> None:
         words = ["serve", str(model), "--max-num-seqs", str(max(parsed.concurrency))]
         with Server(words, (), Path(directory) / "log") as server:
             found = list(points(server.url, parsed))
+            counters = counted(server.url)
     outputs = [ids for point in found for ids in point.pop("outputs")]
     result = {**facts.gather(parsed.peers, (), sys.argv), "points": found}
+    result["counters"] = counters
     result["masks"] = masks(model, outputs)
     text = report(result)
     print(text)

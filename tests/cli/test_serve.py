@@ -39,6 +39,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         "vocab_size": 100,
         "chat_template": None,
         "allow_special_tokens": False,
+        "trust_request_chat_template": False,
         "tool_call_parser": "auto",
         "reasoning_parser": "auto",
         "allowed_origins": [],

@@ -79,7 +79,8 @@ def step_outputs(draw: st.DrawFn) -> StepOutputs:
     )
 
 
-STATS = st.builds(EngineStats, U32, U32, U32, U32, U64, U64, U64)
+SECONDS = st.floats(0, 1e9)
+STATS = st.builds(EngineStats, U32, U32, U32, U32, U64, U64, U64, U64, SECONDS, SECONDS)
 STEPS = st.builds(Step, U64, STATS, U32, F32, step_outputs())
 PARAMS = st.builds(
     GenerationParams,
@@ -111,6 +112,7 @@ REQUESTS = st.builds(
     cache_salt=st.binary(max_size=9),
     grammar=st.sampled_from([b"", b"\x02a+"]),
     adapter=U32,
+    priority=st.integers(-(2**31), 2**31 - 1),
 )
 
 

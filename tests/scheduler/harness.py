@@ -33,7 +33,7 @@ def make_request(
 ) -> Request:
     request_fields = {
         name: options.pop(name)
-        for name in ("read_prefix_cache", "cache_salt", "needs_history", "grammar")
+        for name in ("read_prefix_cache", "cache_salt", "needs_history", "grammar", "priority")
         if name in options
     }
     drawn = {name: options.pop(name) for name in SAMPLING if name in options}
@@ -113,6 +113,7 @@ class World:
         fail_at: Sequence[int] = (),
         vocab: int = 97,
         drafter: Drafter | None = None,
+        by_priority: bool = False,
     ) -> None:
         self.now = 0.0
         self.windows = windows
@@ -124,6 +125,7 @@ class World:
             vocab,
             frozenset({EOS}),
             stages or in_flight,
+            by_priority,
         )
         self.executor = self.make_executor(
             num_blocks=num_blocks,

@@ -47,6 +47,7 @@ def draw_arrival(draw: Random, request_id: int) -> Arrival:
         prompt_logprobs=draw.choice([-1, -1, -1, 0]),
         read_prefix_cache=draw.random() < 0.8,
         cache_salt=draw.choice([b"", b"", b"", b"", b"salt"]),
+        priority=draw.choice([0, 0, 0, -1, 5]),
         grammar=draw.choice([b"", b"", b"", b"small", *LARGE]),
     )
     step = draw.choice([0, 0, 1, 2, 9])
@@ -71,6 +72,7 @@ def draw_world(draw: Random) -> World:
         stages=draw.choice([0, 1, 1, 2]),
         fail_at=[draw.randrange(1, 60)] if draw.random() < 0.2 else [],
         drafter=drafter,
+        by_priority=draw.random() < 0.4,
     )
 
 

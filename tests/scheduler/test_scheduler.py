@@ -401,3 +401,50 @@ def test_a_plan_carries_as_many_grammars_as_fit_and_each_once() -> None:
     assert registered == dict(enumerate(wanted))
     world.run()
     assert {len(ending.tokens) for ending in world.endings.values()} == {6}
+
+
+def test_lower_priorities_run_first_and_are_preempted_last() -> None:
+    """Equal ones go by their arrival."""
+    world = World(max_num_seqs=1, by_priority=True)
+    for request_id, priority in ((1, 3), (2, 0), (3, 3), (4, -1)):
+        world.add(long_answer(request_id, [request_id, 2, 3], 2, priority=priority))
+    ended: list[int] = []
+    while world.scheduler.has_requests():
+        world.step()
+        new = [at for at, each in world.endings.items() if each.finish and at not in ended]
+        ended += new
+    assert ended == [4, 2, 1, 3]
+
+    world = World(num_blocks=6, max_num_seqs=3, by_priority=True, prefix=False)
+    world.add(long_answer(1, [7] * 30, 40))
+    world.step()
+    world.add(long_answer(2, PROMPT[:30], 40, priority=-1))
+    while not world.endings[2].finish:
+        world.step()
+    assert world.scheduler.stats().preemptions == 1
+    assert not world.endings[1].finish, "the first to come was not the one preempted"
+    world.run()
+    assert {len(ending.tokens) for ending in world.endings.values()} == {40}
+
+
+def test_priorities_mean_nothing_where_requests_go_by_their_arrival() -> None:
+    world = World(max_num_seqs=1)
+    for request_id, priority in ((1, 3), (2, 0)):
+        world.add(long_answer(request_id, [request_id, 2, 3], 2, priority=priority))
+    world.step()
+    world.step()
+    assert world.endings[1].finish is FinishReason.LENGTH
+    assert not world.endings[2].rows
+
+
+def test_the_cost_of_masks_adds_up() -> None:
+    world = World()
+    world.add(long_answer(1, [1, 2, 3], 2))
+    for _ in range(2):
+        plan = world.scheduler.schedule()
+        assert plan is not None
+        result = world.executor.submit(plan).result()
+        result.masks = (2, 0.5, 0.25)
+        world.scheduler.apply(plan, result)
+    stats = world.scheduler.stats()
+    assert (stats.masks, stats.mask_seconds, stats.mask_wait_seconds) == (4, 1.0, 0.5)

@@ -6,12 +6,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penstock_grammar::{Compiler, Mask, Matcher, Vocabulary};
 use penstock_text::TextModel;
-use penstock_wire::{FrameError, Grammar};
+use penstock_wire::{FrameError, Grammar, MaskCost};
 
 /// Time to compile a grammar. The front door has compiled it before: this is for a busy machine.
 const COMPILE_LIMIT: Duration = Duration::from_secs(60);
@@ -32,10 +33,20 @@ struct Shared {
     /// The checkpoint, which has the tokenizer.
     path: PathBuf,
     compiler: OnceLock<Result<Compiler, Failed>>,
+    cost: Cost,
+}
+
+/// What masks have cost since it was taken last.
+#[derive(Default)]
+struct Cost {
+    masks: AtomicU32,
+    computing_ns: AtomicU64,
+    waiting_ns: AtomicU64,
 }
 
 /// The grammar of one sequence, and the masks of its next rows.
 pub(crate) struct Constraint {
+    shared: Arc<Shared>,
     grammar: Grammar,
     ends: Vec<u32>,
     state: Mutex<State>,
@@ -61,6 +72,7 @@ impl Grammars {
             shared: Arc::new(Shared {
                 path,
                 compiler: OnceLock::new(),
+                cost: Cost::default(),
             }),
             threads: (threads / 2).clamp(1, MOST_THREADS),
             jobs: OnceLock::new(),
@@ -79,6 +91,7 @@ impl Grammars {
         output: &[i32],
     ) -> Result<Arc<Constraint>, FrameError> {
         let constraint = Arc::new(Constraint {
+            shared: Arc::clone(&self.shared),
             grammar: Grammar::decode(grammar)?,
             ends: ends.to_vec(),
             state: Mutex::default(),
@@ -87,6 +100,17 @@ impl Grammars {
         constraint.accept(output);
         self.work_on(&constraint);
         Ok(constraint)
+    }
+
+    /// The cost of masks since the last call.
+    pub(crate) fn take_cost(&self) -> MaskCost {
+        let cost = &self.shared.cost;
+        let seconds = |ns: &AtomicU64| ns.swap(0, Ordering::Relaxed) as f64 * 1e-9;
+        MaskCost {
+            count: cost.masks.swap(0, Ordering::Relaxed),
+            seconds: seconds(&cost.computing_ns),
+            wait_seconds: seconds(&cost.waiting_ns),
+        }
     }
 
     /// Has the masks of a sequence computed.
@@ -102,10 +126,10 @@ impl Grammars {
         let (send, jobs) = mpsc::channel::<Arc<Constraint>>();
         let jobs = Arc::new(Mutex::new(jobs));
         for i in 0..self.threads {
-            let (jobs, shared) = (Arc::clone(&jobs), Arc::clone(&self.shared));
+            let jobs = Arc::clone(&jobs);
             let work = move || {
                 while let Ok(job) = next(&jobs) {
-                    job.work(&shared);
+                    job.work();
                 }
             };
             let thread = std::thread::Builder::new().name(format!("penstock-mask{i}"));
@@ -120,7 +144,19 @@ fn next(jobs: &Mutex<mpsc::Receiver<Arc<Constraint>>>) -> Result<Arc<Constraint>
     jobs.lock().unwrap_or_else(PoisonError::into_inner).recv()
 }
 
+fn add(to: &AtomicU64, began: Instant) {
+    to.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+}
+
 impl Shared {
+    fn mask(&self, matcher: &mut Matcher) -> Result<Mask, Failed> {
+        let began = Instant::now();
+        let mask = matcher.mask().map_err(|e| e.to_string())?;
+        add(&self.cost.computing_ns, began);
+        self.cost.masks.fetch_add(1, Ordering::Relaxed);
+        Ok(mask)
+    }
+
     fn compiler(&self) -> Result<&Compiler, Failed> {
         let open = || compiler_of(&self.path);
         self.compiler
@@ -160,16 +196,18 @@ impl Constraint {
     /// The grammar cannot be followed.
     pub(crate) fn mask(&self, drafts: usize) -> Result<Option<Mask>, ()> {
         let waits = |state: &mut State| !state.failed && state.masks.len() <= drafts;
+        let began = Instant::now();
         let state = self.changed.wait_while(self.lock(), waits);
         let state = state.unwrap_or_else(PoisonError::into_inner);
+        add(&self.shared.cost.waiting_ns, began);
         match state.masks.get(drafts) {
             Some(mask) if !state.failed => Ok(mask.clone()),
             _ => Err(()),
         }
     }
 
-    fn work(&self, shared: &Shared) {
-        let work = || self.lock().advance(&self.grammar, &self.ends, shared);
+    fn work(&self) {
+        let work = || self.lock().advance(&self.grammar, &self.ends, &self.shared);
         match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Ok(())) => self.changed.notify_all(),
             Ok(Err(_)) | Err(_) => self.fail(),
@@ -206,8 +244,7 @@ impl State {
             }
         }
         if self.masks.is_empty() {
-            self.masks
-                .push(Some(matcher.mask().map_err(|e| e.to_string())?));
+            self.masks.push(Some(shared.mask(matcher)?));
         }
         let mut taken = 0;
         while self.masks.len() <= self.drafts.len() {
@@ -221,7 +258,7 @@ impl State {
                 taken += usize::from(follows);
             }
             let mask = match follows {
-                true => Some(matcher.mask().map_err(|e| e.to_string())?),
+                true => Some(shared.mask(matcher)?),
                 false => None,
             };
             self.masks.push(mask);

@@ -181,7 +181,10 @@ impl Runner {
         let began = Instant::now();
         let mut result = self.compute(&mut plan);
         match &mut result {
-            Ok(result) => result.seconds = began.elapsed().as_secs_f64(),
+            Ok(result) => {
+                result.seconds = began.elapsed().as_secs_f64();
+                result.masks = self.slots.take_mask_cost();
+            }
             Err(_) => self.slots.fail(&plan),
         }
         result

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use penstock_kernels::{KvPool, SequenceBlocks, StepLease};
-use penstock_wire::{LAST_SAMPLED, Registration, SamplingParams, StepPlan};
+use penstock_wire::{LAST_SAMPLED, MaskCost, Registration, SamplingParams, StepPlan};
 
 use crate::error::DecoderError;
 use crate::grammars::{Constraint, Grammars};
@@ -45,6 +45,11 @@ impl Slots {
             states: (0..count).map(|_| State::Empty).collect(),
             grammars,
         }
+    }
+
+    /// The cost of masks since the last call.
+    pub(crate) fn take_mask_cost(&self) -> MaskCost {
+        self.grammars.take_cost()
     }
 
     /// The slot of a scheduled sequence.

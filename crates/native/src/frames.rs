@@ -182,6 +182,7 @@ fn read_request(request: &Bound<'_, PyAny>) -> PyResult<Add> {
             .transpose()
             .map_err(|e| codec_error(request.py(), &e))?,
         adapter: request.getattr("adapter")?.extract()?,
+        priority: request.getattr("priority")?.extract()?,
         stop_token_ids: params.getattr("stop_token_ids")?.extract()?,
         cache_salt: request.getattr("cache_salt")?.extract()?,
         sampling: sampling.map_err(|e| codec_error(request.py(), &e))?,
@@ -216,6 +217,7 @@ fn write_request(py: Python<'_>, add: Add, arrived: f64) -> PyResult<Bound<'_, P
     fields.set_item("cache_salt", PyBytes::new(py, &request.cache_salt))?;
     fields.set_item("grammar", PyBytes::new(py, &grammar))?;
     fields.set_item("adapter", request.adapter)?;
+    fields.set_item("priority", request.priority)?;
     build(py, CORE, "Request", &fields)
 }
 
@@ -276,6 +278,9 @@ fn read_step(step: &Bound<'_, PyAny>) -> PyResult<Step> {
             preemptions_total: stats.getattr("preemptions")?.extract()?,
             prefix_query_tokens_total: stats.getattr("prefix_query_tokens")?.extract()?,
             prefix_hit_tokens_total: stats.getattr("prefix_hit_tokens")?.extract()?,
+            masks_total: stats.getattr("masks")?.extract()?,
+            mask_seconds_total: stats.getattr("mask_seconds")?.extract()?,
+            mask_wait_seconds_total: stats.getattr("mask_wait_seconds")?.extract()?,
             batch_tokens: step.getattr("batch_tokens")?.extract()?,
             step_ms: step.getattr("step_ms")?.extract()?,
         },
@@ -362,6 +367,9 @@ fn write_step(py: Python<'_>, step: Step) -> PyResult<Bound<'_, PyAny>> {
     gauges.set_item("preemptions", stats.preemptions_total)?;
     gauges.set_item("prefix_query_tokens", stats.prefix_query_tokens_total)?;
     gauges.set_item("prefix_hit_tokens", stats.prefix_hit_tokens_total)?;
+    gauges.set_item("masks", stats.masks_total)?;
+    gauges.set_item("mask_seconds", stats.mask_seconds_total)?;
+    gauges.set_item("mask_wait_seconds", stats.mask_wait_seconds_total)?;
     fields.set_item("step", stats.step)?;
     fields.set_item("stats", build(py, CORE, "EngineStats", &gauges)?)?;
     fields.set_item("batch_tokens", stats.batch_tokens)?;

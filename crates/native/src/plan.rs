@@ -1,7 +1,8 @@
 //! Step plans, their results and sampling parameters: Python's columns, and their bytes.
 
 use penstock_wire::{
-    FrameError, LogprobRow, LogprobTable, Registration, SamplingParams, StepPlan, StepResult,
+    FrameError, LogprobRow, LogprobTable, MaskCost, Registration, SamplingParams, StepPlan,
+    StepResult,
 };
 use pyo3::buffer::Element;
 use pyo3::exceptions::PyTypeError;
@@ -154,6 +155,8 @@ pub(crate) fn write_result(py: Python<'_>, result: StepResult) -> PyResult<Bound
     fields.set_item("logprobs", table(result.logprobs)?)?;
     fields.set_item("prompt_logprobs", table(result.prompt_logprobs)?)?;
     fields.set_item("seconds", result.seconds)?;
+    let masks = result.masks;
+    fields.set_item("masks", (masks.count, masks.seconds, masks.wait_seconds))?;
     let class = RESULT.import(py, "penstock.core", "StepResult")?;
     class.call((), Some(&fields))
 }
@@ -180,6 +183,14 @@ fn read_result(result: &Bound<'_, PyAny>) -> PyResult<StepResult> {
         logprobs: table("logprobs")?,
         prompt_logprobs: table("prompt_logprobs")?,
         seconds: result.getattr("seconds")?.extract()?,
+        masks: {
+            let (count, seconds, wait_seconds) = result.getattr("masks")?.extract()?;
+            MaskCost {
+                count,
+                seconds,
+                wait_seconds,
+            }
+        },
     })
 }
 

@@ -88,11 +88,11 @@ impl Tokenizer {
         let tools: Option<Value> = json("tools", tools_json)?;
         let kwargs: Map<String, Value> = json("chat_template_kwargs", kwargs_json)?;
         let chat = Conversation {
-            messages: &messages,
             add_generation_prompt,
             tools: tools.as_ref(),
             continue_final: continue_final_message,
             template_kwargs: Some(&kwargs),
+            ..Conversation::of(&messages)
         };
         let rendered = self.model.render(&chat, false).map_err(error)?;
         Ok(rendered.written())

@@ -30,6 +30,8 @@ pub struct ChatRequest {
     pub prompt_logprobs: Option<u8>,
     /// Log-probabilities name tokens by id, `token_id:17`.
     pub tokens_as_ids: bool,
+    /// A chat template in place of the model's own, which the server must trust.
+    pub template: Option<String>,
     /// Extra variables for the chat template.
     pub template_kwargs: Map<String, Value>,
 }
@@ -51,6 +53,7 @@ impl ChatRequest {
             logprobs: take_logprobs(&mut fields)?,
             tools: Tools::take(&mut fields)?,
             include_reasoning: fields.flag("include_reasoning", true)?,
+            template: fields.take("chat_template")?,
             template_kwargs: take_template_kwargs(&mut fields)?,
         };
         neutral::check(&fields)?;
@@ -135,7 +138,7 @@ mod tests {
     #[test]
     fn chat_only_refusals() {
         for field in [
-            r#""chat_template":"x""#,
+            r#""chat_template":5"#,
             r#""continue_final_message":true"#,
             r#""echo":true"#,
             r#""max_tokens":0"#,

@@ -46,6 +46,8 @@ pub struct Common {
     /// Keep so many of the prompt's last tokens; 0 is as many as fit.
     pub truncate_prompt: Option<usize>,
     pub cache_salt: Option<String>,
+    /// Lower ones are served first, where the engine schedules by priority.
+    pub priority: i32,
     /// Usage names the tiers that cached tokens came from even where there is only one.
     pub return_cached_tokens_by_tier: bool,
 }
@@ -104,6 +106,9 @@ impl Common {
                 .integer("truncate_prompt_tokens", -1..=i64::from(i32::MAX))?
                 .map(|tokens| tokens.max(0) as usize),
             cache_salt: take_cache_salt(fields)?,
+            priority: fields
+                .integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?
+                .map_or(0, |priority| priority as i32),
             return_cached_tokens_by_tier: fields.flag("return_cached_tokens_by_tier", false)?,
         })
     }

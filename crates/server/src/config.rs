@@ -29,6 +29,9 @@ pub struct Config {
     /// Special tokens that are spelled in messages are read as control tokens.
     #[serde(default)]
     pub allow_special_tokens: bool,
+    /// Chat templates of requests are run.
+    #[serde(default)]
+    pub trust_request_chat_template: bool,
     /// Format of tool calls, by name; `None` or `auto`: by the template.
     #[serde(default)]
     pub tool_call_parser: Option<String>,

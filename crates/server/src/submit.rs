@@ -117,6 +117,7 @@ fn token_request(
         cache_salt: cache_salt(common, params),
         grammar: None,
         adapter: 0,
+        priority: common.priority,
         sampling,
     })
 }

@@ -73,6 +73,7 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
         allowed_origins: Vec::new(),
         admin_api_key: None,
         allow_special_tokens: false,
+        trust_request_chat_template: false,
         tool_call_parser: None,
         reasoning_parser: None,
         vocab_size: None,

@@ -22,6 +22,8 @@ pub struct Conversation<'a> {
     pub tools: Option<&'a Value>,
     /// The prompt ends where the last message does.
     pub continue_final: bool,
+    /// The text of a template in place of the model's own.
+    pub template: Option<&'a str>,
     /// Further variables of the template.
     pub template_kwargs: Option<&'a Map<String, Value>>,
 }
@@ -34,6 +36,7 @@ impl<'a> Conversation<'a> {
             add_generation_prompt: true,
             tools: None,
             continue_final: false,
+            template: None,
             template_kwargs: None,
         }
     }
@@ -142,9 +145,13 @@ impl TextModel {
     /// special token in its values is text when the prompt is encoded, and no control token.
     ///
     /// # Errors
-    /// No template; those of [`ChatTemplate::render`]; a last message without text to go on with.
+    /// No template, or one that does not parse; those of [`ChatTemplate::render`]; a last message
+    /// without text to go on with.
     pub fn render(&self, chat: &Conversation<'_>, guarded: bool) -> Result<Rendered, TextError> {
-        let template = self.template.as_ref().ok_or(TextError::NoChatTemplate)?;
+        let parse = |source| ChatTemplate::parse(source, self.special_tokens.clone());
+        let given = chat.template.map(parse).transpose()?;
+        let template = given.as_ref().or(self.template.as_ref());
+        let template = template.ok_or(TextError::NoChatTemplate)?;
         let marked = match chat.continue_final {
             true => Some(Rendered::mark_end(chat.messages)?),
             false => None,

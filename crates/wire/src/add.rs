@@ -30,6 +30,8 @@ pub struct TokenRequest {
     pub grammar: Option<Arc<Grammar>>,
     /// Adapter applied to the weights; 0 is none.
     pub adapter: u32,
+    /// Lower ones are computed first, where the engine schedules by priority.
+    pub priority: i32,
     pub stop_token_ids: Vec<u32>,
     /// Requests with different salts share no cached prefix.
     pub cache_salt: Vec<u8>,
@@ -48,6 +50,7 @@ impl Default for TokenRequest {
             skip_prefix_cache: false,
             grammar: None,
             adapter: 0,
+            priority: 0,
             stop_token_ids: Vec::new(),
             cache_salt: Vec::new(),
             sampling: SamplingParams::default(),
@@ -81,6 +84,7 @@ impl Add {
             ignore_eos: flags & IGNORE_EOS != 0,
             skip_prefix_cache: flags & SKIP_PREFIX_CACHE != 0,
             adapter: f.u32("adapter")?,
+            priority: f.i32("priority")?,
             stop_token_ids: f.u32_list("stop_token_ids")?,
             cache_salt: f.bytes("cache_salt")?.to_vec(),
             sampling: f.nested("sampling", SamplingParams::read)?,
@@ -101,6 +105,7 @@ impl Add {
         let skip = u8::from(request.skip_prefix_cache) * SKIP_PREFIX_CACHE;
         w.u8(skip | u8::from(request.ignore_eos));
         w.u32(request.adapter);
+        w.i32(request.priority);
         w.u32_list(&request.stop_token_ids);
         w.bytes(&request.cache_salt);
         w.nested(|w| request.sampling.write(w))?;

@@ -1,5 +1,5 @@
 //! The only codec of messages between processes: frames between the front door and one engine
-//! (version 4 of `docs/wire.md`), step plans, their results, and transfers of KV.
+//! (version 5 of `docs/wire.md`), step plans, their results, and transfers of KV.
 //!
 //! Plain structs with `encode` and `decode`, and [`FrameReader`], which cuts a byte stream into
 //! frames. Numbers are little-endian. Nothing is allocated for a count before the bytes of its
@@ -26,7 +26,7 @@ pub use grammar::{Grammar, GrammarKind, MAX_GRAMMAR_BYTES, MAX_PLAN_GRAMMAR_BYTE
 pub use kv::{KvAction, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply};
 pub use limits::{MAX_FRAME_BYTES, MAX_LOGPROBS, WIRE_VERSION};
 pub use plan::{
-    LAST_SAMPLED, LogprobTable, NO_TOKEN, NOT_FINITE, Registration, StepPlan, StepResult,
+    LAST_SAMPLED, LogprobTable, MaskCost, NO_TOKEN, NOT_FINITE, Registration, StepPlan, StepResult,
     plan_bytes, result_bytes,
 };
 pub use reader::{Frame, FrameReader};

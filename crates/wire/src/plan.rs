@@ -82,6 +82,17 @@ pub struct StepResult {
     pub prompt_logprobs: LogprobTable,
     /// Wall time of the step on the rank.
     pub seconds: f64,
+    /// What grammars cost since the last result of the rank.
+    pub masks: MaskCost,
+}
+
+/// Token masks of grammars: how many were computed, the time that took beside the steps, and the
+/// time that rows waited for them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct MaskCost {
+    pub count: u32,
+    pub seconds: f64,
+    pub wait_seconds: f64,
 }
 
 const PLAN: &str = "PLAN";
@@ -94,8 +105,8 @@ const TARGETS: u8 = 2;
 const PLAN_HEAD: usize = 8 + 6 * 4 + 1;
 /// Slot, prompt_logprobs, grammar, adapter, prompt_len, lengths of sampling parameters and history.
 const SMALLEST_REGISTRATION: usize = 7 * 4;
-/// Seconds, four counts.
-const RESULT_HEAD: usize = 8 + 4 * 4;
+/// Seconds, cost of masks, four counts.
+const RESULT_HEAD: usize = 8 + 20 + 4 * 4;
 /// Index, length of the rows, their number.
 const SMALLEST_TABLE: usize = 3 * 4;
 
@@ -277,6 +288,9 @@ impl StepResult {
     fn write(&self, w: &mut FrameWriter<'_>) {
         let tables = [&self.logprobs, &self.prompt_logprobs];
         w.f64(self.seconds);
+        w.u32(self.masks.count);
+        w.f64(self.masks.seconds);
+        w.f64(self.masks.wait_seconds);
         w.count(self.counts.len());
         w.count(self.tokens.len());
         tables.iter().for_each(|table| w.count(table.len()));
@@ -290,6 +304,11 @@ impl StepResult {
 
     fn read(f: &mut Fields<'_>) -> Result<Self, FrameError> {
         let seconds = f.f64("seconds")?;
+        let masks = MaskCost {
+            count: f.u32("masks")?,
+            seconds: f.f64("mask seconds")?,
+            wait_seconds: f.f64("mask wait seconds")?,
+        };
         let [counts, tokens, logprobs, prompts] = [
             f.size("counts")?,
             f.size("tokens")?,
@@ -298,6 +317,7 @@ impl StepResult {
         ];
         Ok(Self {
             seconds,
+            masks,
             counts: f.i32_column("counts", counts)?,
             tokens: f.i32_column("tokens", tokens)?,
             logprobs: read_table(f, "logprobs", logprobs, counts)?,

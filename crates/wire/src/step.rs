@@ -23,6 +23,11 @@ pub struct StepStats {
     pub preemptions_total: u64,
     pub prefix_query_tokens_total: u64,
     pub prefix_hit_tokens_total: u64,
+    /// Masks of grammars that were computed, the time that took, and the time that rows waited for
+    /// them.
+    pub masks_total: u64,
+    pub mask_seconds_total: f64,
+    pub mask_wait_seconds_total: f64,
     /// Tokens computed in this step.
     pub batch_tokens: u32,
     /// Wall time of this step.
@@ -132,6 +137,9 @@ impl StepStats {
             preemptions_total: f.u64("preemptions_total")?,
             prefix_query_tokens_total: f.u64("prefix_query_tokens_total")?,
             prefix_hit_tokens_total: f.u64("prefix_hit_tokens_total")?,
+            masks_total: f.u64("masks_total")?,
+            mask_seconds_total: f.f64("mask_seconds_total")?,
+            mask_wait_seconds_total: f.f64("mask_wait_seconds_total")?,
             batch_tokens: f.u32("batch_tokens")?,
             step_ms: f.f32("step_ms")?,
         })
@@ -146,6 +154,9 @@ impl StepStats {
         w.u64(self.preemptions_total);
         w.u64(self.prefix_query_tokens_total);
         w.u64(self.prefix_hit_tokens_total);
+        w.u64(self.masks_total);
+        w.f64(self.mask_seconds_total);
+        w.f64(self.mask_wait_seconds_total);
         w.u32(self.batch_tokens);
         w.f32(self.step_ms);
     }

@@ -108,6 +108,9 @@ fn step() {
         preemptions_total: 4,
         prefix_query_tokens_total: 5_000_000_000,
         prefix_hit_tokens_total: 4_000_000_000,
+        masks_total: 5_000_000_000,
+        mask_seconds_total: 0.625,
+        mask_wait_seconds_total: 0.125,
         batch_tokens: 514,
         step_ms: 12.5,
     };
@@ -195,6 +198,7 @@ fn front_door() {
         cache_salt: b"tenant\x00\xff".to_vec(),
         grammar: Some(Grammar::new(GrammarKind::Regex, "é+").into()),
         adapter: 3,
+        priority: -7,
         sampling: SamplingParams {
             temperature: 0.75,
             top_k: 40,

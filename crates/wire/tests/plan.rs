@@ -3,7 +3,7 @@
 mod common;
 
 use penstock_wire::{
-    LAST_SAMPLED, LogprobRow, MAX_SAMPLING_BYTES, Registration, SamplingParams, StepPlan,
+    LAST_SAMPLED, LogprobRow, MAX_SAMPLING_BYTES, MaskCost, Registration, SamplingParams, StepPlan,
     StepResult, plan_bytes, result_bytes,
 };
 use proptest::prelude::*;
@@ -96,6 +96,11 @@ fn result() -> impl Strategy<Value = StepResult> {
             tokens,
             logprobs: vec![(0, rows.clone()), (2, rows.clone())],
             prompt_logprobs: vec![(1, rows)],
+            masks: MaskCost {
+                count: 3,
+                seconds,
+                wait_seconds: seconds / 2.0,
+            },
             seconds,
         })
 }

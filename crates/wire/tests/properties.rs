@@ -79,6 +79,9 @@ fn steps() -> impl Strategy<Value = EngineFrame> {
                 preemptions_total: wide[1],
                 prefix_query_tokens_total: wide[2],
                 prefix_hit_tokens_total: wide[3],
+                masks_total: wide[0],
+                mask_seconds_total: step_ms.into(),
+                mask_wait_seconds_total: 0.5,
                 batch_tokens: narrow[4],
                 step_ms,
             }
@@ -209,6 +212,7 @@ fn adds() -> impl Strategy<Value = FrontFrame> {
                 },
                 grammar: wishes.2.then(|| Grammar::json_object().into()),
                 adapter: lengths.1,
+                priority: lengths.1.cast_signed(),
                 prompt_logprobs: wishes.1,
                 ignore_eos: wishes.2,
                 skip_prefix_cache: wishes.3,
@@ -323,14 +327,11 @@ proptest! {
 /// Counts in a short frame promise up to 4 Gi items; refusing them must cost nothing.
 #[test]
 fn absurd_counts_are_refused_before_memory_is_taken() {
-    let mut step = vec![0u8; 56];
+    let mut step = vec![0u8; 80];
     step.extend(u32::MAX.to_le_bytes());
     let error = EngineFrame::decode(0x20, &step).unwrap_err();
-    assert_eq!(
-        (error.frame, error.field),
-        ("STEP", "request id"),
-        "{error}"
-    );
+    let found = (error.frame, error.field);
+    assert_eq!(found, ("STEP", "request id"), "{error}");
     let mut cancel = u32::MAX.to_le_bytes().to_vec();
     cancel.extend([0; 8]);
     let error = FrontFrame::decode(0x11, &cancel).unwrap_err();
@@ -366,11 +367,11 @@ fn errors_name_frame_field_and_offset() {
     );
     assert_eq!(
         add(|r| r.sampling.temperature = f32::NAN),
-        ("temperature", 48)
+        ("temperature", 52)
     );
-    assert_eq!(add(|r| r.sampling.top_k = 1 << 31), ("top_k", 52));
-    assert_eq!(add(|r| r.sampling.top_p = 0.0), ("top_p", 56));
-    assert_eq!(add(|r| r.sampling.logprobs = Some(21)), ("logprobs", 76));
+    assert_eq!(add(|r| r.sampling.top_k = 1 << 31), ("top_k", 56));
+    assert_eq!(add(|r| r.sampling.top_p = 0.0), ("top_p", 60));
+    assert_eq!(add(|r| r.sampling.logprobs = Some(21)), ("logprobs", 80));
 
     let other = encoded(&EngineFrame::Hello(Hello {
         wire_version: 1,
@@ -409,18 +410,18 @@ fn a_received_request_outside_the_ranges_is_refused_by_name() {
         ("min_tokens", 24, &[0, 0, 0, 1]),
         ("prompt_logprobs", 28, &[0xfe, 0xff]),
         ("flags", 30, &[4]),
-        ("version", 47, &[1]),
-        ("temperature", 48, &[0, 0, 0xc0, 0x7f]),
-        ("top_k", 52, &[0xff; 4]),
-        ("top_p", 56, &[0; 4]),
-        ("logprobs", 76, &[21, 0]),
+        ("version", 51, &[1]),
+        ("temperature", 52, &[0, 0, 0xc0, 0x7f]),
+        ("top_k", 56, &[0xff; 4]),
+        ("top_p", 60, &[0; 4]),
+        ("logprobs", 80, &[21, 0]),
     ] {
         let error = damaged_add(offset, damage);
         let found = (error.frame, error.field);
         assert_eq!(found, ("ADD", field), "{error}");
         assert_eq!(error.offset, offset, "{error}");
     }
-    assert_eq!(damaged_add(43, &longer).field, "sampling");
+    assert_eq!(damaged_add(47, &longer).field, "sampling");
 }
 
 #[test]

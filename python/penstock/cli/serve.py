@@ -130,6 +130,7 @@ def front_door(
         and {"certificate": server.ssl_certfile, "key": server.ssl_keyfile},
         "metrics_port": server.metrics_port,
         "allow_special_tokens": server.allow_special_tokens,
+        "trust_request_chat_template": server.trust_request_chat_template,
         "tool_call_parser": server.tool_call_parser,
         "reasoning_parser": server.reasoning_parser,
         "api_keys": list(server.api_keys),

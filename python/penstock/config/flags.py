@@ -147,6 +147,13 @@ FLAGS: tuple[Flag, ...] = (
         "(as vLLM does); by default they are plain text",
     ),
     _server(
+        "--trust-request-chat-template",
+        Switch(),
+        False,
+        "run the chat_template of a request in place of the model's: its instructions and output "
+        "are bounded, the memory of what it computes is not, so for clients that are trusted",
+    ),
+    _server(
         "--tool-call-parser",
         Text(),
         "auto",
@@ -222,6 +229,14 @@ FLAGS: tuple[Flag, ...] = (
         Integer(1, 2**20),
         1024,
         "requests that may wait; more are refused with 503 and Retry-After",
+    ),
+    Flag(
+        "--scheduling-policy",
+        "scheduler",
+        Choice(("fcfs", "priority")),
+        "fcfs",
+        "order of requests: that of their arrival (fcfs), or by the priority that they ask for, "
+        "lower values first (priority)",
     ),
     Flag(
         "--threads",

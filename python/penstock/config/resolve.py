@@ -109,6 +109,7 @@ def _scheduler(values: Mapping[str, Any]) -> SchedulerConfig:
         max_num_seqs=seqs,
         max_num_batched_tokens=batched or max(DEFAULT_BATCHED_TOKENS, seqs),
         max_queue=values["max_num_queued_reqs"],
+        policy=values["scheduling_policy"],
     )
 
 
@@ -181,6 +182,7 @@ def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
         api_key_file=values["api_key_file"],
         access_log=values["access_log"],
         allow_special_tokens=values["allow_special_tokens"],
+        trust_request_chat_template=values["trust_request_chat_template"],
         tool_call_parser=values["tool_call_parser"],
         reasoning_parser=values["reasoning_parser"],
         tokenizer=values["tokenizer"],

@@ -83,6 +83,7 @@ class SchedulerConfig:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_queue: int
+    policy: str = "fcfs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,7 @@ class ServerConfig:
     access_log: bool = False
     allow_special_tokens: bool = False
     """Whether what clients write can be control tokens."""
+    trust_request_chat_template: bool = False
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     tokenizer: str | None = None

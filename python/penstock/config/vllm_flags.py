@@ -110,7 +110,6 @@ FOREIGN: tuple[Foreign, ...] = (
     # scheduling
     _switch("--enable-chunked-prefill", "prompts are always computed in chunks"),
     _switch("--async-scheduling", "steps are planned ahead where it helps"),
-    _only("--scheduling-policy", "requests run in the order of their arrival", "fcfs"),
     Foreign("--max-num-partial-prefills", "see --max-num-batched-tokens"),
     Foreign("--max-long-partial-prefills", "see --max-num-batched-tokens"),
     Foreign("--long-prefill-token-threshold", "see --max-num-batched-tokens"),
@@ -146,7 +145,6 @@ FOREIGN: tuple[Foreign, ...] = (
         "string",
     ),
     _switch("--enable-auto-tool-choice", "the model may always choose to call tools"),
-    _switch("--trust-request-chat-template", "templates of requests are never run"),
     Foreign("--root-path", "answers name no path of the server"),
     _refused("--middleware", "the server runs no code of others"),
     Foreign("--uvicorn-log-level", "there is no uvicorn; see --log-level"),

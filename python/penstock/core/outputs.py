@@ -96,3 +96,7 @@ class EngineStats:
     preemptions: int = 0
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
+    masks: int = 0
+    """Grammars' token masks computed; the seconds are of their threads, and of rows that waited."""
+    mask_seconds: float = 0.0
+    mask_wait_seconds: float = 0.0

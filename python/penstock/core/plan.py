@@ -101,3 +101,7 @@ class StepResult:
     prompt_logprobs: dict[int, list[LogprobRow]] = field(default_factory=dict)
     seconds: float = field(default=0.0, compare=False)
     """Time of the computation; 0 where it is not measured."""
+    masks: tuple[int, float, float] = field(default=(0, 0.0, 0.0), compare=False)
+    """Grammars' token masks since the last result: how many were computed, the seconds that took
+    beside the steps, and the seconds that rows waited for them.
+    """

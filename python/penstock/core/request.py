@@ -50,6 +50,8 @@ class Request:
     """What the output must match, encoded and opaque to the engine; empty is anything."""
     adapter: int = 0
     """Adapter applied to the weights; 0 is none."""
+    priority: int = 0
+    """Lower ones are computed first, where the scheduler goes by priority."""
 
     def __post_init__(self) -> None:
         if not self.prompt:

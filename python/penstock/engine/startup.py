@@ -155,6 +155,7 @@ def build_limits(config: EngineConfig, info: ModelInfo, kv: KvPlan) -> Limits:
         vocab_size=info.spec.vocab,
         eos_token_ids=frozenset(info.tokens.stop),
         stages=config.parallel.pipeline,
+        by_priority=config.scheduler.policy == "priority",
     )
 
 

@@ -121,6 +121,7 @@ class Batch:
                     sampling=sampling,
                     needs_history=needs_history(sampling),
                     grammar=grammar,
+                    priority=prompt.priority,
                 )
             )
             if params.logprobs is not None:

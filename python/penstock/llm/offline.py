@@ -132,16 +132,17 @@ class LLM:
         """Continue each prompt, computed together; results are in the same order. A prompt is a
         text, token ids, or a mapping with `prompt` or `prompt_token_ids` and `cache_salt`.
 
+        With `scheduling_policy="priority"` prompts with lower `priority` are computed first.
         `use_tqdm` shows the progress on stderr: True, or a class like tqdm. `on_end` is called
         with each request that is complete; after Ctrl-C these are the results.
         """
         if lora_request is not None:
             raise InvalidValueError("lora_request", lora_request, ADAPTERS)
-        if priority is not None and len(set(priority)) > 1:
-            raise InvalidValueError("priority", priority, "equal ones: requests run in their order")
         given = listed(prompts)
         params = self._params(sampling_params, len(given))
         read = [read_prompt(prompt, self._native) for prompt in given]
+        if priority is not None:
+            read = self._prioritized(read, priority)
         return self._run(read, params, use_tqdm, on_end)
 
     def chat(
@@ -289,6 +290,17 @@ class LLM:
         finally:
             shown.close()
         return results
+
+    def _prioritized(
+        self, prompts: Sequence[ReadPrompt], priority: Sequence[int]
+    ) -> list[ReadPrompt]:
+        if len(priority) != len(prompts):
+            raise InvalidValueError("priority", priority, f"one for each of {len(prompts)} prompts")
+        if len(set(priority)) > 1 and not self._started.scheduler.limits.by_priority:
+            expected = 'equal ones, or LLM(scheduling_policy="priority")'
+            raise InvalidValueError("priority", priority, expected)
+        pairs = zip(prompts, priority, strict=True)
+        return [replace(prompt, priority=value) for prompt, value in pairs]
 
     def _count(self, request: RequestOutput) -> None:
         self._counted.requests += 1

@@ -37,6 +37,7 @@ class ReadPrompt:
     text: str | None
     ids: list[int]
     salt: bytes = b""
+    priority: int = 0
 
 
 def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

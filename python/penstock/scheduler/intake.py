@@ -21,7 +21,7 @@ class Intake:
         stops = frozenset(params.stop_token_ids)
         return Sequence(
             request=request,
-            order=self._arrivals,
+            order=(request.priority if limits.by_priority else 0, self._arrivals),
             prompt_len=prompt_len,
             length_limit=min(prompt_len + params.max_tokens, limits.max_model_len),
             min_length=prompt_len + params.min_tokens,

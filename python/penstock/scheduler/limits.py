@@ -23,6 +23,8 @@ class Limits:
     vocab_size: int
     eos_token_ids: frozenset[int]
     stages: int = 1
+    by_priority: bool = False
+    """Requests with a lower priority value come first, equal ones in the order of their arrival."""
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:

@@ -12,7 +12,7 @@ from penstock.scheduler.sequence import NO_SLOT, Sequence
 
 
 class Roster:
-    """`waiting` and `running` are sorted by arrival; all but waiting sequences have a slot.
+    """`waiting` and `running` are sorted by `order`; all but waiting sequences have a slot.
 
     A sequence that ends while plans in flight hold it is `leaving`: it is answered at once, and
     its slot and blocks are released with the last of these plans. Moves leave `running` as it is
@@ -46,12 +46,12 @@ class Roster:
         if seq.request.id in self._live:
             raise InvalidValueError("request id", seq.request.id, "an id that no live request has")
         self._live[seq.request.id] = seq
-        self.waiting.append(seq)
+        insort(self.waiting, seq, key=_by_order)
 
     def run(self, seq: Sequence) -> None:
         """Give a slot; the caller removes it from `waiting`."""
         seq.slot = self.slots.pop()
-        insort(self.running, seq, key=_by_arrival)
+        insort(self.running, seq, key=_by_order)
 
     def preempt(self, seq: Sequence) -> None:
         """Offload the blocks of a sequence, and have it wait again."""
@@ -63,7 +63,7 @@ class Roster:
         self._vacate(seq, preempted)
         seq.rewind(0)
         seq.prompt_rows.clear()
-        insort(self.waiting, seq, key=_by_arrival)
+        insort(self.waiting, seq, key=_by_order)
 
     def finish(self, seq: Sequence, finish: FinishReason, error: str = "") -> None:
         """End a sequence without tokens."""
@@ -115,5 +115,5 @@ class Roster:
             raise PoolCorruptError("a sequence that is not running claims to compute a prefix")
 
 
-def _by_arrival(seq: Sequence) -> int:
+def _by_order(seq: Sequence) -> tuple[int, int]:
     return seq.order

@@ -63,6 +63,7 @@ class Scheduler:
         self._in_flight: dict[int, Work] = {}
         self._step = 0
         self._step_seconds = 0.0
+        self._masks: list[float] = [0, 0.0, 0.0]
 
     # Requests -------------------------------------------------------------------------------------
 
@@ -124,6 +125,7 @@ class Scheduler:
     def apply(self, plan: StepPlan, result: StepResult) -> None:
         """Advance the sequences of a plan by its result. Plans are applied in their order."""
         self._step_seconds = result.seconds
+        self._masks = [sum(both) for both in zip(self._masks, result.masks, strict=True)]
         self._progress.apply(plan, self._in_flight.pop(plan.step), result)
 
     def fail(self, plan: StepPlan, message: str) -> bool:
@@ -163,6 +165,9 @@ class Scheduler:
             preemptions=roster.preemptions,
             prefix_query_tokens=prefixes.query_tokens,
             prefix_hit_tokens=prefixes.hit_tokens,
+            masks=int(self._masks[0]),
+            mask_seconds=self._masks[1],
+            mask_wait_seconds=self._masks[2],
         )
 
     def check(self) -> None:

@@ -17,7 +17,7 @@ from penstock.scheduler.sequence import Sequence
 class Selection:
     """Chosen sequences count as in flight at once, so that no other takes their blocks.
 
-    The oldest running sequence can take blocks from all others, so at least one advances. A
+    The first running sequence can take blocks from all others, so at least one advances. A
     sequence is admitted with blocks for all its known tokens, so only growth can run out of them;
     in a group with a window, with blocks for one step.
     """
@@ -108,21 +108,21 @@ class Selection:
         return -(-sum(seq.computed + 1 == len(seq.tokens) for seq in running) // stages)
 
     def _grow(self, seq: Sequence, tokens: int) -> bool:
-        """Give blocks to a sequence, preempting the latest arrivals; False when it has to wait, or
+        """Give blocks to a sequence, preempting the last in order; False when it has to wait, or
         ended.
 
-        It keeps its blocks while it waits: an older one takes them when it needs them. It waits too
-        while blocks of preempted sequences are offloaded.
+        It keeps its blocks while it waits: an earlier one takes them when it needs them. It waits
+        too while blocks of preempted sequences are offloaded.
         """
         while not self._kv.grow(seq.table, tokens):
             if self._prefixes.offloading:
                 return False
-            latest = (
+            last = (
                 other
                 for other in reversed(self._roster.running)
                 if not other.in_flight and other.slot >= 0
             )
-            victim = next(latest, seq)
+            victim = next(last, seq)
             if victim.order > seq.order:
                 self._roster.preempt(victim)
                 continue
@@ -134,8 +134,8 @@ class Selection:
     # Prompts --------------------------------------------------------------------------------------
 
     def _reserve_chunks(self) -> None:
-        """Blocks of groups with a window for the next chunks, in the order of arrival: later a
-        younger sequence is in the step, and cannot be preempted.
+        """Blocks of groups with a window for the next chunks, in order: once a later sequence is
+        in the step, it cannot be preempted.
         """
         budget = self._limits.max_num_batched_tokens
         for seq in self._roster.running:
@@ -176,7 +176,8 @@ class Selection:
         return True
 
     def _admit(self, work: Work, budget: int) -> int:
-        """First come, first served, except that all pass a sequence that awaits a prefix.
+        """In order (first come, first served), except that all pass a sequence that awaits a
+        prefix.
 
         One block for each running sequence is left to grow into, so that an admission is not undone
         at once.

@@ -21,8 +21,8 @@ class Sequence:
     """
 
     request: Request
-    order: int
-    """Arrival number: the priority of the sequence among all others."""
+    order: tuple[int, int]
+    """Priority, or 0 without priorities, and arrival number: its place among all others."""
     prompt_len: int
     length_limit: int
     """Known tokens at which it ends with LENGTH."""

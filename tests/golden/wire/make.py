@@ -37,7 +37,7 @@ def field_bytes(kind: str, value: object) -> bytes:
 
 HELLO: list[Field] = [
     ("raw", "magic", b"PSTK"),
-    ("u16", "wire version", 4),
+    ("u16", "wire version", 5),
     ("u32", "pid", 305_419_896),
 ]
 
@@ -80,6 +80,9 @@ STEP: list[Field] = [
     ("u64", "preemptions_total", 4),
     ("u64", "prefix_query_tokens_total", 5_000_000_000),
     ("u64", "prefix_hit_tokens_total", 4_000_000_000),
+    ("u64", "masks_total", 5_000_000_000),
+    ("f64", "mask_seconds_total", 0.625),
+    ("f64", "mask_wait_seconds_total", 0.125),
     ("u32", "batch_tokens", 514),
     ("f32", "step_ms", 12.5),
     ("u32", "n", 3),
@@ -134,6 +137,9 @@ HEARTBEAT: list[Field] = [
     ("u64", "preemptions_total", 1),
     ("u64", "prefix_query_tokens_total", 2),
     ("u64", "prefix_hit_tokens_total", 3),
+    ("u64", "masks_total", 0),
+    ("f64", "mask_seconds_total", 0.0),
+    ("f64", "mask_wait_seconds_total", 0.0),
     ("u32", "batch_tokens", 0),
     ("f32", "step_ms", 0.0),
     ("u32", "n", 0),
@@ -149,6 +155,7 @@ ADD: list[Field] = [
     ("i16", "prompt_logprobs", 20),
     ("u8", "flags, do not read the prefix cache", 2),
     ("u32", "adapter", 3),
+    ("i32", "priority", -7),
     ("u32", "stop_token_ids, count", 2),
     ("u32", "stop_token_ids", [2, 7]),
     ("bytes", "cache_salt", b"tenant\x00\xff"),

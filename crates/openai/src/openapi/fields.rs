@@ -75,6 +75,10 @@ pub(super) const COMMON: Fields = &[
         "cache_salt",
         r#"{"type": "string", "minLength": 1, "maxLength": 256}"#,
     ),
+    (
+        "priority",
+        r#"{"type": "integer", "minimum": -2147483648, "maximum": 2147483647}"#,
+    ),
     ("return_cached_tokens_by_tier", FLAG),
     (
         "structured_outputs",
@@ -144,6 +148,7 @@ pub(super) const CHAT: Fields = &[
     ("function_call", TOOL_CHOICE),
     ("include_reasoning", FLAG),
     ("continue_final_message", FLAG),
+    ("chat_template", TEXT),
     ("documents", OBJECTS),
     ("prompt_logprobs", TOP),
     ("return_tokens_as_token_ids", FLAG),

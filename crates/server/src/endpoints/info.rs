@@ -15,8 +15,7 @@ use penstock_edge::{Failure, json};
 /// `GET /v1/models`.
 pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
     let names = app.config.served_model_names.iter();
-    let root = app.config.model_path.to_string_lossy();
-    let data = names.map(|name| described(&app, name, &root)).collect();
+    let data = names.map(|name| described(&app, name)).collect();
     answer(&ModelList {
         object: "list",
         data,
@@ -29,17 +28,21 @@ pub(crate) async fn model(
     Path(id): Path<String>,
 ) -> Result<Response, Failure> {
     app.check_model(Some(&id))?;
-    let root = app.config.model_path.to_string_lossy();
-    Ok(answer(&described(&app, &id, &root)))
+    Ok(answer(&described(&app, &id)))
 }
 
-fn described<'a>(app: &App, id: &'a str, root: &'a str) -> Model<'a> {
+/// `root`, the path of the model in vLLM, is its first name: the path stays inside.
+fn described<'a>(app: &'a App, id: &'a str) -> Model<'a> {
     Model {
         id,
         object: "model",
         created: app.started(),
         owned_by: "penstock",
-        root,
+        root: app
+            .config
+            .served_model_names
+            .first()
+            .map_or(id, String::as_str),
         max_model_len: app.max_model_len(),
     }
 }

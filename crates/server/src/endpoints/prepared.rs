@@ -69,12 +69,17 @@ fn encode(
     request: &ChatRequest,
     max_model_len: u32,
 ) -> Result<ChatPrompt, ApiError> {
+    if request.template.is_some() && !job.app.config.trust_request_chat_template {
+        let remedy = "leave it out, or start the server with --trust-request-chat-template";
+        return Err(ApiError::unsupported("chat_template", remedy));
+    }
     let tools = request.tools.for_template();
     let chat = Conversation {
         messages: &request.messages,
         add_generation_prompt: request.add_generation_prompt,
         tools: tools.as_ref(),
         continue_final: request.continue_final,
+        template: request.template.as_deref(),
         template_kwargs: Some(&request.template_kwargs),
     };
     job.encode_chat(&chat, max_model_len)

@@ -127,6 +127,21 @@ impl Metrics {
             hits,
         );
         page.counter(
+            "penstock:grammar_masks_total",
+            "Token masks of grammars, computed beside the steps.",
+            stats.masks_total,
+        );
+        page.counter(
+            "penstock:grammar_mask_seconds_total",
+            "Time that computing them took.",
+            stats.mask_seconds_total,
+        );
+        page.counter(
+            "penstock:grammar_mask_wait_seconds_total",
+            "Time that rows waited for their masks, which lengthens steps.",
+            stats.mask_wait_seconds_total,
+        );
+        page.counter(
             "vllm:prompt_tokens_total",
             "Prompt tokens prefilled.",
             load(&self.prompt_tokens),

@@ -1,5 +1,6 @@
 //! Response bodies: usage, token ids, log-probabilities, echo; and what reaches the engine.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use penstock_engine_client::testing::{Action, Script, tokens};
@@ -271,4 +272,41 @@ async fn a_chat_prompt_has_scores() {
     let streamed = json!({"messages": [{"role": "user", "content": "hi"}], "prompt_logprobs": 1,
         "stream": true});
     assert_eq!(door.chat(&streamed).await.status, 400);
+}
+
+#[tokio::test]
+async fn a_template_of_the_request_is_run_where_the_operator_trusts_it() {
+    let trusting = json!({"trust_request_chat_template": true});
+    let prompts = Arc::new(Mutex::new(Vec::new()));
+    let seen = prompts.clone();
+    let script = Script::new(move |add| {
+        seen.lock().unwrap().push(add.request.prompt.len());
+        vec![send(&[b'x'.into()], Finish::Length)]
+    });
+    let door = Door::open_with(trusting, script).await;
+    let body = |template: &str| {
+        json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1,
+            "chat_template": template, "chat_template_kwargs": {"style": "abc"}})
+    };
+    let reply = door
+        .chat(&body("{{ messages[0].content }}{{ style }}"))
+        .await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(*prompts.lock().unwrap(), [5]);
+    let loops = "{% for a in range(100000) %}".repeat(3);
+    let ends = "{% endfor %}".repeat(3);
+    for (template, reason) in [
+        ("{% if %}".to_owned(), "does not parse"),
+        (format!("{loops}{ends}"), "instructions"),
+        (format!("{loops}{{{{ 'a' * 10000 }}}}{ends}"), "32 MiB"),
+        ("{{ 'a' * 10**9 }}".to_owned(), "too large"),
+        ("{{ raise_exception('not so') }}".to_owned(), "not so"),
+    ] {
+        let (status, error) = door.chat(&body(&template)).await.error();
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            status == 400 && message.contains(reason),
+            "{template}: {error}"
+        );
+    }
 }

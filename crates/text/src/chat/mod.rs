@@ -4,7 +4,7 @@
 //! instructions, recursion and output. What these do not bound are the values that a template
 //! builds on purpose: a string doubled forty times fills the memory, a list nested a hundred
 //! thousand times overflows the stack when it is dropped. A template is trusted as much as the
-//! model file that it comes with, so one must not be taken from a request.
+//! model file that it comes with, so one is taken from a request only where the operator says so.
 
 mod clock;
 mod generic;
