@@ -11,9 +11,9 @@ use tokio::time::timeout;
 use crate::backend::Source;
 use crate::discovery::{SourceError, follow};
 use crate::in_flight::InFlight;
-use crate::member::Member;
 use crate::settings::SettingsError;
 use crate::shared::Shared;
+use crate::snapshot::Entry;
 use crate::tasks::supervise;
 use crate::{Settings, View};
 
@@ -76,18 +76,21 @@ impl Fleet {
     /// `prompt_tokens` take room. One for a replica that is gone counts nowhere.
     pub fn begin(&self, id: ReplicaId, uncached_tokens: f32, prompt_tokens: f32) -> InFlight {
         let shared = &self.shared;
-        let snapshot = shared.snapshot();
         shared.saw_prompt(uncached_tokens);
-        let (member, backlog) = match snapshot.entry(id) {
-            None => (Arc::new(Member::new("".into(), false)), 0.0),
-            Some(entry) => (entry.member.clone(), shared.load(entry).backlog_tokens),
+        let snapshot = shared.snapshot();
+        let gone;
+        let entry = match snapshot.entry(id) {
+            Some(entry) => entry,
+            None => {
+                gone = Entry::gone(id);
+                &gone
+            }
         };
-        let tokens = (uncached_tokens, prompt_tokens);
-        InFlight::begin(shared.clone(), (id, member), backlog, tokens)
+        InFlight::begin(shared.clone(), entry, uncached_tokens, prompt_tokens)
     }
 
-    /// Waits until each replica has been checked once, for at most `patience`. Returns whether
-    /// one takes requests.
+    /// Waits until each replica has been checked once and asked for its models, for at most
+    /// `patience`. Returns whether one takes requests.
     pub async fn ready(&self, patience: Duration) -> bool {
         let all_checked = async {
             loop {

@@ -7,7 +7,9 @@ use penstock_routing::ReplicaId;
 
 use crate::member::Member;
 use crate::outcome::Outcome;
+use crate::prompts::Prompt;
 use crate::shared::Shared;
+use crate::snapshot::Entry;
 
 /// Answers of fewer tokens say little of the time between two.
 const ENOUGH_TOKENS: u32 = 8;
@@ -21,8 +23,9 @@ pub struct InFlight {
     id: ReplicaId,
     /// Tokens that the replica computes before this request's.
     backlog: f32,
-    uncached: u64,
-    prompt: u64,
+    /// What it has to compute.
+    prompt: Arc<Prompt>,
+    prompt_tokens: u64,
     epoch: u32,
     /// The trial of a half-open circuit breaker.
     trial: bool,
@@ -42,28 +45,34 @@ struct First {
 impl InFlight {
     pub(crate) fn begin(
         shared: Arc<Shared>,
-        (id, member): (ReplicaId, Arc<Member>),
-        backlog: f32,
-        (uncached, prompt): (f32, f32),
+        entry: &Entry,
+        uncached_tokens: f32,
+        prompt_tokens: f32,
     ) -> Self {
-        let (uncached, prompt) = (whole(uncached), whole(prompt));
-        let (epoch, began) = (member.live.begin(uncached, prompt), shared.now());
+        let (now, member) = (shared.now(), entry.member.clone());
+        let (uncached, prompt_tokens) = (whole(uncached_tokens), whole(prompt_tokens));
+        let backlog = shared.load(entry).backlog_tokens;
+        let epoch = member.live.begin(uncached, prompt_tokens);
+        let prompt = Arc::new(Prompt::new(uncached));
+        let seconds = (backlog + uncached as f32) / entry.pace.prefill_tokens_per_s;
+        let expected = Duration::from_secs_f32(seconds.clamp(0.0, 3600.0));
+        member.with(|record| record.prompts.push(prompt.clone(), now, expected));
         let trial = member.live.take_trial();
         if trial {
-            member.update(began, &shared.settings, |record| {
+            member.update(now, &shared.settings, |record| {
                 record.standing.trial_began()
             });
         }
         Self {
             shared,
             member,
-            id,
+            id: entry.id,
             backlog,
-            uncached,
             prompt,
+            prompt_tokens,
             epoch,
             trial,
-            began,
+            began: now,
             first: None,
             tokens: 0,
             ended: false,
@@ -77,10 +86,10 @@ impl InFlight {
             return;
         }
         let at = self.shared.now();
-        self.member.live.prefilled(self.uncached);
+        self.computed();
         let sequences = self.sequences();
         self.first = Some(First { at, sequences });
-        let tokens = self.backlog + self.uncached as f32;
+        let tokens = self.backlog + self.prompt.uncached as f32;
         let seconds = at.saturating_sub(self.began).as_secs_f32();
         let trial = std::mem::take(&mut self.trial);
         self.member.update(at, &self.shared.settings, |record| {
@@ -106,10 +115,8 @@ impl InFlight {
             return;
         }
         let (now, decode) = (self.shared.now(), self.decode());
-        if self.first.is_none() {
-            self.member.live.prefilled(self.uncached);
-        }
-        self.member.live.end(self.prompt, self.epoch);
+        self.computed();
+        self.member.live.end(self.prompt_tokens, self.epoch);
         let (trial, settings) = (self.trial, &self.shared.settings);
         self.member.update(now, settings, |record| {
             if let Some((sequences, seconds)) = decode {
@@ -121,6 +128,12 @@ impl InFlight {
         });
         if outcome == Outcome::ConnectFailed {
             self.member.doubt.notify_one();
+        }
+    }
+
+    fn computed(&self) {
+        if self.prompt.compute() {
+            self.member.live.prefilled(self.prompt.uncached);
         }
     }
 

@@ -26,6 +26,7 @@ mod outcome;
 mod outliers;
 mod pace;
 mod polling;
+mod prompts;
 mod settings;
 mod shared;
 mod snapshot;

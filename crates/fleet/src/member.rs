@@ -1,5 +1,6 @@
 //! A replica's state: counts that views read without a lock, and a record behind one.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use tokio::sync::Notify;
 use crate::Settings;
 use crate::live::Live;
 use crate::pace::Answers;
+use crate::prompts::Prompts;
 use crate::standing::Standing;
 
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub(crate) struct Member {
     pub doubt: Notify,
     /// It came back: its models may be others.
     pub back: Notify,
+    /// Its models were asked for.
+    pub asked: AtomicBool,
 }
 
 /// What is held for a moment when something happens, and by no view.
@@ -29,6 +33,7 @@ pub(crate) struct Member {
 pub(crate) struct Record {
     pub standing: Standing,
     pub answers: Answers,
+    pub prompts: Prompts,
     /// Why it may get no requests, for the log.
     pub reason: String,
 }
@@ -44,12 +49,21 @@ impl Member {
             }),
             doubt: Notify::new(),
             back: Notify::new(),
+            asked: AtomicBool::new(false),
         }
     }
 
-    /// Reads the record.
-    pub(crate) fn read<T>(&self, read: impl FnOnce(&Record) -> T) -> T {
-        read(&self.record.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Uses the record without a change of the standing.
+    pub(crate) fn with<T>(&self, with: impl FnOnce(&mut Record) -> T) -> T {
+        with(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Counts prompts as computed that must have been by now. `wait`: the replica says that
+    /// requests do.
+    pub(crate) fn sweep(&self, now: Duration, wait: bool) {
+        for tokens in self.with(|record| record.prompts.overdue(now, wait)) {
+            self.live.prefilled(tokens);
+        }
     }
 
     /// Changes the record, and makes what follows visible.

@@ -2,6 +2,7 @@
 //! own, so one that hangs delays no other.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use penstock_http::{Client, Level, log};
@@ -161,6 +162,8 @@ impl Poller {
                 }
                 None => period.min(Duration::from_secs_f64(settings.health.period_s)),
             };
+            self.member.asked.store(true, Ordering::Relaxed);
+            self.shared.checked.notify_waiters();
             tokio::select! {
                 () = sleep(wait) => {}
                 () = self.member.back.notified() => {}

@@ -118,7 +118,7 @@ impl Shared {
     pub(crate) fn remove_drained(&self) -> Vec<ReplicaId> {
         let drained = |entry: &Entry| {
             entry.member.live.own().in_flight == 0
-                && entry.member.read(|record| record.standing.gone)
+                && entry.member.with(|record| record.standing.gone)
         };
         if !self.snapshot().entries.iter().any(drained) {
             return Vec::new();
@@ -131,9 +131,12 @@ impl Shared {
 
     /// Advances what depends on the time.
     pub(crate) fn tick(&self) {
-        let now = self.now();
+        let (now, stale) = (self.now(), self.stale());
         for entry in &self.snapshot().entries {
             entry.member.update(now, &self.settings, |_| {});
+            let report = entry.fresh(now, stale);
+            let wait = report.is_some_and(|polled| polled.reported.waiting > 0.0);
+            entry.member.sweep(now, wait);
         }
     }
 
@@ -142,7 +145,7 @@ impl Shared {
         let (now, settings) = (self.now(), &self.settings);
         let snapshot = self.snapshot();
         let one = |entry: &Entry| {
-            entry.member.read(|record| Compared {
+            entry.member.with(|record| Compared {
                 tally: record.standing.tally,
                 available: entry.member.live.condition().takes_requests(),
                 ejected: record.standing.ejected(),
@@ -164,7 +167,7 @@ impl Shared {
     /// Learns the pace of all replicas.
     pub(crate) fn learn(&self) {
         let snapshot = self.snapshot();
-        let answers = |member: &Arc<Member>| member.read(|record| record.answers.clone());
+        let answers = |member: &Arc<Member>| member.with(|record| record.answers.clone());
         let all: Vec<Answers> = snapshot
             .entries
             .iter()
@@ -193,9 +196,12 @@ impl Shared {
         });
     }
 
-    /// Whether each replica has been checked.
+    /// Whether each replica has been checked and asked for its models.
     pub(crate) fn all_checked(&self) -> bool {
-        let checked = |entry: &Entry| entry.member.read(|record| record.standing.checked());
+        let checked = |entry: &Entry| {
+            entry.member.asked.load(Ordering::Relaxed)
+                && entry.member.with(|record| record.standing.checked())
+        };
         self.found.load(Ordering::Relaxed) && self.snapshot().entries.iter().all(checked)
     }
 

@@ -35,6 +35,16 @@ impl Entry {
         }
     }
 
+    /// One that is in no snapshot.
+    pub(crate) fn gone(id: ReplicaId) -> Self {
+        let target = Target {
+            base: Arc::from(""),
+            address: Arc::from(""),
+            labels: Arc::default(),
+        };
+        Self::new(id, target, false)
+    }
+
     /// Replicas of one class have one pace until theirs is known: those with one label `class`, or
     /// else with one engine.
     pub(crate) fn class(&self) -> &str {

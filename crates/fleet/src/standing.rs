@@ -13,6 +13,9 @@ use crate::outliers::Tally;
 
 /// What a replica gets at the beginning of its slow start.
 const LEAST_SHARE: f64 = 0.1;
+/// How long a replica that refused a request gets no more than that. It has few requests in flight
+/// because it refuses them, and would win all others.
+const FULL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
@@ -25,6 +28,8 @@ pub(crate) struct Standing {
     ejected_until: Option<Duration>,
     /// In a row.
     ejections: u32,
+    /// It refused a request.
+    full_until: Option<Duration>,
     /// It took requests when it was last looked at.
     available: bool,
     /// When its slow start began.
@@ -77,6 +82,9 @@ impl Standing {
                 self.breaker.failed(trial, now, &settings.breaker)
             }
             Outcome::ClientGone | Outcome::Refused => {
+                if outcome == Outcome::Refused {
+                    self.full_until = Some(now + FULL);
+                }
                 if trial {
                     self.breaker.trial_void();
                 }
@@ -128,10 +136,19 @@ impl Standing {
             (Some(condition), _) => condition,
             (None, Passage::None) => Condition::Ejected,
             (None, Passage::Trial) => Condition::Ready,
-            (None, Passage::All) => self.warming(now, settings),
+            (None, Passage::All) => self.share(now, settings),
         };
         self.available = condition.takes_requests() && !trial;
         Now { condition, trial }
+    }
+
+    /// Ready, or the share of a slow start or of a full replica.
+    fn share(&mut self, now: Duration, settings: &Settings) -> Condition {
+        let condition = self.warming(now, settings);
+        match self.full_until.filter(|until| now < *until) {
+            Some(_) => Condition::Warming(LEAST_SHARE as f32),
+            None => condition,
+        }
     }
 
     /// Ready, or the share of a slow start, which begins when it becomes available.
@@ -232,10 +249,13 @@ mod tests {
     #[test]
     fn refusals_and_lost_clients_open_nothing() {
         let mut rig = Rig::healthy(false);
-        for outcome in [Outcome::Refused, Outcome::ClientGone] {
+        for outcome in [Outcome::ClientGone, Outcome::Refused] {
+            assert_eq!(rig.at(s(0)), Condition::Ready);
             (0..50).for_each(|_| rig.end(outcome, false, s(0)));
         }
-        assert_eq!(rig.at(s(0)), Condition::Ready);
+        // full: few requests, so that it does not win all of them by refusing
+        assert_eq!(rig.at(s(0)), Condition::Warming(0.1));
+        assert_eq!(rig.at(s(1)), Condition::Ready);
         assert_eq!(rig.standing.tally, Tally::default());
     }
 

@@ -169,6 +169,14 @@ async fn a_name_is_looked_up() {
 }
 
 #[tokio::test]
+async fn a_name_without_addresses_is_an_empty_fleet() {
+    let name = "no-such-host.invalid".to_owned();
+    let fleet = Fleet::start(Source::Dns { name, port: 80 }, quick(), client()).unwrap();
+    assert!(!fleet.ready(Duration::from_millis(50)).await);
+    assert!(fleet.view().replicas.is_empty());
+}
+
+#[tokio::test]
 async fn tasks_end_with_the_last_handle() {
     let fakes = fakes(2).await;
     let before = tokio::runtime::Handle::current()

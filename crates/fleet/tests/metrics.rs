@@ -23,6 +23,7 @@ async fn load_is_that_of_others_and_own_requests() {
     let view = fleet.view();
     assert_eq!(view.replicas[0].kv_use, 0.5);
     assert!(view.replicas[0].backlog_tokens > 0.0);
+    assert_eq!(view.kv_tokens(0), Some(16_000.0));
     assert_eq!(view.models(0).unwrap()[0].as_ref(), "tiny");
     let id = view.replicas[1].id;
     let mut own: Vec<_> = (0..3).map(|_| fleet.begin(id, 160.0, 1600.0)).collect();
