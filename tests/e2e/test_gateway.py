@@ -116,16 +116,25 @@ async def crowd(url: str, count: int, meanwhile: list[object]) -> Counter[str]:
         return Counter(await asyncio.gather(*tasks))
 
 
-def test_a_replica_that_is_killed_takes_only_its_open_streams_along() -> None:
+@pytest.fixture
+def evenly(tmp_path: Path) -> list[str]:
+    """A profile of requests inside alone: the default also weighs how fast each replica was."""
+    profile = tmp_path / "running.yaml"
+    profile.write_text("scorers: [{name: running}]")
+    return ["--profile", str(profile)]
+
+
+def test_a_replica_that_is_killed_takes_only_its_open_streams_along(evenly: list[str]) -> None:
     with ExitStack() as stack:
         stay = stack.enter_context(Sim(replicas=2))
         lost = Sim()
         stack.enter_context(lost)
-        gateway = stack.enter_context(Gateway(*backends([*stay.urls, lost.url])))
+        flags = [*backends([*stay.urls, lost.url]), *evenly]
+        gateway = stack.enter_context(Gateway(*flags))
         ends = asyncio.run(crowd(gateway.url, 90, [lost.process.kill]))
         assert sum(ends.values()) == 90
         assert set(ends) <= {"finished", "failed"}, ends
-        assert ends["finished"] >= 60, ends
+        assert ends["finished"] >= 90 - 1.2 * 90 / 3, ends
         after = asyncio.run(crowd(gateway.url, 30, []))
         assert after == {"finished": 30}
         lost.wait()
@@ -155,13 +164,9 @@ def test_a_replica_that_is_stopped_under_load_loses_nothing(serve: Serve) -> Non
         assert leaving.wait() == 0
 
 
-def test_a_burst_spreads(tmp_path: Path) -> None:
-    """By requests inside alone: the default also weighs how fast each replica was."""
-    profile = tmp_path / "running.yaml"
-    profile.write_text("scorers: [{name: running}]")
+def test_a_burst_spreads(evenly: list[str]) -> None:
     with Sim(replicas=4) as sim:
-        flags = [*backends(sim.urls), "--profile", str(profile)]
-        with Gateway(*flags) as gateway:
+        with Gateway(*backends(sim.urls), *evenly) as gateway:
             asyncio.run(crowd(gateway.url, 200, []))
         counts = [prompts_of(sim, replica) for replica in range(4)]
         assert sum(counts) == 200
