@@ -60,7 +60,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         },
         "engine": {"argv": ["engine"]},
         "max_queue": 1024,
-        "max_queue_wait_s": 60.0,
+        "max_queue_wait_s": 10.0,
         "limits": {"max_body_bytes": 4096, "max_connections": 100},
         "drain_timeout_s": 30.0,
         "stall_timeout_s": 30.0,

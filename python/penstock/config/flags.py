@@ -429,7 +429,7 @@ FLAGS: tuple[Flag, ...] = (
     _server(
         "--max-queue-wait",
         Seconds(0, 3600),
-        60.0,
+        10.0,
         "requests that would wait longer for their turn, at the pace at which others end, are "
         "refused with 503 and Retry-After; 0: no such limit",
     ),
