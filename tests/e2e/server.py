@@ -1,4 +1,4 @@
-"""A real server: `penstock serve` as its users start it, watched from outside."""
+"""Commands of `penstock` as their users start them, watched from outside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import httpx
 
@@ -41,40 +41,33 @@ def is_alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-class Server:
-    """`penstock serve MODEL --port 0 FLAGS`, in a process group and with a socket directory of its
-    own. `module` stands in for `penstock`.
+class Command:
+    """`penstock WORDS` in a process of its own, watched from outside. `module` stands in for
+    `penstock`.
 
-    Leaving the block stops it as an operator would, and checks what it leaves behind: exit status
-    0, no process, no file.
+    Leaving the block stops it as an operator would, and checks that it ends with status 0; after an
+    error in the block it is killed, and its log is shown.
     """
+
+    READY = ", listening on "
+    """What precedes an address in the lines that name one."""
 
     def __init__(
         self,
-        model: Path | str,
-        runtime: Path,
-        *flags: str,
+        *words: str,
         prefix: Sequence[str] = (),
         module: str = "penstock",
+        runtime: Path | None = None,
+        addresses: int = 1,
     ) -> None:
-        self.runtime = runtime
-        command = [
-            *prefix,
-            sys.executable,
-            "-m",
-            module,
-            "serve",
-            str(model),
-            "--port",
-            "0",
-            *flags,
-        ]
         clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
+        self.addresses = addresses
         self.process = subprocess.Popen(
-            command,
-            stderr=subprocess.PIPE,
+            [*prefix, sys.executable, "-m", module, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            env={**clean, "XDG_RUNTIME_DIR": str(runtime)},
+            env={**clean, "XDG_RUNTIME_DIR": str(runtime)} if runtime else clean,
             start_new_session=True,
         )
         self.log: list[str] = []
@@ -82,11 +75,11 @@ class Server:
         self._reader.start()
 
     def _read_log(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
             self.log.append(line.rstrip("\n"))
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         try:
             self.wait_ready()
         except BaseException:
@@ -107,19 +100,21 @@ class Server:
             assert self.stop() == 0, self.text()
 
     def wait_ready(self) -> None:
-        eventually(lambda: self.address or self.process.poll() is not None, "a ready server")
-        assert self.address, self.text()
+        eventually(lambda: self.is_ready() or self.process.poll() is not None, "a ready server")
+        assert self.is_ready(), self.text()
+
+    def is_ready(self) -> bool:
+        return len(self.urls) >= self.addresses
 
     @property
-    def address(self) -> str | None:
-        """Where it listens, such as http://host:port, once the ready line has named it."""
-        ready = [line for line in self.log if ", listening on " in line]
-        return ready[0].split("listening on ")[1].removesuffix('"}') if ready else None
+    def urls(self) -> list[str]:
+        """Where it listens, such as http://host:port, as far as its lines have named it."""
+        named = [line.split(self.READY)[1] for line in self.log if self.READY in line]
+        return [url.removesuffix('"}') for url in named]
 
     @property
     def url(self) -> str:
-        assert self.address
-        return self.address
+        return self.urls[0]
 
     @property
     def pid(self) -> int:
@@ -131,6 +126,44 @@ class Server:
     def client(self, **headers: str) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=HANG, headers=headers)
 
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        status = self.process.wait(HANG)
+        self._reader.join(HANG)
+        return status
+
+    def destroy(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.wait()
+
+
+class Server(Command):
+    """`penstock serve MODEL --port 0 FLAGS`, with a socket directory of its own.
+
+    Requests wait at the engine without a bound unless FLAGS has one: the machine may be busy. An
+    engine dies with its server, which the kernel sees to.
+    """
+
+    def __init__(
+        self,
+        model: Path | str,
+        runtime: Path,
+        *flags: str,
+        prefix: Sequence[str] = (),
+        module: str = "penstock",
+    ) -> None:
+        self.runtime = runtime
+        words = ("serve", str(model), "--port", "0", "--max-queue-wait", "0", *flags)
+        super().__init__(*words, prefix=prefix, module=module, runtime=runtime)
+
     def children(self) -> list[int]:
         tasks = Path(f"/proc/{self.pid}/task").glob("*/children")
         return [int(pid) for task in tasks for pid in task.read_text().split()]
@@ -140,27 +173,13 @@ class Server:
         (pid,) = self.children()
         return pid
 
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
     def stop(self) -> int:
         """SIGTERM; the exit status, once nothing is left of the server."""
         children = self.children()
-        self.signal(signal.SIGTERM)
-        status = self.wait()
+        status = super().stop()
         assert not [pid for pid in children if is_alive(pid)]
         assert not list(self.runtime.iterdir()), "the socket's directory is gone"
         return status
-
-    def wait(self) -> int:
-        status = self.process.wait(HANG)
-        self._reader.join(HANG)
-        return status
-
-    def destroy(self) -> None:
-        """SIGKILL to the server; its engine dies with it, which the kernel sees to."""
-        self.process.kill()
-        self.wait()
 
 
 def metric(client: httpx.Client, name: str) -> float:

@@ -184,7 +184,7 @@ def test_shared_prefixes_stay_together() -> None:
 
 
 def prompts_of(sim: Sim, replica: int) -> int:
-    with sim.client(replica) as client:
+    with sim.client_of(replica) as client:
         page = client.get("/metrics").text
     found = re.findall(r"^vllm:request_success_total\{.*\} (\d+)", page, re.MULTILINE)
     return sum(map(int, found))

@@ -57,7 +57,7 @@ def test_replicas_are_engines_of_their_own() -> None:
     with Sim("--profile", "fast", replicas=3) as sim:
         assert len(set(sim.urls)) == 3
         for replica in range(3):
-            with sim.client(replica) as client:
+            with sim.client_of(replica) as client:
                 for _ in range(replica):
                     sse.whole(client, COMPLETIONS, ANSWER)
                 assert metric(client, "vllm:generation_tokens_total") == 6 * replica
