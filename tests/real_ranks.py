@@ -67,7 +67,7 @@ def talkative_ranks(family: str, tokens: int, **settings: object) -> Iterator[Ex
     grid = plan_grid(info.spec, config.parallel.tensor, config.parallel.pipeline)
 
     def roomy(*facts: Any) -> RankLayout:
-        return replace(plan_layout(*facts), result_bytes=result_bytes(2, tokens, VOCAB))
+        return replace(plan_layout(*facts), result_bytes=result_bytes(2, tokens, VOCAB, 64))
 
     # A thread for each rank.
     most = config.parallel.most_ranks_on_a_node

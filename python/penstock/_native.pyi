@@ -268,7 +268,20 @@ def decode_result(data: bytes, /) -> StepResult:
 def plan_bytes(sequences: int, tokens: int, groups: int, added: int, length: int, /) -> int:
     """Bytes of the largest plan."""
 
-def result_bytes(sequences: int, tokens: int, alternatives: int, /) -> int:
+def trimmed_vector(vector: bytes, dimensions: int | None, normalize: bool, /) -> bytes:
+    """The first `dimensions` numbers of a vector (f32, little-endian), scaled to length 1 with
+    `normalize`.
+    """
+
+def cosine(a: bytes, b: bytes, /) -> float:
+    """The cosine of the angle between two vectors."""
+
+def shortened_ids(
+    ids: Sequence[int], bare: Sequence[int], most: int, keep_last: bool, /
+) -> list[int]:
+    """At most `most` of `ids`, which are those of a text, `bare`, and special tokens around it."""
+
+def result_bytes(sequences: int, tokens: int, alternatives: int, vector: int, /) -> int:
     """Bytes of the largest result."""
 
 def encode_transfer(transfer: Transfer, after: int, /) -> bytes:

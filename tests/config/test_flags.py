@@ -161,8 +161,8 @@ def test_keywords_of_vllm_are_ignored_with_the_reason_of_their_flags() -> None:
     assert ignored_value("enforce_eager", False) == ""
     assert ignored_value("load_format", "auto") == ""
     assert ignored_value("enforce_lazy", True) is None
-    with pytest.raises(InvalidValueError, match="task is 'embed', expected auto or generate"):
-        ignored_value("task", "embed")
+    with pytest.raises(InvalidValueError, match="task is 'draft', expected auto or generate"):
+        ignored_value("task", "draft")
     with pytest.raises(PenstockError, match="hf_overrides is not supported: change"):
         ignored_value("hf_overrides", {"rope_theta": 1})
 

@@ -34,7 +34,9 @@ U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
 NUMBER = st.floats(allow_nan=False, width=32)
 U16 = st.integers(0, 2**16 - 1)
-SLOTS = st.builds(Registration, U16, st.binary(max_size=64), I32, U32, U32)
+POOLING = st.integers(0, 2)
+SLOTS = st.builds(Registration, U16, st.binary(max_size=64), I32, U32, U32, pooling=POOLING)
+VECTORS = st.lists(NUMBER, max_size=4).map(lambda numbers: array("f", numbers).tobytes())
 ROWS = st.lists(st.tuples(NUMBER, U32, st.lists(st.tuples(U32, NUMBER), max_size=4)), max_size=4)
 
 
@@ -70,7 +72,8 @@ def results(draw: st.DrawFn) -> StepResult:
         {index: draw(ROWS) for index in range(n) if draw(st.booleans())},
     ]
     tokens = draw(st.integers(0, 9).flatmap(columns))
-    return StepResult(draw(columns(n)), tokens, *tables, draw(st.floats(0, 1e6)))
+    vectors = {index: draw(VECTORS) for index in range(n) if draw(st.booleans())}
+    return StepResult(draw(columns(n)), tokens, *tables, vectors, draw(st.floats(0, 1e6)))
 
 
 RESULTS = results()
@@ -180,8 +183,10 @@ def test_the_largest_messages_fit_the_room_computed_for_them(
         0: [row] * (tokens - min(n, tokens) + 1)
     }
     ones = array("i", [1] * n)
-    result = StepResult(ones, ones, {at: [row] for at in range(n)}, prompt)
-    assert len(encode_answer(Computed(1, result))) <= result_bytes(n, tokens, alternatives) + 16
+    vectors = {at: bytes(4 * 5) for at in range(n)}
+    result = StepResult(ones, ones, {at: [row] for at in range(n)}, prompt, vectors)
+    most = result_bytes(n, tokens, alternatives, 5) + 16
+    assert len(encode_answer(Computed(1, result))) <= most
 
 
 @given(FAILURES, st.integers(1 << 10, 1 << 12))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.e2e.conftest import Serve
@@ -216,3 +217,63 @@ def test_a_key_is_asked_for(serve: Serve) -> None:
             assert probe.post("/v1/completions", json={"prompt": "x"}).status_code == 401
         engine = Path(f"/proc/{server.engine()}/cmdline").read_bytes().split(b"\0")
         assert b"one" not in engine, "every user of the machine may read it"
+
+
+TEXTS = [
+    "Paris is the capital of France.",
+    "The capital city of France is Paris.",
+    "Bake the bread for forty minutes.",
+]
+
+
+def test_embeddings_in_both_encodings(sdk: openai.OpenAI) -> None:
+    """The library asks for base64 unless told otherwise."""
+    packed = sdk.embeddings.create(model="smollm2", input=TEXTS)
+    plain = sdk.embeddings.create(model="smollm2", input=TEXTS, encoding_format="float")
+    assert [item.index for item in packed.data] == [0, 1, 2]
+    assert packed.usage.prompt_tokens == packed.usage.total_tokens > 0
+    for one, other in zip(packed.data, plain.data, strict=True):
+        assert len(one.embedding) == 576
+        assert one.embedding == pytest.approx(other.embedding, abs=1e-7)
+        assert sum(number * number for number in one.embedding) == pytest.approx(1, abs=1e-5)
+    short = sdk.embeddings.create(model="smollm2", input=TEXTS[0], dimensions=64)
+    assert len(short.data[0].embedding) == 64
+    with pytest.raises(openai.BadRequestError) as refused:
+        sdk.embeddings.create(model="smollm2", input="x", dimensions=577)
+    assert refused.value.param == "dimensions"
+
+
+def test_embeddings_beside_answers_have_the_same_bits(server: Server) -> None:
+    async def all_at_once() -> list[Any]:
+        async with openai.AsyncOpenAI(
+            base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=HANG
+        ) as sdk:
+            texts = [f"{text} {n}" for n in range(8) for text in TEXTS]
+            alone = [(await sdk.embeddings.create(model="smollm2", input=text)) for text in texts]
+            answers = [
+                sdk.completions.create(model="smollm2", prompt=prompt, max_tokens=20)
+                for prompt in PROMPTS
+            ]
+            together, *_ = await asyncio.gather(
+                sdk.embeddings.create(model="smollm2", input=texts), *answers
+            )
+            return [
+                [each.data[0].embedding for each in alone],
+                [item.embedding for item in together.data],
+            ]
+
+    alone, together = asyncio.run(all_at_once())
+    assert alone == together
+
+
+def test_scores_and_reranking(client: httpx.Client) -> None:
+    body = {"model": "smollm2", "text_1": TEXTS[0], "text_2": TEXTS}
+    data = client.post("/v1/score", json=body).raise_for_status().json()["data"]
+    scores = [item["score"] for item in data]
+    assert scores[0] == pytest.approx(1, abs=1e-5)
+    assert scores[1] > scores[2]
+    asked = {"model": "smollm2", "query": TEXTS[0], "documents": TEXTS[:0:-1]}
+    results = client.post("/v1/rerank", json=asked).raise_for_status().json()["results"]
+    assert [result["index"] for result in results] == [1, 0]
+    assert results[0]["relevance_score"] == pytest.approx(scores[1], abs=1e-6)
+    assert results[0]["document"]["text"] == TEXTS[1]

@@ -55,6 +55,27 @@ def tiny(repository: Path, directory: Path, family: str) -> tuple[Path, dict[str
     return directory / family, json.loads((directory / family / "reference.json").read_text())
 
 
+@pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2), (2, 2)])
+def test_every_grid_gives_the_vectors_of_one_rank(
+    opened: Open, repository: Path, tmp_path: Path, tp: int, pp: int
+) -> None:
+    model, reference = tiny(repository, tmp_path, "qwen3")
+    tokens = reference["tokens"]
+    prompts = [tokens[: end + 1] for end in range(len(tokens))]
+    small = {"max_num_batched_tokens": 16, "max_num_seqs": 8}
+    found = [
+        [list(each.outputs.data) for each in llm.encode(prompts, use_tqdm=False)]
+        for llm in (
+            opened(model, tp, pp, dtype="float32"),
+            opened(model, tp, pp, dtype="float32", enable_prefix_caching=False, **small),
+            LLM(str(model), dtype="float32", threads=1),
+        )
+    ]
+    assert found[0] == found[1], "the same bits in chunks, and from the prefix cache"
+    for ours, alone in zip(found[0], found[2], strict=True):
+        assert ours == pytest.approx(alone, abs=1e-4)
+
+
 @pytest.mark.parametrize(("tp", "pp"), GRIDS)
 def test_every_grid_gives_the_tokens_of_transformers(
     opened: Open, repository: Path, tmp_path: Path, tp: int, pp: int

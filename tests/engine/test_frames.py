@@ -20,6 +20,7 @@ from penstock.core import (
     KvCommand,
     KvOutcome,
     KvReply,
+    Pooler,
     Request,
     StepOutputs,
     TierKinds,
@@ -47,6 +48,8 @@ F32 = st.floats(width=32, allow_nan=False)
 ROWS = st.lists(
     st.tuples(F32, U32, st.lists(st.tuples(U32, F32), max_size=3)), min_size=1, max_size=3
 )
+
+VECTORS = st.lists(F32, min_size=1, max_size=4).map(lambda numbers: array("f", numbers).tobytes())
 
 
 @st.composite
@@ -76,6 +79,7 @@ def step_outputs(draw: st.DrawFn) -> StepOutputs:
             for row, count in enumerate(cached_tokens)
             if count >= 2
         },
+        vectors=draw(st.dictionaries(rows, VECTORS, max_size=n)),
     )
 
 
@@ -109,6 +113,7 @@ REQUESTS = st.builds(
     params=PARAMS,
     sampling=SAMPLING,
     read_prefix_cache=st.booleans(),
+    pool=st.booleans(),
     cache_salt=st.binary(max_size=9),
     grammar=st.sampled_from([b"", b"\x02a+"]),
     adapter=U32,
@@ -144,6 +149,7 @@ READY = st.builds(
     st.text(),
     U32,
     st.integers(0, 7).map(TierKinds),
+    st.builds(Pooler, st.integers(0, 3), U32, st.booleans()),
 )
 ENGINE_FRAMES = st.one_of(
     STEPS,

@@ -8,12 +8,13 @@ batching must not.
 from __future__ import annotations
 
 import hashlib
+import struct
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from penstock.core import LogprobRow, StepPlan, StepResult
+from penstock.core import LogprobRow, Pooling, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, MAX_PLAN_GRAMMAR_BYTES, NO_BLOCK
 from penstock.core.transfer import Moved, OpenTiers, Transfer
 
@@ -25,6 +26,10 @@ from tests.fakes.tiers import FakeMover
 def next_token(context: Sequence[int], vocab: int) -> int:
     digest = hashlib.blake2b(array("i", context).tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % vocab
+
+
+def pooled_vector(context: Sequence[int]) -> bytes:
+    return struct.pack("<2f", sum(context), len(context))
 
 
 def row_for(context: Sequence[int], token: int) -> LogprobRow:
@@ -56,9 +61,12 @@ class Slot:
     """What the executor keeps of a sequence."""
 
     logprobs: bool
+    pooling: int
     tables: list[list[int]]
     last: int = LAST_SAMPLED
     usable: bool = True
+    pooled: int = 0
+    """Tokens that a mean is over."""
 
 
 @dataclass(eq=False)
@@ -225,7 +233,8 @@ class FakeExecutor:
         for params in plan.registrations:
             require(0 <= params.slot < self.max_num_seqs, f"slot {params.slot} out of range")
             logprobs = wants_logprobs(params.sampling)
-            self.slots[params.slot] = Slot(logprobs, [[] for _ in self.windows])
+            tables: list[list[int]] = [[] for _ in self.windows]
+            self.slots[params.slot] = Slot(logprobs, params.pooling, tables)
 
     def _rows(self, plan: StepPlan) -> list[Row]:
         rows, at = [], 0
@@ -296,10 +305,25 @@ class FakeExecutor:
         wanted = [row_for(seen(at), target) for at, target in enumerate(targets) if target >= 0]
         if wanted:
             result.prompt_logprobs[row.index] = wanted
+        if row.slot.pooling:
+            self._pool(row, seen, result, ends=bool(plan.sample[row.index]))
+            return
         if not plan.sample[row.index]:
             result.counts.append(0)
             return
         self._sample(row, tokens, seen, result)
+
+    def _pool(
+        self, row: Row, seen: Callable[[int], list[int]], result: StepResult, *, ends: bool
+    ) -> None:
+        """A vector of two numbers: the sum of what the last token sees, and how many that are."""
+        require(not row.drafts, "drafts of a pooled sequence")
+        if row.slot.pooling == Pooling.MEAN:
+            require(row.slot.pooled == row.start, "a mean needs every token")
+            row.slot.pooled = row.end
+        result.counts.append(0)
+        if ends:
+            result.vectors[row.index] = pooled_vector(seen(row.length - 1))
 
     def _sample(
         self, row: Row, tokens: list[int], seen: Callable[[int], list[int]], result: StepResult

@@ -1,5 +1,6 @@
 """Small model descriptions."""
 
+from penstock.core import Pooler, PoolerOutput, Pooling
 from penstock.model import DecoderSpec, GenerationDefaults, ModelInfo, TokenFacts, WeightRecipes
 from penstock.model.spec import Attention, Layer, Mlp, Norm, Norms, Recipe, Rope
 
@@ -29,4 +30,7 @@ def model_info(
     recipes = WeightRecipes(Recipe("embed"), Recipe("norm"), ())
     tokens = TokenFacts(1, 2, (2,), False)
     defaults = generation or GenerationDefaults()
-    return ModelInfo("m", "gguf", "llama", paths, spec, recipes, defaults, tokens)
+    pooler = Pooler(PoolerOutput.UNIT_EMBEDDING, spec.hidden)
+    return ModelInfo(
+        "m", "gguf", "llama", paths, spec, recipes, defaults, tokens, pooler, Pooling.LAST
+    )

@@ -6,10 +6,7 @@ import io
 from typing import Any
 
 import pytest
-from penstock.llm.outputs import CompletionOutput, RequestOutput
 from penstock.llm.progress import Bar, open_progress
-
-REQUEST = RequestOutput("0", None, [1] * 10, [CompletionOutput(0, token_ids=[1] * 5)])
 
 
 class Terminal(io.StringIO):
@@ -22,7 +19,7 @@ def test_a_terminal_gets_a_bar_that_grows() -> None:
     bar = Bar(4, "Processed prompts", stream, lambda: now[0])
     for _ in range(4):
         now[0] += 0.5
-        bar.ended(REQUEST)
+        bar.ended(10, 5)
     bar.close()
     drawn = stream.getvalue().split("\r\x1b[K")[1:]
     assert [line.split("|")[0] for line in drawn[:3]] == [
@@ -40,7 +37,7 @@ def test_a_file_gets_one_line() -> None:
     stream, now = io.StringIO(), [0.0]
     bar = Bar(2, "Processed prompts", stream, lambda: now[0])
     now[0] = 1.0
-    bar.ended(REQUEST)
+    bar.ended(10, 5)
     bar.close()
     assert stream.getvalue().count("\n") == 1
     assert stream.getvalue().startswith("Processed prompts:  50%|##########          | 1/2 ")
@@ -60,7 +57,7 @@ def test_a_class_like_tqdm_does_it_instead() -> None:
             seen.append("closed")
 
     bar = open_progress(Mine, 2)
-    bar.ended(REQUEST)
+    bar.ended(10, 5)
     bar.close()
     assert seen == [2, 1, "closed"]
 
@@ -68,6 +65,6 @@ def test_a_class_like_tqdm_does_it_instead() -> None:
 def test_nothing_is_shown_where_not_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     for wanted, total in ((False, 3), (True, 0)):
         bar = open_progress(wanted, total)
-        bar.ended(REQUEST)
+        bar.ended(10, 5)
         bar.close()
     assert capsys.readouterr() == ("", "")

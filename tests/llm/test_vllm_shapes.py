@@ -197,8 +197,8 @@ def test_metrics_count_what_was_done(llm: LLM) -> None:
 
 
 def test_what_is_not_built_says_why(llm: LLM) -> None:
-    with pytest.raises(AttributeError, match="no 'embed': models here write text"):
-        llm.embed(["x"])
+    with pytest.raises(AttributeError, match="no 'reward': `encode` and `classify`"):
+        llm.reward(["x"])
     with pytest.raises(AttributeError, match="no 'generatte'"):
         llm.generatte("x")
     with pytest.raises(InvalidValueError, match="lora_request"):
@@ -231,7 +231,7 @@ def test_options_of_vllm_are_ignored_as_on_the_command_line(
         "enforce_eager is ignored: there are no graphs to capture",
         "swap_space is ignored: KV of preempted requests goes to RAM with --kv-tier ram:SIZE",
     ]
-    with pytest.raises(InvalidValueError, match="task is 'embed'"):
-        LLM(missing, task="embed")
+    with pytest.raises(InvalidValueError, match="task is 'draft'"):
+        LLM(missing, task="draft")
     with pytest.raises(PenstockError, match="no option max_num_seq; did you mean max_num_seqs"):
         LLM(missing, max_num_seq=1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from penstock.core import FinishReason, GenerationParams, Request, StepOutput, StepPlan
+from penstock.core import FinishReason, GenerationParams, Pooling, Request, StepOutput, StepPlan
 from penstock.kv import BlockHasher, KvCache
 from penstock.kv_tiers import Tiers
 from penstock.scheduler import Drafter, Limits, Scheduler
@@ -33,7 +33,14 @@ def make_request(
 ) -> Request:
     request_fields = {
         name: options.pop(name)
-        for name in ("read_prefix_cache", "cache_salt", "needs_history", "grammar", "priority")
+        for name in (
+            "read_prefix_cache",
+            "cache_salt",
+            "needs_history",
+            "grammar",
+            "priority",
+            "pool",
+        )
         if name in options
     }
     drawn = {name: options.pop(name) for name in SAMPLING if name in options}
@@ -114,6 +121,7 @@ class World:
         vocab: int = 97,
         drafter: Drafter | None = None,
         by_priority: bool = False,
+        pooling: Pooling = Pooling.LAST,
     ) -> None:
         self.now = 0.0
         self.windows = windows
@@ -126,6 +134,7 @@ class World:
             frozenset({EOS}),
             stages or in_flight,
             by_priority,
+            pooling,
         )
         self.executor = self.make_executor(
             num_blocks=num_blocks,

@@ -23,7 +23,7 @@ _native = pytest.importorskip(
 SCENARIOS = 120
 MAX_MODEL_LEN = 130
 VOCAB = 1000
-FINISHES = {0, 2, 3, 4, 5}
+FINISHES = {0, 1, 2, 3, 4, 5}
 
 
 def draw_profile(draw: Random) -> dict[str, Any]:
@@ -53,6 +53,7 @@ def draw_request(draw: Random, request_id: int) -> dict[str, Any]:
         "max_tokens": draw.choice([1, 30, 60, 60]),
         "skip_prefix_cache": draw.random() < 0.2,
         "cache_salt": draw.choice(["", "", "", "salt"]),
+        "pool": draw.random() < 0.2,
         "arrives": draw.choice([0, 0, 1, 2, 9, 40]),
         "cancelled": draw.choice([None, None, None, None, 3, 20]),
     }
@@ -100,6 +101,7 @@ def to_request(request: dict[str, Any]) -> Request:
         ignore_eos=True,
         read_prefix_cache=not request["skip_prefix_cache"],
         cache_salt=request["cache_salt"].encode(),
+        pool=request["pool"],
     )
 
 

@@ -13,6 +13,8 @@ mod loaded;
 mod logits;
 mod model;
 mod options;
+mod pooled;
+mod pooling;
 mod recipe;
 mod results;
 mod rope;

@@ -52,7 +52,9 @@ impl Model {
         let embeds = shard.embeds() || has_head && spec.tied_embeddings;
         let embed = embeds.then(|| loader.vocabulary(&weights.embed));
         let positions = (spec.learned_positions && shard.embeds())
-            .then(|| loader.positions(weights.positions.as_ref()));
+            .then(|| loader.table("positions", weights.positions.as_ref(), spec.max_position));
+        let score = (spec.labels.filter(|_| has_head))
+            .map(|labels| loader.table("score", weights.score.as_ref(), labels));
         let bias = weights.final_norm_bias.as_ref();
         Ok(Self {
             heads: shard.head_shape(&spec),
@@ -61,6 +63,7 @@ impl Model {
             embed: embed.transpose()?,
             head,
             positions: positions.transpose()?,
+            score: score.transpose()?,
             final_norm: loader.norm(&spec.final_norm, &weights.final_norm, bias, spec.hidden)?,
             layers,
             ropes: loader.frequencies(weights.rope_factors.as_ref())?,
@@ -247,15 +250,21 @@ impl Loader<'_> {
         self.outputs(&[part], self.spec.hidden)
     }
 
-    fn positions(&self, recipe: Option<&Recipe>) -> Result<Vec<f32>, DecoderError> {
-        let (rows, hidden) = (self.spec.max_position, self.spec.hidden);
-        let recipe = recipe.ok_or_else(|| missing("positions"))?;
+    /// A matrix of so many `rows` over the hidden size, as it is stored.
+    fn table(
+        &self,
+        role: &'static str,
+        recipe: Option<&Recipe>,
+        rows: usize,
+    ) -> Result<Vec<f32>, DecoderError> {
+        let hidden = self.spec.hidden;
+        let recipe = recipe.ok_or_else(|| missing(role))?;
         let source = TensorRows::open(self.checkpoint, recipe, rows, hidden)?;
-        let mut positions = vec![0.0; rows * hidden];
-        let each = positions.chunks_exact_mut(hidden).enumerate();
+        let mut table = vec![0.0; rows * hidden];
+        let each = table.chunks_exact_mut(hidden).enumerate();
         each.for_each(|(row, out)| source.fill_f32(row, out));
         source.check()?;
-        Ok(positions)
+        Ok(table)
     }
 
     fn frequencies(&self, factors: Option<&Recipe>) -> Result<Vec<Vec<f32>>, DecoderError> {

@@ -130,7 +130,7 @@ fn wanted(plan: &StepPlan, slots: &Slots) -> Vec<Row> {
                 }
             }
         }
-        if plan.sample[index] != 0 {
+        if plan.sample[index] != 0 && slots.draws(plan.slots[index]) {
             let end = first + length;
             let drafted = end - drafts(plan, index);
             rows.extend((drafted - 1..end).map(|row| {

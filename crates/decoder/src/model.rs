@@ -72,6 +72,8 @@ pub(crate) struct Model {
     /// Learned positions, max_position x hidden, where the stage embeds.
     pub(crate) positions: Option<Vec<f32>>,
     pub(crate) final_norm: Norm,
+    /// The classification head, labels x hidden, where the stage has the head.
+    pub(crate) score: Option<Vec<f32>>,
     pub(crate) layers: Vec<Layer>,
     pub(crate) kv_groups: Vec<KvGroup>,
     /// Frequencies of each different rotation in the model.
@@ -108,6 +110,17 @@ impl Model {
             out.iter_mut().zip(learned).for_each(|(x, p)| *x += p);
         }
         true
+    }
+
+    /// The logits of a pooled hidden state's labels, or itself in a model without labels.
+    pub(crate) fn labelled(&self, pooled: Vec<f32>) -> Vec<f32> {
+        let Some(score) = &self.score else {
+            return pooled;
+        };
+        let product = |(w, x): (&f32, &f32)| f64::from(*w) * f64::from(*x);
+        let rows = score.chunks_exact(pooled.len());
+        rows.map(|row| row.iter().zip(&pooled).map(product).sum::<f64>() as f32)
+            .collect()
     }
 
     /// Every packed matrix.

@@ -77,6 +77,8 @@ pub struct WeightRecipes {
     pub final_norm_bias: Option<Recipe>,
     /// Output head `[vocab, hidden]`; `None` when tied.
     pub head: Option<Recipe>,
+    /// Classification head `[labels, hidden]`.
+    pub score: Option<Recipe>,
     /// Divisors of the rotary frequencies.
     pub rope_factors: Option<Recipe>,
     /// One entry for each layer of the model.

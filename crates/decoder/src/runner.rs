@@ -18,6 +18,7 @@ use crate::grammars::Grammars;
 use crate::loaded::Loaded;
 use crate::logits::{HeadBuffers, sample_and_score};
 use crate::model::Model;
+use crate::pooling::pool;
 use crate::slots::Slots;
 use crate::step::{GroupLimits, Limits, check};
 
@@ -206,7 +207,7 @@ impl Runner {
             &mut *self.collectives,
         )?;
         drop(kv);
-        let result = sample_and_score(
+        let mut result = sample_and_score(
             &self.cpu,
             &self.model,
             plan,
@@ -215,6 +216,13 @@ impl Runner {
             &mut self.head,
             &mut *self.collectives,
         )?;
+        result.vectors = pool(
+            &self.cpu,
+            &self.model,
+            plan,
+            &mut self.slots,
+            &self.buffers.x,
+        );
         self.accept(plan, &result);
         self.note_sampled(plan, &result)?;
         Ok(result)
@@ -238,7 +246,7 @@ impl Runner {
     /// Notes the last token of every sampled slot, on all ranks of the stage.
     fn note_sampled(&mut self, plan: &StepPlan, result: &StepResult) -> Result<(), DecoderError> {
         let sampled: Vec<usize> = (0..plan.slots.len())
-            .filter(|&i| plan.sample[i] != 0)
+            .filter(|&i| plan.sample[i] != 0 && self.slots.draws(plan.slots[i]))
             .collect();
         if !self.limits.last_sampled || sampled.is_empty() {
             return Ok(());

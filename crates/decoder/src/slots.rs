@@ -8,6 +8,7 @@ use penstock_wire::{LAST_SAMPLED, MaskCost, Registration, SamplingParams, StepPl
 
 use crate::error::DecoderError;
 use crate::grammars::{Constraint, Grammars};
+use crate::pooled::Pooled;
 use crate::sampler::Sampler;
 use crate::step::{GroupLimits, Limits, check_distinct, drafts, refuse};
 
@@ -20,6 +21,8 @@ pub(crate) struct Slot {
     pub(crate) logprobs: Option<usize>,
     /// The same for prompt tokens.
     pub(crate) prompt_logprobs: Option<usize>,
+    /// Unless `None`, the sequence gets a vector and no token.
+    pooled: Option<Pooled>,
     /// By KV group.
     tables: Vec<BlockTable>,
     /// The token sampled last.
@@ -60,6 +63,19 @@ impl Slots {
         }
     }
 
+    /// Whether a step of the scheduled sequence ends with tokens.
+    pub(crate) fn draws(&self, slot: i32) -> bool {
+        self.get(slot).is_some_and(|slot| slot.pooled.is_none())
+    }
+
+    /// What is pooled of a scheduled sequence.
+    pub(crate) fn pooled(&mut self, slot: i32) -> Option<&mut Pooled> {
+        match self.states.get_mut(slot as usize) {
+            Some(State::Ready(slot)) => slot.pooled.as_mut(),
+            _ => None,
+        }
+    }
+
     /// Takes the (checked) plan in: registrations, changes of block tables; replaces
     /// [`LAST_SAMPLED`] by the tokens.
     pub(crate) fn apply(
@@ -85,6 +101,10 @@ impl Slots {
                 if let Err(problem) = checked {
                     return refuse(format!("sequence {i}, KV group {g}: {problem}"));
                 }
+            }
+            if let Some(pooled) = &slot.pooled {
+                let checked = pooled.check(plan.starts[i] as usize, drafts(plan, i));
+                checked.or_else(|problem| refuse(format!("sequence {i}: {problem}")))?;
             }
             if plan.tokens[row] == LAST_SAMPLED {
                 plan.tokens[row] = match slot.last {
@@ -212,6 +232,7 @@ impl Slot {
             sampler: Sampler::new(params, &r.history, r.prompt_len as usize),
             logprobs,
             prompt_logprobs: usize::try_from(r.prompt_logprobs).ok(),
+            pooled: Pooled::new(r.pooling),
             tables: vec![BlockTable::default(); groups],
             last: None,
         })

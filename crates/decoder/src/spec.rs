@@ -29,6 +29,8 @@ pub struct DecoderSpec {
     /// The head is the embedding matrix.
     #[serde(default)]
     pub tied_embeddings: bool,
+    /// Rows of the classification head; `None` = the model has none.
+    pub labels: Option<usize>,
     /// Norm before the head.
     pub final_norm: NormSpec,
     /// The different layers of the model.

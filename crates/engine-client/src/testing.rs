@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_wire::{
-    Add, EngineFrame, Fatal, Finish, FrontFrame, Hello, KvOrder, KvOutcome, KvReply, Output, Ready,
-    Stage, Step, StepStats, TierKinds, WIRE_VERSION,
+    Add, EngineFrame, Fatal, Finish, FrontFrame, Hello, KvOrder, KvOutcome, KvReply, Output,
+    Pooler, Ready, Stage, Step, StepStats, TierKinds, WIRE_VERSION,
 };
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -133,6 +133,7 @@ pub fn small_engine() -> Ready {
         device: "none".to_owned(),
         threads: 1,
         kv_tiers: TierKinds::default(),
+        pooler: Pooler::default(),
     }
 }
 

@@ -152,6 +152,18 @@ impl Cpu {
         });
     }
 
+    /// `out` = the norm of one row.
+    ///
+    /// # Panics
+    /// The row, the norm and `out` differ in length.
+    pub fn norm(&self, x: &[f32], norm: &Norm, out: &mut [f32]) {
+        assert!(
+            x.len() == out.len() && x.len() == norm.weight.len(),
+            "a row and its norm differ in length"
+        );
+        norm.apply(self.isa, x, out);
+    }
+
     /// Converts `m` rows of `k` numbers for multiplication, after their `norm` if there is one.
     pub fn norm_quantize(
         &self,

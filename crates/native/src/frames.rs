@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use penstock_wire::{
     Add, Cancel, EngineFrame, Fatal, Finish, Frame, FrontFrame, Grammar, Hello, KvAction,
-    KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Ready, SamplingParams,
-    Shutdown, Stage, Step, StepStats, TierKinds, TierTokens, TokenRequest,
+    KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Pooler, PoolerOutput,
+    Ready, SamplingParams, Shutdown, Stage, Step, StepStats, TierKinds, TierTokens, TokenRequest,
 };
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -15,6 +15,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::buffers::items;
 use crate::plan::{Row, array, codec_error, int_array, read_row, write_row};
+use crate::vectors::{read_vector, write_vector};
 
 const CORE: &str = "penstock.core";
 const FRONTEND: &str = "penstock.engine.frontend";
@@ -110,20 +111,21 @@ fn build<'py>(
     py.import(module)?.getattr(class)?.call((), Some(fields))
 }
 
-/// Conversions of a struct whose fields have the same names in Python; tier kinds are bits there.
+/// Conversions of a struct whose fields have the same names in Python, the rest as `own` says.
 macro_rules! same_fields {
-    ($read:ident $write:ident $struct:ident { $($field:ident)* } $($kinds:ident)?) => {
+    ($read:ident $write:ident $struct:ident { $($field:ident)* }
+     $($own:ident: $read_own:ident $write_own:ident)*) => {
         fn $read(object: &Bound<'_, PyAny>) -> PyResult<$struct> {
             Ok($struct {
                 $($field: object.getattr(stringify!($field))?.extract()?,)*
-                $($kinds: read_kinds(&object.getattr(stringify!($kinds))?)?,)?
+                $($own: $read_own(&object.getattr(stringify!($own))?)?,)*
             })
         }
 
         fn $write(py: Python<'_>, value: $struct) -> PyResult<Bound<'_, PyAny>> {
             let fields = PyDict::new(py);
             $(fields.set_item(stringify!($field), value.$field)?;)*
-            $(fields.set_item(stringify!($kinds), value.$kinds.bits())?;)?
+            $(fields.set_item(stringify!($own), $write_own(py, value.$own)?)?;)*
             build(py, FRONTEND, stringify!($struct), &fields)
         }
     };
@@ -136,11 +138,31 @@ same_fields!(read_cancel write_cancel Cancel { ids });
 same_fields!(read_ready write_ready Ready {
     max_model_len max_num_seqs max_num_batched_tokens max_queue block_size num_blocks kv_bytes
     vocab_size eos_token_ids cache_identity numerics device threads
-} kv_tiers);
+} kv_tiers: read_kinds write_kinds pooler: read_pooler write_pooler);
 
 fn read_kinds(bits: &Bound<'_, PyAny>) -> PyResult<TierKinds> {
     let unknown = || PyValueError::new_err("kv_tiers has an unknown kind");
     TierKinds::from_bits(bits.extract()?).ok_or_else(unknown)
+}
+
+fn write_kinds(py: Python<'_>, kinds: TierKinds) -> PyResult<Bound<'_, PyAny>> {
+    Ok(kinds.bits().into_pyobject(py)?.into_any())
+}
+
+/// A `penstock.core.Pooler`.
+fn read_pooler(pooler: &Bound<'_, PyAny>) -> PyResult<Pooler> {
+    let unknown = || PyValueError::new_err("an unknown output of a pooler");
+    Ok(Pooler {
+        output: PoolerOutput::from_code(pooler.getattr("output")?.extract()?)
+            .ok_or_else(unknown)?,
+        size: pooler.getattr("size")?.extract()?,
+        only: pooler.getattr("only")?.extract()?,
+    })
+}
+
+fn write_pooler(py: Python<'_>, pooler: Pooler) -> PyResult<Bound<'_, PyAny>> {
+    let class = py.import(CORE)?.getattr("Pooler")?;
+    class.call1((pooler.output as u8, pooler.size, pooler.only))
 }
 
 /// Token ids of an `array.array`.
@@ -178,6 +200,7 @@ fn read_request(request: &Bound<'_, PyAny>) -> PyResult<Add> {
         prompt_logprobs: alternatives(&params, "prompt_logprobs")?,
         ignore_eos: params.getattr("ignore_eos")?.extract()?,
         skip_prefix_cache: !reads_cache,
+        pool: request.getattr("pool")?.extract()?,
         grammar: grammar
             .transpose()
             .map_err(|e| codec_error(request.py(), &e))?,
@@ -214,6 +237,7 @@ fn write_request(py: Python<'_>, add: Add, arrived: f64) -> PyResult<Bound<'_, P
     fields.set_item("needs_history", request.sampling.needs_history())?;
     fields.set_item("arrived", arrived)?;
     fields.set_item("read_prefix_cache", !request.skip_prefix_cache)?;
+    fields.set_item("pool", request.pool)?;
     fields.set_item("cache_salt", PyBytes::new(py, &request.cache_salt))?;
     fields.set_item("grammar", PyBytes::new(py, &grammar))?;
     fields.set_item("adapter", request.adapter)?;
@@ -353,6 +377,11 @@ fn read_extras(columns: &Bound<'_, PyAny>, outputs: &mut [Output]) -> PyResult<(
         o.prompt_logprobs = rows(given)
     })?;
     each(columns, outputs, "errors", |o, text| o.error = Some(text))?;
+    for (row, bytes) in columns.getattr("vectors")?.cast_into::<PyDict>()? {
+        let output = outputs.get_mut(row.extract::<usize>()?);
+        let output = output.ok_or_else(|| PyValueError::new_err("an extra without a row"))?;
+        output.vector = read_vector(bytes.extract()?)?;
+    }
     each(columns, outputs, "tier_tokens", |o, (ram, disk, remote)| {
         o.tier_tokens = TierTokens { ram, disk, remote };
     })
@@ -408,7 +437,7 @@ fn write_outputs(py: Python<'_>, outputs: Vec<Output>) -> PyResult<Bound<'_, PyA
     ] {
         fields.set_item(name, array(py, typecode, &column)?)?;
     }
-    let [logprobs, prompts, errors, tiers] = std::array::from_fn(|_| PyDict::new(py));
+    let [logprobs, prompts, errors, tiers, vectors] = std::array::from_fn(|_| PyDict::new(py));
     for (row, output) in outputs.into_iter().enumerate() {
         let rows = |rows: Vec<LogprobRow>| rows.into_iter().map(write_row).collect::<Vec<_>>();
         if !output.logprobs.is_empty() {
@@ -416,6 +445,9 @@ fn write_outputs(py: Python<'_>, outputs: Vec<Output>) -> PyResult<Bound<'_, PyA
         }
         if !output.prompt_logprobs.is_empty() {
             prompts.set_item(row, rows(output.prompt_logprobs))?;
+        }
+        if !output.vector.is_empty() {
+            vectors.set_item(row, write_vector(py, &output.vector))?;
         }
         if let Some(error) = output.error {
             errors.set_item(row, error)?;
@@ -430,6 +462,7 @@ fn write_outputs(py: Python<'_>, outputs: Vec<Output>) -> PyResult<Bound<'_, PyA
     fields.set_item("prompt_logprobs", prompts)?;
     fields.set_item("errors", errors)?;
     fields.set_item("tier_tokens", tiers)?;
+    fields.set_item("vectors", vectors)?;
     build(py, CORE, "StepOutputs", &fields)
 }
 

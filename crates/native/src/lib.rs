@@ -17,6 +17,7 @@ mod simengine;
 mod text;
 mod tier_index;
 mod transfer;
+mod vectors;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -68,6 +69,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(plan::needs_history, module)?)?;
     module.add_function(wrap_pyfunction!(plan::plan_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(plan::result_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(vectors::cosine, module)?)?;
+    module.add_function(wrap_pyfunction!(vectors::shortened_ids, module)?)?;
+    module.add_function(wrap_pyfunction!(vectors::trimmed_vector, module)?)?;
     module.add_function(wrap_pyfunction!(transfer::decode_transfer, module)?)?;
     module.add_function(wrap_pyfunction!(transfer::decode_transfer_results, module)?)?;
     module.add_function(wrap_pyfunction!(transfer::encode_transfer, module)?)?;

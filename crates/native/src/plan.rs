@@ -1,17 +1,18 @@
 //! Step plans, their results and sampling parameters: Python's columns, and their bytes.
 
 use penstock_wire::{
-    FrameError, LogprobRow, LogprobTable, MaskCost, Registration, SamplingParams, StepPlan,
-    StepResult,
+    FrameError, LogprobRow, LogprobTable, MaskCost, Pooling, Registration, SamplingParams,
+    StepPlan, StepResult, VectorTable,
 };
 use pyo3::buffer::Element;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyString, PyType};
 
 use crate::buffers::items;
+use crate::vectors::{read_vector, write_vector};
 
 /// `penstock.core.CodecError` with the message of `error`.
 pub(crate) fn codec_error(py: Python<'_>, error: &FrameError) -> PyErr {
@@ -76,6 +77,8 @@ fn read_registration(object: &Bound<'_, PyAny>) -> PyResult<Registration> {
         prompt_logprobs: object.getattr("prompt_logprobs")?.extract()?,
         grammar: object.getattr("grammar")?.extract()?,
         adapter: object.getattr("adapter")?.extract()?,
+        pooling: Pooling::from_code(object.getattr("pooling")?.extract()?)
+            .ok_or_else(|| PyValueError::new_err("an unknown pooling"))?,
     })
 }
 
@@ -120,6 +123,7 @@ fn write_registration<'py>(py: Python<'py>, each: &Registration) -> PyResult<Bou
     fields.set_item("prompt_logprobs", each.prompt_logprobs)?;
     fields.set_item("grammar", each.grammar)?;
     fields.set_item("adapter", each.adapter)?;
+    fields.set_item("pooling", each.pooling as u8)?;
     let class = REGISTRATION.import(py, "penstock.core", "Registration")?;
     class.call((), Some(&fields))
 }
@@ -154,6 +158,13 @@ pub(crate) fn write_result(py: Python<'_>, result: StepResult) -> PyResult<Bound
     fields.set_item("tokens", int_array(py, &result.tokens)?)?;
     fields.set_item("logprobs", table(result.logprobs)?)?;
     fields.set_item("prompt_logprobs", table(result.prompt_logprobs)?)?;
+    if !result.vectors.is_empty() {
+        let vectors = PyDict::new(py);
+        for (index, vector) in result.vectors {
+            vectors.set_item(index, write_vector(py, &vector))?;
+        }
+        fields.set_item("vectors", vectors)?;
+    }
     fields.set_item("seconds", result.seconds)?;
     let masks = result.masks;
     fields.set_item("masks", (masks.count, masks.seconds, masks.wait_seconds))?;
@@ -177,11 +188,17 @@ fn read_result(result: &Bound<'_, PyAny>) -> PyResult<StepResult> {
         table.sort_unstable_by_key(|(index, _)| *index);
         Ok(table)
     };
+    let mut vectors = VectorTable::new();
+    for (index, bytes) in result.getattr("vectors")?.cast_into::<PyDict>()? {
+        vectors.push((index.extract()?, read_vector(bytes.extract()?)?));
+    }
+    vectors.sort_unstable_by_key(|(index, _)| *index);
     Ok(StepResult {
         counts: column(result, intern!(py, "counts"))?,
         tokens: column(result, intern!(py, "tokens"))?,
         logprobs: table("logprobs")?,
         prompt_logprobs: table("prompt_logprobs")?,
+        vectors,
         seconds: result.getattr("seconds")?.extract()?,
         masks: {
             let (count, seconds, wait_seconds) = result.getattr("masks")?.extract()?;
@@ -246,9 +263,14 @@ pub(crate) fn plan_bytes(
 
 /// Bytes of the largest result.
 #[pyfunction]
-#[pyo3(signature = (sequences, tokens, alternatives, /))]
-pub(crate) fn result_bytes(sequences: usize, tokens: usize, alternatives: usize) -> usize {
-    penstock_wire::result_bytes(sequences, tokens, alternatives)
+#[pyo3(signature = (sequences, tokens, alternatives, vector, /))]
+pub(crate) fn result_bytes(
+    sequences: usize,
+    tokens: usize,
+    alternatives: usize,
+    vector: usize,
+) -> usize {
+    penstock_wire::result_bytes(sequences, tokens, alternatives, vector)
 }
 
 /// Sampling parameters as opaque bytes; CodecError names a value out of range.

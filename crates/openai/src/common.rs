@@ -106,9 +106,7 @@ impl Common {
                 .integer("truncate_prompt_tokens", -1..=i64::from(i32::MAX))?
                 .map(|tokens| tokens.max(0) as usize),
             cache_salt: take_cache_salt(fields)?,
-            priority: fields
-                .integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?
-                .map_or(0, |priority| priority as i32),
+            priority: take_priority(fields)?,
             return_cached_tokens_by_tier: fields.flag("return_cached_tokens_by_tier", false)?,
         })
     }
@@ -231,6 +229,11 @@ fn take_stop_token_ids(fields: &mut Fields<'_>) -> Result<Vec<u32>, ApiError> {
         return Err(ApiError::invalid("stop_token_ids", message));
     }
     Ok(ids)
+}
+
+pub(super) fn take_priority(fields: &mut Fields<'_>) -> Result<i32, ApiError> {
+    let priority = fields.integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?;
+    Ok(priority.map_or(0, |priority| priority as i32))
 }
 
 pub(super) fn take_cache_salt(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {

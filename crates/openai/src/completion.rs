@@ -34,7 +34,7 @@ impl CompletionRequest {
     /// Reads and validates a request body.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(body)?;
-        let prompts = take_prompts(&mut fields)?;
+        let prompts = take_prompts(&mut fields, "prompt")?;
         let echo = fields.flag("echo", false)?;
         let request = Self {
             common: Common::take(&mut fields, u32::from(!echo))?,
@@ -55,24 +55,30 @@ impl CompletionRequest {
     }
 }
 
-pub(super) fn take_prompts(fields: &mut Fields<'_>) -> Result<Vec<Prompt>, ApiError> {
-    let raw = fields
-        .take_raw("prompt")
-        .ok_or_else(|| ApiError::invalid("prompt", "prompt is required."))?;
+/// The prompts of the field `name`, not empty.
+pub(super) fn take_prompts(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+) -> Result<Vec<Prompt>, ApiError> {
+    let raw = fields.take_raw(name);
+    let raw = raw.ok_or_else(|| ApiError::invalid(name, format!("{name} is required.")))?;
     let prompts = match form(raw) {
-        Form::Text => vec![Prompt::Text(read("prompt", raw)?)],
-        Form::Texts => read::<Vec<String>>("prompt", raw)?
+        Form::Text => vec![Prompt::Text(read(name, raw)?)],
+        Form::Texts => read::<Vec<String>>(name, raw)?
             .into_iter()
             .map(Prompt::Text)
             .collect(),
-        Form::Tokens => vec![Prompt::Tokens(read("prompt", raw)?)],
-        Form::TokenLists => read::<Vec<Vec<u32>>>("prompt", raw)?
+        Form::Tokens => vec![Prompt::Tokens(read(name, raw)?)],
+        Form::TokenLists => read::<Vec<Vec<u32>>>(name, raw)?
             .into_iter()
             .map(Prompt::Tokens)
             .collect(),
     };
     if prompts.is_empty() || prompts.iter().any(|p| *p == Prompt::Tokens(Vec::new())) {
-        return Err(ApiError::invalid("prompt", "prompt must not be empty."));
+        return Err(ApiError::invalid(
+            name,
+            format!("{name} must not be empty."),
+        ));
     }
     Ok(prompts)
 }

@@ -175,12 +175,10 @@ impl ApiError {
         error
     }
 
-    /// 400: an endpoint of pooling models. Not a 404, for which proxies take a server out of
-    /// service, nor a 501, which clients try again.
-    pub fn no_pooling(path: &str) -> Self {
-        let mut error = Self::bad_request(format!(
-            "{path} is not served: the model generates text, and its hidden states stay inside."
-        ));
+    /// 400: an endpoint that the model cannot serve. Not a 404, for which proxies take a server out
+    /// of service, nor a 501, which clients try again.
+    pub fn unsupported_endpoint(reason: &str) -> Self {
+        let mut error = Self::bad_request(format!("{reason}."));
         error.code = Some("unsupported_endpoint");
         error
     }

@@ -68,7 +68,7 @@ fn take_input(fields: &mut Fields<'_>) -> Result<KvInput, ApiError> {
 }
 
 fn take_prompt(fields: &mut Fields<'_>) -> Result<KvInput, ApiError> {
-    let mut prompts = take_prompts(fields)?;
+    let mut prompts = take_prompts(fields, "prompt")?;
     let add_special_tokens = fields.flag("add_special_tokens", true)?;
     match (prompts.pop(), prompts.is_empty()) {
         (Some(Prompt::Tokens(tokens)), true) => Ok(KvInput::Tokens(tokens)),

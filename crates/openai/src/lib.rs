@@ -23,6 +23,7 @@ mod logits;
 mod messages;
 mod neutral;
 pub mod openapi;
+mod pooling;
 mod response;
 mod responses;
 mod tokenize;
@@ -37,6 +38,10 @@ pub use fields::Fields;
 pub use grammar::OutputGrammar;
 pub use kv::{KvInput, KvRequest};
 pub use logits::LogitRules;
+pub use pooling::{
+    EmbeddingInput, EmbeddingRequest, Encoding, MAX_INPUTS, Pooled, PoolingUsage, RerankRequest,
+    ScoreRequest, Truncation, cosine, sigmoid, trimmed,
+};
 pub use response::{
     AssistantMessage, CachedByTier, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse,
     CompletionChoice, CompletionLogprobs, CompletionResponse, Delta, FinishReason, FunctionCall,

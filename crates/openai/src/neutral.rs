@@ -54,10 +54,32 @@ const NOT_BUILT: &[(&str, Neutral)] = &[
     ("stop_regex", Neutral::Null),
 ];
 
+/// The same of requests that are answered with vectors.
+const NOT_BUILT_IN_POOLING: &[(&str, Neutral)] = &[
+    ("embed_dtype", Neutral::OneOf(&["float32"])),
+    ("endianness", Neutral::OneOf(&["native", "little"])),
+    ("max_tokens_per_doc", Neutral::Null),
+    ("chat_template", Neutral::Null),
+    ("continue_final_message", Neutral::Bool(false)),
+    ("mm_processor_kwargs", Neutral::Empty),
+];
+
 /// Checks what an endpoint left untaken.
 pub(super) fn check(fields: &Fields<'_>) -> Result<(), ApiError> {
+    check_against(NOT_BUILT, fields)
+}
+
+/// [`check`] for requests that are answered with vectors.
+pub(super) fn check_pooling(fields: &Fields<'_>) -> Result<(), ApiError> {
+    check_against(NOT_BUILT_IN_POOLING, fields)
+}
+
+fn check_against(
+    table: &'static [(&'static str, Neutral)],
+    fields: &Fields<'_>,
+) -> Result<(), ApiError> {
     for (name, raw) in fields.remaining() {
-        let Some((name, neutral)) = NOT_BUILT.iter().find(|(known, _)| *known == name) else {
+        let Some((name, neutral)) = table.iter().find(|(known, _)| *known == name) else {
             continue;
         };
         let value: Value = super::fields::read(name, raw)?;

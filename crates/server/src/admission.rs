@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use penstock_openai::ApiError;
-use penstock_wire::TierKinds;
+use penstock_wire::{Pooler, TierKinds};
 
 /// What a ready engine allows, within the server's own limits.
 #[derive(Debug, Clone, Copy, Default)]
@@ -21,6 +21,7 @@ pub(crate) struct Limits {
     /// The longest wait that is expected of a request when it comes; `None`: any.
     pub(crate) max_wait: Option<Duration>,
     pub(crate) kv_tiers: TierKinds,
+    pub(crate) pooler: Pooler,
 }
 
 impl Limits {
@@ -82,6 +83,13 @@ impl AdmissionLimiter {
     }
 }
 
+impl Slot {
+    /// Gives the place to another engine request of the same client's. For the pace one has ended.
+    pub(crate) fn pass_on(&self) {
+        lock(&self.inside).pass_on(Instant::now());
+    }
+}
+
 impl Drop for Slot {
     fn drop(&mut self) {
         lock(&self.inside).end(Instant::now());
@@ -119,6 +127,14 @@ impl Inside {
             self.turn.get_or_insert(now);
         }
         Ok(())
+    }
+
+    fn pass_on(&mut self, now: Instant) {
+        self.end(now);
+        self.taken += 1;
+        if self.taken >= self.running {
+            self.turn.get_or_insert(now);
+        }
     }
 
     /// How long a request would wait that came now.
@@ -220,6 +236,19 @@ mod tests {
             ..limits
         };
         assert!(inside.admit(1, &any, now + 100 * SECOND).is_ok());
+    }
+
+    /// A list of many inputs keeps its places, and the queue moves all the same.
+    #[test]
+    fn places_that_are_passed_on_keep_the_pace() {
+        let (mut inside, begin) = (Inside::default(), Instant::now());
+        let limits = limits(1000, 4);
+        inside.admit(5, &limits, begin).unwrap();
+        for second in 1..100 {
+            inside.pass_on(begin + second * SECOND);
+        }
+        assert_eq!(inside.taken, 5);
+        assert!(inside.admit(1, &limits, begin + 99 * SECOND).is_ok());
     }
 
     #[test]

@@ -179,6 +179,16 @@ impl App {
         })
     }
 
+    /// Leave for the inputs of a pooled request, of which as many are inside at once as the engine
+    /// runs.
+    ///
+    /// # Errors
+    /// Those of [`Self::admit`].
+    pub(crate) fn admit_pooled(&self, inputs: usize) -> Result<AdmissionPermit, ApiError> {
+        let running = self.limits().map_or(1, |limits| limits.running.max(1));
+        self.admit(inputs.min(running))
+    }
+
     /// The error of requests while no engine is ready, or while it is stuck.
     pub(crate) fn engine_down(&self) -> ApiError {
         self.metrics.rejected(Rejection::EngineUnavailable);
@@ -207,6 +217,7 @@ impl App {
             running: ready.max_num_seqs as usize,
             max_wait: self.config.max_queue_wait_s.map(Duration::from_secs_f64),
             kv_tiers: ready.kv_tiers,
+            pooler: ready.pooler,
         }
     }
 

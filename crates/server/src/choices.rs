@@ -211,7 +211,7 @@ impl Choice {
 }
 
 /// The error of an ending that the client did not ask for.
-fn refusal(output: &mut Output) -> Result<(), ApiError> {
+pub(crate) fn refusal(output: &mut Output) -> Result<(), ApiError> {
     match output.finish {
         Finish::None | Finish::Stop | Finish::Length => Ok(()),
         Finish::Rejected => Err(ApiError::queue_full(1)),

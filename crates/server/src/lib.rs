@@ -17,6 +17,7 @@ mod jobs;
 mod lanes;
 mod logprobs;
 mod metrics;
+mod pooling;
 mod reading;
 mod render;
 mod routes;

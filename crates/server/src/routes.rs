@@ -8,7 +8,9 @@ use axum::routing::{MethodRouter, delete, get, post};
 use penstock_edge::{guarded, method_not_allowed, no_route};
 
 use crate::app::App;
-use crate::endpoints::{chat, completions, info, kv, messages, responses, tokenize};
+use crate::endpoints::{
+    chat, completions, embeddings, info, kv, messages, pairs, responses, tokenize,
+};
 
 const METRICS: &str = "/metrics";
 
@@ -43,9 +45,12 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/v1/responses/{id}/input_items", get(responses::stored)),
         ("/v1/messages", post(messages::create)),
         ("/v1/messages/count_tokens", post(messages::count_tokens)),
-        ("/v1/embeddings", post(info::no_pooling)),
-        ("/v1/rerank", post(info::no_pooling)),
-        ("/v1/score", post(info::no_pooling)),
+        ("/v1/embeddings", post(embeddings::create)),
+        ("/v1/rerank", post(pairs::rerank)),
+        ("/v2/rerank", post(pairs::rerank)),
+        ("/rerank", post(pairs::rerank)),
+        ("/v1/score", post(pairs::score)),
+        ("/score", post(pairs::score)),
         ("/v1/models", get(info::models)),
         ("/v1/models/{*id}", get(info::model)),
         ("/tokenize", post(tokenize::tokenize)),

@@ -36,6 +36,12 @@ pub(crate) async fn submit(
     permit: AdmissionPermit,
 ) -> Result<ChoiceStreams, ApiError> {
     let limits = permit.limits;
+    if limits.pooler.only {
+        return Err(ApiError::unsupported_endpoint(
+            "The model has no output head and writes no text: it is served at /v1/embeddings, \
+             /v1/score and /v1/rerank",
+        ));
+    }
     limits.check_tokens("stop_token_ids", &common.stop_token_ids)?;
     let sampling = sampling::params(app, common, params.logprobs, &limits)?;
     let grammar = grammar(app, common).await?;
@@ -114,7 +120,8 @@ fn token_request(
         // A cached position has no logits to take probabilities from.
         skip_prefix_cache: params.prompt_logprobs.is_some(),
         stop_token_ids: common.stop_token_ids.clone(),
-        cache_salt: cache_salt(common, params),
+        cache_salt: cache_salt(common.cache_salt.as_deref(), &params.arrival),
+        pool: false,
         grammar: None,
         adapter: 0,
         priority: common.priority,
@@ -130,13 +137,10 @@ pub(crate) fn check_prompt(prompt: &[u32], limits: &Limits) -> Result<(), ApiErr
 }
 
 /// The salt of the request, behind that of its key.
-fn cache_salt(common: &Common, params: &EndpointParams) -> Vec<u8> {
-    let own = params
-        .arrival
-        .caller
-        .as_ref()
-        .and_then(|caller| caller.salt.as_deref());
-    let asked = common.cache_salt.as_deref().unwrap_or_default();
+pub(crate) fn cache_salt(asked: Option<&str>, arrival: &Arrival) -> Vec<u8> {
+    let caller = arrival.caller.as_ref();
+    let own = caller.and_then(|caller| caller.salt.as_deref());
+    let asked = asked.unwrap_or_default();
     match own {
         None => asked.as_bytes().to_vec(),
         Some(own) => blake3::derive_key(

@@ -90,6 +90,15 @@ impl Answers {
         }
     }
 
+    /// A made-up vector of length 1 for a pooled request. Equal prompts get equal ones, others are
+    /// nearly at right angles.
+    pub(crate) fn vector(&self, answer: &Answer, size: u32) -> Vec<f32> {
+        let draw = |n: u32| random::normal(random::join(answer.key, n.into()));
+        let drawn: Vec<f64> = (0..size).map(draw).collect();
+        let length = drawn.iter().map(|x| x * x).sum::<f64>().sqrt();
+        drawn.iter().map(|x| (x / length) as f32).collect()
+    }
+
     /// The token with this number, from 1.
     pub(crate) fn token(&self, answer: &Answer, number: u32) -> u32 {
         if answer.natural == Some(number) {
@@ -143,6 +152,17 @@ mod tests {
         };
         assert_ne!(text(&request(&[1, 2])), text(&seeded));
         assert!(!text(&seeded).contains(&0));
+    }
+
+    #[test]
+    fn equal_prompts_have_equal_vectors_and_others_do_not() {
+        let made = answers(None);
+        let vector = |prompt: &[u32]| made.vector(&made.answer(&request(prompt), None), 500);
+        let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
+        let (one, other) = (vector(&[1, 2]), vector(&[2, 1]));
+        assert_eq!(one, vector(&[1, 2]));
+        assert!((product(&one, &one) - 1.0).abs() < 1e-5);
+        assert!(product(&one, &other).abs() < 0.3);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use penstock_engine_client::{Disconnect, FrontConnection, Outbox};
 use penstock_wire::{
-    EngineFrame, FrameError, FrontFrame, Hello, KvOutcome, KvReply, Ready, Stage, TierKinds,
-    WIRE_VERSION,
+    EngineFrame, FrameError, FrontFrame, Hello, KvOutcome, KvReply, Pooler, PoolerOutput, Ready,
+    Stage, TierKinds, WIRE_VERSION,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
@@ -144,6 +144,11 @@ fn ready(profile: &Profile, eos: u32) -> Ready {
         device: "none".to_owned(),
         threads: 1,
         kv_tiers: TierKinds::default(),
+        pooler: Pooler {
+            output: PoolerOutput::UnitEmbedding,
+            size: profile.vector_size,
+            only: false,
+        },
     }
 }
 

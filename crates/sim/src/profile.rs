@@ -23,6 +23,8 @@ pub(crate) struct Profile {
     pub(crate) prefix_caching: bool,
     /// Token ids are below it; with a model's tokenizer, the model's.
     pub(crate) vocab_size: u32,
+    /// Numbers of a pooled request's vector.
+    pub(crate) vector_size: u32,
     pub(crate) timing: Timing,
 }
 
@@ -38,6 +40,7 @@ impl Default for Profile {
             num_blocks: 2048,
             prefix_caching: true,
             vocab_size: 49152,
+            vector_size: 576,
             timing: Timing::default(),
         }
     }
@@ -119,6 +122,13 @@ impl Profile {
                 "vocab_size must be 16 to {}, not {}",
                 1 << 24,
                 self.vocab_size
+            ));
+        }
+        if !(1..=1 << 16).contains(&self.vector_size) {
+            let most = 1 << 16;
+            return Some(format!(
+                "vector_size must be 1 to {most}, not {}",
+                self.vector_size
             ));
         }
         self.timing.complaint()

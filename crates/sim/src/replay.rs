@@ -24,6 +24,7 @@ struct Planned {
     prompt: Vec<(u32, u32)>,
     max_tokens: u32,
     skip_prefix_cache: bool,
+    pool: bool,
     cache_salt: String,
     /// Steps before which it arrives, and before which it is cancelled.
     arrives: usize,
@@ -77,6 +78,7 @@ impl Planned {
                 max_tokens: self.max_tokens,
                 ignore_eos: true,
                 skip_prefix_cache: self.skip_prefix_cache,
+                pool: self.pool,
                 cache_salt: self.cache_salt.as_bytes().to_vec(),
                 ..TokenRequest::default()
             },

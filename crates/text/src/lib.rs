@@ -13,6 +13,7 @@ mod gguf;
 mod guard;
 mod hf;
 mod model;
+mod shortened;
 mod stop;
 mod tokenizer;
 mod words;
@@ -22,6 +23,7 @@ pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use guard::Rendered;
 pub use model::{Conversation, TextModel};
+pub use shortened::shortened;
 pub use stop::{StopOutcome, StopStrings};
 pub use tokenizer::Tokenizer;
 

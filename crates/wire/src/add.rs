@@ -26,6 +26,8 @@ pub struct TokenRequest {
     pub ignore_eos: bool,
     /// Compute the whole prompt, cached blocks included.
     pub skip_prefix_cache: bool,
+    /// End with the pooled hidden state of the prompt, without a token.
+    pub pool: bool,
     /// What the output must match; choices of one client request share it.
     pub grammar: Option<Arc<Grammar>>,
     /// Adapter applied to the weights; 0 is none.
@@ -48,6 +50,7 @@ impl Default for TokenRequest {
             prompt_logprobs: None,
             ignore_eos: false,
             skip_prefix_cache: false,
+            pool: false,
             grammar: None,
             adapter: 0,
             priority: 0,
@@ -60,7 +63,8 @@ impl Default for TokenRequest {
 
 const IGNORE_EOS: u8 = 1;
 const SKIP_PREFIX_CACHE: u8 = 2;
-const ALL_FLAGS: u8 = IGNORE_EOS | SKIP_PREFIX_CACHE;
+const POOL: u8 = 4;
+const ALL_FLAGS: u8 = IGNORE_EOS | SKIP_PREFIX_CACHE | POOL;
 /// The prompt's ids follow `id` and their count.
 const PROMPT_AT: usize = 12;
 
@@ -74,7 +78,7 @@ impl Add {
         let prompt_logprobs = read_logprobs(f, "prompt_logprobs")?;
         let flags = f.u8("flags")?;
         if flags & !ALL_FLAGS != 0 {
-            return Err(f.refuse("flags", 1, flags, "0 to 3"));
+            return Err(f.refuse("flags", 1, flags, "0 to 7"));
         }
         let request = TokenRequest {
             prompt,
@@ -83,6 +87,7 @@ impl Add {
             prompt_logprobs,
             ignore_eos: flags & IGNORE_EOS != 0,
             skip_prefix_cache: flags & SKIP_PREFIX_CACHE != 0,
+            pool: flags & POOL != 0,
             adapter: f.u32("adapter")?,
             priority: f.i32("priority")?,
             stop_token_ids: f.u32_list("stop_token_ids")?,
@@ -102,8 +107,9 @@ impl Add {
         w.u32(request.max_tokens);
         w.u32(request.min_tokens);
         w.i16(request.prompt_logprobs.map_or(-1, i16::from));
-        let skip = u8::from(request.skip_prefix_cache) * SKIP_PREFIX_CACHE;
-        w.u8(skip | u8::from(request.ignore_eos));
+        let flag = |set, flag| if set { flag } else { 0 };
+        let skip = flag(request.skip_prefix_cache, SKIP_PREFIX_CACHE);
+        w.u8(flag(request.ignore_eos, IGNORE_EOS) | skip | flag(request.pool, POOL));
         w.u32(request.adapter);
         w.i32(request.priority);
         w.u32_list(&request.stop_token_ids);

@@ -166,6 +166,17 @@ impl<'a> Fields<'a> {
             .collect())
     }
 
+    /// A `bytes` field of `f32` numbers.
+    pub(super) fn vector(&mut self, field: &'static str) -> Result<Vec<f32>> {
+        let bytes = self.bytes(field)?;
+        let (numbers, left) = bytes.as_chunks();
+        if !left.is_empty() {
+            let width = bytes.len();
+            return Err(self.refuse(field, width, width, "multiples of 4 bytes"));
+        }
+        Ok(numbers.iter().map(|n| f32::from_le_bytes(*n)).collect())
+    }
+
     /// A `u32` as a number of items.
     pub(super) fn size(&mut self, field: &'static str) -> Result<usize> {
         self.u32(field).map(|size| size as usize)

@@ -1,5 +1,5 @@
 //! The only codec of messages between processes: frames between the front door and one engine
-//! (version 5 of `docs/wire.md`), step plans, their results, and transfers of KV.
+//! (version 6 of `docs/wire.md`), step plans, their results, and transfers of KV.
 //!
 //! Plain structs with `encode` and `decode`, and [`FrameReader`], which cuts a byte stream into
 //! frames. Numbers are little-endian. Nothing is allocated for a count before the bytes of its
@@ -12,6 +12,7 @@ mod grammar;
 mod kv;
 mod limits;
 mod plan;
+mod pooling;
 mod reader;
 mod sampling;
 mod start;
@@ -27,8 +28,9 @@ pub use kv::{KvAction, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply};
 pub use limits::{MAX_FRAME_BYTES, MAX_LOGPROBS, WIRE_VERSION};
 pub use plan::{
     LAST_SAMPLED, LogprobTable, MaskCost, NO_TOKEN, NOT_FINITE, Registration, StepPlan, StepResult,
-    plan_bytes, result_bytes,
+    VectorTable, plan_bytes, result_bytes,
 };
+pub use pooling::{Pooler, PoolerOutput, Pooling};
 pub use reader::{Frame, FrameReader};
 pub use sampling::{MAX_SAMPLING_BYTES, SamplingParams};
 pub use start::{Fatal, Hello, Ready, Stage};

@@ -5,7 +5,7 @@ use super::grammar::MAX_PLAN_GRAMMAR_BYTES;
 use super::sampling::MAX_SAMPLING_BYTES;
 use super::step::{LogprobRow, read_rows, write_rows};
 use super::writer::FrameWriter;
-use super::{FrameError, Problem};
+use super::{FrameError, Pooling, Problem};
 
 /// A token that only the ranks know: the one sampled last for the slot.
 pub const LAST_SAMPLED: i32 = -1;
@@ -33,6 +33,8 @@ pub struct Registration {
     pub grammar: u32,
     /// 0 is none.
     pub adapter: u32,
+    /// Unless `None`, `sample` asks for the vector of the sequence and for no token.
+    pub pooling: Pooling,
 }
 
 /// What every rank computes in one step: columns with an entry for each of n sequences, unless
@@ -50,7 +52,7 @@ pub struct StepPlan {
     pub starts: Vec<i32>,
     /// Tokens computed, drafts included.
     pub lengths: Vec<i32>,
-    /// 1: sample after the last 1 + drafts tokens.
+    /// 1: sample after the last 1 + drafts tokens, or end with the vector of a pooled sequence.
     pub sample: Vec<i8>,
     /// How many of the last tokens are drafts, 0 without `sample`; empty when no sequence has any.
     pub drafts: Vec<i32>,
@@ -70,6 +72,9 @@ pub struct StepPlan {
 /// Log-probabilities by sequence: its index in the plan, and a row for each token.
 pub type LogprobTable = Vec<(u32, Vec<LogprobRow>)>;
 
+/// Vectors of pooled sequences, by their index in the plan.
+pub type VectorTable = Vec<(u32, Vec<f32>)>;
+
 /// What a step gave.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepResult {
@@ -80,6 +85,7 @@ pub struct StepResult {
     pub logprobs: LogprobTable,
     /// Row j belongs to the prompt token at position start + 1 + j.
     pub prompt_logprobs: LogprobTable,
+    pub vectors: VectorTable,
     /// Wall time of the step on the rank.
     pub seconds: f64,
     /// What grammars cost since the last result of the rank.
@@ -103,12 +109,15 @@ const DRAFTS: u8 = 1;
 const TARGETS: u8 = 2;
 /// Step, six counts, flags.
 const PLAN_HEAD: usize = 8 + 6 * 4 + 1;
-/// Slot, prompt_logprobs, grammar, adapter, prompt_len, lengths of sampling parameters and history.
-const SMALLEST_REGISTRATION: usize = 7 * 4;
-/// Seconds, cost of masks, four counts.
-const RESULT_HEAD: usize = 8 + 20 + 4 * 4;
+/// Slot, prompt_logprobs, grammar, adapter, pooling, prompt_len, lengths of sampling parameters and
+/// history.
+const SMALLEST_REGISTRATION: usize = 7 * 4 + 1;
+/// Seconds, cost of masks, five counts.
+const RESULT_HEAD: usize = 8 + 20 + 5 * 4;
 /// Index, length of the rows, their number.
 const SMALLEST_TABLE: usize = 3 * 4;
+/// Index, length.
+const SMALLEST_VECTOR: usize = 2 * 4;
 
 impl StepPlan {
     /// Appends the plan; an error names a column that does not fit the others.
@@ -241,6 +250,7 @@ impl Registration {
             prompt_logprobs: f.i32("prompt_logprobs")?,
             grammar: f.u32("grammar")?,
             adapter: f.u32("adapter")?,
+            pooling: read_pooling(f)?,
             prompt_len: f.u32("prompt_len")?,
             history: {
                 let count = f.size("history")?;
@@ -264,11 +274,17 @@ impl Registration {
         w.i32(self.prompt_logprobs);
         w.u32(self.grammar);
         w.u32(self.adapter);
+        w.u8(self.pooling as u8);
         w.u32(self.prompt_len);
         w.count(self.history.len());
         w.i32_column(&self.history);
         w.bytes(&self.sampling);
     }
+}
+
+fn read_pooling(f: &mut Fields<'_>) -> Result<Pooling, FrameError> {
+    let code = f.u8("pooling")?;
+    Pooling::from_code(code).ok_or_else(|| f.refuse("pooling", 1, code, "0 to 2"))
 }
 
 impl StepResult {
@@ -294,11 +310,16 @@ impl StepResult {
         w.count(self.counts.len());
         w.count(self.tokens.len());
         tables.iter().for_each(|table| w.count(table.len()));
+        w.count(self.vectors.len());
         w.i32_column(&self.counts);
         w.i32_column(&self.tokens);
         for (index, rows) in tables.into_iter().flatten() {
             w.u32(*index);
             w.nested(|w| write_rows(w, rows));
+        }
+        for (index, vector) in &self.vectors {
+            w.u32(*index);
+            w.vector(vector);
         }
     }
 
@@ -309,39 +330,50 @@ impl StepResult {
             seconds: f.f64("mask seconds")?,
             wait_seconds: f.f64("mask wait seconds")?,
         };
-        let [counts, tokens, logprobs, prompts] = [
+        let [counts, tokens, logprobs, prompts, vectors] = [
             f.size("counts")?,
             f.size("tokens")?,
             f.size("logprobs")?,
             f.size("prompt logprobs")?,
+            f.size("vectors")?,
         ];
+        let rows = |f: &mut Fields<'_>, field| f.nested(field, read_rows);
+        let numbers = |f: &mut Fields<'_>, field| f.vector(field);
         Ok(Self {
             seconds,
             masks,
             counts: f.i32_column("counts", counts)?,
             tokens: f.i32_column("tokens", tokens)?,
-            logprobs: read_table(f, "logprobs", logprobs, counts)?,
-            prompt_logprobs: read_table(f, "prompt logprobs", prompts, counts)?,
+            logprobs: read_table(f, "logprobs", (logprobs, SMALLEST_TABLE), counts, rows)?,
+            prompt_logprobs: read_table(
+                f,
+                "prompt logprobs",
+                (prompts, SMALLEST_TABLE),
+                counts,
+                rows,
+            )?,
+            vectors: read_table(f, "vectors", (vectors, SMALLEST_VECTOR), counts, numbers)?,
         })
     }
 }
 
 /// A table whose indexes ascend below `n`, the sequences of the plan.
-fn read_table(
+fn read_table<T>(
     f: &mut Fields<'_>,
     field: &'static str,
-    entries: usize,
+    (entries, smallest): (usize, usize),
     n: usize,
-) -> Result<LogprobTable, FrameError> {
-    f.room(field, entries, SMALLEST_TABLE)?;
-    let mut table: LogprobTable = Vec::with_capacity(entries);
+    read: impl Fn(&mut Fields<'_>, &'static str) -> Result<T, FrameError>,
+) -> Result<Vec<(u32, T)>, FrameError> {
+    f.room(field, entries, smallest)?;
+    let mut table: Vec<(u32, T)> = Vec::with_capacity(entries);
     for _ in 0..entries {
         let index = f.u32("index")?;
         let ascends = table.last().is_none_or(|(last, _)| *last < index);
         if !(ascends && (index as usize) < n) {
             return Err(f.refuse("index", 4, index, "sequences of the plan, ascending"));
         }
-        table.push((index, f.nested(field, read_rows)?));
+        table.push((index, read(f, field)?));
     }
     Ok(table)
 }
@@ -363,8 +395,11 @@ pub fn plan_bytes(
         + 4 * (added + 1)
 }
 
-/// Bytes of the largest result: a row for each sequence and each token, with `alternatives` each.
-pub fn result_bytes(sequences: usize, tokens: usize, alternatives: usize) -> usize {
+/// Bytes of the largest result: a row for each sequence and each token, with `alternatives` each,
+/// and a vector of `vector` numbers for each sequence.
+pub fn result_bytes(sequences: usize, tokens: usize, alternatives: usize, vector: usize) -> usize {
     let row = 12 + 8 * alternatives;
-    RESULT_HEAD + (sequences + tokens) * (4 + row) + sequences * (4 + 2 * SMALLEST_TABLE)
+    RESULT_HEAD
+        + (sequences + tokens) * (4 + row)
+        + sequences * (4 + 2 * SMALLEST_TABLE + SMALLEST_VECTOR + 4 * vector)
 }

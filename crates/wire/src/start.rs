@@ -1,6 +1,6 @@
 use super::fields::Fields;
 use super::writer::FrameWriter;
-use super::{FrameError, Problem, TierKinds, WIRE_VERSION};
+use super::{FrameError, Pooler, Problem, TierKinds, WIRE_VERSION};
 
 const MAGIC: [u8; 4] = *b"PSTK";
 
@@ -38,6 +38,7 @@ pub struct Ready {
     pub threads: u32,
     /// Behind the pool.
     pub kv_tiers: TierKinds,
+    pub pooler: Pooler,
 }
 
 /// FATAL: the engine exits after this.
@@ -117,6 +118,7 @@ impl Ready {
             device: f.string("device")?,
             threads: f.u32("threads")?,
             kv_tiers: TierKinds::read(f)?,
+            pooler: Pooler::read(f)?,
         })
     }
 
@@ -135,6 +137,7 @@ impl Ready {
         w.bytes(self.device.as_bytes());
         w.u32(self.threads);
         w.u8(self.kv_tiers.bits());
+        self.pooler.write(w);
         Ok(())
     }
 }

@@ -53,6 +53,8 @@ pub struct Output {
     pub logprobs: Vec<LogprobRow>,
     /// Row i belongs to prompt token i + 1.
     pub prompt_logprobs: Vec<LogprobRow>,
+    /// The last output of a pooled request has one.
+    pub vector: Vec<f32>,
     pub error: Option<String>,
 }
 
@@ -88,6 +90,7 @@ const OUTPUT_LOGPROBS: u8 = 1;
 const PROMPT_LOGPROBS: u8 = 2;
 const ERROR_MESSAGE: u8 = 3;
 const TIER_TOKENS: u8 = 4;
+const VECTOR: u8 = 5;
 const SMALLEST_EXTRA: usize = 9;
 const SMALLEST_ROW: usize = 12;
 const STOP_TOKEN_ALLOWED: &str = "-1 to 2147483647";
@@ -242,7 +245,8 @@ fn read_extra(f: &mut Fields<'_>, outputs: &mut [Output]) -> Result<(), FrameErr
         PROMPT_LOGPROBS => output.prompt_logprobs = f.nested("prompt logprobs", read_rows)?,
         ERROR_MESSAGE => output.error = Some(f.string("error")?),
         TIER_TOKENS => output.tier_tokens = read_tier_tokens(f, output.cached_tokens)?,
-        unknown => return Err(f.refuse("extra kind", 1, unknown, "1 to 4")),
+        VECTOR => output.vector = f.vector("vector")?,
+        unknown => return Err(f.refuse("extra kind", 1, unknown, "1 to 5")),
     }
     Ok(())
 }
@@ -261,6 +265,7 @@ fn write_extras(w: &mut FrameWriter<'_>, outputs: &[Output]) {
             + usize::from(!output.prompt_logprobs.is_empty())
             + usize::from(output.error.is_some())
             + usize::from(output.tier_tokens != TierTokens::default())
+            + usize::from(!output.vector.is_empty())
     };
     w.count(outputs.iter().map(extras).sum());
     for (index, output) in outputs.iter().enumerate() {
@@ -283,6 +288,11 @@ fn write_extras(w: &mut FrameWriter<'_>, outputs: &[Output]) {
             w.count(index);
             w.u8(TIER_TOKENS);
             w.nested(|w| output.tier_tokens.write(w));
+        }
+        if !output.vector.is_empty() {
+            w.count(index);
+            w.u8(VECTOR);
+            w.vector(&output.vector);
         }
     }
 }

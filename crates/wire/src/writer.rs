@@ -121,6 +121,13 @@ impl FrameWriter<'_> {
         self.out.extend(items.flat_map(u32::to_le_bytes));
     }
 
+    /// A `bytes` field of `f32` numbers.
+    pub(super) fn vector(&mut self, numbers: &[f32]) {
+        self.count(4 * numbers.len());
+        self.out
+            .extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+    }
+
     pub(super) fn i32_column(&mut self, items: &[i32]) {
         let start = self.out.len();
         self.out.resize(start + 4 * items.len(), 0);

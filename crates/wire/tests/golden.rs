@@ -5,8 +5,9 @@ use std::path::Path;
 
 use penstock_wire::{
     Add, Cancel, EngineFrame, Fatal, Finish, Frame, FrontFrame, Grammar, GrammarKind, Hello,
-    KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Ready, SamplingParams,
-    Shutdown, Stage, Step, StepStats, TierKinds, TierTokens, TokenRequest, WIRE_VERSION,
+    KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Pooler, PoolerOutput,
+    Ready, SamplingParams, Shutdown, Stage, Step, StepStats, TierKinds, TierTokens, TokenRequest,
+    WIRE_VERSION,
 };
 
 const BIG_ID: u64 = (1 << 63) + 5;
@@ -93,6 +94,11 @@ fn ready() {
                 disk: false,
                 remote: true,
             },
+            pooler: Pooler {
+                output: PoolerOutput::UnitEmbedding,
+                size: 576,
+                only: true,
+            },
         }),
     );
 }
@@ -157,11 +163,17 @@ fn step() {
         error: Some("die Schlange ist voll ✗".to_owned()),
         ..Output::default()
     };
+    let pooled = Output {
+        id: 4,
+        finish: Finish::Stop,
+        vector: vec![0.5, -0.25, 1.5],
+        ..Output::default()
+    };
     check_engine(
         "step",
         &EngineFrame::Step(Step {
             stats,
-            outputs: vec![first, stopped, rejected],
+            outputs: vec![first, stopped, rejected, pooled],
         }),
     );
 }
@@ -194,6 +206,7 @@ fn front_door() {
         prompt_logprobs: Some(20),
         ignore_eos: false,
         skip_prefix_cache: true,
+        pool: true,
         stop_token_ids: vec![2, 7],
         cache_salt: b"tenant\x00\xff".to_vec(),
         grammar: Some(Grammar::new(GrammarKind::Regex, "é+").into()),

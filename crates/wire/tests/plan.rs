@@ -3,8 +3,8 @@
 mod common;
 
 use penstock_wire::{
-    LAST_SAMPLED, LogprobRow, MAX_SAMPLING_BYTES, MaskCost, Registration, SamplingParams, StepPlan,
-    StepResult, plan_bytes, result_bytes,
+    LAST_SAMPLED, LogprobRow, MAX_SAMPLING_BYTES, MaskCost, Pooling, Registration, SamplingParams,
+    StepPlan, StepResult, plan_bytes, result_bytes,
 };
 use proptest::prelude::*;
 
@@ -25,6 +25,7 @@ fn registration() -> impl Strategy<Value = Registration> {
             prompt_logprobs,
             grammar,
             adapter,
+            pooling: Pooling::from_code((adapter % 3) as u8).unwrap_or_default(),
             history,
             prompt_len,
         },
@@ -95,6 +96,10 @@ fn result() -> impl Strategy<Value = StepResult> {
             counts,
             tokens,
             logprobs: vec![(0, rows.clone()), (2, rows.clone())],
+            vectors: vec![
+                (1, rows.iter().map(|row| row.logprob).collect()),
+                (2, vec![0.5]),
+            ],
             prompt_logprobs: vec![(1, rows)],
             masks: MaskCost {
                 count: 3,
@@ -126,7 +131,7 @@ proptest! {
     fn a_result_survives_its_bytes(result in result()) {
         let mut bytes = Vec::new();
         result.encode(&mut bytes).expect("a result");
-        prop_assert!(bytes.len() <= result_bytes(3, 12, 4));
+        prop_assert!(bytes.len() <= result_bytes(3, 12, 4, 4));
         prop_assert_eq!(StepResult::decode(&bytes), Ok(result));
     }
 

@@ -6,8 +6,9 @@ mod common;
 
 use penstock_wire::{
     Add, Cancel, EngineFrame, Fatal, Finish, Frame, FrameError, FrameReader, FrontFrame, Grammar,
-    Hello, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Problem, Ready,
-    SamplingParams, Stage, Step, StepStats, TierKinds, TierTokens, TokenRequest, WIRE_VERSION,
+    Hello, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply, LogprobRow, Output, Pooler,
+    PoolerOutput, Problem, Ready, SamplingParams, Stage, Step, StepStats, TierKinds, TierTokens,
+    TokenRequest, WIRE_VERSION,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -59,6 +60,10 @@ fn outputs() -> impl Strategy<Value = Output> {
                     remote: cached_tokens / 4,
                 },
                 queue_us,
+                vector: logprobs
+                    .iter()
+                    .map(|row: &LogprobRow| row.logprob)
+                    .collect(),
                 tokens,
                 logprobs,
                 prompt_logprobs,
@@ -144,6 +149,11 @@ fn starts() -> impl Strategy<Value = EngineFrame> {
                     disk: threads & 2 != 0,
                     remote: threads & 4 != 0,
                 },
+                pooler: Pooler {
+                    output: PoolerOutput::from_code((threads >> 3 & 3) as u8).unwrap(),
+                    size: threads,
+                    only: threads & 32 != 0,
+                },
             })
         },
     );
@@ -216,6 +226,7 @@ fn adds() -> impl Strategy<Value = FrontFrame> {
                 prompt_logprobs: wishes.1,
                 ignore_eos: wishes.2,
                 skip_prefix_cache: wishes.3,
+                pool: wishes.2,
                 stop_token_ids: lists.1,
                 cache_salt: lists.2,
             };
@@ -409,7 +420,7 @@ fn a_received_request_outside_the_ranges_is_refused_by_name() {
         ("max_tokens", 20, &[0; 4]),
         ("min_tokens", 24, &[0, 0, 0, 1]),
         ("prompt_logprobs", 28, &[0xfe, 0xff]),
-        ("flags", 30, &[4]),
+        ("flags", 30, &[8]),
         ("version", 51, &[1]),
         ("temperature", 52, &[0, 0, 0xc0, 0x7f]),
         ("top_k", 56, &[0xff; 4]),
@@ -438,29 +449,6 @@ fn lengths_outside_the_limit_are_refused() {
         .unwrap_err();
     assert_eq!(error.problem, Problem::Length((64 << 20) + 5));
     assert_eq!(bytes, [1, 2, 3], "nothing is left of the frame");
-}
-
-#[test]
-fn more_tokens_from_tiers_than_cached_ones_are_refused() {
-    let output = Output {
-        cached_tokens: 48,
-        tier_tokens: TierTokens {
-            ram: 32,
-            disk: 0,
-            remote: 17,
-        },
-        ..Output::default()
-    };
-    let step = Step {
-        outputs: vec![output],
-        ..Step::default()
-    };
-    let bytes = encoded(&EngineFrame::Step(step));
-    let error = EngineFrame::decode(0x20, &bytes[5..]).unwrap_err();
-    assert_eq!(
-        (error.field, error.offset),
-        ("tier tokens", bytes.len() - 17)
-    );
 }
 
 /// A clearing that lost its prefix on the way must not become one of everything.

@@ -49,6 +49,7 @@ def _refused(name: str, why: str, *, takes_value: bool = True) -> Foreign:
 
 
 _NO_GRAPHS = "there are no graphs to capture"
+_BOTH = "every model answers with text, and with vectors where it is asked to"
 _NO_MEDIA = "models here read text only"
 _NO_ADAPTERS = "there are no adapters"
 _MEMORY = "memory is taken as it is used; see --kv-cache-memory-bytes"
@@ -64,9 +65,9 @@ FOREIGN: tuple[Foreign, ...] = (
     _only("--config-format", "the files show their format", "auto", "hf"),
     _only("--model-impl", "there is one implementation", "auto", "vllm"),
     _only("--tokenizer-mode", "there is one tokenizer", "auto", "hf", "fast"),
-    _only("--task", "models here write text", "auto", "generate"),
-    _only("--runner", "models here write text", "auto", "generate"),
-    _only("--convert", "models here write text", "auto", "none"),
+    _only("--task", _BOTH, "auto", "generate", "embed", "embedding", "score", "classify"),
+    _only("--runner", _BOTH, "auto", "generate", "pooling"),
+    _only("--convert", _BOTH, "auto", "none", "embed"),
     Foreign("--download-dir", _HF_HOME),
     Foreign("--hf-token", "huggingface_hub has its own; set HF_TOKEN"),
     Foreign("--code-revision", _NO_CODE),

@@ -4,6 +4,7 @@ from penstock.core.errors import CodecError, InvalidValueError, PenstockError
 from penstock.core.facts import KvGroup, KvSpec, Loaded, Numerics, WorkerFacts
 from penstock.core.outputs import EngineStats, FinishReason, StepOutput, StepOutputs
 from penstock.core.plan import LogprobRow, Registration, StepPlan, StepResult
+from penstock.core.pooling import Pooler, PoolerOutput, Pooling
 from penstock.core.request import GenerationParams, Request
 from penstock.core.tiers import (
     KvAction,
@@ -31,6 +32,9 @@ __all__ = [
     "LogprobRow",
     "Numerics",
     "PenstockError",
+    "Pooler",
+    "PoolerOutput",
+    "Pooling",
     "Registration",
     "Request",
     "StepOutput",

@@ -50,8 +50,8 @@ def plan_bytes(sequences: int, tokens: int, groups: int, added: int, length: int
     return len(PLAN) + _native.plan_bytes(sequences, tokens, groups, added, length)
 
 
-def result_bytes(sequences: int, tokens: int, alternatives: int) -> int:
-    """Bytes of the largest result."""
+def result_bytes(sequences: int, tokens: int, alternatives: int, vector: int) -> int:
+    """Bytes of the largest result; `vector` numbers for each pooled sequence."""
     from penstock import _native
 
-    return _native.result_bytes(sequences, tokens, alternatives)
+    return _native.result_bytes(sequences, tokens, alternatives, vector)

@@ -39,6 +39,7 @@ class StepOutput(NamedTuple):
     prompt_logprobs: list[LogprobRow]
     error: str
     tier_tokens: TierTokens
+    vector: bytes
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class StepOutputs:
     `cached_tokens` and `queue_us` are set on the first row of a request and 0 after it.
     `stop_tokens` is -1 unless a token ended the request. `cached_tokens` counts all tiers;
     `tier_tokens` has a row only where some of them came from behind the pool, never more than its
-    `cached_tokens`.
+    `cached_tokens`. `vectors` has the last row of each pooled request: f32, little-endian.
     """
 
     ids: array[int] = field(default_factory=lambda: array("Q"))
@@ -62,6 +63,7 @@ class StepOutputs:
     prompt_logprobs: dict[int, list[LogprobRow]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     tier_tokens: dict[int, TierTokens] = field(default_factory=dict)
+    vectors: dict[int, bytes] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -81,6 +83,7 @@ class StepOutputs:
                 self.prompt_logprobs.get(row, []),
                 self.errors.get(row, ""),
                 self.tier_tokens.get(row, _FROM_THE_POOL),
+                self.vectors.get(row, b""),
             )
             at = end
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+from penstock.core.pooling import Pooling
+
 LAST_SAMPLED = -1
 """Stands in a plan for the token that the slot sampled last, which only the device knows yet."""
 NOT_FINITE = -1
@@ -50,6 +52,8 @@ class Registration:
     """Prompt and output so far, where the sampler needs them; else empty."""
     prompt_len: int = 0
     """How many tokens of `history` are the prompt."""
+    pooling: int = Pooling.NONE
+    """Unless NONE, `sample` asks for the vector of the sequence and for no token."""
 
 
 @dataclass(slots=True)
@@ -70,7 +74,7 @@ class StepPlan:
     lengths: array[int] = field(default_factory=_ints)
     """[n] Tokens computed, drafts included."""
     sample: array[int] = field(default_factory=_bytes)
-    """[n] Whether the last 1 + drafts tokens have rows of logits."""
+    """[n] Whether the last 1 + drafts tokens have rows of logits, or the sequence its vector."""
     drafts: array[int] = field(default_factory=_ints)
     """[n], or empty when there are none: how many of the last tokens are drafts."""
     tokens: array[int] = field(default_factory=_ints)
@@ -91,14 +95,16 @@ class StepResult:
     """What a step sampled. Rows are keyed by the sequence's index in the plan; the last token of a
     sequence may be NOT_FINITE.
 
-    `counts[i]` is 0 without `sample`, else 1 + the accepted drafts. `prompt_logprobs[i][j]` belongs
-    to the prompt token at position starts[i] + 1 + j.
+    `counts[i]` is 0 without `sample` and of a pooled sequence, else 1 + the accepted drafts.
+    `prompt_logprobs[i][j]` belongs to the prompt token at position starts[i] + 1 + j.
     """
 
     counts: array[int] = field(default_factory=_ints)
     tokens: array[int] = field(default_factory=_ints)
     logprobs: dict[int, list[LogprobRow]] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[LogprobRow]] = field(default_factory=dict)
+    vectors: dict[int, bytes] = field(default_factory=dict)
+    """Those of pooled sequences: f32, little-endian; empty where a number is not finite."""
     seconds: float = field(default=0.0, compare=False)
     """Time of the computation; 0 where it is not measured."""
     masks: tuple[int, float, float] = field(default=(0, 0.0, 0.0), compare=False)

@@ -41,6 +41,8 @@ class Request:
     params: GenerationParams
     arrived: float = 0.0
     read_prefix_cache: bool = True
+    pool: bool = False
+    """End with the pooled hidden state of the prompt, without a token."""
     cache_salt: bytes = field(default=b"", repr=False)
     sampling: bytes = field(default=b"", repr=False)
     """Encoded sampling parameters, opaque to the engine."""

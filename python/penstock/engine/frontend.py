@@ -15,6 +15,7 @@ from penstock.core import (
     KvCommand,
     KvReply,
     PenstockError,
+    Pooler,
     Request,
     StepOutputs,
     TierKinds,
@@ -64,6 +65,7 @@ class Ready:
     device: str
     threads: int
     kv_tiers: TierKinds = TierKinds.NONE
+    pooler: Pooler = field(default_factory=Pooler)
 
 
 @dataclass(frozen=True, slots=True)

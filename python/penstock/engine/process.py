@@ -95,6 +95,7 @@ def ready(started: Started) -> Ready:
         device=facts.device,
         threads=facts.threads,
         kv_tiers=kinds(started.config.tiers),
+        pooler=started.info.pooler,
     )
 
 

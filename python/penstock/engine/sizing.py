@@ -50,7 +50,7 @@ def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout
         plan_bytes=max(
             plan_bytes(sequences, tokens, groups, sequences * groups * table, length), transfers
         ),
-        result_bytes=result_bytes(sequences, tokens, MAX_LOGPROBS),
+        result_bytes=result_bytes(sequences, tokens, MAX_LOGPROBS, info.pooler.size),
         spare_messages=TRANSFERS if config.tiers.tiers else 0,
     )
 

@@ -156,6 +156,7 @@ def build_limits(config: EngineConfig, info: ModelInfo, kv: KvPlan) -> Limits:
         eos_token_ids=frozenset(info.tokens.stop),
         stages=config.parallel.pipeline,
         by_priority=config.scheduler.policy == "priority",
+        pooling=info.pooling,
     )
 
 

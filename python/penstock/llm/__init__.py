@@ -9,6 +9,13 @@ for answer in llm.generate(["Hello", "Bonjour"], SamplingParams(max_tokens=32)):
 from penstock.llm.beam import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from penstock.llm.offline import LLM
 from penstock.llm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from penstock.llm.pooling import (
+    ClassificationRequestOutput,
+    EmbeddingRequestOutput,
+    PoolingParams,
+    PoolingRequestOutput,
+    ScoringRequestOutput,
+)
 from penstock.llm.prompts import TextPrompt, TokensPrompt
 from penstock.llm.sampling import SamplingParams
 from penstock.llm.structured import GuidedDecodingParams, StructuredOutputsParams
@@ -18,12 +25,17 @@ __all__ = [
     "BeamSearchOutput",
     "BeamSearchParams",
     "BeamSearchSequence",
+    "ClassificationRequestOutput",
     "CompletionOutput",
+    "EmbeddingRequestOutput",
     "GuidedDecodingParams",
     "Logprob",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "RequestMetrics",
     "RequestOutput",
     "SamplingParams",
+    "ScoringRequestOutput",
     "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",

@@ -19,6 +19,7 @@ from penstock.core import (
     StepOutput,
 )
 from penstock.engine import InFlight, Started
+from penstock.llm.driving import drive
 from penstock.llm.outputs import (
     CompletionOutput,
     RequestMetrics,
@@ -69,18 +70,12 @@ class Batch:
         results: list[RequestOutput],
     ) -> None:
         """Fill `results`, which are those of the prompts, until all have ended."""
-        scheduler = self._started.scheduler
-        try:
+
+        def submit() -> None:
             for prompt, wanted, result in zip(prompts, params, results, strict=True):
                 self._submit(prompt, wanted, result)
-            while scheduler.has_requests() or scheduler.has_outputs() or self._in_flight:
-                self._step()
-                for row in scheduler.take_outputs().rows():
-                    self._take(row)
-        finally:
-            self._in_flight.abandon("the batch was given up")
-            scheduler.cancel_all()
-            scheduler.take_outputs()
+
+        drive(self._started, self._in_flight, submit, self._take)
 
     def new_result(self, prompt: ReadPrompt, params: SamplingParams, at: int) -> RequestOutput:
         limit = self._started.scheduler.limits.max_model_len
@@ -158,14 +153,6 @@ class Batch:
             if len(spaced) == len(plain) and spaced[:1] != plain[:1]:
                 runs.append(spaced)
         return runs
-
-    def _step(self) -> None:
-        self._in_flight.submit_ready()
-        if self._in_flight:
-            if error := self._in_flight.wait_oldest().error:
-                raise error
-        elif (tiers := self._started.scheduler.tiers).busy:
-            time.sleep(tiers.next_poll)
 
     def _take(self, row: StepOutput) -> None:
         held = self._pending[row.id]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.config import EngineConfig, resolve
-from penstock.core import InvalidValueError, PenstockError
+from penstock.core import InvalidValueError, PenstockError, PoolerOutput
 from penstock.engine import InFlight, start
 from penstock.engine.startup import read_model
 from penstock.engine.tiers import flush
@@ -19,6 +19,17 @@ from penstock.llm.beam import BeamSearchOutput, BeamSearchParams, search
 from penstock.llm.metrics import Counted, Metric, metrics
 from penstock.llm.options import Option, raw_settings
 from penstock.llm.outputs import LogprobDict, RequestOutput
+from penstock.llm.pooling import (
+    ClassificationRequestOutput,
+    EmbeddingRequestOutput,
+    Pooled,
+    PooledBatch,
+    PoolingParams,
+    PoolingRequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+    activated,
+)
 from penstock.llm.progress import Tqdm, open_progress
 from penstock.llm.prompts import (
     ChatOptions,
@@ -40,7 +51,7 @@ if TYPE_CHECKING:
 UNBOUNDED = 2**31
 ADAPTERS = "None: there are no adapters"
 NOT_HERE = {
-    **dict.fromkeys(("embed", "encode", "classify", "score", "reward"), "models here write text"),
+    "reward": "`encode` and `classify` give the numbers of a classification head",
     **dict.fromkeys(("sleep", "wake_up"), "`close` frees the memory, a new LLM takes it"),
     **dict.fromkeys(("collective_rpc", "apply_model"), "ranks run no code of their callers"),
     **dict.fromkeys(("start_profile", "stop_profile"), "`penstock bench latency` measures steps"),
@@ -210,6 +221,129 @@ class LLM:
                 beam.text = self._native.decode(beam.tokens, True)
         return found
 
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | None = None,
+        *,
+        truncate_prompt_tokens: int | None = None,
+        use_tqdm: bool | Tqdm = True,
+        lora_request: None = None,
+        pooling_task: str | None = None,
+    ) -> list[PoolingRequestOutput]:
+        """The pooled hidden state of each prompt as the model makes it; of a model with a
+        classification head the logits of its labels.
+        """
+        params = _pooling(pooling_params, truncate_prompt_tokens, lora_request)
+        found = self._pool(listed(prompts), params, use_tqdm)
+        return [each.raw() for each in found]
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        truncate_prompt_tokens: int | None = None,
+        use_tqdm: bool | Tqdm = True,
+        pooling_params: PoolingParams | None = None,
+        lora_request: None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """The embedding of each prompt, in `outputs.embedding`."""
+        pooler = self._started.info.pooler
+        if pooler.output == PoolerOutput.LABELS:
+            raise PenstockError("a model with a classification head has no embeddings: use score")
+        params = _pooling(pooling_params, truncate_prompt_tokens, lora_request)
+        found = self._pool(listed(prompts), params, use_tqdm)
+        unit = pooler.output == PoolerOutput.UNIT_EMBEDDING
+        return [each.embedding(params, unit) for each in found]
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: bool | Tqdm = True,
+        pooling_params: PoolingParams | None = None,
+        lora_request: None = None,
+    ) -> list[ClassificationRequestOutput]:
+        """The probability of each label of the model's classification head."""
+        if self._started.info.pooler.output != PoolerOutput.LABELS:
+            raise PenstockError("the model has no classification head")
+        params = _pooling(pooling_params, None, lora_request)
+        found = self._pool(listed(prompts), params, use_tqdm)
+        return [each.probabilities(params) for each in found]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        /,
+        *,
+        truncate_prompt_tokens: int | None = None,
+        use_tqdm: bool | Tqdm = True,
+        pooling_params: PoolingParams | None = None,
+        lora_request: None = None,
+    ) -> list[ScoringRequestOutput]:
+        """How alike texts are, one with each of `data_2` or pair by pair: the cosine of their
+        embeddings, or what the model's classification head makes of both together.
+        """
+        left = [data_1] if isinstance(data_1, str) else list(data_1)
+        right = [data_2] if isinstance(data_2, str) else list(data_2)
+        if len(left) not in (1, len(right)):
+            raise InvalidValueError("data_1", len(left), f"one text, or {len(right)}")
+        params = _pooling(pooling_params, truncate_prompt_tokens, lora_request)
+        pairs = list(zip(left * len(right) if len(left) == 1 else left, right, strict=True))
+        if self._started.info.pooler.output == PoolerOutput.LABELS:
+            return self._score_together(pairs, params, use_tqdm)
+        from penstock._native import cosine
+
+        found = self._pool([*left, *right], params, use_tqdm)
+        ones, others = found[: len(left)], found[len(left) :]
+        return [
+            ScoringRequestOutput(
+                other.request_id,
+                one.ids + other.ids,
+                one.cached_tokens + other.cached_tokens,
+                outputs=ScoringOutput(cosine(one.vector, other.vector)),
+            )
+            for one, other in zip(
+                ones * len(others) if len(ones) == 1 else ones, others, strict=True
+            )
+        ]
+
+    def _score_together(
+        self, pairs: Sequence[tuple[str, str]], params: PoolingParams, use_tqdm: bool | Tqdm
+    ) -> list[ScoringRequestOutput]:
+        if (size := self._started.info.pooler.size) != 1:
+            raise PenstockError(f"the model's head has {size} labels, and a score is made of one")
+        found = self._pool([one + other for one, other in pairs], params, use_tqdm)
+        scores = [list(each.numbers()) for each in found]
+        if params.use_activation is not False:
+            scores = [activated(logits) for logits in scores]
+        return [
+            ScoringRequestOutput(
+                each.request_id, each.ids, each.cached_tokens, outputs=ScoringOutput(score)
+            )
+            for each, (score,) in zip(found, scores, strict=True)
+        ]
+
+    def _pool(
+        self, prompts: Sequence[Prompt], params: PoolingParams, use_tqdm: bool | Tqdm
+    ) -> list[Pooled]:
+        read = [read_prompt(prompt, self._native) for prompt in prompts]
+        batch = PooledBatch(self._started, self._in_flight, self._native, self._ids)
+        results = [Pooled(str(next(self._request_ids)), each.ids) for each in read]
+        shown = open_progress(use_tqdm, len(read))
+
+        def ended(pooled: Pooled) -> None:
+            self._counted.requests += 1
+            self._counted.prompt_tokens += len(pooled.ids)
+            shown.ended(len(pooled.ids), 0)
+
+        try:
+            batch.run(read, params, results, ended)
+        finally:
+            shown.close()
+        return results
+
     def get_tokenizer(self) -> Tokenizer:
         return Tokenizer(self._native, self._started.info.tokens)
 
@@ -278,8 +412,17 @@ class LLM:
         use_tqdm: bool | Tqdm,
         on_end: Callable[[RequestOutput], None] | None,
     ) -> list[RequestOutput]:
+        if self._started.info.pooler.only:
+            raise PenstockError(
+                "the model has no output head and writes no text: use embed, encode or score"
+            )
         shown = open_progress(use_tqdm, len(prompts))
-        handed = [self._count, shown.ended, *([on_end] if on_end else [])]
+
+        def drawn(request: RequestOutput) -> None:
+            outputs = sum(len(output.token_ids) for output in request.outputs)
+            shown.ended(len(request.prompt_token_ids), outputs)
+
+        handed = [self._count, drawn, *([on_end] if on_end else [])]
         batch = Batch(self._started, self._in_flight, self._native, self._ids, handed)
         results = [
             batch.new_result(prompt, wanted, next(self._request_ids))
@@ -312,6 +455,13 @@ class LLM:
             return self._native.with_chat_template(source)
         except ValueError as error:
             raise PenstockError(str(error)) from error
+
+
+def _pooling(params: PoolingParams | None, keep: int | None, lora_request: None) -> PoolingParams:
+    if lora_request is not None:
+        raise InvalidValueError("lora_request", lora_request, ADAPTERS)
+    params = params or PoolingParams()
+    return params if keep is None else replace(params, truncate_prompt_tokens=keep)
 
 
 def _check_vocabulary(tokenizer: _native.Tokenizer, info: ModelInfo) -> None:

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TextIO
 
-from penstock.llm.outputs import RequestOutput
-
 GLANCE = 0.1
 """Seconds between two drawings."""
 WIDTH = 20
@@ -17,13 +15,14 @@ Tqdm = Callable[..., Any]
 
 
 class Progress(Protocol):
-    def ended(self, request: RequestOutput) -> None: ...
+    def ended(self, inputs: int, outputs: int) -> None:
+        """A request with so many tokens has ended."""
 
     def close(self) -> None: ...
 
 
 class Silent:
-    def ended(self, request: RequestOutput) -> None:
+    def ended(self, inputs: int, outputs: int) -> None:
         pass
 
     def close(self) -> None:
@@ -46,10 +45,10 @@ class Bar:
         if self._live:
             self._draw()
 
-    def ended(self, request: RequestOutput) -> None:
+    def ended(self, inputs: int, outputs: int) -> None:
         self._done += 1
-        self._inputs += len(request.prompt_token_ids)
-        self._outputs += sum(len(output.token_ids) for output in request.outputs)
+        self._inputs += inputs
+        self._outputs += outputs
         if self._live and self._clock() - self._drawn >= GLANCE:
             self._draw()
 
@@ -86,7 +85,7 @@ class Theirs:
     def __init__(self, total: int, what: str, make: Tqdm) -> None:
         self._bar = make(total=total, desc=what, dynamic_ncols=True)
 
-    def ended(self, request: RequestOutput) -> None:
+    def ended(self, inputs: int, outputs: int) -> None:
         self._bar.update(1)
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from penstock.core import Pooler, Pooling
 from penstock.model.errors import ModelError
 from penstock.model.families import GGUF_ARCHITECTURES, HF_ARCHITECTURES
 from penstock.model.fields import Fields
@@ -16,6 +17,8 @@ from penstock.model.generation import (
     hf_tokens,
 )
 from penstock.model.gguf import GgufReader, native_reader, read_header
+from penstock.model.headless import BASES, as_stored
+from penstock.model.pooling import gguf_pooling, hf_pooling
 from penstock.model.spec import DecoderSpec, WeightRecipes
 
 CONFIG = "config.json"
@@ -40,6 +43,9 @@ class ModelInfo:
     weights: WeightRecipes
     generation: GenerationDefaults
     tokens: TokenFacts
+    pooler: Pooler
+    pooling: Pooling
+    """That of pooled requests."""
 
 
 def load_model(path: Path, gguf_reader: GgufReader = native_reader) -> ModelInfo:
@@ -73,6 +79,7 @@ def _load_gguf(path: Path, reader: GgufReader) -> ModelInfo:
     if family is None:
         raise general.refuse("architecture", " ".join(GGUF_ARCHITECTURES))
     spec, weights = family(header)
+    pooler, pooling = gguf_pooling(header, architecture, spec)
     return ModelInfo(
         name=path.stem,
         source="gguf",
@@ -82,6 +89,8 @@ def _load_gguf(path: Path, reader: GgufReader) -> ModelInfo:
         weights=weights,
         generation=GenerationDefaults(),
         tokens=gguf_tokens(header, spec.vocab),
+        pooler=pooler,
+        pooling=pooling,
     )
 
 
@@ -102,7 +111,9 @@ def _load_directory(path: Path) -> ModelInfo:
         if file.stat().st_size and (what := impostor(file)):
             raise ModelError(file, what)
     architecture = _hf_architecture(config)
-    spec, weights = HF_ARCHITECTURES[architecture](config)
+    spec, weights = HF_ARCHITECTURES[BASES.get(architecture, architecture)](config)
+    spec, weights, only = as_stored(config, architecture, spec, weights)
+    pooler, pooling = hf_pooling(path, spec, only=only)
     return ModelInfo(
         name=path.resolve().name,
         source="safetensors",
@@ -112,6 +123,8 @@ def _load_directory(path: Path) -> ModelInfo:
         weights=weights,
         generation=hf_defaults(path),
         tokens=hf_tokens(path, config, spec.vocab),
+        pooler=pooler,
+        pooling=pooling,
     )
 
 
@@ -126,6 +139,6 @@ def _read_config(path: Path) -> dict[str, object]:
 def _hf_architecture(config: Fields) -> str:
     listed = config.get("architectures")
     for name in listed if isinstance(listed, list) else []:
-        if isinstance(name, str) and name in HF_ARCHITECTURES:
+        if isinstance(name, str) and (name in HF_ARCHITECTURES or name in BASES):
             return name
-    raise config.refuse("architectures", " ".join(HF_ARCHITECTURES))
+    raise config.refuse("architectures", " ".join([*HF_ARCHITECTURES, *BASES]))

@@ -153,6 +153,8 @@ class DecoderSpec:
     """A row of a second table, by absolute position, is added to each embedding."""
     tied_embeddings: bool = False
     """The embedding is the output head."""
+    labels: int | None = None
+    """Rows of the classification head; None: the model has none."""
 
     @property
     def attention(self) -> Attention:
@@ -204,6 +206,8 @@ class WeightRecipes:
     positions: Recipe | None = None
     head: Recipe | None = None
     """None when the embedding serves as output head."""
+    score: Recipe | None = None
+    """Classification head [labels, hidden]."""
     rope_factors: Recipe | None = None
 
     def to_json(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core import Request
+from penstock.core import Pooling, Request
 from penstock.kv import KvCache
 from penstock.scheduler.limits import Limits
 from penstock.scheduler.sequence import Sequence
@@ -19,30 +19,37 @@ class Intake:
         params, limits = request.params, self._limits
         prompt_len = len(request.prompt)
         stops = frozenset(params.stop_token_ids)
+        pooling = limits.pooling if request.pool else Pooling.NONE
+        # A mean needs every row, and a cached position has no logits.
+        whole = params.prompt_logprobs >= 0 or pooling is Pooling.MEAN
         return Sequence(
             request=request,
             order=(request.priority if limits.by_priority else 0, self._arrivals),
             prompt_len=prompt_len,
-            length_limit=min(prompt_len + params.max_tokens, limits.max_model_len),
+            length_limit=prompt_len + 1
+            if request.pool
+            else min(prompt_len + params.max_tokens, limits.max_model_len),
             min_length=prompt_len + params.min_tokens,
             stops=stops if params.ignore_eos else stops | limits.eos_token_ids,
-            reads_cache=request.read_prefix_cache and params.prompt_logprobs < 0,
+            reads_cache=request.read_prefix_cache and not whole,
             prompt_logprobs=params.prompt_logprobs,
             tokens=request.prompt[:],
             table=self._kv.table(),
+            pooling=pooling,
         )
 
     def refusal(self, request: Request) -> str:
         """Why the engine can never compute the request, or an empty text."""
         prompt, limits = request.prompt, self._limits
-        if len(prompt) >= limits.max_model_len:
+        longest = len(prompt) if request.pool else len(prompt) + 1
+        if longest > limits.max_model_len:
             return (
                 f"the prompt has {len(prompt)} tokens, "
                 f"the maximum model length is {limits.max_model_len}"
             )
         if min(prompt) < 0 or max(prompt) >= limits.vocab_size:
             return f"the prompt holds a token id outside the vocabulary of {limits.vocab_size}"
-        return self.too_large(len(prompt) + 1)
+        return self.too_large(longest)
 
     def too_large(self, tokens: int) -> str:
         """Which pool cannot hold so many tokens of one sequence, or an empty text."""

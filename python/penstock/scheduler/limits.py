@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.core import InvalidValueError
+from penstock.core import InvalidValueError, Pooling
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Limits:
     stages: int = 1
     by_priority: bool = False
     """Requests with a lower priority value come first, equal ones in the order of their arrival."""
+    pooling: Pooling = Pooling.LAST
+    """That of pooled requests."""
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:

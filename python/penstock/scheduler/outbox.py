@@ -40,6 +40,11 @@ class Outbox:
         rows.counts.append(len(tokens))
         rows.tokens.extend(tokens)
 
+    def vector(self, seq: Sequence, vector: bytes) -> None:
+        """Add the row that ends a pooled request."""
+        self._rows.vectors[len(self._rows.ids)] = vector
+        self.end(seq, FinishReason.STOP)
+
     def end(self, seq: Sequence, finish: FinishReason, error: str = "") -> None:
         """Add a row without tokens that ends the request."""
         if error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from penstock.core import FinishReason, LogprobRow, StepPlan, StepResult
+from penstock.core import FinishReason, StepPlan, StepResult
 from penstock.core.plan import NO_TOKEN, NOT_FINITE
 from penstock.kv import KvCache
 from penstock.scheduler.outbox import Outbox
@@ -56,8 +56,8 @@ class Progress:
             seq.in_flight -= 1
             if index in result.prompt_logprobs:
                 seq.prompt_rows.extend(result.prompt_logprobs[index])
-            if count:
-                self._answer(seq, sampled, result.logprobs.get(index))
+            if count or index in result.vectors:
+                self._answer(seq, sampled, index, result)
         self._roster.sweep()
 
     def _reject(self, seq: Sequence, count: int) -> int:
@@ -67,8 +67,19 @@ class Progress:
         seq.drafts = ()
         return rejected
 
-    def _answer(self, seq: Sequence, sampled: array[int], rows: list[LogprobRow] | None) -> None:
-        """Send the tokens up to the one that ends the sequence."""
+    def _pooled(self, seq: Sequence, vector: bytes) -> None:
+        """Send the vector, which ends the sequence."""
+        if vector:
+            self._outbox.vector(seq, vector)
+            self._roster.remove(seq)
+        else:
+            self._roster.finish(seq, FinishReason.ERROR, FAULTS[NOT_FINITE])
+
+    def _answer(self, seq: Sequence, sampled: array[int], index: int, result: StepResult) -> None:
+        """Send the tokens up to the one that ends the sequence, or the vector of a pooled one."""
+        if not sampled:
+            self._pooled(seq, result.vectors[index])
+            return
         if fault := FAULTS.get(sampled[-1]):
             self._roster.finish(seq, FinishReason.ERROR, fault)
             return
@@ -85,6 +96,7 @@ class Progress:
                 break
         if known < len(seq.tokens):
             sampled = sampled[: known - first]
+        rows = result.logprobs.get(index)
         self._outbox.tokens(seq, sampled, finish, stop_token, rows)
         if finish:
             self._roster.remove(seq)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from penstock.core import LogprobRow, Registration, Request, TierTokens
+from penstock.core import LogprobRow, Pooling, Registration, Request, TierTokens
 from penstock.kv import BlockTable
 from penstock.kv_tiers import PrefixLoad
 
@@ -35,12 +35,14 @@ class Sequence:
     tokens: array[int]
     """Known tokens: prompt and output."""
     table: BlockTable
+    pooling: Pooling = Pooling.NONE
+    """Unless NONE, it ends with a vector in place of its first token."""
     computed: int = 0
     """Tokens whose KV is in the blocks, by applied results."""
     scheduled: int = 0
     """Those and the ones in plans in flight."""
     sampling: int = 0
-    """Plans in flight that sample a token."""
+    """Plans in flight that sample a token, or end a pooled sequence."""
     in_flight: int = 0
     """Plans in flight that hold the sequence."""
     drafts: tuple[int, ...] = ()
@@ -90,4 +92,5 @@ class Sequence:
             request.adapter,
             self.tokens[:] if request.needs_history or grammar else array("i"),
             self.prompt_len,
+            self.pooling,
         )

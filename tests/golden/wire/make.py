@@ -37,7 +37,7 @@ def field_bytes(kind: str, value: object) -> bytes:
 
 HELLO: list[Field] = [
     ("raw", "magic", b"PSTK"),
-    ("u16", "wire version", 5),
+    ("u16", "wire version", 6),
     ("u32", "pid", 305_419_896),
 ]
 
@@ -63,14 +63,17 @@ READY: list[Field] = [
     ("str", "device", "avx512-vnni"),
     ("u32", "threads", 2),
     ("u8", "kv_tiers, ram and remote", 5),
+    ("u8", "pooler output, an embedding of length 1", 2),
+    ("u32", "vector size", 576),
+    ("u8", "pooled only", 1),
 ]
 
 FATAL: list[Field] = [
     ("str", "message", "tensor blk.3.attn_q.weight ends at byte 77, the file has 64 — truncated")
 ]
 
-# Three outputs: a first token with log-probabilities of itself and of the prompt and with hits in
-# tiers, a stop, a rejection.
+# Four outputs: a first token with log-probabilities of itself and of the prompt and with hits in
+# tiers, a stop, a rejection; and the end of a pooled request.
 STEP: list[Field] = [
     ("u64", "step", 4_294_967_301),
     ("u32", "running", 2),
@@ -85,15 +88,15 @@ STEP: list[Field] = [
     ("f64", "mask_wait_seconds_total", 0.125),
     ("u32", "batch_tokens", 514),
     ("f32", "step_ms", 12.5),
-    ("u32", "n", 3),
-    ("u64", "request id", [1, 2**63 + 5, 3]),
-    ("u8", "finish", [0, 1, 5]),
-    ("i32", "stop_token", [-1, 2, -1]),
-    ("u32", "cached_tokens", [48, 0, 0]),
-    ("u32", "queue_us", [1500, 0, 4_000_000_000]),
-    ("u16", "count", [1, 3, 0]),
+    ("u32", "n", 4),
+    ("u64", "request id", [1, 2**63 + 5, 3, 4]),
+    ("u8", "finish", [0, 1, 5, 1]),
+    ("i32", "stop_token", [-1, 2, -1, -1]),
+    ("u32", "cached_tokens", [48, 0, 0, 0]),
+    ("u32", "queue_us", [1500, 0, 4_000_000_000, 0]),
+    ("u16", "count", [1, 3, 0, 0]),
     ("u32", "token ids", [17, 400, 49151, 2]),
-    ("u32", "extras", 4),
+    ("u32", "extras", 5),
     ("u32", "extra 0: output index", 0),
     ("u8", "extra 0: kind, log-probabilities of the output", 1),
     ("u32", "extra 0: payload bytes", 4 + 12 + 2 * 8),
@@ -126,6 +129,10 @@ STEP: list[Field] = [
     ("u32", "extra 3: output index", 2),
     ("u8", "extra 3: kind, error message", 3),
     ("bytes", "extra 3: payload", "die Schlange ist voll ✗"),
+    ("u32", "extra 4: output index", 3),
+    ("u8", "extra 4: kind, vector", 5),
+    ("u32", "extra 4: payload bytes", 3 * 4),
+    ("f32", "vector", [0.5, -0.25, 1.5]),
 ]
 
 HEARTBEAT: list[Field] = [
@@ -153,7 +160,7 @@ ADD: list[Field] = [
     ("u32", "max_tokens", 700),
     ("u32", "min_tokens", 3),
     ("i16", "prompt_logprobs", 20),
-    ("u8", "flags, do not read the prefix cache", 2),
+    ("u8", "flags, do not read the prefix cache, pool", 6),
     ("u32", "adapter", 3),
     ("i32", "priority", -7),
     ("u32", "stop_token_ids, count", 2),

@@ -10,7 +10,9 @@ use std::time::Duration;
 use penstock_decoder::{Decoder, DecoderError, Numerics, Options, StepFuture};
 use penstock_formats::Checkpoint;
 use penstock_kernels::{Isa, KvType, WeightFormat};
-use penstock_wire::{LogprobRow, MAX_LOGPROBS, Registration, SamplingParams, StepPlan, StepResult};
+use penstock_wire::{
+    LogprobRow, MAX_LOGPROBS, Pooling, Registration, SamplingParams, StepPlan, StepResult,
+};
 use serde_json::Value;
 
 pub(crate) const FAMILIES: [&str; 10] = [
@@ -156,6 +158,7 @@ pub(crate) fn registration(
         prompt_logprobs: alternatives.map_or(-1, |k| k as i32),
         grammar: 0,
         adapter: 0,
+        pooling: Pooling::None,
         history: Vec::new(),
         prompt_len: 0,
     }

@@ -145,6 +145,38 @@ pub(super) const SCHEMAS: &[(&str, &str)] = &[
             "properties": {"input_tokens": {"type": "integer"}}}"#,
     ),
     (
+        "Embeddings",
+        r##"{"type": "object", "required": ["id", "object", "created", "model", "data", "usage"],
+            "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {
+            "type": "object", "required": ["index", "object", "embedding"], "properties": {
+            "object": {"const": "embedding"}, "index": {"type": "integer"}, "embedding": {
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}]}}}},
+            "usage": {"$ref": "#/components/schemas/PoolingUsage"}}}"##,
+    ),
+    (
+        "Scores",
+        r##"{"type": "object", "required": ["id", "object", "created", "model", "data", "usage"],
+            "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {
+            "type": "object", "required": ["index", "object", "score"], "properties": {
+            "object": {"const": "score"}, "index": {"type": "integer"},
+            "score": {"type": "number"}}}},
+            "usage": {"$ref": "#/components/schemas/PoolingUsage"}}}"##,
+    ),
+    (
+        "Reranked",
+        r##"{"type": "object", "required": ["id", "model", "results", "usage"], "properties": {
+            "results": {"type": "array", "items": {"type": "object",
+            "required": ["index", "relevance_score"], "properties": {
+            "index": {"type": "integer"}, "relevance_score": {"type": "number"},
+            "document": {"type": "object", "required": ["text"]}}}},
+            "usage": {"$ref": "#/components/schemas/PoolingUsage"}}}"##,
+    ),
+    (
+        "PoolingUsage",
+        r#"{"type": "object", "required": ["prompt_tokens", "total_tokens"],
+            "additionalProperties": {"type": ["integer", "object"]}}"#,
+    ),
+    (
         "Model",
         r#"{"type": "object", "required": ["id", "object", "created", "owned_by"],
             "properties": {"object": {"const": "model"}}}"#,

@@ -292,3 +292,73 @@ pub(super) const KV: Fields = &[
     ("model", TEXT),
     ("cache_salt", TEXT),
 ];
+
+/// Fields of all endpoints that answer with vectors or numbers made of them.
+pub(super) const POOLED: Fields = &[
+    ("model", TEXT),
+    (
+        "truncate_prompt_tokens",
+        r#"{"type": "integer", "minimum": -1}"#,
+    ),
+    ("truncation_side", r#"{"enum": ["left", "right", null]}"#),
+    ("add_special_tokens", FLAG),
+    (
+        "cache_salt",
+        r#"{"type": "string", "minLength": 1, "maxLength": 256}"#,
+    ),
+    (
+        "priority",
+        r#"{"type": "integer", "minimum": -2147483648, "maximum": 2147483647}"#,
+    ),
+    ("use_activation", FLAG),
+];
+
+const ONE_OR_MORE_TEXTS: &str = r#"{"anyOf": [{"type": "string"}, {"type": "null"},
+    {"type": "array", "minItems": 1, "maxItems": 2048, "items": {"anyOf": [{"type": "string"},
+     {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}]}}]}"#;
+
+pub(super) const EMBEDDING: Fields = &[
+    (
+        "input",
+        r#"{"anyOf": [{"type": "string", "minLength": 1}, {"type": "null"},
+            {"type": "array", "minItems": 1, "maxItems": 2048,
+             "items": {"type": "string", "minLength": 1}},
+            {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
+            {"type": "array", "minItems": 1, "maxItems": 2048, "items": {"type": "array",
+             "minItems": 1, "items": {"type": "integer", "minimum": 0}}}]}"#,
+    ),
+    (
+        "messages",
+        r##"{"type": "array", "minItems": 1,
+        "items": {"$ref": "#/components/schemas/ChatMessage"}}"##,
+    ),
+    ("add_generation_prompt", FLAG),
+    ("chat_template_kwargs", OBJECT),
+    ("encoding_format", r#"{"enum": ["float", "base64", null]}"#),
+    ("dimensions", SOME),
+    ("normalize", FLAG),
+];
+
+pub(super) const RERANK: Fields = &[
+    ("query", TEXT),
+    (
+        "documents",
+        r#"{"type": "array", "minItems": 1, "maxItems": 2048, "items": {"anyOf": [
+            {"type": "string"},
+            {"type": "object", "required": ["text"],
+             "properties": {"text": {"type": "string"}}}]}}"#,
+    ),
+    ("top_n", COUNT),
+    ("return_documents", FLAG),
+    ("activation", FLAG),
+];
+
+pub(super) const SCORE: Fields = &[
+    ("text_1", ONE_OR_MORE_TEXTS),
+    ("text_2", ONE_OR_MORE_TEXTS),
+    ("data_1", ONE_OR_MORE_TEXTS),
+    ("data_2", ONE_OR_MORE_TEXTS),
+    ("queries", ONE_OR_MORE_TEXTS),
+    ("documents", ONE_OR_MORE_TEXTS),
+    ("activation", FLAG),
+];

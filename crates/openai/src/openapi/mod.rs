@@ -68,10 +68,20 @@ const fn post(
     }
 }
 
-const fn refused(path: &'static str) -> Endpoint {
-    get(path, "Not served: the model generates text", Answer::Never)
-        .errors(&[400, 401, 403, 429])
-        .method("post")
+const fn rerank(path: &'static str) -> Endpoint {
+    let answer = Answer::Json("Reranked");
+    post(
+        path,
+        "Documents by their relevance to a query",
+        "RerankRequest",
+        answer,
+    )
+    .errors(WORK)
+}
+
+const fn score(path: &'static str) -> Endpoint {
+    let answer = Answer::Json("Scores");
+    post(path, "How alike two texts are", "ScoreRequest", answer).errors(WORK)
 }
 
 impl Endpoint {
@@ -141,9 +151,18 @@ pub const ENDPOINTS: &[Endpoint] = &[
         "MessagesRequest",
         Answer::Json("MessageTokens"),
     ),
-    refused("/v1/embeddings"),
-    refused("/v1/rerank"),
-    refused("/v1/score"),
+    post(
+        "/v1/embeddings",
+        "A vector of each input",
+        "EmbeddingRequest",
+        Answer::Json("Embeddings"),
+    )
+    .errors(WORK),
+    rerank("/v1/rerank"),
+    rerank("/v2/rerank"),
+    rerank("/rerank"),
+    score("/v1/score"),
+    score("/score"),
     get("/v1/models", "The served names", Answer::Json("ModelList")),
     get("/v1/models/{id}", "One served name", Answer::Json("Model")).errors(&[401, 404]),
     post(
@@ -210,7 +229,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
 ];
 
 /// Request bodies: their fields, and those that are required.
-const REQUESTS: [(&str, &[Fields], &[&str]); 7] = [
+const REQUESTS: [(&str, &[Fields], &[&str]); 10] = [
     (
         "ChatRequest",
         &[fields::CHAT, fields::OPENAI, fields::COMMON],
@@ -231,6 +250,17 @@ const REQUESTS: [(&str, &[Fields], &[&str]); 7] = [
         &[fields::MESSAGES, fields::COMMON],
         &["messages"],
     ),
+    (
+        "EmbeddingRequest",
+        &[fields::EMBEDDING, fields::POOLED],
+        &[],
+    ),
+    (
+        "RerankRequest",
+        &[fields::RERANK, fields::POOLED],
+        &["query", "documents"],
+    ),
+    ("ScoreRequest", &[fields::SCORE, fields::POOLED], &[]),
     ("TokenizeRequest", &[fields::TOKENIZE], &[]),
     ("DetokenizeRequest", &[fields::DETOKENIZE], &["tokens"]),
     ("KvRequest", &[fields::KV], &[]),
@@ -343,8 +373,8 @@ mod tests {
     use super::*;
     use crate::fields::asked;
     use crate::{
-        ApiError, ChatRequest, CompletionRequest, DetokenizeRequest, KvRequest, MessagesRequest,
-        ResponsesRequest, TokenizeRequest,
+        ApiError, ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, KvRequest,
+        MessagesRequest, RerankRequest, ResponsesRequest, ScoreRequest, TokenizeRequest,
     };
 
     fn documented(name: &str) -> BTreeSet<String> {
@@ -398,6 +428,18 @@ mod tests {
         let ids = r#"{"prompt_token_ids": [1]}"#;
         let kv = asked_by(&[prompt, plain, ids], KvRequest::parse);
         assert_eq!(kv, documented("KvRequest"));
+        let embedding = asked_by(&[r#"{"input": "a"}"#, plain], EmbeddingRequest::parse);
+        assert_eq!(embedding, documented("EmbeddingRequest"));
+        let rerank = asked_by(
+            &[r#"{"query": "q", "documents": ["a"]}"#],
+            RerankRequest::parse,
+        );
+        assert_eq!(rerank, documented("RerankRequest"));
+        let score = asked_by(
+            &[r#"{"text_1": "q", "text_2": ["a"]}"#],
+            ScoreRequest::parse,
+        );
+        assert_eq!(score, documented("ScoreRequest"));
     }
 
     /// Protocols that are translated: what they do not ask for goes on to chat.

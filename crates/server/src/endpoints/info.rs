@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
-use axum::http::{Uri, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use penstock_openai::ApiError;
 use penstock_openai::{Model, ModelList};
@@ -59,7 +59,8 @@ pub(crate) async fn index(State(app): State<Arc<App>>) -> String {
     format!(
         "Penstock {version} serves {names} here, with the OpenAI API at /v1.\n\n\
          POST /v1/chat/completions\nPOST /v1/completions\nPOST /v1/responses\n\
-         POST /v1/messages\nGET  /v1/models\n\
+         POST /v1/messages\nPOST /v1/embeddings\nPOST /v1/rerank\nPOST /v1/score\n\
+         GET  /v1/models\n\
          GET  /health\nGET  /metrics\n"
     )
 }
@@ -89,11 +90,6 @@ pub(crate) async fn version(State(app): State<Arc<App>>) -> Response {
             .to_string()
             .into_bytes(),
     )
-}
-
-/// Endpoints that need a pooled hidden state.
-pub(crate) async fn no_pooling(uri: Uri) -> Failure {
-    Failure(ApiError::no_pooling(uri.path()))
 }
 
 /// `GET /openapi.json`.

@@ -21,6 +21,7 @@ pub(crate) struct RequestTimer {
     last_token: Instant,
     prompt_tokens: u32,
     generated: u32,
+    /// 0 of a pooled request, which generates nothing.
     max_tokens: u32,
     ended: bool,
 }
@@ -81,6 +82,23 @@ impl RequestTimer {
         self.last_token = now;
     }
 
+    /// The request has ended with a vector.
+    pub(crate) fn pooled(&mut self, output: &Output) {
+        let metrics = &self.metrics;
+        let queued = Duration::from_micros(output.queue_us.into());
+        metrics.queue.observe(queued.as_secs_f64());
+        metrics
+            .prompt_tokens
+            .fetch_add(self.prompt_tokens.into(), Ordering::Relaxed);
+        metrics.cached(output.cached_tokens, output.tier_tokens);
+        self.ended(Ending::Stop);
+    }
+
+    /// The request has ended with an error.
+    pub(crate) fn failed(&mut self) {
+        self.ended(Ending::Error);
+    }
+
     /// The request has ended. Only the first call counts.
     pub(crate) fn ended(&mut self, ending: Ending) {
         if std::mem::replace(&mut self.ended, true) {
@@ -97,6 +115,9 @@ impl RequestTimer {
         metrics
             .request_prompt_tokens
             .observe(self.prompt_tokens.into());
+        if self.max_tokens == 0 {
+            return;
+        }
         metrics
             .request_generation_tokens
             .observe(self.generated.into());

@@ -235,19 +235,6 @@ async fn the_tokenizer_is_described() {
     );
 }
 
-#[tokio::test]
-async fn embeddings_are_refused_with_the_reason() {
-    let door = Door::saying("x").await;
-    let (status, error) = door
-        .post("/v1/embeddings", &json!({"input": "x"}))
-        .await
-        .error();
-    assert_eq!(
-        (status, &error["code"]),
-        (400, &json!("unsupported_endpoint"))
-    );
-}
-
 /// The statuses of methods that the document has and of one that it lacks.
 #[tokio::test]
 async fn the_document_has_the_methods_of_every_path() {

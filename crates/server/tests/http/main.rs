@@ -18,6 +18,7 @@ mod kv_metrics;
 mod limits;
 mod listeners;
 mod messages;
+mod pooling;
 mod responses;
 mod shapes;
 mod streams;

@@ -141,7 +141,8 @@ impl Batcher {
         if prompt.is_empty() {
             return Some("the prompt is empty".to_owned());
         }
-        if prompt.len() >= profile.max_model_len as usize {
+        let longest = prompt.len() + usize::from(!request.pool);
+        if longest > profile.max_model_len as usize {
             return Some(format!(
                 "the prompt has {} tokens, the maximum model length is {}",
                 prompt.len(),
@@ -154,7 +155,7 @@ impl Batcher {
                 profile.vocab_size
             ));
         }
-        let needed = self.kv.blocks_for(prompt.len() + 1);
+        let needed = self.kv.blocks_for(longest);
         (needed > self.kv.pool.num_blocks()).then(|| self.too_large(needed))
     }
 
@@ -305,6 +306,12 @@ impl Batcher {
             kv.publish(seq);
             if seq.cancelled {
                 self.finish(at, Finish::Cancelled, None);
+            } else if work > 0 && seq.remaining() == 0 && seq.pool {
+                let size = self.profile.vector_size;
+                let mut output = seq.ended(Finish::Stop, None);
+                output.vector = self.answers.vector(&seq.answer, size);
+                self.outputs.push(output);
+                self.remove(at);
             } else if work > 0 && seq.remaining() == 0 {
                 let token = self.answers.token(&seq.answer, seq.next_number());
                 let mut output = seq.advance(token);

@@ -15,6 +15,8 @@ pub(super) struct Sequence {
     /// Arrival number: its priority.
     pub(super) order: u64,
     pub(super) prompt_len: usize,
+    /// It ends with a vector in place of its first token.
+    pub(super) pool: bool,
     /// Known tokens at which it ends with a finish of `length`.
     length_limit: usize,
     /// Known tokens up to which a stop token is an ordinary token.
@@ -73,6 +75,7 @@ impl Sequence {
             id,
             order,
             prompt_len,
+            pool: request.pool,
             length_limit: wanted.min(bounds.max_model_len),
             min_length: prompt_len + request.min_tokens as usize,
             stops,

@@ -1,0 +1,60 @@
+//! What is pooled of a sequence so far.
+
+use penstock_wire::Pooling;
+
+/// What a slot remembers of a pooled sequence.
+pub(crate) enum Pooled {
+    Last,
+    Mean(Mean),
+}
+
+/// The sum over the tokens so far, in ascending order whatever the chunks.
+#[derive(Default)]
+pub(crate) struct Mean {
+    sum: Vec<f64>,
+    tokens: usize,
+}
+
+impl Pooled {
+    /// `None`: the sequence samples tokens.
+    pub(crate) fn new(pooling: Pooling) -> Option<Self> {
+        match pooling {
+            Pooling::None => None,
+            Pooling::Last => Some(Self::Last),
+            Pooling::Mean => Some(Self::Mean(Mean::default())),
+        }
+    }
+
+    /// Why a plan that computes the tokens from `start` cannot follow; a mean needs all of them.
+    pub(crate) fn check(&self, start: usize, drafts: usize) -> Result<(), String> {
+        match self {
+            _ if drafts > 0 => Err(format!("{drafts} drafts of a pooled sequence")),
+            Self::Mean(mean) if mean.tokens != start => {
+                let have = mean.tokens;
+                Err(format!("a mean over {have} tokens goes on at {start}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that the `tokens` of a step were computed.
+    pub(crate) fn advance(&mut self, tokens: usize) {
+        if let Self::Mean(mean) = self {
+            mean.tokens += tokens;
+        }
+    }
+}
+
+impl Mean {
+    pub(crate) fn add(&mut self, row: &[f32]) {
+        self.sum.resize(row.len(), 0.0);
+        let pairs = self.sum.iter_mut().zip(row);
+        pairs.for_each(|(sum, x)| *sum += f64::from(*x));
+    }
+
+    /// The mean over the tokens so far and `more`, whose rows were added.
+    pub(crate) fn value(&self, more: usize) -> Vec<f32> {
+        let count = (self.tokens + more) as f64;
+        self.sum.iter().map(|sum| (sum / count) as f32).collect()
+    }
+}

@@ -1,0 +1,60 @@
+//! Vectors of pooled sequences: their hidden states after the final norm, one or the mean of all,
+//! or what the classification head makes of it.
+
+use penstock_kernels::Cpu;
+use penstock_wire::{StepPlan, VectorTable};
+
+use crate::model::Model;
+use crate::pooled::Pooled;
+use crate::slots::Slots;
+
+/// Vectors of the sequences that the (applied) plan completes, from the residual stream `x`: empty
+/// ones where a number is not finite. Only the rank that draws has them.
+pub(crate) fn pool(
+    cpu: &Cpu,
+    model: &Model,
+    plan: &StepPlan,
+    slots: &mut Slots,
+    x: &[f32],
+) -> VectorTable {
+    let reads = model.head().is_some() && model.shard.rank == 0;
+    let hidden = model.spec.hidden;
+    let (mut vectors, mut first) = (VectorTable::new(), 0);
+    let mut normed = Vec::new();
+    for (index, &slot) in plan.slots.iter().enumerate() {
+        let length = plan.lengths[index] as usize;
+        let rows = first..first + length;
+        first += length;
+        let Some(pooled) = slots.pooled(slot) else {
+            continue;
+        };
+        normed.resize(hidden, 0.0);
+        let ends = plan.sample[index] != 0;
+        let row = |row: usize| &x[row * hidden..(row + 1) * hidden];
+        let vector = match pooled {
+            _ if !reads => None,
+            Pooled::Last => ends.then(|| {
+                cpu.norm(row(rows.end - 1), &model.final_norm, &mut normed);
+                normed.clone()
+            }),
+            Pooled::Mean(mean) => {
+                for at in rows {
+                    cpu.norm(row(at), &model.final_norm, &mut normed);
+                    mean.add(&normed);
+                }
+                ends.then(|| mean.value(length))
+            }
+        };
+        pooled.advance(length);
+        if let Some(vector) = vector {
+            let finite = vector.iter().all(|x| x.is_finite());
+            let vector = if finite {
+                model.labelled(vector)
+            } else {
+                Vec::new()
+            };
+            vectors.push((index as u32, vector));
+        }
+    }
+    vectors
+}

@@ -1,0 +1,52 @@
+//! Vectors of pooled requests: bytes in Python, f32 and little-endian.
+
+use penstock_text::shortened;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+pub(crate) fn write_vector<'py>(py: Python<'py>, vector: &[f32]) -> Bound<'py, PyBytes> {
+    let bytes: Vec<[u8; 4]> = vector.iter().map(|x| x.to_le_bytes()).collect();
+    PyBytes::new(py, bytes.as_flattened())
+}
+
+pub(crate) fn read_vector(bytes: &[u8]) -> PyResult<Vec<f32>> {
+    match bytes.as_chunks() {
+        (numbers, []) => Ok(numbers.iter().map(|x| f32::from_le_bytes(*x)).collect()),
+        _ => Err(PyValueError::new_err(
+            "a vector has 4 bytes for each number",
+        )),
+    }
+}
+
+/// The first `dimensions` numbers of a vector, scaled to length 1 with `normalize`.
+#[pyfunction]
+#[pyo3(signature = (vector, dimensions, normalize, /))]
+pub(crate) fn trimmed_vector<'py>(
+    py: Python<'py>,
+    vector: &[u8],
+    dimensions: Option<usize>,
+    normalize: bool,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let vector = penstock_openai::trimmed(read_vector(vector)?, dimensions, normalize);
+    Ok(write_vector(py, &vector))
+}
+
+/// The cosine of the angle between two vectors.
+#[pyfunction]
+#[pyo3(signature = (a, b, /))]
+pub(crate) fn cosine(a: &[u8], b: &[u8]) -> PyResult<f32> {
+    Ok(penstock_openai::cosine(&read_vector(a)?, &read_vector(b)?))
+}
+
+/// At most `most` of `ids`, which are those of a text, `bare`, and special tokens around it.
+#[pyfunction]
+#[pyo3(signature = (ids, bare, most, keep_last, /))]
+pub(crate) fn shortened_ids(
+    ids: Vec<u32>,
+    bare: Vec<u32>,
+    most: usize,
+    keep_last: bool,
+) -> Vec<u32> {
+    shortened(&ids, &bare, most, keep_last)
+}

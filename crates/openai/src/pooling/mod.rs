@@ -1,0 +1,128 @@
+//! Requests that are answered with vectors, or with numbers made of vectors: `/v1/embeddings`,
+//! `/v1/score`, `/v1/rerank`, in OpenAI's, vLLM's and Jina's shapes.
+
+mod embedding;
+mod pairs;
+mod vector;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+pub use embedding::{EmbeddingInput, EmbeddingRequest, Encoding};
+pub use pairs::{RerankRequest, ScoreRequest};
+pub use vector::{cosine, sigmoid, trimmed};
+
+use super::common::{is_string, take_cache_salt, take_priority};
+use super::fields::{Fields, read};
+use crate::error::ApiError;
+
+/// Most inputs of one request, as OpenAI has it.
+pub const MAX_INPUTS: usize = 2048;
+
+/// What all of them accept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pooled {
+    pub model: Option<String>,
+    pub truncation: Truncation,
+    pub add_special_tokens: bool,
+    pub cache_salt: Option<String>,
+    /// Lower ones are served first, where the engine schedules by priority.
+    pub priority: i32,
+}
+
+/// What happens to inputs that are too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Truncation {
+    /// Keep so many tokens; 0 is as many as fit, `None` refuses longer ones.
+    pub most: Option<usize>,
+    /// The last ones, in place of the first.
+    pub keep_last: bool,
+}
+
+impl Pooled {
+    fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+        let most = fields.integer("truncate_prompt_tokens", -1..=i64::from(i32::MAX))?;
+        Ok(Self {
+            model: fields.take("model")?,
+            truncation: Truncation {
+                most: most.map(|tokens| tokens.max(0) as usize),
+                keep_last: one_of(fields, "truncation_side", ["right", "left"])? == Some("left"),
+            },
+            add_special_tokens: fields.flag("add_special_tokens", true)?,
+            cache_salt: take_cache_salt(fields)?,
+            priority: take_priority(fields)?,
+        })
+    }
+}
+
+/// Removes a field that names one of two things.
+fn one_of(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+    words: [&'static str; 2],
+) -> Result<Option<&'static str>, ApiError> {
+    let Some(given) = fields.take::<String>(name)? else {
+        return Ok(None);
+    };
+    let word = words.into_iter().find(|word| *word == given);
+    word.map(Some).ok_or_else(|| {
+        let message = format!(
+            "{name} must be {} or {}, got {given:.40?}.",
+            words[0], words[1]
+        );
+        ApiError::invalid(name, message)
+    })
+}
+
+/// A text or a list of texts. Objects may hold them as `text`.
+fn texts(name: &'static str, raw: &RawValue) -> Result<Vec<String>, ApiError> {
+    #[derive(serde::Deserialize)]
+    #[serde(untagged, expecting = "expected a text, or an object with a text")]
+    enum Text {
+        Plain(String),
+        Within { text: String },
+    }
+    let listed: Vec<Text> = match is_string(raw) {
+        true => vec![Text::Plain(read(name, raw)?)],
+        false => read(name, raw)?,
+    };
+    let plain = |text| match text {
+        Text::Plain(text) | Text::Within { text } => text,
+    };
+    let texts: Vec<String> = listed.into_iter().map(plain).collect();
+    check_count(name, texts.len())?;
+    Ok(texts)
+}
+
+fn check_count(name: &'static str, count: usize) -> Result<(), ApiError> {
+    match count {
+        0 => Err(ApiError::invalid(
+            name,
+            format!("{name} must not be empty."),
+        )),
+        1..=MAX_INPUTS => Ok(()),
+        _ => {
+            let message = format!("{name} may hold at most {MAX_INPUTS} inputs, got {count}.");
+            Err(ApiError::invalid(name, message))
+        }
+    }
+}
+
+/// Tokens of all inputs; there are no others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolingUsage {
+    pub prompt_tokens: u64,
+    pub cached_tokens: u64,
+}
+
+impl Serialize for PoolingUsage {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serde_json::json!({
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens,
+            "completion_tokens": 0,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        })
+        .serialize(serializer)
+    }
+}

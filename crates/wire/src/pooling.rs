@@ -1,0 +1,87 @@
+//! Pooled requests: those that end with a vector made of the hidden states of their prompt.
+
+use super::FrameError;
+use super::fields::Fields;
+use super::writer::FrameWriter;
+
+/// Which rows of the hidden state, after the final norm, make the vector of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Pooling {
+    /// The sequence samples tokens.
+    #[default]
+    None = 0,
+    /// That of the last token.
+    Last = 1,
+    /// The mean over all tokens.
+    Mean = 2,
+}
+
+/// What the vector is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum PoolerOutput {
+    /// The engine refuses pooled requests.
+    #[default]
+    None = 0,
+    /// The pooled hidden state, which the model's users take as it is.
+    Embedding = 1,
+    /// The pooled hidden state, which the model's users scale to length 1.
+    UnitEmbedding = 2,
+    /// A logit of each label of the model's classification head.
+    Labels = 3,
+}
+
+/// What the engine answers to pooled requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pooler {
+    pub output: PoolerOutput,
+    /// Numbers of a vector.
+    pub size: u32,
+    /// The model has no output head: all other requests are refused.
+    pub only: bool,
+}
+
+impl Pooling {
+    /// The pooling of a code, if there is one.
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Self::None, Self::Last, Self::Mean]
+            .get(usize::from(code))
+            .copied()
+    }
+}
+
+impl PoolerOutput {
+    /// The output of a code, if there is one.
+    pub fn from_code(code: u8) -> Option<Self> {
+        let all = [
+            Self::None,
+            Self::Embedding,
+            Self::UnitEmbedding,
+            Self::Labels,
+        ];
+        all.get(usize::from(code)).copied()
+    }
+}
+
+impl Pooler {
+    pub(super) fn read(f: &mut Fields<'_>) -> Result<Self, FrameError> {
+        let code = f.u8("pooler output")?;
+        let output = PoolerOutput::from_code(code);
+        Ok(Self {
+            output: output.ok_or_else(|| f.refuse("pooler output", 1, code, "0 to 3"))?,
+            size: f.u32("vector size")?,
+            only: match f.u8("pooled only")? {
+                0 => false,
+                1 => true,
+                other => return Err(f.refuse("pooled only", 1, other, "0 or 1")),
+            },
+        })
+    }
+
+    pub(super) fn write(&self, w: &mut FrameWriter<'_>) {
+        w.u8(self.output as u8);
+        w.u32(self.size);
+        w.u8(self.only.into());
+    }
+}

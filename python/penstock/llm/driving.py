@@ -1,0 +1,40 @@
+"""The engine's steps, driven by the caller's thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from penstock.core import StepOutput
+from penstock.engine import InFlight, Started
+
+
+def drive(
+    started: Started,
+    in_flight: InFlight,
+    submit: Callable[[], None],
+    take: Callable[[StepOutput], None],
+) -> None:
+    """Let `submit` add requests, and step until all have ended; `take` gets their rows. An error of
+    either, or of a step, ends all of them.
+    """
+    scheduler = started.scheduler
+    try:
+        submit()
+        while scheduler.has_requests() or scheduler.has_outputs() or in_flight:
+            _step(started, in_flight)
+            for row in scheduler.take_outputs().rows():
+                take(row)
+    finally:
+        in_flight.abandon("the batch was given up")
+        scheduler.cancel_all()
+        scheduler.take_outputs()
+
+
+def _step(started: Started, in_flight: InFlight) -> None:
+    in_flight.submit_ready()
+    if in_flight:
+        if error := in_flight.wait_oldest().error:
+            raise error
+    elif (tiers := started.scheduler.tiers).busy:
+        time.sleep(tiers.next_poll)
