@@ -5,37 +5,64 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Request;
 use http_body_util::{BodyExt, Limited};
-use penstock_http::Client;
+use penstock_http::{Client, ClientError};
 
 /// Status and body of an answer.
 pub(crate) type Answer = (u16, Vec<u8>);
 
+/// Why there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NoAnswer {
+    /// For the log.
+    pub reason: String,
+    /// Nothing listens there.
+    pub refused: bool,
+}
+
+impl NoAnswer {
+    fn because(reason: impl ToString) -> Self {
+        Self {
+            reason: reason.to_string(),
+            refused: false,
+        }
+    }
+}
+
+impl From<ClientError> for NoAnswer {
+    fn from(error: ClientError) -> Self {
+        Self {
+            reason: error.to_string(),
+            refused: matches!(error, ClientError::Refused(_)),
+        }
+    }
+}
+
 /// `GET`s a page of at most `max_bytes`, in `patience` from the first to the last byte.
 ///
 /// # Errors
-/// The reason, for the log.
+/// [`NoAnswer`]
 pub(crate) async fn get(
     client: &Client,
     url: &str,
     patience: Duration,
     max_bytes: usize,
-) -> Result<Answer, String> {
+) -> Result<Answer, NoAnswer> {
     let request = Request::get(url).body(Body::empty());
-    let request = request.map_err(|error| error.to_string())?;
+    let request = request.map_err(NoAnswer::because)?;
     let answer = async {
-        let response = client
-            .send(request)
-            .await
-            .map_err(|error| error.to_string())?;
+        let response = client.send(request).await?;
         let status = response.status().as_u16();
         let body = Limited::new(response.into_body(), max_bytes)
             .collect()
             .await;
-        let body = body.map_err(|error| error.to_string())?;
+        let body = body.map_err(NoAnswer::because)?;
         Ok((status, body.to_bytes().to_vec()))
     };
     match tokio::time::timeout(patience, answer).await {
         Ok(answer) => answer,
-        Err(_) => Err(format!("no answer in {} s", patience.as_secs_f64())),
+        Err(_) => {
+            let seconds = patience.as_secs_f64();
+            Err(NoAnswer::because(format!("no answer in {seconds} s")))
+        }
     }
 }

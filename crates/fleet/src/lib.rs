@@ -26,6 +26,7 @@ mod outcome;
 mod outliers;
 mod pace;
 mod polling;
+mod process;
 mod prompts;
 mod settings;
 mod shared;

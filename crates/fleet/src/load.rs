@@ -18,6 +18,10 @@ pub(crate) struct Reported {
     pub kv_tokens: Option<f32>,
     pub adapters: Arc<[Arc<str>]>,
     pub max_adapters: u32,
+    /// When its process started: Unix time in seconds.
+    pub process_start: Option<f64>,
+    /// Sum of counters that only grow while its engine lives.
+    pub work: Option<f64>,
 }
 
 /// A report with what this gateway had in flight when it was made.

@@ -1,6 +1,6 @@
 //! A replica's state: counts that views read without a lock, and a record behind one.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use crate::Settings;
 use crate::live::Live;
 use crate::pace::Answers;
+use crate::process::Process;
 use crate::prompts::Prompts;
 use crate::standing::Standing;
 
@@ -26,6 +27,8 @@ pub(crate) struct Member {
     pub back: Notify,
     /// Its models were asked for.
     pub asked: AtomicBool,
+    /// How often its process ended or was replaced.
+    restarts: AtomicU32,
 }
 
 /// What is held for a moment when something happens, and by no view.
@@ -34,6 +37,7 @@ pub(crate) struct Record {
     pub standing: Standing,
     pub answers: Answers,
     pub prompts: Prompts,
+    pub process: Process,
     /// Why it may get no requests, for the log.
     pub reason: String,
 }
@@ -50,12 +54,30 @@ impl Member {
             doubt: Notify::new(),
             back: Notify::new(),
             asked: AtomicBool::new(false),
+            restarts: AtomicU32::new(0),
         }
     }
 
     /// Uses the record without a change of the standing.
     pub(crate) fn with<T>(&self, with: impl FnOnce(&mut Record) -> T) -> T {
         with(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes what was seen of its process; `saw` returns whether the one before has ended.
+    pub(crate) fn saw_process(&self, saw: impl FnOnce(&mut Process) -> bool) {
+        if self.with(|record| saw(&mut record.process)) {
+            self.restarts.fetch_add(1, Ordering::Relaxed);
+            let base = &self.base;
+            log(
+                Level::Info,
+                format!("{base} has ended or restarted: its cached prefixes are forgotten"),
+            );
+        }
+    }
+
+    /// How often its process ended or was replaced.
+    pub(crate) fn restarts(&self) -> u32 {
+        self.restarts.load(Ordering::Relaxed)
     }
 
     /// Counts prompts as computed that must have been by now. `wait`: the replica says that

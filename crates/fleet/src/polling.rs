@@ -15,6 +15,7 @@ use crate::fetch::get;
 use crate::load::Polled;
 use crate::member::Member;
 use crate::metrics::reported;
+use crate::process::Process;
 use crate::shared::Shared;
 
 const MAX_HEALTH_BYTES: usize = 1 << 20;
@@ -43,7 +44,19 @@ impl Poller {
 
     async fn get(&self, path: &str, seconds: f64, max: usize) -> Result<(u16, Vec<u8>), String> {
         let url = format!("{}{path}", self.member.base);
-        get(&self.client, &url, Duration::from_secs_f64(seconds), max).await
+        let answer = get(&self.client, &url, Duration::from_secs_f64(seconds), max).await;
+        match answer {
+            Ok(answer) => {
+                self.member.with(|record| record.process.answered());
+                Ok(answer)
+            }
+            Err(none) => {
+                if none.refused {
+                    self.member.saw_process(Process::refused);
+                }
+                Err(none.reason)
+            }
+        }
     }
 
     async fn check(&self) {
@@ -135,8 +148,12 @@ impl Poller {
             return Err(format!("{path} has status {status}"));
         }
         let found = reported(&String::from_utf8_lossy(&body));
+        let reported = found.ok_or_else(|| format!("{path} states no load"))?;
+        let (start, work) = (reported.process_start, reported.work);
+        self.member
+            .saw_process(|process| process.reported(start, work));
         let polled = Polled {
-            reported: found.ok_or_else(|| format!("{path} states no load"))?,
+            reported,
             at: self.shared.now(),
             own: before.most(self.member.live.own()),
         };

@@ -46,6 +46,15 @@ impl View {
         polled.and_then(|polled| polled.reported.kv_tokens)
     }
 
+    /// How often the process of the replica at `place` was seen to end or to be replaced: each time
+    /// its cache is lost.
+    ///
+    /// # Panics
+    /// There is no such place.
+    pub fn restarts(&self, place: usize) -> u32 {
+        self.snapshot.entries[place].member.restarts()
+    }
+
     /// Names of the models that the replica at `place` serves; `None` while they are unknown.
     ///
     /// # Panics

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Answer, Fake, client, fakes, fleet, quick, ready, until};
+use common::{Answer, Fake, client, fakes, fleet, page, quick, ready, until};
 use penstock_fleet::{Fleet, Outcome, Settings, Source};
 use penstock_routing::Condition;
 
@@ -78,6 +78,31 @@ async fn a_dead_server_is_found_and_comes_back_slowly() {
             .is_some_and(|names| *names[0] == *"new")
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_process_that_ends_or_is_another_one_counts_as_a_restart() {
+    let mut fakes = fakes(2).await;
+    let fleet = fleet(&fakes, quick()).await;
+    let restarts = |place: usize| fleet.view().restarts(place);
+    let report = |fake: &Fake, start: u32, work: u32| {
+        let head = format!("process_start_time_seconds {start}\n");
+        let work = format!("vllm:prefix_cache_queries_total {work}\n");
+        let body = [head, work, page(start, 0)].concat().into_bytes();
+        fake.set(|answers| answers.metrics = Answer::Page(body));
+    };
+    report(&fakes[0], 100, 50);
+    until(&fleet, |all| all[0].waiting == 100.0).await;
+    assert_eq!(restarts(0), 0);
+    report(&fakes[0], 100, 20);
+    until(&fleet, |_| restarts(0) == 1).await;
+    report(&fakes[0], 200, 20);
+    until(&fleet, |_| restarts(0) == 2).await;
+    let url = fakes.pop().unwrap().url.clone();
+    until(&fleet, |_| restarts(1) == 1).await;
+    let _again = Fake::start_at(&url).await;
+    until(&fleet, |all| ready(&all[1])).await;
+    assert_eq!((restarts(0), restarts(1)), (2, 1));
 }
 
 #[tokio::test]

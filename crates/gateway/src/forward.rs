@@ -152,7 +152,7 @@ async fn attempt(
         Err(failed) => {
             note(call, &address, &failed.to_string());
             let outcome = match failed {
-                ClientError::Connect(_) => Outcome::ConnectFailed,
+                ClientError::Connect(_) | ClientError::Refused(_) => Outcome::ConnectFailed,
                 ClientError::Broken(_) => Outcome::Failed,
             };
             let error = ApiError::unavailable("The replica is not there.", RETRY_AFTER);

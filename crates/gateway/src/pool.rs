@@ -42,8 +42,8 @@ pub(crate) struct Pool {
 #[derive(Debug, Default)]
 struct Index {
     prefixes: PrefixIndex,
-    /// Replicas that the index knows.
-    replicas: Vec<ReplicaId>,
+    /// Replicas that the index knows, with the number of their restarts.
+    replicas: Vec<(ReplicaId, u32)>,
 }
 
 /// A replica for a request, with the reservation.
@@ -112,7 +112,8 @@ impl Pool {
         }
         let ids = view.replicas.iter().map(|replica| replica.id);
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
-        index.forget_others(ids.clone());
+        let places = ids.clone().enumerate();
+        index.forget_others(places.map(|(place, id)| (id, view.restarts(place))));
         let holders: Vec<u32> = ids.map(|id| id.0).collect();
         let units = index.prefixes.matches(&prompt.chain, &holders);
         units
@@ -177,14 +178,15 @@ fn serving(view: &View, model: &str) -> Option<Vec<ReplicaId>> {
 }
 
 impl Index {
-    /// Forgets replicas that are gone: their ids do not come back.
-    fn forget_others(&mut self, ids: impl Iterator<Item = ReplicaId> + Clone) {
-        if self.replicas.iter().copied().eq(ids.clone()) {
+    /// Forgets replicas that are gone, whose ids do not come back, and those that have restarted
+    /// since.
+    fn forget_others(&mut self, replicas: impl Iterator<Item = (ReplicaId, u32)> + Clone) {
+        if self.replicas.iter().copied().eq(replicas.clone()) {
             return;
         }
-        let now: Vec<ReplicaId> = ids.collect();
-        for gone in self.replicas.iter().filter(|id| !now.contains(id)) {
-            self.prefixes.clear(gone.0);
+        let now: Vec<(ReplicaId, u32)> = replicas.collect();
+        for gone in self.replicas.iter().filter(|one| !now.contains(one)) {
+            self.prefixes.clear(gone.0.0);
         }
         self.replicas = now;
     }

@@ -1,6 +1,7 @@
 //! HTTP client with a pool of connections, for gateways: requests go to servers that the operator
 //! names.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -28,6 +29,9 @@ pub enum ClientError {
     /// Nothing of the request has reached the server.
     #[error("no connection: {0}")]
     Connect(String),
+    /// The same, because nothing listens there: the server's process has ended.
+    #[error("no connection: {0}")]
+    Refused(String),
     /// It may have.
     #[error("no answer: {0}")]
     Broken(String),
@@ -63,8 +67,12 @@ impl Client {
     /// [`ClientError`]
     pub async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, ClientError> {
         self.pool.request(request).await.map_err(|error| {
-            let reason = innermost(&error);
+            let cause = innermost(&error);
+            let io = cause.downcast_ref::<std::io::Error>();
+            let refused = io.is_some_and(|io| io.kind() == ErrorKind::ConnectionRefused);
+            let reason = cause.to_string();
             match error.is_connect() {
+                true if refused => ClientError::Refused(reason),
                 true => ClientError::Connect(reason),
                 false => ClientError::Broken(reason),
             }
@@ -73,10 +81,10 @@ impl Client {
 }
 
 /// The cause at the end of the chain: the others say "client error".
-fn innermost(error: &Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
+fn innermost(error: &Error) -> &(dyn std::error::Error + 'static) {
+    let mut cause: &(dyn std::error::Error + 'static) = error;
     while let Some(next) = cause.source() {
         cause = next;
     }
-    cause.to_string()
+    cause
 }

@@ -11,6 +11,10 @@ pub fn write_process(out: &mut String) {
     let seconds = time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9;
     let cpu = "process_cpu_seconds_total";
     sample(out, cpu, "counter", "User and system time.", seconds);
+    if let Some(started) = started() {
+        let (name, help) = ("process_start_time_seconds", "Unix time of the start.");
+        sample(out, name, "gauge", help, started);
+    }
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     for (name, help, field) in [
         ("process_virtual_memory_bytes", "Virtual memory.", "VmSize:"),
@@ -35,6 +39,16 @@ pub fn write_process(out: &mut String) {
     }
 }
 
+/// Unix time, in seconds, at which the process started; the same whenever it is asked for.
+fn started() -> Option<f64> {
+    // jiffies of 10 ms on every Linux since the boot, which /proc/stat dates
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let after_name = stat.rsplit_once(')')?.1;
+    let jiffies: f64 = after_name.split_whitespace().nth(19)?.parse().ok()?;
+    let boot = number_after(&fs::read_to_string("/proc/stat").ok()?, "btime")?;
+    Some(boot as f64 + jiffies / 100.0)
+}
+
 fn sample(out: &mut String, name: &str, kind: &str, help: &str, value: impl Display) {
     let _ = writeln!(
         out,
@@ -57,10 +71,20 @@ mod tests {
         let mut out = String::new();
         write_process(&mut out);
         let samples: Vec<&str> = out.lines().filter(|l| l.starts_with("process_")).collect();
-        assert_eq!(samples.len(), 5, "{out}");
+        assert_eq!(samples.len(), 6, "{out}");
         for sample in samples {
             let value: f64 = sample.split(' ').nth(1).unwrap().parse().unwrap();
             assert!(value > 0.0, "{sample}");
         }
+    }
+
+    #[test]
+    fn the_start_is_before_now_and_stays() {
+        let now = std::time::SystemTime::now();
+        let now = now.duration_since(std::time::UNIX_EPOCH).unwrap();
+        let start = started().unwrap();
+        assert!(start < now.as_secs_f64() + 1.0);
+        assert!(start > now.as_secs_f64() - 86_400.0);
+        assert_eq!(started(), Some(start));
     }
 }

@@ -7,6 +7,16 @@ use crate::load::Reported;
 
 /// What the metrics of all engines begin with.
 const PREFIXES: [&str; 5] = ["vllm:", "sglang:", "trtllm_", "llamacpp:", "nv_trt_llm_"];
+/// prometheus_client's, of the process that answers.
+const PROCESS_START: &str = "process_start_time_seconds";
+const WANTED: [&str; 6] = [
+    PREFIXES[0],
+    PREFIXES[1],
+    PREFIXES[2],
+    PREFIXES[3],
+    PREFIXES[4],
+    PROCESS_START,
+];
 /// Adapters of one replica that count.
 const MAX_ADAPTERS: usize = 1024;
 /// No replica has more requests, or more KV tokens.
@@ -24,10 +34,13 @@ enum Meaning {
     KvBlockTokens,
     KvBlocks,
     Adapters,
+    /// Only grows while the engine lives.
+    Work,
+    ProcessStart,
 }
 
 fn meaning(sample: &Sample<'_>) -> Option<Meaning> {
-    use Meaning::{Adapters, KvBlockTokens, KvBlocks, KvTokens, KvUse, Running, Waiting};
+    use Meaning::{Adapters, KvBlockTokens, KvBlocks, KvTokens, KvUse, Running, Waiting, Work};
     let label = |name| sample.label(name);
     Some(match sample.name {
         "vllm:num_requests_waiting"
@@ -49,6 +62,11 @@ fn meaning(sample: &Sample<'_>) -> Option<Meaning> {
         "trtllm_kv_cache_tokens_per_block" => KvBlockTokens,
         "trtllm_kv_cache_max_blocks" => KvBlocks,
         "vllm:lora_requests_info" => Adapters,
+        "vllm:prefix_cache_queries_total"
+        | "sglang:prompt_tokens_total"
+        | "trtllm_request_success_total"
+        | "llamacpp:prompt_tokens_total" => Work,
+        PROCESS_START => Meaning::ProcessStart,
         "nv_trt_llm_request_metrics" => match label("request_type")?.as_ref() {
             "waiting" => Waiting,
             "scheduled" => Running,
@@ -68,11 +86,11 @@ fn meaning(sample: &Sample<'_>) -> Option<Meaning> {
 /// behind one server (data parallel ranks) are added; their KV use is averaged.
 pub(crate) fn reported(page: &str) -> Option<Reported> {
     let mut sums = Sums::default();
-    for sample in samples(page, &PREFIXES) {
+    for sample in samples(page, &WANTED) {
         if let Some(meaning) = meaning(&sample) {
             sums.add(meaning, &sample);
             let engine = PREFIXES.iter().find(|one| sample.name.starts_with(**one));
-            sums.engine = engine.copied().unwrap_or_default();
+            sums.engine = engine.copied().unwrap_or(sums.engine);
         }
     }
     sums.reported()
@@ -90,6 +108,8 @@ struct Sums {
     blocks: f64,
     /// Time, most adapters, names: those of the latest sample count.
     adapters: Option<(f64, f64, String)>,
+    work: Option<f64>,
+    process_start: Option<f64>,
 }
 
 impl Sums {
@@ -110,6 +130,8 @@ impl Sums {
             (Meaning::KvBlockTokens, Some(value)) => self.block_tokens = value,
             (Meaning::KvBlocks, Some(value)) => self.blocks += value,
             (Meaning::Adapters, Some(at)) => self.saw_adapters(at, sample),
+            (Meaning::Work, Some(value)) => *self.work.get_or_insert(0.0) += value,
+            (Meaning::ProcessStart, start) => self.process_start = start,
         }
     }
 
@@ -144,6 +166,8 @@ impl Sums {
             kv_tokens: (tokens > 0.0).then(|| tokens.min(MOST) as f32),
             adapters: adapters(&names),
             max_adapters: most.min(MOST) as u32,
+            process_start: self.process_start,
+            work: self.work,
         })
     }
 }
@@ -198,6 +222,17 @@ mod tests {
         let names: Vec<&str> = reported.adapters.iter().map(AsRef::as_ref).collect();
         assert_eq!(names, ["chat", "sql"]);
         assert_eq!(reported.max_adapters, 4);
+    }
+
+    #[test]
+    fn what_changes_with_a_restart_is_found() {
+        assert_eq!(reported(VLLM).unwrap().work, Some(1_048_576.0));
+        assert_eq!(reported(LLAMACPP).unwrap().work, Some(9164.0));
+        assert_eq!(reported(TRTLLM).unwrap().work, Some(40.0));
+        let page = format!("process_start_time_seconds 1.7e+09\n{SGLANG}");
+        let reported = reported(&page).unwrap();
+        assert_eq!(reported.process_start, Some(1.7e9));
+        assert_eq!(reported.engine, "sglang:");
     }
 
     #[test]

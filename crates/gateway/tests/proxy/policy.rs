@@ -1,6 +1,7 @@
 //! Which replica: prefixes, sessions, models, keys.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -42,6 +43,40 @@ async fn shared_prefixes_stay_together() {
             places.iter().all(|place| *place == places[0]),
             "{tenant}: {places:?}"
         );
+    }
+}
+
+/// What a replica had computed is gone with its process: another one may compute it as well.
+#[tokio::test]
+async fn a_replica_that_restarts_has_nothing_cached() {
+    let all = replicas(2).await;
+    let page = |start: u32, waiting: u32| {
+        format!("process_start_time_seconds {start}\nvllm:num_requests_waiting {waiting}\n")
+    };
+    all.iter().for_each(|one| one.metrics(page(1000, 0)));
+    let profile = json!({"scorers": [{"name": "prefix", "weight": 2}, {"name": "queue"}]});
+    let fleet = json!({"slow_start_s": 0, "metrics": {"period_s": 0.01}});
+    let backends: Vec<Value> = all.iter().map(|one| json!({"url": one.url})).collect();
+    let pool = json!({"name": "p", "source": {"static": backends}, "profile": profile,
+                      "fleet": fleet});
+    let door = Door::with(json!({"pools": [pool]})).await;
+    let body = chat(&"once ".repeat(4000));
+    assert_eq!(door.post(&body).await.status, 200);
+    let home = usize::from(all[0].seen().is_empty());
+    // the prefix weighs more than a queue
+    all[home].metrics(page(1000, 1));
+    let address = all[home].url.strip_prefix("http://").unwrap();
+    let queued =
+        format!("replica_waiting{{version=\"test\",pool=\"p\",replica=\"{address}\"}} 1\n");
+    while !door.get("/metrics").await.text().contains(&queued) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(door.post(&body).await.status, 200);
+    assert_eq!(all[home].seen().len(), 2);
+    all[home].metrics(page(2000, 1));
+    while all[1 - home].seen().is_empty() {
+        assert_eq!(door.post(&body).await.status, 200);
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

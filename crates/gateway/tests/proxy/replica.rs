@@ -42,6 +42,7 @@ struct Shared {
     models: Vec<&'static str>,
     seen: Mutex<Vec<Seen>>,
     healthy: AtomicBool,
+    metrics: Mutex<String>,
     /// Requests that it is answering.
     open: AtomicUsize,
 }
@@ -78,11 +79,13 @@ impl Replica {
             models: models.to_vec(),
             seen: Mutex::default(),
             healthy: AtomicBool::new(true),
+            metrics: Mutex::default(),
             open: AtomicUsize::new(0),
         });
         let router = Router::new()
             .route("/health", get(health))
             .route("/v1/models", get(models_page))
+            .route("/metrics", get(metrics))
             .fallback(post(answer))
             .layer(DefaultBodyLimit::disable())
             .with_state(shared.clone());
@@ -103,6 +106,11 @@ impl Replica {
         self.shared.healthy.store(healthy, Ordering::SeqCst);
     }
 
+    /// Its metrics page from now on.
+    pub(crate) fn metrics(&self, page: impl Into<String>) {
+        *self.shared.metrics.lock().unwrap() = page.into();
+    }
+
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
     }
@@ -117,6 +125,10 @@ async fn health(State(shared): State<Arc<Shared>>) -> StatusCode {
         true => StatusCode::OK,
         false => StatusCode::INTERNAL_SERVER_ERROR,
     }
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>) -> String {
+    shared.metrics.lock().unwrap().clone()
 }
 
 async fn models_page(State(shared): State<Arc<Shared>>) -> String {

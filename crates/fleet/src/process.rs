@@ -1,0 +1,67 @@
+//! Which process a replica is: one that has ended or was started again has lost what it had cached.
+//! Pure.
+
+/// Start times of one process may be rounded.
+const SAME_START_S: f64 = 0.5;
+
+/// What was last seen of a replica's process.
+#[derive(Debug, Default)]
+pub(crate) struct Process {
+    there: bool,
+    start: Option<f64>,
+    work: Option<f64>,
+}
+
+impl Process {
+    /// Notes an answer.
+    pub(crate) fn answered(&mut self) {
+        self.there = true;
+    }
+
+    /// Notes a report: when the process started, and a sum of counters of its engine. Returns
+    /// whether process or engine are others than those of the report before.
+    pub(crate) fn reported(&mut self, start: Option<f64>, work: Option<f64>) -> bool {
+        let before = (self.start, self.work);
+        (self.start, self.work) = (start.or(self.start), work.or(self.work));
+        let later = |(old, new): (f64, f64)| (new - old).abs() > SAME_START_S;
+        let other = before.0.zip(start).is_some_and(later);
+        let less = before.1.zip(work).is_some_and(|(old, new)| new < old);
+        other || less
+    }
+
+    /// Notes that nothing listens where it was. Returns whether something did before.
+    pub(crate) fn refused(&mut self) -> bool {
+        std::mem::take(self).there
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_start_time_or_a_counter_that_falls_is_a_restart() {
+        let mut process = Process::default();
+        process.answered();
+        assert!(!process.reported(Some(100.0), Some(5.0)));
+        assert!(!process.reported(Some(100.2), Some(5.0)));
+        assert!(!process.reported(None, None));
+        assert!(!process.reported(Some(100.2), Some(9.0)));
+        assert!(process.reported(Some(100.2), Some(8.0)));
+        assert!(!process.reported(Some(100.2), Some(8.0)));
+        assert!(process.reported(Some(160.0), Some(8.0)));
+    }
+
+    #[test]
+    fn a_refused_connection_is_the_end_of_what_answered_before() {
+        let mut process = Process::default();
+        assert!(!process.refused(), "it had not come up yet");
+        process.answered();
+        process.reported(Some(100.0), Some(5.0));
+        assert!(process.refused());
+        assert!(!process.refused());
+        process.answered();
+        // that was said already
+        assert!(!process.reported(Some(160.0), Some(0.0)));
+    }
+}
