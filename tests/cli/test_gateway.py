@@ -58,6 +58,12 @@ def test_wrong_files_are_named(tmp_path: Path, text: str, wanted: str) -> None:
         settings("--config", str(file))
 
 
+def test_a_queue_is_the_pool_s() -> None:
+    found = settings("--backends-file", "list", "--queue")
+    pool = {"name": "default", "source": {"file": "list"}, "flow": {"queue": True}}
+    assert found["pools"] == [pool]
+
+
 def test_backends_beside_pools_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "g.yaml"
     file.write_text("pools: [{name: p, file: x}]")

@@ -13,6 +13,8 @@ pub struct View {
     /// By id.
     pub replicas: Vec<Replica>,
     snapshot: Arc<Snapshot>,
+    now: Duration,
+    stale: Duration,
 }
 
 impl View {
@@ -26,6 +28,8 @@ impl View {
         Self {
             replicas: snapshot.entries.iter().map(one).collect(),
             snapshot,
+            now,
+            stale,
         }
     }
 
@@ -35,6 +39,16 @@ impl View {
     /// There is no such place.
     pub fn url(&self, place: usize) -> &Arc<str> {
         &self.snapshot.entries[place].target.base
+    }
+
+    /// Requests that waited at the replica at `place` when it last reported; `None`: it has not
+    /// done so lately.
+    ///
+    /// # Panics
+    /// There is no such place.
+    pub fn reported_waiting(&self, place: usize) -> Option<f32> {
+        let polled = self.snapshot.entries[place].fresh(self.now, self.stale);
+        polled.map(|polled| polled.reported.waiting)
     }
 
     /// Tokens of KV that the replica at `place` can hold, as it last said.

@@ -90,6 +90,14 @@ impl Call {
         Ok(request)
     }
 
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    pub(crate) fn body_bytes(&self) -> usize {
+        self.body.len()
+    }
+
     /// Whether errors have to be in Anthropic's form.
     pub(crate) fn is_anthropic(&self) -> bool {
         self.path.starts_with("/v1/messages")

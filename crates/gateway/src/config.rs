@@ -7,6 +7,8 @@ use penstock_http::{Limits, LogSettings, TlsFiles};
 use penstock_routing::ProfileSpec;
 use serde::Deserialize;
 
+use crate::flow::FlowSettings;
+
 /// The configuration. There are no other inputs, the environment included.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,6 +42,9 @@ pub struct Config {
     /// Rules by model name; without any, a model is where replicas list it.
     #[serde(default)]
     pub models: Vec<ModelRule>,
+    /// Priorities that requests ask for by name.
+    #[serde(default)]
+    pub objectives: Vec<Objective>,
     /// Requests that are forwarded at once; more get 429.
     #[serde(default = "most_requests")]
     pub max_requests: usize,
@@ -72,6 +77,8 @@ pub struct PoolConfig {
     pub fleet: Settings,
     #[serde(default)]
     pub profile: ProfileSpec,
+    #[serde(default)]
+    pub flow: FlowSettings,
 }
 
 /// Where requests for a model go.
@@ -82,6 +89,21 @@ pub struct ModelRule {
     pub name: String,
     /// One is drawn by weight.
     pub targets: Vec<Target>,
+    /// The priority of requests without an objective.
+    #[serde(default)]
+    pub priority: i32,
+}
+
+/// What the header `x-gateway-inference-objective` names.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Objective {
+    pub name: String,
+    /// `None`: requests to every pool.
+    #[serde(default)]
+    pub pool: Option<String>,
+    /// Higher ones first; those below 0 do not wait.
+    pub priority: i32,
 }
 
 /// A pool, and the model's name there.
@@ -135,6 +157,19 @@ impl Config {
         names.sort_unstable();
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Some(format!("there are two pools {:?}", twice[0]));
+        }
+        for pool in &self.pools {
+            if let Some(complaint) = pool.flow.complaint() {
+                return Some(format!("pool {:?}: {complaint}", pool.name));
+            }
+        }
+        let pools = self.objectives.iter().filter_map(|one| one.pool.as_ref());
+        let unknown = |pool: &&String| names.binary_search(&pool.as_str()).is_err();
+        if let Some(pool) = pools.into_iter().find(unknown) {
+            let known = names.join(", ");
+            return Some(format!(
+                "an objective names pool {pool:?}; there are {known}"
+            ));
         }
         for (at, rule) in self.models.iter().enumerate() {
             let name = &rule.name;

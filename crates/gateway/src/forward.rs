@@ -15,6 +15,7 @@ use penstock_openai::ApiError;
 use penstock_routing::{ReplicaId, Unroutable};
 
 use crate::call::Call;
+use crate::flow::Turn;
 use crate::gateway::{Gateway, Place};
 use crate::headers::end_to_end;
 use crate::models::Destination;
@@ -40,6 +41,7 @@ pub(crate) async fn forward(
     }
     let model = destination.renamed.as_deref().or(call.asked.as_deref());
     let model = model.unwrap_or_default();
+    let mut turn = Some(turn(&gateway, &call, &destination).await?);
     let mut tried: Vec<ReplicaId> = Vec::new();
     let mut last = None;
     while tried.len() <= gateway.config.retries {
@@ -51,6 +53,7 @@ pub(crate) async fn forward(
                 break;
             }
         };
+        drop(turn.take());
         gateway.metrics.decided(arrived.elapsed(), tried.len());
         tried.push(routed.decision.first().replica);
         match attempt(&gateway, &call, &destination.pool, routed).await {
@@ -78,6 +81,18 @@ fn destination(gateway: &Gateway, call: &Call) -> Result<Destination, ApiError> 
     found.ok_or_else(|| {
         ApiError::model_not_found(model.unwrap_or_default(), &gateway.models.names())
     })
+}
+
+/// Waits while the pool is saturated, if the request may.
+async fn turn(gateway: &Gateway, call: &Call, destination: &Destination) -> Result<Turn, ApiError> {
+    let pool = &destination.pool;
+    let caller = call.caller.as_deref();
+    let class = gateway
+        .classes
+        .class(call.headers(), caller, &pool.name, destination.priority);
+    pool.flow
+        .pass(&class, call.body_bytes(), call.prompt.bytes)
+        .await
 }
 
 /// A replica's answer that goes to the client.

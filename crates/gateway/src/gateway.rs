@@ -13,6 +13,7 @@ use penstock_openai::ApiError;
 use penstock_routing::{Profile, ProfileError};
 
 use crate::config::Config;
+use crate::flow::Classes;
 use crate::headers::BackendKey;
 use crate::metrics::Metrics;
 use crate::models::Models;
@@ -45,6 +46,7 @@ pub struct Gateway {
     pub(crate) config: Config,
     pub(crate) client: Client,
     pub(crate) models: Models,
+    pub(crate) classes: Classes,
     pub(crate) metrics: Metrics,
     pub(crate) backend_key: BackendKey,
     /// Unix time, in seconds.
@@ -86,7 +88,7 @@ impl Gateway {
                 pool: name(),
                 source,
             })?;
-            Ok(Arc::new(Pool::new(&pool.name, fleet, profile)))
+            Ok(Arc::new(Pool::new(&pool.name, fleet, profile, pool.flow)))
         });
         let pools = pools.collect::<Result<Vec<_>, StartError>>()?;
         let metrics = Metrics::new();
@@ -101,6 +103,7 @@ impl Gateway {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(Self {
             models: Models::new(&config.models, pools),
+            classes: Classes::new(&config.objectives),
             backend_key: backend_key(&config)?,
             bodies: BodyBudget::new(&config.limits),
             started: since_epoch.unwrap_or_default().as_secs(),

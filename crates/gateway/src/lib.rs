@@ -7,6 +7,7 @@
 
 mod call;
 mod config;
+mod flow;
 mod forward;
 mod gateway;
 mod headers;
@@ -23,6 +24,7 @@ mod serving;
 mod usage;
 
 pub use config::{Config, PoolConfig};
+pub use flow::FlowSettings;
 pub use gateway::{Gateway, StartError};
 pub use run::run;
 pub use serving::Serving;

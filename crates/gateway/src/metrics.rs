@@ -9,6 +9,7 @@ use penstock_fleet::Outcome;
 use penstock_http::{Histogram, Page, RequestCounts, escaped, write_process};
 use penstock_routing::Condition;
 
+use crate::flow::flow_page;
 use crate::pool::Pool;
 
 /// Seconds.
@@ -111,6 +112,7 @@ impl Metrics {
         page.histogram(name, help, &self.first_token);
         self.endings_page(&mut page);
         replicas_page(&mut page, pools);
+        flow_page(&mut page, pools);
         self.http.render(&mut page.out);
         write_process(&mut page.out);
         page.out

@@ -17,6 +17,7 @@ pub(crate) struct Models {
 struct Rule {
     name: String,
     targets: Vec<Target>,
+    priority: i32,
     /// Draws so far.
     drawn: AtomicU64,
 }
@@ -34,6 +35,8 @@ pub(crate) struct Destination {
     pub(crate) pool: Arc<Pool>,
     /// The model's name there, if it is another one.
     pub(crate) renamed: Option<String>,
+    /// The priority of requests without an objective.
+    pub(crate) priority: i32,
 }
 
 impl Models {
@@ -42,6 +45,7 @@ impl Models {
         let find = |name: &str| pools.iter().find(|pool| *pool.name == *name).cloned();
         let rule = |rule: &ModelRule| Rule {
             name: rule.name.clone(),
+            priority: rule.priority,
             drawn: AtomicU64::new(0),
             targets: rule
                 .targets
@@ -78,6 +82,7 @@ impl Models {
             Some(pool) => Some(Destination {
                 pool: pool.clone(),
                 renamed: None,
+                priority: 0,
             }),
             None => rule("*").and_then(Rule::draw),
         }
@@ -116,6 +121,7 @@ impl Rule {
         Some(Destination {
             pool: chosen.pool.clone(),
             renamed: chosen.model.clone(),
+            priority: self.priority,
         })
     }
 }

@@ -9,6 +9,8 @@ use penstock_fleet::{Fleet, InFlight, View};
 use penstock_prefix::{PrefixIndex, TEXT_UNIT};
 use penstock_routing::{Condition, Decision, Profile, ReplicaId, Request, Unroutable, pick};
 
+use crate::flow::{FlowControl, FlowSettings};
+
 /// Bytes of a prompt's JSON for one of its tokens, before answers have said how many there are.
 const USUAL_BYTES: f32 = 4.0;
 /// Weight of one more answer in their mean.
@@ -32,6 +34,7 @@ pub(crate) struct Prompt {
 pub(crate) struct Pool {
     pub(crate) name: Arc<str>,
     pub(crate) fleet: Fleet,
+    pub(crate) flow: Arc<FlowControl>,
     profile: Profile,
     index: Mutex<Index>,
     /// Bits of an f32.
@@ -56,9 +59,10 @@ pub(crate) struct Routed {
 }
 
 impl Pool {
-    pub(crate) fn new(name: &str, fleet: Fleet, profile: Profile) -> Self {
+    pub(crate) fn new(name: &str, fleet: Fleet, profile: Profile, flow: FlowSettings) -> Self {
         Self {
             name: name.into(),
+            flow: FlowControl::new(flow, fleet.clone()),
             fleet,
             profile,
             index: Mutex::default(),

@@ -271,6 +271,13 @@ impl ApiError {
         error
     }
 
+    /// 429: no replica of a gateway has room, and `reason` why the request does not wait.
+    pub fn shed(reason: &str, retry_after_s: u32) -> Self {
+        let mut error = Self::saturated(retry_after_s);
+        error.message = format!("No replica has room, and {reason}. Try again later.");
+        error
+    }
+
     /// 503: other requests bring as many bytes, or as much text, as the server takes at once.
     pub fn bodies_full(retry_after_s: u32) -> Self {
         let mut error = Self::queue_full(retry_after_s);

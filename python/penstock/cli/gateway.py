@@ -81,6 +81,12 @@ def _policy(group: argparse._ArgumentGroup) -> None:
         help="filters, scorers with weights and picker of the pool of --backend, YAML or JSON",
     )
     group.add_argument(
+        "--queue",
+        action="store_true",
+        help="requests wait while every replica of the pool of --backend is saturated: by "
+        "priority, and fair between tenants (default: they are sent on)",
+    )
+    group.add_argument(
         "--retries",
         type=int,
         metavar="N",
@@ -182,6 +188,8 @@ def _pool(parsed: argparse.Namespace) -> dict[str, object] | None:
     pool = {"name": "default", **named[0]}
     if parsed.profile is not None:
         pool["profile"] = read_document(Path(parsed.profile))
+    if parsed.queue:
+        pool["flow"] = {"queue": True}
     return _with_source(pool, "--backend")
 
 

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod faults;
+mod flow;
 mod policy;
 mod relay;
 mod replica;

@@ -1,0 +1,285 @@
+//! The queue with its waiting: timers, a tick, turns.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use penstock_openai::ApiError;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use crate::flow::queue::{Bounds, Item, Ticket};
+use crate::flow::{Class, FlowSettings, Load, Queue};
+
+/// How often the load is looked at while requests wait.
+const TICK: Duration = Duration::from_millis(10);
+/// Bytes of a prompt that an answer is taken to cost as much as.
+const ANSWER_BYTES: u64 = 1024;
+/// Bounds of what `Retry-After` says, in seconds.
+const RETRY_AFTER: (u64, u64) = (1, 60);
+
+/// Why a request was refused, for the metrics.
+pub(crate) const REASONS: [&str; 4] = ["sheddable", "full", "timeout", "client_gone"];
+
+#[derive(Debug, Clone, Copy)]
+enum Reason {
+    Sheddable,
+    Full,
+    Timeout,
+    ClientGone,
+}
+
+/// The flow control of a pool.
+#[derive(Debug)]
+pub(crate) struct FlowControl {
+    load: Box<dyn Load>,
+    settings: FlowSettings,
+    state: Mutex<State>,
+    /// Requests in the queue, for looks without the lock.
+    waiting: AtomicUsize,
+    /// Requests that went on after a wait, the microseconds that they waited, and those of the
+    /// last one.
+    released: AtomicU64,
+    waited_us: AtomicU64,
+    last_wait_us: AtomicU64,
+    refused: [AtomicU64; REASONS.len()],
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: Queue<oneshot::Sender<Turn>>,
+    /// A request goes on and has not reserved its replica yet.
+    turn_is_out: bool,
+    ticking: bool,
+}
+
+/// What the metrics page has of it.
+#[derive(Debug)]
+pub(crate) struct FlowCounts {
+    pub(crate) saturated: bool,
+    /// Priority, requests and bytes.
+    pub(crate) bands: Vec<(i32, usize, usize)>,
+    pub(crate) released: u64,
+    pub(crate) waited_s: f64,
+    /// In the order of [`REASONS`].
+    pub(crate) refused: [u64; REASONS.len()],
+}
+
+/// Leave to be routed. Dropped when the replica is reserved, or when the client has left: then the
+/// next request goes on.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Turn(Option<Arc<FlowControl>>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(flow) = self.0.take() {
+            flow.state().turn_is_out = false;
+            flow.release();
+        }
+    }
+}
+
+/// A place in the queue; left when this is dropped.
+struct Waiting<'a> {
+    flow: &'a FlowControl,
+    ticket: Ticket,
+    /// It was given its turn, or is refused.
+    ended: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.flow.count(Reason::ClientGone);
+        }
+        let mut state = self.flow.state();
+        // Outside the lock: a sender's end wakes its receiver.
+        let removed = state.queue.remove(&self.ticket);
+        self.flow.publish(&state);
+        drop(state);
+        drop(removed);
+    }
+}
+
+impl FlowControl {
+    pub(crate) fn new(settings: FlowSettings, load: impl Load + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            load: Box::new(load),
+            settings,
+            state: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            released: AtomicU64::new(0),
+            waited_us: AtomicU64::new(0),
+            last_wait_us: AtomicU64::new(0),
+            refused: Default::default(),
+        })
+    }
+
+    /// Waits until the request may be routed. `bytes` are those of its body, `prompt_bytes` those
+    /// that cost its tenant something.
+    ///
+    /// # Errors
+    /// 429: no replica has room, and it may not wait, or not any longer.
+    pub(crate) async fn pass(
+        self: &Arc<Self>,
+        class: &Class,
+        bytes: usize,
+        prompt_bytes: usize,
+    ) -> Result<Turn, ApiError> {
+        let settings = &self.settings;
+        if class.priority >= 0 && !settings.queue {
+            return Ok(Turn(None));
+        }
+        if !self.has_waiting() && !self.load.saturated(settings) {
+            return Ok(Turn(None));
+        }
+        if class.priority < 0 {
+            return Err(self.refusal(Reason::Sheddable));
+        }
+        self.wait(class, bytes, prompt_bytes).await
+    }
+
+    async fn wait(
+        self: &Arc<Self>,
+        class: &Class,
+        bytes: usize,
+        prompt_bytes: usize,
+    ) -> Result<Turn, ApiError> {
+        let (sender, turn) = oneshot::channel();
+        let item = Item {
+            value: sender,
+            bytes,
+            cost: ANSWER_BYTES + prompt_bytes as u64,
+        };
+        let Some(ticket) = self.enqueue(class, item) else {
+            return Err(self.refusal(Reason::Full));
+        };
+        let began = Instant::now();
+        let mut waiting = Waiting {
+            flow: self,
+            ticket,
+            ended: false,
+        };
+        self.release();
+        let patience = Duration::from_secs_f64(self.settings.max_wait_s);
+        let turn = timeout(patience, turn).await;
+        waiting.ended = true;
+        drop(waiting);
+        match turn {
+            Ok(Ok(turn)) => {
+                self.saw_wait(began.elapsed());
+                Ok(turn)
+            }
+            _ => Err(self.refusal(Reason::Timeout)),
+        }
+    }
+
+    fn enqueue(
+        self: &Arc<Self>,
+        class: &Class,
+        item: Item<oneshot::Sender<Turn>>,
+    ) -> Option<Ticket> {
+        let bounds = Bounds {
+            requests: self.settings.max_waiting,
+            bytes: self.settings.max_waiting_bytes,
+        };
+        let mut state = self.state();
+        let pushed = state
+            .queue
+            .push(class.priority, &class.tenant, item, bounds);
+        let ticket = pushed.ok()?;
+        self.publish(&state);
+        if !std::mem::replace(&mut state.ticking, true) {
+            tokio::spawn(self.clone().tick());
+        }
+        Some(ticket)
+    }
+
+    /// Looks at the load again and again, until the queue is empty.
+    async fn tick(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(TICK).await;
+            self.release();
+            let mut state = self.state();
+            if state.queue.len() == 0 {
+                state.ticking = false;
+                return;
+            }
+        }
+    }
+
+    /// Gives the turn to the next request, if a replica has room.
+    fn release(self: &Arc<Self>) {
+        while self.has_waiting() {
+            let mut state = self.state();
+            if state.turn_is_out || self.load.saturated(&self.settings) {
+                return;
+            }
+            let Some(sender) = state.queue.pop() else {
+                return;
+            };
+            state.turn_is_out = true;
+            self.publish(&state);
+            drop(state);
+            match sender.send(Turn(Some(self.clone()))) {
+                Ok(()) => return,
+                // Its request has left: no recursion through the drop of the turn.
+                Err(mut turn) => {
+                    turn.0 = None;
+                    self.state().turn_is_out = false;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn counts(&self) -> FlowCounts {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        FlowCounts {
+            saturated: self.load.saturated(&self.settings),
+            bands: self.state().queue.bands().collect(),
+            released: read(&self.released),
+            waited_s: read(&self.waited_us) as f64 / 1e6,
+            refused: std::array::from_fn(|at| read(&self.refused[at])),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
+    }
+
+    fn publish(&self, state: &State) {
+        self.waiting.store(state.queue.len(), Ordering::Release);
+    }
+
+    fn saw_wait(&self, wait: Duration) {
+        let us = wait.as_micros() as u64;
+        self.released.fetch_add(1, Ordering::Relaxed);
+        self.waited_us.fetch_add(us, Ordering::Relaxed);
+        self.last_wait_us.store(us, Ordering::Relaxed);
+    }
+
+    fn count(&self, reason: Reason) {
+        self.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a refusal. A client may come back after as long as the last request waited.
+    fn refusal(&self, reason: Reason) -> ApiError {
+        self.count(reason);
+        let (least, most) = RETRY_AFTER;
+        let wait = self
+            .last_wait_us
+            .load(Ordering::Relaxed)
+            .div_ceil(1_000_000);
+        let text = match reason {
+            Reason::Sheddable => "requests of this priority do not wait",
+            Reason::Full => "the queue is full",
+            Reason::Timeout | Reason::ClientGone => "the request waited for as long as it may",
+        };
+        ApiError::shed(text, wait.clamp(least, most) as u32)
+    }
+}

@@ -1,0 +1,31 @@
+//! Flow control of a pool: who waits while all of its replicas are saturated, in which order they
+//! go on, and who is refused.
+//!
+//! ```text
+//!  request --class--> saturated? --no--------------------------------> route
+//!                         | yes
+//!                         +-- priority < 0, or queue full --> 429
+//!                         +-- queue: by priority, then fair between tenants --turn--> route
+//! ```
+//!
+//! [`Queue`] is pure: no clock, no tasks. [`FlowControl`] adds the waiting. One turn is out at a
+//! time: a request gives it back when its replica is reserved, so that the next look at the load
+//! sees the reservation.
+
+mod class;
+mod control;
+#[cfg(test)]
+mod control_tests;
+mod page;
+mod queue;
+#[cfg(test)]
+mod queue_tests;
+mod saturation;
+mod settings;
+
+pub(crate) use class::{Class, Classes};
+pub(crate) use control::{FlowControl, Turn};
+pub(crate) use page::flow_page;
+pub(crate) use queue::Queue;
+pub(crate) use saturation::Load;
+pub use settings::FlowSettings;

@@ -1,0 +1,216 @@
+//! The queue: strict between priorities, fair between the tenants of one priority, in order of
+//! arrival within a tenant. Pure.
+//!
+//! Fairness is self-clocked fair queueing (Golestani, 1994): the first request of each tenant has a
+//! tag, its cost after the band's clock at the moment when it became the first. The lowest tag goes
+//! first, and the clock is then at that tag. While two tenants both wait, the costs that they are
+//! given differ by at most one request of each; tenants that come anew cannot hold up old ones.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Most of one priority.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) requests: usize,
+    pub(crate) bytes: usize,
+}
+
+/// A place in the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    priority: i32,
+    tenant: Arc<str>,
+    number: u64,
+}
+
+/// What waits.
+#[derive(Debug)]
+pub(crate) struct Item<T> {
+    pub(crate) value: T,
+    /// Bytes of its body.
+    pub(crate) bytes: usize,
+    /// What it takes from its tenant's share.
+    pub(crate) cost: u64,
+}
+
+/// Requests that wait, by priority.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    bands: BTreeMap<Reverse<i32>, Band<T>>,
+    len: usize,
+    /// Number of the next ticket.
+    next: u64,
+}
+
+/// Requests of one priority.
+#[derive(Debug)]
+struct Band<T> {
+    /// Those of whom requests wait.
+    tenants: HashMap<Arc<str>, Tenant<T>>,
+    /// Tag and number of the first request of each.
+    order: BTreeSet<(u64, u64, Arc<str>)>,
+    clock: u64,
+    len: usize,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Tenant<T> {
+    /// In order of their numbers.
+    waiting: VecDeque<(u64, Item<T>)>,
+    /// The clock when the first became the first.
+    start: u64,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self {
+            bands: BTreeMap::new(),
+            len: 0,
+            next: 0,
+        }
+    }
+}
+
+impl<T> Default for Band<T> {
+    fn default() -> Self {
+        Self {
+            tenants: HashMap::new(),
+            order: BTreeSet::new(),
+            clock: 0,
+            len: 0,
+            bytes: 0,
+        }
+    }
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Priority, requests and bytes of each band, the highest first.
+    pub(crate) fn bands(&self) -> impl Iterator<Item = (i32, usize, usize)> {
+        let bands = self.bands.iter();
+        bands.map(|(priority, band)| (priority.0, band.len, band.bytes))
+    }
+
+    /// Tenants that a priority knows.
+    #[cfg(test)]
+    pub(crate) fn tenants(&self, priority: i32) -> usize {
+        let band = self.bands.get(&Reverse(priority));
+        band.map_or(0, |band| band.tenants.len())
+    }
+
+    /// Appends a request of `tenant`.
+    ///
+    /// # Errors
+    /// Its priority is full: the item comes back.
+    pub(crate) fn push(
+        &mut self,
+        priority: i32,
+        tenant: &Arc<str>,
+        item: Item<T>,
+        bounds: Bounds,
+    ) -> Result<Ticket, Item<T>> {
+        let (len, bytes) = self
+            .bands
+            .get(&Reverse(priority))
+            .map_or((0, 0), |band| (band.len, band.bytes));
+        if len >= bounds.requests || bytes.saturating_add(item.bytes) > bounds.bytes {
+            return Err(item);
+        }
+        let number = self.next;
+        self.next += 1;
+        let band = self.bands.entry(Reverse(priority)).or_default();
+        band.push(tenant, number, item);
+        self.len += 1;
+        Ok(Ticket {
+            priority,
+            tenant: tenant.clone(),
+            number,
+        })
+    }
+
+    /// Takes out the request that is next.
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let mut band = self.bands.first_entry()?;
+        let item = band.get_mut().pop()?;
+        if band.get().len == 0 {
+            band.remove();
+        }
+        self.len -= 1;
+        Some(item.value)
+    }
+
+    /// Takes out a request that no longer waits; `None` where it has been popped.
+    pub(crate) fn remove(&mut self, ticket: &Ticket) -> Option<T> {
+        let key = Reverse(ticket.priority);
+        let band = self.bands.get_mut(&key)?;
+        let item = band.remove(&ticket.tenant, ticket.number)?;
+        if band.len == 0 {
+            self.bands.remove(&key);
+        }
+        self.len -= 1;
+        Some(item.value)
+    }
+}
+
+impl<T> Band<T> {
+    fn push(&mut self, name: &Arc<str>, number: u64, item: Item<T>) {
+        self.len += 1;
+        self.bytes += item.bytes;
+        let clock = self.clock;
+        let tenant = self.tenants.entry(name.clone());
+        let tenant = tenant.or_insert_with(|| Tenant {
+            waiting: VecDeque::new(),
+            start: clock,
+        });
+        tenant.waiting.push_back((number, item));
+        if tenant.waiting.len() == 1 {
+            self.order.extend(tenant.place(name));
+        }
+    }
+
+    fn pop(&mut self) -> Option<Item<T>> {
+        let (tag, number, name) = self.order.first()?.clone();
+        self.clock = tag;
+        self.take(&name, number, tag)
+    }
+
+    fn remove(&mut self, name: &Arc<str>, number: u64) -> Option<Item<T>> {
+        let start = self.tenants.get(name)?.start;
+        self.take(name, number, start)
+    }
+
+    /// Takes out a request. If it was the first, the next one of its tenant starts at `start`.
+    fn take(&mut self, name: &Arc<str>, number: u64, start: u64) -> Option<Item<T>> {
+        let tenant = self.tenants.get_mut(name)?;
+        let before = tenant.place(name)?;
+        let numbers = &tenant.waiting;
+        let at = numbers.binary_search_by_key(&number, |(one, _)| *one);
+        let (_, item) = tenant.waiting.remove(at.ok()?)?;
+        if at == Ok(0) {
+            tenant.start = start;
+            self.order.remove(&before);
+            self.order.extend(tenant.place(name));
+        }
+        if tenant.waiting.is_empty() {
+            self.tenants.remove(name);
+        }
+        self.len -= 1;
+        self.bytes -= item.bytes;
+        Some(item)
+    }
+}
+
+impl<T> Tenant<T> {
+    /// Its place in the band's order.
+    fn place(&self, name: &Arc<str>) -> Option<(u64, u64, Arc<str>)> {
+        let (number, item) = self.waiting.front()?;
+        let tag = self.start.saturating_add(item.cost.max(1));
+        Some((tag, *number, name.clone()))
+    }
+}

@@ -1,0 +1,96 @@
+//! When a replica, and a pool, has no room. Pure but for [`Load`] of a fleet.
+//!
+//! A replica's state is that of its last report, and what was sent since is not in it: whether
+//! those requests wait is unknown. So they have a bound of their own, larger than that of requests
+//! known to wait; otherwise a poll of a fifth of a second would let five requests a poll pass.
+
+use penstock_fleet::{Fleet, View};
+use penstock_routing::Replica;
+
+use crate::flow::FlowSettings;
+
+/// What says whether all replicas are saturated.
+pub(crate) trait Load: std::fmt::Debug + Send + Sync {
+    fn saturated(&self, settings: &FlowSettings) -> bool;
+}
+
+impl Load for Fleet {
+    fn saturated(&self, settings: &FlowSettings) -> bool {
+        pool_is_saturated(&self.view(), settings)
+    }
+}
+
+/// Whether there are replicas that take requests, and none of them has room.
+fn pool_is_saturated(view: &View, settings: &FlowSettings) -> bool {
+    let takes = |place: &usize| view.replicas[*place].condition.takes_requests();
+    let mut candidates = (0..view.replicas.len()).filter(takes).peekable();
+    candidates.peek().is_some()
+        && candidates.all(|place| {
+            let (replica, reported) = (&view.replicas[place], view.reported_waiting(place));
+            saturation(replica, reported, settings) >= 1.0
+        })
+}
+
+/// How full a replica is: 1 and more is without room. `reported` is the number that waited at its
+/// last report. What is not a number counts as full.
+fn saturation(replica: &Replica, reported: Option<f32>, settings: &FlowSettings) -> f32 {
+    let parts = match reported {
+        Some(reported) => {
+            let known = replica.waiting.min(reported);
+            [
+                known / settings.waiting,
+                (replica.waiting - known) / settings.unreported,
+                replica.kv_use / settings.kv_use,
+            ]
+        }
+        None => {
+            let in_flight = replica.waiting + replica.running;
+            [in_flight / settings.in_flight, 0.0, 0.0]
+        }
+    };
+    let number = |part: f32| if part.is_nan() { f32::INFINITY } else { part };
+    parts.into_iter().map(number).fold(0.0, f32::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_routing::ReplicaId;
+
+    use super::*;
+
+    fn full(waiting: f32, running: f32, kv_use: f32, reported: Option<f32>) -> bool {
+        let replica = Replica {
+            waiting,
+            running,
+            kv_use,
+            ..Replica::new(ReplicaId(1), "a:1")
+        };
+        saturation(&replica, reported, &FlowSettings::default()) >= 1.0
+    }
+
+    #[test]
+    fn each_threshold_alone_fills_a_replica() {
+        assert!(!full(4.0, 200.0, 0.79, Some(4.0)));
+        assert!(full(5.0, 0.0, 0.0, Some(5.0)));
+        assert!(full(0.0, 1.0, 0.8, Some(0.0)));
+    }
+
+    #[test]
+    fn what_was_sent_since_the_report_may_be_more() {
+        assert!(!full(31.0, 0.0, 0.0, Some(0.0)));
+        assert!(full(32.0, 0.0, 0.0, Some(0.0)));
+        // it reported five, two of them have their first token since
+        assert!(!full(3.0, 0.0, 0.0, Some(5.0)));
+    }
+
+    #[test]
+    fn a_replica_that_reports_nothing_is_judged_by_what_is_in_flight() {
+        assert!(!full(60.0, 39.0, 0.0, None));
+        assert!(full(60.0, 40.0, 0.0, None));
+    }
+
+    #[test]
+    fn nonsense_is_full() {
+        assert!(full(0.0, 0.0, f32::NAN, Some(0.0)));
+    }
+}
