@@ -45,8 +45,8 @@ impl Classes {
         Self { objectives: found }
     }
 
-    /// The class of a request to `pool` whose model has the priority `usual`: a known objective says
-    /// otherwise. The tenant is the fairness id, else the name of the API key.
+    /// The class of a request to `pool` whose model has the priority `usual`: a known objective
+    /// says otherwise. The tenant is the fairness id, else the name of the API key.
     pub(crate) fn class(
         &self,
         headers: &HeaderMap,
