@@ -1,8 +1,9 @@
 //! The pace of a replica, learned from its answers. Pure.
 //!
 //! Both relations are lines: seconds to the first token over the tokens to compute before it, and
-//! seconds of a decode step over the sequences in it. Each is fitted to the last answers by medians
-//! (Theil, 1950; Sen, 1968), which a few absurd values do not move.
+//! seconds of a decode step over the sequences in it. They are fitted to the last answers of all
+//! replicas of a class by medians (Theil, 1950; Sen, 1968), which a few absurd values do not move;
+//! a replica's own answers say by what factor it is slower or faster.
 
 use std::collections::VecDeque;
 
@@ -13,7 +14,11 @@ const WINDOW: usize = 64;
 /// Fewer prove nothing.
 const ENOUGH: usize = 8;
 /// Points of a class that are fitted.
-const CLASS_POINTS: usize = 128;
+const CLASS_POINTS: usize = 256;
+/// Replicas that differ by less are equally fast.
+const ALIKE: f32 = 1.25;
+/// Standard error of a median of normal values, over their median deviation / sqrt(n).
+const MEDIAN_ERROR: f32 = 1.253 * 1.483;
 
 /// An answer: (tokens or sequences, seconds).
 pub(crate) type Point = (f32, f32);
@@ -48,49 +53,68 @@ fn push(points: &mut VecDeque<Point>, point: Point) {
     points.push_back(point);
 }
 
-/// The pace of a replica from its own answers; where they are too few `class` answers for it.
-pub(crate) fn pace(own: &Answers, class: Pace) -> Pace {
-    let mut pace = class;
-    let of = |points: &VecDeque<Point>| points.iter().copied().collect::<Vec<_>>();
-    learn(&mut pace, &of(&own.prefill), &of(&own.decode));
-    pace
+/// How fast replicas of one class are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Class {
+    /// Seconds to the first token over tokens to compute.
+    prefill: Line,
+    /// Seconds of a decode step over sequences.
+    decode: Line,
 }
 
-/// The pace of a class of replicas: from the answers of all of them.
-pub(crate) fn class_pace<'a>(all: impl Iterator<Item = &'a Answers> + Clone) -> Pace {
-    let mut pace = Pace::default();
-    let spread = |points: Vec<Point>| {
-        let step = points.len().div_ceil(CLASS_POINTS).max(1);
-        points.into_iter().step_by(step).collect::<Vec<_>>()
-    };
-    let prefill = all.clone().flat_map(|one| one.prefill.iter().copied());
-    let decode = all.flat_map(|one| one.decode.iter().copied());
-    learn(
-        &mut pace,
-        &spread(prefill.collect()),
-        &spread(decode.collect()),
-    );
-    pace
-}
-
-/// Replaces what the points show; the rest stays.
-fn learn(pace: &mut Pace, prefill: &[Point], decode: &[Point]) {
-    if prefill.len() >= ENOUGH {
-        let known = Line {
+impl Class {
+    /// From the answers of all of them; what these do not show is the default's.
+    pub(crate) fn learn<'a>(all: impl Iterator<Item = &'a Answers> + Clone) -> Self {
+        let pace = Pace::default();
+        let prefill = Line {
             base: 0.0,
             slope: 1.0 / pace.prefill_tokens_per_s,
         };
-        let line = fit(prefill, known);
-        pace.prefill_tokens_per_s = (1.0 / line.slope).clamp(1.0, 1e7);
-    }
-    if decode.len() >= ENOUGH {
-        let known = Line {
-            base: pace.decode_s,
+        let decode = Line {
+            base: pace.decode_s - pace.decode_s_per_sequence,
             slope: pace.decode_s_per_sequence,
         };
-        let line = fit(decode, known);
-        pace.decode_s = line.base.clamp(1e-6, 60.0);
-        pace.decode_s_per_sequence = line.slope.clamp(0.0, 10.0);
+        let prefills = all.clone().flat_map(|one| one.prefill.iter().copied());
+        let decodes = all.flat_map(|one| one.decode.iter().copied());
+        Self {
+            prefill: fit(&spread(prefills.collect()), prefill),
+            decode: fit(&spread(decodes.collect()), decode),
+        }
+    }
+
+    /// The pace of a replica of the class that answered so: a line for itself would follow chance
+    /// where its load is even, and replicas that are alike would get unlike shares.
+    pub(crate) fn pace(&self, own: &Answers) -> Pace {
+        let prefill_s = self.prefill.slope * slowness(&own.prefill, self.prefill);
+        let slowness = slowness(&own.decode, self.decode);
+        Pace {
+            prefill_tokens_per_s: (1.0 / prefill_s).clamp(1.0, 1e7),
+            decode_s: (self.decode.at(1.0) * slowness).clamp(1e-6, 60.0),
+            decode_s_per_sequence: (self.decode.slope * slowness).clamp(0.0, 10.0),
+        }
+    }
+}
+
+/// At most [`CLASS_POINTS`] of the points.
+fn spread(points: Vec<Point>) -> Vec<Point> {
+    let step = points.len().div_ceil(CLASS_POINTS).max(1);
+    points.into_iter().step_by(step).collect()
+}
+
+/// Seconds of the answers over those of the line, in the median; 1 for a difference that chance
+/// may make, or that is too small to matter.
+fn slowness(points: &VecDeque<Point>, line: Line) -> f32 {
+    if points.len() < ENOUGH {
+        return 1.0;
+    }
+    let log = |&(x, y): &Point| (y / line.at(x).max(1e-9)).ln();
+    let logs: Vec<f32> = points.iter().map(log).collect();
+    let middle = quantile(&logs, 0.5);
+    let off: Vec<f32> = logs.iter().map(|one| (one - middle).abs()).collect();
+    let error = MEDIAN_ERROR * quantile(&off, 0.5) / (points.len() as f32).sqrt();
+    match middle.abs() > ALIKE.ln().max(3.0 * error) {
+        true => middle.exp(),
+        false => 1.0,
     }
 }
 
@@ -101,9 +125,18 @@ struct Line {
     slope: f32,
 }
 
+impl Line {
+    fn at(self, x: f32) -> f32 {
+        self.base + self.slope * x
+    }
+}
+
 /// The line through the points. Where their places are too close together to show a slope, the
-/// known line is scaled to their height.
+/// known line is scaled to their height; fewer than [`ENOUGH`] leave it as it is.
 fn fit(points: &[Point], known: Line) -> Line {
+    if points.len() < ENOUGH {
+        return known;
+    }
     let places: Vec<f32> = points.iter().map(|(x, _)| *x).collect();
     let (low, high) = (quantile(&places, 0.1), quantile(&places, 0.9));
     if high > 1.5 * low
@@ -111,7 +144,7 @@ fn fit(points: &[Point], known: Line) -> Line {
     {
         return line;
     }
-    let ratio = |&(x, y): &Point| y / (known.base + known.slope * x).max(1e-9);
+    let ratio = |&(x, y): &Point| y / known.at(x).max(1e-9);
     let scale = quantile(&points.iter().map(ratio).collect::<Vec<_>>(), 0.5);
     Line {
         base: known.base * scale,
@@ -177,24 +210,30 @@ mod tests {
         answers
     }
 
+    /// The pace of a replica that is alone in its class.
+    fn alone(answers: &Answers) -> Pace {
+        Class::learn([answers].into_iter()).pace(answers)
+    }
+
     #[test]
     fn a_pace_is_found_within_a_tenth() {
-        let found = pace(&answers(64, usize::MAX), Pace::default());
+        let found = alone(&answers(64, usize::MAX));
         near(found.prefill_tokens_per_s, 8000.0);
-        near(found.decode_s + 10.0 * found.decode_s_per_sequence, 0.024);
-        near(found.decode_s + 50.0 * found.decode_s_per_sequence, 0.040);
+        near(found.decode_s, 0.0204);
+        near(found.decode_s + 9.0 * found.decode_s_per_sequence, 0.024);
+        near(found.decode_s + 49.0 * found.decode_s_per_sequence, 0.040);
     }
 
     #[test]
     fn absurd_answers_do_no_harm() {
-        let found = pace(&answers(640, 10), Pace::default());
+        let found = alone(&answers(640, 10));
         near(found.prefill_tokens_per_s, 8000.0);
-        near(found.decode_s + 30.0 * found.decode_s_per_sequence, 0.032);
+        near(found.decode_s + 29.0 * found.decode_s_per_sequence, 0.032);
         let mut fast = answers(64, usize::MAX);
         for point in fast.prefill.iter_mut().step_by(9) {
             point.1 /= 100.0;
         }
-        near(pace(&fast, Pace::default()).prefill_tokens_per_s, 8000.0);
+        near(alone(&fast).prefill_tokens_per_s, 8000.0);
     }
 
     #[test]
@@ -203,7 +242,7 @@ mod tests {
         for n in 0..WINDOW {
             changed.saw_first_token(500.0 + n as f32, (500.0 + n as f32) / 1000.0);
         }
-        near(pace(&changed, Pace::default()).prefill_tokens_per_s, 1000.0);
+        near(alone(&changed).prefill_tokens_per_s, 1000.0);
     }
 
     #[test]
@@ -211,21 +250,61 @@ mod tests {
         let mut same = Answers::default();
         for _ in 0..ENOUGH {
             same.saw_first_token(1000.0, 0.1);
-            same.saw_decode(1.0, 0.021);
+            same.saw_decode(1.0, 0.02);
         }
-        let found = pace(&same, Pace::default());
+        let found = alone(&same);
         near(found.prefill_tokens_per_s, 10_000.0);
         near(found.decode_s, 0.02);
         near(found.decode_s_per_sequence, 0.001);
     }
 
     #[test]
+    fn replicas_that_are_alike_have_one_pace_and_slow_ones_their_own() {
+        let mut all = [
+            answers(64, usize::MAX),
+            answers(40, 9),
+            answers(30, 7),
+            answers(64, 8),
+        ];
+        for (_, seconds) in all[3].prefill.iter_mut().chain(&mut all[3].decode) {
+            *seconds *= 2.0;
+        }
+        let class = Class::learn(all.iter());
+        let paces: Vec<Pace> = all.iter().map(|answers| class.pace(answers)).collect();
+        assert_eq!(paces[0], paces[1]);
+        assert_eq!(paces[0], paces[2]);
+        let ratio = paces[0].prefill_tokens_per_s / paces[3].prefill_tokens_per_s;
+        assert!((1.6..2.4).contains(&ratio), "{paces:?}");
+        let ratio = paces[3].decode_s / paces[0].decode_s;
+        assert!((1.6..2.4).contains(&ratio), "{paces:?}");
+    }
+
+    #[test]
+    fn short_answers_of_alike_replicas_do_not_part_them() {
+        // a few tokens each, whose time is that of a step: chance of 30% and more
+        let mut noise = noise();
+        let mut one = |_| {
+            let mut answers = Answers::default();
+            for n in 0..ENOUGH {
+                let off = 0.7 + 0.6 * noise();
+                answers.saw_first_token(3.0 + (n % 4) as f32, 0.02 * off);
+                answers.saw_decode(1.0 + (n % 5) as f32, 0.01 * off);
+            }
+            answers
+        };
+        let all: Vec<Answers> = (0..8).map(&mut one).collect();
+        let class = Class::learn(all.iter());
+        let first = class.pace(&all[0]);
+        assert!(all.iter().all(|own| class.pace(own) == first));
+    }
+
+    #[test]
     fn a_class_answers_for_one_with_too_few() {
-        let class = class_pace([answers(40, 10), answers(40, 11)].iter());
-        near(class.prefill_tokens_per_s, 8000.0);
-        let few = answers(ENOUGH - 1, usize::MAX);
-        assert_eq!(pace(&few, class), class);
-        assert_eq!(class_pace([].iter()), Pace::default());
+        let class = Class::learn([answers(40, 10), answers(40, 11)].iter());
+        let few = class.pace(&answers(ENOUGH - 1, usize::MAX));
+        near(few.prefill_tokens_per_s, 8000.0);
+        assert_eq!(few, class.pace(&Answers::default()));
+        assert_eq!(alone(&Answers::default()), Pace::default());
     }
 
     #[test]

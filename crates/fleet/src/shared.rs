@@ -15,7 +15,7 @@ use crate::backend::Target;
 use crate::load::Load;
 use crate::member::Member;
 use crate::outliers::{Compared, outliers};
-use crate::pace::{Answers, class_pace, pace};
+use crate::pace::{Answers, Class};
 use crate::snapshot::{Entry, Snapshot};
 
 /// Uncached tokens of a prompt, before the first one was seen.
@@ -173,15 +173,15 @@ impl Shared {
             .iter()
             .map(|e| answers(&e.member))
             .collect();
-        let mut classes: HashMap<&str, Pace> = HashMap::new();
+        let mut classes: HashMap<&str, Class> = HashMap::new();
         let mut paces: HashMap<ReplicaId, Pace> = HashMap::new();
         for (entry, own) in snapshot.entries.iter().zip(&all) {
             let class = *classes.entry(entry.class()).or_insert_with(|| {
                 let pairs = snapshot.entries.iter().zip(&all);
                 let same = pairs.filter(|(other, _)| other.class() == entry.class());
-                class_pace(same.map(|(_, answers)| answers))
+                Class::learn(same.map(|(_, answers)| answers))
             });
-            let pace = pace(own, class);
+            let pace = class.pace(own);
             if pace != entry.pace {
                 paces.insert(entry.id, pace);
             }
