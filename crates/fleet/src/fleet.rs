@@ -12,7 +12,7 @@ use crate::backend::Source;
 use crate::discovery::{SourceError, follow};
 use crate::in_flight::InFlight;
 use crate::settings::SettingsError;
-use crate::shared::Shared;
+use crate::shared::{Clock, Shared};
 use crate::snapshot::Entry;
 use crate::tasks::supervise;
 use crate::{Settings, View};
@@ -30,7 +30,7 @@ pub enum FleetError {
 #[derive(Debug, Clone)]
 pub struct Fleet {
     shared: Arc<Shared>,
-    _tasks: Arc<Tasks>,
+    _tasks: Option<Arc<Tasks>>,
 }
 
 /// The task above all others.
@@ -56,13 +56,23 @@ impl Fleet {
         settings.check()?;
         let period = Duration::from_secs_f64(settings.discovery_period_s);
         let list = follow(source, period)?;
-        let shared = Arc::new(Shared::new(settings));
+        let shared = Arc::new(Shared::new(settings, Clock::runs()));
         let task = tokio::spawn(supervise(shared.clone(), client, list));
-        let tasks = Arc::new(Tasks(task.abort_handle()));
         Ok(Self {
             shared,
-            _tasks: tasks,
+            _tasks: Some(Arc::new(Tasks(task.abort_handle()))),
         })
+    }
+
+    pub(crate) fn without_tasks(shared: Shared) -> Self {
+        Self {
+            shared: Arc::new(shared),
+            _tasks: None,
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// The replicas now. Takes no lock.

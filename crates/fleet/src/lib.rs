@@ -34,11 +34,14 @@ mod snapshot;
 mod standing;
 mod tasks;
 mod view;
+mod virtual_fleet;
 
 pub use backend::{Backend, BackendError, Source};
 pub use discovery::{FileError, SourceError};
 pub use fleet::{Fleet, FleetError};
 pub use in_flight::InFlight;
+pub use load::Reported;
 pub use outcome::Outcome;
 pub use settings::{Breaker, Health, Metrics, Outliers, Settings, SettingsError};
 pub use view::View;
+pub use virtual_fleet::VirtualFleet;

@@ -7,7 +7,7 @@ use crate::live::Own;
 
 /// What a replica reported of itself.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Reported {
+pub struct Reported {
     /// As its metrics begin.
     pub engine: &'static str,
     pub waiting: f32,

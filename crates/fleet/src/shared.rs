@@ -1,7 +1,7 @@
 //! What handles, requests and tasks of a fleet share.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,10 +23,45 @@ const USUAL_TOKENS: f32 = 512.0;
 /// Weight of one more prompt in their mean.
 const MEAN_WEIGHT: f32 = 1.0 / 64.0;
 
+/// Where the time comes from.
+#[derive(Debug)]
+pub(crate) enum Clock {
+    /// Since this instant.
+    Runs(Instant),
+    /// Nanoseconds that the owner sets.
+    Set(AtomicU64),
+}
+
+impl Clock {
+    pub(crate) fn runs() -> Self {
+        Self::Runs(Instant::now())
+    }
+
+    pub(crate) fn set() -> Self {
+        Self::Set(AtomicU64::new(0))
+    }
+
+    /// Time since the fleet started.
+    fn now(&self) -> Duration {
+        match self {
+            Self::Runs(start) => start.elapsed(),
+            Self::Set(nanoseconds) => Duration::from_nanos(nanoseconds.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Only for one that is set.
+    pub(crate) fn advance(&self, now: Duration) {
+        if let Self::Set(nanoseconds) = self {
+            let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+            nanoseconds.fetch_max(now, Ordering::Relaxed);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub settings: Settings,
-    start: Instant,
+    pub clock: Clock,
     snapshot: ArcSwap<Snapshot>,
     /// Held while a snapshot is made from its predecessor: the next id.
     writer: Mutex<u32>,
@@ -39,10 +74,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: Settings, clock: Clock) -> Self {
         Self {
             settings,
-            start: Instant::now(),
+            clock,
             snapshot: ArcSwap::default(),
             writer: Mutex::default(),
             mean_uncached: AtomicU32::new(USUAL_TOKENS.to_bits()),
@@ -53,7 +88,7 @@ impl Shared {
 
     /// Time since the fleet started.
     pub(crate) fn now(&self) -> Duration {
-        self.start.elapsed()
+        self.clock.now()
     }
 
     /// The age up to which metrics count.

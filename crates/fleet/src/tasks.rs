@@ -15,9 +15,9 @@ use crate::polling::Poller;
 use crate::shared::Shared;
 
 /// How often conditions follow the time.
-const TICK: Duration = Duration::from_millis(100);
+pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// How often the pace of replicas is learned.
-const LEARN: Duration = Duration::from_secs(1);
+pub(crate) const LEARN: Duration = Duration::from_secs(1);
 
 /// Above all tasks; aborting it ends them.
 pub(crate) async fn supervise(

@@ -124,7 +124,9 @@ fn scores(name: &str, asked: &Asked, fleet: &[Replica], left: &[usize]) -> Optio
             let before = seconds(at, f64::from(one(at).backlog_tokens));
             let others = own * (0.5 + 0.05 * f64::from(one(at).running));
             let evicted = f64::from(one(at).kv_use) * seconds(at, prompt);
-            before + own + others + 20.0 * step(at) + evicted
+            let waiting = f64::from(one(at).waiting);
+            let step = step(at) + waiting * f64::from(one(at).pace.decode_s_per_sequence);
+            before + own + others + 20.0 * step + evicted
         }),
         "adapter" => left
             .iter()

@@ -55,7 +55,10 @@ fn quantities() -> Vec<(&'static str, Vec<Worse>)> {
         ("kv-use", vec![kv]),
         ("prefix", vec![cached]),
         ("ttft", vec![backlog, slower, cached, step, running]),
-        ("cost", vec![backlog, slower, cached, step, running, kv]),
+        (
+            "cost",
+            vec![backlog, slower, cached, step, waiting, running, kv],
+        ),
     ]
 }
 

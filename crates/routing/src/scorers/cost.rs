@@ -6,7 +6,7 @@
 //! ```text
 //!  backlog + prompt                  its own wait: tokens to compute before its first one
 //!  + prompt x (0.5 + 0.05 running)   others wait: those who come next, and each running sequence
-//!  + 20 decode steps                 its own answer
+//!  + 20 decode steps                 its own answer, with those that run and wait now
 //!  + KV use x whole prompt           what it may drive out of the cache
 //! ```
 //!
@@ -38,7 +38,7 @@ impl Score for Cost {
             let prompt = prefill(one, request.prompt_tokens - one.cached_tokens);
             prefill(one, load.backlog_tokens)
                 + prompt * (1.0 + NEXT + BESIDE * load.running)
-                + STEPS * decode_step(one)
+                + STEPS * decode_step(one, load.running + load.waiting)
                 + load.kv_use * prefill(one, request.prompt_tokens)
         };
         least_over_each(&candidates.iter().map(seconds).collect::<Vec<_>>())

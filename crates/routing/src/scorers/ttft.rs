@@ -16,7 +16,7 @@ impl Score for Ttft {
     fn score(&self, request: &Request<'_>, candidates: &[Candidate<'_>]) -> Vec<f32> {
         let seconds = |one: &Candidate<'_>| {
             let tokens = one.load.backlog_tokens + request.prompt_tokens - one.cached_tokens;
-            prefill(one, tokens) + decode_step(one)
+            prefill(one, tokens) + decode_step(one, one.load.running)
         };
         least_over_each(&candidates.iter().map(seconds).collect::<Vec<_>>())
     }
@@ -31,8 +31,8 @@ pub(super) fn prefill(one: &Candidate<'_>, tokens: f32) -> f32 {
     tokens / one.load.pace.prefill_tokens_per_s
 }
 
-/// Seconds of a decode step on this replica, with this request in it.
-pub(super) fn decode_step(one: &Candidate<'_>) -> f32 {
+/// Seconds of a decode step on this replica, with this request and so many others in it.
+pub(super) fn decode_step(one: &Candidate<'_>, others: f32) -> f32 {
     let pace = &one.load.pace;
-    pace.decode_s + pace.decode_s_per_sequence * one.load.running
+    pace.decode_s + pace.decode_s_per_sequence * others
 }

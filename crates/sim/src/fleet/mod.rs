@@ -10,7 +10,6 @@
 //! what came back. Nothing is lost on the way, and messages take no time.
 
 mod gateway;
-mod meter;
 mod oracle;
 mod policy;
 mod prompts;

@@ -4,10 +4,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
+use penstock_fleet::Reported;
 use penstock_prefix::Digest;
 use penstock_wire::{Finish, Step, TokenRequest};
 
-use super::gateway::{Gateway, Metrics};
+use super::gateway::Gateway;
 use super::oracle::{self, Outlook};
 use super::policy::{Asked, Policy};
 use super::prompts;
@@ -81,11 +82,12 @@ impl Run {
         let choice = super::setup::PolicyChoice::Profile(none);
         let policy = Policy::new(std::mem::replace(&mut setup.policy, choice))?;
         let requests = setup.arrivals.len();
+        let poll = Duration::from_secs_f64(setup.poll_s);
         Ok(Self {
             policy,
-            gateway: Gateway::new(&capacities, setup.block_tokens, setup.reservations),
+            gateway: Gateway::new(capacities, setup.block_tokens, setup.reservations, 3 * poll),
             events: BinaryHeap::new(),
-            poll: Duration::from_secs_f64(setup.poll_s),
+            poll,
             open: requests,
             first: vec![None; requests],
             report: Report::with_requests(requests),
@@ -110,14 +112,18 @@ impl Run {
             let Some(Reverse((now, event))) = self.events.pop() else {
                 return Err(SimError::Config("requests are lost".to_owned()));
             };
+            self.gateway.advance(now);
             match event {
                 Event::Step(node) => self.step_ends(node, now),
                 Event::Poll(node) => {
-                    self.gateway.polled(node, self.nodes[node].metrics());
+                    self.gateway.polled(node, self.nodes[node].reported());
                     self.at(now + self.poll, event);
                 }
                 Event::Sample => {
-                    let used = self.nodes.iter().map(|node| node.metrics().kv_use);
+                    let used = self
+                        .nodes
+                        .iter()
+                        .map(|node| node.reported().kv_use.unwrap_or(0.0));
                     self.report.kv_use.push(used.collect());
                     self.at(now + SAMPLE, event);
                 }
@@ -153,12 +159,12 @@ impl Run {
         let seconds = now.as_secs_f64();
         let links = prompts::links(arrival, block);
         let prompt_tokens = arrival.input_tokens as f32;
-        let view = self.gateway.view(seconds);
+        let view = self.gateway.view();
         let cached = self.gateway.cached(&links, prompt_tokens);
         let asked = Asked {
             view: &view,
             cached: &cached,
-            links_sent: &self.gateway.links_sent(),
+            links_sent: self.gateway.links_sent(),
             prompt_tokens,
             ticket: self.setup.seed.wrapping_add(id as u64),
         };
@@ -173,7 +179,7 @@ impl Run {
         let pace = &view[to].pace;
         let tokens = view[to].backlog_tokens + prompt_tokens - cached[to];
         self.report.foretold[id] = f64::from(tokens / pace.prefill_tokens_per_s + pace.decode_s);
-        self.gateway.sent(id, to, &links, prompt_tokens, seconds);
+        self.gateway.sent(id, to, &links, prompt_tokens);
         let request = TokenRequest {
             prompt,
             max_tokens: arrival.output_tokens,
@@ -217,9 +223,10 @@ impl Run {
                 if self.first[id].is_none() {
                     self.first[id] = Some(now);
                     self.report.cached[id] = output.cached_tokens;
-                    self.gateway.first_token(id, now);
                 }
-                self.report.output_tokens[id] += output.tokens.len() as u32;
+                let tokens = output.tokens.len() as u32;
+                self.report.output_tokens[id] += tokens;
+                self.gateway.tokens(id, tokens);
             }
             if output.finish != Finish::None {
                 self.ended(id, output.finish, now);
@@ -229,7 +236,7 @@ impl Run {
 
     fn ended(&mut self, id: usize, finish: Finish, now: f64) {
         let tokens = self.report.output_tokens[id];
-        self.gateway.ended(id, tokens, now);
+        self.gateway.ended(id);
         self.open -= 1;
         if finish != Finish::Length {
             self.report.failed += 1;
@@ -246,12 +253,15 @@ impl Run {
 }
 
 impl Node {
-    fn metrics(&self) -> Metrics {
+    fn reported(&self) -> Reported {
         let stats = self.batcher.stats();
-        Metrics {
+        let blocks = stats.blocks_total as f32;
+        Reported {
             waiting: stats.waiting as f32,
             running: stats.running as f32,
-            kv_use: stats.blocks_used as f32 / stats.blocks_total as f32,
+            kv_use: Some(stats.blocks_used as f32 / blocks),
+            kv_tokens: Some(blocks * self.profile.block_size as f32),
+            ..Reported::default()
         }
     }
 }

@@ -104,6 +104,34 @@ fn reservations_spread_a_burst_between_two_polls_and_metrics_alone_do_not() {
 }
 
 #[test]
+fn the_default_spreads_short_requests_while_answers_and_polls_come() {
+    for (span, poll) in [
+        (0.001, 0.05),
+        (0.05, 0.05),
+        (0.2, 0.01),
+        (0.2, 10.0),
+        (2.0, 0.05),
+    ] {
+        let burst: Vec<Value> = (0..200)
+            .map(|n| arrival(1.0 + span * f64::from(n) / 200.0, 4 + n % 3, 40, &[]))
+            .collect();
+        let mut setup = setup(4, &json!({"profile": {}}), &burst);
+        for engine in setup["engines"].as_array_mut().unwrap() {
+            engine["max_num_seqs"] = json!(64);
+            engine["num_blocks"] = json!(4096);
+        }
+        setup["poll_s"] = json!(poll);
+        let replicas = column(&play(&setup), "replica");
+        let count = |one| replicas.iter().filter(|at| **at == f64::from(one)).count();
+        let counts: Vec<usize> = (0..4).map(count).collect();
+        assert!(
+            counts.iter().all(|count| (40..=60).contains(count)),
+            "{span} s: {counts:?}"
+        );
+    }
+}
+
+#[test]
 fn without_a_prefix_the_smallest_tree_decides_when_all_caches_are_full() {
     // Each prompt fills more than half of a cache of 64 blocks.
     let arrivals: Vec<Value> = (0..40u64)

@@ -1,0 +1,286 @@
+"""Cost of a gateway on one core: CPU for a request, added latency, open streams, memory.
+
+    benchmarks/peers/install_gateways.sh
+    python benchmarks/gateway_cost.py [--repeats 3] [--peers ~/.cache/peers]
+
+CPU 0 is the gateway's; two modelled replicas (`penstock sim`) and the load generator (`penstock
+bench serve`) share CPU 1. That one limits how many requests come, so requests per second and core
+are those of a core that the gateway has for itself: 1 / CPU seconds of a request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from penstock.bench.compare.processes import (
+    ProcessTree,
+    machine_cpu_seconds,
+    uninterrupted,
+    wait_until_quiet,
+)
+from penstock.bench.compare.server_under_test import answers, first_line_with_digit, free_port
+from penstock.model.locate import locate
+from support import clients, facts, gateways
+from support.servers import PATIENCE_S, simulation
+
+GATEWAY_CPU, REST_CPU = 0, 1
+REPLICAS = 2
+RUN_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A load, and the length of an engine's step."""
+
+    title: str
+    load: clients.Load
+    step_ms: float = 1.0
+
+
+WORKLOADS = {
+    "short": Workload("200 tokens, 64 at once", clients.Load(200, 8, 6000, 1, concurrency=64)),
+    "steady": Workload("200 tokens, 400 requests/s", clients.Load(200, 8, 4000, 2, rate=400)),
+    "4k": Workload("4,000 tokens, 16 at once", clients.Load(4000, 8, 400, 3, concurrency=16)),
+    "100k": Workload("100,000 tokens, 2 at once", clients.Load(100_000, 8, 20, 4, concurrency=2)),
+    "streams": Workload(
+        "5,000 open streams, a token each second",
+        clients.Load(16, 12, 5000, 5, concurrency=5000),
+        step_ms=1000.0,
+    ),
+}
+
+
+def profile(step_ms: float) -> Mapping[str, object]:
+    """An engine whose steps take the same time whatever is in them."""
+    return {
+        "max_num_seqs": 4096,
+        "max_num_batched_tokens": 1 << 20,
+        "max_queue": 65536,
+        "num_blocks": 1 << 20,
+        "max_model_len": 131_072,
+        "prefix_caching": False,
+        "timing": {
+            "base_us": step_ms * 1000,
+            "decode_us": [],
+            "prompt_us_per_token": 0,
+            "decode_us_per_context_ktoken": 0,
+            "prompt_us_per_context_ktoken": 0,
+            "jitter": 0,
+        },
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One load through one gateway; times in milliseconds, `pss_mib` at the end of the load."""
+
+    gateway: str
+    workload: str
+    repeat: int
+    completed: int
+    failed: int
+    requests_per_s: float
+    cpu_ms: float
+    median_ttft_ms: float
+    p99_ttft_ms: float
+    p99_itl_ms: float
+    pss_mib: float
+    foreign: float
+
+
+class Bench:
+    def __init__(self, parsed: argparse.Namespace) -> None:
+        self._gguf = str(locate(parsed.model).path.resolve())
+        self._peers = parsed.peers.expanduser()
+        self.commands: dict[str, str] = {}
+
+    @contextmanager
+    def _replicas(self, step_ms: float) -> Iterator[list[str]]:
+        with ExitStack() as stack:
+            urls = []
+            for _ in range(REPLICAS):
+                name = stack.enter_context(TemporaryDirectory(prefix="gateways-"))
+                engine = simulation(profile(step_ms), self._gguf, [REST_CPU], Path(name))
+                urls.append(stack.enter_context(engine).url)
+            yield urls
+
+    @contextmanager
+    def _gateway(self, name: str, urls: Sequence[str]) -> Iterator[tuple[str, ProcessTree]]:
+        with TemporaryDirectory(prefix="gateways-") as directory:
+            port, log = free_port(), Path(directory) / "gateway.log"
+            command = gateways.command(name, port, urls, self._peers, Path(directory))
+            self.commands.setdefault(name, facts.shown(command.words))
+            with uninterrupted():
+                tree = ProcessTree(command.words, command.environment, log, [GATEWAY_CPU])
+            try:
+                url = f"http://127.0.0.1:{port}"
+                deadline = time.monotonic() + PATIENCE_S
+                while not (answers(url + gateways.READY[name]) and answers(url + "/v1/models")):
+                    if not tree.alive() or time.monotonic() > deadline:
+                        raise RuntimeError(f"{name} is not ready:\n{log.read_text()}")
+                    time.sleep(0.05)
+                yield url, tree
+            finally:
+                tree.end()
+
+    def measure(self, gateway: str, workload: str, repeat: int) -> Run:
+        work = WORKLOADS[workload]
+        with self._replicas(work.step_ms) as urls:
+            if gateway == "direct":
+                return self._load(gateway, workload, repeat, urls[0], None)
+            with self._gateway(gateway, urls) as (url, tree):
+                return self._load(gateway, workload, repeat, url, tree)
+
+    def _load(
+        self, gateway: str, workload: str, repeat: int, url: str, tree: ProcessTree | None
+    ) -> Run:
+        wait_until_quiet(30.0)
+        load = WORKLOADS[workload].load
+        with TemporaryDirectory(prefix="gateways-") as name:
+            results, log = Path(name), Path(name) / "client.log"
+            place = clients.Place(url, self._gguf, self._peers, self._peers)
+            words = clients.command("penstock", load, place, results)
+            self.commands.setdefault("load", facts.shown(words))
+            begun, machine = time.monotonic(), machine_cpu_seconds()
+            before = tree.cpu_seconds() if tree else 0.0
+            with uninterrupted():
+                client = ProcessTree(words, {}, log, [REST_CPU])
+            pss = 0
+            try:
+                while client.alive() and time.monotonic() - begun < RUN_S:
+                    time.sleep(0.25)
+                    pss = max(pss, tree.pss_mb() if tree and workload == "streams" else 0)
+            finally:
+                client.end()
+            used = (tree.cpu_seconds() if tree else 0.0) - before
+            pss = max(pss, tree.pss_mb() if tree else 0)
+            try:
+                result = clients.read("penstock", results)
+            except FileNotFoundError as error:
+                raise RuntimeError(f"no result:\n{log.read_text(errors='replace')}") from error
+        wall = time.monotonic() - begun
+        done = result["completed"]
+        return Run(
+            gateway=gateway,
+            workload=workload,
+            repeat=repeat,
+            completed=done,
+            failed=load.requests - done,
+            requests_per_s=done / result["duration"],
+            cpu_ms=1000 * used / done if done else math.nan,
+            median_ttft_ms=result["median_ttft_ms"],
+            p99_ttft_ms=result["p99_ttft_ms"],
+            p99_itl_ms=result["p99_itl_ms"],
+            pss_mib=pss,
+            foreign=(machine_cpu_seconds() - machine) / wall,
+        )
+
+
+COLUMNS = (
+    "gateway",
+    "requests/s of a core",
+    "of smg's",
+    "CPU ms a request",
+    "came/s",
+    "TTFT P50 ms",
+    "added",
+    "TTFT P99 ms",
+    "added",
+    "ITL P99 ms",
+    "PSS MiB",
+    "failed",
+)
+PROSE = (
+    "CPU 0 is the gateway's; two modelled replicas and the load generator share CPU 1, which",
+    "limits how many requests come. Requests per second of a core: 1 / CPU seconds of a request.",
+    "Added: less what the same load takes at one replica without a gateway. Answers have 8 tokens,",
+    "streamed (12 with 5,000 streams). Medians of the repeats, all gateways in turn in each.",
+    "Envoy and nginx do not look at bodies and know no prefixes: they are the floor of a proxy.",
+)
+
+
+def row(runs: Sequence[Run], direct: Sequence[Run], smg: float) -> list[str]:
+    def mid(of: Sequence[Run], key: str) -> float:
+        return facts.middle([asdict(run) for run in of], key)
+
+    cpu = mid(runs, "cpu_ms")
+    rate = 1000 / cpu if cpu > 0 else math.nan
+    added = [mid(runs, key) - mid(direct, key) for key in ("median_ttft_ms", "p99_ttft_ms")]
+    through = runs[0].gateway != "direct"
+    return [
+        gateways.TITLES[runs[0].gateway],
+        f"{rate:,.0f}" if through else "",
+        f"{rate / smg:.2f}" if through and smg else "",
+        f"{cpu:.3f}" if through else "",
+        f"{mid(runs, 'requests_per_s'):,.0f}",
+        f"{mid(runs, 'median_ttft_ms'):.2f}",
+        f"{added[0]:+.2f}" if through else "",
+        f"{mid(runs, 'p99_ttft_ms'):.2f}",
+        f"{added[1]:+.2f}" if through else "",
+        f"{mid(runs, 'p99_itl_ms'):.2f}",
+        f"{mid(runs, 'pss_mib'):.0f}" if through else "",
+        str(max(run.failed for run in runs)),
+    ]
+
+
+def lines(runs: Sequence[Run], known: Mapping[str, Any], commands: Mapping[str, str]) -> list[str]:
+    out = ["# Cost of a gateway", "", *facts.said(known), "", *PROSE]
+    for key, work in WORKLOADS.items():
+        chosen = {
+            name: [run for run in runs if (run.workload, run.gateway) == (key, name)]
+            for name in gateways.TITLES
+        }
+        chosen = {name: some for name, some in chosen.items() if some}
+        if not chosen:
+            continue
+        smg = facts.middle([asdict(run) for run in chosen.get("smg", [])], "cpu_ms")
+        rate = 1000 / smg if smg > 0 else 0.0
+        rows = [row(some, chosen.get("direct", []), rate) for some in chosen.values()]
+        out += ["", f"## {work.title}", "", *facts.table(COLUMNS, rows)]
+    shown = [f"* {name}: `{words}`" for name, words in commands.items()]
+    return [*out, "", "## Commands", "", *shown]
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = facts.parser(__doc__)
+    parser.add_argument("--repeats", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--gateways", nargs="+", default=list(gateways.NAMES))
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=WORKLOADS)
+    parsed = parser.parse_args(argv[1:])
+    bench = Bench(parsed)
+    names = ["direct", *parsed.gateways]
+    runs: list[Run] = []
+    for repeat in range(parsed.repeats):
+        turned = names[repeat % len(names) :] + names[: repeat % len(names)]
+        for workload in parsed.workloads:
+            for name in turned:
+                runs.append(bench.measure(name, workload, repeat))
+                last = runs[-1]
+                print(
+                    f"{repeat + 1}/{parsed.repeats} {workload} {name}: {last.cpu_ms:.3f} ms CPU, "
+                    f"{last.requests_per_s:.0f}/s, TTFT {last.median_ttft_ms:.2f} / "
+                    f"{last.p99_ttft_ms:.2f} ms, {last.failed} failed",
+                    flush=True,
+                )
+    known = facts.gather(parsed.peers, [], argv)
+    for name in parsed.gateways:
+        if name != "penstock":
+            version = gateways.version(name, parsed.peers.expanduser())
+            known["versions"][name] = first_line_with_digit(list(version))
+    data = {**known, "commands": bench.commands, "runs": [asdict(run) for run in runs]}
+    path = facts.stem("gateway-cost", parsed.results)
+    facts.write(path, lines(runs, known, bench.commands), data)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
