@@ -116,21 +116,12 @@ async def crowd(url: str, count: int, meanwhile: list[object]) -> Counter[str]:
         return Counter(await asyncio.gather(*tasks))
 
 
-@pytest.fixture
-def evenly(tmp_path: Path) -> list[str]:
-    """A profile of requests inside alone: the default also weighs how fast each replica was."""
-    profile = tmp_path / "running.yaml"
-    profile.write_text("scorers: [{name: running}]")
-    return ["--profile", str(profile)]
-
-
-def test_a_replica_that_is_killed_takes_only_its_open_streams_along(evenly: list[str]) -> None:
+def test_a_replica_that_is_killed_takes_only_its_open_streams_along() -> None:
     with ExitStack() as stack:
         stay = stack.enter_context(Sim(replicas=2))
         lost = Sim()
         stack.enter_context(lost)
-        flags = [*backends([*stay.urls, lost.url]), *evenly]
-        gateway = stack.enter_context(Gateway(*flags))
+        gateway = stack.enter_context(Gateway(*backends([*stay.urls, lost.url])))
         ends = asyncio.run(crowd(gateway.url, 90, [lost.process.kill]))
         assert sum(ends.values()) == 90
         assert set(ends) <= {"finished", "failed"}, ends
@@ -164,9 +155,9 @@ def test_a_replica_that_is_stopped_under_load_loses_nothing(serve: Serve) -> Non
         assert leaving.wait() == 0
 
 
-def test_a_burst_spreads(evenly: list[str]) -> None:
+def test_a_burst_spreads() -> None:
     with Sim(replicas=4) as sim:
-        with Gateway(*backends(sim.urls), *evenly) as gateway:
+        with Gateway(*backends(sim.urls)) as gateway:
             asyncio.run(crowd(gateway.url, 200, []))
         counts = [prompts_of(sim, replica) for replica in range(4)]
         assert sum(counts) == 200
