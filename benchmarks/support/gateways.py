@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.bench.compare.server_under_test import free_port
+
 from support.servers import HERE, MODEL
 
 NAMES = ("penstock", "smg", "envoy", "nginx")
@@ -38,8 +40,8 @@ def command(name: str, port: int, urls: Sequence[str], peers: Path, directory: P
     if name == "smg":
         program = str(peers / "gateways/bin/smg")
         words = [program, "launch", "--host", "127.0.0.1", "--port", str(port)]
-        more = ["--policy", "cache_aware", "--log-level", "error", "--prometheus-port", "0"]
-        more += ["--max-concurrent-requests", "16384"]
+        more = ["--policy", "cache_aware", "--log-level", "error"]
+        more += ["--max-concurrent-requests", "16384", "--prometheus-port", str(free_port())]
         return Command([*words, *more, "--worker-urls", *urls], {"TOKIO_WORKER_THREADS": "1"})
     if name == "envoy":
         config = directory / "envoy.json"
