@@ -1,20 +1,17 @@
 //! The life of the process.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use penstock_http::{Level, ServiceManager, Signals, configure_log, flush_log, log};
-use tokio::runtime::Builder;
+use penstock_http::{Level, ServiceManager, Signals, log, run_process, wind_down};
 
 use crate::config::Config;
 use crate::gateway::StartError;
 use crate::serving::Serving;
 
+/// Threads for work that blocks: looking up names, reading files.
+const BLOCKING_THREADS: usize = 16;
 /// For the first look at the replicas.
 const READY_PATIENCE: Duration = Duration::from_secs(3);
-/// Signals within this time of the first are the same wish.
-const ONE_SIGNAL: Duration = Duration::from_millis(200);
-/// How long the last lines of the log may take to be written.
-const LOG_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM, SIGINT or SIGHUP, drains, and returns the exit code: 0 after a drain, 1
 /// when a second signal cut it short.
@@ -23,18 +20,8 @@ const LOG_PATIENCE: Duration = Duration::from_secs(1);
 /// [`StartError`]
 pub fn run(config_json: &str) -> Result<i32, StartError> {
     let config = Config::from_json(config_json).map_err(StartError::Config)?;
-    configure_log(config.log);
-    // The standard hook writes to standard error, which may block.
-    std::panic::set_hook(Box::new(|panic| log(Level::Error, panic.to_string())));
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(config.worker_threads)
-        .thread_name("gateway")
-        .enable_all()
-        .build()?;
-    let code = runtime.block_on(live(config));
-    runtime.shutdown_background();
-    flush_log(LOG_PATIENCE);
-    code
+    let threads = (config.worker_threads, BLOCKING_THREADS);
+    run_process(config.log, "gateway", threads, live(config))?
 }
 
 async fn live(config: Config) -> Result<i32, StartError> {
@@ -52,24 +39,6 @@ async fn live(config: Config) -> Result<i32, StartError> {
     manager.ready(&format!("listening on {}", serving.url));
     signals.next().await;
     manager.stopping();
-    Ok(wind_down(serving, &mut signals).await)
-}
-
-async fn wind_down(serving: Serving, signals: &mut Signals) -> i32 {
     let open = serving.gateway.open_requests();
-    log(
-        Level::Info,
-        format!("draining: {open} requests open; a second signal ends them at once"),
-    );
-    let mut cut = false;
-    let hurry = async {
-        let first = Instant::now();
-        while first.elapsed() < ONE_SIGNAL {
-            signals.next().await;
-        }
-        cut = true;
-    };
-    serving.drain(hurry).await;
-    log(Level::Info, "stopped".to_owned());
-    i32::from(cut)
+    Ok(wind_down(open, &mut signals, async |hurry| serving.drain(hurry).await).await)
 }

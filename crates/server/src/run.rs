@@ -1,9 +1,8 @@
 //! The life of the process.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use penstock_http::{Level, ServiceManager, Signals, configure_log, flush_log, log};
-use tokio::runtime::{Builder, Runtime};
+use penstock_http::{Level, ServiceManager, Signals, log, run_process, wind_down};
 
 use crate::config::Config;
 use crate::server::{Server, StartError};
@@ -11,11 +10,6 @@ use crate::startup::{info, limits};
 
 /// Threads for long texts; more would only take the cores from the engine.
 const BLOCKING_THREADS: usize = 4;
-/// Signals within this time of the first are the same wish: `timeout` sends its own to the process
-/// and then to the process group.
-const ONE_SIGNAL: Duration = Duration::from_millis(200);
-/// How long the last lines of the log may take to be written.
-const LOG_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM, SIGINT or SIGHUP, drains, and returns the exit code: 0 after a drain, 1
 /// when the engine could not start or was given up, or when a second signal cut the drain short.
@@ -25,24 +19,8 @@ const LOG_PATIENCE: Duration = Duration::from_secs(1);
 /// made.
 pub fn run(config_json: &str) -> Result<i32, StartError> {
     let config = Config::from_json(config_json).map_err(StartError::Config)?;
-    configure_log(config.log);
-    // The standard hook writes to standard error, which may block.
-    std::panic::set_hook(Box::new(|panic| log(Level::Error, panic.to_string())));
-    let runtime = runtime(&config).map_err(StartError::Runtime)?;
-    let code = runtime.block_on(live(config));
-    // A thread that tokenizes for a client who has left must not hold up the exit.
-    runtime.shutdown_background();
-    flush_log(LOG_PATIENCE);
-    code
-}
-
-fn runtime(config: &Config) -> std::io::Result<Runtime> {
-    Builder::new_multi_thread()
-        .worker_threads(config.worker_threads)
-        .max_blocking_threads(BLOCKING_THREADS)
-        .thread_name("front-door")
-        .enable_all()
-        .build()
+    let threads = (config.worker_threads, BLOCKING_THREADS);
+    run_process(config.log, "front-door", threads, live(config)).map_err(StartError::Runtime)?
 }
 
 async fn live(config: Config) -> Result<i32, StartError> {
@@ -77,7 +55,8 @@ async fn live(config: Config) -> Result<i32, StartError> {
     let code = tokio::select! {
         () = signals.next() => {
             manager.stopping();
-            wind_down(server, &mut signals).await
+            let open = server.open_requests();
+            wind_down(open, &mut signals, async |hurry| server.drain(hurry).await).await
         }
         Ok(state) = &mut changes => {
             log(Level::Error, format!("error: {state}"));
@@ -87,22 +66,4 @@ async fn live(config: Config) -> Result<i32, StartError> {
     };
     changes.abort();
     Ok(code)
-}
-
-async fn wind_down(server: Server, signals: &mut Signals) -> i32 {
-    info(format!(
-        "draining: {} requests open; a second signal ends them at once",
-        server.open_requests()
-    ));
-    let mut cut = false;
-    let hurry = async {
-        let first = Instant::now();
-        while first.elapsed() < ONE_SIGNAL {
-            signals.next().await;
-        }
-        cut = true;
-    };
-    server.drain(hurry).await;
-    info("stopped");
-    i32::from(cut)
 }
