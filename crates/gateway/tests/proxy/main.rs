@@ -21,6 +21,8 @@ use crate::replica::Replica;
 
 /// Longer than anything takes on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);
+/// What takes longer has come to a standstill.
+const HANG: Duration = Duration::from_secs(60);
 
 /// A gateway that listens, and a client.
 pub(crate) struct Door {
@@ -135,6 +137,15 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < DEADLINE, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Waits until what a request shows `holds`.
+async fn until_shown(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !holds().await {
+        assert!(start.elapsed() < HANG, "{what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

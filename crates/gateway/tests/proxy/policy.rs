@@ -1,12 +1,11 @@
 //! Which replica: prefixes, sessions, models, keys.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::replica::{Answers, Replica};
-use crate::{Door, chat};
+use crate::{Door, chat, until_shown};
 
 async fn replicas(count: usize) -> Vec<Replica> {
     let mut all = Vec::new();
@@ -64,20 +63,22 @@ async fn a_replica_that_restarts_has_nothing_cached() {
     assert_eq!(door.post(&body).await.status, 200);
     let home = usize::from(all[0].seen().is_empty());
     // the prefix weighs more than a queue
-    all[home].metrics(page(1000, 1));
+    // more than what is in flight from here
+    all[home].metrics(page(1000, 50));
     let address = all[home].url.strip_prefix("http://").unwrap();
-    let queued =
-        format!("replica_waiting{{version=\"test\",pool=\"p\",replica=\"{address}\"}} 1\n");
-    while !door.get("/metrics").await.text().contains(&queued) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let queued = format!("pool=\"p\",replica=\"{address}\"}} 50\n");
+    until_shown("the queue", async || {
+        door.get("/metrics").await.text().contains(&queued)
+    })
+    .await;
     assert_eq!(door.post(&body).await.status, 200);
     assert_eq!(all[home].seen().len(), 2);
-    all[home].metrics(page(2000, 1));
-    while all[1 - home].seen().is_empty() {
+    all[home].metrics(page(2000, 50));
+    until_shown("the restart", async || {
         assert_eq!(door.post(&body).await.status, 200);
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+        !all[1 - home].seen().is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]
