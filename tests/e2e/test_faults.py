@@ -6,7 +6,9 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -15,7 +17,7 @@ import pytest
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
 from tests.e2e.losses import LONG, check_standing_still, follow, health, stopped
-from tests.e2e.server import Server, eventually, is_alive, metric
+from tests.e2e.server import HANG, Server, eventually, is_alive, metric
 
 COMPLETIONS = "/v1/completions"
 SHORT = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 8}
@@ -174,6 +176,43 @@ def test_a_stop_lets_streams_finish(serve: Serve, to_group: signal.Signals | Non
         assert server.wait() == 0
         assert not list(server.runtime.iterdir())
         assert "Traceback" not in server.text()
+
+
+FREEZER = Path("/sys/fs/cgroup/freezer")
+
+
+@contextmanager
+def unkillable(pid: int) -> Iterator[None]:
+    """A frozen cgroup around a process: SIGKILL does nothing until the end of the block, as with
+    one that waits for a disk that hangs.
+    """
+    group = FREEZER / f"penstock-test-{pid}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"cgroups cannot be frozen here: {error}")
+    try:
+        (group / "cgroup.procs").write_text(str(pid))
+        (group / "freezer.state").write_text("FROZEN")
+        eventually(lambda: (group / "freezer.state").read_text() == "FROZEN\n", "a frozen engine")
+        yield
+    finally:
+        (group / "freezer.state").write_text("THAWED")
+        eventually(lambda: not (group / "cgroup.procs").read_text(), "an engine that ended")
+        group.rmdir()
+
+
+def test_an_engine_that_cannot_be_killed_does_not_hold_up_the_end(serve: Serve) -> None:
+    with serve("--shutdown-timeout", "1") as server, server.client() as client:
+        with sse.stream(client, COMPLETIONS, LONG) as events:
+            events.take(2)
+            engine = server.engine()
+            with unkillable(engine):
+                server.signal(signal.SIGTERM)
+                assert server.process.wait(HANG) == 0
+                assert is_alive(engine)
+            eventually(lambda: not is_alive(engine), "an engine that ended")
+        assert not list(server.runtime.iterdir())
 
 
 def test_the_engines_command_line_has_no_settings(server: Server, model_file: Path) -> None:
