@@ -39,6 +39,7 @@ RUST: dict[str, set[str]] = {
     "loadgen": {"openai"},
     "sim": {
         "engine-client",
+        "fleet",
         "http",
         "openai",
         "prefix",
