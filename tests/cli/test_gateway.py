@@ -69,3 +69,28 @@ def test_backends_beside_pools_are_refused(tmp_path: Path) -> None:
     file.write_text("pools: [{name: p, file: x}]")
     with pytest.raises(InvalidValueError, match="--backend"):
         settings("--config", str(file), "--backend", "http://a:1")
+
+
+def test_an_endpoint_picker_has_an_address_and_a_pool(tmp_path: Path) -> None:
+    found = settings("--backend", "http://a:1", "--ext-proc", "[::1]:9002", "--pool", "llama")
+    assert found["ext_proc"] == {"host": "::1", "port": 9002, "pool": "llama"}
+    (pool,) = found["pools"]  # type: ignore[misc]
+    assert pool["name"] == "llama"
+    file = tmp_path / "g.yaml"
+    file.write_text("ext_proc: {host: h, port: 1, pool: p}\npools: [{name: p, file: x}]")
+    picker = settings("--config", str(file), "--ext-proc", "0.0.0.0:2")["ext_proc"]
+    assert picker == {"host": "0.0.0.0", "port": 2, "pool": "p"}
+    assert "ext_proc" not in settings("--backend", "http://a:1", "--pool", "llama")
+
+
+@pytest.mark.parametrize("place", ["9002", "h:", "h:x", "h:70000", ":1"])
+def test_a_picker_s_address_is_host_and_port(place: str) -> None:
+    with pytest.raises(PenstockError, match="HOST:PORT"):
+        settings("--backend", "http://a:1", "--ext-proc", place)
+
+
+def test_a_pool_of_a_file_is_for_the_picker(tmp_path: Path) -> None:
+    file = tmp_path / "g.yaml"
+    file.write_text("pools: [{name: p, file: x}]")
+    with pytest.raises(PenstockError, match="--ext-proc"):
+        settings("--config", str(file), "--pool", "p")

@@ -8,5 +8,16 @@ from tests.e2e.server import Command
 class Gateway(Command):
     """`penstock gateway --port 0 FLAGS`."""
 
-    def __init__(self, *flags: str) -> None:
-        super().__init__("gateway", "--port", "0", *flags)
+    def __init__(self, *flags: str, addresses: int = 1) -> None:
+        super().__init__("gateway", "--port", "0", *flags, addresses=addresses)
+
+
+class Picker(Gateway):
+    """One that an Envoy asks, too."""
+
+    def __init__(self, *flags: str, port: int = 0) -> None:
+        super().__init__("--ext-proc", f"127.0.0.1:{port}", *flags, addresses=2)
+
+    @property
+    def picker_url(self) -> str:
+        return self.urls[1]

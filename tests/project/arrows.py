@@ -35,7 +35,8 @@ RUST: dict[str, set[str]] = {
     },
     "routing": set(),
     "fleet": {"http", "routing"},
-    "gateway": {"edge", "fleet", "http", "openai", "prefix", "routing"},
+    "extproc": set(),
+    "gateway": {"edge", "extproc", "fleet", "http", "openai", "prefix", "routing"},
     "loadgen": {"openai"},
     "sim": {
         "engine-client",

@@ -8,7 +8,7 @@ use penstock_openai::{ApiError, anthropic_error};
 const PATH: &str = "/v1/messages";
 
 /// Whether a path is Anthropic's.
-pub(crate) fn is_here(path: &str) -> bool {
+pub fn is_here(path: &str) -> bool {
     path.strip_prefix(PATH)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

@@ -54,7 +54,7 @@ impl IntoResponse for Failure {
 const MOST_LOGGED: usize = 200;
 
 /// What the log says of a refused request.
-pub(crate) fn logged(error: &ApiError) -> String {
+pub fn logged(error: &ApiError) -> String {
     let param = error.param.as_ref();
     let param = param.map_or(String::new(), |param| format!(" ({param})"));
     let message: String = error.message.chars().take(MOST_LOGGED).collect();

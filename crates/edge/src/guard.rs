@@ -76,10 +76,7 @@ async fn checked(
     }
     let origin = cors::allowed_origin(origins, request.headers());
     let anthropic = anthropic::is_here(request.uri().path()).then(|| request_id(&request));
-    let admitted = check_key(guard, &request).and_then(|bearer| {
-        cors::check_origin(origins, &request)?;
-        admit(bearer, &request)
-    });
+    let admitted = guard.admit(&request);
     let (mut response, permit) = match admitted {
         Ok(permit) => {
             if let Some(permit) = &permit {
@@ -98,9 +95,23 @@ async fn checked(
     (response, permit)
 }
 
+impl Guard {
+    /// Checks key, origin and the limits of the key. A named key's permit is kept until the answer
+    /// has ended.
+    ///
+    /// # Errors
+    /// One of the checks fails.
+    pub fn admit(&self, request: &Request<Body>) -> Result<Option<CallerPermit>, ApiError> {
+        let bearer = check_key(self, request)?;
+        cors::check_origin(&self.allowed_origins, request)?;
+        admit(bearer, request)
+    }
+}
+
 /// A request within the limits of its key.
-struct CallerPermit {
-    caller: Arc<Caller>,
+#[derive(Debug)]
+pub struct CallerPermit {
+    pub caller: Arc<Caller>,
     _running: KeyPermit,
 }
 

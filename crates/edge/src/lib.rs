@@ -8,6 +8,7 @@ mod failure;
 mod guard;
 mod unrouted;
 
-pub use failure::{Failure, json};
-pub use guard::{AccessNote, Guard, guarded};
+pub use anthropic::is_here as is_anthropic;
+pub use failure::{Failure, json, logged};
+pub use guard::{AccessNote, CallerPermit, Guard, guarded};
 pub use unrouted::{method_not_allowed, no_route};

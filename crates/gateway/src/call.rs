@@ -68,12 +68,9 @@ impl Call {
 
     /// Asks for another model from now on: the name in the body is replaced in its place.
     pub(crate) fn rename(&mut self, model: &str) {
-        let Some(place) = self.fields.model.clone() else {
-            return;
-        };
-        let name = serde_json::Value::from(model).to_string();
-        let (before, after) = (&self.body[..place.start], &self.body[place.end..]);
-        self.body = [before, name.as_bytes(), after].concat().into();
+        if let Some(renamed) = renamed(&self.body, &self.fields, model) {
+            self.body = renamed;
+        }
     }
 
     /// The request to the replica at `url`.
@@ -110,8 +107,16 @@ fn path_of(uri: &Uri) -> String {
         .to_owned()
 }
 
+/// A body with another name of the model; `None` where it names none.
+pub(crate) fn renamed(body: &[u8], fields: &Fields, model: &str) -> Option<Bytes> {
+    let place = fields.model.clone()?;
+    let name = serde_json::Value::from(model).to_string();
+    let (before, after) = (&body[..place.start], &body[place.end..]);
+    Some([before, name.as_bytes(), after].concat().into())
+}
+
 /// What routing looks at. Prompts with other models or salts share nothing.
-fn prompt_of(fields: &Fields, body: &[u8], headers: &HeaderMap) -> Prompt {
+pub(crate) fn prompt_of(fields: &Fields, body: &[u8], headers: &HeaderMap) -> Prompt {
     let texts = fields.prompt(body);
     let bytes = |range: &Option<std::ops::Range<usize>>| {
         range
@@ -125,5 +130,6 @@ fn prompt_of(fields: &Fields, body: &[u8], headers: &HeaderMap) -> Prompt {
         chain: text_chain(seed, &texts),
         bytes: texts.iter().map(|text| text.len()).sum(),
         session: session.map(|name| text_seed(&[name])),
+        subset: None,
     }
 }

@@ -48,6 +48,9 @@ pub struct Config {
     /// Requests that are forwarded at once; more get 429.
     #[serde(default = "most_requests")]
     pub max_requests: usize,
+    /// Envoy asks here where its requests go.
+    #[serde(default)]
+    pub ext_proc: Option<ExtProc>,
     /// Further replicas that a request may be sent to when one fails before its first byte.
     #[serde(default = "retries")]
     pub retries: usize,
@@ -65,6 +68,18 @@ pub struct Config {
     pub notify_socket: Option<String>,
     #[serde(default = "one")]
     pub worker_threads: usize,
+}
+
+/// The endpoint picker for Envoy. It has the certificate of the proxy.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExtProc {
+    pub host: String,
+    /// 0 lets the system choose.
+    pub port: u16,
+    /// The only pool that it picks from; `None`: by the rules, as the proxy.
+    #[serde(default)]
+    pub pool: Option<String>,
 }
 
 /// Replicas that serve the same models.
@@ -170,6 +185,13 @@ impl Config {
             return Some(format!(
                 "an objective names pool {pool:?}; there are {known}"
             ));
+        }
+        let picker = self.ext_proc.as_ref();
+        if let Some(pool) = picker.and_then(|picker| picker.pool.as_deref())
+            && names.binary_search(&pool).is_err()
+        {
+            let known = names.join(", ");
+            return Some(format!("ext_proc names pool {pool:?}; there are {known}"));
         }
         for (at, rule) in self.models.iter().enumerate() {
             let name = &rule.name;

@@ -15,16 +15,13 @@ use penstock_openai::ApiError;
 use penstock_routing::{ReplicaId, Unroutable};
 
 use crate::call::Call;
-use crate::flow::Turn;
 use crate::gateway::{Gateway, Place};
 use crate::headers::end_to_end;
-use crate::models::Destination;
+use crate::models::{Destination, RETRY_AFTER};
 use crate::pool::{Pool, Routed};
 use crate::relay::Relayed;
 
-const DECISION: &str = "x-penstock-decision";
-/// Seconds after which a client may try again.
-const RETRY_AFTER: u32 = 1;
+pub(crate) const DECISION: &str = "x-penstock-decision";
 
 /// Any request with a body: admit, read, pick a replica, send, and go on with the next replica
 /// until one answers.
@@ -35,13 +32,16 @@ pub(crate) async fn forward(
     let arrived = Instant::now();
     let place = gateway.admit()?;
     let mut call = Call::read(&gateway, request).await?;
-    let destination = destination(&gateway, &call)?;
+    let destination = gateway.destination(call.asked.as_deref(), None)?;
     if let Some(renamed) = &destination.renamed {
         call.rename(renamed);
     }
     let model = destination.renamed.as_deref().or(call.asked.as_deref());
     let model = model.unwrap_or_default();
-    let mut turn = Some(turn(&gateway, &call, &destination).await?);
+    let (caller, bytes) = (call.caller.as_deref(), call.body_bytes());
+    let class = gateway.class(call.headers(), caller, &destination);
+    let flow = &destination.pool.flow;
+    let mut turn = Some(flow.pass(&class, bytes, call.prompt.bytes).await?);
     let mut tried: Vec<ReplicaId> = Vec::new();
     let mut last = None;
     while tried.len() <= gateway.config.retries {
@@ -74,27 +74,6 @@ pub(crate) async fn forward(
         .into_answer()
 }
 
-/// Where the request goes.
-fn destination(gateway: &Gateway, call: &Call) -> Result<Destination, ApiError> {
-    let model = call.asked.as_deref();
-    let found = gateway.models.destination(model);
-    found.ok_or_else(|| {
-        ApiError::model_not_found(model.unwrap_or_default(), &gateway.models.names())
-    })
-}
-
-/// Waits while the pool is saturated, if the request may.
-async fn turn(gateway: &Gateway, call: &Call, destination: &Destination) -> Result<Turn, ApiError> {
-    let pool = &destination.pool;
-    let caller = call.caller.as_deref();
-    let class = gateway
-        .classes
-        .class(call.headers(), caller, &pool.name, destination.priority);
-    pool.flow
-        .pass(&class, call.body_bytes(), call.prompt.bytes)
-        .await
-}
-
 /// A replica's answer that goes to the client.
 struct Answer {
     response: HttpResponse<Incoming>,
@@ -110,9 +89,8 @@ struct Lost {
 
 impl Lost {
     fn unroutable(destination: &Destination, none: Unroutable) -> Self {
-        let pool = &destination.pool.name;
         Self {
-            error: ApiError::unavailable(format!("Pool {pool}: {none}."), RETRY_AFTER),
+            error: destination.unroutable(none),
             response: None,
         }
     }

@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
-use axum::http::{HeaderValue, Request};
+use axum::http::{HeaderMap, HeaderValue, Request};
 use penstock_edge::{Failure, Guard};
 use penstock_fleet::{Fleet, FleetError};
-use penstock_http::{BodyBudget, Client, HeldBody, Keys, RandomIds, read_body};
+use penstock_http::{BodyBudget, Caller, Client, HeldBody, Keys, RandomIds, read_body};
 use penstock_openai::ApiError;
 use penstock_routing::{Profile, ProfileError};
 
 use crate::config::Config;
-use crate::flow::Classes;
+use crate::flow::{Class, Classes};
 use crate::headers::BackendKey;
 use crate::metrics::Metrics;
-use crate::models::Models;
+use crate::models::{Destination, Models};
 use crate::pool::Pool;
 
 /// A body where nothing else is said: images as text are the largest.
@@ -134,9 +134,44 @@ impl Gateway {
     }
 
     pub(crate) async fn read_body(&self, request: Request<Body>) -> Result<HeldBody, Failure> {
-        let limits = &self.config.limits;
-        let limit = limits.max_body_bytes.unwrap_or(MAX_BODY_BYTES);
+        let (limit, limits) = (self.most_bytes(), &self.config.limits);
         Ok(read_body(request, limit, limits, &self.bodies).await?)
+    }
+
+    /// A body that arrives in pieces.
+    pub(crate) fn hold_body(&self) -> HeldBody {
+        self.bodies.hold()
+    }
+
+    /// Bytes that a body may have.
+    pub(crate) fn most_bytes(&self) -> usize {
+        self.config.limits.max_body_bytes.unwrap_or(MAX_BODY_BYTES)
+    }
+
+    /// Where requests for a model go; to the pool `only`, if one is named.
+    ///
+    /// # Errors
+    /// 404: no such model there.
+    pub(crate) fn destination(
+        &self,
+        asked: Option<&str>,
+        only: Option<&str>,
+    ) -> Result<Destination, ApiError> {
+        let found = self.models.destination(asked, only);
+        found.ok_or_else(|| {
+            ApiError::model_not_found(asked.unwrap_or_default(), &self.models.names())
+        })
+    }
+
+    /// Which requests go before it while its pool is saturated.
+    pub(crate) fn class(
+        &self,
+        headers: &HeaderMap,
+        caller: Option<&Caller>,
+        destination: &Destination,
+    ) -> Class {
+        let (pool, usual) = (&destination.pool.name, destination.priority);
+        self.classes.class(headers, caller, pool, usual)
     }
 
     /// From now on new requests are refused.
@@ -154,12 +189,7 @@ impl Gateway {
     }
 
     pub(crate) fn has_replica(&self) -> bool {
-        let mut views = self.models.pools().iter().map(|pool| pool.fleet.view());
-        views.any(|view| {
-            view.replicas
-                .iter()
-                .any(|one| one.condition.takes_requests())
-        })
+        self.models.pools().iter().any(|pool| pool.has_replica())
     }
 
     pub(crate) fn metrics_page(&self) -> String {

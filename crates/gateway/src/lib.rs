@@ -7,6 +7,7 @@
 
 mod call;
 mod config;
+mod envoy;
 mod flow;
 mod forward;
 mod gateway;
@@ -23,7 +24,7 @@ mod scan;
 mod serving;
 mod usage;
 
-pub use config::{Config, PoolConfig};
+pub use config::{Config, ExtProc, PoolConfig};
 pub use flow::FlowSettings;
 pub use gateway::{Gateway, StartError};
 pub use run::run;

@@ -3,8 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use penstock_openai::ApiError;
+use penstock_routing::Unroutable;
+
 use crate::config::ModelRule;
 use crate::pool::Pool;
+
+/// Seconds after which a client may try again.
+pub(crate) const RETRY_AFTER: u32 = 1;
 
 /// The rules, in use.
 #[derive(Debug)]
@@ -39,6 +45,19 @@ pub(crate) struct Destination {
     pub(crate) priority: i32,
 }
 
+impl Destination {
+    /// What the client gets where no replica takes the request.
+    pub(crate) fn unroutable(&self, none: Unroutable) -> ApiError {
+        let pool = &self.pool.name;
+        ApiError::unavailable(format!("Pool {pool}: {none}."), RETRY_AFTER)
+    }
+}
+
+/// Whether `only` leaves the pool.
+pub(crate) fn is_in(pool: &Pool, only: Option<&str>) -> bool {
+    only.is_none_or(|only| *pool.name == *only)
+}
+
 impl Models {
     /// `rules` name only pools that there are.
     pub(crate) fn new(rules: &[ModelRule], pools: Vec<Arc<Pool>>) -> Self {
@@ -70,21 +89,27 @@ impl Models {
     }
 
     /// By an exact rule, else by what replicas list, else by the rule `*`; `None` where no pool
-    /// has the model. A request without a model goes to the first pool.
-    pub(crate) fn destination(&self, model: Option<&str>) -> Option<Destination> {
+    /// has the model. A request without a model goes to the first pool. `only`: no other pool is
+    /// asked for.
+    pub(crate) fn destination(
+        &self,
+        model: Option<&str>,
+        only: Option<&str>,
+    ) -> Option<Destination> {
         let name = model.unwrap_or_default();
         let rule = |name: &str| self.rules.iter().find(|rule| rule.name == name);
         if let Some(rule) = rule(name) {
-            return rule.draw();
+            return rule.draw(only);
         }
-        let found = self.pools.iter().find(|pool| pool.may_serve(name));
+        let mut pools = self.pools.iter().filter(|pool| is_in(pool, only));
+        let found = pools.find(|pool| pool.may_serve(name));
         match found {
             Some(pool) => Some(Destination {
                 pool: pool.clone(),
                 renamed: None,
                 priority: 0,
             }),
-            None => rule("*").and_then(Rule::draw),
+            None => rule("*").and_then(|rule| rule.draw(only)),
         }
     }
 
@@ -108,12 +133,13 @@ impl Models {
 impl Rule {
     /// By weight: of each run of as many draws as the weights add up to, every target gets its own
     /// number, spread over the run.
-    fn draw(&self) -> Option<Destination> {
-        let total: u64 = self.targets.iter().map(|one| u64::from(one.weight)).sum();
+    fn draw(&self, only: Option<&str>) -> Option<Destination> {
+        let targets = || self.targets.iter().filter(|one| is_in(&one.pool, only));
+        let total: u64 = targets().map(|one| u64::from(one.weight)).sum();
         // a step that shares no factor with the total visits every number of a run once
         let number = self.drawn.fetch_add(1, Ordering::Relaxed);
         let mut left = number.wrapping_mul(coprime(total)) % total.max(1);
-        let chosen = self.targets.iter().find(|target| {
+        let chosen = targets().find(|target| {
             let here = left < u64::from(target.weight);
             left = left.saturating_sub(u64::from(target.weight));
             here

@@ -28,6 +28,8 @@ pub(crate) struct Prompt {
     pub(crate) bytes: usize,
     /// Hash of what names the conversation.
     pub(crate) session: Option<u64>,
+    /// Addresses of the only replicas that may get it; `None`: all.
+    pub(crate) subset: Option<Vec<String>>,
 }
 
 #[derive(Debug)]
@@ -82,7 +84,7 @@ impl Pool {
         tried: &[ReplicaId],
     ) -> Result<Routed, Unroutable> {
         let view = self.fleet.view();
-        let serving = serving(&view, model);
+        let allowed = within(&view, serving(&view, model), prompt.subset.as_deref());
         let bytes_per_token = f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed));
         let unit_tokens = TEXT_UNIT as f32 / bytes_per_token;
         let cached = self.cached(&view, prompt, unit_tokens);
@@ -92,7 +94,7 @@ impl Pool {
             session: prompt.session,
             adapter: Some(model),
             tried,
-            subset: serving.as_deref(),
+            subset: allowed.as_deref(),
             ticket: self.tickets.fetch_add(1, Ordering::Relaxed),
         };
         let decision = pick(&self.profile, &request, &view.replicas)?;
@@ -160,6 +162,13 @@ impl Pool {
             .store(mean.to_bits(), Ordering::Relaxed);
     }
 
+    /// Whether a replica takes requests.
+    pub(crate) fn has_replica(&self) -> bool {
+        let view = self.fleet.view();
+        let mut conditions = view.replicas.iter().map(|one| one.condition);
+        conditions.any(Condition::takes_requests)
+    }
+
     /// Whether a replica lists `model`, or has not said yet what it serves.
     pub(crate) fn may_serve(&self, model: &str) -> bool {
         let view = self.fleet.view();
@@ -179,6 +188,24 @@ fn serving(view: &View, model: &str) -> Option<Vec<ReplicaId>> {
     }
     let places = (0..view.replicas.len()).filter(|place| serves(*place));
     Some(places.map(|place| view.replicas[place].id).collect())
+}
+
+/// Those of `allowed` with an address in `subset`; without a subset all of them.
+fn within(
+    view: &View,
+    allowed: Option<Vec<ReplicaId>>,
+    subset: Option<&[String]>,
+) -> Option<Vec<ReplicaId>> {
+    let Some(subset) = subset else {
+        return allowed;
+    };
+    let replicas = view.replicas.iter();
+    let named = replicas.filter(|one| subset.iter().any(|address| **address == *one.address));
+    let ids = named.map(|replica| replica.id);
+    Some(match allowed {
+        Some(allowed) => ids.filter(|id| allowed.contains(id)).collect(),
+        None => ids.collect(),
+    })
 }
 
 impl Index {

@@ -36,6 +36,9 @@ async fn live(config: Config) -> Result<i32, StartError> {
         log(Level::Warning, "no replica takes requests yet".to_owned());
     }
     log(Level::Info, format!("ready, listening on {}", serving.url));
+    if let Some(url) = &serving.picker_url {
+        log(Level::Info, format!("endpoint picker, listening on {url}"));
+    }
     manager.ready(&format!("listening on {}", serving.url));
     signals.next().await;
     manager.stopping();

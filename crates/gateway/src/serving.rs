@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_http::{Connections, Listener, Tls};
+use penstock_http::{Connections, Limits, Listener, Tls};
 
 use crate::config::Config;
+use crate::envoy::EnvoyDoor;
 use crate::gateway::{Gateway, StartError};
 use crate::routes::router;
 
@@ -20,8 +21,17 @@ pub struct Serving {
     pub gateway: Arc<Gateway>,
     /// `http://host:port`, with the port that was taken, or `unix:path`.
     pub url: String,
+    /// Where Envoy asks, in the same form.
+    pub picker_url: Option<String>,
     connections: Connections,
+    picker: Option<Connections>,
 }
+
+/// Streams of one connection beyond the requests that are open: those that are refused, and checks
+/// of health.
+const MORE_STREAMS: u32 = 1000;
+/// Bytes of a message of Envoy around a body.
+const MESSAGE: usize = 1 << 20;
 
 impl Serving {
     /// Starts the fleets and listens, on the current tokio runtime.
@@ -29,15 +39,25 @@ impl Serving {
     /// # Errors
     /// [`StartError`]
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let listener = listen(&config).await?;
+        let tls = config.tls.clone().map(Tls::start).transpose();
+        let tls = tls.map_err(StartError::Config)?;
+        let listener = listen(&config, tls.clone()).await?;
         let url = listener.url()?;
+        let picker = match &config.ext_proc {
+            Some(at) => Some(bind(&at.host, at.port, tls).await?),
+            None => None,
+        };
+        let picker_url = picker.as_ref().map(Listener::url).transpose()?;
         let gateway = Arc::new(Gateway::new(config)?);
         let limits = gateway.config.limits.clone();
         let connections = Connections::accept(listener, router(gateway.clone()), limits);
+        let picker = picker.map(|listener| pick_for_envoy(listener, &gateway));
         Ok(Self {
             gateway,
             url,
+            picker_url,
             connections,
+            picker,
         })
     }
 
@@ -56,17 +76,38 @@ impl Serving {
             () = tokio::time::sleep(patience) => CONNECTION_PATIENCE,
             () = hurry => Duration::ZERO,
         };
-        self.connections.close(left).await;
+        let closing = self.connections.close(left);
+        match self.picker {
+            Some(picker) => drop(tokio::join!(closing, picker.close(left))),
+            None => closing.await,
+        }
     }
 }
 
-async fn listen(config: &Config) -> Result<Listener, StartError> {
-    let failed = |place: String| move |source| StartError::Bind { place, source };
-    if let Some(path) = &config.uds {
-        return Listener::unix(path).map_err(failed(path.display().to_string()));
-    }
-    let tls = config.tls.clone().map(Tls::start).transpose();
-    let tls = tls.map_err(StartError::Config)?;
-    let bound = Listener::tcp(&config.host, config.port, tls).await;
-    bound.map_err(failed(format!("{}:{}", config.host, config.port)))
+/// Answers Envoy. A connection of Envoy carries a stream for each request that is open.
+fn pick_for_envoy(listener: Listener, gateway: &Arc<Gateway>) -> Connections {
+    let config = &gateway.config;
+    let pool = config.ext_proc.as_ref().and_then(|at| at.pool.as_deref());
+    let door = EnvoyDoor::new(gateway.clone(), pool);
+    let most = u32::try_from(config.max_requests).unwrap_or(u32::MAX);
+    let limits = Limits {
+        max_streams: most.saturating_add(MORE_STREAMS),
+        ..config.limits.clone()
+    };
+    let router = penstock_extproc::router(door, gateway.most_bytes() + MESSAGE);
+    Connections::accept(listener, router, limits)
+}
+
+async fn listen(config: &Config, tls: Option<Tls>) -> Result<Listener, StartError> {
+    let Some(path) = &config.uds else {
+        return bind(&config.host, config.port, tls).await;
+    };
+    let place = path.display().to_string();
+    Listener::unix(path).map_err(|source| StartError::Bind { place, source })
+}
+
+async fn bind(host: &str, port: u16, tls: Option<Tls>) -> Result<Listener, StartError> {
+    let place = format!("{host}:{port}");
+    let bound = Listener::tcp(host, port, tls).await;
+    bound.map_err(|source| StartError::Bind { place, source })
 }

@@ -64,9 +64,33 @@ impl BodyBudget {
             free: limits.free_body_bytes,
         }
     }
+
+    /// An empty body that may grow.
+    pub fn hold(&self) -> HeldBody {
+        HeldBody {
+            bytes: Vec::new(),
+            share: BodyShare {
+                budget: self.clone(),
+                bytes: 0,
+            },
+        }
+    }
 }
 
 impl HeldBody {
+    /// Adds what arrived, up to `limit` bytes in all.
+    ///
+    /// # Errors
+    /// [`BodyError::TooLarge`], [`BodyError::Busy`]
+    pub fn push(&mut self, data: &[u8], limit: usize) -> Result<(), BodyError> {
+        if data.len() > limit - self.bytes.len() {
+            return Err(BodyError::TooLarge { limit });
+        }
+        self.share.grow(self.bytes.len() + data.len())?;
+        self.bytes.extend_from_slice(data);
+        Ok(())
+    }
+
     /// The bytes, to be shared, and what they have taken of the budget.
     pub fn split(self) -> (Bytes, BodyShare) {
         (self.bytes.into(), self.share)
@@ -143,23 +167,14 @@ async fn collect(
     limit: usize,
     budget: &BodyBudget,
 ) -> Result<HeldBody, BodyError> {
-    let mut bytes = Vec::new();
-    let mut share = BodyShare {
-        budget: budget.clone(),
-        bytes: 0,
-    };
+    let mut held = budget.hold();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| BodyError::EndedEarly)?;
-        let Some(data) = frame.data_ref() else {
-            continue;
-        };
-        if data.len() > limit - bytes.len() {
-            return Err(BodyError::TooLarge { limit });
+        if let Some(data) = frame.data_ref() {
+            held.push(data, limit)?;
         }
-        share.grow(bytes.len() + data.len())?;
-        bytes.extend_from_slice(data);
     }
-    Ok(HeldBody { bytes, share })
+    Ok(held)
 }
 
 /// Drops what arrives without a pause.

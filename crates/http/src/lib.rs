@@ -44,7 +44,7 @@ pub use pipe::{PipeReader, PipeWriter, WriteError, pipe};
 pub use process::write_process;
 pub use rate::{KeyPermit, KeyUse, RateLimited, RateLimits};
 pub use reload::Reloaded;
-pub use request_id::{request_id, with_request_id};
+pub use request_id::{id_of, request_id, with_request_id};
 pub use requests::RequestCounts;
 pub use signals::Signals;
 pub use tls::{Tls, TlsFiles};

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use axum::body::Body;
-use axum::http::{HeaderName, HeaderValue, Request};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
 use axum::response::Response;
 
 use crate::RandomIds;
@@ -20,7 +20,7 @@ pub async fn with_request_id<F: Future<Output = Response>>(
     mut request: Request<Body>,
     next: impl FnOnce(Request<Body>) -> F,
 ) -> Response {
-    let id = client_id(&request).unwrap_or_else(|| ids.hex());
+    let id = id_of(request.headers(), ids);
     let header = HeaderValue::from_str(&id);
     request.extensions_mut().insert(RequestId(id));
     let mut response = next(request).await;
@@ -36,9 +36,14 @@ pub fn request_id(request: &Request<Body>) -> String {
     id.map(|id| id.0.clone()).unwrap_or_default()
 }
 
+/// The client's id, or a new one.
+pub fn id_of(headers: &HeaderMap, ids: &RandomIds) -> String {
+    client_id(headers).unwrap_or_else(|| ids.hex())
+}
+
 /// The client's own id, if it is short and of characters that are harmless in logs.
-fn client_id(request: &Request<Body>) -> Option<String> {
-    let id = request.headers().get(REQUEST_ID)?.to_str().ok()?;
+fn client_id(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get(REQUEST_ID)?.to_str().ok()?;
     let harmless = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     (!id.is_empty() && id.len() <= MAX_REQUEST_ID && id.chars().all(harmless))
         .then(|| id.to_owned())

@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", metavar="FILE", help="YAML: pools, models, profiles (docs/gateway.md)"
     )
     _listener(parser.add_argument_group("listener"))
+    _picker(parser.add_argument_group("endpoint picker"))
     _policy(parser.add_argument_group("policy"))
 
 
@@ -72,6 +73,20 @@ def _listener(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     group.add_argument("--log-format", choices=("text", "json"))
     group.add_argument("--threads", type=int, metavar="N", help="(default: 1)")
+
+
+def _picker(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--ext-proc",
+        metavar="HOST:PORT",
+        help="also tell an Envoy there, by its external processing protocol, where its requests "
+        "go; with the certificate of --ssl-certfile",
+    )
+    group.add_argument(
+        "--pool",
+        metavar="NAME",
+        help="the only pool that --ext-proc picks from; also the name of the pool of --backend",
+    )
 
 
 def _policy(group: argparse._ArgumentGroup) -> None:
@@ -129,6 +144,7 @@ def settings(parsed: argparse.Namespace, connections: int) -> dict[str, object]:
     if parsed.config is not None:
         found |= _from_file(Path(parsed.config))
     found |= _flags(parsed)
+    _add_picker(found, parsed)
     pool = _pool(parsed)
     if pool is not None and "pools" in found:
         raise InvalidValueError("--backend", "with pools in --config", "one of the two")
@@ -172,6 +188,28 @@ def _flags(parsed: argparse.Namespace) -> dict[str, object]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def _add_picker(found: dict[str, object], parsed: argparse.Namespace) -> None:
+    """Add the endpoint picker; flags win over the file, part by part."""
+    given = found.get("ext_proc")
+    picker: dict[str, object] = dict(given) if isinstance(given, dict) else {}
+    if parsed.ext_proc is not None:
+        host, port = _place(parsed.ext_proc, "HOST:PORT")
+        picker |= {"host": host.strip("[]"), "port": port}
+    if parsed.pool is not None:
+        picker["pool"] = parsed.pool
+    if picker and "port" in picker:
+        found["ext_proc"] = picker
+    elif parsed.pool is not None and "pools" in found:
+        raise WrongSettingError("--pool is for the endpoint picker: give --ext-proc, too")
+
+
+def _place(text: str, form: str) -> tuple[str, int]:
+    name, _, port = text.rpartition(":")
+    if not name or not port.isdigit() or int(port) > 65535:
+        raise WrongSettingError(f"{text!r} is not {form}")
+    return name, int(port)
+
+
 def _pool(parsed: argparse.Namespace) -> dict[str, object] | None:
     """The pool that flags describe."""
     named: list[dict[str, object]] = []
@@ -185,7 +223,7 @@ def _pool(parsed: argparse.Namespace) -> dict[str, object] | None:
         raise WrongSettingError("of --backend, --backends-file and --backends-dns, give one")
     if not named:
         return None
-    pool = {"name": "default", **named[0]}
+    pool = {"name": parsed.pool or "default", **named[0]}
     if parsed.profile is not None:
         pool["profile"] = read_document(Path(parsed.profile))
     if parsed.queue:

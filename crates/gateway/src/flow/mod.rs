@@ -24,7 +24,7 @@ mod saturation;
 mod settings;
 
 pub(crate) use class::{Class, Classes};
-pub(crate) use control::{FlowControl, Turn};
+pub(crate) use control::FlowControl;
 pub(crate) use page::flow_page;
 pub(crate) use queue::Queue;
 pub(crate) use saturation::Load;

@@ -1,0 +1,19 @@
+//! Envoy's external processing protocol (`envoy.service.ext_proc.v3`) for an endpoint picker: the
+//! messages, their order in every body mode, gRPC. Decides nothing: that is for a [`Picker`].
+//!
+//! The path of a request, read downward: [`grpc`], [`session`], the [`Call`] of the picker,
+//! [`replies`].
+
+mod frames;
+mod grpc;
+mod heads;
+mod health;
+mod messages;
+mod modes;
+mod picker;
+mod replies;
+mod session;
+mod status;
+
+pub use grpc::router;
+pub use picker::{AnswerHead, Call, Change, Head, Picked, Picker, Refusal, Seen};

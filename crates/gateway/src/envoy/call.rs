@@ -1,0 +1,139 @@
+//! A request that Envoy carries, from its header to the end of its answer.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::http::{HeaderMap, Method, header};
+use penstock_edge::Failure;
+use penstock_extproc::{AnswerHead, Call, Change, Head, Picked, Refusal, Seen};
+use penstock_http::HeldBody;
+use penstock_openai::ApiError;
+
+use crate::call::{prompt_of, renamed};
+use crate::envoy::answer::Answer;
+use crate::envoy::inside::{Inside, Name};
+use crate::gateway::Gateway;
+use crate::headers::{BackendKey, X_API_KEY};
+use crate::scan::Fields;
+
+/// The request; the answer once a replica was picked.
+#[derive(Debug)]
+pub(crate) struct EnvoyCall {
+    inside: Arc<Inside>,
+    only: Option<Arc<str>>,
+    headers: HeaderMap,
+    subset: Option<Vec<String>>,
+    body: HeldBody,
+    answer: Option<Answer>,
+}
+
+impl EnvoyCall {
+    /// A request whose body follows; `only` is the only pool that it may go to.
+    ///
+    /// # Errors
+    /// It goes no further.
+    pub(crate) fn begin(
+        gateway: &Arc<Gateway>,
+        only: Option<Arc<str>>,
+        head: Head,
+        name: Name,
+    ) -> Result<Self, ApiError> {
+        Ok(Self {
+            inside: Arc::new(Inside::admit(gateway, &head, name)?),
+            only,
+            headers: head.headers,
+            subset: head.subset,
+            body: gateway.hold_body(),
+            answer: None,
+        })
+    }
+
+    /// What routing reads of the body. A request that has none, or whose body Envoy does not show,
+    /// names no model.
+    fn fields(&self, body: &[u8], seen: Seen) -> Result<Fields, ApiError> {
+        let none = body.is_empty() && self.inside.name.method != Method::POST.as_str();
+        if none || seen == Seen::Part {
+            return Ok(Fields::default());
+        }
+        Fields::of(body).map_err(|error| ApiError::bad_request(error.to_string()))
+    }
+
+    async fn choose(&mut self, seen: Seen) -> Result<Picked, ApiError> {
+        let gateway = &self.inside.gateway;
+        let (body, _share) = std::mem::replace(&mut self.body, gateway.hold_body()).split();
+        let fields = self.fields(&body, seen)?;
+        let asked = fields.model(&body);
+        let mut prompt = prompt_of(&fields, &body, &self.headers);
+        prompt.subset = self.subset.take();
+        let only = self.only.as_deref();
+        let destination = gateway.destination(asked.as_deref(), only)?;
+        let caller = self.inside.permit.as_ref().map(|permit| &*permit.caller);
+        let class = gateway.class(&self.headers, caller, &destination);
+        let flow = &destination.pool.flow;
+        let turn = flow.pass(&class, body.len(), prompt.bytes).await?;
+        let model = destination.renamed.as_deref().or(asked.as_deref());
+        let routed = destination
+            .pool
+            .route(model.unwrap_or_default(), &prompt, &[])
+            .map_err(|none| destination.unroutable(none))?;
+        drop(turn);
+        gateway.metrics.decided(self.inside.arrived.elapsed(), 0);
+        let other = destination.renamed.as_deref();
+        let other = other.and_then(|model| renamed(&body, &fields, model));
+        let ranked = routed.decision.ranked.iter();
+        let endpoints = ranked.take(1 + gateway.config.retries);
+        let picked = Picked {
+            endpoints: endpoints.map(|one| one.address.to_string()).collect(),
+            is_rewritten: other.is_some(),
+            body: other.unwrap_or(body),
+            change: self.key(),
+        };
+        let inside = self.inside.clone();
+        self.answer = Some(Answer::new(inside, destination, routed, prompt, asked));
+        Ok(picked)
+    }
+
+    /// The key that the replica gets to see.
+    fn key(&self) -> Change {
+        match &self.inside.gateway.backend_key {
+            BackendKey::Clients => Change::default(),
+            BackendKey::None => Change {
+                set: Vec::new(),
+                remove: vec![header::AUTHORIZATION, X_API_KEY],
+            },
+            BackendKey::Own(bearer) => Change {
+                set: vec![(header::AUTHORIZATION, bearer.clone())],
+                remove: vec![X_API_KEY],
+            },
+        }
+    }
+}
+
+impl Call for EnvoyCall {
+    fn take(&mut self, bytes: Bytes) -> Result<(), Refusal> {
+        let taken = self.body.push(&bytes, self.inside.gateway.most_bytes());
+        taken.map_err(|error| self.inside.name.refusal(Failure::from(error).0))
+    }
+
+    async fn pick(&mut self, seen: Seen) -> Result<Picked, Refusal> {
+        let chosen = self.choose(seen).await;
+        chosen.map_err(|error| self.inside.name.refusal(error))
+    }
+
+    fn answered(&mut self, head: &AnswerHead) -> Change {
+        let answer = self.answer.as_mut();
+        answer.map(|answer| answer.began(head)).unwrap_or_default()
+    }
+
+    fn pass(&mut self, bytes: Bytes) -> Bytes {
+        match &mut self.answer {
+            Some(answer) => answer.pass(bytes),
+            None => bytes,
+        }
+    }
+
+    fn end(&mut self) -> Bytes {
+        let answer = self.answer.as_mut();
+        answer.map(Answer::end).unwrap_or_default()
+    }
+}

@@ -1,0 +1,94 @@
+"""A replica that keeps what it is sent, and answers with it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self
+
+
+@dataclass
+class Seen:
+    path: str
+    headers: Message
+    body: bytes
+
+
+@dataclass
+class Echo:
+    """An OpenAI-compatible server of the models `models`, as far as a gateway looks. Requests are
+    answered with `status`, the size of their body and the model that they ask for.
+    """
+
+    models: tuple[str, ...] = ("echo",)
+    status: int = 200
+    is_healthy: bool = True
+    seen: list[Seen] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        echo = self
+
+        class Handler(_Handler):
+            replica = echo
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self._thread = threading.Thread(target=self.server.serve_forever)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    replica: Echo
+
+    def do_GET(self) -> None:
+        if self.path == "/v1/models":
+            data = [{"id": name, "object": "model"} for name in self.replica.models]
+            self._answer(200, {"object": "list", "data": data})
+        else:
+            healthy = 200 if self.replica.is_healthy else 503
+            self._answer(healthy if self.path == "/health" else 404, {})
+
+    def do_POST(self) -> None:
+        body = self._chunks() if "transfer-encoding" in self.headers else self._length()
+        self.replica.seen.append(Seen(self.path, self.headers, body))
+        model = json.loads(body).get("model")
+        self._answer(self.replica.status, {"model": model, "bytes": len(body)})
+
+    def _length(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("content-length", 0)))
+
+    def _chunks(self) -> bytes:
+        parts = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass  # trailers
+        return b"".join(parts)
+
+    def _answer(self, status: int, body: object) -> None:
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Print nothing: the test says what matters."""
