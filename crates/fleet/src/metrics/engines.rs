@@ -189,6 +189,7 @@ mod tests {
     use super::*;
 
     const VLLM: &str = include_str!("../../tests/fixtures/vllm.txt");
+    const RECORDED_VLLM: &str = include_str!("../../tests/fixtures/vllm-0.32.0.txt");
     const SGLANG: &str = include_str!("../../tests/fixtures/sglang.txt");
     const TRTLLM: &str = include_str!("../../tests/fixtures/trtllm-serve.txt");
     const TRITON: &str = include_str!("../../tests/fixtures/triton-trtllm.txt");
@@ -210,6 +211,10 @@ mod tests {
     #[test]
     fn each_engine_s_page_is_understood() {
         assert_eq!(load(VLLM), (3.0, 7.0, Some(0.25), Some(16.0 * 27_000.0)));
+        let (waiting, running, kv_use, kv_tokens) = load(RECORDED_VLLM);
+        assert_eq!((waiting, running), (4.0, 8.0));
+        assert!((kv_use.unwrap() - 0.0303).abs() < 1e-4);
+        assert_eq!(kv_tokens, Some(128.0 * 364.0));
         assert_eq!(load(SGLANG), (2.0, 5.0, Some(0.28), Some(64.0 * 6_250.0)));
         assert_eq!(load(TRTLLM), (4.0, 9.0, Some(0.5), Some(32.0 * 2_048.0)));
         assert_eq!(load(TRITON), (1.0, 6.0, Some(0.125), Some(64.0 * 1_000.0)));
