@@ -118,6 +118,12 @@ REQUESTS = st.builds(
     grammar=st.sampled_from([b"", b"\x02a+"]),
     adapter=U32,
     priority=st.integers(-(2**31), 2**31 - 1),
+).flatmap(
+    lambda request: st.builds(
+        replace,
+        st.just(request),
+        resumed=st.integers(0, min(len(request.prompt), request.params.max_tokens) - 1),
+    )
 )
 
 
@@ -245,7 +251,7 @@ def test_errors_name_frame_field_and_offset() -> None:
     )
     body[20:24] = bytes(4)
     with pytest.raises(
-        CodecError, match="ADD frame, field max_tokens at byte 20: 0 is not allowed"
+        CodecError, match="ADD frame, field max_tokens at byte 24: 0 is not allowed"
     ):
         front(framed(0x10, bytes(body)))
 

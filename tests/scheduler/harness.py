@@ -40,6 +40,7 @@ def make_request(
             "grammar",
             "priority",
             "pool",
+            "resumed",
         )
         if name in options
     }
@@ -56,8 +57,8 @@ def reference(
     max_model_len: int,
     windows: Sequence[int | None] = (None,),
 ) -> tuple[list[int], FinishReason]:
-    """The output of a request that is alone in the world."""
-    context, output = list(request.prompt), []
+    """The output of a request that is alone in the world, without what it had before."""
+    context, output = list(request.prompt), [-1] * request.resumed
     sees = seen_by_all(windows) or max_model_len
     params = request.params
     while True:
@@ -66,9 +67,9 @@ def reference(
         output.append(token)
         stops = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
         if token in stops and len(output) > params.min_tokens:
-            return output, FinishReason.STOP
+            return output[request.resumed :], FinishReason.STOP
         if len(output) >= params.max_tokens or len(context) >= max_model_len:
-            return output, FinishReason.LENGTH
+            return output[request.resumed :], FinishReason.LENGTH
 
 
 class RandomDrafter:

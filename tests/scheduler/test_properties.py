@@ -36,10 +36,12 @@ def draw_arrival(draw: Random, request_id: int) -> Arrival:
     stem = draw.choice(STEMS)[: draw.choice([0, 16, 32, 49, 64, 64, 90])]
     tail = [(draw.choice([1, 31]) + at) % 96 + 1 for at in range(draw.choice([0, 1, 9, 16]))]
     max_tokens = draw.choice([1, 20, 35, 40])
+    prompt = stem + tail or [1]
     request = make_request(
         request_id,
-        stem + tail or [1],
+        prompt,
         max_tokens,
+        resumed=draw.choice([0, 0, 0, min(len(prompt), max_tokens, 7) - 1]),
         min_tokens=draw.choice([0, 0, max_tokens // 2]),
         ignore_eos=draw.random() < 0.7,
         stop_token_ids=draw.choice([(), (), (5, 6)]),
@@ -154,7 +156,7 @@ def check_logprobs(world: World, arrival: Arrival) -> None:
     request, ending = arrival.request, world.endings[arrival.request.id]
     prompt_rows = ending.rows[0].prompt_logprobs
     if request.params.prompt_logprobs >= 0:
-        assert [row[2][0][0] for row in prompt_rows] == list(request.prompt[1:])
+        assert [row[2][0][0] for row in prompt_rows] == list(request.prompt[1 : len(request.prompt) - request.resumed])
         assert ending.rows[0].cached_tokens == 0
     else:
         assert prompt_rows == []

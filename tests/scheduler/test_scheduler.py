@@ -146,6 +146,35 @@ def test_preemption_takes_the_latest_arrival_and_changes_no_output() -> None:
         assert world.endings[request.id].tokens == reference(request, 97, 256)[0]
 
 
+@pytest.mark.parametrize("min_tokens", [0, 30])
+def test_an_output_that_was_cut_off_anywhere_goes_on_as_if_it_had_not_been(min_tokens: int) -> None:
+    def request(request_id: int, prompt: list[int], resumed: int) -> Request:
+        return make_request(
+            request_id,
+            prompt,
+            40,
+            min_tokens=min_tokens,
+            stop_token_ids=(5, 6),
+            needs_history=True,
+            resumed=resumed,
+        )
+
+    prompt = [3] * 20
+    whole, finish = reference(request(0, prompt, 0), 97, 256)
+    assert len(whole) > 1
+    world = World()
+    for cut in range(len(whole)):
+        world.add(request(cut, prompt + whole[:cut], cut))
+    world.run()
+    for cut in range(len(whole)):
+        ending = world.endings[cut]
+        assert (whole[:cut] + ending.tokens, ending.finish) == (whole, finish)
+        assert ending.rows[0].cached_tokens <= len(prompt)
+    histories = [each for plan in world.plans for each in plan.registrations]
+    assert {each.prompt_len for each in histories} == {len(prompt)}
+    assert {len(each.history) for each in histories} >= {len(prompt), len(prompt) + 1}
+
+
 def test_a_sampler_that_needs_the_tokens_gets_all_of_them_again_after_a_preemption() -> None:
     world = World(num_blocks=6, budget=64, max_num_seqs=4)
     requests = [

@@ -195,6 +195,7 @@ fn read_request(request: &Bound<'_, PyAny>) -> PyResult<Add> {
     let grammar = (!grammar.is_empty()).then(|| Grammar::decode(grammar).map(Arc::new));
     let token_request = TokenRequest {
         prompt: token_ids(&request.getattr("prompt")?)?,
+        resumed: request.getattr("resumed")?.extract()?,
         max_tokens: params.getattr("max_tokens")?.extract()?,
         min_tokens: params.getattr("min_tokens")?.extract()?,
         prompt_logprobs: alternatives(&params, "prompt_logprobs")?,
@@ -237,6 +238,7 @@ fn write_request(py: Python<'_>, add: Add, arrived: f64) -> PyResult<Bound<'_, P
     fields.set_item("needs_history", request.sampling.needs_history())?;
     fields.set_item("arrived", arrived)?;
     fields.set_item("read_prefix_cache", !request.skip_prefix_cache)?;
+    fields.set_item("resumed", request.resumed)?;
     fields.set_item("pool", request.pool)?;
     fields.set_item("cache_salt", PyBytes::new(py, &request.cache_salt))?;
     fields.set_item("grammar", PyBytes::new(py, &grammar))?;

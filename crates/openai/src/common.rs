@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 use super::fields::{Fields, Number, read};
 use super::grammar::OutputGrammar;
 use super::logits::LogitRules;
+use super::resume::{self, Resume};
 use crate::error::ApiError;
 
 /// Most stop strings of one request. Each is searched for in every token's text.
@@ -50,6 +51,8 @@ pub struct Common {
     pub priority: i32,
     /// Usage names the tiers that cached tokens came from even where there is only one.
     pub return_cached_tokens_by_tier: bool,
+    /// The output so far of a stream that broke off.
+    pub resume: Option<Resume>,
 }
 
 /// How many tokens a request asks for.
@@ -81,6 +84,7 @@ impl Common {
     pub(super) fn take(fields: &mut Fields<'_>, least_tokens: u32) -> Result<Self, ApiError> {
         let stream = fields.flag("stream", false)?;
         let max_tokens = take_max_tokens(fields, least_tokens)?;
+        let n = fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize;
         Ok(Self {
             model: fields.take("model")?,
             stream,
@@ -95,7 +99,7 @@ impl Common {
             seed: fields.integer("seed", i64::MIN..=i64::MAX)?,
             logits: LogitRules::take(fields)?,
             grammar: take_grammar(fields)?,
-            n: fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize,
+            n,
             stop: take_stop(fields)?,
             include_stop: fields.flag("include_stop_str_in_output", false)?,
             stop_token_ids: take_stop_token_ids(fields)?,
@@ -108,7 +112,20 @@ impl Common {
             cache_salt: take_cache_salt(fields)?,
             priority: take_priority(fields)?,
             return_cached_tokens_by_tier: fields.flag("return_cached_tokens_by_tier", false)?,
+            resume: take_resume(fields, stream, n)?,
         })
+    }
+}
+
+fn take_resume(
+    fields: &mut Fields<'_>,
+    stream: bool,
+    n: usize,
+) -> Result<Option<Resume>, ApiError> {
+    match Resume::take(fields)? {
+        Some(_) if !stream => Err(resume::invalid("it needs stream")),
+        Some(_) if n > 1 => Err(resume::invalid("it cannot be combined with n above 1")),
+        resume => Ok(resume),
     }
 }
 

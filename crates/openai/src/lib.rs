@@ -26,6 +26,7 @@ pub mod openapi;
 mod pooling;
 mod response;
 mod responses;
+mod resume;
 mod tokenize;
 mod tools;
 
@@ -49,6 +50,7 @@ pub use response::{
     TopLogprob, Usage,
 };
 pub use responses::{Echo, InputTokens, ResponseWriter, ResponsesRequest};
+pub use resume::{FAILED_MARK, MARK, Origin, RESUMABLE, Resume};
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
 pub use tools::{Tool, ToolChoice, Tools};
 

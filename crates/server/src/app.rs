@@ -143,10 +143,11 @@ impl App {
         prefix: &str,
         request_id: &str,
         asked: Option<String>,
+        created: u64,
     ) -> Identity {
         Identity {
             id: format!("{prefix}-{request_id}"),
-            created: unix_now(),
+            created,
             model: asked.unwrap_or_else(|| self.config.served_model_names[0].clone()),
         }
     }
@@ -239,7 +240,8 @@ impl App {
     }
 }
 
-fn unix_now() -> u64 {
+/// In seconds.
+pub(crate) fn unix_now() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default()

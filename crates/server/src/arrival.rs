@@ -6,11 +6,18 @@ use std::time::Instant;
 use axum::body::Body;
 use axum::http::Request;
 use penstock_http::Caller;
+use penstock_openai::{Common, RESUMABLE};
+
+use crate::app::unix_now;
 
 /// When a client's request came in, and whose key it carried, where that has a name.
 #[derive(Clone)]
 pub(crate) struct Arrival {
     pub(crate) at: Instant,
+    /// Unix time, in seconds.
+    pub(crate) unix: u64,
+    /// The answer is to have marks, if it is a stream that can have them.
+    pub(crate) marked: bool,
     pub(crate) caller: Option<Arc<Caller>>,
 }
 
@@ -18,7 +25,15 @@ impl Arrival {
     pub(crate) fn of(request: &Request<Body>) -> Self {
         Self {
             at: Instant::now(),
+            unix: unix_now(),
+            marked: request.headers().contains_key(RESUMABLE),
             caller: request.extensions().get::<Arc<Caller>>().cloned(),
         }
+    }
+
+    /// What the answer names as its time, in Unix seconds.
+    pub(crate) fn created(&self, common: &Common) -> u64 {
+        let resume = common.resume.as_ref();
+        resume.map_or(self.unix, |resume| resume.origin.created)
     }
 }

@@ -8,6 +8,7 @@ use penstock_parsers::OutputEvent;
 use penstock_text::{Detokenizer, StopStrings};
 use penstock_wire::{Finish, LogprobRow, Output, TierKinds, TierTokens};
 
+use crate::marks::Marks;
 use crate::metrics::{Ending, RequestTimer};
 use crate::reading::Reader;
 
@@ -162,6 +163,21 @@ impl Choice {
         delta
     }
 
+    /// Takes in a step that another server has sent already. Rows of log-probabilities are not
+    /// known; with `scored` there are as many as tokens.
+    fn replay(&mut self, tokens: &[u32], scored: bool) -> OutputDelta {
+        let row = LogprobRow {
+            logprob: 0.0,
+            rank: 1,
+            alternatives: Vec::new(),
+        };
+        self.detokenize(Output {
+            tokens: tokens.to_vec(),
+            logprobs: vec![row; if scored { tokens.len() } else { 0 }],
+            ..Output::default()
+        })
+    }
+
     /// Turns the text of one token, or the last of the text, into events.
     fn read(&mut self, delta: &mut OutputDelta) {
         let Some(reader) = &mut self.reader else {
@@ -232,6 +248,10 @@ pub(crate) struct ChoiceStreams {
     turn: usize,
     /// `Some` when usage names the tiers that cached tokens came from.
     tiers: Option<TierKinds>,
+    /// What was sent before by another server, step by step.
+    pub(crate) replayed: Vec<OutputDelta>,
+    /// `Some` where the stream is to have marks.
+    pub(crate) marks: Option<Marks>,
 }
 
 impl ChoiceStreams {
@@ -240,7 +260,27 @@ impl ChoiceStreams {
             choices,
             turn: 0,
             tiers,
+            replayed: Vec::new(),
+            marks: None,
         }
+    }
+
+    /// Takes in the steps of a stream that broke off, of one choice.
+    ///
+    /// # Errors
+    /// The output has ended in them.
+    pub(crate) fn replay(&mut self, steps: &[Vec<u32>], scored: bool) -> Result<(), ApiError> {
+        let Some(choice) = self.choices.first_mut() else {
+            return Ok(());
+        };
+        for step in steps {
+            let delta = choice.replay(step, scored);
+            if delta.finish.is_some() {
+                return Err(ApiError::invalid("resume", "resume: the output has ended."));
+            }
+            self.replayed.push(delta);
+        }
+        Ok(())
     }
 
     pub(crate) fn len(&self) -> usize {

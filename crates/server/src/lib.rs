@@ -16,6 +16,7 @@ mod grammar;
 mod jobs;
 mod lanes;
 mod logprobs;
+mod marks;
 mod metrics;
 mod pooling;
 mod reading;

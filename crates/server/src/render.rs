@@ -42,6 +42,11 @@ pub(crate) trait Render: Send + 'static {
         sse::done(out);
     }
 
+    /// Whether all that is sent later can be made from the tokens so far.
+    fn resumable(&self) -> bool {
+        true
+    }
+
     /// The body of a response that is not streamed; one merged delta for each choice.
     fn response(&mut self, deltas: &[OutputDelta], usage: Usage) -> Vec<u8>;
 }

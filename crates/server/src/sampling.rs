@@ -11,12 +11,12 @@ use crate::app::App;
 pub(crate) fn params(
     app: &App,
     common: &Common,
+    seed: u64,
     logprobs: Option<u8>,
     limits: &Limits,
 ) -> Result<SamplingParams, ApiError> {
     let (defaults, rules) = (&app.config.generation_defaults, &common.logits);
     check_rules(rules, limits)?;
-    let seed = common.seed.map(i64::cast_unsigned).or(defaults.seed);
     let repetition = rules.repetition_penalty.or(defaults.repetition_penalty);
     let banned = banned(app.text()?, &rules.bad_words)
         .map_err(|error| ApiError::invalid("bad_words", format!("bad_words: {error}.")))?;
@@ -25,7 +25,7 @@ pub(crate) fn params(
         top_k: u32::try_from(common.top_k.or(defaults.top_k).unwrap_or(0)).unwrap_or(0),
         top_p: common.top_p.or(defaults.top_p).unwrap_or(1.0),
         min_p: rules.min_p.or(defaults.min_p).unwrap_or(0.0),
-        seed: seed.unwrap_or_else(|| app.guard.ids.next()),
+        seed,
         choice: 0,
         logprobs,
         repetition_penalty: repetition.unwrap_or(1.0),

@@ -3,12 +3,14 @@
 use std::task::Poll;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::Response;
+use bytes::BytesMut;
 use penstock_http::{PipeWriter, WriteError, pipe};
-use penstock_openai::{ApiError, StreamOptions};
+use penstock_openai::{ApiError, RESUMABLE, StreamOptions};
 
 use crate::choices::{ChoiceStreams, OutputDelta};
+use crate::marks::Marks;
 use crate::render::Render;
 use penstock_edge::json;
 
@@ -47,12 +49,15 @@ async fn whole(mut choices: ChoiceStreams, mut render: impl Render) -> Result<Re
 /// request it refuses has a status of its own.
 async fn events(
     mut choices: ChoiceStreams,
-    render: impl Render,
+    mut render: impl Render,
     options: StreamOptions,
 ) -> Result<Response, ApiError> {
     let first = choices.next().await.transpose()?;
+    replay(&mut choices, &mut render, options);
     let (writer, reader) = pipe(MAX_UNREAD);
-    tokio::spawn(pump(choices, render, options, first, writer));
+    let marks = choices.marks.take().filter(|_| render.resumable());
+    let marked = marks.is_some();
+    tokio::spawn(pump(choices, render, options, first, marks, writer));
     let mut response = Response::new(Body::new(reader));
     let headers = response.headers_mut();
     headers.insert(
@@ -62,7 +67,22 @@ async fn events(
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Asks nginx not to collect the stream.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    if marked {
+        let name = HeaderName::from_static(RESUMABLE);
+        headers.insert(name, HeaderValue::from_static("1"));
+    }
     Ok(response)
+}
+
+/// Brings the writer to where another server's was.
+fn replay(choices: &mut ChoiceStreams, render: &mut impl Render, options: StreamOptions) {
+    let mut sent = BytesMut::new();
+    let usage = choices.usage_of(0);
+    let usage = options.continuous_usage_stats.then_some(&usage);
+    for delta in std::mem::take(&mut choices.replayed) {
+        render.chunk(&mut sent, 0, &delta, usage);
+        sent.clear();
+    }
 }
 
 /// Writes every delta as it comes, until the end, an error, or the client's departure. Returning
@@ -72,6 +92,7 @@ async fn pump(
     mut render: impl Render,
     options: StreamOptions,
     first: Option<(usize, OutputDelta)>,
+    mut marks: Option<Marks>,
     mut writer: PipeWriter,
 ) {
     let mut next: Next = first.map(Ok);
@@ -81,9 +102,14 @@ async fn pump(
                 let usage = options
                     .continuous_usage_stats
                     .then(|| choices.usage_of(index));
-                writer.write(|out| render.chunk(out, index, &delta, usage.as_ref()))
+                writer.write(|out| {
+                    render.chunk(out, index, &delta, usage.as_ref());
+                    if let Some(marks) = &mut marks {
+                        marks.step(out, &delta);
+                    }
+                })
             }
-            Some(Err(error)) => return fail(writer, render, &error),
+            Some(Err(error)) => return fail(writer, render, &error, marks.is_some()),
             None => {
                 let usage = choices.usage();
                 return writer.finish(|out| render.end(out, &usage, options));
@@ -92,7 +118,7 @@ async fn pump(
         match outcome {
             Ok(()) => {}
             Err(WriteError::Gone) => return,
-            Err(WriteError::Slow) => return fail(writer, render, &too_slow()),
+            Err(WriteError::Slow) => return fail(writer, render, &too_slow(), false),
         }
         next = match next_or_gone(&mut choices, &mut writer).await {
             Some(next) => next,
@@ -112,8 +138,13 @@ async fn next_or_gone(choices: &mut ChoiceStreams, writer: &mut PipeWriter) -> O
     .await
 }
 
-fn fail(writer: PipeWriter, mut render: impl Render, error: &ApiError) {
-    writer.finish(|out| render.fail(out, error));
+fn fail(writer: PipeWriter, mut render: impl Render, error: &ApiError, marked: bool) {
+    writer.finish(|out| {
+        if marked {
+            Marks::failed(out, error);
+        }
+        render.fail(out, error);
+    });
 }
 
 fn too_slow() -> ApiError {

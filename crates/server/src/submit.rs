@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use penstock_engine_client::SubmitError;
-use penstock_openai::{ApiError, Common, MaxTokens};
+use penstock_openai::{ApiError, Common, MaxTokens, Origin};
 use penstock_text::Detokenizer;
 use penstock_wire::{Grammar, SamplingParams, TokenRequest};
 
@@ -11,6 +11,7 @@ use crate::admission::{AdmissionPermit, Limits, Slot};
 use crate::app::App;
 use crate::arrival::Arrival;
 use crate::choices::{Choice, ChoiceStreams, TextRules};
+use crate::marks::{self, Marks};
 use crate::metrics::RequestTimer;
 use crate::reading::{Reader, Reading};
 use crate::sampling;
@@ -43,12 +44,15 @@ pub(crate) async fn submit(
         ));
     }
     limits.check_tokens("stop_token_ids", &common.stop_token_ids)?;
-    let sampling = sampling::params(app, common, params.logprobs, &limits)?;
+    let origin = marks::origin(app, common, &params.arrival);
+    let sampling = sampling::params(app, common, origin.seed, params.logprobs, &limits)?;
     let grammar = grammar(app, common).await?;
+    let single = prompts.len() * common.n == 1 && params.prompt_logprobs.is_none();
     let mut requests = Vec::with_capacity(prompts.len() * common.n);
     for prompt in prompts {
         let mut first = token_request(common, params, &limits, prompt, sampling.clone())?;
         first.grammar = grammar.clone();
+        resume(&mut first, common, &limits, single)?;
         for choice in 0..common.n as u32 {
             let mut request = first.clone();
             request.sampling.choice = choice;
@@ -58,11 +62,42 @@ pub(crate) async fn submit(
     let choices = requests
         .into_iter()
         .zip(permit.slots)
-        .map(|(request, slot)| start(app, common, params, request, slot))
+        .map(|(request, slot)| start(app, common, params, request, slot, origin))
         .collect::<Result<_, _>>()?;
     let tiers_shown = limits.kv_tiers.any() || common.return_cached_tokens_by_tier;
     let tiers = tiers_shown.then_some(limits.kv_tiers);
-    Ok(ChoiceStreams::new(choices, tiers))
+    let mut choices = ChoiceStreams::new(choices, tiers);
+    if let Some(resume) = &common.resume {
+        choices.replay(&resume.steps, params.logprobs.is_some())?;
+    }
+    if params.arrival.marked && single {
+        choices.marks = Some(Marks::new(origin, common.resume.is_some()));
+    }
+    Ok(choices)
+}
+
+/// Appends the output so far of a stream that broke off.
+fn resume(
+    request: &mut TokenRequest,
+    common: &Common,
+    limits: &Limits,
+    single: bool,
+) -> Result<(), ApiError> {
+    let Some(resume) = &common.resume else {
+        return Ok(());
+    };
+    let tokens = resume.tokens();
+    let refused = |what: &str| Err(ApiError::invalid("resume", format!("resume: {what}.")));
+    if !single {
+        return refused("it is for one prompt without prompt_logprobs");
+    }
+    if tokens.len() >= request.max_tokens as usize {
+        return refused("it has all tokens already");
+    }
+    limits.check_tokens("resume", &tokens)?;
+    request.prompt.extend_from_slice(&tokens);
+    request.resumed = tokens.len() as u32;
+    Ok(())
 }
 
 /// Keeps the last tokens of a prompt as the request asks.
@@ -113,6 +148,7 @@ fn token_request(
     };
     Ok(TokenRequest {
         prompt,
+        resumed: 0,
         max_tokens,
         min_tokens,
         prompt_logprobs: params.prompt_logprobs,
@@ -183,17 +219,20 @@ fn start(
     params: &EndpointParams,
     request: TokenRequest,
     slot: Slot,
+    origin: Origin,
 ) -> Result<Choice, ApiError> {
     let max_tokens = request.max_tokens;
     // The choices of a prompt share its tokens in the usage.
     let shared = request.sampling.choice > 0;
-    let prompt_tokens = request.prompt.len() as u32;
+    let prompt_tokens = request.prompt.len() as u32 - request.resumed;
     let tokenizer = app.text()?.tokenizer.clone();
-    let mut detokenizer = Detokenizer::new(tokenizer, common.skip_special_tokens, &request.prompt);
+    let prompt = &request.prompt[..prompt_tokens as usize];
+    let mut detokenizer = Detokenizer::new(tokenizer, common.skip_special_tokens, prompt);
     let reading = params.reading.clone();
     let reader = reading.map(|reading| {
         detokenizer.keep(reading.kept.clone());
-        Reader::new(reading, app.guard.ids.next())
+        let choice = u64::from(request.sampling.choice);
+        Reader::new(reading, origin.calls.wrapping_add(choice << 16))
     });
     let rules = TextRules {
         stop: common.stop.clone(),

@@ -64,7 +64,8 @@ pub(crate) struct Answer {
 impl Answers {
     /// `natural`: where the answer ends by itself, unless lengths are drawn.
     pub(crate) fn answer(&self, request: &TokenRequest, natural: Option<u32>) -> Answer {
-        let prompt = random::of_tokens(&request.prompt);
+        let prompt_len = request.prompt.len() - request.resumed as usize;
+        let prompt = random::of_tokens(&request.prompt[..prompt_len]);
         let key = random::join(
             random::join(self.seed, request.sampling.seed),
             random::join(prompt, u64::from(request.sampling.choice)),

@@ -18,6 +18,9 @@ pub struct Add {
 pub struct TokenRequest {
     /// Not empty.
     pub prompt: Vec<u32>,
+    /// How many of `prompt`, its last, are the output of a run that was cut off: they count as
+    /// output. Fewer than the prompt and than `max_tokens`.
+    pub resumed: u32,
     /// At least 1; prompt and output together fit the engine's `max_model_len`.
     pub max_tokens: u32,
     pub min_tokens: u32,
@@ -45,6 +48,7 @@ impl Default for TokenRequest {
     fn default() -> Self {
         Self {
             prompt: Vec::new(),
+            resumed: 0,
             max_tokens: 1,
             min_tokens: 0,
             prompt_logprobs: None,
@@ -73,6 +77,7 @@ impl Add {
         let id = f.u64("id")?;
         let prompt = f.u32_list("prompt")?;
         check_prompt(&prompt).map_err(|e| e.error("ADD", 0))?;
+        let resumed = f.u32("resumed")?;
         let max_tokens = f.u32("max_tokens")?;
         let min_tokens = f.u32("min_tokens")?;
         let prompt_logprobs = read_logprobs(f, "prompt_logprobs")?;
@@ -82,6 +87,7 @@ impl Add {
         }
         let request = TokenRequest {
             prompt,
+            resumed,
             max_tokens,
             min_tokens,
             prompt_logprobs,
@@ -104,6 +110,7 @@ impl Add {
         request.check().map_err(|e| e.error("ADD", 0))?;
         w.u64(self.id);
         w.u32_list(&request.prompt);
+        w.u32(request.resumed);
         w.u32(request.max_tokens);
         w.u32(request.min_tokens);
         w.i16(request.prompt_logprobs.map_or(-1, i16::from));
@@ -124,7 +131,11 @@ impl TokenRequest {
     fn check(&self) -> Result<(), Refused> {
         check_prompt(&self.prompt)?;
         let after = PROMPT_AT + 4 * self.prompt.len();
-        let (max, min) = (self.max_tokens, self.min_tokens);
+        let (max, min, resumed) = (self.max_tokens, self.min_tokens, self.resumed);
+        let ok = resumed == 0 || (resumed < max && (resumed as usize) < self.prompt.len());
+        let fewer = "fewer than max_tokens and than the prompt";
+        rule("resumed", after, &resumed, ok, fewer)?;
+        let after = after + 4;
         let ok = (1..=i32::MAX as u32).contains(&max);
         rule("max_tokens", after, &max, ok, "1 to 2147483647")?;
         rule("min_tokens", after + 4, &min, min <= max, "0 to max_tokens")?;

@@ -201,6 +201,7 @@ fn heartbeat() {
 fn front_door() {
     let request = TokenRequest {
         prompt: vec![1, 49151, 0, 2_147_483_647],
+        resumed: 2,
         max_tokens: 700,
         min_tokens: 3,
         prompt_logprobs: Some(20),

@@ -186,7 +186,7 @@ fn orders() -> impl Strategy<Value = FrontFrame> {
 }
 
 fn adds() -> impl Strategy<Value = FrontFrame> {
-    let lengths = (1..=i32::MAX as u32).prop_flat_map(|max| (Just(max), 0..=max));
+    let lengths = (1..=i32::MAX as u32).prop_flat_map(|max| (Just(max), 0..=max, any::<u32>()));
     let sampling = (
         0f32..10.0,
         0..=i32::MAX as u32,
@@ -208,6 +208,7 @@ fn adds() -> impl Strategy<Value = FrontFrame> {
     (any::<u64>(), lengths, sampling, wishes, lists).prop_map(
         |(id, lengths, sampling, wishes, lists)| {
             let request = TokenRequest {
+                resumed: lengths.2 % (lists.0.len() as u32).min(lengths.0),
                 prompt: lists.0,
                 max_tokens: lengths.0,
                 min_tokens: lengths.1,
@@ -370,19 +371,21 @@ fn errors_name_frame_field_and_offset() {
     };
     assert_eq!(add(|r| r.prompt.clear()), ("prompt", 8));
     assert_eq!(add(|r| r.prompt[1] = 1 << 31), ("prompt", 16));
-    assert_eq!(add(|r| r.max_tokens = 0), ("max_tokens", 20));
-    assert_eq!(add(|r| r.min_tokens = 2), ("min_tokens", 24));
+    assert_eq!(add(|r| (r.resumed, r.max_tokens) = (2, 9)), ("resumed", 20));
+    assert_eq!(add(|r| r.resumed = 1), ("resumed", 20));
+    assert_eq!(add(|r| r.max_tokens = 0), ("max_tokens", 24));
+    assert_eq!(add(|r| r.min_tokens = 2), ("min_tokens", 28));
     assert_eq!(
         add(|r| r.prompt_logprobs = Some(99)),
-        ("prompt_logprobs", 28)
+        ("prompt_logprobs", 32)
     );
     assert_eq!(
         add(|r| r.sampling.temperature = f32::NAN),
-        ("temperature", 52)
+        ("temperature", 56)
     );
-    assert_eq!(add(|r| r.sampling.top_k = 1 << 31), ("top_k", 56));
-    assert_eq!(add(|r| r.sampling.top_p = 0.0), ("top_p", 60));
-    assert_eq!(add(|r| r.sampling.logprobs = Some(21)), ("logprobs", 80));
+    assert_eq!(add(|r| r.sampling.top_k = 1 << 31), ("top_k", 60));
+    assert_eq!(add(|r| r.sampling.top_p = 0.0), ("top_p", 64));
+    assert_eq!(add(|r| r.sampling.logprobs = Some(21)), ("logprobs", 84));
 
     let other = encoded(&EngineFrame::Hello(Hello {
         wire_version: 1,
@@ -417,22 +420,23 @@ fn a_received_request_outside_the_ranges_is_refused_by_name() {
     for (field, offset, damage) in [
         ("prompt", 8, &[0; 4][..]),
         ("prompt", 16, &[0xff; 4]),
-        ("max_tokens", 20, &[0; 4]),
-        ("min_tokens", 24, &[0, 0, 0, 1]),
-        ("prompt_logprobs", 28, &[0xfe, 0xff]),
-        ("flags", 30, &[8]),
-        ("version", 51, &[1]),
-        ("temperature", 52, &[0, 0, 0xc0, 0x7f]),
-        ("top_k", 56, &[0xff; 4]),
-        ("top_p", 60, &[0; 4]),
-        ("logprobs", 80, &[21, 0]),
+        ("resumed", 20, &[1]),
+        ("max_tokens", 24, &[0; 4]),
+        ("min_tokens", 28, &[0, 0, 0, 1]),
+        ("prompt_logprobs", 32, &[0xfe, 0xff]),
+        ("flags", 34, &[8]),
+        ("version", 55, &[1]),
+        ("temperature", 56, &[0, 0, 0xc0, 0x7f]),
+        ("top_k", 60, &[0xff; 4]),
+        ("top_p", 64, &[0; 4]),
+        ("logprobs", 84, &[21, 0]),
     ] {
         let error = damaged_add(offset, damage);
         let found = (error.frame, error.field);
         assert_eq!(found, ("ADD", field), "{error}");
         assert_eq!(error.offset, offset, "{error}");
     }
-    assert_eq!(damaged_add(47, &longer).field, "sampling");
+    assert_eq!(damaged_add(51, &longer).field, "sampling");
 }
 
 #[test]

@@ -54,10 +54,14 @@ class Request:
     """Adapter applied to the weights; 0 is none."""
     priority: int = 0
     """Lower ones are computed first, where the scheduler goes by priority."""
+    resumed: int = 0
+    """How many of `prompt`, its last, are the output of a run that was cut off."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise InvalidValueError("prompt", [], "at least one token id")
+        most = min(len(self.prompt), self.params.max_tokens) - 1
+        check_range("resumed", self.resumed, 0, most)
 
 
 def check_range(name: str, value: int, low: int, high: int) -> None:

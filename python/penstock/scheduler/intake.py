@@ -17,7 +17,7 @@ class Intake:
     def sequence(self, request: Request) -> Sequence:
         self._arrivals += 1
         params, limits = request.params, self._limits
-        prompt_len = len(request.prompt)
+        prompt_len = len(request.prompt) - request.resumed
         stops = frozenset(params.stop_token_ids)
         pooling = limits.pooling if request.pool else Pooling.NONE
         # A mean needs every row, and a cached position has no logits.

@@ -60,9 +60,9 @@ class Prefixes:
 
     def _count_first(self, seq: Sequence) -> None:
         seq.first_schedule = self._clock()
-        seq.cached_tokens = seq.computed
+        seq.cached_tokens = min(seq.computed, seq.prompt_len)
         if self._kv.hasher is not None and seq.reads_cache:
-            self.query_tokens += seq.prompt_len
+            self.query_tokens += len(seq.tokens)
             self.hit_tokens += seq.computed
 
     def publish(self, seq: Sequence) -> None:

@@ -37,7 +37,7 @@ def field_bytes(kind: str, value: object) -> bytes:
 
 HELLO: list[Field] = [
     ("raw", "magic", b"PSTK"),
-    ("u16", "wire version", 6),
+    ("u16", "wire version", 7),
     ("u32", "pid", 305_419_896),
 ]
 
@@ -157,6 +157,7 @@ ADD: list[Field] = [
     ("u64", "id", 2**63 + 5),
     ("u32", "prompt, count", 4),
     ("u32", "prompt", [1, 49151, 0, 2_147_483_647]),
+    ("u32", "resumed", 2),
     ("u32", "max_tokens", 700),
     ("u32", "min_tokens", 3),
     ("i16", "prompt_logprobs", 20),

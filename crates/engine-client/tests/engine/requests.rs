@@ -195,7 +195,7 @@ async fn another_wire_version_is_named_and_the_engine_not_started_again() {
     })
     .unwrap();
     let script = Script {
-        wire_version: 7,
+        wire_version: WIRE_VERSION + 1,
         ..open_ended()
     };
     let _fake = FakeEngine::connect(engine.socket_path(), script).await;

@@ -81,6 +81,12 @@ pub(super) const COMMON: Fields = &[
     ),
     ("return_cached_tokens_by_tier", FLAG),
     (
+        "resume",
+        r#"{"type": "array", "minItems": 1, "prefixItems": [{"type": "object"}],
+            "items": {"type": "array", "minItems": 1,
+            "items": {"type": "integer", "minimum": 0}}}"#,
+    ),
+    (
         "structured_outputs",
         r#"{"type": "object", "minProperties": 1, "properties": {
             "json": {"type": ["object", "string", "boolean"]}, "regex": {"type": "string"},

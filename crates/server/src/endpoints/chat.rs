@@ -30,7 +30,11 @@ pub(crate) async fn create(
         Ok((prepare(job, request)?, style))
     })
     .await?;
-    let identity = app.identity("chatcmpl", &request_id, prepared.common.model.clone());
+    let (model, created) = (
+        prepared.common.model.clone(),
+        arrival.created(&prepared.common),
+    );
+    let identity = app.identity("chatcmpl", &request_id, model, created);
     let tokenizer = app.text()?.tokenizer.clone();
     let choices = prepared.common.n;
     let render = ChatRender::new(identity, tokenizer, style, &prepared.prompt, choices);

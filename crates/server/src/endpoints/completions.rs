@@ -36,6 +36,7 @@ pub(crate) async fn create(
         shown,
         permit,
     } = work_on(&app, body, prepare).await?;
+    let created = arrival.created(&common);
     let params = EndpointParams {
         default_max_tokens: Some(DEFAULT_MAX_TOKENS),
         logprobs,
@@ -44,7 +45,7 @@ pub(crate) async fn create(
         arrival,
     };
     let choices = submit(&app, &common, &params, prompts, permit).await?;
-    let identity = app.identity("cmpl", &request_id, common.model);
+    let identity = app.identity("cmpl", &request_id, common.model, created);
     let render = CompletionRender::new(identity, app.text()?.tokenizer.clone(), style, shown);
     Ok(stream::answer(
         choices,

@@ -38,7 +38,7 @@ pub(crate) async fn create(
             format!("{{\"index\":{index},\"object\":\"embedding\",\"embedding\":{vector}}}");
     })
     .await?;
-    let identity = app.identity("embd", &request_id, prepared.model);
+    let identity = app.identity("embd", &request_id, prepared.model, arrival.unix);
     Ok(json(body(&identity, "data", &items, usage)))
 }
 

@@ -37,11 +37,12 @@ pub(crate) async fn create(
         Ok((prepared, capped))
     })
     .await?;
+    let created = arrival.created(&prepared.common);
     let (common, choices) = prepared
         .submit(&app, arrival)
         .await
         .map_err(MessagesRequest::renamed)?;
-    let identity = app.identity("msg", &request_id, common.model);
+    let identity = app.identity("msg", &request_id, common.model, created);
     let writer = MessageWriter::new(format!("msg_{request_id}"), identity.model);
     let render = MessagesRender::new(writer, capped);
     Ok(stream::answer(choices, render, common.stream.then_some(OPTIONS)).await?)

@@ -45,7 +45,7 @@ pub(crate) async fn score(
         json!({"index": index, "object": "score", "score": score}).to_string()
     };
     let items: Vec<String> = scores.iter().enumerate().map(item).collect();
-    let identity = app.identity("score", &request_id, request.0);
+    let identity = app.identity("score", &request_id, request.0, arrival.unix);
     Ok(answer(body(&identity, "data", &items, usage)))
 }
 
@@ -81,7 +81,7 @@ pub(crate) async fn rerank(
     };
     let best = ranked(&scores).into_iter().take(shown.top_n);
     let items: Vec<String> = best.map(item).collect();
-    let identity = app.identity("rerank", &request_id, model);
+    let identity = app.identity("rerank", &request_id, model, arrival.unix);
     Ok(answer(body(&identity, "results", &items, usage)))
 }
 

@@ -33,11 +33,12 @@ pub(crate) async fn create(
     .await?;
     show_defaults(&mut echo, &app);
     let logprobs = prepared.logprobs.is_some();
+    let created = arrival.created(&prepared.common);
     let (common, choices) = prepared
         .submit(&app, arrival)
         .await
         .map_err(ResponsesRequest::renamed)?;
-    let identity = app.identity("resp", &request_id, common.model);
+    let identity = app.identity("resp", &request_id, common.model, created);
     let id = format!("resp_{request_id}");
     let writer = ResponseWriter::new(id, identity.created, identity.model, echo);
     let tokenizer = app.text()?.tokenizer.clone();

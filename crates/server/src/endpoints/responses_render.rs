@@ -68,6 +68,11 @@ impl Render for ResponsesRender {
         self.writer.fail(out, error);
     }
 
+    /// The last event repeats the log-probabilities.
+    fn resumable(&self) -> bool {
+        !self.with_logprobs
+    }
+
     fn response(&mut self, deltas: &[OutputDelta], usage: Usage) -> Vec<u8> {
         // The same parts make the events, which are dropped.
         let mut events = BytesMut::new();

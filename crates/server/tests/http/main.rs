@@ -20,6 +20,7 @@ mod listeners;
 mod messages;
 mod pooling;
 mod responses;
+mod resume;
 mod shapes;
 mod streams;
 mod tools;

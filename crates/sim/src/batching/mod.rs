@@ -272,7 +272,7 @@ impl Batcher {
 
     fn count_entry(&mut self, seq: &mut Sequence, now: Duration) {
         if seq.enter(now) && self.profile.prefix_caching && seq.reads_cache {
-            self.stats.prefix_query_tokens_total += seq.prompt_len as u64;
+            self.stats.prefix_query_tokens_total += seq.tokens.len() as u64;
             self.stats.prefix_hit_tokens_total += seq.computed as u64;
         }
     }

@@ -65,7 +65,7 @@ impl Sequence {
         bounds: &Bounds,
         arrived: Duration,
     ) -> Self {
-        let prompt_len = request.prompt.len();
+        let prompt_len = request.prompt.len() - request.resumed as usize;
         let mut stops = request.stop_token_ids;
         if !request.ignore_eos {
             stops.push(bounds.eos);
@@ -125,7 +125,7 @@ impl Sequence {
             return false;
         }
         self.first_schedule = Some(now);
-        self.cached_tokens = self.computed as u32;
+        self.cached_tokens = self.computed.min(self.prompt_len) as u32;
         true
     }
 

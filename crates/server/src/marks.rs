@@ -1,0 +1,73 @@
+//! Marks in a stream, by which another server can go on with it where this one stops.
+//!
+//! A mark follows the events of a step and has the step's tokens; the first also has what this
+//! server drew. The last step has none: it is made again. A server that goes on makes the events of
+//! the marked steps again from their tokens, sends none of them, and so is where the first one was:
+//! detokenizer, stop strings, parsers, writers and counts have no other state.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, BytesMut};
+use penstock_openai::{ApiError, Common, FAILED_MARK, MARK, Origin};
+use serde::Serialize;
+
+use crate::app::App;
+use crate::arrival::Arrival;
+use crate::choices::OutputDelta;
+
+/// The marks of one stream.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    /// Until it has been written. A stream that goes on has it already.
+    origin: Option<Origin>,
+}
+
+/// What is drawn for the request, or was where it goes on from.
+pub(crate) fn origin(app: &Arc<App>, common: &Common, arrival: &Arrival) -> Origin {
+    if let Some(resume) = &common.resume {
+        return resume.origin;
+    }
+    let seed = common.seed.map(i64::cast_unsigned);
+    let seed = seed.or(app.config.generation_defaults.seed);
+    Origin {
+        created: arrival.created(common),
+        seed: seed.unwrap_or_else(|| app.guard.ids.next()),
+        calls: app.guard.ids.next(),
+    }
+}
+
+impl Marks {
+    pub(crate) fn new(origin: Origin, resumed: bool) -> Self {
+        Self {
+            origin: (!resumed).then_some(origin),
+        }
+    }
+
+    /// Appends the mark of a step whose events have been appended.
+    pub(crate) fn step(&mut self, out: &mut BytesMut, delta: &OutputDelta) {
+        if delta.finish.is_some() || delta.tokens.is_empty() {
+            return;
+        }
+        if let Some(origin) = self.origin.take() {
+            mark(out, &origin);
+        }
+        mark(out, &delta.tokens);
+    }
+
+    /// Appends the mark of a failure that another server may not have.
+    pub(crate) fn failed(out: &mut BytesMut, error: &ApiError) {
+        if error.status >= 500 {
+            out.extend_from_slice(MARK);
+            out.extend_from_slice(FAILED_MARK);
+            out.extend_from_slice(b"\n\n");
+        }
+    }
+}
+
+fn mark(out: &mut BytesMut, value: &impl Serialize) {
+    out.extend_from_slice(MARK);
+    // Neither plain data nor memory can fail.
+    let written = serde_json::to_writer(out.writer(), value);
+    debug_assert!(written.is_ok(), "plain data serialises: {written:?}");
+    out.extend_from_slice(b"\n\n");
+}
