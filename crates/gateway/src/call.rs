@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderMap, HeaderName, Method, Request, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+use memchr::memchr;
 use penstock_edge::Failure;
 use penstock_http::{BodyShare, Caller, Peer, request_id};
-use penstock_openai::ApiError;
+use penstock_openai::{ApiError, RESUMABLE};
 use penstock_prefix::{text_chain, text_seed};
 
 use crate::gateway::Gateway;
@@ -25,7 +26,7 @@ pub(crate) struct Call {
     method: Method,
     path: String,
     headers: HeaderMap,
-    body: Bytes,
+    pub(crate) body: Bytes,
     fields: Fields,
     /// The model that the client asks for.
     pub(crate) asked: Option<String>,
@@ -52,6 +53,10 @@ impl Call {
         let asked = fields.model(&body);
         let prompt = prompt_of(&fields, &body, &headers);
         to_replica(&mut headers, peer, &id, &gateway.backend_key);
+        match gateway.config.resume_timeout_s > 0.0 {
+            true => headers.insert(RESUMABLE, HeaderValue::from_static("1")),
+            false => headers.remove(RESUMABLE),
+        };
         Ok(Self {
             id,
             method,
@@ -73,14 +78,28 @@ impl Call {
         }
     }
 
-    /// The request to the replica at `url`.
+    /// The body with the output so far: the marks of an answer, with commas between.
+    pub(crate) fn resumed(&self, marks: &[u8]) -> Bytes {
+        let inside = memchr(b'{', &self.body).map_or(0, |at| at + 1);
+        match marks.is_empty() {
+            true => self.body.clone(),
+            false => {
+                let (before, after) = self.body.split_at(inside);
+                [before, b"\"resume\":[", marks, b"],", after]
+                    .concat()
+                    .into()
+            }
+        }
+    }
+
+    /// The request to the replica at `url`, with a body of this call.
     ///
     /// # Errors
     /// The path cannot be one.
-    pub(crate) fn to(&self, url: &str) -> Result<Request<Body>, ApiError> {
+    pub(crate) fn to(&self, url: &str, body: &Bytes) -> Result<Request<Body>, ApiError> {
         let uri: Result<Uri, _> = format!("{url}{}", self.path).parse();
         let uri = uri.map_err(|_| ApiError::no_route(&self.path))?;
-        let mut request = Request::new(Body::from(self.body.clone()));
+        let mut request = Request::new(Body::from(body.clone()));
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = uri;
         *request.headers_mut() = self.headers.clone();

@@ -54,6 +54,9 @@ pub struct Config {
     /// Further replicas that a request may be sent to when one fails before its first byte.
     #[serde(default = "retries")]
     pub retries: usize,
+    /// For how long a stream that broke off looks for another replica. 0: it ends with an error.
+    #[serde(default = "resume_timeout")]
+    pub resume_timeout_s: f64,
     #[serde(default = "connect_timeout")]
     pub connect_timeout_s: f64,
     #[serde(default)]
@@ -139,6 +142,10 @@ fn most_requests() -> usize {
 
 fn retries() -> usize {
     2
+}
+
+fn resume_timeout() -> f64 {
+    10.0
 }
 
 fn connect_timeout() -> f64 {

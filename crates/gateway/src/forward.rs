@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderValue, Request, Response as HttpResponse, StatusCode};
 use axum::response::Response;
@@ -15,6 +15,7 @@ use penstock_openai::ApiError;
 use penstock_routing::{ReplicaId, Unroutable};
 
 use crate::call::Call;
+use crate::failover::Trip;
 use crate::gateway::{Gateway, Place};
 use crate::headers::end_to_end;
 use crate::models::{Destination, RETRY_AFTER};
@@ -56,7 +57,7 @@ pub(crate) async fn forward(
         drop(turn.take());
         gateway.metrics.decided(arrived.elapsed(), tried.len());
         tried.push(routed.decision.first().replica);
-        match attempt(&gateway, &call, &destination.pool, routed).await {
+        match attempt(&gateway, &call, &call.body, &destination.pool, routed).await {
             Ok(answer) => {
                 return Ok(relayed(
                     &gateway,
@@ -75,13 +76,13 @@ pub(crate) async fn forward(
 }
 
 /// A replica's answer that goes to the client.
-struct Answer {
-    response: HttpResponse<Incoming>,
-    routed: Routed,
+pub(crate) struct Answer {
+    pub(crate) response: HttpResponse<Incoming>,
+    pub(crate) routed: Routed,
 }
 
 /// A replica that did not do it, and what the client gets when no other does.
-struct Lost {
+pub(crate) struct Lost {
     error: ApiError,
     /// Its own refusal.
     response: Option<HttpResponse<Incoming>>,
@@ -105,15 +106,16 @@ impl Lost {
     }
 }
 
-/// Sends the request to one replica and waits for the header of its answer, for as long as the
-/// replica is healthy.
-async fn attempt(
+/// Sends the request with `body` to one replica and waits for the header of its answer, for as
+/// long as the replica is healthy.
+pub(crate) async fn attempt(
     gateway: &Gateway,
     call: &Call,
+    body: &Bytes,
     pool: &Pool,
     routed: Routed,
 ) -> Result<Answer, Lost> {
-    let request = match call.to(&routed.url) {
+    let request = match call.to(&routed.url, body) {
         Ok(request) => request,
         Err(error) => {
             return Err(Lost {
@@ -197,15 +199,14 @@ fn relayed(
             .extensions
             .insert(AccessNote(format!("{pool}: {decision}")));
     }
-    let body = Relayed::new(
-        gateway.clone(),
+    let renamed = destination.renamed.as_deref();
+    let model = renamed.or(call.asked.as_deref()).unwrap_or_default();
+    let trip = Trip {
+        model: model.to_owned(),
+        gateway: gateway.clone(),
+        pool: destination.pool.clone(),
         call,
-        destination,
-        routed,
-        body,
-        &mut parts,
-        place,
-        arrived,
-    );
+    };
+    let body = Relayed::new(trip, renamed, routed, body, &mut parts, place, arrived);
     Response::from_parts(parts, Body::new(body))
 }

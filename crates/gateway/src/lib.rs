@@ -1,6 +1,6 @@
 //! Reverse proxy before replicas of OpenAI-compatible servers: it picks a replica for each request
-//! by load and cached prefix, streams the answer through, and tries another replica when one fails
-//! before its first byte.
+//! by load and cached prefix, streams the answer through, and goes on with another replica when one
+//! fails.
 //!
 //! The path of a request, read downward: [`forward::forward`], [`call::Call::read`],
 //! [`pool::Pool::route`], [`relay::Relayed`].
@@ -8,11 +8,13 @@
 mod call;
 mod config;
 mod envoy;
+mod failover;
 mod flow;
 mod forward;
 mod gateway;
 mod headers;
 mod info;
+mod marks;
 mod metrics;
 mod models;
 mod pool;

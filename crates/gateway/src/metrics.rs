@@ -31,6 +31,8 @@ pub(crate) struct Metrics {
     first_token: Histogram,
     retries: AtomicU64,
     lost: AtomicU64,
+    failover: Histogram,
+    failovers_lost: AtomicU64,
     refused: AtomicU64,
 }
 
@@ -43,6 +45,8 @@ impl Metrics {
             first_token: Histogram::new(FIRST_TOKEN),
             retries: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            failover: Histogram::new(FIRST_TOKEN),
+            failovers_lost: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
     }
@@ -62,6 +66,14 @@ impl Metrics {
     /// A replica did not do it.
     pub(crate) fn lost(&self) {
         self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An answer that broke off goes on elsewhere after this time, or does not.
+    pub(crate) fn failover(&self, after: Option<Duration>) {
+        match after {
+            Some(after) => self.failover.observe(after.as_secs_f64()),
+            None => drop(self.failovers_lost.fetch_add(1, Ordering::Relaxed)),
+        }
     }
 
     /// The gateway was full.
@@ -104,6 +116,15 @@ impl Metrics {
             "Requests sent to a further replica.",
             read(&self.retries),
         );
+        let name = "penstock:gateway_failovers_lost_total";
+        page.counter(
+            name,
+            "Streams that broke off and could not go on elsewhere.",
+            read(&self.failovers_lost),
+        );
+        let name = "penstock:gateway_failover_seconds";
+        let help = "From the end of a replica's stream to the first byte of its successor.";
+        page.histogram(name, help, &self.failover);
         let name = "penstock:gateway_decision_seconds";
         let help = "From the arrival of a request to the choice of its replica.";
         page.histogram(name, help, &self.decision);

@@ -142,12 +142,17 @@ impl Pool {
     pub(crate) async fn unhealthy(&self, id: ReplicaId) {
         loop {
             tokio::time::sleep(HEALTH_TICK).await;
-            let view = self.fleet.view();
-            let replica = view.replicas.iter().find(|replica| replica.id == id);
-            if replica.is_some_and(|replica| replica.condition == Condition::Unhealthy) {
+            if self.is_unhealthy(id) {
                 return;
             }
         }
+    }
+
+    /// Whether a replica's health checks fail.
+    pub(crate) fn is_unhealthy(&self, id: ReplicaId) -> bool {
+        let view = self.fleet.view();
+        let replica = view.replicas.iter().find(|replica| replica.id == id);
+        replica.is_some_and(|replica| replica.condition == Condition::Unhealthy)
     }
 
     /// Learns from an answer how many tokens a prompt of so many bytes had.

@@ -1,7 +1,8 @@
 //! The body of an answer on its way from the replica to the client.
 //!
 //! Bytes go through as they come, pulled by the client's connection: a client that does not read
-//! stops the replica's stream, too. What is learned on the way goes to the fleet.
+//! stops the replica's stream, too. What is learned on the way goes to the fleet. Where the replica
+//! marks its stream, another one goes on with it when it breaks off.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,23 +15,22 @@ use axum::http::response::Parts;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use penstock_fleet::Outcome;
 use penstock_http::{Level, log};
-use penstock_openai::{ApiError, anthropic_error};
+use penstock_openai::{ApiError, RESUMABLE, anthropic_error};
 
-use crate::call::Call;
-use crate::gateway::{Gateway, Place};
-use crate::models::Destination;
-use crate::pool::{Pool, Routed};
+use crate::failover::{Failover, Going, Trip};
+use crate::forward::Answer;
+use crate::gateway::Place;
+use crate::pool::Routed;
 use crate::rename::Rename;
 use crate::usage::{UsageReader, events};
 
 /// An answer.
 pub(crate) struct Relayed {
-    body: Incoming,
-    /// Until the answer has ended.
+    source: Source,
+    trip: Arc<Trip>,
+    /// The replica, until it has ended its part.
     routed: Option<Routed>,
-    gateway: Arc<Gateway>,
-    pool: Arc<Pool>,
-    call: Call,
+    failover: Option<Failover>,
     arrived: Instant,
     /// An event stream: it can carry an error after its first byte.
     is_stream: bool,
@@ -40,14 +40,24 @@ pub(crate) struct Relayed {
     /// The name of the model is that which was asked for.
     rename: Option<Rename>,
     first: bool,
+    done: bool,
     _place: Place,
 }
 
+/// What the next bytes come from.
+enum Source {
+    Replica(Incoming),
+    /// A replica that is to be found.
+    Going(Going),
+}
+
+type Polled = Option<Result<Frame<Bytes>, hyper::Error>>;
+
 impl Relayed {
+    /// `renamed` is the model's name at the replica, if it is another than was asked for.
     pub(crate) fn new(
-        gateway: Arc<Gateway>,
-        call: Call,
-        destination: &Destination,
+        trip: Trip,
+        renamed: Option<&str>,
         routed: Routed,
         body: Incoming,
         parts: &mut Parts,
@@ -57,24 +67,25 @@ impl Relayed {
         let kind = parts.headers.get(header::CONTENT_TYPE);
         let kind = kind.map(|kind| kind.as_bytes()).unwrap_or_default();
         let is_stream = kind.starts_with(b"text/event-stream");
-        let asked = call.asked.as_deref().unwrap_or_default();
-        let rename = destination.renamed.as_deref();
-        let rename = rename.map(|renamed| Rename::new(renamed, asked));
-        if rename.is_some() {
+        let asked = trip.call.asked.as_deref().unwrap_or_default();
+        let rename = renamed.map(|renamed| Rename::new(renamed, asked));
+        let failover = Failover::of(&parts.headers);
+        parts.headers.remove(RESUMABLE);
+        if rename.is_some() || failover.is_some() {
             parts.headers.remove(header::CONTENT_LENGTH);
         }
         Self {
-            body,
+            source: Source::Replica(body),
+            trip: Arc::new(trip),
             routed: Some(routed),
-            gateway,
-            pool: destination.pool.clone(),
-            call,
+            failover,
             arrived,
             is_stream,
             rename,
             is_failure: parts.status.is_server_error(),
             usage: UsageReader::default(),
             first: true,
+            done: false,
             _place: place,
         }
     }
@@ -85,7 +96,8 @@ impl Relayed {
             && let Some(routed) = &mut self.routed
         {
             if std::mem::take(&mut self.first) {
-                self.gateway.metrics.first_token(self.arrived.elapsed());
+                let metrics = &self.trip.gateway.metrics;
+                metrics.first_token(self.arrived.elapsed());
             }
             routed.in_flight.first_token();
             routed.in_flight.tokens(events(bytes));
@@ -94,29 +106,155 @@ impl Relayed {
 
     /// The end of the answer, once.
     fn end(&mut self, outcome: Outcome) {
-        let Some(routed) = self.routed.take() else {
+        if std::mem::replace(&mut self.done, true) {
             return;
-        };
+        }
+        let trip = &self.trip;
         if let Some(usage) = self.usage.usage() {
-            self.pool.learn(self.call.prompt.bytes, usage.prompt_tokens);
-            if let Some(caller) = &self.call.caller {
+            trip.pool.learn(trip.call.prompt.bytes, usage.prompt_tokens);
+            if let Some(caller) = &trip.call.caller {
                 let tokens = usage.prompt_tokens.saturating_add(usage.completion_tokens);
                 caller.usage.spend(tokens);
             }
         }
-        self.gateway.metrics.ended(&self.pool.name, outcome);
-        routed.in_flight.end(outcome);
+        trip.gateway.metrics.ended(&trip.pool.name, outcome);
+        if let Some(routed) = self.routed.take() {
+            routed.in_flight.end(outcome);
+        }
+    }
+
+    /// What the client gets of a frame, if anything.
+    fn passed(&mut self, frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
+        let bytes = match frame.into_data() {
+            Ok(bytes) => bytes,
+            Err(other) => return Some(other),
+        };
+        let bytes = match &mut self.failover {
+            Some(failover) => {
+                failover.moves();
+                failover.marked.pass(&bytes)
+            }
+            None => bytes,
+        };
+        self.see(&bytes);
+        let bytes = match &mut self.rename {
+            Some(rename) => rename.pass(bytes),
+            None => bytes,
+        };
+        (!bytes.is_empty()).then(|| Frame::data(bytes))
+    }
+
+    /// Whether the replica does nothing, and its health checks fail.
+    fn hangs(&mut self, cx: &mut Context<'_>) -> bool {
+        let (Some(failover), Some(routed)) = (&mut self.failover, &self.routed) else {
+            return false;
+        };
+        failover.hangs(cx, &self.trip.pool, routed.decision.first().replica)
+    }
+
+    /// Looks for another replica; false where the answer cannot go on.
+    fn goes_on(&mut self, why: &str) -> bool {
+        if let Some(routed) = &self.routed {
+            let (id, address) = (&self.trip.call.id, &routed.decision.first().address);
+            let text = format!("{id}: {address} broke off its answer: {why}");
+            log(Level::Warning, text);
+        }
+        let (Some(failover), Some(routed)) = (&mut self.failover, &self.routed) else {
+            return false;
+        };
+        let Some(going) = failover.go_on(&self.trip, routed.decision.first().replica) else {
+            return false;
+        };
+        self.source = Source::Going(going);
+        self.trip.gateway.metrics.lost();
+        if let Some(routed) = self.routed.take() {
+            routed.in_flight.end(Outcome::Failed);
+        }
+        true
+    }
+
+    fn goes_on_at(&mut self, answer: Answer) {
+        if let Some(failover) = &mut self.failover {
+            failover.gone_on(&self.trip, &answer.routed.decision.first().address);
+        }
+        self.routed = Some(answer.routed);
+        self.source = Source::Replica(answer.response.into_body());
     }
 
     /// What a client gets in a stream that breaks off: an error, and the end.
-    fn broken_off(&self) -> Bytes {
+    fn broken_off(&mut self) -> Frame<Bytes> {
+        self.end(Outcome::Failed);
+        if let Some(failover) = &mut self.failover {
+            self.trip.gateway.metrics.failover(None);
+            if !failover.last_words.is_empty() {
+                return Frame::data(std::mem::take(&mut failover.last_words));
+            }
+        }
+        let call = &self.trip.call;
         let error = ApiError::engine_failed("the replica broke off its answer.");
-        let (before, json, after) = match self.call.is_anthropic() {
-            true => ("event: error\n", anthropic_error(&error, &self.call.id), ""),
+        let (before, json, after) = match call.is_anthropic() {
+            true => ("event: error\n", anthropic_error(&error, &call.id), ""),
             false => ("", error.to_json(), "data: [DONE]\n\n"),
         };
         let json = String::from_utf8_lossy(&json);
-        format!("\n\n{before}data: {json}\n\n{after}").into()
+        Frame::data(format!("\n\n{before}data: {json}\n\n{after}").into())
+    }
+
+    /// The end of the replica's bytes; `None` where another one goes on.
+    fn ended(&mut self) -> Option<Polled> {
+        if self
+            .failover
+            .as_ref()
+            .is_some_and(|one| one.marked.failed())
+        {
+            let goes_on = self.goes_on("its engine failed");
+            return (!goes_on).then(|| Some(Ok(self.broken_off())));
+        }
+        let rest = self.failover.as_mut().map(|one| one.marked.rest());
+        let mut rest = rest.unwrap_or_default();
+        self.see(&rest);
+        if let Some(rename) = &mut self.rename {
+            let passed = rename.pass(rest);
+            rest = [passed, rename.rest()].concat().into();
+        }
+        self.end(match self.is_failure {
+            true => Outcome::Failed,
+            false => Outcome::Served,
+        });
+        Some((!rest.is_empty()).then(|| Ok(Frame::data(rest))))
+    }
+
+    /// The next frame, or that the source is another one now.
+    fn poll_once(&mut self, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
+        let polled = match &mut self.source {
+            Source::Going(going) => {
+                return Poll::Ready(match std::task::ready!(going.as_mut().poll(cx)) {
+                    Some(answer) => {
+                        self.goes_on_at(answer);
+                        None
+                    }
+                    None => Some(Some(Ok(self.broken_off()))),
+                });
+            }
+            Source::Replica(body) => Pin::new(body).poll_frame(cx),
+        };
+        Poll::Ready(match polled {
+            Poll::Ready(Some(Ok(frame))) => self.passed(frame).map(|frame| Some(Ok(frame))),
+            Poll::Ready(Some(Err(error))) => match self.goes_on(&error.to_string()) {
+                true => None,
+                false if self.is_stream => Some(Some(Ok(self.broken_off()))),
+                false => {
+                    self.end(Outcome::Failed);
+                    Some(Some(Err(error)))
+                }
+            },
+            Poll::Ready(None) => self.ended(),
+            Poll::Pending if self.hangs(cx) => {
+                let goes_on = self.goes_on("its health checks fail");
+                (!goes_on).then(|| Some(Ok(self.broken_off())))
+            }
+            Poll::Pending => return Poll::Pending,
+        })
     }
 }
 
@@ -124,73 +262,46 @@ impl Body for Relayed {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        if self.routed.is_none() {
-            return Poll::Ready(None);
-        }
-        let polled = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
-        match polled {
-            Some(Ok(frame)) => {
-                if let Some(bytes) = frame.data_ref() {
-                    self.see(bytes);
-                }
-                let rename = self.rename.as_mut();
-                let frame = frame.map_data(|bytes| match rename {
-                    Some(rename) => rename.pass(bytes),
-                    None => bytes,
-                });
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Some(Err(error)) => {
-                let address = self
-                    .routed
-                    .as_ref()
-                    .map(|one| one.decision.first().address.clone());
-                let (id, address) = (&self.call.id, address.unwrap_or_default());
-                log(
-                    Level::Warning,
-                    format!("{id}: {address} broke off its answer: {error}"),
-                );
-                self.end(Outcome::Failed);
-                match self.is_stream {
-                    true => Poll::Ready(Some(Ok(Frame::data(self.broken_off())))),
-                    false => Poll::Ready(Some(Err(error))),
-                }
-            }
-            None => {
-                let outcome = match self.is_failure {
-                    true => Outcome::Failed,
-                    false => Outcome::Served,
-                };
-                self.end(outcome);
-                let rest = self.rename.as_mut().map(Rename::rest);
-                let rest = rest.filter(|rest| !rest.is_empty());
-                Poll::Ready(rest.map(|rest| Ok(Frame::data(rest))))
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled> {
+        while !self.done {
+            if let Some(polled) = std::task::ready!(self.poll_once(cx)) {
+                return Poll::Ready(polled);
             }
         }
+        Poll::Ready(None)
     }
 
     /// True at the end of an announced length, too: nothing is asked for after it.
     fn is_end_stream(&self) -> bool {
-        self.routed.is_none() || (self.rename.is_none() && self.body.is_end_stream())
+        self.done || (self.goes_straight() && self.source.is_end())
     }
 
     /// The length of an answer that has one: it keeps its header.
     fn size_hint(&self) -> SizeHint {
-        match self.rename {
-            None => self.body.size_hint(),
-            Some(_) => SizeHint::default(),
+        match &self.source {
+            Source::Replica(body) if self.goes_straight() => body.size_hint(),
+            _ => SizeHint::default(),
         }
+    }
+}
+
+impl Relayed {
+    /// Whether the client gets what the replica sends, byte for byte.
+    fn goes_straight(&self) -> bool {
+        self.rename.is_none() && self.failover.is_none()
+    }
+}
+
+impl Source {
+    fn is_end(&self) -> bool {
+        matches!(self, Self::Replica(body) if body.is_end_stream())
     }
 }
 
 impl Drop for Relayed {
     /// The client has left, or has all that was announced.
     fn drop(&mut self) {
-        let outcome = match self.body.is_end_stream() {
+        let outcome = match self.source.is_end() {
             true if self.is_failure => Outcome::Failed,
             true => Outcome::Served,
             false => Outcome::ClientGone,

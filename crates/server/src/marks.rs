@@ -1,9 +1,9 @@
 //! Marks in a stream, by which another server can go on with it where this one stops.
 //!
-//! A mark follows the events of a step and has the step's tokens; the first also has what this
-//! server drew. The last step has none: it is made again. A server that goes on makes the events of
-//! the marked steps again from their tokens, sends none of them, and so is where the first one was:
-//! detokenizer, stop strings, parsers, writers and counts have no other state.
+//! The first mark, before all events, has what this server drew; one follows the events of each step
+//! and has the step's tokens. The last step has none: it is made again. A server that goes on makes
+//! the events of the marked steps again from their tokens, sends none of them, and so is where the
+//! first one was: detokenizer, stop strings, parsers, writers and counts have no other state.
 
 use std::sync::Arc;
 
@@ -43,15 +43,18 @@ impl Marks {
         }
     }
 
-    /// Appends the mark of a step whose events have been appended.
-    pub(crate) fn step(&mut self, out: &mut BytesMut, delta: &OutputDelta) {
-        if delta.finish.is_some() || delta.tokens.is_empty() {
-            return;
-        }
+    /// Appends the mark that comes before all events.
+    pub(crate) fn begin(&mut self, out: &mut BytesMut) {
         if let Some(origin) = self.origin.take() {
             mark(out, &origin);
         }
-        mark(out, &delta.tokens);
+    }
+
+    /// Appends the mark of a step whose events have been appended.
+    pub(crate) fn step(out: &mut BytesMut, delta: &OutputDelta) {
+        if delta.finish.is_none() && !delta.tokens.is_empty() {
+            mark(out, &delta.tokens);
+        }
     }
 
     /// Appends the mark of a failure that another server may not have.

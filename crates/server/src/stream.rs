@@ -103,9 +103,12 @@ async fn pump(
                     .continuous_usage_stats
                     .then(|| choices.usage_of(index));
                 writer.write(|out| {
-                    render.chunk(out, index, &delta, usage.as_ref());
                     if let Some(marks) = &mut marks {
-                        marks.step(out, &delta);
+                        marks.begin(out);
+                    }
+                    render.chunk(out, index, &delta, usage.as_ref());
+                    if marks.is_some() {
+                        Marks::step(out, &delta);
                     }
                 })
             }

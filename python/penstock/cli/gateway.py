@@ -108,6 +108,12 @@ def _policy(group: argparse._ArgumentGroup) -> None:
         help="further replicas for a request that fails before its first byte (default: 2)",
     )
     group.add_argument(
+        "--resume-timeout",
+        type=float,
+        metavar="S",
+        help="time in which a stream whose replica dies may find another, 0: none (default: 10)",
+    )
+    group.add_argument(
         "--max-requests", type=int, metavar="N", help="open at once; more get 429 (default: 10000)"
     )
     group.add_argument(
@@ -175,6 +181,7 @@ def _flags(parsed: argparse.Namespace) -> dict[str, object]:
         "access_log": parsed.access_log or None,
         "explain": parsed.explain or None,
         "retries": parsed.retries,
+        "resume_timeout_s": parsed.resume_timeout,
         "max_requests": parsed.max_requests,
         "drain_timeout_s": parsed.shutdown_timeout,
         "worker_threads": parsed.threads,

@@ -1,5 +1,6 @@
 //! A replica of a few lines: it answers as it is set, and keeps what it was sent.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,10 +8,10 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -26,6 +27,23 @@ pub(crate) enum Answers {
     Breaks(usize),
     /// Nothing, until the client leaves.
     Hangs,
+    /// A stream with marks, which goes on where the request says; each request has the next fate.
+    Marked(Fates),
+}
+
+/// How the streams of replicas end, one after the other; without one they end well.
+pub(crate) type Fates = Arc<Mutex<VecDeque<Fate>>>;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Fate {
+    /// The connection breaks behind so many bytes.
+    Breaks(usize),
+    /// Nothing more comes behind so many bytes.
+    Hangs(usize),
+    /// An error behind so many steps, said by the replica itself.
+    Fails(usize),
+    /// It has no marks, as those of other engines.
+    Unmarked,
 }
 
 /// What a request looked like.
@@ -170,6 +188,10 @@ async fn answer(
             drop(open);
             StatusCode::OK.into_response()
         }
+        Answers::Marked(fates) => {
+            let fate = fates.lock().unwrap().pop_front();
+            marked(open, &serde_json::from_slice(&body).unwrap(), fate)
+        }
     }
 }
 
@@ -189,4 +211,66 @@ fn events(open: Open, count: usize, gap: Duration, breaks: bool) -> Response {
         Body::from_stream(parts),
     );
     response.into_response()
+}
+
+/// Steps of a marked stream.
+pub(crate) const STEPS: usize = 6;
+
+/// The events of a step.
+pub(crate) fn step(at: usize) -> String {
+    format!("data: {{\"model\":\"m\",\"at\":{at}}}\n\n")
+}
+
+/// What follows the last step.
+pub(crate) const END: &str = "data: {\"usage\":1}\n\ndata: [DONE]\n\n";
+
+fn marked(open: Open, body: &Value, fate: Option<Fate>) -> Response {
+    let known = body["resume"].as_array().map_or(0, |marks| marks.len() - 1);
+    let mut text = match body["resume"] {
+        Value::Null => ":resume {\"seed\":5}\n\n".to_owned(),
+        _ => String::new(),
+    };
+    for at in known..STEPS {
+        if matches!(fate, Some(Fate::Fails(steps)) if at == known + steps) {
+            break;
+        }
+        text.push_str(&step(at));
+        text.push_str(&format!(":resume [{at}]\n\n"));
+    }
+    text.push_str(match fate {
+        Some(Fate::Fails(_)) => ":resume \"failed\"\n\ndata: {\"error\":1}\n\ndata: [DONE]\n\n",
+        _ => END,
+    });
+    let bytes = match fate {
+        Some(Fate::Breaks(bytes) | Fate::Hangs(bytes)) => bytes.min(text.len()),
+        _ => text.len(),
+    };
+    let parts: Vec<Bytes> = text.as_bytes()[..bytes]
+        .chunks(7)
+        .map(Bytes::copy_from_slice)
+        .collect();
+    let last = stream::once(async move {
+        match fate {
+            Some(Fate::Breaks(_)) => {
+                // what was written before leaves first
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                Err(std::io::Error::other("broken"))
+            }
+            Some(Fate::Hangs(_)) => std::future::pending().await,
+            _ => Ok(Bytes::new()),
+        }
+    });
+    let stream = stream::iter(parts.into_iter().map(Ok)).chain(last);
+    // dropped with the stream
+    let stream = stream.map(move |part| (&open, part).1);
+    let mut response = (
+        [("content-type", "text/event-stream")],
+        Body::from_stream(stream),
+    )
+        .into_response();
+    if !matches!(fate, Some(Fate::Unmarked)) {
+        let headers = response.headers_mut();
+        headers.insert("x-penstock-resumable", HeaderValue::from_static("1"));
+    }
+    response
 }

@@ -1,0 +1,176 @@
+"""Streams that go on on another replica: three real engines, killed in turn under load.
+
+Greedy and seeded streams of every endpoint have the texts that a server of its own gives them, and
+end exactly once, whoever dies meanwhile: an engine, a whole server, one that is only stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import Serve
+from tests.e2e.gateway import Gateway
+from tests.e2e.server import HANG, Server, eventually, metric
+
+Json = dict[str, Any]
+TOKENS = 48
+BEGUN = 4
+"""Events of every stream before something is killed."""
+
+GREEDY: Json = {"temperature": 0}
+SEEDED: Json = {"temperature": 0.9, "seed": 7}
+FLAGS = (
+    "--served-model-name",
+    "smollm2",
+    "--num-gpu-blocks-override",
+    "256",
+    "--no-enable-prefix-caching",
+)
+
+
+def requests() -> list[tuple[str, Json]]:
+    made: list[tuple[str, Json]] = []
+    for number in range(3):
+        ask = f"Write a long story about the number {number}."
+        messages = [{"role": "user", "content": ask}]
+        common: Json = {"model": "smollm2", "stream": True, "ignore_eos": True}
+        for sampling in (GREEDY, SEEDED):
+            plain = {**common, **sampling, "max_tokens": TOKENS}
+            penalty = {**plain, "frequency_penalty": 0.7, "min_tokens": TOKENS}
+            made.append(("/v1/completions", {**penalty, "prompt": ask}))
+            made.append(("/v1/chat/completions", {**plain, "messages": messages}))
+        made.append(
+            ("/v1/messages", {**common, **GREEDY, "max_tokens": TOKENS, "messages": messages})
+        )
+        own = {**common, **SEEDED, "max_output_tokens": TOKENS, "input": ask}
+        made.append(("/v1/responses", own))
+    return made
+
+
+def piece(event: Json) -> str:
+    """The text of an event of any endpoint."""
+    if "choices" in event:
+        choices = event["choices"]
+        return "".join(
+            one.get("text") or one.get("delta", {}).get("content") or "" for one in choices
+        )
+    kind, delta = event.get("type"), event.get("delta")
+    if kind == "content_block_delta":
+        return str(event["delta"]["text"])
+    return str(delta) if kind == "response.output_text.delta" else ""
+
+
+def ends(event: Json) -> bool:
+    if event.get("type") in ("message_stop", "response.completed", "response.incomplete"):
+        return True
+    return any(one["finish_reason"] for one in event.get("choices", ()))
+
+
+class Streams:
+    """Requests under way at once."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.requests = requests()
+        self.events = [0] * len(self.requests)
+
+    async def one(self, client: httpx.AsyncClient, number: int) -> str:
+        path, body = self.requests[number]
+        text, finishes, done, sequence = "", 0, 0, []
+        async with client.stream("POST", path, json=body) as answer:
+            assert answer.status_code == 200, await answer.aread()
+            async for line in answer.aiter_lines():
+                assert not line.startswith(":"), line
+                if not line.startswith("data: "):
+                    continue
+                assert not done, "an event after the end"
+                if line == "data: [DONE]":
+                    done += 1
+                    continue
+                event = json.loads(line.removeprefix("data: "))
+                assert "error" not in event, event
+                self.events[number] += 1
+                text += piece(event)
+                finishes += ends(event)
+                if "sequence_number" in event:
+                    sequence.append(event["sequence_number"])
+        assert finishes == 1, f"{path}: {finishes} ends"
+        assert done == (1 if path.endswith("completions") else 0)
+        assert sequence == list(range(len(sequence)))
+        return text
+
+    async def all(self, meanwhile: Callable[[], object] | None) -> list[str]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=self.url, timeout=HANG, limits=limits) as client:
+            numbers = range(len(self.requests))
+            tasks = [asyncio.create_task(self.one(client, number)) for number in numbers]
+            if meanwhile is not None:
+                while min(self.events) < BEGUN and not any(task.done() for task in tasks):
+                    await asyncio.sleep(0.01)
+                meanwhile()
+            return await asyncio.gather(*tasks)
+
+
+def texts(url: str, meanwhile: Callable[[], object] | None = None) -> list[str]:
+    return asyncio.run(Streams(url).all(meanwhile))
+
+
+@pytest.fixture(scope="module")
+def engines(serve: Serve) -> Iterator[list[Server]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(serve(*FLAGS)) for _ in range(3)]
+
+
+def test_streams_survive_replicas_killed_in_turn(engines: list[Server], tmp_path: Path) -> None:
+    expected = texts(engines[0].url)
+    assert all(expected)
+    flags = [word for engine in engines for word in ("--backend", engine.url)]
+    # by requests inside alone: every replica has some of them
+    profile = tmp_path / "running.yaml"
+    profile.write_text("scorers: [{name: running}]")
+    flags += ["--profile", str(profile)]
+    first, second, third = engines
+    with ExitStack() as stack:
+        gateway = stack.enter_context(Gateway(*flags))
+        client = stack.enter_context(gateway.client())
+
+        def freeze() -> None:
+            stack.callback(third.signal, signal.SIGCONT)
+            third.signal(signal.SIGSTOP)
+
+        kills: list[tuple[str, Callable[[], object]]] = [
+            ("an engine", lambda: os.kill(first.engine(), signal.SIGKILL)),
+            ("a front door", second.process.kill),
+            ("a front door that hangs", freeze),
+        ]
+        went_on = 0.0
+        for what, kill in kills:
+            began = time.monotonic()
+            assert texts(gateway.url, kill) == expected, what
+            count = metric(client, "penstock:gateway_failover_seconds_count")
+            total = metric(client, "penstock:gateway_failover_seconds_sum")
+            assert count > went_on, f"{what}: nothing had to go on elsewhere"
+            went_on = count
+            print(f"\n{what}: {time.monotonic() - began:.1f} s, {count:.0f} streams went on")
+            print(f"mean recovery so far {total / count:.3f} s")
+            eventually(lambda: ready(client) >= 1, "a replica")
+            if what == "an engine":
+                eventually(lambda: ready(client) == 3, "the engine's successor")
+        assert metric(client, "penstock:gateway_failovers_lost_total") == 0
+
+
+def ready(client: httpx.Client) -> int:
+    page = client.get("/metrics").text.splitlines()
+    name = "penstock:gateway_replica_ready{"
+    return sum(line.startswith(name) and line.endswith(" 1") for line in page)
