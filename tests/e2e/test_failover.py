@@ -1,7 +1,7 @@
 """Streams that go on on another replica: three real engines, killed in turn under load.
 
 Greedy and seeded streams of every endpoint have the texts that a server of its own gives them, and
-end exactly once, whoever dies meanwhile: an engine, a whole server, one that is only stopped.
+end exactly once, whatever dies meanwhile: an engine, a whole server, one that is only stopped.
 """
 
 from __future__ import annotations

@@ -156,7 +156,8 @@ def check_logprobs(world: World, arrival: Arrival) -> None:
     request, ending = arrival.request, world.endings[arrival.request.id]
     prompt_rows = ending.rows[0].prompt_logprobs
     if request.params.prompt_logprobs >= 0:
-        assert [row[2][0][0] for row in prompt_rows] == list(request.prompt[1 : len(request.prompt) - request.resumed])
+        prompt = request.prompt[: len(request.prompt) - request.resumed]
+        assert [row[2][0][0] for row in prompt_rows] == list(prompt[1:])
         assert ending.rows[0].cached_tokens == 0
     else:
         assert prompt_rows == []

@@ -12,8 +12,8 @@ use penstock_openai::RESUMABLE;
 use penstock_routing::ReplicaId;
 use tokio::time::Sleep;
 
+use crate::attempt::{Answer, attempt};
 use crate::call::Call;
-use crate::forward::{Answer, attempt};
 use crate::gateway::Gateway;
 use crate::marks::Marked;
 use crate::pool::Pool;

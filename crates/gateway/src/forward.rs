@@ -3,23 +3,19 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, Request, Response as HttpResponse, StatusCode};
+use axum::http::{HeaderValue, Request};
 use axum::response::Response;
-use hyper::body::Incoming;
 use penstock_edge::{AccessNote, Failure};
-use penstock_fleet::Outcome;
-use penstock_http::{ClientError, Level, log};
-use penstock_openai::ApiError;
 use penstock_routing::{ReplicaId, Unroutable};
 
+use crate::attempt::{Answer, Lost, attempt};
 use crate::call::Call;
 use crate::failover::Trip;
 use crate::gateway::{Gateway, Place};
 use crate::headers::end_to_end;
-use crate::models::{Destination, RETRY_AFTER};
-use crate::pool::{Pool, Routed};
+use crate::models::Destination;
 use crate::relay::Relayed;
 
 pub(crate) const DECISION: &str = "x-penstock-decision";
@@ -73,106 +69,6 @@ pub(crate) async fn forward(
     }
     last.unwrap_or_else(|| Lost::unroutable(&destination, Unroutable::Tried))
         .into_answer()
-}
-
-/// A replica's answer that goes to the client.
-pub(crate) struct Answer {
-    pub(crate) response: HttpResponse<Incoming>,
-    pub(crate) routed: Routed,
-}
-
-/// A replica that did not do it, and what the client gets when no other does.
-pub(crate) struct Lost {
-    error: ApiError,
-    /// Its own refusal.
-    response: Option<HttpResponse<Incoming>>,
-}
-
-impl Lost {
-    fn unroutable(destination: &Destination, none: Unroutable) -> Self {
-        Self {
-            error: destination.unroutable(none),
-            response: None,
-        }
-    }
-
-    fn into_answer(self) -> Result<Response, Failure> {
-        let Some(response) = self.response else {
-            return Err(self.error.into());
-        };
-        let (mut parts, body) = response.into_parts();
-        end_to_end(&mut parts.headers);
-        Ok(Response::from_parts(parts, Body::new(body)))
-    }
-}
-
-/// Sends the request with `body` to one replica and waits for the header of its answer, for as
-/// long as the replica is healthy.
-pub(crate) async fn attempt(
-    gateway: &Gateway,
-    call: &Call,
-    body: &Bytes,
-    pool: &Pool,
-    routed: Routed,
-) -> Result<Answer, Lost> {
-    let request = match call.to(&routed.url, body) {
-        Ok(request) => request,
-        Err(error) => {
-            return Err(Lost {
-                error,
-                response: None,
-            });
-        }
-    };
-    let address = routed.decision.first().address.clone();
-    let sent = tokio::select! {
-        sent = gateway.client.send(request) => sent,
-        () = pool.unhealthy(routed.decision.first().replica) => {
-            Err(ClientError::Broken("its health checks fail".to_owned()))
-        }
-    };
-    let (outcome, lost) = match sent {
-        Ok(response) if elsewhere(response.status()) => {
-            let outcome = match response.status() {
-                StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Outcome::Failed,
-                _ => Outcome::Refused,
-            };
-            let error = ApiError::unavailable("All replicas refused.", RETRY_AFTER);
-            let status = response.status();
-            note(call, &address, &format!("answered {status}"));
-            let response = Some(response);
-            (outcome, Lost { error, response })
-        }
-        Ok(response) => return Ok(Answer { response, routed }),
-        Err(failed) => {
-            note(call, &address, &failed.to_string());
-            let outcome = match failed {
-                ClientError::Connect(_) | ClientError::Refused(_) => Outcome::ConnectFailed,
-                ClientError::Broken(_) => Outcome::Failed,
-            };
-            let error = ApiError::unavailable("The replica is not there.", RETRY_AFTER);
-            let response = None;
-            (outcome, Lost { error, response })
-        }
-    };
-    gateway.metrics.lost();
-    routed.in_flight.end(outcome);
-    Err(lost)
-}
-
-/// Whether another replica may do what this one does not.
-fn elsewhere(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::TOO_MANY_REQUESTS
-            | StatusCode::BAD_GATEWAY
-            | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT
-    )
-}
-
-fn note(call: &Call, address: &str, what: &str) {
-    log(Level::Warning, format!("{}: {address} {what}", call.id));
 }
 
 /// The client's answer: the replica's, as it comes.

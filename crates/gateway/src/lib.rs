@@ -5,6 +5,7 @@
 //! The path of a request, read downward: [`forward::forward`], [`call::Call::read`],
 //! [`pool::Pool::route`], [`relay::Relayed`].
 
+mod attempt;
 mod call;
 mod config;
 mod envoy;

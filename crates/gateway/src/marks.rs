@@ -167,7 +167,8 @@ mod tests {
             sizes in prop::collection::vec(1..60usize, 1..20),
         ) {
             let mut marked = Marked::default();
-            let stream = b"data: a\n\n:resume {}\n\n:resume [1]\n\ndata: b\n\n:resume \"failed\"\n\n\
+            let stream = b"data: a\n\n:resume {}\n\n:resume [1]\n\ndata: b\n\n\
+                :resume \"failed\"\n\n\
                 data: why\n\n";
             let out = passed(&mut marked, stream, &sizes);
             prop_assert_eq!(&out[..], b"data: a\n\n");

@@ -17,8 +17,8 @@ use penstock_fleet::Outcome;
 use penstock_http::{Level, log};
 use penstock_openai::{ApiError, RESUMABLE, anthropic_error};
 
+use crate::attempt::Answer;
 use crate::failover::{Failover, Going, Trip};
-use crate::forward::Answer;
 use crate::gateway::Place;
 use crate::pool::Routed;
 use crate::rename::Rename;

@@ -26,9 +26,9 @@ const FIELD: &str = "resume";
 pub struct Origin {
     /// Unix time, in seconds.
     pub created: u64,
-    /// Of the sampler.
+    /// Seed of the sampler.
     pub seed: u64,
-    /// Of the ids of tool calls.
+    /// What ids of tool calls are made of.
     pub calls: u64,
 }
 

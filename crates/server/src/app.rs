@@ -14,6 +14,7 @@ use penstock_text::TextModel;
 use penstock_wire::Ready;
 
 use crate::admission::{AdmissionLimiter, AdmissionPermit, Limits};
+use crate::arrival::unix_now;
 use crate::config::Config;
 use crate::grammar::Grammars;
 use crate::lanes::Lanes;
@@ -238,12 +239,4 @@ impl App {
     pub(crate) fn started(&self) -> u64 {
         self.started
     }
-}
-
-/// In seconds.
-pub(crate) fn unix_now() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs()
 }

@@ -8,8 +8,6 @@ use axum::http::Request;
 use penstock_http::Caller;
 use penstock_openai::{Common, RESUMABLE};
 
-use crate::app::unix_now;
-
 /// When a client's request came in, and whose key it carried, where that has a name.
 #[derive(Clone)]
 pub(crate) struct Arrival {
@@ -36,4 +34,12 @@ impl Arrival {
         let resume = common.resume.as_ref();
         resume.map_or(self.unix, |resume| resume.origin.created)
     }
+}
+
+/// In seconds.
+pub(crate) fn unix_now() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }

@@ -1,39 +1,20 @@
 //! Marks in a stream, by which another server can go on with it where this one stops.
 //!
-//! The first mark, before all events, has what this server drew; one follows the events of each step
-//! and has the step's tokens. The last step has none: it is made again. A server that goes on makes
-//! the events of the marked steps again from their tokens, sends none of them, and so is where the
-//! first one was: detokenizer, stop strings, parsers, writers and counts have no other state.
-
-use std::sync::Arc;
+//! The first mark, before all events, has what this server drew; one follows the events of each
+//! step and has the step's tokens. The last step has none: it is made again. A server that goes
+//! on makes the events of the marked steps again from their tokens, sends none of them, and so
+//! is where the first one was: detokenizer, stop strings, parsers, writers and counts have no
+//! other state.
 
 use bytes::{BufMut, BytesMut};
-use penstock_openai::{ApiError, Common, FAILED_MARK, MARK, Origin};
+use penstock_openai::{ApiError, FAILED_MARK, MARK, Origin};
 use serde::Serialize;
-
-use crate::app::App;
-use crate::arrival::Arrival;
-use crate::choices::OutputDelta;
 
 /// The marks of one stream.
 #[derive(Debug)]
 pub(crate) struct Marks {
     /// Until it has been written. A stream that goes on has it already.
     origin: Option<Origin>,
-}
-
-/// What is drawn for the request, or was where it goes on from.
-pub(crate) fn origin(app: &Arc<App>, common: &Common, arrival: &Arrival) -> Origin {
-    if let Some(resume) = &common.resume {
-        return resume.origin;
-    }
-    let seed = common.seed.map(i64::cast_unsigned);
-    let seed = seed.or(app.config.generation_defaults.seed);
-    Origin {
-        created: arrival.created(common),
-        seed: seed.unwrap_or_else(|| app.guard.ids.next()),
-        calls: app.guard.ids.next(),
-    }
 }
 
 impl Marks {
@@ -51,9 +32,9 @@ impl Marks {
     }
 
     /// Appends the mark of a step whose events have been appended.
-    pub(crate) fn step(out: &mut BytesMut, delta: &OutputDelta) {
-        if delta.finish.is_none() && !delta.tokens.is_empty() {
-            mark(out, &delta.tokens);
+    pub(crate) fn step(out: &mut BytesMut, tokens: &[u32]) {
+        if !tokens.is_empty() {
+            mark(out, &tokens);
         }
     }
 

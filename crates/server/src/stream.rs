@@ -107,8 +107,8 @@ async fn pump(
                         marks.begin(out);
                     }
                     render.chunk(out, index, &delta, usage.as_ref());
-                    if marks.is_some() {
-                        Marks::step(out, &delta);
+                    if marks.is_some() && delta.finish.is_none() {
+                        Marks::step(out, &delta.tokens);
                     }
                 })
             }

@@ -11,7 +11,7 @@ use crate::admission::{AdmissionPermit, Limits, Slot};
 use crate::app::App;
 use crate::arrival::Arrival;
 use crate::choices::{Choice, ChoiceStreams, TextRules};
-use crate::marks::{self, Marks};
+use crate::marks::Marks;
 use crate::metrics::RequestTimer;
 use crate::reading::{Reader, Reading};
 use crate::sampling;
@@ -44,7 +44,7 @@ pub(crate) async fn submit(
         ));
     }
     limits.check_tokens("stop_token_ids", &common.stop_token_ids)?;
-    let origin = marks::origin(app, common, &params.arrival);
+    let origin = origin(app, common, &params.arrival);
     let sampling = sampling::params(app, common, origin.seed, params.logprobs, &limits)?;
     let grammar = grammar(app, common).await?;
     let single = prompts.len() * common.n == 1 && params.prompt_logprobs.is_none();
@@ -74,6 +74,20 @@ pub(crate) async fn submit(
         choices.marks = Some(Marks::new(origin, common.resume.is_some()));
     }
     Ok(choices)
+}
+
+/// What is drawn for the request, or was where it goes on from.
+fn origin(app: &Arc<App>, common: &Common, arrival: &Arrival) -> Origin {
+    if let Some(resume) = &common.resume {
+        return resume.origin;
+    }
+    let seed = common.seed.map(i64::cast_unsigned);
+    let seed = seed.or(app.config.generation_defaults.seed);
+    Origin {
+        created: arrival.created(common),
+        seed: seed.unwrap_or_else(|| app.guard.ids.next()),
+        calls: app.guard.ids.next(),
+    }
 }
 
 /// Appends the output so far of a stream that broke off.

@@ -159,7 +159,7 @@ async fn a_client_that_leaves_meanwhile_ends_the_search() {
     answer.frame().await.unwrap().unwrap();
     drop(answer);
     until("it has left", || scene.door.gateway().open_requests() == 0).await;
-    until("nobody works", || {
+    until("both are free", || {
         scene.replicas.iter().all(|one| one.open() == 0)
     })
     .await;

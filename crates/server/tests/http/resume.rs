@@ -8,7 +8,7 @@ use crate::client::{Reply, exchange, request};
 use crate::door::{Door, bytes_as_tokens, send};
 
 const MARK: &str = ":resume ";
-/// Of every request: two servers would give two ids.
+/// Headers of every request: two servers would give two ids.
 const HEADERS: &str = "x-request-id: r-1\r\nx-penstock-resumable: 1\r\n";
 
 /// Steps of one to three tokens, from where the request is; the scores tell tokens apart.
