@@ -1,4 +1,5 @@
 import argparse
+import json
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,44 @@ def test_a_queue_is_the_pool_s() -> None:
     found = settings("--backends-file", "list", "--queue")
     pool = {"name": "default", "source": {"file": "list"}, "flow": {"queue": True}}
     assert found["pools"] == [pool]
+
+
+KINDS = """
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: llama}
+spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8001}]}
+---
+apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceModel
+metadata: {name: chat}
+spec: {modelName: chat, criticality: Critical, poolRef: {name: llama}}
+---
+apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceObjective
+metadata: {name: batch}
+spec: {priority: -1, poolRef: {name: llama}}
+"""
+
+
+def test_kinds_add_rules_and_objectives_and_are_watched(tmp_path: Path) -> None:
+    kinds, file = tmp_path / "kinds.yaml", tmp_path / "g.yaml"
+    kinds.write_text(KINDS)
+    own = {"name": "chat", "targets": [{"pool": "llama", "model": "own"}]}
+    text = f"kinds: [{kinds}]\npools: [{{name: llama, dns: llama.default.svc}}]\n"
+    file.write_text(text)
+    found = settings("--config", str(file))
+    source = {"dns": {"name": "llama.default.svc", "port": 8001}}
+    assert found["pools"] == [{"name": "llama", "source": source}]
+    assert found["models"] == [{"name": "chat", "targets": [{"pool": "llama"}], "priority": 1}]
+    assert found["objectives"] == [{"name": "batch", "pool": "llama", "priority": -1}]
+    assert found["watched"] == [str(file), str(kinds)]
+    assert "kinds" not in found
+    file.write_text(f"{text}models: [{json.dumps(own)}]")
+    assert settings("--config", str(file))["models"] == [own]
+    kinds.write_text(KINDS.replace("poolRef: {name: llama}}\n---", "poolRef: {name: x}}\n---"))
+    with pytest.raises(PenstockError, match="there is no pool 'x'"):
+        settings("--config", str(file))
 
 
 def test_backends_beside_pools_are_refused(tmp_path: Path) -> None:

@@ -94,8 +94,9 @@ PYTHON: dict[str, set[str]] = {
     "model": set(),
     "engine": ROOMS_BELOW_ENGINE,
     "llm": {"engine", *ROOMS_BELOW_ENGINE},
+    "kinds": set(),
     "bench": {"llm", "model"},
-    "cli": {"bench", "engine", "llm", "worker", *ROOMS_BELOW_ENGINE},
+    "cli": {"bench", "engine", "kinds", "llm", "worker", *ROOMS_BELOW_ENGINE},
     "__init__": {"llm"},
     "__main__": {"cli"},
 }
@@ -117,7 +118,7 @@ NATIVE = {
 }
 
 # Third-party packages of the base install and the rooms that may import them.
-BASE: dict[str, set[str]] = {"yaml": {"config"}}
+BASE: dict[str, set[str]] = {"yaml": {"config", "kinds"}}
 # Those of extras and the rooms that may import them, inside a function: all else works without
 # them.
 EXTRAS: dict[str, set[str]] = {

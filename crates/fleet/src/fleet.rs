@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use penstock_http::Client;
 use penstock_routing::ReplicaId;
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::backend::Source;
-use crate::discovery::{SourceError, follow};
+use crate::discovery::{List, SourceError, follow};
 use crate::in_flight::InFlight;
 use crate::settings::SettingsError;
 use crate::shared::{Clock, Shared};
@@ -30,18 +31,25 @@ pub enum FleetError {
 #[derive(Debug, Clone)]
 pub struct Fleet {
     shared: Arc<Shared>,
-    _tasks: Option<Arc<Tasks>>,
+    tasks: Option<Arc<Tasks>>,
 }
 
-/// The task above all others.
+/// The task above all others, and the list that it follows.
 #[derive(Debug)]
-struct Tasks(AbortHandle);
+struct Tasks {
+    task: AbortHandle,
+    list: watch::Sender<List>,
+}
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
+
+/// Another source of a fleet, checked and not in use yet.
+#[derive(Debug)]
+pub struct NextSource(List);
 
 impl Fleet {
     /// Starts its tasks on the current tokio runtime. A static list and a file are read at once; a
@@ -55,24 +63,45 @@ impl Fleet {
     pub fn start(source: Source, settings: Settings, client: Client) -> Result<Self, FleetError> {
         settings.check()?;
         let period = Duration::from_secs_f64(settings.discovery_period_s);
-        let list = follow(source, period)?;
+        let (list, followed) = watch::channel(follow(source, period)?);
         let shared = Arc::new(Shared::new(settings, Clock::runs()));
-        let task = tokio::spawn(supervise(shared.clone(), client, list));
+        let task = tokio::spawn(supervise(shared.clone(), client, followed));
+        let task = task.abort_handle();
         Ok(Self {
             shared,
-            _tasks: Some(Arc::new(Tasks(task.abort_handle()))),
+            tasks: Some(Arc::new(Tasks { task, list })),
         })
     }
 
     pub(crate) fn without_tasks(shared: Shared) -> Self {
         Self {
             shared: Arc::new(shared),
-            _tasks: None,
+            tasks: None,
         }
     }
 
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
+    }
+
+    /// Checks another source, and reads it as [`Fleet::start`] does.
+    ///
+    /// # Errors
+    /// [`SourceError`]: the list that is there at once is wrong.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn next_source(&self, source: Source) -> Result<NextSource, SourceError> {
+        let period = self.shared.settings.discovery_period_s;
+        follow(source, Duration::from_secs_f64(period)).map(NextSource)
+    }
+
+    /// Follows another source from now on. What is known of replicas that both have stays; those
+    /// that it lacks finish what they have, as soon as one that it has takes requests.
+    pub fn follow(&self, next: NextSource) {
+        if let Some(tasks) = &self.tasks {
+            tasks.list.send_replace(next.0);
+        }
     }
 
     /// The replicas now. Takes no lock.

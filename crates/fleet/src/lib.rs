@@ -38,7 +38,7 @@ mod virtual_fleet;
 
 pub use backend::{Backend, BackendError, Source};
 pub use discovery::{FileError, SourceError};
-pub use fleet::{Fleet, FleetError};
+pub use fleet::{Fleet, FleetError, NextSource};
 pub use in_flight::InFlight;
 pub use load::Reported;
 pub use outcome::Outcome;

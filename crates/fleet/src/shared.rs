@@ -1,6 +1,6 @@
 //! What handles, requests and tasks of a fleet share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -67,6 +67,8 @@ pub(crate) struct Shared {
     writer: Mutex<u32>,
     /// Mean of the uncached tokens of own prompts: bits of an f32.
     mean_uncached: AtomicU32,
+    /// Addresses of the latest list.
+    listed: Mutex<HashSet<Arc<str>>>,
     /// There was a list of backends.
     found: AtomicBool,
     /// A list came, or a check ended.
@@ -81,6 +83,7 @@ impl Shared {
             snapshot: ArcSwap::default(),
             writer: Mutex::default(),
             mean_uncached: AtomicU32::new(USUAL_TOKENS.to_bits()),
+            listed: Mutex::default(),
             found: AtomicBool::new(false),
             checked: Notify::new(),
         }
@@ -122,15 +125,10 @@ impl Shared {
     /// Takes over a list of backends: new ones join, missing ones drain, and those that were
     /// missing come back. Returns the new ones.
     pub(crate) fn replace_members(&self, targets: Vec<Target>) -> Vec<Entry> {
-        let (now, settings) = (self.now(), &self.settings);
         let cold = self.found.swap(true, Ordering::Relaxed);
+        let bases = targets.iter().map(|one| one.base.clone()).collect();
+        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = bases;
         let added = self.change(|snapshot, next| {
-            for entry in &snapshot.entries {
-                let gone = !targets.iter().any(|one| one.base == entry.target.base);
-                entry
-                    .member
-                    .update(now, settings, |record| record.standing.gone = gone);
-            }
             let mut added = Vec::new();
             for target in targets {
                 let same = |entry: &&mut Entry| entry.target.base == target.base;
@@ -145,8 +143,29 @@ impl Shared {
             }
             added
         });
+        self.mark_gone();
         self.checked.notify_waiters();
         added
+    }
+
+    /// Marks replicas that the latest list lacks. As long as none of the list takes requests they
+    /// go on: a list that is replaced as a whole leaves no moment without a replica.
+    fn mark_gone(&self) {
+        let (now, settings) = (self.now(), &self.settings);
+        let listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = self.snapshot();
+        let is_listed = |entry: &Entry| listed.contains(&entry.target.base);
+        let takes = |entry: &&Entry| entry.member.live.condition().takes_requests();
+        let ready = snapshot.entries.iter().filter(takes).any(is_listed);
+        for entry in &snapshot.entries {
+            let before = entry.member.with(|record| record.standing.gone);
+            let gone = !is_listed(entry) && (before || ready || listed.is_empty());
+            if gone != before {
+                entry
+                    .member
+                    .update(now, settings, |record| record.standing.gone = gone);
+            }
+        }
     }
 
     /// Removes replicas that have drained after their source lost them. Returns their ids.
@@ -173,6 +192,7 @@ impl Shared {
             let wait = report.is_some_and(|polled| polled.reported.waiting > 0.0);
             entry.member.sweep(now, wait);
         }
+        self.mark_gone();
     }
 
     /// Compares the replicas and ejects those that fail far more often than the others.

@@ -11,6 +11,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 
 use crate::backend::Target;
+use crate::discovery::List;
 use crate::polling::Poller;
 use crate::shared::Shared;
 
@@ -23,8 +24,9 @@ pub(crate) const LEARN: Duration = Duration::from_secs(1);
 pub(crate) async fn supervise(
     shared: Arc<Shared>,
     client: Client,
-    mut list: watch::Receiver<Option<Vec<Target>>>,
+    mut lists: watch::Receiver<List>,
 ) {
+    let mut list = lists.borrow_and_update().clone();
     let mut pollers = Pollers::default();
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -41,6 +43,11 @@ pub(crate) async fn supervise(
             tokio::select! {
                 changed = list.changed(), if more => {
                     more = changed.is_ok();
+                    break;
+                }
+                Ok(()) = lists.changed() => {
+                    list = lists.borrow_and_update().clone();
+                    more = true;
                     break;
                 }
                 _ = learn.tick() => shared.learn(),

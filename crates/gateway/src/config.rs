@@ -71,6 +71,12 @@ pub struct Config {
     pub notify_socket: Option<String>,
     #[serde(default = "one")]
     pub worker_threads: usize,
+    /// Files that the configuration was made from; it is read again when one changes.
+    #[serde(default)]
+    pub watched: Vec<PathBuf>,
+    /// All members as they were given.
+    #[serde(skip)]
+    pub(crate) given: serde_json::Map<String, serde_json::Value>,
 }
 
 /// The endpoint picker for Envoy. It has the certificate of the proxy.
@@ -164,7 +170,8 @@ impl Config {
     /// # Errors
     /// Text that is no configuration, or a rule that cannot work; the text names it.
     pub fn from_json(text: &str) -> Result<Self, String> {
-        let config: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let mut config: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        config.given = serde_json::from_str(text).map_err(|error| error.to_string())?;
         match config.complaint() {
             Some(complaint) => Err(complaint),
             None => Ok(config),

@@ -1,18 +1,17 @@
 //! State that all requests share.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Request};
 use penstock_edge::{Failure, Guard};
-use penstock_fleet::{Fleet, FleetError};
 use penstock_http::{BodyBudget, Caller, Client, HeldBody, Keys, RandomIds, read_body};
 use penstock_openai::ApiError;
-use penstock_routing::{Profile, ProfileError};
 
-use crate::config::Config;
+use crate::config::{Config, PoolConfig};
+use crate::error::StartError;
 use crate::flow::{Class, Classes};
 use crate::headers::BackendKey;
 use crate::metrics::Metrics;
@@ -21,24 +20,6 @@ use crate::pool::Pool;
 
 /// A body where nothing else is said: images as text are the largest.
 const MAX_BODY_BYTES: usize = 20 << 20;
-
-/// Why a gateway cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    #[error("{0}")]
-    Config(String),
-    #[error("pool {pool:?}: {source}")]
-    Profile { pool: String, source: ProfileError },
-    #[error("pool {pool:?}: {source}")]
-    Fleet { pool: String, source: FleetError },
-    #[error("cannot listen on {place}: {source}")]
-    Bind {
-        place: String,
-        source: std::io::Error,
-    },
-    #[error("{0}")]
-    System(#[from] std::io::Error),
-}
 
 /// The gateway: pools, rules, keys, counts.
 #[derive(Debug)]
@@ -52,6 +33,8 @@ pub struct Gateway {
     /// Unix time, in seconds.
     pub(crate) started: u64,
     pub(crate) guard: Arc<Guard>,
+    /// Pools as they were configured last; held while they change.
+    pub(crate) pools: Mutex<Vec<PoolConfig>>,
     bodies: BodyBudget,
     open: Arc<AtomicUsize>,
     draining: AtomicBool,
@@ -76,20 +59,8 @@ impl Gateway {
         let keys = Keys::start(config.api_keys.clone(), config.api_key_file.clone());
         let keys = keys.map_err(StartError::Config)?;
         let client = Client::new(Duration::from_secs_f64(config.connect_timeout_s))?;
-        let pools = config.pools.iter().map(|pool| {
-            let name = || pool.name.clone();
-            let profile = Profile::new(pool.profile.clone());
-            let profile = profile.map_err(|source| StartError::Profile {
-                pool: name(),
-                source,
-            })?;
-            let fleet = Fleet::start(pool.source.clone(), pool.fleet.clone(), client.clone());
-            let fleet = fleet.map_err(|source| StartError::Fleet {
-                pool: name(),
-                source,
-            })?;
-            Ok(Arc::new(Pool::new(&pool.name, fleet, profile, pool.flow)))
-        });
+        let start = |pool| Ok(Arc::new(Pool::start(pool, client.clone())?));
+        let pools = config.pools.iter().map(start);
         let pools = pools.collect::<Result<Vec<_>, StartError>>()?;
         let metrics = Metrics::new();
         let guard = Guard {
@@ -110,6 +81,7 @@ impl Gateway {
             guard: Arc::new(guard),
             open: Arc::default(),
             draining: AtomicBool::new(false),
+            pools: Mutex::new(config.pools.clone()),
             client,
             metrics,
             config,
@@ -195,13 +167,13 @@ impl Gateway {
     pub(crate) fn metrics_page(&self) -> String {
         let pools = self.models.pools();
         self.metrics
-            .page(&self.config.version, pools, self.open_requests())
+            .page(&self.config.version, &pools, self.open_requests())
     }
 
     /// Waits until the replicas of every pool have been looked at once, for at most `patience`.
     /// Whether one takes requests.
     pub async fn ready(&self, patience: Duration) -> bool {
-        for pool in self.models.pools() {
+        for pool in self.models.pools().iter() {
             pool.fleet.ready(patience).await;
         }
         self.has_replica()

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arc_swap::ArcSwap;
 use penstock_openai::ApiError;
 use penstock_routing::Unroutable;
 
@@ -12,11 +13,14 @@ use crate::pool::Pool;
 /// Seconds after which a client may try again.
 pub(crate) const RETRY_AFTER: u32 = 1;
 
-/// The rules, in use.
+/// The rules and pools, in use; replaced as a whole.
 #[derive(Debug)]
-pub(crate) struct Models {
+pub(crate) struct Models(ArcSwap<Known>);
+
+#[derive(Debug)]
+struct Known {
     rules: Vec<Rule>,
-    pools: Vec<Arc<Pool>>,
+    pools: Arc<[Arc<Pool>]>,
 }
 
 #[derive(Debug)]
@@ -61,6 +65,37 @@ pub(crate) fn is_in(pool: &Pool, only: Option<&str>) -> bool {
 impl Models {
     /// `rules` name only pools that there are.
     pub(crate) fn new(rules: &[ModelRule], pools: Vec<Arc<Pool>>) -> Self {
+        Self(ArcSwap::from_pointee(Known::new(rules, pools)))
+    }
+
+    /// From now on these count. Requests that have their destination keep it.
+    pub(crate) fn replace(&self, rules: &[ModelRule], pools: Vec<Arc<Pool>>) {
+        self.0.store(Arc::new(Known::new(rules, pools)));
+    }
+
+    pub(crate) fn pools(&self) -> Arc<[Arc<Pool>]> {
+        self.0.load().pools.clone()
+    }
+
+    /// By an exact rule, else by what replicas list, else by the rule `*`; `None` where no pool
+    /// has the model. A request without a model goes to the first pool. `only`: no other pool is
+    /// asked for.
+    pub(crate) fn destination(
+        &self,
+        model: Option<&str>,
+        only: Option<&str>,
+    ) -> Option<Destination> {
+        self.0.load().destination(model.unwrap_or_default(), only)
+    }
+
+    /// Names that clients may ask for: exact rules, and what replicas list.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.0.load().names()
+    }
+}
+
+impl Known {
+    fn new(rules: &[ModelRule], pools: Vec<Arc<Pool>>) -> Self {
         let find = |name: &str| pools.iter().find(|pool| *pool.name == *name).cloned();
         let rule = |rule: &ModelRule| Rule {
             name: rule.name.clone(),
@@ -80,23 +115,11 @@ impl Models {
         };
         Self {
             rules: rules.iter().map(rule).collect(),
-            pools,
+            pools: pools.into(),
         }
     }
 
-    pub(crate) fn pools(&self) -> &[Arc<Pool>] {
-        &self.pools
-    }
-
-    /// By an exact rule, else by what replicas list, else by the rule `*`; `None` where no pool
-    /// has the model. A request without a model goes to the first pool. `only`: no other pool is
-    /// asked for.
-    pub(crate) fn destination(
-        &self,
-        model: Option<&str>,
-        only: Option<&str>,
-    ) -> Option<Destination> {
-        let name = model.unwrap_or_default();
+    fn destination(&self, name: &str, only: Option<&str>) -> Option<Destination> {
         let rule = |name: &str| self.rules.iter().find(|rule| rule.name == name);
         if let Some(rule) = rule(name) {
             return rule.draw(only);
@@ -113,11 +136,10 @@ impl Models {
         }
     }
 
-    /// Names that clients may ask for: exact rules, and what replicas list.
-    pub(crate) fn names(&self) -> Vec<String> {
+    fn names(&self) -> Vec<String> {
         let exact = self.rules.iter().map(|rule| rule.name.clone());
         let mut names: Vec<String> = exact.filter(|name| name != "*").collect();
-        for pool in &self.pools {
+        for pool in self.pools.iter() {
             let view = pool.fleet.view();
             for place in 0..view.replicas.len() {
                 let listed = view.models(place).unwrap_or_default();

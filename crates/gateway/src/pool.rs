@@ -5,11 +5,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use penstock_fleet::{Fleet, InFlight, View};
+use penstock_http::Client;
 use penstock_prefix::{PrefixIndex, TEXT_UNIT};
 use penstock_routing::{Condition, Decision, Profile, ReplicaId, Request, Unroutable, pick};
 
-use crate::flow::{FlowControl, FlowSettings};
+use crate::config::PoolConfig;
+use crate::error::StartError;
+use crate::flow::FlowControl;
 
 /// Bytes of a prompt's JSON for one of its tokens, before answers have said how many there are.
 const USUAL_BYTES: f32 = 4.0;
@@ -37,7 +41,7 @@ pub(crate) struct Pool {
     pub(crate) name: Arc<str>,
     pub(crate) fleet: Fleet,
     pub(crate) flow: Arc<FlowControl>,
-    profile: Profile,
+    profile: ArcSwap<Profile>,
     index: Mutex<Index>,
     /// Bits of an f32.
     bytes_per_token: AtomicU32,
@@ -60,17 +64,45 @@ pub(crate) struct Routed {
     pub(crate) in_flight: InFlight,
 }
 
+/// A decision and what it was made from.
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub(crate) view: View,
+    /// Tokens of the prompt, and of it those that each replica is believed to hold; replicas beyond
+    /// the end hold none.
+    pub(crate) prompt_tokens: f32,
+    pub(crate) cached: Vec<f32>,
+    /// Tokens of a link of the prompt's chain.
+    unit_tokens: f32,
+    pub(crate) decision: Result<Decision, Unroutable>,
+}
+
 impl Pool {
-    pub(crate) fn new(name: &str, fleet: Fleet, profile: Profile, flow: FlowSettings) -> Self {
-        Self {
-            name: name.into(),
-            flow: FlowControl::new(flow, fleet.clone()),
+    /// Starts its fleet, on the current tokio runtime.
+    ///
+    /// # Errors
+    /// [`StartError`]
+    pub(crate) fn start(config: &PoolConfig, client: Client) -> Result<Self, StartError> {
+        let profile = profile(config)?;
+        let fleet = Fleet::start(config.source.clone(), config.fleet.clone(), client);
+        let fleet = fleet.map_err(|source| StartError::Fleet {
+            pool: config.name.clone(),
+            source,
+        })?;
+        Ok(Self {
+            name: config.name.as_str().into(),
+            flow: FlowControl::new(config.flow, fleet.clone()),
             fleet,
-            profile,
+            profile: ArcSwap::from_pointee(profile),
             index: Mutex::default(),
             bytes_per_token: AtomicU32::new(USUAL_BYTES.to_bits()),
             tickets: AtomicU64::new(0),
-        }
+        })
+    }
+
+    /// Decides by another profile from now on.
+    pub(crate) fn set_profile(&self, profile: Profile) {
+        self.profile.store(Arc::new(profile));
     }
 
     /// Picks a replica that serves `model` and has not been tried, and reserves its place.
@@ -83,6 +115,29 @@ impl Pool {
         prompt: &Prompt,
         tried: &[ReplicaId],
     ) -> Result<Routed, Unroutable> {
+        let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
+        let look = self.look(model, prompt, tried, ticket);
+        let (view, decision) = (look.view, look.decision?);
+        let first = decision.first();
+        let cached = look.cached.get(first.place).copied().unwrap_or(0.0);
+        let kv_tokens = view.kv_tokens(first.place).unwrap_or(USUAL_KV_TOKENS);
+        self.note(first.replica, &prompt.chain, kv_tokens / look.unit_tokens);
+        let uncached = look.prompt_tokens - cached;
+        Ok(Routed {
+            url: view.url(first.place).clone(),
+            in_flight: self
+                .fleet
+                .begin(first.replica, uncached, look.prompt_tokens),
+            decision,
+        })
+    }
+
+    /// What would become of a request now. Nothing is reserved or noted.
+    pub(crate) fn explain(&self, model: &str, prompt: &Prompt) -> Look {
+        self.look(model, prompt, &[], self.tickets.load(Ordering::Relaxed))
+    }
+
+    fn look(&self, model: &str, prompt: &Prompt, tried: &[ReplicaId], ticket: u64) -> Look {
         let view = self.fleet.view();
         let allowed = within(&view, serving(&view, model), prompt.subset.as_deref());
         let bytes_per_token = f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed));
@@ -95,25 +150,21 @@ impl Pool {
             adapter: Some(model),
             tried,
             subset: allowed.as_deref(),
-            ticket: self.tickets.fetch_add(1, Ordering::Relaxed),
+            ticket,
         };
-        let decision = pick(&self.profile, &request, &view.replicas)?;
-        let first = decision.first();
-        let uncached = request.prompt_tokens - cached.get(first.place).copied().unwrap_or(0.0);
-        let kv_tokens = view.kv_tokens(first.place).unwrap_or(USUAL_KV_TOKENS);
-        self.note(first.replica, &prompt.chain, kv_tokens / unit_tokens);
-        Ok(Routed {
-            url: view.url(first.place).clone(),
-            in_flight: self
-                .fleet
-                .begin(first.replica, uncached, request.prompt_tokens),
+        let decision = pick(&self.profile.load(), &request, &view.replicas);
+        Look {
+            prompt_tokens: request.prompt_tokens,
+            view,
+            cached,
+            unit_tokens,
             decision,
-        })
+        }
     }
 
     /// Tokens of the prompt that each replica has computed already.
     fn cached(&self, view: &View, prompt: &Prompt, unit_tokens: f32) -> Vec<f32> {
-        if prompt.chain.is_empty() || !self.profile.needs_prefixes() {
+        if prompt.chain.is_empty() || !self.profile.load().needs_prefixes() {
             return Vec::new();
         }
         let ids = view.replicas.iter().map(|replica| replica.id);
@@ -130,7 +181,7 @@ impl Pool {
 
     /// Notes that a replica computes a prompt; it holds `capacity` links.
     fn note(&self, replica: ReplicaId, chain: &[u64], capacity: f32) {
-        if !chain.is_empty() && self.profile.needs_prefixes() {
+        if !chain.is_empty() && self.profile.load().needs_prefixes() {
             let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
             index
                 .prefixes
@@ -179,6 +230,15 @@ impl Pool {
         let view = self.fleet.view();
         serving(&view, model).is_none_or(|ids| !ids.is_empty())
     }
+}
+
+/// # Errors
+/// [`StartError::Profile`]
+pub(crate) fn profile(config: &PoolConfig) -> Result<Profile, StartError> {
+    Profile::new(config.profile.clone()).map_err(|source| StartError::Profile {
+        pool: config.name.clone(),
+        source,
+    })
 }
 
 /// Replicas that serve `model`: those that list it, and those that have not said yet. `None` is

@@ -5,7 +5,8 @@ use std::time::Duration;
 use penstock_http::{Level, ServiceManager, Signals, log, run_process, wind_down};
 
 use crate::config::Config;
-use crate::gateway::StartError;
+use crate::error::StartError;
+use crate::reload::{Reloader, Reread};
 use crate::serving::Serving;
 
 /// Threads for work that blocks: looking up names, reading files.
@@ -14,20 +15,22 @@ const BLOCKING_THREADS: usize = 16;
 const READY_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Serves until SIGTERM, SIGINT or SIGHUP, drains, and returns the exit code: 0 after a drain, 1
-/// when a second signal cut it short.
+/// when a second signal cut it short. With `reread` it follows its files while it runs.
 ///
 /// # Errors
 /// [`StartError`]
-pub fn run(config_json: &str) -> Result<i32, StartError> {
+pub fn run(config_json: &str, reread: Option<Reread>) -> Result<i32, StartError> {
     let config = Config::from_json(config_json).map_err(StartError::Config)?;
     let threads = (config.worker_threads, BLOCKING_THREADS);
-    run_process(config.log, "gateway", threads, live(config))?
+    run_process(config.log, "gateway", threads, live(config, reread))?
 }
 
-async fn live(config: Config) -> Result<i32, StartError> {
+async fn live(config: Config, reread: Option<Reread>) -> Result<i32, StartError> {
     let mut signals = Signals::install()?;
     let manager = ServiceManager::new(config.notify_socket.clone());
     let serving = Serving::start(config).await?;
+    let reloader = reread.map(|reread| Reloader::start(serving.gateway.clone(), reread));
+    let _reloader = reloader.transpose().map_err(StartError::Config)?;
     let found = tokio::select! {
         found = serving.gateway.ready(READY_PATIENCE) => found,
         () = signals.next() => return Ok(0),

@@ -7,7 +7,8 @@ use penstock_http::{Connections, Limits, Listener, Tls};
 
 use crate::config::Config;
 use crate::envoy::EnvoyDoor;
-use crate::gateway::{Gateway, StartError};
+use crate::error::StartError;
+use crate::gateway::Gateway;
 use crate::routes::router;
 
 /// How often a drain looks whether all requests have ended.

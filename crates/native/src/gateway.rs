@@ -1,14 +1,25 @@
 //! The gateway for the command line.
 
-use penstock_gateway::StartError;
+use penstock_gateway::{Reread, StartError};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 /// Runs the gateway with its configuration (JSON) until it is drained; returns the process's exit
-/// code.
+/// code. `reread` makes the configuration again when one of its files has changed.
 #[pyfunction]
-pub(crate) fn gateway(py: Python<'_>, config_json: &str) -> PyResult<i32> {
-    py.detach(|| penstock_gateway::run(config_json))
+#[pyo3(signature = (config_json, reread=None, /))]
+pub(crate) fn gateway(
+    py: Python<'_>,
+    config_json: &str,
+    reread: Option<Py<PyAny>>,
+) -> PyResult<i32> {
+    let reread = reread.map(|function| -> Reread {
+        Box::new(move || {
+            let called = |py: Python<'_>| function.call0(py)?.extract::<String>(py);
+            Python::attach(called).map_err(|error| error.to_string())
+        })
+    });
+    py.detach(|| penstock_gateway::run(config_json, reread))
         .map_err(|error| match error {
             StartError::Config(_) | StartError::Profile { .. } | StartError::Fleet { .. } => {
                 PyValueError::new_err(error.to_string())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from penstock import __version__
 from penstock.cli.descriptors import raise_descriptors
 from penstock.config import backend_api_key, gateway_api_key, notify_socket, read_document
 from penstock.core import InvalidValueError, PenstockError
+from penstock.kinds import Rules, read, rules_of
 
 DESCRIPTION = (
     "Route requests of OpenAI clients to replicas: any OpenAI-compatible servers. A replica is "
@@ -41,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="every address of a name, looked up again and again",
     )
     replicas.add_argument(
-        "--config", metavar="FILE", help="YAML: pools, models, profiles (docs/gateway.md)"
+        "--config",
+        metavar="FILE",
+        help="YAML: pools, models, profiles (docs/gateway.md); read again when it changes",
     )
     _listener(parser.add_argument_group("listener"))
     _picker(parser.add_argument_group("endpoint picker"))
@@ -134,7 +138,10 @@ def _policy(group: argparse._ArgumentGroup) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Serve until a signal; the exit status is that of the drain."""
-    return run_gateway(settings(parsed, raise_descriptors()))
+    connections = raise_descriptors()
+    return run_gateway(
+        settings(parsed, connections), lambda: json.dumps(settings(parsed, connections))
+    )
 
 
 class WrongSettingError(InvalidValueError):
@@ -163,9 +170,17 @@ def settings(parsed: argparse.Namespace, connections: int) -> dict[str, object]:
         limits.setdefault("max_connections", connections)
         if parsed.max_request_bytes is not None:
             limits["max_body_bytes"] = parsed.max_request_bytes
+    if parsed.profile is not None:
+        found["watched"] = [*_watched(found), parsed.profile]
     found["version"] = __version__
     found["notify_socket"] = notify_socket()
     return found
+
+
+def _watched(found: dict[str, object]) -> list[object]:
+    watched = found.get("watched", [])
+    assert isinstance(watched, list)
+    return watched
 
 
 def _flags(parsed: argparse.Namespace) -> dict[str, object]:
@@ -240,17 +255,49 @@ def _pool(parsed: argparse.Namespace) -> dict[str, object] | None:
 
 def _from_file(path: Path) -> dict[str, object]:
     found = read_document(path)
-    pools = found.get("pools")
-    if isinstance(pools, list):
+    files = [Path(str(file)) for file in _listed(found, "kinds", path)]
+    found.pop("kinds", None)
+    found["watched"] = [str(path), *map(str, files)]
+    pools = _listed(found, "pools", path)
+    rules = _rules(files, [str(pool.get("name")) for pool in pools if isinstance(pool, dict)])
+    for key, more in (("models", rules.models), ("objectives", rules.objectives)):
+        own = _listed(found, key, path)
+        names = [one.get("name") for one in own if isinstance(one, dict)]
+        if own or more:
+            found[key] = [*own, *(one for one in more if one["name"] not in names)]
+    if pools:
         found["pools"] = [
-            _with_source(pool, f"{path}: pool {at + 1}") if isinstance(pool, dict) else pool
+            _with_source(pool, f"{path}: pool {at + 1}", rules.ports)
+            if isinstance(pool, dict)
+            else pool
             for at, pool in enumerate(pools)
         ]
     return found
 
 
-def _with_source(pool: dict[str, object], place: str) -> dict[str, object]:
-    """A pool whose `backends`, `file` or `dns` has become the source that the gateway reads."""
+def _listed(settings: dict[str, object], key: str, path: Path) -> list[object]:
+    found = settings.get(key, [])
+    if not isinstance(found, list):
+        raise WrongSettingError(f"{path}: {key} is a list")
+    return found
+
+
+def _rules(files: list[Path], pools: list[str]) -> Rules:
+    """Rules and objectives of resources in files. The first that is wrong is an error."""
+    resources, findings = read(files)
+    rules = rules_of(resources, pools)
+    wrong = [one for one in [*findings, *rules.findings] if one.wrong]
+    if wrong:
+        raise WrongSettingError(f"{wrong[0]} (`penstock route lint` has all)")
+    return rules
+
+
+def _with_source(
+    pool: dict[str, object], place: str, ports: Mapping[str, int] | None = None
+) -> dict[str, object]:
+    """A pool whose `backends`, `file` or `dns` has become the source that the gateway reads. A name
+    without a port has the one of `ports`, by pool.
+    """
     sources = [key for key in ("backends", "file", "dns") if key in pool]
     if len(sources) != 1:
         raise WrongSettingError(f"{place}: one of backends, file and dns is expected")
@@ -263,21 +310,25 @@ def _with_source(pool: dict[str, object], place: str) -> dict[str, object]:
         return {**rest, "source": {"static": backends}}
     if sources[0] == "file":
         return {**rest, "source": {"file": value}}
+    if ":" not in str(value) and ports and pool.get("name") in ports:
+        value = f"{value}:{ports[str(pool['name'])]}"
     name, _, port = str(value).rpartition(":")
     if not name or not port.isdigit():
         raise WrongSettingError(f"{place}: {value!r} is not NAME:PORT")
     return {**rest, "source": {"dns": {"name": name, "port": int(port)}}}
 
 
-def run_gateway(configuration: dict[str, object]) -> int:
-    """Serve until a signal; the exit status is that of the drain."""
+def run_gateway(configuration: dict[str, object], reread: Callable[[], str] | None = None) -> int:
+    """Serve until a signal; the exit status is that of the drain. `reread` makes the configuration
+    again, as JSON, when one of its files has changed; what it raises goes to the log.
+    """
     from penstock import _native
 
     # The gateway handles Ctrl-C; Python's own handler would raise KeyboardInterrupt after a clean
     # end.
     own = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        return _native.gateway(json.dumps(configuration))
+        return _native.gateway(json.dumps(configuration), reread)
     except ValueError as error:
         raise WrongSettingError(str(error)) from error
     except RuntimeError as error:

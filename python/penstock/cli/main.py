@@ -56,7 +56,7 @@ def parser() -> Parser:
         commands.add_parser("gateway", help="route requests to replicas by load and cached prefix")
     )
     _bench(commands.add_parser("bench", help="measure a server, or several, under load"))
-    _route(commands.add_parser("route", help="compare how replicas are chosen: replay"))
+    _route(commands.add_parser("route", help="how replicas are chosen: replay, explain, lint"))
     _kv(
         commands.add_parser(
             "kv", help="look after the directory of a disk tier: ls, verify, gc, stats"

@@ -1,4 +1,6 @@
-"""`penstock route replay`: profiles of routing, compared offline (docs/routing.md)."""
+"""`penstock route`: profiles compared offline (docs/routing.md), decisions explained and files of
+kinds checked (docs/gateway.md).
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,11 @@ from penstock.bench.routing import (
 )
 from penstock.bench.table import figure, render
 from penstock.bench.traces import read
+from penstock.cli.route_explain import explain
 from penstock.cli.sim import PRESETS, profile
 from penstock.core import InvalidValueError
+from penstock.kinds import converted, rules_of
+from penstock.kinds import read as read_kinds
 
 COLUMNS = (
     "TTFT mean ms",
@@ -80,6 +85,68 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own.add_argument("--seed", type=int, default=1, metavar="N")
     own.add_argument("--output", type=Path, metavar="FILE", help="the numbers, as JSON")
     own.set_defaults(command=_replay)
+    _explain_arguments(acts.add_parser("explain", help="why a gateway chooses which replica"))
+    _lint_arguments(acts.add_parser("lint", help="check files of kinds, and convert old ones"))
+
+
+def _explain_arguments(own: argparse.ArgumentParser) -> None:
+    own.description = (
+        "Ask a gateway that runs with --explain what would become of a request now, and print the "
+        "replicas in their order with load, scores and filters. The request is not sent."
+    )
+    own.add_argument("request", type=Path, metavar="FILE", help="body of the request, JSON")
+    own.add_argument(
+        "--gateway", default="http://127.0.0.1:8080", metavar="URL", help="default: %(default)s"
+    )
+    own.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="NAME:VALUE",
+        help="such as x-session-id:a or x-gateway-inference-objective:batch; repeatable",
+    )
+    own.add_argument("--api-key", metavar="KEY", help="default: the environment's PENSTOCK_API_KEY")
+    own.add_argument("--json", action="store_true", help="print the gateway's answer as it is")
+    own.set_defaults(command=explain)
+
+
+def _lint_arguments(own: argparse.ArgumentParser) -> None:
+    own.description = (
+        "Check files of InferencePool, InferenceObjective, InferenceModelRewrite and "
+        "InferenceModel resources: unknown members, wrong values, pools that are missing, and "
+        "resources that are at odds. The exit status is 1 where something is wrong."
+    )
+    own.add_argument("files", nargs="+", type=Path, metavar="FILE", help="YAML or JSON")
+    own.add_argument(
+        "--pool",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a pool that there is without being in the files; repeatable",
+    )
+    own.add_argument(
+        "--convert", action="store_true", help="print the new kinds for the old ones as YAML"
+    )
+    own.set_defaults(command=_lint)
+
+
+def _lint(parsed: argparse.Namespace) -> int:
+    resources, findings = read_kinds(parsed.files)
+    rules = rules_of(resources, parsed.pool)
+    findings = sorted({*findings, *rules.findings}, key=lambda one: (one.file, one.line))
+    out = sys.stderr if parsed.convert else sys.stdout
+    for finding in findings:
+        print(finding, file=out)
+    wrong = sum(finding.wrong for finding in findings)
+    if parsed.convert:
+        print(converted(resources), end="")
+    else:
+        models, objectives = len(rules.models), len(rules.objectives)
+        print(
+            f"{len(resources)} resources: {models} rules for models, {objectives} objectives, "
+            f"{wrong} errors"
+        )
+    return int(wrong > 0)
 
 
 def _replay(parsed: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ pub use file::FileError;
 
 /// The latest list; `None` before there is one.
 pub(crate) type Found = watch::Sender<Option<Vec<Target>>>;
+pub(crate) type List = watch::Receiver<Option<Vec<Target>>>;
 
 /// Why a source cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -29,10 +30,7 @@ pub enum SourceError {
 ///
 /// # Errors
 /// [`SourceError`]: the list that is there at once is wrong.
-pub(crate) fn follow(
-    source: Source,
-    period: Duration,
-) -> Result<watch::Receiver<Option<Vec<Target>>>, SourceError> {
+pub(crate) fn follow(source: Source, period: Duration) -> Result<List, SourceError> {
     let (found, list) = watch::channel(None);
     match source {
         Source::Static(backends) => {

@@ -8,6 +8,7 @@ use crate::envoy::call::EnvoyCall;
 use crate::envoy::inside::Name;
 use crate::gateway::Gateway;
 use crate::models::is_in;
+use crate::pool::Pool;
 
 /// The picker of one listener.
 #[derive(Debug, Clone)]
@@ -37,7 +38,8 @@ impl Picker for EnvoyDoor {
 
     fn ready(&self) -> bool {
         let only = self.pool.as_deref();
-        let mut pools = self.gateway.models.pools().iter();
-        !self.gateway.draining() && pools.any(|pool| is_in(pool, only) && pool.has_replica())
+        let pools = self.gateway.models.pools();
+        let takes = |pool: &Arc<Pool>| is_in(pool, only) && pool.has_replica();
+        !self.gateway.draining() && pools.iter().any(takes)
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use axum::http::{HeaderMap, HeaderName};
 use penstock_http::Caller;
 
@@ -29,20 +30,20 @@ pub(crate) struct Class {
 }
 
 /// Objectives, in use.
-#[derive(Debug, Default)]
-pub(crate) struct Classes {
-    /// By name; of each the pool, where it is for one, and the priority.
-    objectives: HashMap<String, Vec<(Option<String>, i32)>>,
-}
+#[derive(Debug)]
+pub(crate) struct Classes(ArcSwap<Objectives>);
+
+/// By name; of each the pool, where it is for one, and the priority.
+type Objectives = HashMap<String, Vec<(Option<String>, i32)>>;
 
 impl Classes {
     pub(crate) fn new(objectives: &[Objective]) -> Self {
-        let mut found: HashMap<String, Vec<_>> = HashMap::new();
-        for one in objectives {
-            let named = found.entry(one.name.clone()).or_default();
-            named.push((one.pool.clone(), one.priority));
-        }
-        Self { objectives: found }
+        Self(ArcSwap::from_pointee(by_name(objectives)))
+    }
+
+    /// From now on these count.
+    pub(crate) fn replace(&self, objectives: &[Objective]) {
+        self.0.store(Arc::new(by_name(objectives)));
     }
 
     /// The class of a request to `pool` whose model has the priority `usual`: a known objective
@@ -54,7 +55,8 @@ impl Classes {
         pool: &str,
         usual: i32,
     ) -> Class {
-        let named = text(headers, &OBJECTIVE).and_then(|name| self.objectives.get(name));
+        let objectives = self.0.load();
+        let named = text(headers, &OBJECTIVE).and_then(|name| objectives.get(name));
         let here = |one: &&(Option<String>, i32)| one.0.as_deref().is_none_or(|only| only == pool);
         let priority = named.and_then(|all| all.iter().find(here));
         let tenant = text(headers, &FAIRNESS_ID).filter(|name| !name.is_empty());
@@ -66,6 +68,15 @@ impl Classes {
             tenant: tenant[..most.map_or(tenant.len(), |(at, _)| at)].into(),
         }
     }
+}
+
+fn by_name(objectives: &[Objective]) -> Objectives {
+    let mut found = Objectives::new();
+    for one in objectives {
+        let named = found.entry(one.name.clone()).or_default();
+        named.push((one.pool.clone(), one.priority));
+    }
+    found
 }
 
 fn text<'a>(headers: &'a HeaderMap, names: &[HeaderName]) -> Option<&'a str> {

@@ -1,7 +1,7 @@
 //! The queue with its waiting: timers, a tick, turns.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use penstock_openai::ApiError;
@@ -33,7 +33,7 @@ enum Reason {
 #[derive(Debug)]
 pub(crate) struct FlowControl {
     load: Box<dyn Load>,
-    settings: FlowSettings,
+    settings: RwLock<FlowSettings>,
     state: Mutex<State>,
     /// Requests in the queue, for looks without the lock.
     waiting: AtomicUsize,
@@ -106,7 +106,7 @@ impl FlowControl {
     pub(crate) fn new(settings: FlowSettings, load: impl Load + 'static) -> Arc<Self> {
         Arc::new(Self {
             load: Box::new(load),
-            settings,
+            settings: RwLock::new(settings),
             state: Mutex::default(),
             waiting: AtomicUsize::new(0),
             released: AtomicU64::new(0),
@@ -127,17 +127,17 @@ impl FlowControl {
         bytes: usize,
         prompt_bytes: usize,
     ) -> Result<Turn, ApiError> {
-        let settings = &self.settings;
+        let settings = self.settings();
         if class.priority >= 0 && !settings.queue {
             return Ok(Turn(None));
         }
-        if !self.has_waiting() && !self.load.saturated(settings) {
+        if !self.has_waiting() && !self.load.saturated(&settings) {
             return Ok(Turn(None));
         }
         if class.priority < 0 {
             return Err(self.refusal(Reason::Sheddable));
         }
-        self.wait(class, bytes, prompt_bytes).await
+        self.wait(class, bytes, prompt_bytes, &settings).await
     }
 
     async fn wait(
@@ -145,6 +145,7 @@ impl FlowControl {
         class: &Class,
         bytes: usize,
         prompt_bytes: usize,
+        settings: &FlowSettings,
     ) -> Result<Turn, ApiError> {
         let (sender, turn) = oneshot::channel();
         let item = Item {
@@ -152,7 +153,7 @@ impl FlowControl {
             bytes,
             cost: ANSWER_BYTES + prompt_bytes as u64,
         };
-        let Some(ticket) = self.enqueue(class, item) else {
+        let Some(ticket) = self.enqueue(class, item, settings) else {
             return Err(self.refusal(Reason::Full));
         };
         let began = Instant::now();
@@ -162,7 +163,7 @@ impl FlowControl {
             ended: false,
         };
         self.release();
-        let patience = Duration::from_secs_f64(self.settings.max_wait_s);
+        let patience = Duration::from_secs_f64(settings.max_wait_s);
         let turn = timeout(patience, turn).await;
         waiting.ended = true;
         drop(waiting);
@@ -179,10 +180,11 @@ impl FlowControl {
         self: &Arc<Self>,
         class: &Class,
         item: Item<oneshot::Sender<Turn>>,
+        settings: &FlowSettings,
     ) -> Option<Ticket> {
         let bounds = Bounds {
-            requests: self.settings.max_waiting,
-            bytes: self.settings.max_waiting_bytes,
+            requests: settings.max_waiting,
+            bytes: settings.max_waiting_bytes,
         };
         let mut state = self.state();
         let pushed = state
@@ -212,8 +214,9 @@ impl FlowControl {
     /// Gives the turn to the next request, if a replica has room.
     fn release(self: &Arc<Self>) {
         while self.has_waiting() {
+            let settings = self.settings();
             let mut state = self.state();
-            if state.turn_is_out || self.load.saturated(&self.settings) {
+            if state.turn_is_out || self.load.saturated(&settings) {
                 return;
             }
             let Some(sender) = state.queue.pop() else {
@@ -233,10 +236,22 @@ impl FlowControl {
         }
     }
 
+    /// Replaces the settings; requests that wait keep their places.
+    pub(crate) fn set(&self, settings: FlowSettings) {
+        *self
+            .settings
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = settings;
+    }
+
+    fn settings(&self) -> FlowSettings {
+        *self.settings.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn counts(&self) -> FlowCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         FlowCounts {
-            saturated: self.load.saturated(&self.settings),
+            saturated: self.load.saturated(&self.settings()),
             bands: self.state().queue.bands().collect(),
             released: read(&self.released),
             waited_s: read(&self.waited_us) as f64 / 1e6,

@@ -6,6 +6,7 @@ mod faults;
 mod flow;
 mod policy;
 mod relay;
+mod reload;
 mod replica;
 
 use std::sync::Arc;

@@ -215,7 +215,20 @@ async fn decisions_explain_themselves() {
         "{decision}"
     );
     assert!(decision.ends_with(" of 2"), "{decision}");
+    let body = chat("x").to_string();
+    let headers = [("x-gateway-inference-fairness-id", "me")];
+    let explained = door.send("/route/explain", &headers, body).await.json();
+    assert_eq!(explained["pool"], "p");
+    assert_eq!(explained["tenant"], "me");
+    let ranked = explained["replicas"].as_array().unwrap();
+    assert_eq!(ranked.len(), 2);
+    assert_eq!(ranked[0]["scores"][0]["name"], "cost");
+    assert!(ranked[0]["total"].as_f64() >= ranked[1]["total"].as_f64());
+    let sent = all[0].seen().len() + all[1].seen().len();
+    assert_eq!(sent, 1, "what is explained is not sent");
     let silent = Door::open(&both, json!({})).await;
+    let refused = silent.send("/route/explain", &[], "{}").await;
+    assert_eq!(refused.status, 404);
     let answer = silent.post(&chat("x")).await;
     assert!(!answer.headers.contains_key("x-penstock-decision"));
 }

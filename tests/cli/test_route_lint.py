@@ -1,0 +1,40 @@
+"""`penstock route lint`."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from penstock.cli.main import main
+
+MODEL = """
+apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceModel
+metadata: {name: a}
+spec: {modelName: chat, criticality: Critical, poolRef: {name: llama}}
+"""
+
+
+def test_findings_have_a_file_and_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "k.yaml"
+    file.write_text(f"{MODEL}---{MODEL.replace('name: a', 'name: b')}")
+    assert main(["route", "lint", str(file), "--pool", "llama"]) == 1
+    out = capsys.readouterr().out
+    assert f"{file}:10: error: InferenceModel b: InferenceModel a is older" in out
+    assert "2 resources: 1 rules for models, 0 objectives, 1 errors" in out
+    file.write_text(MODEL)
+    assert main(["route", "lint", str(file)]) == 1
+    assert "there is no pool 'llama'; there are: none" in capsys.readouterr().out
+    assert main(["route", "lint", str(file), "--pool", "llama"]) == 0
+
+
+def test_new_kinds_are_printed_for_old_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "k.yaml"
+    file.write_text(MODEL)
+    assert main(["route", "lint", "--convert", "--pool", "llama", str(file)]) == 0
+    (objective,) = yaml.safe_load_all(capsys.readouterr().out)
+    assert objective["kind"] == "InferenceObjective"
+    assert objective["spec"] == {"priority": 1, "poolRef": {"name": "llama"}}
