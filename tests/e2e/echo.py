@@ -54,6 +54,7 @@ class Echo:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # header and body are two writes
     replica: Echo
 
     def do_GET(self) -> None:

@@ -186,8 +186,12 @@ def test_a_client_that_leaves_ends_its_reservation(sim: Sim, picker: Picker, env
 
 @pytest.mark.parametrize("fails_open", [False, True])
 def test_a_picker_is_killed_and_comes_back(sim: Sim, tmp_path: Path, fails_open: bool) -> None:
+    """An Envoy that has handed over the body cannot go on without the picker: it has to keep it."""
+
     def change(parts: Parts) -> None:
         parts.processor["failure_mode_allow"] = fails_open
+        if fails_open:
+            parts.modes["request_body_mode"] = "BUFFERED"
 
     picker = Picker(*backends(sim.urls))
     with ExitStack() as stack:
