@@ -85,7 +85,7 @@ def test_the_older_of_two_that_are_at_odds_wins(tmp_path: Path) -> None:
     assert isinstance(targets, list)
     assert targets[0]["model"] == "first"
     text = "InferenceModelRewrite new: InferenceModelRewrite old is older and has model 'chat'"
-    assert texts == [f"k.yaml:16: error: {text} already"]
+    assert texts == [f"k.yaml:16: warning: {text} already"]
 
 
 def test_a_rule_without_matches_is_for_all_other_models(tmp_path: Path) -> None:

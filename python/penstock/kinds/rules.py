@@ -92,7 +92,7 @@ def _add(one: Resource, by_model: dict[str, Resource], found: Rules) -> None:
                 f"{one.kind} {one.name}: {older.kind} {older.name} is older and has "
                 f"{_said(name)} already"
             )
-            found.findings.append(Finding(*one.at(*path), text))
+            found.findings.append(Finding(*one.at(*path), text, wrong=False))
         else:
             found.models.append(rule)
             if name == "*":
