@@ -249,7 +249,7 @@ def test_errors_name_frame_field_and_offset() -> None:
     body = bytearray(
         encode_frame(Request(1, array("i", [1, 2]), GenerationParams(), sampling=encode()))[5:]
     )
-    body[20:24] = bytes(4)
+    body[24:28] = bytes(4)
     with pytest.raises(
         CodecError, match="ADD frame, field max_tokens at byte 24: 0 is not allowed"
     ):
