@@ -183,6 +183,32 @@ class Grammar:
         seconds that each mask took.
         """
 
+class KvEventPublisher:
+    """Publishes KV events (docs/gateway.md) of one pool, on a thread of its own.
+
+    ValueError: no endpoint. RuntimeError: it cannot listen there.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        replay_endpoint: str | None,
+        topic: str,
+        buffer_steps: int,
+        hwm: int,
+    ) -> None: ...
+    def ports(self) -> tuple[int, int | None]:
+        """Ports of events and replay, where the system chose them."""
+
+    def stored(self, digest: bytes, parent: bytes | None, tokens: array[int], /) -> None:
+        """The block `digest` of `tokens` behind `parent` is in the pool."""
+
+    def removed(self, digest: bytes, /) -> None:
+        """The block `digest` has left the pool."""
+
+    def flush(self) -> None:
+        """Publish the events since the last call. Never waits."""
+
 class TierIndex:
     """Slots of the RAM tier by digests of 32 bytes, in the order of their prefix.
 

@@ -53,6 +53,7 @@ OUT_OF_RANGE = {
     "--allowed-origins": "",
     "--generation-config": "",
     "--override-generation-config": "",
+    "--kv-events-config": "[]",
     "--admin-api-key": "",
     "--engine-process": "2",
     "--shutdown-timeout": "nan",

@@ -35,8 +35,19 @@ RUST: dict[str, set[str]] = {
     },
     "routing": set(),
     "fleet": {"http", "routing"},
+    "events": set(),
     "extproc": set(),
-    "gateway": {"edge", "extproc", "fleet", "http", "openai", "prefix", "routing"},
+    "gateway": {
+        "edge",
+        "events",
+        "extproc",
+        "fleet",
+        "http",
+        "openai",
+        "prefix",
+        "routing",
+        "text",
+    },
     "loadgen": {"openai"},
     "sim": {
         "engine-client",
@@ -53,6 +64,7 @@ RUST: dict[str, set[str]] = {
     "native": {
         "comm",
         "decoder",
+        "events",
         "formats",
         "gateway",
         "grammar",

@@ -13,7 +13,7 @@ use penstock_prefix::{text_chain, text_seed};
 
 use crate::gateway::Gateway;
 use crate::headers::to_replica;
-use crate::pool::Prompt;
+use crate::pool::{Pool, Prompt};
 use crate::scan::Fields;
 
 /// Names a conversation, whatever the body says.
@@ -69,6 +69,12 @@ impl Call {
             body,
             _share: share,
         })
+    }
+
+    /// Makes the tokens of the prompt, where `pool` asks for them.
+    pub(crate) async fn tokenize(&mut self, pool: &Pool) {
+        pool.tokenize(&mut self.prompt, &self.path, &self.body)
+            .await;
     }
 
     /// Asks for another model from now on: the name in the body is replaced in its place.
@@ -148,6 +154,8 @@ pub(crate) fn prompt_of(fields: &Fields, body: &[u8], headers: &HeaderMap) -> Pr
     Prompt {
         chain: text_chain(seed, &texts),
         bytes: texts.iter().map(|text| text.len()).sum(),
+        tokens: Vec::new(),
+        salted: fields.cache_salt.is_some(),
         session: session.map(|name| text_seed(&[name])),
         subset: None,
     }

@@ -103,6 +103,28 @@ pub struct PoolConfig {
     pub profile: ProfileSpec,
     #[serde(default)]
     pub flow: FlowSettings,
+    /// Directory or GGUF file of the model that all replicas serve: its tokenizer and chat
+    /// template make the tokens that KV events speak of.
+    #[serde(default)]
+    pub tokenizer: Option<PathBuf>,
+    /// Goes with a tokenizer.
+    #[serde(default)]
+    pub kv_events: Option<KvEvents>,
+}
+
+/// Where replicas publish which KV blocks they hold. In endpoints `{host}`, `{port}` and `{LABEL}`
+/// stand for a replica's own.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KvEvents {
+    /// `tcp://{host}:5557`
+    pub endpoint: String,
+    /// Where past events are sent again.
+    #[serde(default)]
+    pub replay_endpoint: Option<String>,
+    /// Beginning of the topics that are followed.
+    #[serde(default)]
+    pub topic: String,
 }
 
 /// Where requests for a model go.
@@ -186,6 +208,13 @@ impl Config {
         names.sort_unstable();
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Some(format!("there are two pools {:?}", twice[0]));
+        }
+        let alone = |pool: &&PoolConfig| pool.tokenizer.is_some() != pool.kv_events.is_some();
+        if let Some(pool) = self.pools.iter().find(alone) {
+            let name = &pool.name;
+            return Some(format!(
+                "pool {name:?}: tokenizer and kv_events go together"
+            ));
         }
         for pool in &self.pools {
             if let Some(complaint) = pool.flow.complaint() {

@@ -33,6 +33,7 @@ pub(crate) async fn forward(
     if let Some(renamed) = &destination.renamed {
         call.rename(renamed);
     }
+    call.tokenize(&destination.pool).await;
     let model = destination.renamed.as_deref().or(call.asked.as_deref());
     let model = model.unwrap_or_default();
     let (caller, bytes) = (call.caller.as_deref(), call.body_bytes());

@@ -10,6 +10,7 @@ mod call;
 mod config;
 mod envoy;
 mod error;
+mod exact;
 mod explain;
 mod failover;
 mod flow;
@@ -30,7 +31,7 @@ mod scan;
 mod serving;
 mod usage;
 
-pub use config::{Config, ExtProc, PoolConfig};
+pub use config::{Config, ExtProc, KvEvents, PoolConfig};
 pub use error::StartError;
 pub use flow::FlowSettings;
 pub use gateway::Gateway;

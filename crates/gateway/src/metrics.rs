@@ -9,6 +9,7 @@ use penstock_fleet::Outcome;
 use penstock_http::{Histogram, Page, RequestCounts, escaped, write_process};
 use penstock_routing::Condition;
 
+use crate::exact::exact_page;
 use crate::flow::flow_page;
 use crate::pool::Pool;
 
@@ -134,6 +135,7 @@ impl Metrics {
         self.endings_page(&mut page);
         replicas_page(&mut page, pools);
         flow_page(&mut page, pools);
+        exact_page(&mut page, pools);
         self.http.render(&mut page.out);
         write_process(&mut page.out);
         page.out

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use penstock_fleet::{Fleet, InFlight, View};
 use penstock_http::Client;
 use penstock_prefix::{PrefixIndex, TEXT_UNIT};
@@ -13,6 +14,7 @@ use penstock_routing::{Condition, Decision, Profile, ReplicaId, Request, Unrouta
 
 use crate::config::PoolConfig;
 use crate::error::StartError;
+use crate::exact::Exact;
 use crate::flow::FlowControl;
 
 /// Bytes of a prompt's JSON for one of its tokens, before answers have said how many there are.
@@ -30,6 +32,10 @@ pub(crate) struct Prompt {
     /// Links of `penstock_prefix::text_chain`.
     pub(crate) chain: Vec<u64>,
     pub(crate) bytes: usize,
+    /// Its tokens, where the pool has their tokenizer; else none.
+    pub(crate) tokens: Vec<u32>,
+    /// It shares nothing by its tokens alone.
+    pub(crate) salted: bool,
     /// Hash of what names the conversation.
     pub(crate) session: Option<u64>,
     /// Addresses of the only replicas that may get it; `None`: all.
@@ -43,6 +49,7 @@ pub(crate) struct Pool {
     pub(crate) flow: Arc<FlowControl>,
     profile: ArcSwap<Profile>,
     index: Mutex<Index>,
+    pub(crate) exact: Option<Exact>,
     /// Bits of an f32.
     bytes_per_token: AtomicU32,
     tickets: AtomicU64,
@@ -89,12 +96,18 @@ impl Pool {
             pool: config.name.clone(),
             source,
         })?;
+        let exact = Exact::of(config, fleet.clone());
+        let exact = exact.map_err(|reason| {
+            let pool = &config.name;
+            StartError::Config(format!("pool {pool:?}: {reason}"))
+        })?;
         Ok(Self {
             name: config.name.as_str().into(),
             flow: FlowControl::new(config.flow, fleet.clone()),
             fleet,
             profile: ArcSwap::from_pointee(profile),
             index: Mutex::default(),
+            exact,
             bytes_per_token: AtomicU32::new(USUAL_BYTES.to_bits()),
             tickets: AtomicU64::new(0),
         })
@@ -122,6 +135,9 @@ impl Pool {
         let cached = look.cached.get(first.place).copied().unwrap_or(0.0);
         let kv_tokens = view.kv_tokens(first.place).unwrap_or(USUAL_KV_TOKENS);
         self.note(first.replica, &prompt.chain, kv_tokens / look.unit_tokens);
+        if let Some(exact) = self.exact_for(prompt) {
+            exact.expect(&view.replicas[first.place], &view, model, &prompt.tokens);
+        }
         let uncached = look.prompt_tokens - cached;
         Ok(Routed {
             url: view.url(first.place).clone(),
@@ -140,9 +156,15 @@ impl Pool {
     fn look(&self, model: &str, prompt: &Prompt, tried: &[ReplicaId], ticket: u64) -> Look {
         let view = self.fleet.view();
         let allowed = within(&view, serving(&view, model), prompt.subset.as_deref());
-        let bytes_per_token = f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed));
+        let bytes_per_token = match prompt.tokens.len() {
+            0 => f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed)),
+            tokens => prompt.bytes.max(1) as f32 / tokens as f32,
+        };
         let unit_tokens = TEXT_UNIT as f32 / bytes_per_token;
-        let cached = self.cached(&view, prompt, unit_tokens);
+        let mut cached = self.cached(&view, prompt, unit_tokens);
+        if let Some(exact) = self.exact_for(prompt) {
+            exact.correct(&view, model, &prompt.tokens, &mut cached);
+        }
         let request = Request {
             prompt_tokens: prompt.bytes as f32 / bytes_per_token,
             cached_tokens: &cached,
@@ -177,6 +199,19 @@ impl Pool {
             .into_iter()
             .map(|units| units as f32 * unit_tokens)
             .collect()
+    }
+
+    fn exact_for(&self, prompt: &Prompt) -> Option<&Exact> {
+        self.exact.as_ref().filter(|_| !prompt.tokens.is_empty())
+    }
+
+    /// Makes the tokens of a request's prompt, where replicas say which ones they hold.
+    pub(crate) async fn tokenize(&self, prompt: &mut Prompt, path: &str, body: &Bytes) {
+        let asked = self.profile.load().needs_prefixes() && !prompt.salted;
+        if let Some(exact) = self.exact.as_ref().filter(|_| asked) {
+            let tokens = exact.tokens(path, body.clone()).await;
+            prompt.tokens = tokens.unwrap_or_default();
+        }
     }
 
     /// Notes that a replica computes a prompt; it holds `capacity` links.

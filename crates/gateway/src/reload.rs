@@ -95,6 +95,10 @@ impl Gateway {
             if same.is_some_and(|same| same.fleet != pool.fleet) {
                 names.push(format!("fleet of pool {:?}", pool.name));
             }
+            let exact = |one: &PoolConfig| (one.tokenizer.clone(), one.kv_events.clone());
+            if same.is_some_and(|same| exact(same) != exact(pool)) {
+                names.push(format!("tokenizer or kv_events of pool {:?}", pool.name));
+            }
         }
         names
     }

@@ -8,6 +8,7 @@ mod formats;
 mod frames;
 mod gateway;
 mod kv_disk;
+mod kv_events;
 mod kv_mover;
 mod kv_parts;
 mod loadgen;
@@ -37,6 +38,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<decoder::Decoder>()?;
     module.add_class::<decoder::StepFuture>()?;
     module.add_class::<frames::FrameReader>()?;
+    module.add_class::<kv_events::KvEventPublisher>()?;
     module.add_class::<kv_mover::KvMover>()?;
     module.add_class::<kv_parts::KvChecksum>()?;
     module.add_class::<kv_parts::KvParts>()?;

@@ -24,12 +24,15 @@
 //!
 //! `tests/golden/prefix/*.json` pins the rule for this crate and for Python.
 //!
-//! Beside the rule: chains over text for gateways ([`text_chain`]), and the index of what replicas
-//! hold ([`PrefixIndex`]).
+//! Beside the rule, for gateways: chains over text ([`text_chain`]) and the index of what replicas
+//! are believed to hold ([`PrefixIndex`]); chains over tokens ([`token_chain`]) and the index of
+//! what engines say that they hold ([`BlockIndex`]).
 
+mod blocks;
 mod index;
 mod text;
 
+pub use blocks::{BlockIndex, Run, TIERS, token_chain};
 pub use index::PrefixIndex;
 pub use text::{TEXT_UNIT, text_chain, text_seed};
 

@@ -51,6 +51,8 @@ def serve_replicas(parsed: argparse.Namespace, model: str, config: Config) -> in
     ):
         if value is not None:
             raise InvalidValueError("--replicas", server.replicas, f"1, with {name}")
+    if config.engine.cache.events is not None:
+        raise InvalidValueError("--replicas", server.replicas, "1, with --kv-events-config")
     if config.engine.parallel.nnodes > 1:
         raise InvalidValueError("--replicas", server.replicas, "1, with --nnodes")
     key = secrets.token_hex(16)

@@ -7,6 +7,7 @@ Config  sections that other rooms read (`sections`); cross-checks happen on the 
 
 from penstock.config.documents import read_document
 from penstock.config.flags import FLAGS, Flag
+from penstock.config.kv_events import KvEventsConfig
 from penstock.config.log import configure_log
 from penstock.config.nodes import cluster_key, split_address
 from penstock.config.ray import prepare_ray_environment, ray_actor_environment
@@ -46,6 +47,7 @@ __all__ = [
     "Config",
     "EngineConfig",
     "Flag",
+    "KvEventsConfig",
     "LogConfig",
     "ModelConfig",
     "ParallelConfig",

@@ -19,6 +19,7 @@ from penstock.config.kinds import (
     Switch,
     Text,
 )
+from penstock.config.kv_events import KvEvents
 from penstock.config.tiers import Tier
 
 GROUPS = {
@@ -189,6 +190,14 @@ FLAGS: tuple[Flag, ...] = (
         Switch(),
         True,
         "reuse the KV of prompts that start alike",
+    ),
+    Flag(
+        "--kv-events-config",
+        "cache",
+        KvEvents(),
+        None,
+        'publish which KV blocks the pool holds, JSON as in vLLM: {"enable_kv_cache_events": true, '
+        '"endpoint": "tcp://*:5557"} (docs/gateway.md)',
     ),
     Flag(
         "--kv-tier",

@@ -83,6 +83,7 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
             block_size=values["block_size"],
             dtype=values["kv_cache_dtype"],
             prefix_caching=values["enable_prefix_caching"],
+            events=values["kv_events_config"],
         ),
         _scheduler(values),
         ComputeConfig(

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from penstock.config.kv_events import KvEventsConfig
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -29,6 +31,8 @@ class CacheConfig:
     block_size: int
     dtype: str
     prefix_caching: bool
+    events: KvEventsConfig | None = None
+    """None: not published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,7 @@ class EngineConfig:
         sections: dict[str, dict[str, Any]] = json.loads(text)
         return cls(
             ModelConfig(**sections["model"]),
-            CacheConfig(**sections["cache"]),
+            _cache(**sections["cache"]),
             SchedulerConfig(**sections["scheduler"]),
             ComputeConfig(**sections["compute"]),
             ParallelConfig(**sections["parallel"]),
@@ -217,6 +221,10 @@ def without_password(url: str) -> str:
     """`redis://:secret@host` as `redis://host`."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else url
+
+
+def _cache(events: dict[str, Any] | None, **fields: Any) -> CacheConfig:
+    return CacheConfig(events=None if events is None else KvEventsConfig(**events), **fields)
 
 
 def _tiers(tiers: list[dict[str, Any]], chunk_tokens: int) -> TiersConfig:

@@ -90,7 +90,6 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("--kv-offloading-size", "see --kv-tier ram:SIZE"),
     Foreign("--kv-offloading-backend", "see --kv-tier"),
     _refused("--kv-transfer-config", "KV is shared through --kv-tier"),
-    Foreign("--kv-events-config", "KV events are not published; /v1/kv reports the cache"),
     Foreign("--prefix-caching-hash-algo", "digests of blocks are BLAKE3"),
     _switch("--calculate-kv-scales", "keys and values are not scaled"),
     _switch("--disable-sliding-window", "layers with a window keep what they see"),

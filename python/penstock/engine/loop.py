@@ -145,5 +145,6 @@ class Engine:
         outputs = scheduler.take_outputs()
         self._channel.send(Step(self._step, scheduler.stats(), batch_tokens, step_ms, outputs))
         self._last_sent = self._clock()
+        self._admin.kv.publish_events()
         if report := self._admin.due(self._last_sent):
             self._channel.send(report)

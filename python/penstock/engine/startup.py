@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from penstock.config import EngineConfig, cluster_key, shared_memory_directory
+from penstock.config import EngineConfig, KvEventsConfig, cluster_key, shared_memory_directory
 from penstock.core import InvalidValueError, KvSpec, PenstockError, WorkerFacts
 from penstock.engine.admin import KvAdmin
 from penstock.engine.config_fingerprint import config_fingerprint
@@ -17,7 +17,7 @@ from penstock.engine.facts import cache_identity, join_facts
 from penstock.engine.sizing import KvPlan, check_ram_tier, plan_layout, size_kv
 from penstock.engine.tiers import open_tiers
 from penstock.executor import Executor
-from penstock.kv import BlockHasher, KvCache
+from penstock.kv import BlockHasher, KvCache, KvEvents
 from penstock.model import ModelInfo, load_model
 from penstock.model.sharding import Grid, plan_grid
 from penstock.scheduler import Limits, Scheduler
@@ -173,4 +173,23 @@ def build_kv_cache(config: EngineConfig, kv: KvPlan, spec: KvSpec, identity: byt
         step_tokens=config.scheduler.max_num_batched_tokens,
         hasher=hasher,
         searched=config.cache.prefix_caching,
+        events=open_events(config.cache.events) if hasher is not None else None,
     )
+
+
+def open_events(settings: KvEventsConfig | None) -> KvEvents | None:
+    """The publisher of KV events, if any; PenstockError where it cannot listen."""
+    if settings is None:
+        return None
+    from penstock._native import KvEventPublisher
+
+    try:
+        return KvEventPublisher(
+            settings.endpoint,
+            settings.replay_endpoint,
+            settings.topic,
+            settings.buffer_steps,
+            settings.hwm,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise PenstockError(f"--kv-events-config: {error}") from error

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from penstock.core import InvalidValueError
 from penstock.core.plan import NO_BLOCK
+from penstock.kv.events import KvEvents
 from penstock.kv.hashing import BlockHasher
 from penstock.kv.pool import BlockPool
 
@@ -55,6 +56,7 @@ class KvCache:
         step_tokens: int = 1,
         hasher: BlockHasher | None = None,
         searched: bool = True,
+        events: KvEvents | None = None,
     ) -> None:
         if len(blocks) != len(windows):
             raise InvalidValueError("blocks", list(blocks), f"a number for {len(windows)} groups")
@@ -65,6 +67,10 @@ class KvCache:
         self._windows = tuple(windows)
         self._step_tokens = step_tokens
         self._searched = searched
+        self._events = events
+        # A hit needs the blocks of every group: the group without a window has most of them.
+        self._reported = self.pools[windows.index(None) if None in windows else 0]
+        self._reported.events = events
 
     def table(self) -> BlockTable:
         """An empty block table."""
@@ -196,6 +202,24 @@ class KvCache:
         for pool, blocks in zip(self.pools, table.groups, strict=True):
             if blocks[entry] != NO_BLOCK:
                 pool.publish(blocks[entry], digest)
+
+    def report_stored(
+        self, tokens: array[int], digests: Sequence[bytes], first: int, end: int
+    ) -> None:
+        """Report blocks first .. end - 1 of a sequence as events: they are in the pool."""
+        if self._events is None:
+            return
+        size = self.block_size
+        for at in range(first, end):
+            if self._reported.find(digests[at]) >= 0:
+                parent = digests[at - 1] if at else None
+                block = tokens[at * size : (at + 1) * size]
+                self._events.stored(digests[at], parent, block)
+
+    def publish_events(self) -> None:
+        """Publish the events since the last call."""
+        if self._events is not None:
+            self._events.flush()
 
     def forget(self, digest: bytes) -> bool:
         """Take a name away in all groups; whether there was one."""

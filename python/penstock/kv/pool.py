@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
 from penstock.core import PenstockError
+from penstock.kv.events import KvEvents
 
 
 class OutOfBlocksError(PenstockError):
@@ -33,6 +34,8 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
+        self.events: KvEvents | None = None
+        """Where names that are taken away are reported."""
         self.available = num_blocks
         self._references = array("i", bytes(4 * num_blocks))
         self._digests: list[bytes | None] = [None] * num_blocks
@@ -100,6 +103,8 @@ class BlockPool:
         if block < 0:
             return False
         self._digests[block] = None
+        if self.events is not None:
+            self.events.removed(digest)
         if self._references[block] == 0:
             del self._cached[block]
             self._blank.append(block)
@@ -120,6 +125,8 @@ class BlockPool:
         if digest is not None:
             del self._by_digest[digest]
             self._digests[block] = None
+            if self.events is not None:
+                self.events.removed(digest)
         return block
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:

@@ -78,6 +78,7 @@ class Prefixes:
             self._kv.publish(seq.table, at, digest)
             if self._claimed.get(digest) is seq:
                 del self._claimed[digest]
+        self._kv.report_stored(seq.tokens, seq.digests, first, full)
         blocks = self._held(seq, first, full)
         self.tiers.published(seq.digests, full, blocks, seq.prompt_len // size)
         seq.published = full

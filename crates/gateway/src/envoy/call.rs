@@ -67,6 +67,8 @@ impl EnvoyCall {
         prompt.subset = self.subset.take();
         let only = self.only.as_deref();
         let destination = gateway.destination(asked.as_deref(), only)?;
+        let path = &self.inside.name.path;
+        destination.pool.tokenize(&mut prompt, path, &body).await;
         let caller = self.inside.permit.as_ref().map(|permit| &*permit.caller);
         let class = gateway.class(&self.headers, caller, &destination);
         let flow = &destination.pool.flow;

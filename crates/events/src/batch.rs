@@ -1,0 +1,264 @@
+//! Batches of events, in all forms that engines write.
+//!
+//! vLLM and SGLang wrote them as arrays for long, newer versions of vLLM as maps; fields were
+//! added at the end (`medium`, `lora_name`, `extra_keys`, groups). Both forms are read, unknown
+//! fields and events are passed over.
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
+
+use crate::msgpack::{Malformed, Reader, Token};
+
+/// An engine's name of a block, in a group of layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockHash(pub u128);
+
+/// Where a block lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Medium {
+    /// The pool that steps read.
+    Pool,
+    /// Memory of the host.
+    Ram,
+    Disk,
+    /// Storage that several replicas share.
+    Shared,
+}
+
+impl Medium {
+    pub const ALL: [Self; 4] = [Self::Pool, Self::Ram, Self::Disk, Self::Shared];
+
+    /// As engines call it; without a name it is the pool.
+    fn named(name: &[u8]) -> Self {
+        let name = name.to_ascii_uppercase();
+        let has = |part: &[u8]| name.windows(part.len()).any(|window| window == part);
+        match () {
+            () if name.is_empty() || has(b"GPU") || has(b"DEVICE") => Self::Pool,
+            () if has(b"CPU") || has(b"HOST") || has(b"RAM") => Self::Ram,
+            () if has(b"DISK") || has(b"SSD") || has(b"NVME") || has(b"FS") => Self::Disk,
+            () => Self::Shared,
+        }
+    }
+}
+
+/// Blocks, one after the other, that have become usable.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stored {
+    pub hashes: Vec<BlockHash>,
+    /// The block before the first one; `None` at the beginning of a prompt.
+    pub parent: Option<BlockHash>,
+    /// Those of all blocks, or none: the engine has told them before.
+    pub tokens: Vec<u32>,
+    pub block_size: usize,
+    /// Name of the adapter, or its number in brackets from engines that have no names.
+    pub adapter: Option<String>,
+    pub medium: Medium,
+    /// For each block a hash of what else its name depends on (a cache salt, an image); 0: nothing.
+    /// Empty: for none.
+    pub extra: Vec<u64>,
+    /// No token sees all blocks before it, so these alone are no prefix.
+    pub windowed: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    Stored(Stored),
+    Removed {
+        hashes: Vec<BlockHash>,
+        medium: Medium,
+    },
+    /// All blocks are gone.
+    Cleared,
+}
+
+/// What one step of an engine changed.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Batch {
+    /// Unix time, in seconds.
+    pub at: f64,
+    pub events: Vec<Event>,
+}
+
+impl Batch {
+    /// # Errors
+    /// [`Malformed`]
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader(bytes);
+        let batch = Fields::read(&mut reader)?;
+        let at = match batch.get(0, "ts").map(|mut value| value.next()) {
+            Some(Ok(Token::Float(at))) => at,
+            Some(Ok(Token::Unsigned(at))) => at as f64,
+            _ => return Err(Malformed("a batch begins with its time")),
+        };
+        let missing = Malformed("a batch has no events");
+        let mut list = batch.get(1, "events").ok_or(missing)?;
+        let mut events = Vec::new();
+        for _ in 0..list.list()? {
+            events.extend(event(&Fields::read(&mut list)?)?);
+        }
+        Ok(Self { at, events })
+    }
+}
+
+/// Values by place or by name.
+struct Fields<'a> {
+    named: bool,
+    values: Vec<(&'a [u8], Reader<'a>)>,
+}
+
+/// More than any version has.
+const MOST_FIELDS: usize = 64;
+
+impl<'a> Fields<'a> {
+    fn read(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let (named, count) = match reader.next()? {
+            Token::Array(count) => (false, count),
+            Token::Map(count) => (true, count),
+            _ => return Err(Malformed("an array or a map is expected")),
+        };
+        if count > MOST_FIELDS {
+            return Err(Malformed("it has too many fields"));
+        }
+        let mut values = Vec::with_capacity(count);
+        for _ in 0..count {
+            let name: &[u8] = match named {
+                false => b"",
+                true => match reader.next()? {
+                    Token::Text(name) => name,
+                    _ => return Err(Malformed("a name is expected")),
+                },
+            };
+            values.push((name, reader.value()?));
+        }
+        Ok(Self { named, values })
+    }
+
+    /// A value that is there and not nil.
+    fn get(&self, place: usize, name: &str) -> Option<Reader<'a>> {
+        let found = match self.named {
+            true => self.values.iter().find(|(one, _)| *one == name.as_bytes()),
+            false => self.values.get(place),
+        };
+        found
+            .map(|(_, value)| *value)
+            .filter(|value| value.0 != [0xc0])
+    }
+
+    fn text(&self, place: usize, name: &str) -> Result<Option<&'a [u8]>, Malformed> {
+        let Some(mut value) = self.get(place, name) else {
+            return Ok(None);
+        };
+        match value.next()? {
+            Token::Text(text) => Ok(Some(text)),
+            _ => Err(Malformed("a text is expected")),
+        }
+    }
+
+    fn number(&self, place: usize, name: &str) -> Result<Option<u64>, Malformed> {
+        let Some(mut value) = self.get(place, name) else {
+            return Ok(None);
+        };
+        match value.next()? {
+            Token::Unsigned(number) => Ok(Some(number)),
+            _ => Err(Malformed("a number is expected")),
+        }
+    }
+
+    fn medium(&self, place: usize) -> Result<Medium, Malformed> {
+        Ok(Medium::named(
+            self.text(place, "medium")?.unwrap_or_default(),
+        ))
+    }
+
+    fn hashes(&self, group: u64) -> Result<Vec<BlockHash>, Malformed> {
+        let missing = Malformed("an event has no blocks");
+        let mut list = self.get(1, "block_hashes").ok_or(missing)?;
+        let count = list.list()?;
+        (0..count).map(|_| hash(&mut list, group)).collect()
+    }
+}
+
+fn hash(reader: &mut Reader<'_>, group: u64) -> Result<BlockHash, Malformed> {
+    let number = |number: u64| xxh3_128_with_seed(&number.to_le_bytes(), group);
+    Ok(BlockHash(match reader.next()? {
+        Token::Unsigned(value) => number(value),
+        Token::Negative(value) => number(value as u64),
+        Token::Bytes(bytes) | Token::Text(bytes) => xxh3_128_with_seed(bytes, group),
+        _ => return Err(Malformed("the name of a block is expected")),
+    }))
+}
+
+/// The event, or nothing where it is of an unknown kind.
+fn event(fields: &Fields<'_>) -> Result<Option<Event>, Malformed> {
+    let group = |place| {
+        fields
+            .number(place, "group_idx")
+            .map(Option::unwrap_or_default)
+    };
+    Ok(Some(match fields.text(0, "type")? {
+        Some(b"BlockStored") => Event::Stored(stored(fields, group(9)?)?),
+        Some(b"BlockRemoved") => Event::Removed {
+            hashes: fields.hashes(group(3)?)?,
+            medium: fields.medium(2)?,
+        },
+        Some(b"AllBlocksCleared") => Event::Cleared,
+        _ => return Ok(None),
+    }))
+}
+
+fn stored(fields: &Fields<'_>, group: u64) -> Result<Stored, Malformed> {
+    let parent = fields.get(2, "parent_block_hash");
+    let name_of_adapter = fields.text(7, "lora_name")?;
+    let name = name_of_adapter.map(|name| String::from_utf8_lossy(name).into_owned());
+    let number = fields.number(5, "lora_id")?;
+    let kind = fields.text(10, "kv_cache_spec_kind")?.unwrap_or(b"full");
+    let has = |part: &[u8]| kind.windows(part.len()).any(|window| window == part);
+    Ok(Stored {
+        hashes: fields.hashes(group)?,
+        parent: parent.map(|mut one| hash(&mut one, group)).transpose()?,
+        tokens: tokens(fields)?,
+        block_size: fields.number(4, "block_size")?.unwrap_or(0) as usize,
+        adapter: name.or_else(|| number.map(|id| format!("[{id}]"))),
+        medium: fields.medium(6)?,
+        extra: extra(fields, name_of_adapter)?,
+        windowed: !has(b"full") && !has(b"mla"),
+    })
+}
+
+fn tokens(fields: &Fields<'_>) -> Result<Vec<u32>, Malformed> {
+    let Some(mut list) = fields.get(3, "token_ids") else {
+        return Ok(Vec::new());
+    };
+    let count = list.list()?;
+    let mut tokens = Vec::with_capacity(count);
+    for _ in 0..count {
+        match list.next()? {
+            Token::Unsigned(id) => tokens.push(id as u32),
+            _ => return Err(Malformed("a token id is expected")),
+        }
+    }
+    Ok(tokens)
+}
+
+/// The adapter's name, which engines repeat here, is left out.
+fn extra(fields: &Fields<'_>, adapter: Option<&[u8]>) -> Result<Vec<u64>, Malformed> {
+    let Some(mut list) = fields.get(8, "extra_keys") else {
+        return Ok(Vec::new());
+    };
+    let count = list.list()?;
+    let mut extra = Vec::with_capacity(count);
+    for _ in 0..count {
+        let value = list.value()?;
+        let nothing = matches!(value.0, [0xc0] | [0x90]) || is_only(value, adapter);
+        extra.push(if nothing { 0 } else { xxh3_64(value.0) });
+    }
+    Ok(extra)
+}
+
+/// Whether it is a list of this text alone.
+fn is_only(mut list: Reader<'_>, text: Option<&[u8]>) -> bool {
+    let one = list.next() == Ok(Token::Array(1));
+    one && matches!(list.next(), Ok(Token::Text(found)) if Some(found) == text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+#![allow(clippy::unwrap_used)]
+//! Batches in the forms of SGLang and vLLM (tests/fixtures), and in ours.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::BatchWriter;
+
+/// The bytes of a fixture: hexadecimal digits and white space.
+fn fixture(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.chunks(2).map(pair).collect()
+}
+
+fn number(value: u64) -> BlockHash {
+    BlockHash(xxh3_128_with_seed(&value.to_le_bytes(), 0))
+}
+
+const SGLANG: &str = include_str!("../../tests/fixtures/sglang.txt");
+const VLLM_MEDIUM: &str = include_str!("../../tests/fixtures/vllm-medium.txt");
+const VLLM_GROUPS: &str = include_str!("../../tests/fixtures/vllm-groups.txt");
+const VLLM_MAPS: &str = include_str!("../../tests/fixtures/vllm-maps.txt");
+
+/// Two blocks of 4 tokens behind block 17, then one of them removed, then all.
+fn check(bytes: &[u8], hashes: [BlockHash; 3]) -> Stored {
+    let batch = Batch::decode(bytes).unwrap();
+    assert_eq!(batch.at, 1_700_000_000.25);
+    let [
+        Event::Stored(stored),
+        Event::Removed {
+            hashes: gone,
+            medium,
+        },
+        Event::Cleared,
+    ] = batch.events.as_slice()
+    else {
+        panic!("{batch:?}");
+    };
+    assert_eq!(stored.parent, Some(hashes[0]));
+    assert_eq!(stored.hashes, hashes[1..]);
+    assert_eq!(stored.tokens, [1, 2, 3, 4, 5, 600, 70_000, 128_255]);
+    assert_eq!(stored.block_size, 4);
+    assert_eq!((gone.as_slice(), *medium), (&hashes[1..2], stored.medium));
+    stored.clone()
+}
+
+#[test]
+fn all_versions_are_read() {
+    let hashes = [number(17), number(1 << 63 | 5), number(300)];
+    // the first form, of SGLang too
+    let oldest = check(&fixture(SGLANG), hashes);
+    assert_eq!((oldest.adapter, oldest.medium), (None, Medium::Pool));
+    let vllm = check(&fixture(VLLM_MEDIUM), hashes);
+    assert_eq!(
+        (vllm.adapter.as_deref(), vllm.medium),
+        (Some("[3]"), Medium::Pool)
+    );
+    // names of 32 bytes, an adapter, extra keys, groups
+    let name = |byte: u8| BlockHash(xxh3_128_with_seed(&[byte; 32], 0));
+    let newer = check(&fixture(VLLM_GROUPS), [name(1), name(2), name(3)]);
+    assert_eq!(
+        (newer.adapter.as_deref(), newer.medium),
+        (Some("sql"), Medium::Ram)
+    );
+    assert_eq!(newer.extra[0], 0, "the adapter's name is no key of its own");
+    assert_ne!(newer.extra[1], 0);
+    assert!(!newer.windowed);
+    let newest = check(&fixture(VLLM_MAPS), hashes);
+    assert_eq!((newest.adapter, newest.medium), (None, Medium::Pool));
+    assert!(newest.windowed);
+}
+
+#[test]
+fn mediums_have_many_names() {
+    for (name, medium) in [
+        ("GPU", Medium::Pool),
+        ("", Medium::Pool),
+        ("cpu", Medium::Ram),
+        ("CPU_PINNED", Medium::Ram),
+        ("DISK", Medium::Disk),
+        ("NVMe", Medium::Disk),
+        ("STORAGE", Medium::Shared),
+        ("EXTERNAL", Medium::Shared),
+    ] {
+        assert_eq!(Medium::named(name.as_bytes()), medium, "{name}");
+    }
+}
+
+#[test]
+fn groups_keep_blocks_of_one_name_apart() {
+    let mut list = Reader(&[7, 7]);
+    let (first, second) = (hash(&mut list, 0).unwrap(), hash(&mut list, 1).unwrap());
+    assert_ne!(first, second);
+}
+
+#[test]
+fn unknown_events_and_fields_are_passed_over() {
+    // [1.5, [["Later", 1], ["AllBlocksCleared", "x"]], 0, "more"]
+    let head = b"\x94\xcb\x3f\xf8\0\0\0\0\0\0\x92\x92\xa5Later\x01".as_slice();
+    let tail = b"\x92\xb0AllBlocksCleared\xa1x\0\xa4more".as_slice();
+    let batch = Batch::decode(&[head, tail].concat()).unwrap();
+    assert_eq!(batch.events, [Event::Cleared]);
+}
+
+#[test]
+fn neighbours_become_one_event() {
+    let mut writer = BatchWriter::default();
+    writer.cleared();
+    writer.stored(1, None, &[1, 2], Some("salt"));
+    writer.stored(2, Some(1), &[3, 4], Some("salt"));
+    writer.stored(3, Some(9), &[5, 6], None);
+    writer.removed(1);
+    writer.removed(2);
+    let batch = Batch::decode(&writer.finish(1.0).unwrap()).unwrap();
+    let [
+        Event::Cleared,
+        Event::Stored(salted),
+        Event::Stored(plain),
+        Event::Removed { hashes, .. },
+    ] = batch.events.as_slice()
+    else {
+        panic!("{batch:?}");
+    };
+    assert_eq!(
+        (salted.parent, salted.tokens.as_slice()),
+        (None, &[1, 2, 3, 4][..])
+    );
+    assert_eq!(salted.hashes, [number(1), number(2)]);
+    assert_ne!(salted.extra[0], 0);
+    assert_eq!(salted.extra[1], 0);
+    assert_eq!((plain.parent, plain.extra.len()), (Some(number(9)), 0));
+    assert_eq!(*hashes, [number(1), number(2)]);
+    assert_eq!(writer.finish(2.0), None);
+}
+
+/// Hash, whether it has a parent, tokens; no tokens: the block is removed.
+fn change() -> impl Strategy<Value = (u64, bool, Vec<u32>)> {
+    (
+        any::<u64>(),
+        any::<bool>(),
+        prop::collection::vec(any::<u32>(), 0..6),
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_was_written_is_read(changes in prop::collection::vec(change(), 1..40)) {
+        let mut writer = BatchWriter::default();
+        for (hash, behind, tokens) in &changes {
+            match tokens.is_empty() {
+                true => writer.removed(*hash),
+                false => writer.stored(*hash, behind.then_some(7), tokens, None),
+            }
+        }
+        let batch = Batch::decode(&writer.finish(2.5).unwrap()).unwrap();
+        prop_assert_eq!(batch.at, 2.5);
+        let mut found = Vec::new();
+        for event in batch.events {
+            match event {
+                Event::Stored(Stored { hashes, tokens, block_size, .. }) => {
+                    let blocks = tokens.chunks(block_size).map(<[u32]>::to_vec);
+                    found.extend(hashes.into_iter().zip(blocks));
+                }
+                Event::Removed { hashes, .. } => {
+                    found.extend(hashes.into_iter().map(|hash| (hash, Vec::new())));
+                }
+                Event::Cleared => {}
+            }
+        }
+        let plain = changes.into_iter().map(|(hash, _, tokens)| (number(hash), tokens));
+        let wanted: Vec<_> = plain.collect();
+        prop_assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn any_bytes_are_a_batch_or_an_error(
+        at in 0usize..200, byte in any::<u8>(), cut in 0usize..400,
+        bytes in prop::collection::vec(any::<u8>(), 0..100),
+    ) {
+        let _ = Batch::decode(&bytes);
+        for text in [SGLANG, VLLM_MEDIUM, VLLM_GROUPS, VLLM_MAPS] {
+            let mut damaged = fixture(text);
+            let place = at % damaged.len();
+            damaged[place] = byte;
+            let _ = Batch::decode(&damaged);
+            damaged.truncate(cut);
+            let _ = Batch::decode(&damaged);
+        }
+    }
+}

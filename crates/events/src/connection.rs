@@ -1,0 +1,103 @@
+//! A connection to one peer, after the handshake.
+
+use std::io::{Error, ErrorKind};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+use crate::endpoint::Endpoint;
+use crate::msgpack::Malformed;
+use crate::zmtp::{Frames, GREETING, Said, check_greeting, greeting, pong, ready};
+
+/// For a connection and its handshake.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+impl From<Malformed> for Error {
+    fn from(malformed: Malformed) -> Self {
+        Self::new(ErrorKind::InvalidData, malformed)
+    }
+}
+
+/// What a peer says, in order.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    half: OwnedReadHalf,
+    frames: Frames,
+}
+
+/// A connection; `writer` takes whole frames.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) incoming: Incoming,
+    pub(crate) writer: OwnedWriteHalf,
+}
+
+impl Connection {
+    /// Connects as a socket of this type.
+    ///
+    /// # Errors
+    /// No connection, or a peer that speaks otherwise.
+    pub(crate) async fn open(endpoint: &Endpoint, socket_type: &str) -> Result<Self, Error> {
+        let opened = async {
+            let stream = TcpStream::connect(endpoint.to_connect()).await?;
+            Self::greet(stream, socket_type).await
+        };
+        timeout(PATIENCE, opened).await?
+    }
+
+    /// The handshake of both sides.
+    ///
+    /// # Errors
+    /// A peer that speaks otherwise, or takes too long.
+    pub(crate) async fn greet(stream: TcpStream, socket_type: &str) -> Result<Self, Error> {
+        stream.set_nodelay(true)?;
+        let (half, mut writer) = stream.into_split();
+        let frames = Frames::default();
+        let mut incoming = Incoming { half, frames };
+        let greeted = async {
+            writer.write_all(&greeting()).await?;
+            let mut theirs = [0; GREETING];
+            incoming.half.read_exact(&mut theirs).await?;
+            check_greeting(&theirs)?;
+            writer.write_all(&ready(socket_type)).await?;
+            match incoming.next().await? {
+                Said::Ready => Ok::<(), Error>(()),
+                _ => Err(Malformed("the peer is not ready").into()),
+            }
+        };
+        timeout(PATIENCE, greeted).await??;
+        Ok(Self { incoming, writer })
+    }
+
+    /// The next message; pings are answered.
+    ///
+    /// # Errors
+    /// The connection has ended, or the peer speaks otherwise.
+    pub(crate) async fn message(&mut self) -> Result<Vec<bytes::Bytes>, Error> {
+        loop {
+            match self.incoming.next().await? {
+                Said::Message(frames) => return Ok(frames),
+                Said::Ping(context) => self.writer.write_all(&pong(&context)).await?,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Incoming {
+    /// # Errors
+    /// The connection has ended, or the peer speaks otherwise.
+    pub(crate) async fn next(&mut self) -> Result<Said, Error> {
+        loop {
+            if let Some(said) = self.frames.next()? {
+                return Ok(said);
+            }
+            if self.half.read_buf(&mut self.frames.bytes).await? == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Endpoints as ZeroMQ writes them: `tcp://host:port`.
+
+/// Where a socket listens or connects to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `*`: all addresses.
+    pub host: String,
+    pub port: u16,
+}
+
+/// What is no endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no endpoint; tcp://10.0.0.1:5557 is one, and to listen tcp://*:5557")]
+pub struct EndpointError(pub String);
+
+impl Endpoint {
+    /// # Errors
+    /// [`EndpointError`]: other transports, `ipc` among them, too.
+    pub fn parse(text: &str) -> Result<Self, EndpointError> {
+        let parts = text
+            .strip_prefix("tcp://")
+            .and_then(|rest| rest.rsplit_once(':'));
+        let wrong = || EndpointError(text.to_owned());
+        let (host, port) = parts.ok_or_else(wrong)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let port = port.parse().map_err(|_| wrong())?;
+        match host.is_empty() || host.contains('/') {
+            true => Err(wrong()),
+            false => Ok(Self {
+                host: host.to_owned(),
+                port,
+            }),
+        }
+    }
+
+    /// Whether a publisher listens there, as vLLM decides it; else it connects.
+    pub fn listens(&self) -> bool {
+        self.host == "*" || self.host.contains("::")
+    }
+
+    /// Host and port to listen on.
+    pub(crate) fn to_bind(&self) -> (&str, u16) {
+        match self.host.as_str() {
+            "*" => ("0.0.0.0", self.port),
+            host => (host, self.port),
+        }
+    }
+
+    pub(crate) fn to_connect(&self) -> (&str, u16) {
+        (&self.host, self.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_hosts_and_ports() {
+        let parsed = |text| Endpoint::parse(text).map(|one| (one.host, one.port));
+        assert_eq!(parsed("tcp://*:5557"), Ok(("*".to_owned(), 5557)));
+        assert_eq!(parsed("tcp://[::1]:1"), Ok(("::1".to_owned(), 1)));
+        assert!(Endpoint::parse("tcp://*:1").unwrap().listens());
+        assert!(!Endpoint::parse("tcp://gateway:1").unwrap().listens());
+        for wrong in [
+            "ipc:///run/x",
+            "tcp://a",
+            "tcp://:1",
+            "tcp://a:b",
+            "a:1",
+            "tcp://a/b:1",
+        ] {
+            assert!(Endpoint::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

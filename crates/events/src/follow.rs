@@ -1,0 +1,167 @@
+//! Follows the events of one engine: connects, keeps the order, and fills gaps.
+//!
+//! Each batch has a number. After a connection, and where a number is missing, past batches are
+//! asked for at the replay endpoint; without one, or when it no longer has them, all that was
+//! learned is void: a removal may have been missed, and a block that is gone would be believed in
+//! for ever.
+
+use std::io::Error;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::time::{sleep, timeout};
+
+use crate::batch::Batch;
+use crate::connection::Connection;
+use crate::endpoint::Endpoint;
+use crate::msgpack::Malformed;
+use crate::zmtp::message;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const MOST_PAUSE: Duration = Duration::from_secs(5);
+/// For each of the past batches.
+const REPLAY_PATIENCE: Duration = Duration::from_secs(5);
+/// The number behind the last of the past batches.
+const END: u64 = u64::MAX;
+
+/// Where events come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Following {
+    pub events: Endpoint,
+    pub replay: Option<Endpoint>,
+    /// Beginning of the topics to follow; empty: all.
+    pub topic: String,
+}
+
+/// What is to be known.
+#[derive(Debug, PartialEq)]
+pub enum Update {
+    /// A connection stands; what comes from now on counts.
+    Connected,
+    /// All that was learned is void.
+    Reset,
+    /// Batches are missing; they are asked for again, or a [`Self::Reset`] follows.
+    Gap,
+    /// With its number: those of a publisher begin at 0.
+    Batch(u64, Batch),
+    /// Past batches cannot be had, for this reason.
+    NoReplay(String),
+    /// The connection ended, or could not be made, for this reason; another one is tried.
+    Lost(String),
+}
+
+/// Follows until it is dropped.
+pub async fn follow(from: &Following, mut tell: impl FnMut(Update)) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let mut stream = Stream {
+            from,
+            next: None,
+            tell: &mut tell,
+        };
+        let ended = stream.run().await;
+        if stream.next.is_some() {
+            pause = FIRST_PAUSE;
+        }
+        tell(Update::Lost(ended.to_string()));
+        sleep(pause).await;
+        pause = (pause * 2).min(MOST_PAUSE);
+    }
+}
+
+struct Stream<'a, Tell> {
+    from: &'a Following,
+    /// Number of the next batch, when one has been seen.
+    next: Option<u64>,
+    tell: &'a mut Tell,
+}
+
+impl<Tell: FnMut(Update)> Stream<'_, Tell> {
+    /// Returns why it ended.
+    async fn run(&mut self) -> Error {
+        match self.listen().await {
+            Ok(never) => match never {},
+            Err(error) => error,
+        }
+    }
+
+    async fn listen(&mut self) -> Result<std::convert::Infallible, Error> {
+        let mut connection = Connection::open(&self.from.events, "SUB").await?;
+        let topic = [b"\x01", self.from.topic.as_bytes()].concat();
+        connection.writer.write_all(&message(&[&topic])).await?;
+        (self.tell)(Update::Reset);
+        (self.tell)(Update::Connected);
+        // what is published meanwhile waits in the connection
+        self.replay(0).await;
+        loop {
+            let frames = connection.message().await?;
+            let [_, number, payload] = frames.as_slice() else {
+                return Err(Malformed("a message has three frames").into());
+            };
+            let number = sequence(number)?;
+            match self.next {
+                Some(next) if number < next => continue,
+                Some(next) if number > next => self.fill(next, number).await,
+                _ => {}
+            }
+            if self.next.is_none_or(|next| number >= next) {
+                self.take(number, payload);
+            }
+        }
+    }
+
+    /// Asks for the batches from `next` on, of which `number` has arrived.
+    async fn fill(&mut self, next: u64, number: u64) {
+        (self.tell)(Update::Gap);
+        self.replay(next).await;
+        if self.next.is_none_or(|next| next < number) {
+            (self.tell)(Update::Reset);
+        }
+    }
+
+    /// Takes in the past batches from `first` on, as far as the engine still has them.
+    async fn replay(&mut self, first: u64) {
+        if let Some(endpoint) = &self.from.replay
+            && let Err(error) = self.replay_from(endpoint, first).await
+        {
+            (self.tell)(Update::NoReplay(error.to_string()));
+        }
+    }
+
+    async fn replay_from(&mut self, endpoint: &Endpoint, first: u64) -> Result<(), Error> {
+        let mut connection = Connection::open(endpoint, "DEALER").await?;
+        let request = message(&[b"", &first.to_be_bytes()]);
+        connection.writer.write_all(&request).await?;
+        loop {
+            let frames = timeout(REPLAY_PATIENCE, connection.message()).await??;
+            let [_, number, payload] = frames.as_slice() else {
+                return Err(Malformed("a replayed message has three frames").into());
+            };
+            match sequence(number)? {
+                END => return Ok(()),
+                number if self.next.is_some_and(|next| number < next) => {}
+                number => {
+                    if self.next.is_some_and(|next| number > next) {
+                        (self.tell)(Update::Reset);
+                    }
+                    self.take(number, payload);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, number: u64, payload: &[u8]) {
+        self.next = Some(number.saturating_add(1));
+        (self.tell)(match Batch::decode(payload) {
+            Ok(batch) => Update::Batch(number, batch),
+            // what it said is not known
+            Err(_) => Update::Reset,
+        });
+    }
+}
+
+fn sequence(bytes: &[u8]) -> Result<u64, Malformed> {
+    let bytes = bytes.try_into();
+    let wrong = |_| Malformed("a number has eight bytes");
+    bytes.map(u64::from_be_bytes).map_err(wrong)
+}

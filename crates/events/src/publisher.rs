@@ -1,0 +1,303 @@
+//! Publishes batches: a PUB socket, and a ROUTER that sends past ones again.
+//!
+//! One thread of its own serves all subscribers. Publishing never waits: what a slow subscriber
+//! does not take is dropped for it, and it sees the gap in the numbers.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpListener as StdListener;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use crate::connection::{Connection, Incoming};
+use crate::endpoint::Endpoint;
+use crate::zmtp::{Said, message};
+
+/// Between two attempts to reach a subscriber that listens.
+const RETRY: Duration = Duration::from_secs(1);
+const MAX_PEERS: usize = 256;
+
+/// Where and how to publish.
+#[derive(Debug, Clone)]
+pub struct PublisherSettings {
+    pub events: Endpoint,
+    pub replay: Option<Endpoint>,
+    pub topic: String,
+    /// Past batches that are kept for the replay.
+    pub buffer_steps: usize,
+    /// Batches that wait for one subscriber; more are dropped.
+    pub hwm: usize,
+}
+
+/// Why nothing can be published.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    #[error("cannot listen on tcp://{host}:{port}: {source}")]
+    Bind {
+        host: String,
+        port: u16,
+        source: io::Error,
+    },
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+/// A publisher; its thread ends with it.
+#[derive(Debug)]
+pub struct Publisher {
+    shared: Arc<Shared>,
+    runtime: Option<Runtime>,
+    ports: (u16, Option<u16>),
+}
+
+#[derive(Debug)]
+struct Shared {
+    topic: Vec<u8>,
+    buffer_steps: usize,
+    hwm: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    past: VecDeque<(u64, Bytes)>,
+    peers: Vec<Peer>,
+    /// Name of the next peer.
+    named: u64,
+}
+
+#[derive(Debug)]
+struct Peer {
+    name: u64,
+    subscriptions: Vec<Bytes>,
+    messages: mpsc::Sender<Bytes>,
+}
+
+impl Publisher {
+    /// Listens at once; an endpoint without `*` is connected to, again and again.
+    ///
+    /// # Errors
+    /// [`PublishError`]
+    pub fn start(settings: PublisherSettings) -> Result<Self, PublishError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("kv-events")
+            .enable_all()
+            .build()?;
+        let shared = Arc::new(Shared {
+            topic: settings.topic.into_bytes(),
+            buffer_steps: settings.buffer_steps,
+            hwm: settings.hwm.max(1),
+            state: Mutex::default(),
+        });
+        let _inside = runtime.enter();
+        let replay = settings.replay.as_ref().map(bind).transpose()?;
+        let mut ports = (settings.events.port, None);
+        if let Some(listener) = replay {
+            ports.1 = Some(listener.local_addr()?.port());
+            let shared = shared.clone();
+            runtime.spawn(accept(listener, move |stream| {
+                replay_to(shared.clone(), stream)
+            }));
+        }
+        if settings.events.listens() {
+            let listener = bind(&settings.events)?;
+            ports.0 = listener.local_addr()?.port();
+            let shared = shared.clone();
+            runtime.spawn(accept(listener, move |stream| {
+                publish_to(shared.clone(), stream)
+            }));
+        } else {
+            runtime.spawn(reach(shared.clone(), settings.events));
+        }
+        Ok(Self {
+            shared,
+            runtime: Some(runtime),
+            ports,
+        })
+    }
+
+    /// Ports of the events and of the replay, where the system chose them.
+    pub fn ports(&self) -> (u16, Option<u16>) {
+        self.ports
+    }
+
+    /// Sends a batch to all subscribers. Never waits.
+    pub fn publish(&self, batch: Vec<u8>) {
+        let mut state = self.shared.state();
+        let number = state.next;
+        state.next += 1;
+        let payload = Bytes::from(batch);
+        let topic = &self.shared.topic;
+        let whole = Bytes::from(message(&[topic, &number.to_be_bytes(), &payload]));
+        state.past.push_back((number, payload));
+        let over = state.past.len().saturating_sub(self.shared.buffer_steps);
+        state.past.drain(..over);
+        for peer in &state.peers {
+            if peer
+                .subscriptions
+                .iter()
+                .any(|start| topic.starts_with(start))
+            {
+                let _ = peer.messages.try_send(whole.clone());
+            }
+        }
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new peer's messages, unless there are too many.
+    fn join(&self) -> Option<(u64, mpsc::Receiver<Bytes>)> {
+        let (messages, receiver) = mpsc::channel(self.hwm);
+        let mut state = self.state();
+        if state.peers.len() >= MAX_PEERS {
+            return None;
+        }
+        let name = state.named;
+        state.named += 1;
+        state.peers.push(Peer {
+            name,
+            subscriptions: Vec::new(),
+            messages,
+        });
+        Some((name, receiver))
+    }
+
+    fn leave(&self, name: u64) {
+        self.state().peers.retain(|peer| peer.name != name);
+    }
+
+    fn said(&self, name: u64, said: Said) {
+        let mut state = self.state();
+        let Some(peer) = state.peers.iter_mut().find(|peer| peer.name == name) else {
+            return;
+        };
+        let subscriptions = &mut peer.subscriptions;
+        let mut cancel = |topic: &Bytes| {
+            if let Some(at) = subscriptions.iter().position(|one| one == topic) {
+                subscriptions.swap_remove(at);
+            }
+        };
+        match said {
+            Said::Cancel(topic) => cancel(&topic),
+            Said::Subscribe(topic) => subscriptions.push(topic),
+            // ZMTP 3.0 writes both as messages
+            Said::Message(frames) => match frames.as_slice() {
+                [one] if one.first() == Some(&1) => subscriptions.push(one.slice(1..)),
+                [one] if one.first() == Some(&0) => cancel(&one.slice(1..)),
+                _ => {}
+            },
+            Said::Ready | Said::Ping(_) | Said::Other => {}
+        }
+        subscriptions.truncate(MAX_PEERS);
+    }
+}
+
+fn bind(endpoint: &Endpoint) -> Result<TcpListener, PublishError> {
+    let (host, port) = endpoint.to_bind();
+    let listener = StdListener::bind((host, port)).map_err(|source| PublishError::Bind {
+        host: host.to_owned(),
+        port,
+        source,
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(TcpListener::from_std(listener)?)
+}
+
+async fn accept<Served: Future<Output = io::Result<()>> + Send + 'static>(
+    listener: TcpListener,
+    serve: impl Fn(TcpStream) -> Served,
+) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(tokio::spawn(serve(stream))),
+            Err(_) => sleep(RETRY).await,
+        }
+    }
+}
+
+/// Publishes to a subscriber that listens.
+async fn reach(shared: Arc<Shared>, endpoint: Endpoint) {
+    loop {
+        if let Ok(stream) = TcpStream::connect(endpoint.to_connect()).await {
+            let _ = publish_to(shared.clone(), stream).await;
+        }
+        sleep(RETRY).await;
+    }
+}
+
+async fn publish_to(shared: Arc<Shared>, stream: TcpStream) -> io::Result<()> {
+    let connection = Connection::greet(stream, "PUB").await?;
+    let Some((name, mut messages)) = shared.join() else {
+        return Ok(());
+    };
+    let Connection {
+        incoming,
+        mut writer,
+    } = connection;
+    let send = async {
+        while let Some(message) = messages.recv().await {
+            writer.write_all(&message).await?;
+        }
+        Ok(())
+    };
+    let ended = tokio::select! {
+        ended = listen(&shared, name, incoming) => ended,
+        ended = send => ended,
+    };
+    shared.leave(name);
+    ended
+}
+
+async fn listen(shared: &Shared, name: u64, mut incoming: Incoming) -> io::Result<()> {
+    loop {
+        let said = incoming.next().await?;
+        shared.said(name, said);
+    }
+}
+
+/// Sends the batches from the number that a peer asks for on, and the end.
+async fn replay_to(shared: Arc<Shared>, stream: TcpStream) -> io::Result<()> {
+    let mut connection = Connection::greet(stream, "ROUTER").await?;
+    loop {
+        let frames = connection.message().await?;
+        let [empty, number] = frames.as_slice() else {
+            continue;
+        };
+        let Ok(first) = <[u8; 8]>::try_from(&number[..]) else {
+            continue;
+        };
+        let first = u64::from_be_bytes(first);
+        let past: Vec<(u64, Bytes)> = {
+            let state = shared.state();
+            let wanted = state.past.iter().filter(|(number, _)| *number >= first);
+            wanted.cloned().collect()
+        };
+        for (number, payload) in past {
+            let whole = message(&[empty, &number.to_be_bytes(), &payload]);
+            connection.writer.write_all(&whole).await?;
+        }
+        let end = message(&[empty, &u64::MAX.to_be_bytes(), b""]);
+        connection.writer.write_all(&end).await?;
+    }
+}

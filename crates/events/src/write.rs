@@ -1,0 +1,180 @@
+//! Writes batches, as arrays: the form that every version of every consumer reads.
+
+/// Names of the pool's medium for others: vLLM's, also on a CPU.
+const POOL: &str = "GPU";
+
+/// The batch that is being written. Neighbours of one kind become one event.
+#[derive(Debug, Default)]
+pub struct BatchWriter {
+    events: usize,
+    written: Vec<u8>,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+enum Open {
+    Stored(Run),
+    Removed(Vec<u64>),
+}
+
+/// Blocks of one sequence, one after the other.
+#[derive(Debug)]
+struct Run {
+    parent: Option<u64>,
+    hashes: Vec<u64>,
+    tokens: Vec<u32>,
+    block_size: usize,
+    salt: Option<String>,
+}
+
+impl BatchWriter {
+    /// The block `hash` of `tokens` behind `parent` is in the pool. `salt` names what keeps it
+    /// apart from the same tokens of others.
+    pub fn stored(&mut self, hash: u64, parent: Option<u64>, tokens: &[u32], salt: Option<&str>) {
+        if let Some(Open::Stored(run)) = &mut self.open
+            && run.hashes.last().copied() == parent
+            && run.block_size == tokens.len()
+            && run.salt.as_deref() == salt
+        {
+            run.hashes.push(hash);
+            run.tokens.extend_from_slice(tokens);
+            return;
+        }
+        self.close();
+        self.open = Some(Open::Stored(Run {
+            parent,
+            hashes: vec![hash],
+            tokens: tokens.to_vec(),
+            block_size: tokens.len(),
+            salt: salt.map(str::to_owned),
+        }));
+    }
+
+    /// The block `hash` has left the pool.
+    pub fn removed(&mut self, hash: u64) {
+        if let Some(Open::Removed(hashes)) = &mut self.open {
+            hashes.push(hash);
+            return;
+        }
+        self.close();
+        self.open = Some(Open::Removed(vec![hash]));
+    }
+
+    /// All blocks are gone.
+    pub fn cleared(&mut self) {
+        self.close();
+        array(&mut self.written, 1);
+        text(&mut self.written, "AllBlocksCleared");
+        self.events += 1;
+    }
+
+    /// The batch of all since the last call, at a Unix time in seconds; `None` where there was
+    /// nothing.
+    pub fn finish(&mut self, at: f64) -> Option<Vec<u8>> {
+        self.close();
+        let count = std::mem::take(&mut self.events);
+        if count == 0 {
+            return None;
+        }
+        let mut batch = Vec::with_capacity(self.written.len() + 16);
+        array(&mut batch, 3);
+        batch.push(0xcb);
+        batch.extend_from_slice(&at.to_be_bytes());
+        array(&mut batch, count);
+        batch.append(&mut self.written);
+        number(&mut batch, 0); // data_parallel_rank
+        Some(batch)
+    }
+
+    fn close(&mut self) {
+        let Some(open) = self.open.take() else {
+            return;
+        };
+        let out = &mut self.written;
+        match open {
+            Open::Stored(run) => stored(out, &run),
+            Open::Removed(hashes) => {
+                array(out, 3);
+                text(out, "BlockRemoved");
+                numbers(out, hashes.into_iter());
+                text(out, POOL);
+            }
+        }
+        self.events += 1;
+    }
+}
+
+fn stored(out: &mut Vec<u8>, run: &Run) {
+    array(out, if run.salt.is_some() { 9 } else { 7 });
+    text(out, "BlockStored");
+    numbers(out, run.hashes.iter().copied());
+    match run.parent {
+        Some(parent) => number(out, parent),
+        None => out.push(0xc0),
+    }
+    numbers(out, run.tokens.iter().map(|token| u64::from(*token)));
+    number(out, run.block_size as u64);
+    out.push(0xc0); // lora_id
+    text(out, POOL);
+    if let Some(salt) = &run.salt {
+        out.push(0xc0); // lora_name
+        array(out, run.hashes.len());
+        for at in 0..run.hashes.len() {
+            // as in vLLM, a salt is an extra key of the first block of a prompt
+            if at == 0 && run.parent.is_none() {
+                array(out, 1);
+                text(out, salt);
+            } else {
+                out.push(0xc0);
+            }
+        }
+    }
+}
+
+fn numbers(out: &mut Vec<u8>, values: impl ExactSizeIterator<Item = u64>) {
+    array(out, values.len());
+    values.for_each(|value| number(out, value));
+}
+
+fn number(out: &mut Vec<u8>, value: u64) {
+    match value {
+        0..=0x7f => out.push(value as u8),
+        0x80..=0xff => out.extend([0xcc, value as u8]),
+        0x100..=0xffff => {
+            out.push(0xcd);
+            out.extend((value as u16).to_be_bytes());
+        }
+        0x1_0000..=0xffff_ffff => {
+            out.push(0xce);
+            out.extend((value as u32).to_be_bytes());
+        }
+        _ => {
+            out.push(0xcf);
+            out.extend(value.to_be_bytes());
+        }
+    }
+}
+
+fn array(out: &mut Vec<u8>, count: usize) {
+    match count {
+        0..=15 => out.push(0x90 | count as u8),
+        16..=0xffff => {
+            out.push(0xdc);
+            out.extend((count as u16).to_be_bytes());
+        }
+        _ => {
+            out.push(0xdd);
+            out.extend((count as u32).to_be_bytes());
+        }
+    }
+}
+
+/// At most 255 bytes; more are cut.
+fn text(out: &mut Vec<u8>, text: &str) {
+    let bytes = &text.as_bytes()[..text.len().min(255)];
+    match bytes.len() {
+        length @ 0..=31 => out.push(0xa0 | length as u8),
+        length => out.extend([0xd9, length as u8]),
+    }
+    out.extend_from_slice(bytes);
+}

@@ -1,0 +1,320 @@
+//! Index of the blocks of tokens that engines say they hold.
+//!
+//! Engines name blocks as they like; a name means something to one engine only. What all share is
+//! the tokens: each block gets a link, chained from the link of the block before it, and a prompt's
+//! tokens give the same links ([`token_chain`]).
+//!
+//! ```text
+//!  stored(engine, names, parent's name, tokens) -> link of parent -> links -> holders by tier
+//!  removed(engine, names) -> links that were noted under these names
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Places where a block can lie, nearest first.
+pub const TIERS: usize = 4;
+/// Blocks of one engine; more are not noted.
+const MOST_BLOCKS: usize = 1 << 22;
+/// Links that are expected and not stored yet, of all engines.
+const MOST_EXPECTED: usize = 1 << 20;
+
+/// Blocks of one sequence, one after the other.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Run<'a> {
+    /// Their names at the engine.
+    pub names: &'a [u128],
+    /// Name of the block before the first.
+    pub parent: Option<u128>,
+    /// Those of all blocks; none: of blocks that were stored before, in another tier.
+    pub tokens: &'a [u32],
+    pub block_size: usize,
+    /// Link before the first block of a sequence without a parent.
+    pub root: u64,
+    /// For each block what else keeps it apart, 0: nothing; none: for no block.
+    pub extra: &'a [u64],
+    /// Where they are, less than [`TIERS`].
+    pub tier: usize,
+}
+
+/// Which engine holds which blocks.
+#[derive(Debug, Default)]
+pub struct BlockIndex {
+    links: HashMap<u64, Vec<Held>>,
+    engines: HashMap<u32, Engine>,
+    /// Until when an engine is expected to hold links, in the order of the notes.
+    expected: VecDeque<(u64, u32, Box<[u64]>)>,
+    expected_links: usize,
+}
+
+#[derive(Debug, Default)]
+struct Engine {
+    names: HashMap<u128, Block>,
+    block_size: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    link: u64,
+    /// A bit for each tier.
+    tiers: u8,
+}
+
+/// What one engine has of a link.
+#[derive(Debug, Clone, Copy, Default)]
+struct Held {
+    engine: u32,
+    /// Names under which it holds it, by tier.
+    names: [u32; TIERS],
+    /// It is about to compute it, until then.
+    until: u64,
+}
+
+impl Held {
+    /// The nearest tier; expected is as good as held.
+    fn tier(&self, now: u64) -> Option<usize> {
+        let stored = self.names.iter().position(|names| *names > 0);
+        if stored != Some(0) && self.until > now {
+            return Some(0);
+        }
+        stored
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.names == [0; TIERS] && self.until == 0
+    }
+}
+
+impl BlockIndex {
+    /// Notes that `engine` holds blocks. Returns how many had a place: those behind an unknown
+    /// block have none.
+    pub fn stored(&mut self, engine: u32, run: &Run<'_>) -> usize {
+        let (held, links) = (self.engines.entry(engine).or_default(), &mut self.links);
+        let tier = run.tier.min(TIERS - 1);
+        if run.tokens.is_empty() {
+            let known = run.names.iter().filter(|name| {
+                let block = held.names.get_mut(name);
+                block.map(|block| add(links, engine, block, tier)).is_some()
+            });
+            return known.count();
+        }
+        let whole = run.block_size > 0 && run.tokens.len() == run.names.len() * run.block_size;
+        let parent = match run.parent {
+            None => Some(run.root),
+            Some(parent) => held.names.get(&parent).map(|block| block.link),
+        };
+        let (true, Some(mut link)) = (whole, parent) else {
+            return 0;
+        };
+        held.block_size = run.block_size;
+        let bytes = bytes_of(run.tokens);
+        let blocks = run.names.iter().zip(bytes.chunks(4 * run.block_size));
+        for (at, (name, block)) in blocks.enumerate() {
+            link = next_link(link, block, run.extra.get(at).copied().unwrap_or(0));
+            let full = held.names.len() >= MOST_BLOCKS;
+            match held.names.get_mut(name) {
+                Some(block) if block.link == link => add(links, engine, block, tier),
+                None if full => return at,
+                _ => {
+                    let mut block = Block { link, tiers: 0 };
+                    add(links, engine, &mut block, tier);
+                    if let Some(other) = held.names.insert(*name, block) {
+                        take_all(links, engine, other);
+                    }
+                }
+            }
+        }
+        run.names.len()
+    }
+
+    /// Notes that blocks have left a tier of `engine`.
+    pub fn removed(&mut self, engine: u32, names: &[u128], tier: usize) {
+        let Some(held) = self.engines.get_mut(&engine) else {
+            return;
+        };
+        let tier = tier.min(TIERS - 1);
+        for name in names {
+            let Some(block) = held.names.get_mut(name) else {
+                continue;
+            };
+            if block.tiers & 1 << tier != 0 {
+                block.tiers &= !(1 << tier);
+                take(&mut self.links, engine, block.link, tier);
+            }
+            if block.tiers == 0 {
+                held.names.remove(name);
+            }
+        }
+    }
+
+    /// Forgets all that `engine` holds, or is expected to.
+    pub fn clear(&mut self, engine: u32) {
+        for block in self
+            .engines
+            .remove(&engine)
+            .unwrap_or_default()
+            .names
+            .into_values()
+        {
+            take_all(&mut self.links, engine, block);
+        }
+        let (links, left) = (&mut self.links, &mut self.expected_links);
+        self.expected.retain(|(_, one, expected)| {
+            if *one == engine {
+                *left -= expected.len();
+                let ended = |link: &u64| unexpect(links, engine, *link, u64::MAX);
+                expected.iter().for_each(ended);
+            }
+            *one != engine
+        });
+    }
+
+    /// Notes that `engine` is about to compute `chain`: what it does not hold counts as held until
+    /// the time `until`, or until the engine says what became of it.
+    pub fn expect(&mut self, engine: u32, chain: &[u64], now: u64, until: u64) {
+        for link in chain {
+            let held = held_by(self.links.entry(*link).or_default(), engine);
+            if held.names[0] == 0 {
+                held.until = held.until.max(until);
+            }
+        }
+        self.expected_links += chain.len();
+        self.expected.push_back((until, engine, chain.into()));
+        while let Some((until, engine, _)) = self.expected.front() {
+            if *until > now && self.expected_links <= MOST_EXPECTED {
+                break;
+            }
+            let (until, engine) = (*until, *engine);
+            let (_, _, links) = self.expected.pop_front().unwrap_or_default();
+            self.expected_links -= links.len();
+            links
+                .iter()
+                .for_each(|link| unexpect(&mut self.links, engine, *link, until));
+        }
+    }
+
+    /// Blocks of `chain` from its beginning that each of `engines` has, by the nearest tier.
+    pub fn matches(&self, chain: &[u64], engines: &[u32], now: u64) -> Vec<[usize; TIERS]> {
+        let mut matched = vec![[0; TIERS]; engines.len()];
+        let mut alive: Vec<usize> = (0..engines.len()).collect();
+        for link in chain {
+            let Some(held) = self.links.get(link) else {
+                break;
+            };
+            alive.retain(|at| {
+                let own = held.iter().find(|one| one.engine == engines[*at]);
+                let tier = own.and_then(|own| own.tier(now));
+                tier.is_some_and(|tier| {
+                    matched[*at][tier] += 1;
+                    true
+                })
+            });
+            if alive.is_empty() {
+                break;
+            }
+        }
+        matched
+    }
+
+    /// Tokens of a block of `engine`; `None` before it has stored one.
+    pub fn block_size(&self, engine: u32) -> Option<usize> {
+        let held = self.engines.get(&engine)?;
+        (held.block_size > 0).then_some(held.block_size)
+    }
+
+    /// Names of blocks that `engine` holds.
+    pub fn len_of(&self, engine: u32) -> usize {
+        self.engines.get(&engine).map_or(0, |held| held.names.len())
+    }
+}
+
+/// Links of the full blocks of `tokens` behind `root`.
+pub fn token_chain(root: u64, block_size: usize, tokens: &[u32]) -> Vec<u64> {
+    let bytes = bytes_of(tokens);
+    let blocks = bytes.chunks_exact(4 * block_size.max(1));
+    let links = blocks.scan(root, |link, block| {
+        *link = next_link(*link, block, 0);
+        Some(*link)
+    });
+    links.collect()
+}
+
+/// `block` is its tokens as [`bytes_of`].
+fn next_link(parent: u64, block: &[u8], extra: u64) -> u64 {
+    xxh3_64_with_seed(block, parent ^ extra)
+}
+
+/// Four bytes a token.
+fn bytes_of(tokens: &[u32]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(4 * tokens.len());
+    tokens
+        .iter()
+        .for_each(|token| bytes.extend(token.to_le_bytes()));
+    bytes
+}
+
+type Links = HashMap<u64, Vec<Held>>;
+
+fn held_by(all: &mut Vec<Held>, engine: u32) -> &mut Held {
+    let at = all.iter().position(|one| one.engine == engine);
+    let at = at.unwrap_or_else(|| {
+        let names = [0; TIERS];
+        all.push(Held {
+            engine,
+            names,
+            until: 0,
+        });
+        all.len() - 1
+    });
+    &mut all[at]
+}
+
+/// Counts a name of a block in a tier, once.
+fn add(links: &mut Links, engine: u32, block: &mut Block, tier: usize) {
+    if block.tiers & 1 << tier == 0 {
+        block.tiers |= 1 << tier;
+        let held = held_by(links.entry(block.link).or_default(), engine);
+        held.names[tier] += 1;
+        if tier == 0 {
+            held.until = 0;
+        }
+    }
+}
+
+fn take_all(links: &mut Links, engine: u32, block: Block) {
+    let tiers = (0..TIERS).filter(|tier| block.tiers & 1 << tier != 0);
+    tiers.for_each(|tier| take(links, engine, block.link, tier));
+}
+
+fn take(links: &mut Links, engine: u32, link: u64, tier: usize) {
+    change(links, engine, link, |held| held.names[tier] -= 1);
+}
+
+/// Ends what was expected until `until` at the latest.
+fn unexpect(links: &mut Links, engine: u32, link: u64, until: u64) {
+    change(links, engine, link, |held| {
+        if held.until <= until {
+            held.until = 0;
+        }
+    });
+}
+
+/// Changes what an engine has of a link; what is nothing any more is dropped.
+fn change(links: &mut Links, engine: u32, link: u64, change: impl FnOnce(&mut Held)) {
+    let Some(all) = links.get_mut(&link) else {
+        return;
+    };
+    if let Some(at) = all.iter().position(|one| one.engine == engine) {
+        change(&mut all[at]);
+        if all[at].is_nothing() {
+            all.swap_remove(at);
+        }
+    }
+    if all.is_empty() {
+        links.remove(&link);
+    }
+}
+
+#[cfg(test)]
+mod tests;
