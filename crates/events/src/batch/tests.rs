@@ -17,6 +17,8 @@ fn number(value: u64) -> BlockHash {
     BlockHash(xxh3_128_with_seed(&value.to_le_bytes(), 0))
 }
 
+const RECORDED: &str = include_str!("../../tests/fixtures/vllm-0.32.0-recorded.txt");
+const RECORDED_TOKENS: &str = include_str!("../../tests/fixtures/vllm-0.32.0-tokens.txt");
 const SGLANG: &str = include_str!("../../tests/fixtures/sglang.txt");
 const VLLM_MEDIUM: &str = include_str!("../../tests/fixtures/vllm-medium.txt");
 const VLLM_GROUPS: &str = include_str!("../../tests/fixtures/vllm-groups.txt");
@@ -43,6 +45,31 @@ fn check(bytes: &[u8], hashes: [BlockHash; 3]) -> Stored {
     assert_eq!(stored.block_size, 4);
     assert_eq!((gone.as_slice(), *medium), (&hashes[1..2], stored.medium));
     stored.clone()
+}
+
+#[test]
+fn batches_of_a_running_vllm_are_read() {
+    let batches: Vec<Batch> = RECORDED
+        .lines()
+        .map(|line| Batch::decode(&fixture(line)).unwrap())
+        .collect();
+    let mut times: Vec<f64> = batches.iter().map(|batch| batch.at).collect();
+    assert!(times.is_sorted() && times.len() == 4);
+    times.dedup();
+    assert_eq!(times.len(), 4);
+    let prompt: Vec<u32> = RECORDED_TOKENS
+        .split_whitespace()
+        .map(|token| token.parse().unwrap())
+        .collect();
+    let [Event::Stored(first)] = batches[0].events.as_slice() else {
+        panic!("{:?}", batches[0]);
+    };
+    assert_eq!(first.parent, None);
+    assert_eq!((first.block_size, first.hashes.len()), (128, 3));
+    assert_eq!(first.tokens, prompt[..3 * 128]);
+    assert_eq!((first.medium, first.windowed), (Medium::Pool, false));
+    assert_eq!(first.adapter, None);
+    assert!(first.extra.iter().all(|extra| *extra == 0));
 }
 
 #[test]
