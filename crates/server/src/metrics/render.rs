@@ -287,12 +287,6 @@ impl Metrics {
 
     fn process(&self, page: &mut Page<'_>) {
         write_process(&mut page.out);
-        page.head(
-            "process_start_time_seconds",
-            "gauge",
-            "Unix time of the start.",
-        );
-        let _ = writeln!(page.out, "process_start_time_seconds {}", self.started);
         page.head("penstock:build_info", "gauge", "The version that runs.");
         let _ = writeln!(
             page.out,
