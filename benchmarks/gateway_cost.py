@@ -50,7 +50,7 @@ WORKLOADS = {
     "short": Workload("200 tokens, 64 at once", clients.Load(200, 8, 6000, 1, concurrency=64)),
     "steady": Workload("200 tokens, 400 requests/s", clients.Load(200, 8, 4000, 2, rate=400)),
     "4k": Workload("4,000 tokens, 16 at once", clients.Load(4000, 8, 400, 3, concurrency=16)),
-    "100k": Workload("100,000 tokens, 2 at once", clients.Load(100_000, 8, 20, 4, concurrency=2)),
+    "100k": Workload("100,000 tokens, 2 at once", clients.Load(100_000, 8, 40, 4, concurrency=2)),
     "streams": Workload(
         "5,000 open streams, a token each second",
         clients.Load(16, 12, 5000, 5, concurrency=5000),
@@ -62,7 +62,7 @@ WORKLOADS = {
 def profile(step_ms: float) -> Mapping[str, object]:
     """An engine whose steps take the same time whatever is in them."""
     return {
-        "max_num_seqs": 4096,
+        "max_num_seqs": 8192,
         "max_num_batched_tokens": 1 << 20,
         "max_queue": 65536,
         "num_blocks": 1 << 20,
