@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 from penstock._native import Tokenizer
-from penstock.model import locate
+from penstock.model.locate import locate
 from support import facts
 from support.servers import Server
 
