@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.bench.compare.server_under_test import free_port
 
-from support.servers import HERE, MODEL
+from support.servers import HERE
 
 NAMES = ("penstock", "smg", "envoy", "nginx")
 TITLES = {
@@ -36,7 +36,7 @@ def command(name: str, port: int, urls: Sequence[str], peers: Path, directory: P
     if name == "penstock":
         backends = [word for url in urls for word in ("--backend", url)]
         words = [*HERE, "gateway", "--port", str(port), *backends]
-        return Command(words, {"TOKIO_WORKER_THREADS": "1"})
+        return Command(words, {})
     if name == "smg":
         program = str(peers / "gateways/bin/smg")
         words = [program, "launch", "--host", "127.0.0.1", "--port", str(port)]
@@ -143,6 +143,3 @@ http {{
     }}
 }}
 """
-
-
-__all__ = ["MODEL", "NAMES", "READY", "TITLES", "Command", "command", "version"]
