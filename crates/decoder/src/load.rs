@@ -209,7 +209,10 @@ impl Loader<'_> {
     fn mlp(&self, i: usize, weights: &LayerRecipes) -> Result<Mlp, DecoderError> {
         let kind = self.spec.layer(i);
         let (mlp, own) = (kind.mlp(), self.shard.mlp_columns());
-        let activation = kind.activation().ok_or_else(|| missing("activation"))?;
+        let activation = kind
+            .feed_forward
+            .activation()
+            .ok_or_else(|| missing("activation"))?;
         let part = |recipe, role, bias| {
             Ok::<_, DecoderError>(Part {
                 recipe,

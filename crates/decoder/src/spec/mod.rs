@@ -1,0 +1,236 @@
+//! DecoderSpec: the declarative description of a decoder, made by Python's `model` room from a
+//! checkpoint's metadata and read here from JSON.
+//!
+//! A field that has its default is left out, so that a new field changes neither the JSON nor the
+//! cache identity of models that do not use it. Unknown fields are errors.
+
+mod attention;
+mod feed_forward;
+
+use serde::Deserialize;
+
+pub use attention::{AttentionSpec, LatentSpec, Mixer, RopeScaling, RopeSpec};
+pub use feed_forward::{Activation, ExpertsSpec, FeedForward, MlpSpec};
+
+use crate::error::DecoderError;
+
+/// Largest number that a size may be.
+const LARGEST: usize = 1 << 28;
+
+/// Description of a decoder-only transformer.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct DecoderSpec {
+    /// Name of the family, for messages.
+    pub family: String,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Tokens of the vocabulary.
+    pub vocab: usize,
+    /// Longest sequence the positions allow.
+    pub max_position: usize,
+    /// A row of a second table is added to each embedding, by absolute position.
+    #[serde(default)]
+    pub learned_positions: bool,
+    /// The head is the embedding matrix.
+    #[serde(default)]
+    pub tied_embeddings: bool,
+    /// Rows of the classification head; `None` = the model has none.
+    pub labels: Option<usize>,
+    /// Norm before the head.
+    pub final_norm: NormSpec,
+    /// The different layers of the model.
+    pub kinds: Vec<LayerSpec>,
+    /// Index into `kinds` for each layer.
+    pub layers: Vec<usize>,
+}
+
+/// A decoder layer: `x += after(mixer(before(x)))`, then the same with the feed-forward.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct LayerSpec {
+    /// Norms of the mixer.
+    pub mixer_norms: Norms,
+    /// What mixes positions.
+    pub mixer: Mixer,
+    /// Norms of the feed-forward.
+    pub feed_forward_norms: Norms,
+    /// What works on one position.
+    pub feed_forward: FeedForward,
+}
+
+/// Norms of a sublayer's input and output.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct Norms {
+    pub before: Option<NormSpec>,
+    pub after: Option<NormSpec>,
+}
+
+/// A norm over the last dimension.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct NormSpec {
+    /// What is normalised.
+    pub kind: NormKind,
+    /// Added to the mean square or variance.
+    pub eps: f32,
+    /// A bias is added after the weight.
+    #[serde(default)]
+    pub bias: bool,
+}
+
+/// Kind of norm.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum NormKind {
+    /// Divided by the root mean square (Zhang and Sennrich 2019).
+    Rms,
+    /// Mean subtracted, divided by the standard deviation (Ba et al. 2016).
+    Layer,
+}
+
+impl DecoderSpec {
+    /// Reads and checks a spec.
+    ///
+    /// # Errors
+    /// Malformed JSON, unknown fields, sizes that cannot be, or a feature that is not built.
+    pub fn parse(json: &str) -> Result<Self, DecoderError> {
+        let spec: Self =
+            serde_json::from_str(json).map_err(|e| DecoderError::Spec(e.to_string()))?;
+        spec.check()?;
+        match spec.unsupported() {
+            Some(feature) => Err(DecoderError::Unsupported(feature)),
+            None => Ok(spec),
+        }
+    }
+
+    /// Decoder layers.
+    pub fn depth(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Description of layer `i`.
+    pub fn layer(&self, i: usize) -> &LayerSpec {
+        &self.kinds[self.layers[i]]
+    }
+
+    /// Heads and head size, which all layers share.
+    pub fn attention(&self) -> &AttentionSpec {
+        self.kinds[0].attention()
+    }
+
+    /// Inner width of the feed-forward, which all layers share.
+    pub fn intermediate(&self) -> usize {
+        self.kinds[0].mlp().intermediate
+    }
+
+    /// Sliding window of layer `i`.
+    pub fn window(&self, i: usize) -> Option<usize> {
+        self.layer(i).attention().window
+    }
+
+    fn check(&self) -> Result<(), DecoderError> {
+        check_sizes(&[
+            ("layers", self.layers.len()),
+            ("hidden", self.hidden),
+            ("vocab", self.vocab),
+            ("max_position", self.max_position),
+            ("kinds", self.kinds.len()),
+        ])?;
+        if let Some(kind) = self.layers.iter().find(|&&kind| kind >= self.kinds.len()) {
+            let kinds = self.kinds.len();
+            return Err(DecoderError::Spec(format!(
+                "a layer is of kind {kind}; there are {kinds} kinds"
+            )));
+        }
+        self.kinds.iter().try_for_each(LayerSpec::check)
+    }
+
+    /// The first feature that the spec can express and this decoder cannot compute.
+    fn unsupported(&self) -> Option<String> {
+        let name = |feature: &str| feature.to_owned();
+        for kind in &self.kinds {
+            if let Some(feature) = kind.unsupported() {
+                return Some(name(feature));
+            }
+        }
+        if self.final_norm.kind == NormKind::Rms && self.final_norm.bias {
+            return Some(name("an RMS norm with a bias"));
+        }
+        let (first, mut others) = (&self.kinds[0], self.kinds.iter());
+        let shape = |kind: &LayerSpec| {
+            let a = kind.attention();
+            (a.heads, a.kv_heads, a.head_dim, kind.mlp().intermediate)
+        };
+        others
+            .any(|kind| shape(kind) != shape(first))
+            .then(|| name("layers with different heads or inner widths"))
+    }
+}
+
+impl LayerSpec {
+    /// The attention of a layer that [`DecoderSpec::parse`] accepted.
+    pub(crate) fn attention(&self) -> &AttentionSpec {
+        match &self.mixer {
+            Mixer::Gqa(attention) => attention,
+            Mixer::Mla(_) => unreachable!("refused by `unsupported`"),
+        }
+    }
+
+    /// The dense feed-forward of a layer that [`DecoderSpec::parse`] accepted.
+    pub(crate) fn mlp(&self) -> &MlpSpec {
+        match &self.feed_forward {
+            FeedForward::Gated(mlp) | FeedForward::Plain(mlp) => mlp,
+            FeedForward::Moe(_) => unreachable!("refused by `unsupported`"),
+        }
+    }
+
+    fn check(&self) -> Result<(), DecoderError> {
+        self.mixer.check()?;
+        self.feed_forward.check()
+    }
+
+    /// See [`DecoderSpec::unsupported`].
+    fn unsupported(&self) -> Option<&'static str> {
+        let mixer = self.mixer.unsupported();
+        mixer
+            .or_else(|| self.feed_forward.unsupported())
+            .or_else(|| self.norms_unsupported())
+    }
+
+    fn norms_unsupported(&self) -> Option<&'static str> {
+        let norms = [self.mixer_norms, self.feed_forward_norms];
+        let rms_bias = |n: NormSpec| n.kind == NormKind::Rms && n.bias;
+        first(&[
+            (
+                norms.iter().any(|n| n.after.is_some()),
+                "a norm after a sublayer",
+            ),
+            (
+                norms.iter().any(|n| n.before.is_none()),
+                "a sublayer without a norm before it",
+            ),
+            (
+                norms.iter().filter_map(|n| n.before).any(rms_bias),
+                "an RMS norm with a bias",
+            ),
+        ])
+    }
+}
+
+/// The first feature of `refusals` that was found.
+fn first(refusals: &[(bool, &'static str)]) -> Option<&'static str> {
+    let found = refusals.iter().find(|(found, _)| *found);
+    found.map(|(_, feature)| *feature)
+}
+
+fn check_sizes(sizes: &[(&str, usize)]) -> Result<(), DecoderError> {
+    match sizes.iter().find(|(_, v)| *v == 0 || *v > LARGEST) {
+        Some((name, value)) => Err(DecoderError::Spec(format!(
+            "{name} = {value} is out of range"
+        ))),
+        None => Ok(()),
+    }
+}
