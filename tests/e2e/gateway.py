@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.e2e.server import Command
 
 
 class Gateway(Command):
     """`penstock gateway --port 0 FLAGS`."""
 
-    def __init__(self, *flags: str, addresses: int = 1) -> None:
-        super().__init__("gateway", "--port", "0", *flags, addresses=addresses)
+    def __init__(self, *flags: str, prefix: Sequence[str] = (), addresses: int = 1) -> None:
+        super().__init__("gateway", "--port", "0", *flags, prefix=prefix, addresses=addresses)
 
 
 class Picker(Gateway):

@@ -155,6 +155,32 @@ def test_a_replica_that_is_stopped_under_load_loses_nothing(serve: Serve) -> Non
         assert leaving.wait() == 0
 
 
+def test_replicas_that_are_gone_are_no_retries(tmp_path: Path) -> None:
+    """Six of seven die at once, and no check has noticed: they look like the least loaded ones."""
+    file = tmp_path / "gateway.yaml"
+    checks = "fleet: {health: {period_s: 600}, metrics: {period_s: 600}}"
+    with Sim() as stays:
+        gone = Sim(replicas=6)
+        with gone:
+            listed = ", ".join([*gone.urls, stays.url])
+            file.write_text(f"pools: [{{name: p, backends: [{listed}], {checks}}}]")
+            gateway = Gateway("--config", str(file), "--retries", "0")
+            with gateway, gateway.client() as client:
+
+                def all_ready() -> bool:
+                    page = client.get("/metrics").text
+                    found = re.findall(r"^penstock:gateway_replica_ready.* 1$", page, re.MULTILINE)
+                    return len(found) == 7
+
+                eventually(all_ready, "seven replicas")
+                gone.destroy()
+                for number in range(7):
+                    body = {"model": "sim", "prompt": f"t{number}", "max_tokens": 2}
+                    answer = client.post("/v1/completions", json=body)
+                    assert answer.status_code == 200, answer.text
+        assert prompts_of(stays, 0) == 7
+
+
 def test_a_burst_spreads() -> None:
     with Sim(replicas=4) as sim:
         with Gateway(*backends(sim.urls)) as gateway:

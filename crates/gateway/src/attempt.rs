@@ -24,6 +24,8 @@ pub(crate) struct Answer {
 
 /// A replica that did not do it, and what the client gets when no other does.
 pub(crate) struct Lost {
+    /// Nothing listens there: trying it took no time and is no retry.
+    pub(crate) absent: bool,
     error: ApiError,
     /// Its own refusal.
     response: Option<HttpResponse<Incoming>>,
@@ -32,6 +34,7 @@ pub(crate) struct Lost {
 impl Lost {
     pub(crate) fn unroutable(destination: &Destination, none: Unroutable) -> Self {
         Self {
+            absent: false,
             error: destination.unroutable(none),
             response: None,
         }
@@ -60,6 +63,7 @@ pub(crate) async fn attempt(
         Ok(request) => request,
         Err(error) => {
             return Err(Lost {
+                absent: false,
                 error,
                 response: None,
             });
@@ -81,8 +85,12 @@ pub(crate) async fn attempt(
             let error = ApiError::unavailable("All replicas refused.", RETRY_AFTER);
             let status = response.status();
             note(call, &address, &format!("answered {status}"));
-            let response = Some(response);
-            (outcome, Lost { error, response })
+            let lost = Lost {
+                absent: false,
+                error,
+                response: Some(response),
+            };
+            (outcome, lost)
         }
         Ok(response) => return Ok(Answer { response, routed }),
         Err(failed) => {
@@ -91,9 +99,12 @@ pub(crate) async fn attempt(
                 ClientError::Connect(_) | ClientError::Refused(_) => Outcome::ConnectFailed,
                 ClientError::Broken(_) => Outcome::Failed,
             };
-            let error = ApiError::unavailable("The replica is not there.", RETRY_AFTER);
-            let response = None;
-            (outcome, Lost { error, response })
+            let lost = Lost {
+                absent: matches!(failed, ClientError::Refused(_)),
+                error: ApiError::unavailable("The replica is not there.", RETRY_AFTER),
+                response: None,
+            };
+            (outcome, lost)
         }
     };
     gateway.metrics.lost();

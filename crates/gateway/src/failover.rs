@@ -111,13 +111,17 @@ fn is_marked(headers: &HeaderMap) -> bool {
     headers.contains_key(RESUMABLE)
 }
 
+fn goes_on(answer: &Answer) -> bool {
+    answer.response.status() == StatusCode::OK && is_marked(answer.response.headers())
+}
+
 /// Another replica that goes on behind `marks`.
 async fn elsewhere(trip: Arc<Trip>, marks: Vec<u8>, lost: ReplicaId) -> Option<Answer> {
     let patience = Duration::from_secs_f64(trip.gateway.config.resume_timeout_s);
     let body = trip.call.resumed(&marks);
     let looking = async {
         let (mut tried, mut attempts) = (vec![lost], 0);
-        loop {
+        while attempts <= trip.gateway.config.retries {
             let Ok(routed) = trip.pool.route(&trip.model, &trip.call.prompt, &tried) else {
                 // all were tried, or are not ready
                 tokio::time::sleep(PAUSE).await;
@@ -125,18 +129,13 @@ async fn elsewhere(trip: Arc<Trip>, marks: Vec<u8>, lost: ReplicaId) -> Option<A
                 continue;
             };
             tried.push(routed.decision.first().replica);
-            let answer = attempt(&trip.gateway, &trip.call, &body, &trip.pool, routed).await;
-            if let Ok(answer) = answer
-                && answer.response.status() == StatusCode::OK
-                && is_marked(answer.response.headers())
-            {
-                return Some(answer);
-            }
-            attempts += 1;
-            if attempts > trip.gateway.config.retries {
-                return None;
+            match attempt(&trip.gateway, &trip.call, &body, &trip.pool, routed).await {
+                Ok(answer) if goes_on(&answer) => return Some(answer),
+                Err(lost) if lost.absent => {}
+                Ok(_) | Err(_) => attempts += 1,
             }
         }
+        None
     };
     tokio::time::timeout(patience, looking).await.ok().flatten()
 }

@@ -42,7 +42,8 @@ pub(crate) async fn forward(
     let mut turn = Some(flow.pass(&class, bytes, call.prompt.bytes).await?);
     let mut tried: Vec<ReplicaId> = Vec::new();
     let mut last = None;
-    while tried.len() <= gateway.config.retries {
+    let mut attempts = 0;
+    while attempts <= gateway.config.retries {
         let routed = match destination.pool.route(model, &call.prompt, &tried) {
             Ok(routed) => routed,
             Err(Unroutable::Tried) => break,
@@ -65,7 +66,10 @@ pub(crate) async fn forward(
                     arrived,
                 ));
             }
-            Err(lost) => last = Some(lost),
+            Err(lost) => {
+                attempts += usize::from(!lost.absent);
+                last = Some(lost);
+            }
         }
     }
     last.unwrap_or_else(|| Lost::unroutable(&destination, Unroutable::Tried))
