@@ -21,6 +21,7 @@ mod info;
 mod marks;
 mod metrics;
 mod models;
+mod observe;
 mod pool;
 mod relay;
 mod reload;

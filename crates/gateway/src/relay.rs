@@ -20,27 +20,20 @@ use penstock_openai::{ApiError, RESUMABLE, anthropic_error};
 use crate::attempt::Answer;
 use crate::failover::{Failover, Going, Trip};
 use crate::gateway::Place;
+use crate::observe::Observed;
 use crate::pool::Routed;
 use crate::rename::Rename;
-use crate::usage::{UsageReader, events};
 
 /// An answer.
 pub(crate) struct Relayed {
     source: Source,
     trip: Arc<Trip>,
-    /// The replica, until it has ended its part.
-    routed: Option<Routed>,
+    observed: Observed,
     failover: Option<Failover>,
-    arrived: Instant,
-    /// An event stream: it can carry an error after its first byte.
-    is_stream: bool,
     /// The replica's own fault.
     is_failure: bool,
-    usage: UsageReader,
     /// The name of the model is that which was asked for.
     rename: Option<Rename>,
-    first: bool,
-    done: bool,
     _place: Place,
 }
 
@@ -66,8 +59,17 @@ impl Relayed {
     ) -> Self {
         let kind = parts.headers.get(header::CONTENT_TYPE);
         let kind = kind.map(|kind| kind.as_bytes()).unwrap_or_default();
-        let is_stream = kind.starts_with(b"text/event-stream");
-        let asked = trip.call.asked.as_deref().unwrap_or_default();
+        let call = &trip.call;
+        let mut observed = Observed::new(
+            trip.gateway.clone(),
+            trip.pool.clone(),
+            call.caller.clone(),
+            call.prompt.bytes,
+            routed,
+            arrived,
+        );
+        observed.began(kind.starts_with(b"text/event-stream"));
+        let asked = call.asked.as_deref().unwrap_or_default();
         let rename = renamed.map(|renamed| Rename::new(renamed, asked));
         let failover = Failover::of(&parts.headers);
         parts.headers.remove(RESUMABLE);
@@ -77,49 +79,11 @@ impl Relayed {
         Self {
             source: Source::Replica(body),
             trip: Arc::new(trip),
-            routed: Some(routed),
+            observed,
             failover,
-            arrived,
-            is_stream,
             rename,
             is_failure: parts.status.is_server_error(),
-            usage: UsageReader::default(),
-            first: true,
-            done: false,
             _place: place,
-        }
-    }
-
-    fn see(&mut self, bytes: &[u8]) {
-        self.usage.see(bytes);
-        if self.is_stream
-            && let Some(routed) = &mut self.routed
-        {
-            if std::mem::take(&mut self.first) {
-                let metrics = &self.trip.gateway.metrics;
-                metrics.first_token(self.arrived.elapsed());
-            }
-            routed.in_flight.first_token();
-            routed.in_flight.tokens(events(bytes));
-        }
-    }
-
-    /// The end of the answer, once.
-    fn end(&mut self, outcome: Outcome) {
-        if std::mem::replace(&mut self.done, true) {
-            return;
-        }
-        let trip = &self.trip;
-        if let Some(usage) = self.usage.usage() {
-            trip.pool.learn(trip.call.prompt.bytes, usage.prompt_tokens);
-            if let Some(caller) = &trip.call.caller {
-                let tokens = usage.prompt_tokens.saturating_add(usage.completion_tokens);
-                caller.usage.spend(tokens);
-            }
-        }
-        trip.gateway.metrics.ended(&trip.pool.name, outcome);
-        if let Some(routed) = self.routed.take() {
-            routed.in_flight.end(outcome);
         }
     }
 
@@ -136,7 +100,7 @@ impl Relayed {
             }
             None => bytes,
         };
-        self.see(&bytes);
+        self.observed.see(&bytes);
         let bytes = match &mut self.rename {
             Some(rename) => rename.pass(bytes),
             None => bytes,
@@ -146,7 +110,7 @@ impl Relayed {
 
     /// Whether the replica does nothing, and its health checks fail.
     fn hangs(&mut self, cx: &mut Context<'_>) -> bool {
-        let (Some(failover), Some(routed)) = (&mut self.failover, &self.routed) else {
+        let (Some(failover), Some(routed)) = (&mut self.failover, self.observed.routed()) else {
             return false;
         };
         failover.hangs(cx, &self.trip.pool, routed.decision.first().replica)
@@ -154,22 +118,19 @@ impl Relayed {
 
     /// Looks for another replica; false where the answer cannot go on.
     fn goes_on(&mut self, why: &str) -> bool {
-        if let Some(routed) = &self.routed {
+        if let Some(routed) = self.observed.routed() {
             let (id, address) = (&self.trip.call.id, &routed.decision.first().address);
             let text = format!("{id}: {address} broke off its answer: {why}");
             log(Level::Warning, text);
         }
-        let (Some(failover), Some(routed)) = (&mut self.failover, &self.routed) else {
+        let (Some(failover), Some(routed)) = (&mut self.failover, self.observed.routed()) else {
             return false;
         };
         let Some(going) = failover.go_on(&self.trip, routed.decision.first().replica) else {
             return false;
         };
         self.source = Source::Going(going);
-        self.trip.gateway.metrics.lost();
-        if let Some(routed) = self.routed.take() {
-            routed.in_flight.end(Outcome::Failed);
-        }
+        self.observed.lost(Outcome::Failed);
         true
     }
 
@@ -177,13 +138,13 @@ impl Relayed {
         if let Some(failover) = &mut self.failover {
             failover.gone_on(&self.trip, &answer.routed.decision.first().address);
         }
-        self.routed = Some(answer.routed);
+        self.observed.moved_to(answer.routed);
         self.source = Source::Replica(answer.response.into_body());
     }
 
     /// What a client gets in a stream that breaks off: an error, and the end.
     fn broken_off(&mut self) -> Frame<Bytes> {
-        self.end(Outcome::Failed);
+        self.observed.end(Outcome::Failed);
         if let Some(failover) = &mut self.failover {
             self.trip.gateway.metrics.failover(None);
             if !failover.last_words.is_empty() {
@@ -212,12 +173,12 @@ impl Relayed {
         }
         let rest = self.failover.as_mut().map(|one| one.marked.rest());
         let mut rest = rest.unwrap_or_default();
-        self.see(&rest);
+        self.observed.see(&rest);
         if let Some(rename) = &mut self.rename {
             let passed = rename.pass(rest);
             rest = [passed, rename.rest()].concat().into();
         }
-        self.end(match self.is_failure {
+        self.observed.end(match self.is_failure {
             true => Outcome::Failed,
             false => Outcome::Served,
         });
@@ -242,9 +203,9 @@ impl Relayed {
             Poll::Ready(Some(Ok(frame))) => self.passed(frame).map(|frame| Some(Ok(frame))),
             Poll::Ready(Some(Err(error))) => match self.goes_on(&error.to_string()) {
                 true => None,
-                false if self.is_stream => Some(Some(Ok(self.broken_off()))),
+                false if self.observed.is_stream() => Some(Some(Ok(self.broken_off()))),
                 false => {
-                    self.end(Outcome::Failed);
+                    self.observed.end(Outcome::Failed);
                     Some(Some(Err(error)))
                 }
             },
@@ -263,7 +224,7 @@ impl Body for Relayed {
     type Error = hyper::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled> {
-        while !self.done {
+        while !self.observed.has_ended() {
             if let Some(polled) = std::task::ready!(self.poll_once(cx)) {
                 return Poll::Ready(polled);
             }
@@ -273,7 +234,7 @@ impl Body for Relayed {
 
     /// True at the end of an announced length, too: nothing is asked for after it.
     fn is_end_stream(&self) -> bool {
-        self.done || (self.goes_straight() && self.source.is_end())
+        self.observed.has_ended() || (self.goes_straight() && self.source.is_end())
     }
 
     /// The length of an answer that has one: it keeps its header.
@@ -306,6 +267,6 @@ impl Drop for Relayed {
             true => Outcome::Served,
             false => Outcome::ClientGone,
         };
-        self.end(outcome);
+        self.observed.end(outcome);
     }
 }

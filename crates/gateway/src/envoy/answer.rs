@@ -11,9 +11,9 @@ use penstock_http::{Level, log};
 use crate::envoy::inside::{Inside, Name};
 use crate::forward::DECISION;
 use crate::models::Destination;
+use crate::observe::Observed;
 use crate::pool::{Prompt, Routed};
 use crate::rename::Rename;
-use crate::usage::{UsageReader, events};
 
 /// Envoy adds it to what a replica answers, and not to what it answers itself.
 const BY_REPLICA: HeaderName = HeaderName::from_static("x-envoy-upstream-service-time");
@@ -22,15 +22,11 @@ const BY_REPLICA: HeaderName = HeaderName::from_static("x-envoy-upstream-service
 pub(crate) struct Answer {
     inside: Arc<Inside>,
     destination: Destination,
-    /// Until the answer has ended.
-    routed: Option<Routed>,
+    observed: Observed,
     prompt: Prompt,
     /// The model that the client asked for.
     asked: String,
-    usage: UsageReader,
     rename: Option<Rename>,
-    is_stream: bool,
-    first: bool,
     status: u16,
     /// What a complete answer is, by its header.
     outcome: Outcome,
@@ -44,16 +40,22 @@ impl Answer {
         prompt: Prompt,
         asked: Option<String>,
     ) -> Self {
+        let caller = inside.permit.as_ref().map(|permit| permit.caller.clone());
+        let observed = Observed::new(
+            inside.gateway.clone(),
+            destination.pool.clone(),
+            caller,
+            prompt.bytes,
+            routed,
+            inside.arrived,
+        );
         Self {
             inside,
             destination,
-            routed: Some(routed),
+            observed,
             prompt,
             asked: asked.unwrap_or_default(),
-            usage: UsageReader::default(),
             rename: None,
-            is_stream: false,
-            first: true,
             status: 0,
             outcome: Outcome::Served,
         }
@@ -66,7 +68,7 @@ impl Answer {
         }
         let kind = head.headers.get(header::CONTENT_TYPE);
         let kind = kind.map(HeaderValue::as_bytes).unwrap_or_default();
-        self.is_stream = kind.starts_with(b"text/event-stream");
+        self.observed.began(kind.starts_with(b"text/event-stream"));
         self.status = head.status;
         self.outcome = outcome(head);
         let mut change = Change::default();
@@ -86,32 +88,21 @@ impl Answer {
     /// Another endpoint than the first served: Envoy has tried the first one in vain, and does not
     /// say why. The reservation goes along.
     fn served_by(&mut self, served: &str) {
-        let is_first = |one: &Routed| *one.decision.first().address == *served;
-        let Some(first) = self.routed.take_if(|one| !is_first(one)) else {
+        let routed = self.observed.routed();
+        if routed.is_none_or(|one| *one.decision.first().address == *served) {
             return;
-        };
-        first.in_flight.end(Outcome::Refused);
-        self.inside.gateway.metrics.lost();
+        }
+        self.observed.lost(Outcome::Refused);
         self.prompt.subset = Some(vec![served.to_owned()]);
         let model = self.destination.renamed.as_deref().unwrap_or(&self.asked);
-        let routed = self.destination.pool.route(model, &self.prompt, &[]);
-        self.routed = routed.ok();
+        if let Ok(routed) = self.destination.pool.route(model, &self.prompt, &[]) {
+            self.observed.moved_to(routed);
+        }
     }
 
     /// Bytes have come; those that the client gets.
     pub(crate) fn pass(&mut self, bytes: Bytes) -> Bytes {
-        self.usage.see(&bytes);
-        if self.is_stream
-            && !bytes.is_empty()
-            && let Some(routed) = &mut self.routed
-        {
-            if std::mem::take(&mut self.first) {
-                let inside = &self.inside;
-                inside.gateway.metrics.first_token(inside.arrived.elapsed());
-            }
-            routed.in_flight.first_token();
-            routed.in_flight.tokens(events(&bytes));
-        }
+        self.observed.see(&bytes);
         match &mut self.rename {
             Some(rename) => rename.pass(bytes),
             None => bytes,
@@ -120,26 +111,16 @@ impl Answer {
 
     /// The answer is complete; what was held back of it.
     pub(crate) fn end(&mut self) -> Bytes {
-        if let Some(usage) = self.usage.usage() {
-            let pool = &self.destination.pool;
-            pool.learn(self.prompt.bytes, usage.prompt_tokens);
-            if let Some(permit) = &self.inside.permit {
-                let tokens = usage.prompt_tokens.saturating_add(usage.completion_tokens);
-                permit.caller.usage.spend(tokens);
-            }
-        }
         self.finish(self.outcome);
         self.rename.as_mut().map(Rename::rest).unwrap_or_default()
     }
 
     fn finish(&mut self, outcome: Outcome) {
         let decision = self.decision();
-        let Some(routed) = self.routed.take() else {
+        if !self.observed.end(outcome) {
             return;
-        };
+        }
         let (inside, pool) = (&self.inside, &self.destination.pool.name);
-        inside.gateway.metrics.ended(pool, outcome);
-        routed.in_flight.end(outcome);
         if inside.gateway.config.access_log {
             let Name { id, method, .. } = &inside.name;
             let path = inside.name.logged_path();
@@ -160,7 +141,7 @@ impl Answer {
     }
 
     fn decision(&self) -> Option<String> {
-        let routed = self.routed.as_ref();
+        let routed = self.observed.routed();
         routed.map(|routed| routed.decision.to_string())
     }
 }
