@@ -34,7 +34,7 @@ def fake_decoder() -> Any:
         fingerprint=bytes(32),
         weights_bytes=7,
         stages=[("weights packed", 0.1, "")],
-        kv_spec=lambda: (32, [([0, 2], 4096, None), ([1], 2048, 128)]),
+        kv_spec=lambda: (32, [([0, 2], 4096, None, False), ([1], 2048, 128, True)]),
         allocate=allocate,
     )
 
@@ -102,7 +102,7 @@ def test_facts_describe_what_was_loaded() -> None:
     assert str(facts.numerics) == "w4/int8/kv-bf16"
     assert (facts.device, facts.threads, facts.weights_bytes) == ("avx2", 2, 7)
     assert facts.stages == (("weights packed", 0.1, ""),)
-    groups = (KvGroup((0, 2), 4096, None), KvGroup((1,), 2048, 128))
+    groups = (KvGroup((0, 2), 4096, None), KvGroup((1,), 2048, 128, chunked=True))
     assert backend.kv_spec() == KvSpec(32, groups)
 
 

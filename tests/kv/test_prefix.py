@@ -1,4 +1,5 @@
 from array import array
+from typing import Any
 
 import pytest
 from penstock.core import InvalidValueError
@@ -47,7 +48,7 @@ def test_names_begin_with_the_group_of_their_salt() -> None:
 
 
 def filled(
-    windows: list[int | None], names: int, **options: bool
+    windows: list[int | None], names: int, **options: Any
 ) -> tuple[KvCache, BlockTable, list[bytes]]:
     """A cache with a table of 96 tokens in blocks of 16, of which the first `names` are named."""
     kv = KvCache(16, [12] * len(windows), windows=windows, hasher=hasher(16), **options)
@@ -83,6 +84,18 @@ def test_a_window_needs_only_the_blocks_that_the_next_token_sees() -> None:
     assert kv.find_prefix(digests, 6) == 6
     assert kv.find_prefix(digests, 5) == 3
     assert kv.find_prefix(digests, 2) == 0
+
+
+def test_a_chunk_needs_the_blocks_from_its_beginning_on() -> None:
+    kv, _, digests = filled([None, 40], 6, chunked=(False, True))
+    kv.pools[1].forget(digests[1])
+    kv.pools[1].forget(digests[3])
+    # A token at 96 sees those from 80 on, one at 80 itself alone; one at 64 or 48 sees those from
+    # 40 on, one at 32 those from 0 on.
+    assert kv.find_prefix(digests, 6) == 6
+    assert kv.find_prefix(digests, 5) == 5
+    assert kv.find_prefix(digests, 4) == 3
+    assert kv.find_prefix(digests, 2) == 1
 
 
 def test_a_shorter_hit_of_one_window_is_checked_by_the_others() -> None:

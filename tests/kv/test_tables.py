@@ -5,8 +5,14 @@ from penstock.core import InvalidValueError
 from penstock.kv import BlockTable, KvCache, PoolCorruptError, window_blocks
 
 
-def cache(*blocks: int, windows: list[int | None] | None = None, step: int = 16) -> KvCache:
-    return KvCache(16, blocks, windows=windows or [None] * len(blocks), step_tokens=step)
+def cache(
+    *blocks: int,
+    windows: list[int | None] | None = None,
+    chunked: tuple[bool, ...] = (),
+    step: int = 16,
+) -> KvCache:
+    windows = windows or [None] * len(blocks)
+    return KvCache(16, blocks, windows=windows, chunked=chunked, step_tokens=step)
 
 
 def sizes(kv: KvCache, table: BlockTable) -> list[int]:
@@ -37,10 +43,25 @@ def test_a_window_gives_back_what_no_later_token_sees() -> None:
         assert all(block >= 0 for block in table.groups[1][seen:])
 
 
+@pytest.mark.parametrize("chunk", [32, 40])
+def test_a_chunk_gives_back_its_blocks_at_its_end(chunk: int) -> None:
+    kv = cache(8, 8, windows=[None, chunk], chunked=(False, True))
+    table = kv.table()
+    kv.grow(table, 96)
+    for position in range(1, 97):
+        kv.give_back(table, position)
+        # The token at `position` sees its chunk, which may begin within a block.
+        first = next(at for at in range(position + 1) if at // chunk == position // chunk)
+        assert sizes(kv, table) == [6, 6 - first // 16]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("step", [1, 16, 40])
-def test_a_window_bounds_the_blocks_of_a_sequence_whatever_its_length(step: int) -> None:
+def test_a_window_bounds_the_blocks_of_a_sequence_whatever_its_length(
+    step: int, chunked: bool
+) -> None:
     bound = window_blocks(50, step, 16)
-    kv = cache(200, bound, windows=[None, 50], step=step)
+    kv = cache(200, bound, windows=[None, 50], chunked=(False, chunked), step=step)
     table = kv.table()
     for computed in range(0, 3000, step):
         assert kv.grow(table, computed + step)

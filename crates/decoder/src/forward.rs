@@ -2,13 +2,14 @@
 
 use penstock_comm::Lost;
 use penstock_kernels::{
-    Activations, Aligned, AttentionPlan, Columns, Cpu, Mode, Place, Rotation, Sequence, StepLease,
+    Activations, Aligned, Angles, AttentionPlan, Columns, Cpu, Linear, Mode, Norm, Place, Rotation,
+    Sequence, StepLease,
 };
 use penstock_wire::StepPlan;
 
 use crate::collectives::Collectives;
 use crate::model::{Layer, Model};
-use crate::rope;
+use crate::rope::Rope;
 
 /// Buffers of the forward pass; they grow to the largest step seen.
 pub(crate) struct Buffers {
@@ -17,7 +18,9 @@ pub(crate) struct Buffers {
     qkv: Aligned<f32>,
     attended: Aligned<f32>,
     inner: Aligned<f32>,
-    /// For each rotation of the model, rows x head_dim.
+    /// What a sublayer adds to the residual stream, before its norm; rows x hidden.
+    branch: Aligned<f32>,
+    /// For each rotation of the model, rows x the numbers that it rotates.
     cos_sin: Vec<Aligned<f32>>,
     pub(crate) acts: Activations,
 }
@@ -30,6 +33,7 @@ impl Default for Buffers {
             qkv: empty(),
             attended: empty(),
             inner: empty(),
+            branch: empty(),
             cos_sin: Vec::new(),
             acts: Activations::default(),
         }
@@ -48,7 +52,9 @@ impl Buffers {
         self.inner.ensure(rows * model.inner.len());
         let ropes = model.ropes.len();
         self.cos_sin.resize_with(ropes, || Aligned::zeroed(0));
-        self.cos_sin.iter_mut().for_each(|c| c.ensure(rows * dim));
+        for (cos_sin, rope) in self.cos_sin.iter_mut().zip(&model.ropes) {
+            cos_sin.ensure(rows * rope.dims());
+        }
     }
 }
 
@@ -57,6 +63,8 @@ struct Step<'a> {
     cpu: &'a Cpu,
     model: &'a Model,
     rows: usize,
+    /// The position of each row.
+    positions: Vec<usize>,
     /// Where each row's key and value go, by KV group.
     places: Vec<Vec<Place>>,
 }
@@ -85,8 +93,12 @@ pub(crate) fn forward(
     } else {
         collectives.receive(&mut buffers.x[..x])?;
     }
-    for (frequencies, cos_sin) in model.ropes.iter().zip(&mut buffers.cos_sin) {
-        angles(&sequences, frequencies, cos_sin);
+    let positions = sequences
+        .iter()
+        .flat_map(|s| s.start..s.start + s.rows.len());
+    let positions: Vec<usize> = positions.collect();
+    for (rope, cos_sin) in model.ropes.iter().zip(&mut buffers.cos_sin) {
+        angles(&positions, rope, cos_sin);
     }
     let places = kv.iter().map(|group| places(&sequences, group)).collect();
     let mut attention = AttentionPlan::new(sequences, model.heads, cpu.threads().count());
@@ -94,6 +106,7 @@ pub(crate) fn forward(
         cpu,
         model,
         rows,
+        positions,
         places,
     };
     for layer in &model.layers {
@@ -119,13 +132,9 @@ fn embed(model: &Model, plan: &StepPlan, sequences: &[Sequence], x: &mut [f32]) 
 }
 
 /// Cosines and sines of every row's position.
-fn angles(sequences: &[Sequence], frequencies: &[f32], cos_sin: &mut [f32]) {
-    let dim = 2 * frequencies.len();
-    for sequence in sequences {
-        for (i, row) in sequence.rows.clone().enumerate() {
-            let angles = &mut cos_sin[row * dim..(row + 1) * dim];
-            rope::angles(frequencies, sequence.start + i, angles);
-        }
+fn angles(positions: &[usize], rope: &Rope, cos_sin: &mut [f32]) {
+    for (&position, angles) in positions.iter().zip(cos_sin.chunks_exact_mut(rope.dims())) {
+        rope.angles(position, angles);
     }
 }
 
@@ -170,10 +179,17 @@ impl Step<'_> {
         let (norm, form) = (Some(&layer.attention_norm), a.qkv.activation_format());
         cpu.norm_quantize(&b.x, self.rows, model.spec.hidden, norm, form, &mut b.acts);
         cpu.matmul(&a.qkv, &b.acts, &mut b.qkv, Mode::Store);
-        let norm = a.qk_norm.as_ref();
+        let factors = a.temperature.map(|t| {
+            let positions = self.positions.iter();
+            positions.map(|&p| t.factor(p)).collect::<Vec<f32>>()
+        });
         let rotation = Rotation {
-            cos_sin: a.rope.map(|rope| &b.cos_sin[rope][..]),
-            norm: norm.map(|[q, k]| (&q.weight[..], &k.weight[..], q.eps)),
+            norms: a.norms(),
+            angles: a.rope.map(|rope| Angles {
+                cos_sin: &b.cos_sin[rope],
+                dims: model.ropes[rope].dims(),
+            }),
+            query_factors: factors.as_deref(),
         };
         let places = &self.places[a.kv_group];
         cpu.rotate_and_store(&mut b.qkv, heads.heads, &rotation, places, a.kv_index, kv);
@@ -184,10 +200,10 @@ impl Step<'_> {
             ld: inputs.len(),
             first: inputs.lead,
         };
-        attention.run(cpu, kv, a.kv_index, a.window, &b.qkv, stride, out);
+        attention.run(cpu, kv, a.kv_index, a.scoring(), &b.qkv, stride, out);
         let (k, form) = (inputs.len(), a.o.activation_format());
         cpu.norm_quantize(&b.attended, self.rows, k, None, form, &mut b.acts);
-        collectives.matmul_reduce(cpu, &a.o, &b.acts, self.stream(&mut b.x))
+        self.add(&a.o, layer.attention_after.as_ref(), b, collectives)
     }
 
     /// `x += down(activation(inner(norm(x))))`.
@@ -209,7 +225,27 @@ impl Step<'_> {
         cpu.activate(&mlp.inner, mlp.activation, &b.acts, out);
         let (k, form) = (inputs.len(), mlp.down.activation_format());
         cpu.norm_quantize(&b.inner, self.rows, k, None, form, &mut b.acts);
-        collectives.matmul_reduce(cpu, &mlp.down, &b.acts, self.stream(&mut b.x))
+        self.add(&mlp.down, layer.mlp_after.as_ref(), b, collectives)
+    }
+
+    /// `x += norm(linear(acts))`, where the product is summed over the ranks.
+    fn add(
+        &self,
+        linear: &Linear,
+        norm: Option<&Norm>,
+        b: &mut Buffers,
+        collectives: &mut dyn Collectives,
+    ) -> Result<(), Lost> {
+        let x = self.stream(&mut b.x);
+        let Some(norm) = norm else {
+            return collectives.matmul_reduce(self.cpu, linear, &b.acts, x);
+        };
+        b.branch.ensure(x.len());
+        let branch = self.stream(&mut b.branch);
+        branch.fill(0.0);
+        collectives.matmul_reduce(self.cpu, linear, &b.acts, branch)?;
+        self.cpu.add_normed(branch, norm, x);
+        Ok(())
     }
 
     /// The rows of this step.

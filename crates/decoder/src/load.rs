@@ -1,6 +1,8 @@
 //! From a checkpoint's tensors to a [`Model`]: each role's recipe is read, cut to this rank's part
 //! and packed.
 
+mod attention;
+
 use std::ops::Range;
 
 use penstock_formats::{Checkpoint, DType};
@@ -9,13 +11,14 @@ use penstock_kernels::{
 };
 
 use crate::error::DecoderError;
-use crate::model::{Attention, KvGroup, Layer, Mlp, Model};
+use crate::model::{KvGroup, Layer, Mlp, Model};
 use crate::options::Numerics;
 use crate::recipe::{LayerRecipes, Recipe, WeightRecipes};
-use crate::rope;
 use crate::shard::{Inputs, Shard};
 use crate::source::{TensorRows, vector};
-use crate::spec::{self, DecoderSpec, NormSpec, RopeScaling, RopeSpec};
+use crate::spec::{self, DecoderSpec, NormSpec, RopeSpec};
+
+pub(crate) use attention::kv_groups;
 
 impl Model {
     /// Packs this rank's part of every tensor the spec implies.
@@ -37,7 +40,7 @@ impl Model {
             spec: &spec,
             shard: &shard,
             kv_groups: kv_groups(&spec, shard.layers()),
-            ropes: ropes(&spec),
+            ropes: attention::ropes(&spec),
         };
         let layers = shard
             .layers()
@@ -66,47 +69,12 @@ impl Model {
             score: score.transpose()?,
             final_norm: loader.norm(&spec.final_norm, &weights.final_norm, bias, spec.hidden)?,
             layers,
-            ropes: loader.frequencies(weights.rope_factors.as_ref())?,
+            ropes: loader.rotations(weights.rope_factors.as_ref())?,
             kv_groups: loader.kv_groups,
             shard,
             spec,
         })
     }
-}
-
-/// The KV groups of `spec` with those of their layers that are in `own`.
-pub(crate) fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
-    let mut groups: Vec<KvGroup> = Vec::new();
-    for layer in 0..spec.depth() {
-        let window = spec.window(layer);
-        let at = groups.iter().position(|g| g.window == window);
-        let at = at.unwrap_or_else(|| {
-            groups.push(KvGroup {
-                layers: Vec::new(),
-                window,
-            });
-            groups.len() - 1
-        });
-        groups[at]
-            .layers
-            .extend(own.contains(&layer).then_some(layer));
-    }
-    groups
-}
-
-/// The different rotations of `spec`.
-fn ropes(spec: &DecoderSpec) -> Vec<RopeSpec> {
-    let mut ropes: Vec<RopeSpec> = Vec::new();
-    for rope in spec
-        .kinds
-        .iter()
-        .filter_map(|k| k.attention().rope.as_ref())
-    {
-        if !ropes.contains(rope) {
-            ropes.push(rope.clone());
-        }
-    }
-    ropes
 }
 
 struct Loader<'a> {
@@ -134,7 +102,22 @@ impl Loader<'_> {
             let norm = norm.ok_or_else(|| missing("norm before a sublayer"))?;
             self.norm(&norm, weight, bias.as_ref(), hidden)
         };
+        let after = |norm: Option<NormSpec>, role, weight: &Option<Recipe>| {
+            let needed = norm.map(|norm| Ok((norm, weight.as_ref().ok_or_else(|| missing(role))?)));
+            let loaded = needed.map(|n| n.and_then(|(norm, w)| self.norm(&norm, w, None, hidden)));
+            loaded.transpose()
+        };
         let layer = Layer {
+            attention_after: after(
+                kind.mixer_norms.after,
+                "mixer_norm_after",
+                &weights.mixer_norm_after,
+            )?,
+            mlp_after: after(
+                kind.feed_forward_norms.after,
+                "feed_forward_norm_after",
+                &weights.feed_forward_norm_after,
+            )?,
             attention_norm: norm(
                 kind.mixer_norms.before,
                 &weights.mixer_norm,
@@ -153,59 +136,6 @@ impl Loader<'_> {
         Ok(layer)
     }
 
-    fn attention(&self, i: usize, weights: &LayerRecipes) -> Result<Attention, DecoderError> {
-        let (a, shard) = (self.spec.layer(i).attention(), self.shard);
-        let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
-        let own_q = times(shard.query_heads(), a.head_dim);
-        let own_kv = times(shard.kv_heads(self.spec), a.head_dim);
-        let bias = |role, recipe| needed(a.qkv_bias, role, recipe);
-        let qkv = [
-            Part {
-                recipe: &weights.q,
-                bias: bias("q_bias", &weights.q_bias)?,
-                whole: q,
-                own: own_q,
-            },
-            Part {
-                recipe: &weights.k,
-                bias: bias("k_bias", &weights.k_bias)?,
-                whole: kv,
-                own: own_kv.clone(),
-            },
-            Part {
-                recipe: &weights.v,
-                bias: bias("v_bias", &weights.v_bias)?,
-                whole: kv,
-                own: own_kv,
-            },
-        ];
-        let o_bias = needed(a.out_bias, "o_bias", &weights.o_bias)?;
-        let qk_norm = match &a.qk_norm {
-            Some(norm) => {
-                let q = weights.q_norm.as_ref().ok_or_else(|| missing("q_norm"))?;
-                let k = weights.k_norm.as_ref().ok_or_else(|| missing("k_norm"))?;
-                let norm = |recipe| self.norm(norm, recipe, None, a.head_dim);
-                Some([norm(q)?, norm(k)?])
-            }
-            None => None,
-        };
-        let groups = self.kv_groups.iter().enumerate();
-        let (kv_group, kv_index) = groups
-            .filter_map(|(g, group)| Some((g, group.layers.iter().position(|&l| l == i)?)))
-            .next()
-            .unwrap_or_default();
-        let rope = a.rope.as_ref();
-        Ok(Attention {
-            kv_group,
-            kv_index,
-            window: a.window,
-            rope: rope.and_then(|rope| self.ropes.iter().position(|r| r == rope)),
-            qkv: self.outputs(&qkv, self.spec.hidden)?,
-            qk_norm,
-            o: self.inputs(&weights.o, o_bias, q, &self.attended())?,
-        })
-    }
-
     fn mlp(&self, i: usize, weights: &LayerRecipes) -> Result<Mlp, DecoderError> {
         let kind = self.spec.layer(i);
         let (mlp, own) = (kind.mlp(), self.shard.mlp_columns());
@@ -222,7 +152,7 @@ impl Loader<'_> {
             })
         };
         let mut inner = Vec::new();
-        if activation == ActivationFn::SiluGated {
+        if activation != ActivationFn::GeluTanh {
             let gate = weights.gate.as_ref().ok_or_else(|| missing("gate"))?;
             inner.push(part(gate, "gate_bias", &weights.gate_bias)?);
         }
@@ -234,12 +164,6 @@ impl Loader<'_> {
             activation,
             down: self.inputs(&weights.down, bias, mlp.intermediate, &inputs)?,
         })
-    }
-
-    fn attended(&self) -> Inputs {
-        let a = self.spec.attention();
-        let own = times(self.shard.query_heads(), a.head_dim);
-        Inputs::around(own, a.heads * a.head_dim)
     }
 
     /// This rank's rows of the embedding or the head.
@@ -270,21 +194,6 @@ impl Loader<'_> {
         Ok(table)
     }
 
-    fn frequencies(&self, factors: Option<&Recipe>) -> Result<Vec<Vec<f32>>, DecoderError> {
-        let dim = self.spec.attention().head_dim;
-        let of_rope = |rope: &RopeSpec| {
-            let factors = match rope.scaling {
-                Some(RopeScaling::Factors) => {
-                    let recipe = factors.ok_or_else(|| missing("rope_factors"))?;
-                    Some(vector(self.checkpoint, recipe, dim / 2)?)
-                }
-                _ => None,
-            };
-            Ok(rope::frequencies(rope, dim, factors.as_deref()))
-        };
-        self.ropes.iter().map(of_rope).collect()
-    }
-
     fn norm(
         &self,
         spec: &NormSpec,
@@ -302,10 +211,23 @@ impl Loader<'_> {
                 spec::NormKind::Rms => NormKind::Rms,
                 spec::NormKind::Layer => NormKind::Layer,
             },
-            weight: vector(self.checkpoint, weight, n)?,
+            weight: self.norm_weight(spec, weight, n)?,
             bias,
             eps: spec.eps,
         })
+    }
+
+    fn norm_weight(
+        &self,
+        spec: &NormSpec,
+        weight: &Recipe,
+        n: usize,
+    ) -> Result<Vec<f32>, DecoderError> {
+        let mut weight = vector(self.checkpoint, weight, n)?;
+        if spec.unit_offset {
+            weight.iter_mut().for_each(|w| *w += 1.0);
+        }
+        Ok(weight)
     }
 
     /// Packs this rank's outputs of matrices over the same `k` inputs.
@@ -401,11 +323,6 @@ fn needed<'a>(
         (true, recipe) => Ok(recipe.as_ref()),
         (false, _) => Ok(None),
     }
-}
-
-/// Items of heads.
-fn times(heads: Range<usize>, head_dim: usize) -> Range<usize> {
-    heads.start * head_dim..heads.end * head_dim
 }
 
 impl Numerics {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use penstock_formats::Checkpoint;
-use penstock_kernels::{Cpu, Isa, KvLayout, KvType, Packed};
+use penstock_kernels::{Cpu, Isa, KvLayout, KvType, Packed, Seen};
 
 use crate::collectives::Collectives;
 use crate::error::DecoderError;
@@ -66,8 +66,8 @@ pub struct KvGroupSpec {
     pub layers: Vec<usize>,
     /// Bytes of one block of the group on this rank.
     pub block_bytes: usize,
-    /// Tokens that a token sees, itself included; `None` = all.
-    pub window: Option<usize>,
+    /// Which tokens a token sees.
+    pub seen: Seen,
 }
 
 /// A model that can compute once it has KV blocks.
@@ -141,7 +141,7 @@ impl Loaded {
         let group = |group: &KvGroup| KvGroupSpec {
             layers: group.layers.clone(),
             block_bytes: self.layout(group).block_bytes(),
-            window: group.window,
+            seen: group.seen,
         };
         KvSpec {
             block_size: self.options.block_size,

@@ -179,7 +179,11 @@ fn compute(
         &mut buffers.acts,
     );
     let cuts = &model.shard.vocab;
-    collectives.gather_logits(cpu, linear, &buffers.acts, cuts, &mut head.logits)
+    let has = collectives.gather_logits(cpu, linear, &buffers.acts, cuts, &mut head.logits)?;
+    if let (Some(cap), true) = (model.spec.final_softcap, has) {
+        cpu.softcap(&mut head.logits[..rows.len() * model.spec.vocab], cap);
+    }
+    Ok(has)
 }
 
 fn read_row(cpu: &Cpu, logits: &[f32], row: &Row, plan: &StepPlan, slot: &Slot) -> Found {

@@ -1,27 +1,32 @@
 //! The weights of one rank, packed for the kernels.
 
-use penstock_kernels::{ActivationFn, HeadShape, Linear, Norm, Packed};
+use penstock_kernels::{ActivationFn, HeadNorms, HeadShape, Linear, Norm, Packed, Scoring, Seen};
 
+use crate::rope::Rope;
 use crate::shard::{Inputs, Shard};
-use crate::spec::DecoderSpec;
+use crate::spec::{DecoderSpec, Temperature};
 
 /// Layers of the decoder that share one block table: all with full attention, or all with the same
-/// window. Groups stand in the order of their first layers over the whole model, so that they are
-/// the same list on every rank.
+/// window or chunk. Groups stand in the order of their first layers over the whole model, so that
+/// they are the same list on every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KvGroup {
     /// This rank's layers in the group, counted over the whole model; may be empty.
     pub(crate) layers: Vec<usize>,
-    /// Tokens that a token sees, itself included; `None` = all.
-    pub(crate) window: Option<usize>,
+    /// Which tokens a token sees.
+    pub(crate) seen: Seen,
 }
 
 /// One decoder layer.
 pub(crate) struct Layer {
     pub(crate) attention_norm: Norm,
     pub(crate) attention: Attention,
+    /// Norm of what attention adds to the residual stream.
+    pub(crate) attention_after: Option<Norm>,
     pub(crate) mlp_norm: Norm,
     pub(crate) mlp: Mlp,
+    /// Norm of what the feed-forward adds to the residual stream.
+    pub(crate) mlp_after: Option<Norm>,
 }
 
 impl Layer {
@@ -36,15 +41,44 @@ pub(crate) struct Attention {
     /// KV group, and the layer's index among this rank's layers in it.
     pub(crate) kv_group: usize,
     pub(crate) kv_index: usize,
-    /// Tokens that a token sees, itself included; `None` = all.
-    pub(crate) window: Option<usize>,
+    /// Which tokens a token sees.
+    pub(crate) seen: Seen,
+    /// Factor of the scores.
+    pub(crate) scale: f32,
+    pub(crate) softcap: Option<f32>,
+    /// One for each query head.
+    pub(crate) sinks: Option<Vec<f32>>,
+    pub(crate) temperature: Option<Temperature>,
     /// Index into [`Model::ropes`]; `None` = no rotation.
     pub(crate) rope: Option<usize>,
     /// Query, key and value projections side by side.
     pub(crate) qkv: Linear,
     /// Per-head norms of queries and keys.
     pub(crate) qk_norm: Option<[Norm; 2]>,
+    /// Whether these norms follow the rotation.
+    pub(crate) norm_after: bool,
     pub(crate) o: Linear,
+}
+
+impl Attention {
+    pub(crate) fn scoring(&self) -> Scoring<'_> {
+        Scoring {
+            seen: self.seen,
+            scale: self.scale,
+            softcap: self.softcap,
+            sinks: self.sinks.as_deref(),
+        }
+    }
+
+    pub(crate) fn norms(&self) -> Option<HeadNorms<'_>> {
+        let [query, key] = self.qk_norm.as_ref()?;
+        Some(HeadNorms {
+            query: &query.weight,
+            key: &key.weight,
+            eps: query.eps,
+            after: self.norm_after,
+        })
+    }
 }
 
 /// A dense feed-forward.
@@ -76,8 +110,8 @@ pub(crate) struct Model {
     pub(crate) score: Option<Vec<f32>>,
     pub(crate) layers: Vec<Layer>,
     pub(crate) kv_groups: Vec<KvGroup>,
-    /// Frequencies of each different rotation in the model.
-    pub(crate) ropes: Vec<Vec<f32>>,
+    /// The different rotations of the model.
+    pub(crate) ropes: Vec<Rope>,
 }
 
 impl Model {
@@ -105,6 +139,9 @@ impl Model {
             return true;
         }
         embed.parts[0].row_f32(token - own.start, out);
+        if let Some(scale) = self.spec.embed_scale {
+            out.iter_mut().for_each(|x| *x *= scale);
+        }
         if let Some(positions) = &self.positions {
             let learned = &positions[position * out.len()..];
             out.iter_mut().zip(learned).for_each(|(x, p)| *x += p);

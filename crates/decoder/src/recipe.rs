@@ -92,6 +92,8 @@ pub struct WeightRecipes {
 pub struct LayerRecipes {
     pub mixer_norm: Recipe,
     pub mixer_norm_bias: Option<Recipe>,
+    /// Norm of the mixer's output.
+    pub mixer_norm_after: Option<Recipe>,
     pub q: Recipe,
     pub k: Recipe,
     pub v: Recipe,
@@ -102,8 +104,12 @@ pub struct LayerRecipes {
     pub o_bias: Option<Recipe>,
     pub q_norm: Option<Recipe>,
     pub k_norm: Option<Recipe>,
+    /// One score for each query head.
+    pub sinks: Option<Recipe>,
     pub feed_forward_norm: Recipe,
     pub feed_forward_norm_bias: Option<Recipe>,
+    /// Norm of the feed-forward's output.
+    pub feed_forward_norm_after: Option<Recipe>,
     pub gate: Option<Recipe>,
     pub up: Recipe,
     pub down: Recipe,

@@ -128,7 +128,7 @@ impl Runner {
         let groups = groups()
             .map(|(group, &blocks)| GroupLimits {
                 blocks,
-                window: group.window,
+                seen: group.seen,
             })
             .collect();
         let Loaded {

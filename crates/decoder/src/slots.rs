@@ -171,12 +171,12 @@ impl Slots {
         limits: &Limits,
         pool: &'a mut KvPool,
     ) -> Result<StepLease<'a>, DecoderError> {
-        let window = limits.groups[group].window;
+        let seen = limits.groups[group].seen;
         let blocks = |i| {
             let (start, end, size) = span(plan, i, limits);
             SequenceBlocks {
                 table: self.table(plan, i, group),
-                seen: first_seen(start, window) / size..end.div_ceil(size),
+                seen: seen.first(start) / size..end.div_ceil(size),
                 writes_from: start / size,
             }
         };
@@ -205,11 +205,6 @@ fn get_mut(states: &mut [State], slot: i32) -> Result<&mut Slot, DecoderError> {
 fn span(plan: &StepPlan, i: usize, limits: &Limits) -> (usize, usize, usize) {
     let start = plan.starts[i] as usize;
     (start, start + plan.lengths[i] as usize, limits.block_size)
-}
-
-/// The first position that a token at `position` sees.
-fn first_seen(position: usize, window: Option<usize>) -> usize {
-    window.map_or(0, |window| (position + 1).saturating_sub(window))
 }
 
 impl Slot {
@@ -275,7 +270,7 @@ impl BlockTable {
         limits: &Limits,
     ) -> Result<(), String> {
         let (start, end, size) = span(plan, i, limits);
-        let needed: Range<usize> = first_seen(start, group.window) / size..end.div_ceil(size);
+        let needed: Range<usize> = group.seen.first(start) / size..end.div_ceil(size);
         if self.blocks.len() < needed.end {
             let (have, need) = (self.blocks.len(), needed.end);
             return Err(format!("{have} blocks where {need} are needed"));

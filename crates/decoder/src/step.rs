@@ -1,5 +1,6 @@
 //! Checks of a plan against the decoder's limits: a wrong plan is an error and never a wrong read.
 
+use penstock_kernels::Seen;
 use penstock_wire::{LAST_SAMPLED, Registration, StepPlan};
 
 use crate::error::DecoderError;
@@ -22,8 +23,8 @@ pub(crate) struct Limits {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupLimits {
     pub(crate) blocks: usize,
-    /// Tokens that a token sees, itself included; `None` = all.
-    pub(crate) window: Option<usize>,
+    /// Which tokens a token sees.
+    pub(crate) seen: Seen,
 }
 
 pub(crate) fn refuse<T>(message: impl Into<String>) -> Result<T, DecoderError> {

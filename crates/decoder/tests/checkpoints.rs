@@ -227,14 +227,24 @@ fn specs_that_cannot_be_are_named() {
     let (good, weights) = spec("llama");
     let path = checkpoint("llama");
     let mixer = "/kinds/0/mixer";
-    let cases: [(&str, Value, &str); 11] = [
+    let cases: [(&str, Value, &str); 17] = [
         ("/layers", json!([]), "layers = 0"),
         ("/layers", json!([0, 1]), "a layer is of kind 1"),
         ("/hidden", json!(1u64 << 40), "hidden"),
         ("/mixer/kv_heads", json!(4), "6 query heads do not share 4"),
-        ("/mixer/head_dim", json!(15), "head_dim = 15 is odd"),
+        ("/mixer/head_dim", json!(15), "15 numbers of a head of 15"),
         ("/mixer/window", json!(0), "mixer.window = 0"),
-        ("/mixer/rope/scaling", json!({"kind": "yarn"}), "yarn"),
+        ("/mixer/chunk", json!(0), "mixer.chunk = 0"),
+        ("/mixer/softcap", json!(0.0), "mixer.softcap = 0"),
+        ("/final_softcap", json!(-1.0), "final_softcap = -1"),
+        ("/mixer/rope/dims", json!(18), "18 numbers of a head of 16"),
+        ("/mixer/rope/scaling", json!({"kind": "ntk"}), "ntk"),
+        (
+            "/mixer/rope/scaling",
+            json!({"kind": "longrope", "divisors": [1, 2], "attention_factor": 1}),
+            "2 divisors for 8 pairs",
+        ),
+        ("/mixer/sinks", json!(true), "weight recipe for the sinks"),
         (
             "/mixer/rope/scaling",
             json!({"kind": "factors"}),

@@ -60,7 +60,7 @@ fn vectors(
     prompts: &[(Vec<i32>, Pooling)],
     mut chunk: impl FnMut() -> usize,
 ) -> Vec<Vec<f32>> {
-    let groups = decoder.windows().len();
+    let groups = decoder.seen().len();
     let mut done = vec![0; prompts.len()];
     let mut found = vec![Vec::new(); prompts.len()];
     while done.iter().zip(prompts).any(|(done, p)| *done < p.0.len()) {

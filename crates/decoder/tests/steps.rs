@@ -106,7 +106,7 @@ fn every_family_answers_as_in_plain_steps() {
 fn changes_of_tables_are_whole_tables() {
     let options = options(Isa::detect());
     let decoder = load("alternating", &options);
-    assert_eq!(decoder.windows().len(), 2);
+    assert_eq!(decoder.seen().len(), 2);
     for seed in 100..130 {
         for deltas in [true, false] {
             let style = Style {

@@ -1,5 +1,5 @@
-//! Sliding windows: blocks behind a window are given back and used again, and answers keep their
-//! bits.
+//! Sliding windows and chunks: blocks that no later token sees are given back and used again, and
+//! answers keep their bits.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,7 +12,7 @@ use common::{
     reference, registration, run, spec,
 };
 use penstock_decoder::{Decoder, DecoderSpec, Options};
-use penstock_kernels::Isa;
+use penstock_kernels::{Isa, Seen};
 use penstock_wire::{StepPlan, StepResult};
 
 const CHUNK: usize = 40;
@@ -21,14 +21,14 @@ const CHUNK: usize = 40;
 struct Windowed {
     tokens: Vec<i32>,
     computed: usize,
-    /// For each group its window, and the block table; -1 is given back.
-    groups: Vec<(Option<usize>, Vec<i32>)>,
+    /// For each group what a token sees, and the block table; -1 is given back.
+    groups: Vec<(Seen, Vec<i32>)>,
     sampled: Vec<i32>,
 }
 
 impl Windowed {
-    fn new(prompt: &[i32], windows: &[Option<usize>]) -> Self {
-        let groups = windows.iter().map(|&window| (window, Vec::new())).collect();
+    fn new(prompt: &[i32], groups: &[Seen]) -> Self {
+        let groups = groups.iter().map(|&seen| (seen, Vec::new())).collect();
         Self {
             tokens: prompt.to_vec(),
             computed: 0,
@@ -61,9 +61,8 @@ impl Windowed {
 
     /// Gives back the blocks that no later token sees. Others get them at once.
     fn trim(&mut self, free: &mut [VecDeque<i32>]) {
-        for ((window, table), free) in self.groups.iter_mut().zip(free) {
-            let Some(window) = window else { continue };
-            let behind = (self.computed + 1).saturating_sub(*window) / 16;
+        for ((seen, table), free) in self.groups.iter_mut().zip(free) {
+            let behind = seen.first(self.computed) / 16;
             for entry in table[..behind].iter_mut().filter(|entry| **entry != -1) {
                 free.push_front(std::mem::replace(entry, -1));
             }
@@ -74,7 +73,7 @@ impl Windowed {
 /// Greedy answers of `prompts` together, and the most blocks of each group in use.
 fn answers(
     decoder: &impl Compute,
-    windows: &[Option<usize>],
+    groups: &[Seen],
     blocks: &[usize],
     prompts: &[(Vec<i32>, usize)],
     mut chunk: impl FnMut() -> usize,
@@ -82,7 +81,7 @@ fn answers(
     let mut free: Vec<VecDeque<i32>> = blocks.iter().map(|&n| (0..n as i32).collect()).collect();
     let mut sequences: Vec<Windowed> = prompts
         .iter()
-        .map(|(prompt, _)| Windowed::new(prompt, windows))
+        .map(|(prompt, _)| Windowed::new(prompt, groups))
         .collect();
     loop {
         let mut plan = StepPlan {
@@ -110,19 +109,14 @@ fn answers(
     }
 }
 
-fn windows(decoder: &Decoder) -> Vec<Option<usize>> {
-    let groups = decoder.kv_spec().groups.iter();
-    groups.map(|group| group.window).collect()
-}
-
-/// Blocks for `sequences` sequences of 256 tokens: with a window, those of window and step, however
-/// long they are.
-fn bounded(windows: &[Option<usize>], sequences: usize) -> Vec<usize> {
-    let each = |window: &Option<usize>| match window {
-        Some(window) => (window + CHUNK).div_ceil(16) + 1,
-        None => 16,
+/// Blocks for `sequences` sequences of 256 tokens: with a window or chunk, those of it and a step,
+/// however long they are.
+fn bounded(groups: &[Seen], sequences: usize) -> Vec<usize> {
+    let each = |seen: &Seen| match seen {
+        Seen::Window(most) | Seen::Chunk(most) => (most + CHUNK).div_ceil(16) + 1,
+        Seen::All => 16,
     };
-    windows.iter().map(|w| sequences * each(w)).collect()
+    groups.iter().map(|seen| sequences * each(seen)).collect()
 }
 
 /// Answers of the plain scheduler, which keeps every block.
@@ -160,13 +154,13 @@ fn given_back_blocks_change_no_answer() {
             let reference = reference(family);
             assert_eq!(want[0][..reference.greedy.len()], reference.greedy);
             let decoder = load_only(family, &options);
-            let windows = windows(&decoder);
-            assert!(windows.iter().any(Option::is_some), "{family}");
-            let blocks = bounded(&windows, prompts.len());
+            let groups = decoder.seen();
+            assert!(groups.iter().any(|&seen| seen != Seen::All), "{family}");
+            let blocks = bounded(&groups, prompts.len());
             decoder.allocate(&blocks).unwrap();
             for seed in 0..3 {
                 let mut sizes = Rng(seed);
-                let got = answers(&decoder, &windows, &blocks, &prompts, || {
+                let got = answers(&decoder, &groups, &blocks, &prompts, || {
                     1 + sizes.below(CHUNK)
                 });
                 assert_eq!(got, want, "{family} on {isa}, seed {seed}");
@@ -180,14 +174,14 @@ fn ranks_give_back_the_same_blocks() {
     let (set, family) = (options(Isa::detect()), "alternating");
     let spec = DecoderSpec::parse(&spec(family).0.to_string()).unwrap();
     let prompts = prompts(family, 256);
-    let windows = windows(&load(family, &set));
+    let groups = load(family, &set).seen();
     // Stages with layers of one group only: a rank may have no layers in a group.
     for (tp, pp) in [(2, 1), (1, 4), (2, 4)] {
         let ranks = load_ranks(family, &set, &Cuts::even(&spec, tp, pp));
         let want = whole(&ranks, &set, &prompts);
         let mut sizes = Rng(7);
-        let blocks = vec![BLOCKS; windows.len()];
-        let got = answers(&ranks, &windows, &blocks, &prompts, || {
+        let blocks = vec![BLOCKS; groups.len()];
+        let got = answers(&ranks, &groups, &blocks, &prompts, || {
             1 + sizes.below(CHUNK)
         });
         for (got, want) in got.iter().zip(&want) {

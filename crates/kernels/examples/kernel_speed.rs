@@ -6,9 +6,9 @@
 use std::time::Instant;
 
 use penstock_kernels::{
-    Activations, Aligned, AttentionPlan, Columns, Cpu, GroupRow, HeadShape, Isa, KvLayout, KvPool,
-    KvType, Linear, Mode, Packed, Place, Rotation, RowSource, Sequence, SequenceBlocks,
-    WeightFormat,
+    Activations, Aligned, Angles, AttentionPlan, Columns, Cpu, GroupRow, HeadShape, Isa, KvLayout,
+    KvPool, KvType, Linear, Mode, Packed, Place, Rotation, RowSource, Scoring, Seen, Sequence,
+    SequenceBlocks, WeightFormat,
 };
 
 struct Noise;
@@ -99,14 +99,23 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
         })
         .collect();
     let rotation = Rotation {
-        cos_sin: Some(&cos_sin),
-        norm: None,
+        angles: Some(Angles {
+            cos_sin: &cos_sin,
+            dims: 64,
+        }),
+        ..Rotation::default()
     };
     let store = best(|| cpu.rotate_and_store(&mut qkv, 9, &rotation, &places, 0, &mut kv));
     let shape = HeadShape::whole(9, 3, 64);
     let sequence = Sequence {
         start: context - rows,
         rows: 0..rows,
+    };
+    let scoring = Scoring {
+        seen: Seen::All,
+        scale: 0.125,
+        softcap: None,
+        sinks: None,
     };
     let mut out = vec![0.0; rows * 576];
     let mut plan = AttentionPlan::new(vec![sequence], shape, 1);
@@ -116,7 +125,7 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
             ld: 576,
             first: 0,
         };
-        plan.run(cpu, &kv, 0, None, &qkv, width, rows)
+        plan.run(cpu, &kv, 0, scoring, &qkv, width, rows)
     });
     let seen: usize = (context - rows + 1..=context).sum();
     println!(

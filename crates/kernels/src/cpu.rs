@@ -6,7 +6,6 @@ use crate::activations::{ActivationFormat, Activations};
 use crate::buffer::{Aligned, Columns, Shared};
 use crate::gemm::{self, Mode, Tile};
 use crate::isa::Isa;
-use crate::kv::StepLease;
 use crate::ops;
 use crate::packed::{GROUP, PANEL, Packed};
 use crate::tasks;
@@ -53,13 +52,15 @@ pub enum ActivationFn {
     SiluGated,
     /// `gelu(part 0)` by the tanh approximation (Hendrycks and Gimpel 2016).
     GeluTanh,
+    /// `gelu(part 0) * part 1`, by the same approximation (GEGLU, Shazeer 2020).
+    GeluTanhGated,
 }
 
 impl ActivationFn {
     /// Matrices that it takes.
     fn parts(self) -> usize {
         match self {
-            Self::SiluGated => 2,
+            Self::SiluGated | Self::GeluTanhGated => 2,
             Self::GeluTanh => 1,
         }
     }
@@ -97,23 +98,6 @@ impl Norm {
     }
 }
 
-/// Where a row's key and value go.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    /// Block of the pool.
-    pub block: usize,
-    /// Token in the block.
-    pub offset: usize,
-}
-
-/// What happens to query and key heads before they are used.
-pub struct Rotation<'a> {
-    /// For each row, `head_dim / 2` cosines and as many sines; `None` = no rotation.
-    pub cos_sin: Option<&'a [f32]>,
-    /// Per-head RMS norm weights of queries and keys (Qwen3), and epsilon.
-    pub norm: Option<(&'a [f32], &'a [f32], f32)>,
-}
-
 impl Cpu {
     /// `threads` threads, the calling one included.
     ///
@@ -141,7 +125,7 @@ impl Cpu {
     }
 
     /// Runs `body` for chunks of rows: on this thread when the work is small.
-    fn rows(&self, rows: usize, width: usize, body: &(dyn Fn(usize) + Sync)) {
+    pub(crate) fn rows(&self, rows: usize, width: usize, body: &(dyn Fn(usize) + Sync)) {
         if rows * width <= INLINE {
             (0..rows).for_each(body);
             return;
@@ -296,6 +280,7 @@ impl Cpu {
                 match activation {
                     ActivationFn::SiluGated => ops::silu_mul(self.isa, inner, &up[..size]),
                     ActivationFn::GeluTanh => ops::gelu_tanh(self.isa, inner),
+                    ActivationFn::GeluTanhGated => ops::gelu_mul(self.isa, inner, &up[..size]),
                 }
                 for (row, values) in task.rows.zip(inner.chunks_exact(columns)) {
                     let at = row * out.ld + out.first + task.panels.start * PANEL;
@@ -321,62 +306,36 @@ impl Cpu {
         });
     }
 
-    /// Normalises and rotates the query and key heads of each row of `qkv` (queries, keys, values
-    /// side by side) in place, and stores keys and values at `places`.
-    #[allow(clippy::too_many_arguments)]
-    pub fn rotate_and_store(
-        &self,
-        qkv: &mut [f32],
-        heads: usize,
-        rotation: &Rotation<'_>,
-        places: &[Place],
-        layer: usize,
-        kv: &mut StepLease<'_>,
-    ) {
-        let layout = *kv.layout();
-        let (d, width) = (
-            layout.head_dim,
-            (heads + 2 * layout.kv_heads) * layout.head_dim,
-        );
-        assert!(
-            qkv.len() >= places.len() * width
-                && rotation.cos_sin.is_none_or(|c| c.len() >= places.len() * d),
-            "rows too short"
-        );
-        let (qkv, writer) = (Shared::new(qkv), kv.writer());
-        let fresh: Vec<usize> = places
-            .iter()
-            .filter(|p| p.offset == 0)
-            .map(|p| p.block)
-            .collect();
-        // SAFETY: sequences own the blocks they write, so the fresh ones differ.
-        self.rows(
-            fresh.len(),
-            layout.block_size * layout.kv_heads * d,
-            &|i| unsafe { writer.clear(fresh[i], layer) },
-        );
-        self.rows(places.len(), width, &|row| {
-            // SAFETY: every task has rows of its own, and rows have places of their own.
-            let qkv = unsafe { qkv.slice(row * width, width) };
-            let (rotated, v) = qkv.split_at_mut((heads + layout.kv_heads) * d);
-            if let Some((q_weight, k_weight, eps)) = rotation.norm {
-                for (i, head) in rotated.chunks_exact_mut(d).enumerate() {
-                    ops::rms_norm_in_place(
-                        self.isa,
-                        head,
-                        if i < heads { q_weight } else { k_weight },
-                        eps,
-                    );
-                }
-            }
-            if let Some(cos_sin) = rotation.cos_sin {
-                ops::rotate(self.isa, rotated, &cos_sin[row * d..(row + 1) * d]);
-            }
-            let k = &rotated[heads * d..];
-            for (head, (k, v)) in k.chunks_exact(d).zip(v.chunks_exact(d)).enumerate() {
-                // SAFETY: every row has a place of its own, and blocks were cleared before.
-                unsafe { writer.store((places[row].block, places[row].offset), layer, head, k, v) };
-            }
+    /// `x += norm(y)` for each row.
+    ///
+    /// # Panics
+    /// `x` and `y` differ in length.
+    pub fn add_normed(&self, y: &[f32], norm: &Norm, x: &mut [f32]) {
+        assert_eq!(x.len(), y.len(), "rows differ in length");
+        let (k, x) = (norm.weight.len(), Shared::new(x));
+        self.rows(y.len() / k, k, &|row| {
+            INNER.with_borrow_mut(|normed| {
+                normed.ensure(k);
+                norm.apply(self.isa, &y[row * k..(row + 1) * k], &mut normed[..k]);
+                // SAFETY: every task has rows of its own.
+                let x = unsafe { x.slice(row * k, k) };
+                ops::add(self.isa, x, &normed[..k]);
+            });
+        });
+    }
+
+    /// `x = cap * tanh(x / cap)`.
+    pub fn softcap(&self, x: &mut [f32], cap: f32) {
+        let (len, x) = (x.len(), Shared::new(x));
+        self.rows(len.div_ceil(INLINE), INLINE, &|i| {
+            let range = i * INLINE..len.min((i + 1) * INLINE);
+            // SAFETY: tasks have disjoint ranges.
+            ops::softcap(
+                self.isa,
+                unsafe { x.slice(range.start, range.len()) },
+                1.0,
+                cap,
+            );
         });
     }
 }

@@ -29,9 +29,11 @@ mod tests;
 mod threads;
 
 pub use activations::{ActivationFormat, Activations};
-pub use attn::{AttentionPlan, HeadShape, Sequence};
+pub use attn::{
+    Angles, AttentionPlan, HeadNorms, HeadShape, Place, Rotation, Scoring, Seen, Sequence,
+};
 pub use buffer::{Aligned, Columns};
-pub use cpu::{ActivationFn, Cpu, Linear, Norm, NormKind, Place, Rotation};
+pub use cpu::{ActivationFn, Cpu, Linear, Norm, NormKind};
 pub use gemm::Mode;
 pub use isa::{Isa, IsaError};
 pub use kv::{

@@ -63,13 +63,25 @@ for_each_isa! {
     pub(crate) fn gelu_tanh(x: &mut [f32]) = gelu_tanh_row;
 }
 for_each_isa! {
+    /// `gate = gelu(gate) * up`, by [`gelu_tanh`].
+    pub(crate) fn gelu_mul(gate: &mut [f32], up: &[f32]) = gelu_mul_row;
+}
+for_each_isa! {
+    /// `x = cap * tanh(x * scale / cap)`.
+    pub(crate) fn softcap(x: &mut [f32], scale: f32, cap: f32) = softcap_row;
+}
+for_each_isa! {
+    /// `x *= factor`.
+    pub(crate) fn scale(x: &mut [f32], factor: f32) = scale_row;
+}
+for_each_isa! {
     /// `x += y`.
     pub(crate) fn add(x: &mut [f32], y: &[f32]) = add_row;
 }
 for_each_isa! {
-    /// Rotates heads, side by side, by one row's angles: item i of a head with item i + half
-    /// (`cos_sin`: half cosines, then half sines).
-    pub(crate) fn rotate(heads: &mut [f32], cos_sin: &[f32]) = rotate_heads;
+    /// Rotates heads of `dim` numbers, side by side, by one row's angles: item i of a head with
+    /// item i + half (`cos_sin`: half cosines, then half sines); what follows in the head stays.
+    pub(crate) fn rotate(heads: &mut [f32], dim: usize, cos_sin: &[f32]) = rotate_heads;
 }
 
 /// See [`quantize_row`].
@@ -157,12 +169,36 @@ fn silu_mul_row(gate: &mut [f32], up: &[f32]) {
 
 /// `(1 + tanh(u)) / 2 = 1 / (1 + e^(-2u))`.
 #[inline(always)]
-fn gelu_tanh_row(x: &mut [f32]) {
+fn gelu(x: f32) -> f32 {
     const SLOPE: f32 = -2.0 * 0.797_884_6;
-    for x in x {
-        let u = SLOPE * *x * (*x * *x).mul_add(0.044_715, 1.0);
-        *x /= 1.0 + exp(u);
+    let u = SLOPE * x * (x * x).mul_add(0.044_715, 1.0);
+    x / (1.0 + exp(u))
+}
+
+#[inline(always)]
+fn gelu_tanh_row(x: &mut [f32]) {
+    x.iter_mut().for_each(|x| *x = gelu(*x));
+}
+
+#[inline(always)]
+fn gelu_mul_row(gate: &mut [f32], up: &[f32]) {
+    for (g, u) in gate.iter_mut().zip(up) {
+        *g = gelu(*g) * u;
     }
+}
+
+/// `tanh(u) = 1 - 2 / (1 + e^(2u))`.
+#[inline(always)]
+fn softcap_row(x: &mut [f32], scale: f32, cap: f32) {
+    let double = 2.0 * scale / cap;
+    for x in x {
+        *x = cap - 2.0 * cap / (1.0 + exp(*x * double));
+    }
+}
+
+#[inline(always)]
+fn scale_row(x: &mut [f32], factor: f32) {
+    x.iter_mut().for_each(|x| *x *= factor);
 }
 
 #[inline(always)]
@@ -171,10 +207,10 @@ fn add_row(x: &mut [f32], y: &[f32]) {
 }
 
 #[inline(always)]
-fn rotate_heads(heads: &mut [f32], cos_sin: &[f32]) {
+fn rotate_heads(heads: &mut [f32], dim: usize, cos_sin: &[f32]) {
     let (cos, sin) = cos_sin.split_at(cos_sin.len() / 2);
-    for head in heads.chunks_exact_mut(cos_sin.len()) {
-        let (a, b) = head.split_at_mut(cos.len());
+    for head in heads.chunks_exact_mut(dim) {
+        let (a, b) = head[..cos_sin.len()].split_at_mut(cos.len());
         for i in 0..cos.len() {
             let (x, y) = (a[i], b[i]);
             a[i] = x * cos[i] - y * sin[i];

@@ -113,10 +113,7 @@ fn a_lease_ends_with_a_panic() {
 fn a_block_without_a_lease_is_not_written() {
     let mut pool = small();
     let cpu = Cpu::new(Isa::detect(), 1).unwrap();
-    let rotation = Rotation {
-        cos_sin: None,
-        norm: None,
-    };
+    let rotation = Rotation::default();
     let place = [Place {
         block: 1,
         offset: 3,
@@ -141,10 +138,7 @@ fn a_block_is_head_by_head_and_layer_by_layer() {
     let rows: Vec<Vec<f32>> = (0..3).map(|_| rng.vec(32 * width, 2.0)).collect();
     let mut kv = pool.lease(uses(&[], &[1])).unwrap();
     for (layer, rows) in rows.iter().enumerate() {
-        let rotation = Rotation {
-            cos_sin: None,
-            norm: None,
-        };
+        let rotation = Rotation::default();
         let mut rows = rows.clone();
         cpu.rotate_and_store(&mut rows, heads, &rotation, &places, layer, &mut kv);
     }

@@ -5,8 +5,8 @@ mod common;
 
 use common::{Floats, Rng, bits, isas, unpacked, uses};
 use penstock_kernels::{
-    ActivationFn, ActivationFormat, Activations, Columns, Cpu, KvLayout, KvPool, KvType, Linear,
-    Packed, Place, Rotation, ThreadPool, WeightFormat,
+    ActivationFn, ActivationFormat, Activations, Angles, Columns, Cpu, HeadNorms, KvLayout, KvPool,
+    KvType, Linear, Norm, NormKind, Packed, Place, Rotation, ThreadPool, WeightFormat,
 };
 use proptest::prelude::*;
 
@@ -34,6 +34,12 @@ fn activate(cpu: &Cpu, linear: &Linear, activation: ActivationFn, x: &[f32], m: 
     out
 }
 
+const ACTIVATIONS: [ActivationFn; 3] = [
+    ActivationFn::SiluGated,
+    ActivationFn::GeluTanh,
+    ActivationFn::GeluTanhGated,
+];
+
 fn silu(v: f64) -> f64 {
     v / (1.0 + (-v).exp())
 }
@@ -49,11 +55,12 @@ proptest! {
     fn activations_are_near_f64_and_depend_on_the_row_alone(
         m in 1usize..110, n in 1usize..150, k in 1usize..40,
         reach in prop_oneof![Just(0.3f32), Just(3.0), Just(40.0)],
-        threads in 1usize..4, gated in any::<bool>(), biased in any::<bool>(), seed in any::<u64>(),
+        threads in 1usize..4, activation in proptest::sample::select(&ACTIVATIONS[..]),
+        biased in any::<bool>(), seed in any::<u64>(),
     ) {
         let mut rng = Rng(seed);
         let pool = ThreadPool::new(1).unwrap();
-        let activation = if gated { ActivationFn::SiluGated } else { ActivationFn::GeluTanh };
+        let gated = activation != ActivationFn::GeluTanh;
         let parts: Vec<Packed> = (0..1 + usize::from(gated))
             .map(|_| {
                 let weights = rng.vec(n * k, 1.0);
@@ -74,7 +81,9 @@ proptest! {
                     terms.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>() + bias
                 };
                 let g = dot(0);
-                let (want, u) = if gated { (silu(g) * dot(1), dot(1)) } else { (gelu(g), 1.0) };
+                let u = if gated { dot(1) } else { 1.0 };
+                let want =
+                    u * if activation == ActivationFn::SiluGated { silu(g) } else { gelu(g) };
                 // Sums of k products up to `reach` each in f32; the slopes are under 1.13.
                 let off = (k + 3) as f64 * 2f64.powi(-23) * (f64::from(reach) * k as f64 + 1.0);
                 let slack =
@@ -94,10 +103,13 @@ proptest! {
     #[test]
     fn heads_are_normalised_and_rotated(
         rows in 1usize..40, half_dim in 1usize..40, kv_heads in 1usize..3, group in 1usize..5,
-        norm in any::<bool>(), rotate in any::<bool>(), seed in any::<u64>(),
+        norm in any::<bool>(), after in any::<bool>(), rotate in any::<bool>(),
+        factors in any::<bool>(), still in 0usize..20, seed in any::<u64>(),
     ) {
         let mut rng = Rng(seed);
-        let (d, heads) = (2 * half_dim, group * kv_heads);
+        // The last `still` numbers of a head are not rotated.
+        let (dims, heads) = (2 * half_dim, group * kv_heads);
+        let d = dims + still;
         let width = (heads + 2 * kv_heads) * d;
         let qkv = rng.vec(rows * width, 2.0);
         let angles: Vec<f64> = (0..rows * half_dim).map(|_| f64::from(rng.unit()) * 3.2).collect();
@@ -106,10 +118,13 @@ proptest! {
                 |a| a.iter().map(|a| a.cos() as f32).chain(a.iter().map(|a| a.sin() as f32))
             ).collect();
         let (q_norm, k_norm) = (rng.vec(d, 1.5), rng.vec(d, 1.5));
+        let query_factors = rng.vec(rows, 2.0);
         let rotation = Rotation {
-            cos_sin: rotate.then_some(&cos_sin[..]), norm: norm.then_some(
-                (&q_norm[..], &k_norm[..], 1e-6)
-            )
+            norms: norm.then_some(
+                HeadNorms { query: &q_norm, key: &k_norm, eps: 1e-6, after }
+            ),
+            angles: rotate.then_some(Angles { cos_sin: &cos_sin, dims }),
+            query_factors: factors.then_some(&query_factors),
         };
         let places: Vec<Place> =
             (0..rows).map(|i| Place { block: i / 16, offset: i % 16 }).collect();
@@ -124,14 +139,21 @@ proptest! {
             for (row, (got, before)) in got.chunks(width).zip(qkv.chunks(width)).enumerate() {
                 for (head, (got, before)) in got.chunks(d).zip(before.chunks(d)).enumerate() {
                     let weight = if head < heads { &q_norm } else { &k_norm };
-                    let want = match head < heads + kv_heads {
-                        true if rotate => rotated(
-                            &normed(before, norm.then_some(&weight[..])),
-                            &angles[row * half_dim..][..half_dim]
-                        ),
-                        true => normed(before, norm.then_some(&weight[..])),
-                        false => before.iter().map(|&v| f64::from(v)).collect(),
-                    };
+                    let mut want: Vec<f64> = before.iter().map(|&v| f64::from(v)).collect();
+                    if head < heads + kv_heads {
+                        want = normed(want, weight, norm && !after);
+                        if rotate {
+                            let turned = rotated(
+                                &want[..dims], &angles[row * half_dim..][..half_dim]
+                            );
+                            want[..dims].copy_from_slice(&turned);
+                        }
+                        want = normed(want, weight, norm && after);
+                    }
+                    if factors && head < heads {
+                        let factor = f64::from(query_factors[row]);
+                        want.iter_mut().for_each(|v| *v *= factor);
+                    }
                     for (got, want) in got.iter().zip(want) {
                         prop_assert!(
                             (f64::from(*got) - want).abs() <= 1e-5 * (1.0 + want.abs()),
@@ -144,16 +166,62 @@ proptest! {
     }
 }
 
-fn normed(head: &[f32], weight: Option<&[f32]>) -> Vec<f64> {
-    let head = head.iter().map(|&v| f64::from(v));
-    let Some(weight) = weight else {
-        return head.collect();
-    };
-    let squares: f64 = head.clone().map(|v| v * v).sum();
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn a_normed_row_is_added(rows in 1usize..40, k in 1usize..200, seed in any::<u64>()) {
+        let mut rng = Rng(seed);
+        let (x, y) = (rng.vec(rows * k, 2.0), rng.vec(rows * k, 3.0));
+        let weight = rng.vec(k, 1.5);
+        let norm = Norm { kind: NormKind::Rms, weight: weight.clone(), bias: None, eps: 1e-6 };
+        for isa in isas() {
+            let mut got = x.clone();
+            Cpu::new(isa, 2).unwrap().add_normed(&y, &norm, &mut got);
+            let before = x.chunks(k).zip(y.chunks(k));
+            for (got, (x, y)) in got.chunks(k).zip(before) {
+                let y = normed(y.iter().map(|&v| f64::from(v)).collect(), &weight, true);
+                for ((&got, &x), y) in got.iter().zip(x).zip(y) {
+                    let off = (f64::from(got) - f64::from(x) - y).abs();
+                    prop_assert!(off <= 1e-5 * (1.0 + y.abs()), "{isa}: {got}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn capped_numbers_stay_within_the_cap(
+        len in 1usize..40_000, cap in 0.5f32..60.0,
+        reach in prop_oneof![Just(1e-3f32), Just(3.0), Just(400.0)], seed in any::<u64>(),
+    ) {
+        let x = Rng(seed).vec(len, reach);
+        let mut first: Option<Vec<f32>> = None;
+        for isa in isas() {
+            let mut got = x.clone();
+            Cpu::new(isa, 2).unwrap().softcap(&mut got, cap);
+            for (&got, &x) in got.iter().zip(&x) {
+                let want = f64::from(cap) * (f64::from(x) / f64::from(cap)).tanh();
+                prop_assert!((f64::from(got) - want).abs() <= 3e-7 * f64::from(cap));
+            }
+            if let Some(first) = &first {
+                prop_assert_eq!(bits(first), bits(&got), "{}: other bits", isa);
+            }
+            first = Some(got);
+        }
+    }
+}
+
+fn normed(head: Vec<f64>, weight: &[f32], norm: bool) -> Vec<f64> {
+    if !norm {
+        return head;
+    }
+    let squares: f64 = head.iter().map(|v| v * v).sum();
     let rms = (squares / weight.len() as f64 + 1e-6).sqrt();
-    head.zip(weight)
-        .map(|(v, &w)| v / rms * f64::from(w))
-        .collect()
+    let scaled = head
+        .iter()
+        .zip(weight)
+        .map(|(v, &w)| v / rms * f64::from(w));
+    scaled.collect()
 }
 
 /// Item i turns with item i + half, as a complex number would.
@@ -193,6 +261,12 @@ fn activations_at_the_ends_of_the_range_are_finite() {
                     wide * wide,
                 ),
                 (&plain, ActivationFn::GeluTanh, gelu(wide), wide.abs()),
+                (
+                    &gated,
+                    ActivationFn::GeluTanhGated,
+                    gelu(wide) * wide,
+                    wide * wide,
+                ),
             ] {
                 let got = f64::from(activate(&cpu, linear, activation, &[x], 1)[0]);
                 let slack = 1e-6 * want.abs() + 1e-38 * floor + 1e-44;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use penstock_decoder::{
     Carried, Decoder as Native, DecoderError, DecoderSpec, Options, Shard, Wiring, join,
 };
+use penstock_kernels::Seen;
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -24,8 +25,8 @@ fn error(e: DecoderError) -> PyErr {
     }
 }
 
-/// Layers, bytes of a block, window.
-type Group = (Vec<usize>, usize, Option<usize>);
+/// Layers, bytes of a block, window, whether it is a chunk.
+type Group = (Vec<usize>, usize, Option<usize>, bool);
 
 /// A loaded model.
 #[pyclass(frozen)]
@@ -110,12 +111,20 @@ impl Decoder {
         self.native.stages()
     }
 
-    /// `(block_size, [(layers, block_bytes, window), ...])`: what a block of each KV group holds on
-    /// this rank, with `None` for a group without a window.
+    /// `(block_size, [(layers, block_bytes, window, chunked), ...])`: what a block of each KV group
+    /// holds on this rank, with `None` for a group without a window; a chunk is a window that does
+    /// not slide.
     fn kv_spec(&self) -> (usize, Vec<Group>) {
         let spec = self.native.kv_spec();
         let groups = spec.groups.iter();
-        let groups = groups.map(|g| (g.layers.clone(), g.block_bytes, g.window));
+        let groups = groups.map(|g| {
+            let (window, chunked) = match g.seen {
+                Seen::All => (None, false),
+                Seen::Window(window) => (Some(window), false),
+                Seen::Chunk(chunk) => (Some(chunk), true),
+            };
+            (g.layers.clone(), g.block_bytes, window, chunked)
+        });
         (spec.block_size, groups.collect())
     }
 

@@ -46,7 +46,10 @@ class CpuBackend:
 
     def kv_spec(self) -> KvSpec:
         block_size, groups = self._decoder.kv_spec()
-        found = [KvGroup(tuple(layers), size, window) for layers, size, window in groups]
+        found = (
+            KvGroup(tuple(layers), size, window, chunked)
+            for layers, size, window, chunked in groups
+        )
         return KvSpec(block_size, tuple(found))
 
     def free_memory(self) -> int:

@@ -44,6 +44,8 @@ class KvGroup:
     """One block of all of `layers` on this rank; 0 without layers."""
     window: int | None = None
     """Tokens that a token sees, itself included; None for all."""
+    chunked: bool = False
+    """The window does not slide: a token sees those of its own chunk of this size."""
 
 
 @dataclass(frozen=True, slots=True)

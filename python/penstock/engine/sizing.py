@@ -14,6 +14,7 @@ from penstock.core.request import MAX_LOGPROBS
 from penstock.kv import window_blocks
 from penstock.model import ModelInfo
 from penstock.model.sharding import Grid
+from penstock.model.spec import Attention, Layer
 from penstock.ranks import RankLayout
 from penstock.ranks.transfers import transfer_bytes
 
@@ -37,7 +38,7 @@ def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout
     sequences, tokens = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
     length = config.model.max_model_len or info.spec.max_position
     table = -(-length // config.cache.block_size)
-    groups = len({getattr(layer.mixer, "window", None) for layer in info.spec.layers})
+    groups = len({_kv_group(layer) for layer in info.spec.layers})
     transfers = transfer_bytes(groups * table) if config.tiers.tiers else 0
     vocab = max(end - start for start, end in zip(grid.vocab, grid.vocab[1:], strict=False))
     return RankLayout(
@@ -53,6 +54,12 @@ def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout
         result_bytes=result_bytes(sequences, tokens, MAX_LOGPROBS, info.pooler.size),
         spare_messages=TRANSFERS if config.tiers.tiers else 0,
     )
+
+
+def _kv_group(layer: Layer) -> tuple[int | None, int | None]:
+    """What a layer's KV group has in common."""
+    mixer = layer.mixer
+    return (mixer.window, mixer.chunk) if isinstance(mixer, Attention) else (None, None)
 
 
 @dataclass(frozen=True, slots=True)

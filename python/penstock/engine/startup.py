@@ -170,6 +170,7 @@ def build_kv_cache(config: EngineConfig, kv: KvPlan, spec: KvSpec, identity: byt
         spec.block_size,
         kv.blocks,
         windows=[group.window for group in spec.groups],
+        chunked=[group.chunked for group in spec.groups],
         step_tokens=config.scheduler.max_num_batched_tokens,
         hasher=hasher,
         searched=config.cache.prefix_caching,

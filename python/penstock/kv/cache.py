@@ -2,6 +2,7 @@
 
 Table index = position / block_size in every group. A group with a window holds only the blocks
 that a later token can see: those behind it are given back, and a prefix hit does not need them.
+A window may be a chunk: it does not slide, but begins anew at the multiples of its size.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class _Share:
 
 class KvCache:
     """`blocks` and `windows` have one entry for each group; a window is None where a token sees all
-    before it. Without a `hasher` no block is named; with `searched` off none is found.
+    before it, and one that is `chunked` does not slide. Without a `hasher` no block is named; with
+    `searched` off none is found.
 
     `step_tokens` are the most that one step computes of a sequence.
     """
@@ -53,6 +55,7 @@ class KvCache:
         blocks: Sequence[int],
         *,
         windows: Sequence[int | None] = (None,),
+        chunked: Sequence[bool] = (),
         step_tokens: int = 1,
         hasher: BlockHasher | None = None,
         searched: bool = True,
@@ -65,6 +68,7 @@ class KvCache:
         self.hasher = hasher
         self.windowed = any(windows)
         self._windows = tuple(windows)
+        self._chunked = tuple(chunked) or (False,) * len(windows)
         self._step_tokens = step_tokens
         self._searched = searched
         self._events = events
@@ -122,10 +126,9 @@ class KvCache:
         """
         first = min(max(hits, resume) * self.block_size, tokens - 1)
         shares = []
-        for pool, window in zip(self.pools, self._windows, strict=True):
-            behind, end = 0, tokens
+        for group, (pool, window) in enumerate(zip(self.pools, self._windows, strict=True)):
+            behind, end = self._behind(group, first), tokens
             if window is not None:
-                behind = self._behind(first, window)
                 end = min(end, first + self._step_tokens)
             found = [pool.find(digest) for digest in digests[behind:hits]]
             missing = self.blocks_for(end) - max(behind, hits)
@@ -148,10 +151,8 @@ class KvCache:
 
     def give_back(self, table: BlockTable, position: int) -> None:
         """Release the blocks that no token from `position` on can see."""
-        for group, window in enumerate(self._windows):
-            if window is None:
-                continue
-            first, end = table.behind[group], self._behind(position, window)
+        for group in range(len(self.pools)):
+            first, end = table.behind[group], self._behind(group, position)
             if end > first:
                 blocks = table.groups[group]
                 self.pools[group].release(blocks[first:end])
@@ -167,8 +168,13 @@ class KvCache:
             table.behind[group] = 0
         table.capacity = table.sent = 0
 
-    def _behind(self, position: int, window: int) -> int:
+    def _behind(self, group: int, position: int) -> int:
         """Leading blocks that a token at `position` does not see."""
+        window = self._windows[group]
+        if window is None:
+            return 0
+        if self._chunked[group]:
+            return position // window * window // self.block_size
         return max(position - window + 1, 0) // self.block_size
 
     # Prefix cache ---------------------------------------------------------------------------------
@@ -189,10 +195,10 @@ class KvCache:
 
     def _visible_hit(self, digests: Sequence[bytes], hits: int) -> int:
         """`hits`, or a bound of the hits below it where a group lacks a block that they need."""
-        for pool, window in zip(self.pools, self._windows, strict=True):
-            if window is None:
+        for group, pool in enumerate(self.pools):
+            if self._windows[group] is None:
                 continue
-            for at in range(hits - 1, self._behind(hits * self.block_size, window) - 1, -1):
+            for at in range(hits - 1, self._behind(group, hits * self.block_size) - 1, -1):
                 if pool.find(digests[at]) < 0:
                     return at
         return hits

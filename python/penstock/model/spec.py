@@ -17,6 +17,8 @@ class Norm:
     kind: Literal["rms", "layer"]
     eps: float
     bias: bool = False
+    unit_offset: bool = False
+    """The weight is what is stored and 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,39 @@ class Llama3Scaling:
 class FactorsScaling:
     """Each rope frequency divided by its entry of the weights' `rope_factors` (GGUF)."""
 
+    attention_factor: float | None = None
+    """As for YarnScaling; None: 1."""
     kind: str = field(default="factors", init=False)
 
 
-RopeScaling = LinearScaling | Llama3Scaling | FactorsScaling
+@dataclass(frozen=True, slots=True)
+class LongropeScaling:
+    """Each rope frequency divided by its entry of `divisors` (LongRoPE)."""
+
+    divisors: tuple[float, ...]
+    attention_factor: float
+    """As for YarnScaling."""
+    kind: str = field(default="longrope", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """Pairs that turn less often than `beta_slow` times within the original context are divided by
+    `factor`, those over `beta_fast` times kept, a ramp over the pairs between (YaRN).
+    """
+
+    factor: float
+    original_max_position: int
+    beta_fast: float
+    beta_slow: float
+    attention_factor: float
+    """Factor of cosines and sines."""
+    fractional: bool = False
+    """The ramp's ends are not rounded to whole pairs."""
+    kind: str = field(default="yarn", init=False)
+
+
+RopeScaling = LinearScaling | Llama3Scaling | FactorsScaling | LongropeScaling | YarnScaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +94,14 @@ class Rope:
     theta: float
     scaling: RopeScaling | None = None
     dims: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """Queries are multiplied by `1 + scale * ln(1 + floor((position + 1) / floor))`."""
+
+    floor: float
+    scale: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +125,13 @@ class Attention:
     """A token sees only tokens of its own chunk of this size."""
     sinks: bool = False
     """A learned logit of each query head takes part in the softmax."""
+    qk_norm_after: float | None = None
+    """Epsilon of an RMS norm without a weight over each query and key head, after rotation."""
+    scale: float | None = None
+    """Factor of the products of queries and keys; None: `head_dim ** -0.5`."""
+    softcap: float | None = None
+    """`c` of `c * tanh(score / c)`, which replaces the scaled score."""
+    temperature: Temperature | None = None
     kind: str = field(default="gqa", init=False)
 
 
@@ -153,6 +199,10 @@ class DecoderSpec:
     """A row of a second table, by absolute position, is added to each embedding."""
     tied_embeddings: bool = False
     """The embedding is the output head."""
+    embed_scale: float | None = None
+    """Factor of the embeddings; None: 1."""
+    final_softcap: float | None = None
+    """`c` of `c * tanh(logit / c)`, which replaces each logit."""
     labels: int | None = None
     """Rows of the classification head; None: the model has none."""
 

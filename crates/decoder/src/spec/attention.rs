@@ -1,8 +1,9 @@
 //! What mixes positions: attention and its rotary positions.
 
+use penstock_kernels::Seen;
 use serde::Deserialize;
 
-use super::{LARGEST, NormKind, NormSpec, check_sizes, first};
+use super::{LARGEST, NormKind, NormSpec, check_positive, check_sizes, first};
 use crate::error::DecoderError;
 
 /// What mixes positions.
@@ -36,6 +37,14 @@ pub struct AttentionSpec {
     pub sinks: bool,
     /// Norm over each query and key head, before rotation.
     pub qk_norm: Option<NormSpec>,
+    /// Epsilon of an RMS norm without a weight over each query and key head, after rotation.
+    pub qk_norm_after: Option<f32>,
+    /// Factor of the products of queries and keys; `None` = `head_dim ^ -0.5`.
+    pub scale: Option<f32>,
+    /// `c` of `c * tanh(score / c)`, which replaces the scaled score.
+    pub softcap: Option<f32>,
+    /// Queries grow with their positions.
+    pub temperature: Option<Temperature>,
     /// Query, key and value projections have biases.
     #[serde(default)]
     pub qkv_bias: bool,
@@ -44,6 +53,23 @@ pub struct AttentionSpec {
     pub out_bias: bool,
     /// Rotary positions; `None` = no positions in this layer.
     pub rope: Option<RopeSpec>,
+}
+
+/// Queries are multiplied by `1 + scale * ln(1 + floor((position + 1) / floor))` (Llama 4).
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct Temperature {
+    pub floor: f32,
+    pub scale: f32,
+}
+
+impl Temperature {
+    /// Factor of the query at `position`.
+    pub(crate) fn factor(self, position: usize) -> f32 {
+        let steps = ((position + 1) as f32 / self.floor).floor();
+        (1.0 + steps).ln() * self.scale + 1.0
+    }
 }
 
 /// Multi-head latent attention.
@@ -96,7 +122,62 @@ pub enum RopeScaling {
         original_max_position: f64,
     },
     /// Each frequency divided by an entry of the vector `rope_factors` of the weights.
-    Factors,
+    Factors {
+        /// As for [`RopeScaling::Yarn`].
+        attention_factor: Option<f32>,
+    },
+    /// Each frequency divided by its entry here (LongRoPE, Ding et al. 2024).
+    Longrope {
+        /// One for each pair.
+        divisors: Vec<f32>,
+        /// As for [`RopeScaling::Yarn`].
+        attention_factor: f32,
+    },
+    /// Pairs that turn less often than `slow` times within the original context are divided by
+    /// `factor`, those that turn more often than `fast` times kept, a ramp over the pairs between
+    /// (YaRN, Peng et al. 2023).
+    Yarn {
+        /// Divisor.
+        factor: f64,
+        /// Context the model was trained for before scaling.
+        original_max_position: f64,
+        /// Turns.
+        beta_fast: f64,
+        /// Turns.
+        beta_slow: f64,
+        /// The ramp's ends are not rounded to whole pairs (gpt-oss).
+        #[serde(default)]
+        fractional: bool,
+        /// Factor of cosines and sines.
+        attention_factor: f32,
+    },
+}
+
+impl RopeSpec {
+    /// Numbers of a head that are rotated.
+    pub(crate) fn rotated(&self, head_dim: usize) -> usize {
+        self.dims.unwrap_or(head_dim)
+    }
+
+    fn check(&self, head_dim: usize) -> Result<(), DecoderError> {
+        let dims = self.rotated(head_dim);
+        if dims == 0 || dims > head_dim || !dims.is_multiple_of(2) {
+            return Err(DecoderError::Spec(format!(
+                "rotation of {dims} numbers of a head of {head_dim}; it needs pairs within the head"
+            )));
+        }
+        let divisors = match &self.scaling {
+            Some(RopeScaling::Longrope { divisors, .. }) => divisors.len(),
+            _ => dims / 2,
+        };
+        if divisors != dims / 2 {
+            return Err(DecoderError::Spec(format!(
+                "{divisors} divisors for {} pairs of rotation",
+                dims / 2
+            )));
+        }
+        Ok(())
+    }
 }
 
 impl Mixer {
@@ -123,6 +204,7 @@ impl AttentionSpec {
             ("mixer.kv_heads", self.kv_heads),
             ("mixer.head_dim", self.head_dim),
             ("mixer.window", self.window.unwrap_or(1).min(LARGEST)),
+            ("mixer.chunk", self.chunk.unwrap_or(1).min(LARGEST)),
         ])?;
         if !self.heads.is_multiple_of(self.kv_heads) {
             return Err(DecoderError::Spec(format!(
@@ -130,22 +212,37 @@ impl AttentionSpec {
                 self.heads, self.kv_heads
             )));
         }
-        if self.rope.is_some() && !self.head_dim.is_multiple_of(2) {
-            return Err(DecoderError::Spec(format!(
-                "mixer.head_dim = {} is odd; rotation needs pairs",
-                self.head_dim
-            )));
+        check_positive(&[
+            ("mixer.scale", self.scale),
+            ("mixer.softcap", self.softcap),
+            ("mixer.temperature.floor", self.temperature.map(|t| t.floor)),
+        ])?;
+        let rope = self.rope.as_ref();
+        rope.map_or(Ok(()), |rope| rope.check(self.head_dim))
+    }
+
+    /// Which tokens a token sees.
+    pub(crate) fn seen(&self) -> Seen {
+        match (self.window, self.chunk) {
+            (Some(window), _) => Seen::Window(window),
+            (None, Some(chunk)) => Seen::Chunk(chunk),
+            (None, None) => Seen::All,
         }
-        Ok(())
+    }
+
+    /// Factor of the products of queries and keys.
+    pub(crate) fn scale(&self) -> f32 {
+        self.scale.unwrap_or(1.0 / (self.head_dim as f32).sqrt())
     }
 
     /// See `DecoderSpec::unsupported`.
     fn unsupported(&self) -> Option<&'static str> {
         let rms = |n: NormSpec| n.kind == NormKind::Rms && !n.bias;
-        let partial = |r: &RopeSpec| r.dims.is_some_and(|dims| dims != self.head_dim);
         let refusals = [
-            (self.chunk.is_some(), "chunked attention"),
-            (self.sinks, "attention sinks"),
+            (
+                self.window.is_some() && self.chunk.is_some(),
+                "attention with a window and a chunk",
+            ),
             (
                 self.value_dim.is_some_and(|dim| dim != self.head_dim),
                 "values of another size than keys",
@@ -155,8 +252,8 @@ impl AttentionSpec {
                 "a query and key norm that is not plain RMS",
             ),
             (
-                self.rope.as_ref().is_some_and(partial),
-                "rotation of a part of the head",
+                self.qk_norm.is_some() && self.qk_norm_after.is_some(),
+                "norms of queries and keys before and after rotation",
             ),
         ];
         first(&refusals)

@@ -65,6 +65,9 @@ impl FeedForward {
             Self::Gated(mlp) if mlp.activation == Activation::Silu => {
                 Some(penstock_kernels::ActivationFn::SiluGated)
             }
+            Self::Gated(mlp) if mlp.activation == Activation::GeluTanh => {
+                Some(penstock_kernels::ActivationFn::GeluTanhGated)
+            }
             Self::Plain(mlp) if mlp.activation == Activation::GeluTanh => {
                 Some(penstock_kernels::ActivationFn::GeluTanh)
             }

@@ -7,8 +7,10 @@
 mod attention;
 mod feed_forward;
 
+use penstock_kernels::Seen;
 use serde::Deserialize;
 
+pub(crate) use attention::Temperature;
 pub use attention::{AttentionSpec, LatentSpec, Mixer, RopeScaling, RopeSpec};
 pub use feed_forward::{Activation, ExpertsSpec, FeedForward, MlpSpec};
 
@@ -29,6 +31,8 @@ pub struct DecoderSpec {
     pub vocab: usize,
     /// Longest sequence the positions allow.
     pub max_position: usize,
+    /// Factor of the embeddings; `None` = 1.
+    pub embed_scale: Option<f32>,
     /// A row of a second table is added to each embedding, by absolute position.
     #[serde(default)]
     pub learned_positions: bool,
@@ -39,6 +43,8 @@ pub struct DecoderSpec {
     pub labels: Option<usize>,
     /// Norm before the head.
     pub final_norm: NormSpec,
+    /// `c` of `c * tanh(logit / c)`, which replaces each logit.
+    pub final_softcap: Option<f32>,
     /// The different layers of the model.
     pub kinds: Vec<LayerSpec>,
     /// Index into `kinds` for each layer.
@@ -79,6 +85,9 @@ pub struct NormSpec {
     /// A bias is added after the weight.
     #[serde(default)]
     pub bias: bool,
+    /// The weight is what is stored and 1 (Gemma's own files).
+    #[serde(default)]
+    pub unit_offset: bool,
 }
 
 /// Kind of norm.
@@ -126,9 +135,9 @@ impl DecoderSpec {
         self.kinds[0].mlp().intermediate
     }
 
-    /// Sliding window of layer `i`.
-    pub fn window(&self, i: usize) -> Option<usize> {
-        self.layer(i).attention().window
+    /// Which tokens a token sees in layer `i`.
+    pub fn seen(&self, i: usize) -> Seen {
+        self.layer(i).attention().seen()
     }
 
     fn check(&self) -> Result<(), DecoderError> {
@@ -138,6 +147,10 @@ impl DecoderSpec {
             ("vocab", self.vocab),
             ("max_position", self.max_position),
             ("kinds", self.kinds.len()),
+        ])?;
+        check_positive(&[
+            ("embed_scale", self.embed_scale),
+            ("final_softcap", self.final_softcap),
         ])?;
         if let Some(kind) = self.layers.iter().find(|&&kind| kind >= self.kinds.len()) {
             let kinds = self.kinds.len();
@@ -205,15 +218,13 @@ impl LayerSpec {
         let rms_bias = |n: NormSpec| n.kind == NormKind::Rms && n.bias;
         first(&[
             (
-                norms.iter().any(|n| n.after.is_some()),
-                "a norm after a sublayer",
-            ),
-            (
                 norms.iter().any(|n| n.before.is_none()),
                 "a sublayer without a norm before it",
             ),
             (
-                norms.iter().filter_map(|n| n.before).any(rms_bias),
+                norms
+                    .iter()
+                    .any(|n| [n.before, n.after].into_iter().flatten().any(rms_bias)),
                 "an RMS norm with a bias",
             ),
         ])
@@ -230,6 +241,17 @@ fn check_sizes(sizes: &[(&str, usize)]) -> Result<(), DecoderError> {
     match sizes.iter().find(|(_, v)| *v == 0 || *v > LARGEST) {
         Some((name, value)) => Err(DecoderError::Spec(format!(
             "{name} = {value} is out of range"
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn check_positive(numbers: &[(&str, Option<f32>)]) -> Result<(), DecoderError> {
+    let wrong = |v: f32| !(v.is_finite() && v > 0.0);
+    match numbers.iter().find(|(_, v)| v.is_some_and(wrong)) {
+        Some((name, value)) => Err(DecoderError::Spec(format!(
+            "{name} = {} is not a number over 0",
+            value.unwrap_or_default()
         ))),
         None => Ok(()),
     }

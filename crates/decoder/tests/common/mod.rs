@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use penstock_decoder::{Decoder, DecoderError, Numerics, Options, StepFuture};
 use penstock_formats::Checkpoint;
-use penstock_kernels::{Isa, KvType, WeightFormat};
+use penstock_kernels::{Isa, KvType, Seen, WeightFormat};
 use penstock_wire::{
     LogprobRow, MAX_LOGPROBS, Pooling, Registration, SamplingParams, StepPlan, StepResult,
 };
@@ -180,10 +180,10 @@ pub(crate) trait Compute {
         self.finish(self.submit(plan))
     }
 
-    /// The windows of the KV groups.
-    fn windows(&self) -> Vec<Option<usize>> {
+    /// What a token sees in each KV group.
+    fn seen(&self) -> Vec<Seen> {
         let groups = &self.decoders()[0].kv_spec().groups;
-        groups.iter().map(|group| group.window).collect()
+        groups.iter().map(|group| group.seen).collect()
     }
 }
 
@@ -280,7 +280,7 @@ pub(crate) fn run(
         };
         for &i in &batch {
             add(&mut plan, i, &requests[i], &running[i], chunk());
-            whole_tables(&mut plan, decoder.windows().len(), &running[i].blocks);
+            whole_tables(&mut plan, decoder.seen().len(), &running[i].blocks);
         }
         let output = decoder.compute(plan.clone()).unwrap();
         take(&plan, output, &mut running);

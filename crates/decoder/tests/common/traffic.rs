@@ -67,7 +67,7 @@ pub(crate) struct Traffic<'a, C: Compute> {
 
 impl<C: Compute> Traffic<'_, C> {
     pub(crate) fn run(mut self) -> Vec<Answer> {
-        let groups = self.decoder.windows().len();
+        let groups = self.decoder.seen().len();
         let mut free: Vec<Vec<i32>> = vec![(0..BLOCKS as i32).collect(); groups];
         for (group, free) in free.iter().enumerate() {
             free.iter().for_each(|&block| self.ruin(group, block));
@@ -238,10 +238,9 @@ impl<C: Compute> Traffic<'_, C> {
 
     /// Takes back the blocks that no later token sees.
     fn give_back(&mut self, live: &mut [Live], free: &mut [Vec<i32>]) {
-        for (group, window) in self.decoder.windows().into_iter().enumerate() {
-            let Some(window) = window else { continue };
+        for (group, seen) in self.decoder.seen().into_iter().enumerate() {
             for l in live.iter_mut() {
-                let behind = (l.computed + 1).saturating_sub(window) / self.options.block_size;
+                let behind = seen.first(l.computed) / self.options.block_size;
                 let behind = behind.min(l.tables[group].len());
                 for entry in &mut l.tables[group][..behind] {
                     let block = std::mem::replace(entry, -1);

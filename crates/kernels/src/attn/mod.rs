@@ -14,8 +14,46 @@ mod avx512;
 mod generic;
 mod plan;
 mod split;
+mod store;
 
 pub use plan::{AttentionPlan, HeadShape, Sequence};
+pub use store::{Angles, HeadNorms, Place, Rotation};
+
+/// Which of the tokens up to its own a token sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// All.
+    All,
+    /// The last ones: so many, itself included.
+    Window(usize),
+    /// Those of its own chunk: positions are cut into chunks of this size.
+    Chunk(usize),
+}
+
+impl Seen {
+    /// The first position that a token at `position` sees.
+    pub fn first(self, position: usize) -> usize {
+        match self {
+            Self::All => 0,
+            Self::Window(window) => (position + 1).saturating_sub(window),
+            Self::Chunk(chunk) => position / chunk * chunk,
+        }
+    }
+}
+
+/// How the scores of one layer become weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Scoring<'a> {
+    /// The tokens that take part.
+    pub seen: Seen,
+    /// Factor of the products of queries and keys.
+    pub scale: f32,
+    /// `c` of `c * tanh(score / c)`, which replaces the scaled score (Gemma 2).
+    pub softcap: Option<f32>,
+    /// A learned score of each query head that takes part in the softmax and has no value
+    /// (gpt-oss).
+    pub sinks: Option<&'a [f32]>,
+}
 
 /// Tokens of a split.
 pub(crate) const SPLIT: usize = 256;

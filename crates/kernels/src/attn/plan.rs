@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::SPLIT;
-use super::split::{Call, Scratch, State, Stretch};
+use super::split::{Call, Scratch, State, Stretch, finish};
+use super::{SPLIT, Scoring, Seen};
 use crate::Cpu;
 use crate::buffer::{Columns, Shared, SharedColumns};
 use crate::kv::StepLease;
@@ -70,21 +70,21 @@ struct Task {
 
 impl Task {
     /// The splits this task visits, in order.
-    fn splits(&self, sequence: &Sequence, window: usize) -> Range<usize> {
+    fn splits(&self, sequence: &Sequence, seen: Seen) -> Range<usize> {
         let position = |row: usize| sequence.start + row - sequence.rows.start;
-        let first = (position(self.rows.start) + 1).saturating_sub(window) / SPLIT;
+        let first = seen.first(position(self.rows.start)) / SPLIT;
         match self.lone {
             None => first..position(self.rows.end - 1) / SPLIT + 1,
             Some((split, _)) => split.max(first)..split + 1,
         }
     }
 
-    /// One split's keys and values, as far as the task's rows see them: blocks behind the window
-    /// are not leased.
+    /// One split's keys and values, as far as the task's rows see them: the blocks before are not
+    /// leased.
     fn stretch(&self, call: &Call<'_>, sequence: &Sequence, split: usize) -> Stretch {
         let position = |row: usize| sequence.start + row - sequence.rows.start;
         let size = call.kv.layout().block_size;
-        let seen = (position(self.rows.start) + 1).saturating_sub(call.window) / size * size;
+        let seen = call.scoring.seen.first(position(self.rows.start)) / size * size;
         let end = position(self.rows.end);
         Stretch {
             sequence: self.sequence,
@@ -154,26 +154,23 @@ impl AttentionPlan {
 
     /// Attends row i of `q` (heads x head_dim numbers, rows `q_ld` apart, after rotation) to the
     /// leased keys up to its own, which are already stored, and writes row i of `out`. The lease
-    /// has the plan's sequences in their order; `window` is the number of tokens a query sees,
-    /// itself included.
+    /// has the plan's sequences in their order; `scoring` has a sink for each query head, if any.
     #[allow(clippy::too_many_arguments)]
     pub fn run(
         &mut self,
         cpu: &Cpu,
         kv: &StepLease<'_>,
         layer: usize,
-        window: Option<usize>,
+        scoring: Scoring<'_>,
         q: &[f32],
         q_ld: usize,
         out: Columns<'_>,
     ) {
-        let scale = 1.0 / (self.shape.head_dim as f32).sqrt();
         let call = Call {
             isa: cpu.isa(),
             kv,
             layer,
-            scale,
-            window: window.unwrap_or(usize::MAX),
+            scoring,
         };
         let Self {
             sequences,
@@ -192,7 +189,7 @@ impl AttentionPlan {
                     let positions =
                         load(scratch, shape, task, sequence, q, q_ld, kv.layout().dim());
                     scratch.round_queries(call.isa, kv.layout().dtype);
-                    let splits = task.splits(sequence, call.window);
+                    let splits = task.splits(sequence, scoring.seen);
                     for split in splits.clone() {
                         let stretch = task.stretch(&call, sequence, split);
                         let ahead = match tasks[..end].get(i + 1) {
@@ -201,7 +198,7 @@ impl AttentionPlan {
                             }
                             Some(next) => {
                                 let sequence = &sequences[next.sequence];
-                                let first = next.splits(sequence, call.window).start;
+                                let first = next.splits(sequence, scoring.seen).start;
                                 Some(next.stretch(&call, sequence, first))
                             }
                             None => None,
@@ -212,7 +209,14 @@ impl AttentionPlan {
                         scratch.attend(&call, &positions, &stretch, ahead.as_ref());
                     }
                     match task.lone {
-                        None => write(&scratch.state, shape, task, kv.layout().dim(), &out),
+                        None => write(
+                            &scratch.state,
+                            shape,
+                            task,
+                            kv.layout().dim(),
+                            scoring,
+                            &out,
+                        ),
                         // SAFETY: every lone task has a slot of its own.
                         Some((_, slot)) => std::mem::swap(
                             unsafe { &mut partials.slice(slot, 1)[0] },
@@ -222,12 +226,12 @@ impl AttentionPlan {
                 }
             });
         });
-        self.merge_lone(cpu, kv.layout().dim(), &out);
+        self.merge_lone(cpu, kv.layout().dim(), scoring, &out);
     }
 
     /// Merges the splits that ran alone, in ascending order: the arithmetic of a task that did them
     /// all.
-    fn merge_lone(&self, cpu: &Cpu, dim: usize, out: &SharedColumns<'_>) {
+    fn merge_lone(&self, cpu: &Cpu, dim: usize, scoring: Scoring<'_>, out: &SharedColumns<'_>) {
         let mut state = State::default();
         for task in self.tasks.iter().filter(|t| matches!(t.lone, Some((0, _)))) {
             let Some((_, slot)) = task.lone else { continue };
@@ -248,7 +252,7 @@ impl AttentionPlan {
                     }
                 }
             }
-            write(&state, &self.shape, task, dim, out);
+            write(&state, &self.shape, task, dim, scoring, out);
         }
     }
 }
@@ -278,21 +282,29 @@ fn load(
     positions
 }
 
-fn write(state: &State, shape: &HeadShape, task: &Task, dim: usize, out: &SharedColumns<'_>) {
+fn write(
+    state: &State,
+    shape: &HeadShape,
+    task: &Task,
+    dim: usize,
+    scoring: Scoring<'_>,
+    out: &SharedColumns<'_>,
+) {
     let group = shape.queries(task.head);
-    let mut values = state.values.chunks_exact(dim).zip(&state.sum);
+    let stats = state.max.iter().zip(&state.sum);
+    let mut values = state.values.chunks_exact(dim).zip(stats);
     for row in task.rows.clone() {
         let at = row * out.ld + out.first + group.start * shape.head_dim;
         // SAFETY: a task owns its rows of its heads.
         let out = unsafe { out.rows.slice(at, group.len() * shape.head_dim) };
-        for head in out.chunks_exact_mut(shape.head_dim) {
-            let Some((values, sum)) = values.next() else {
+        for (head, out) in group.clone().zip(out.chunks_exact_mut(shape.head_dim)) {
+            let Some((values, (&max, &sum))) = values.next() else {
                 return;
             };
-            let inverse = 1.0 / sum;
-            head.iter_mut()
+            let factor = finish(max, sum, scoring.sinks.map(|sinks| sinks[head]));
+            out.iter_mut()
                 .zip(values)
-                .for_each(|(o, v)| *o = v * inverse);
+                .for_each(|(o, v)| *o = v * factor);
         }
     }
 }

@@ -2,19 +2,17 @@
 
 use std::ops::Range;
 
-use super::{Queries, ROWS, Runs, SPLIT, generic};
+use super::{Queries, ROWS, Runs, SPLIT, Scoring, generic};
 use crate::isa::Isa;
 use crate::kv::{KvType, RUN, StepLease};
-use crate::ops::{exp, for_each_isa, to_bf16};
+use crate::ops::{exp, for_each_isa, softcap, to_bf16};
 
 /// What every task of one attention call shares.
 pub(super) struct Call<'a> {
     pub(super) isa: Isa,
     pub(super) kv: &'a StepLease<'a>,
     pub(super) layer: usize,
-    pub(super) scale: f32,
-    /// Tokens a query sees, itself included; `usize::MAX` = all.
-    pub(super) window: usize,
+    pub(super) scoring: Scoring<'a>,
 }
 
 /// Consecutive tokens of one sequence and KV head, within one split.
@@ -78,6 +76,15 @@ impl State {
             values,
         );
     }
+}
+
+/// What the weighted values of a row are to be multiplied by at the end: with a sink, which is a
+/// score without a value, as if its split were the last to be merged.
+pub(super) fn finish(max: f32, sum: f32, sink: Option<f32>) -> f32 {
+    let Some(sink) = sink else { return 1.0 / sum };
+    let new = max.max(sink);
+    let old = exp(max - new);
+    old / (sum * old + exp(sink - new))
 }
 
 for_each_isa! {
@@ -187,12 +194,8 @@ impl Scratch {
         let dim = call.kv.layout().dim();
         let keys = runs.len() * RUN;
         let high = |p: usize| (p + 1).saturating_sub(start).min(keys);
-        let low = |p: usize| {
-            (p + 1)
-                .saturating_sub(call.window)
-                .saturating_sub(start)
-                .min(keys)
-        };
+        let seen = call.scoring.seen;
+        let low = |p: usize| seen.first(p).saturating_sub(start).min(keys);
         let widest = positions.iter().map(|&p| high(p)).max().unwrap_or(0);
         if positions.iter().all(|&p| low(p) >= high(p)) {
             return;
@@ -219,14 +222,13 @@ impl Scratch {
             } else {
                 &mut []
             };
-            stats[row] = softmax(
-                call.isa,
-                scores,
-                rounded,
-                call.scale,
-                low(position),
-                high(position),
-            );
+            let mut scale = call.scoring.scale;
+            if let Some(cap) = call.scoring.softcap {
+                softcap(call.isa, scores, scale, cap);
+                scale = 1.0;
+            }
+            let (low, high) = (low(position), high(position));
+            stats[row] = softmax(call.isa, scores, rounded, scale, low, high);
         }
         let p = Queries {
             bf16: &self.p_bf16,

@@ -3,7 +3,7 @@
 
 use penstock_kernels::{
     AttentionPlan, Columns, Cpu, HeadShape, Isa, KvLayout, KvPool, KvType, Place, Rotation,
-    Sequence, SequenceBlocks,
+    Scoring, Seen, Sequence, SequenceBlocks,
 };
 
 use crate::common::{Rng, bits, uses};
@@ -48,7 +48,7 @@ pub(crate) struct Machine {
     pub(crate) cpu: Cpu,
     pub(crate) kv: KvPool,
     pub(crate) shape: HeadShape,
-    pub(crate) window: Option<usize>,
+    pub(crate) set: Setting,
     pub(crate) free: Vec<i32>,
 }
 
@@ -66,7 +66,20 @@ pub(crate) struct Setting {
     pub(crate) threads: usize,
     pub(crate) dtype: KvType,
     pub(crate) block_size: usize,
-    pub(crate) window: Option<usize>,
+    pub(crate) seen: Seen,
+    pub(crate) softcap: Option<f32>,
+    pub(crate) sinks: bool,
+}
+
+impl Setting {
+    pub(crate) fn scale(&self, shape: &HeadShape) -> f32 {
+        1.0 / (shape.head_dim as f32).sqrt()
+    }
+
+    /// The sink of a query head: under, among and over the scores.
+    pub(crate) fn sink(&self, head: usize) -> Option<f32> {
+        self.sinks.then_some([0.5, -3.0, 4.0][head % 3])
+    }
 }
 
 impl Machine {
@@ -86,7 +99,7 @@ impl Machine {
             cpu,
             kv: KvPool::new(layout, blocks),
             shape,
-            window: set.window,
+            set,
             free,
         }
     }
@@ -96,11 +109,10 @@ impl Machine {
         self.free.split_off(self.free.len() - blocks)
     }
 
-    /// What a step sees of a chunk's table; entries behind the window are no blocks.
+    /// What a step sees of a chunk's table; entries before what it sees are no blocks.
     fn seen(&self, chunk: &Chunk<'_>) -> SequenceBlocks {
         let size = self.kv.layout().block_size;
-        let window = self.window.unwrap_or(usize::MAX);
-        let first = (chunk.start + 1).saturating_sub(window) / size;
+        let first = self.set.seen.first(chunk.start) / size;
         let mut table = chunk.table.to_vec();
         table[..first].fill(-1);
         SequenceBlocks {
@@ -134,16 +146,19 @@ impl Machine {
         let mut out = vec![f32::NAN; places.len() * self.shape.heads * d];
         let mut plan = AttentionPlan::new(sequences, self.shape, self.cpu.threads().count());
         let mut kv = self.kv.lease(blocks).unwrap();
+        let sinks: Option<Vec<f32>> = (0..self.shape.heads).map(|h| self.set.sink(h)).collect();
+        let scoring = Scoring {
+            seen: self.set.seen,
+            scale: self.set.scale(&self.shape),
+            softcap: self.set.softcap,
+            sinks: sinks.as_deref(),
+        };
         for layer in 0..2 {
             let mut qkv = qkv.clone();
-            let rotation = Rotation {
-                cos_sin: None,
-                norm: None,
-            };
             self.cpu.rotate_and_store(
                 &mut qkv,
                 self.shape.heads,
-                &rotation,
+                &Rotation::default(),
                 &places,
                 layer,
                 &mut kv,
@@ -155,7 +170,7 @@ impl Machine {
                 &self.cpu,
                 &kv,
                 layer,
-                self.window,
+                scoring,
                 &qkv,
                 width,
                 Columns {
@@ -200,14 +215,10 @@ pub(crate) fn store_only(machine: &mut Machine, text: &Text, table: &[i32]) {
     let blocks: Vec<usize> = places.iter().map(|p| p.block).collect();
     let mut kv = machine.kv.lease(uses(&[], &blocks)).unwrap();
     for layer in 0..2 {
-        let rotation = Rotation {
-            cos_sin: None,
-            norm: None,
-        };
         machine.cpu.rotate_and_store(
             &mut text.rows.clone(),
             machine.shape.heads,
-            &rotation,
+            &Rotation::default(),
             &places,
             layer,
             &mut kv,

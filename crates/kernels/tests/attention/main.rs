@@ -9,7 +9,7 @@ mod machine;
 use common::{Rng, bits, isas};
 use half::bf16;
 use machine::{Chunk, Machine, Setting, Text, store_only, width};
-use penstock_kernels::{HeadShape, Isa, KvType};
+use penstock_kernels::{HeadShape, Isa, KvType, Seen};
 use proptest::prelude::*;
 
 /// Softmax attention in f64 over keys, values and queries as they are stored, for the rows
@@ -25,7 +25,11 @@ fn naive(text: &Text, set: Setting, from: usize) -> Vec<f64> {
     };
     let mut out = Vec::new();
     for p in from..text.len() {
-        let first = set.window.map_or(0, |w| (p + 1).saturating_sub(w));
+        let first = match set.seen {
+            Seen::All => 0,
+            Seen::Window(w) => (0..=p).find(|t| p - t < w).unwrap(),
+            Seen::Chunk(c) => (0..=p).find(|t| t / c == p / c).unwrap(),
+        };
         for head in 0..s.heads {
             let kv_head = (s.skipped + head) / s.group;
             let score = |t: usize| {
@@ -34,12 +38,15 @@ fn naive(text: &Text, set: Setting, from: usize) -> Vec<f64> {
                     .iter()
                     .zip(text.head(t, 1, kv_head))
                     .map(|(&q, &k)| stored(q) * stored(k));
-                terms.sum::<f64>() / (s.head_dim as f64).sqrt()
+                let score = terms.sum::<f64>() / (s.head_dim as f64).sqrt();
+                let cap = set.softcap.map(f64::from);
+                cap.map_or(score, |cap| cap * (score / cap).tanh())
             };
             let scores: Vec<f64> = (first..=p).map(score).collect();
-            let max = scores.iter().fold(f64::MIN, |m, &v| m.max(v));
+            let sink = set.sink(head).map(f64::from);
+            let max = scores.iter().chain(&sink).fold(f64::MIN, |m, &v| m.max(v));
             let weights: Vec<f64> = scores.iter().map(|v| (v - max).exp()).collect();
-            let sum: f64 = weights.iter().sum();
+            let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |z| (z - max).exp());
             let value = |d: usize| {
                 let terms = weights
                     .iter()
@@ -90,17 +97,22 @@ fn shapes() -> impl Strategy<Value = HeadShape> {
 
 fn settings() -> impl Strategy<Value = Setting> {
     let blocks = proptest::sample::select(&[16usize, 32, 64][..]);
-    let windows = proptest::option::of(proptest::sample::select(
-        &[1usize, 7, 16, 100, 256, 300, 700][..],
-    ));
+    let sizes = proptest::sample::select(&[1usize, 7, 16, 100, 256, 300, 700][..]);
+    let seen = (0usize..3, sizes)
+        .prop_map(|(kind, size)| [Seen::All, Seen::Window(size), Seen::Chunk(size)][kind]);
+    let caps = proptest::option::of(Just(2.5f32));
     let dtypes = proptest::sample::select(&[KvType::Bf16, KvType::F32][..]);
-    (dtypes, blocks, windows, 1usize..4).prop_map(|(dtype, block_size, window, threads)| Setting {
-        isa: Isa::Portable,
-        threads,
-        dtype,
-        block_size,
-        window,
-    })
+    (dtypes, blocks, seen, caps, any::<bool>(), 1usize..4).prop_map(
+        |(dtype, block_size, seen, softcap, sinks, threads)| Setting {
+            isa: Isa::Portable,
+            threads,
+            dtype,
+            block_size,
+            seen,
+            softcap,
+            sinks,
+        },
+    )
 }
 
 /// The settings on every instruction set; the portable one emulates fused multiply-adds and gets
@@ -183,10 +195,11 @@ proptest! {
 #[test]
 fn long_contexts_have_the_same_bits_by_every_path() {
     let mut rng = Rng(5);
-    for (head_dim, heads, kv_heads, len, window) in [
-        (64, 9, 3, 1100, None),
-        (20, 2, 1, 780, Some(300)),
-        (128, 4, 1, 520, None),
+    for (head_dim, heads, kv_heads, len, seen, sinks) in [
+        (64, 9, 3, 1100, Seen::All, true),
+        (20, 2, 1, 780, Seen::Window(300), true),
+        (128, 4, 1, 520, Seen::All, false),
+        (20, 3, 3, 780, Seen::Chunk(520), true),
     ] {
         let shape = HeadShape::whole(heads, kv_heads, head_dim);
         let text = Text::random(&mut rng, shape, len);
@@ -200,7 +213,9 @@ fn long_contexts_have_the_same_bits_by_every_path() {
                     threads,
                     dtype,
                     block_size: 32,
-                    window,
+                    seen,
+                    softcap: None,
+                    sinks,
                 };
                 let whole = Machine::new(&mut rng, shape, set(1), len).alone(&text, || 300);
                 let row = heads * head_dim;
@@ -247,7 +262,9 @@ fn sequences_do_not_touch_each_other() {
             threads: 2,
             dtype: KvType::Bf16,
             block_size: 16,
-            window: None,
+            seen: Seen::All,
+            softcap: None,
+            sinks: false,
         };
         let mut machine = Machine::new(&mut rng, shape, set, 1300 + 6 * 16);
         let tables: Vec<Vec<i32>> = texts.iter().map(|t| machine.table(t.len())).collect();
@@ -285,7 +302,9 @@ fn poison_of_an_earlier_owner_is_gone() {
                     threads: 1,
                     dtype,
                     block_size: 32,
-                    window: None,
+                    seen: Seen::All,
+                    softcap: None,
+                    sinks: false,
                 };
                 let fresh = Machine::new(&mut rng, shape, set, 64).alone(&text, || 64);
                 for size in [1, 5, 37] {
@@ -328,7 +347,9 @@ fn peaked_and_flat_softmax_stay_finite() {
                     threads: 2,
                     dtype,
                     block_size: 16,
-                    window: None,
+                    seen: Seen::All,
+                    softcap: None,
+                    sinks: false,
                 };
                 let got = Machine::new(&mut Rng(1), shape, set, len).alone(&text, || 250);
                 assert_near(&got[599 * 16..], &text, set, 599);
