@@ -1,7 +1,7 @@
 //! The body of an answer on its way from the replica to the client.
 //!
 //! Bytes go through as they come, pulled by the client's connection: a client that does not read
-//! stops the replica's stream, too. What is learned on the way goes to the fleet. Where the replica
+//! stops the replica's stream, too. Pieces that have come together go on together. What is learned on the way goes to the fleet. Where the replica
 //! marks its stream, another one goes on with it when it breaks off.
 
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use axum::http::header;
 use axum::http::response::Parts;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use penstock_fleet::Outcome;
-use penstock_http::{Level, log};
+use penstock_http::{Gathered, Level, log};
 use penstock_openai::{ApiError, RESUMABLE, anthropic_error};
 
 use crate::attempt::Answer;
@@ -39,7 +39,7 @@ pub(crate) struct Relayed {
 
 /// What the next bytes come from.
 enum Source {
-    Replica(Incoming),
+    Replica(Gathered<Incoming>),
     /// A replica that is to be found.
     Going(Going),
 }
@@ -77,7 +77,7 @@ impl Relayed {
             parts.headers.remove(header::CONTENT_LENGTH);
         }
         Self {
-            source: Source::Replica(body),
+            source: Source::Replica(Gathered::new(body)),
             trip: Arc::new(trip),
             observed,
             failover,
@@ -139,7 +139,7 @@ impl Relayed {
             failover.gone_on(&self.trip, &answer.routed.decision.first().address);
         }
         self.observed.moved_to(answer.routed);
-        self.source = Source::Replica(answer.response.into_body());
+        self.source = Source::Replica(Gathered::new(answer.response.into_body()));
     }
 
     /// What a client gets in a stream that breaks off: an error, and the end.

@@ -1,0 +1,223 @@
+//! Small pieces of a body that are there at once, as one.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use axum::body::{Bytes, HttpBody};
+use bytes::BytesMut;
+use futures_util::task::AtomicWaker;
+use hyper::body::{Frame, SizeHint};
+
+/// A piece of this size goes on at once.
+const ENOUGH: usize = 16 << 10;
+
+/// A body whose pieces are joined as long as more of them are there.
+///
+/// hyper's client hands over one chunk at a time, however many it has read, and its server writes
+/// what a body gives before it is pending: a stream costs a write for each token, although the
+/// tokens of a busy replica come several in a read. So a piece goes on when the tasks that can run
+/// have run: that of the replica's connection has given the next piece by then, if it has one.
+pub struct Gathered<B: HttpBody> {
+    body: B,
+    held: Option<BytesMut>,
+    /// Of the other tasks, since the last piece came.
+    turn: Option<Arc<Turn>>,
+    /// What came behind the held bytes: trailers, an error or (`None`) the end.
+    next: Option<Polled<B>>,
+}
+
+/// Ended by the runtime when no task can run, or some dozens have.
+#[derive(Default)]
+struct Turn {
+    ended: AtomicBool,
+    task: AtomicWaker,
+}
+
+impl Turn {
+    fn begin() -> Arc<Self> {
+        let turn = Arc::<Self>::default();
+        let waker = Waker::from(turn.clone());
+        let _ = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker));
+        turn
+    }
+}
+
+impl Wake for Turn {
+    fn wake(self: Arc<Self>) {
+        self.ended.store(true, Ordering::Release);
+        self.task.wake();
+    }
+}
+
+type Polled<B> = Option<Result<Frame<Bytes>, <B as HttpBody>::Error>>;
+
+impl<B: HttpBody<Data = Bytes> + Unpin> Gathered<B> {
+    /// The pieces of `body`.
+    pub fn new(body: B) -> Self {
+        Self {
+            body,
+            held: None,
+            turn: None,
+            next: None,
+        }
+    }
+
+    fn hold(&mut self, piece: Bytes) {
+        self.turn = None;
+        match &mut self.held {
+            Some(held) => held.extend_from_slice(&piece),
+            None => self.held = Some(piece.into()),
+        }
+    }
+
+    /// Whether the other tasks had a turn. A connection may poll its body several times in one of
+    /// its own, so being polled again does not say it.
+    fn others_ran(&mut self, cx: &mut Context<'_>) -> bool {
+        let turn = self.turn.get_or_insert_with(Turn::begin);
+        turn.task.register(cx.waker());
+        turn.ended.load(Ordering::Acquire)
+    }
+
+    /// The held bytes.
+    fn give(&mut self) -> Poll<Polled<B>> {
+        Poll::Ready(self.held.take().map(|held| Ok(Frame::data(held.freeze()))))
+    }
+}
+
+impl<B> HttpBody for Gathered<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Unpin,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled<B>> {
+        let this = self.get_mut();
+        if let Some(next) = this.next.take() {
+            return Poll::Ready(next);
+        }
+        loop {
+            if this.held.as_ref().is_some_and(|held| held.len() >= ENOUGH) {
+                return this.give();
+            }
+            match Pin::new(&mut this.body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(piece) => this.hold(piece),
+                    Err(other) => return this.behind(Some(Ok(other))),
+                },
+                Poll::Ready(end) => return this.behind(end),
+                Poll::Pending if this.held.is_none() => return Poll::Pending,
+                Poll::Pending if this.others_ran(cx) => return this.give(),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let ended = match &self.next {
+            Some(next) => next.is_none(),
+            None => self.body.is_end_stream(),
+        };
+        self.held.is_none() && ended
+    }
+
+    /// Of a body that has not begun.
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<B: HttpBody<Data = Bytes> + Unpin> Gathered<B> {
+    /// What follows the held bytes, behind them.
+    fn behind(&mut self, next: Polled<B>) -> Poll<Polled<B>> {
+        if self.held.is_none() {
+            return Poll::Ready(next);
+        }
+        self.next = Some(next);
+        self.give()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::convert::Infallible;
+    use std::future::poll_fn;
+
+    use axum::http::HeaderMap;
+
+    use super::*;
+
+    /// Gives its frames in turn; a `None` is a time at which nothing is there: other tasks run.
+    struct Script(VecDeque<Option<Frame<Bytes>>>);
+
+    impl HttpBody for Script {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled<Self>> {
+            match self.0.pop_front() {
+                Some(Some(frame)) => Poll::Ready(Some(Ok(frame))),
+                Some(None) => {
+                    let waker = cx.waker().clone();
+                    tokio::spawn(async move { waker.wake() });
+                    Poll::Pending
+                }
+                None => Poll::Ready(None),
+            }
+        }
+    }
+
+    /// The frames that come of a script: bytes, or `*` for trailers.
+    async fn gathered(script: Vec<Option<&[u8]>>) -> Vec<Vec<u8>> {
+        let frame = |bytes: &[u8]| match bytes {
+            b"*" => Frame::trailers(HeaderMap::new()),
+            data => Frame::data(Bytes::copy_from_slice(data)),
+        };
+        let frames = script.into_iter().map(|bytes| bytes.map(frame)).collect();
+        let mut body = Gathered::new(Script(frames));
+        let mut out = Vec::new();
+        while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+            let data = frame.into_data().unwrap_or(Bytes::from_static(b"*"));
+            out.push(data.to_vec());
+        }
+        out
+    }
+
+    #[tokio::test]
+    async fn pieces_that_are_there_are_one() {
+        assert_eq!(
+            gathered(vec![Some(b"a"), Some(b"b"), Some(b"c")]).await,
+            [b"abc"]
+        );
+        // after the other tasks have run there is another one
+        assert_eq!(gathered(vec![Some(b"a"), None, Some(b"b")]).await, [b"ab"]);
+    }
+
+    #[tokio::test]
+    async fn a_piece_waits_for_one_turn_of_the_other_tasks_only() {
+        let script = vec![None, Some(&b"a"[..]), None, None, Some(b"b"), None, None];
+        assert_eq!(gathered(script).await, [b"a", b"b"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_large_goes_on() {
+        let large = [0; ENOUGH];
+        let script = vec![Some(&b"a"[..]), Some(&large), Some(b"b")];
+        let sizes: Vec<usize> = gathered(script).await.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [ENOUGH + 1, 1]);
+    }
+
+    #[tokio::test]
+    async fn trailers_and_the_end_come_behind() {
+        assert_eq!(
+            gathered(vec![Some(b"a"), Some(b"*")]).await,
+            [&b"a"[..], b"*"]
+        );
+        assert_eq!(gathered(vec![Some(b"*")]).await, [b"*"]);
+        assert!(gathered(vec![]).await.is_empty());
+    }
+}
