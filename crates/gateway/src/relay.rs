@@ -1,8 +1,9 @@
 //! The body of an answer on its way from the replica to the client.
 //!
 //! Bytes go through as they come, pulled by the client's connection: a client that does not read
-//! stops the replica's stream, too. Pieces that have come together go on together. What is learned on the way goes to the fleet. Where the replica
-//! marks its stream, another one goes on with it when it breaks off.
+//! stops the replica's stream, too. Pieces that have come together go on together. What is learned
+//! on the way goes to the fleet. Where the replica marks its stream, another one goes on with it
+//! when it breaks off.
 
 use std::pin::Pin;
 use std::sync::Arc;
