@@ -22,7 +22,7 @@ const ENOUGH: usize = 16 << 10;
 pub struct Gathered<B: HttpBody> {
     body: B,
     held: Option<BytesMut>,
-    /// Of the other tasks, since the last piece came.
+    /// Turn of the other tasks, since the last piece came.
     turn: Option<Arc<Turn>>,
     /// What came behind the held bytes: trailers, an error or (`None`) the end.
     next: Option<Polled<B>>,
@@ -124,7 +124,7 @@ where
         self.held.is_none() && ended
     }
 
-    /// Of a body that has not begun.
+    /// The length of a body that has not begun.
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
