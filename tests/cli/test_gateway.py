@@ -65,6 +65,15 @@ def test_a_queue_is_the_pool_s() -> None:
     assert found["pools"] == [pool]
 
 
+def test_hedging_is_the_pool_s_by_time_or_percentile() -> None:
+    for text, wanted in (("800", {"after_ms": 800.0}), ("p95", {"percentile": 0.95})):
+        found = settings("--backends-file", "list", "--hedge", text)
+        pool = {"name": "default", "source": {"file": "list"}, "hedge": wanted}
+        assert found["pools"] == [pool]
+    with pytest.raises(InvalidValueError, match="p95"):
+        settings("--backends-file", "list", "--hedge", "often")
+
+
 KINDS = """
 apiVersion: inference.networking.k8s.io/v1
 kind: InferencePool

@@ -38,3 +38,20 @@ def test_new_kinds_are_printed_for_old_ones(
     (objective,) = yaml.safe_load_all(capsys.readouterr().out)
     assert objective["kind"] == "InferenceObjective"
     assert objective["spec"] == {"priority": 1, "poolRef": {"name": "llama"}}
+
+
+def test_policies_of_a_gateway_are_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "g.yaml"
+    pools = "pools: [{{name: a, file: x, mirror: {}}}, {{name: b, file: y}}]"
+    file.write_text(pools.format("{pool: b, share: 0.1}"))
+    assert main(["route", "lint", "--config", str(file)]) == 0
+    assert capsys.readouterr().out == "0 resources: 0 rules for models, 0 objectives, 0 errors\n"
+    file.write_text(pools.format("{pool: c, share: 0.1}"))
+    assert main(["route", "lint", "--config", str(file)]) == 1
+    out = capsys.readouterr().out
+    assert f'{file}: error: pool "a": mirror names pool "c"; there are a, b' in out
+    file.write_text("pools: [{name: a}]")
+    assert main(["route", "lint", "--config", str(file)]) == 1
+    assert "one of backends, file and dns is expected" in capsys.readouterr().out

@@ -138,6 +138,14 @@ def test_a_real_engine_answers_through_envoy(serve: Serve, tmp_path: Path) -> No
         assert endings(picker) == {"served": 2}
 
 
+def test_envoy_lists_the_models_of_all_pools(picker: Picker, envoy: Envoy) -> None:
+    with picker.client() as own, envoy.client() as client:
+        answer = client.get("/v1/models")
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.json() == own.get("/v1/models").json()
+        assert [one["id"] for one in answer.json()["data"]] == ["sim"]
+
+
 def test_large_bodies_and_trailers_arrive_whole(tmp_path: Path) -> None:
     def change(parts: Parts) -> None:
         parts.manager["http_protocol_options"] = {"enable_trailers": True}

@@ -87,7 +87,7 @@ pub struct AnswerHead {
     pub served: Option<String>,
 }
 
-/// An answer without an endpoint.
+/// An answer without an endpoint: a refusal, or what the picker knows better than any endpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refusal {
     pub status: u16,

@@ -59,7 +59,7 @@ pub(crate) async fn attempt(
     pool: &Pool,
     routed: Routed,
 ) -> Result<Answer, Lost> {
-    let request = match call.to(&routed.url, body) {
+    let request = match call.head.to(&routed.url, body) {
         Ok(request) => request,
         Err(error) => {
             return Err(Lost {

@@ -19,13 +19,20 @@ use crate::scan::Fields;
 /// Names a conversation, whatever the body says.
 const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 
+/// What a replica gets of a request, but for the body.
+#[derive(Debug, Clone)]
+pub(crate) struct Head {
+    method: Method,
+    /// With its query.
+    path: String,
+    pub(crate) headers: HeaderMap,
+}
+
 /// One request.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) id: String,
-    method: Method,
-    path: String,
-    headers: HeaderMap,
+    pub(crate) head: Head,
     pub(crate) body: Bytes,
     fields: Fields,
     /// The model that the client asks for.
@@ -59,9 +66,11 @@ impl Call {
         };
         Ok(Self {
             id,
-            method,
-            path,
-            headers,
+            head: Head {
+                method,
+                path,
+                headers,
+            },
             asked,
             prompt,
             caller,
@@ -73,7 +82,7 @@ impl Call {
 
     /// Makes the tokens of the prompt, where `pool` asks for them.
     pub(crate) async fn tokenize(&mut self, pool: &Pool) {
-        pool.tokenize(&mut self.prompt, &self.path, &self.body)
+        pool.tokenize(&mut self.prompt, &self.head.path, &self.body)
             .await;
     }
 
@@ -98,7 +107,28 @@ impl Call {
         }
     }
 
-    /// The request to the replica at `url`, with a body of this call.
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.head.headers
+    }
+
+    pub(crate) fn body_bytes(&self) -> usize {
+        self.body.len()
+    }
+
+    /// Whether errors have to be in Anthropic's form.
+    pub(crate) fn is_anthropic(&self) -> bool {
+        self.head.path.starts_with("/v1/messages")
+    }
+
+    /// Without its query.
+    pub(crate) fn path(&self) -> &str {
+        let path = self.head.path.split('?').next();
+        path.unwrap_or_default()
+    }
+}
+
+impl Head {
+    /// The request to the replica at `url`.
     ///
     /// # Errors
     /// The path cannot be one.
@@ -110,19 +140,6 @@ impl Call {
         *request.uri_mut() = uri;
         *request.headers_mut() = self.headers.clone();
         Ok(request)
-    }
-
-    pub(crate) fn headers(&self) -> &HeaderMap {
-        &self.headers
-    }
-
-    pub(crate) fn body_bytes(&self) -> usize {
-        self.body.len()
-    }
-
-    /// Whether errors have to be in Anthropic's form.
-    pub(crate) fn is_anthropic(&self) -> bool {
-        self.path.starts_with("/v1/messages")
     }
 }
 

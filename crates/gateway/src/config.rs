@@ -8,6 +8,8 @@ use penstock_routing::ProfileSpec;
 use serde::Deserialize;
 
 use crate::flow::FlowSettings;
+use crate::hedge::HedgeSettings;
+use crate::mirror::MirrorSettings;
 
 /// The configuration. There are no other inputs, the environment included.
 #[derive(Debug, Clone, Deserialize)]
@@ -103,6 +105,12 @@ pub struct PoolConfig {
     pub profile: ProfileSpec,
     #[serde(default)]
     pub flow: FlowSettings,
+    /// A request that waits for long is sent to a second replica.
+    #[serde(default)]
+    pub hedge: Option<HedgeSettings>,
+    /// A share of the requests goes to another pool, too, to be compared.
+    #[serde(default)]
+    pub mirror: Option<MirrorSettings>,
     /// Directory or GGUF file of the model that all replicas serve: its tokenizer and chat
     /// template make the tokens that KV events speak of.
     #[serde(default)]
@@ -217,7 +225,10 @@ impl Config {
             ));
         }
         for pool in &self.pools {
-            if let Some(complaint) = pool.flow.complaint() {
+            let mirror = pool.mirror.as_ref();
+            let mirror = mirror.and_then(|mirror| mirror.complaint(&pool.name, &names));
+            let hedge = pool.hedge.as_ref().and_then(HedgeSettings::complaint);
+            if let Some(complaint) = pool.flow.complaint().or(mirror).or(hedge) {
                 return Some(format!("pool {:?}: {complaint}", pool.name));
             }
         }

@@ -10,11 +10,12 @@ use axum::response::Response;
 use penstock_edge::{AccessNote, Failure};
 use penstock_routing::{ReplicaId, Unroutable};
 
-use crate::attempt::{Answer, Lost, attempt};
+use crate::attempt::{Answer, Lost};
 use crate::call::Call;
 use crate::failover::Trip;
 use crate::gateway::{Gateway, Place};
 use crate::headers::end_to_end;
+use crate::hedge::attempt_hedged;
 use crate::models::Destination;
 use crate::relay::Relayed;
 
@@ -55,7 +56,8 @@ pub(crate) async fn forward(
         drop(turn.take());
         gateway.metrics.decided(arrived.elapsed(), tried.len());
         tried.push(routed.decision.first().replica);
-        match attempt(&gateway, &call, &call.body, &destination.pool, routed).await {
+        let at = (&*destination.pool, model);
+        match attempt_hedged(&gateway, &call, at, routed, &mut tried).await {
             Ok(answer) => {
                 return Ok(relayed(
                     &gateway,

@@ -131,7 +131,7 @@ impl Gateway {
     ) -> Result<Destination, ApiError> {
         let found = self.models.destination(asked, only);
         found.ok_or_else(|| {
-            ApiError::model_not_found(asked.unwrap_or_default(), &self.models.names())
+            ApiError::model_not_found(asked.unwrap_or_default(), &self.models.names(only))
         })
     }
 
@@ -153,6 +153,11 @@ impl Gateway {
 
     pub(crate) fn draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
+    }
+
+    /// Whether so many requests are inside that what is not for a client is given up.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.open_requests() > self.config.max_requests / 2
     }
 
     /// Requests inside.

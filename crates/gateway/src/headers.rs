@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 

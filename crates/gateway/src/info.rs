@@ -13,9 +13,14 @@ use crate::gateway::Gateway;
 
 /// `GET /v1/models`: those of all pools, each once.
 pub(crate) async fn models(State(gateway): State<Arc<Gateway>>) -> Response {
-    let names = gateway.models.names();
-    let data: Vec<Value> = names.iter().map(|name| described(&gateway, name)).collect();
-    answer(&value!({"object": "list", "data": data}))
+    answer(&models_page(&gateway, None))
+}
+
+/// The models of all pools, or of the pool `only`.
+pub(crate) fn models_page(gateway: &Gateway, only: Option<&str>) -> Value {
+    let names = gateway.models.names(only);
+    let data: Vec<Value> = names.iter().map(|name| described(gateway, name)).collect();
+    value!({"object": "list", "data": data})
 }
 
 /// `GET /v1/models/{id}`. Names may hold slashes.
@@ -23,7 +28,7 @@ pub(crate) async fn model(
     State(gateway): State<Arc<Gateway>>,
     Path(id): Path<String>,
 ) -> Result<Response, Failure> {
-    let names = gateway.models.names();
+    let names = gateway.models.names(None);
     match names.contains(&id) {
         true => Ok(answer(&described(&gateway, &id))),
         false => Err(ApiError::model_not_found(&id, &names).into()),
@@ -41,7 +46,7 @@ fn answer(body: &Value) -> Response {
 /// `GET /`
 pub(crate) async fn index(State(gateway): State<Arc<Gateway>>) -> String {
     let version = &gateway.config.version;
-    let names = gateway.models.names().join(", ");
+    let names = gateway.models.names(None).join(", ");
     format!(
         "Penstock {version}: a gateway before replicas that serve {names}, with the OpenAI API at \
          /v1.\n\nGET /v1/models\nGET /health\nGET /metrics\n"

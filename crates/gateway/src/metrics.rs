@@ -11,6 +11,8 @@ use penstock_routing::Condition;
 
 use crate::exact::exact_page;
 use crate::flow::flow_page;
+use crate::hedge::hedge_page;
+use crate::mirror::mirror_page;
 use crate::pool::Pool;
 
 /// Seconds.
@@ -135,6 +137,14 @@ impl Metrics {
         self.endings_page(&mut page);
         replicas_page(&mut page, pools);
         flow_page(&mut page, pools);
+        let hedging = pools
+            .iter()
+            .filter(|pool| pool.hedging.settings().is_some());
+        let hedging = hedging.map(|pool| (&*pool.name, pool.hedging.counts()));
+        hedge_page(&mut page, &hedging.collect::<Vec<_>>());
+        let mirrors = pools.iter().filter(|pool| pool.mirror.settings().is_some());
+        let mirrors = mirrors.map(|pool| (pool.name.clone(), pool.mirror.clone()));
+        mirror_page(&mut page, &mirrors.collect::<Vec<_>>());
         exact_page(&mut page, pools);
         self.http.render(&mut page.out);
         write_process(&mut page.out);

@@ -88,9 +88,9 @@ impl Models {
         self.0.load().destination(model.unwrap_or_default(), only)
     }
 
-    /// Names that clients may ask for: exact rules, and what replicas list.
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.0.load().names()
+    /// Names that clients may ask for: exact rules, and what replicas list. `only`: in this pool.
+    pub(crate) fn names(&self, only: Option<&str>) -> Vec<String> {
+        self.0.load().names(only)
     }
 }
 
@@ -136,10 +136,12 @@ impl Known {
         }
     }
 
-    fn names(&self) -> Vec<String> {
-        let exact = self.rules.iter().map(|rule| rule.name.clone());
+    fn names(&self, only: Option<&str>) -> Vec<String> {
+        let here = |rule: &&Rule| rule.targets.iter().any(|target| is_in(&target.pool, only));
+        let exact = self.rules.iter().filter(here);
+        let exact = exact.map(|rule| rule.name.clone());
         let mut names: Vec<String> = exact.filter(|name| name != "*").collect();
-        for pool in self.pools.iter() {
+        for pool in self.pools.iter().filter(|pool| is_in(pool, only)) {
             let view = pool.fleet.view();
             for place in 0..view.replicas.len() {
                 let listed = view.models(place).unwrap_or_default();

@@ -16,6 +16,8 @@ use crate::config::PoolConfig;
 use crate::error::StartError;
 use crate::exact::Exact;
 use crate::flow::FlowControl;
+use crate::hedge::Hedging;
+use crate::mirror::Mirror;
 
 /// Bytes of a prompt's JSON for one of its tokens, before answers have said how many there are.
 const USUAL_BYTES: f32 = 4.0;
@@ -47,6 +49,8 @@ pub(crate) struct Pool {
     pub(crate) name: Arc<str>,
     pub(crate) fleet: Fleet,
     pub(crate) flow: Arc<FlowControl>,
+    pub(crate) hedging: Hedging,
+    pub(crate) mirror: Arc<Mirror>,
     profile: ArcSwap<Profile>,
     index: Mutex<Index>,
     pub(crate) exact: Option<Exact>,
@@ -104,6 +108,8 @@ impl Pool {
         Ok(Self {
             name: config.name.as_str().into(),
             flow: FlowControl::new(config.flow, fleet.clone()),
+            hedging: Hedging::new(config.hedge),
+            mirror: Mirror::new(config.mirror.clone()),
             fleet,
             profile: ArcSwap::from_pointee(profile),
             index: Mutex::default(),

@@ -21,6 +21,7 @@ use penstock_openai::{ApiError, RESUMABLE, anthropic_error};
 use crate::attempt::Answer;
 use crate::failover::{Failover, Going, Trip};
 use crate::gateway::Place;
+use crate::mirror::{self, Tap};
 use crate::observe::Observed;
 use crate::pool::Routed;
 use crate::rename::Rename;
@@ -31,6 +32,8 @@ pub(crate) struct Relayed {
     trip: Arc<Trip>,
     observed: Observed,
     failover: Option<Failover>,
+    /// Another pool gets the request, too, and both answers are compared.
+    mirror: Option<Tap>,
     /// The replica's own fault.
     is_failure: bool,
     /// The name of the model is that which was asked for.
@@ -70,6 +73,8 @@ impl Relayed {
             arrived,
         );
         observed.began(kind.starts_with(b"text/event-stream"));
+        let at = (&*trip.pool, trip.model.as_str());
+        let mirror = mirror::begin(&trip.gateway, call, at, parts, arrived);
         let asked = call.asked.as_deref().unwrap_or_default();
         let rename = renamed.map(|renamed| Rename::new(renamed, asked));
         let failover = Failover::of(&parts.headers);
@@ -82,10 +87,27 @@ impl Relayed {
             trip: Arc::new(trip),
             observed,
             failover,
+            mirror,
             rename,
             is_failure: parts.status.is_server_error(),
             _place: place,
         }
+    }
+
+    fn see(&mut self, bytes: &Bytes) {
+        self.observed.see(bytes);
+        if let Some(mirror) = &mut self.mirror {
+            mirror.see(bytes);
+        }
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        if let Some(mut mirror) = self.mirror.take()
+            && outcome == Outcome::Served
+        {
+            mirror.end();
+        }
+        self.observed.end(outcome);
     }
 
     /// What the client gets of a frame, if anything.
@@ -101,7 +123,7 @@ impl Relayed {
             }
             None => bytes,
         };
-        self.observed.see(&bytes);
+        self.see(&bytes);
         let bytes = match &mut self.rename {
             Some(rename) => rename.pass(bytes),
             None => bytes,
@@ -145,7 +167,7 @@ impl Relayed {
 
     /// What a client gets in a stream that breaks off: an error, and the end.
     fn broken_off(&mut self) -> Frame<Bytes> {
-        self.observed.end(Outcome::Failed);
+        self.end(Outcome::Failed);
         if let Some(failover) = &mut self.failover {
             self.trip.gateway.metrics.failover(None);
             if !failover.last_words.is_empty() {
@@ -174,12 +196,12 @@ impl Relayed {
         }
         let rest = self.failover.as_mut().map(|one| one.marked.rest());
         let mut rest = rest.unwrap_or_default();
-        self.observed.see(&rest);
+        self.see(&rest);
         if let Some(rename) = &mut self.rename {
             let passed = rename.pass(rest);
             rest = [passed, rename.rest()].concat().into();
         }
-        self.observed.end(match self.is_failure {
+        self.end(match self.is_failure {
             true => Outcome::Failed,
             false => Outcome::Served,
         });
@@ -206,7 +228,7 @@ impl Relayed {
                 true => None,
                 false if self.observed.is_stream() => Some(Some(Ok(self.broken_off()))),
                 false => {
-                    self.observed.end(Outcome::Failed);
+                    self.end(Outcome::Failed);
                     Some(Some(Err(error)))
                 }
             },
@@ -268,6 +290,6 @@ impl Drop for Relayed {
             true => Outcome::Served,
             false => Outcome::ClientGone,
         };
-        self.observed.end(outcome);
+        self.end(outcome);
     }
 }

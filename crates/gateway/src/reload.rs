@@ -17,6 +17,8 @@ use crate::config::{Config, PoolConfig};
 use crate::error::StartError;
 use crate::flow::FlowSettings;
 use crate::gateway::Gateway;
+use crate::hedge::HedgeSettings;
+use crate::mirror::MirrorSettings;
 use crate::pool::{Pool, profile};
 
 /// Members that a running gateway takes over.
@@ -33,6 +35,8 @@ enum Next {
     Kept {
         pool: Arc<Pool>,
         flow: FlowSettings,
+        hedge: Option<HedgeSettings>,
+        mirror: Option<Arc<MirrorSettings>>,
         profile: Profile,
         source: Option<NextSource>,
     },
@@ -121,6 +125,8 @@ impl Next {
         Ok(Self::Kept {
             pool: pool.clone(),
             flow: config.flow,
+            hedge: config.hedge,
+            mirror: config.mirror.clone().map(Arc::new),
             profile: profile(config)?,
             source,
         })
@@ -132,11 +138,15 @@ impl Next {
             Self::Kept {
                 pool,
                 flow,
+                hedge,
+                mirror,
                 profile,
                 source,
             } => {
                 pool.set_profile(profile);
                 pool.flow.set(flow);
+                pool.hedging.set(hedge);
+                pool.mirror.set(mirror);
                 if let Some(source) = source {
                     pool.fleet.follow(source);
                 }

@@ -1,6 +1,6 @@
 //! The gateway for the command line.
 
-use penstock_gateway::{Reread, StartError};
+use penstock_gateway::{Config, Reread, StartError};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -28,4 +28,11 @@ pub(crate) fn gateway(
                 PyRuntimeError::new_err(error.to_string())
             }
         })
+}
+
+/// What is wrong with a configuration (JSON) of a gateway, if anything.
+#[pyfunction]
+#[pyo3(signature = (config_json, /))]
+pub(crate) fn gateway_complaint(config_json: &str) -> Option<String> {
+    Config::from_json(config_json).err()
 }

@@ -57,6 +57,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prefix::hash_root, module)?)?;
     module.add_function(wrap_pyfunction!(formats::read_gguf_metadata, module)?)?;
     module.add_function(wrap_pyfunction!(gateway::gateway, module)?)?;
+    module.add_function(wrap_pyfunction!(gateway::gateway_complaint, module)?)?;
     module.add_function(wrap_pyfunction!(kv_disk::kv_collect, module)?)?;
     module.add_function(wrap_pyfunction!(kv_disk::kv_inventory, module)?)?;
     module.add_function(wrap_pyfunction!(kv_disk::kv_verify, module)?)?;

@@ -106,6 +106,12 @@ def _policy(group: argparse._ArgumentGroup) -> None:
         "priority, and fair between tenants (default: they are sent on)",
     )
     group.add_argument(
+        "--hedge",
+        metavar="MS|pNN",
+        help="send a stream of the pool of --backend that has not begun after so many ms, or after "
+        "the time in which NN%% of recent ones had, to a second replica, too (default: never)",
+    )
+    group.add_argument(
         "--retries",
         type=int,
         metavar="N",
@@ -175,6 +181,19 @@ def settings(parsed: argparse.Namespace, connections: int) -> dict[str, object]:
     found["version"] = __version__
     found["notify_socket"] = notify_socket()
     return found
+
+
+def complaint(path: Path) -> str | None:
+    """What is wrong with a gateway.yaml, as far as it can be seen without its replicas."""
+    from penstock import _native
+
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    try:
+        found = settings(parser.parse_args(["--config", str(path)]), connections=1024)
+    except PenstockError as error:
+        return str(error)
+    return _native.gateway_complaint(json.dumps(found))
 
 
 def _watched(found: dict[str, object]) -> list[object]:
@@ -250,7 +269,19 @@ def _pool(parsed: argparse.Namespace) -> dict[str, object] | None:
         pool["profile"] = read_document(Path(parsed.profile))
     if parsed.queue:
         pool["flow"] = {"queue": True}
+    if parsed.hedge is not None:
+        pool["hedge"] = _hedge(parsed.hedge)
     return _with_source(pool, "--backend")
+
+
+def _hedge(text: str) -> dict[str, float]:
+    """800 or p95."""
+    try:
+        if text.startswith("p"):
+            return {"percentile": float(text[1:]) / 100}
+        return {"after_ms": float(text)}
+    except ValueError:
+        raise InvalidValueError("--hedge", text, "milliseconds, or a percentile as p95") from None
 
 
 def _from_file(path: Path) -> dict[str, object]:

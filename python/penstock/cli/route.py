@@ -25,6 +25,7 @@ from penstock.bench.routing import (
 )
 from penstock.bench.table import figure, render
 from penstock.bench.traces import read
+from penstock.cli.gateway import complaint
 from penstock.cli.route_explain import explain
 from penstock.cli.sim import PRESETS, profile
 from penstock.core import InvalidValueError
@@ -116,7 +117,13 @@ def _lint_arguments(own: argparse.ArgumentParser) -> None:
         "InferenceModel resources: unknown members, wrong values, pools that are missing, and "
         "resources that are at odds. The exit status is 1 where something is wrong."
     )
-    own.add_argument("files", nargs="+", type=Path, metavar="FILE", help="YAML or JSON")
+    own.add_argument("files", nargs="*", type=Path, metavar="FILE", help="YAML or JSON")
+    own.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="also check this gateway.yaml: pools, rules, policies, and its files of kinds",
+    )
     own.add_argument(
         "--pool",
         action="append",
@@ -131,6 +138,8 @@ def _lint_arguments(own: argparse.ArgumentParser) -> None:
 
 
 def _lint(parsed: argparse.Namespace) -> int:
+    if not parsed.files and parsed.config is None:
+        raise InvalidValueError("FILE", "", "a file of kinds, or --config")
     resources, findings = read_kinds(parsed.files)
     rules = rules_of(resources, parsed.pool)
     findings = sorted({*findings, *rules.findings}, key=lambda one: (one.file, one.line))
@@ -138,6 +147,9 @@ def _lint(parsed: argparse.Namespace) -> int:
     for finding in findings:
         print(finding, file=out)
     wrong = sum(finding.wrong for finding in findings)
+    if parsed.config is not None and (text := complaint(parsed.config)) is not None:
+        wrong += 1
+        print(f"{parsed.config}: error: {text}", file=out)
     if parsed.convert:
         print(converted(resources), end="")
     else:

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use penstock_extproc::{Head, Picker, Refusal};
 
 use crate::envoy::call::EnvoyCall;
-use crate::envoy::inside::Name;
+use crate::envoy::inside::{Inside, Name};
 use crate::gateway::Gateway;
+use crate::info::models_page;
 use crate::models::is_in;
 use crate::pool::Pool;
 
@@ -27,11 +29,34 @@ impl EnvoyDoor {
     }
 }
 
+/// A page that no replica has whole.
+const MODELS: &str = "/v1/models";
+
+impl EnvoyDoor {
+    /// The models of all pools, as the proxy lists them: Envoy answers with it at once.
+    fn models(&self, head: &Head, name: &Name) -> Refusal {
+        if let Err(error) = Inside::admit(&self.gateway, head, name.clone()) {
+            return name.refusal(error);
+        }
+        let page = models_page(&self.gateway, self.pool.as_deref());
+        let kind = HeaderValue::from_static("application/json");
+        Refusal {
+            status: StatusCode::OK.as_u16(),
+            headers: vec![(header::CONTENT_TYPE, kind)],
+            body: page.to_string().into(),
+            reason: "models",
+        }
+    }
+}
+
 impl Picker for EnvoyDoor {
     type Call = EnvoyCall;
 
     fn begin(&self, head: Head) -> Result<EnvoyCall, Refusal> {
         let name = Name::of(&head, &self.gateway);
+        if name.method == Method::GET.as_str() && name.path == MODELS {
+            return Err(self.models(&head, &name));
+        }
         let begun = EnvoyCall::begin(&self.gateway, self.pool.clone(), head, name.clone());
         begun.map_err(|error| name.refusal(error))
     }

@@ -248,10 +248,15 @@ impl FlowControl {
         *self.settings.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether no replica has room.
+    pub(crate) fn is_saturated(&self) -> bool {
+        self.load.saturated(&self.settings())
+    }
+
     pub(crate) fn counts(&self) -> FlowCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         FlowCounts {
-            saturated: self.load.saturated(&self.settings()),
+            saturated: self.is_saturated(),
             bands: self.state().queue.bands().collect(),
             released: read(&self.released),
             waited_s: read(&self.waited_us) as f64 / 1e6,

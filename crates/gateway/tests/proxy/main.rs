@@ -5,6 +5,8 @@ mod exact;
 mod failover;
 mod faults;
 mod flow;
+mod hedge;
+mod mirror;
 mod policy;
 mod relay;
 mod reload;

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Json, Router};
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -25,6 +25,10 @@ pub(crate) enum Answers {
     Events(usize, Duration),
     /// As many, then the connection breaks.
     Breaks(usize),
+    /// A chat of these words, so far apart.
+    Says(&'static [&'static str], Duration),
+    /// An answer in one piece, after a while.
+    Late(Duration),
     /// Nothing, until the client leaves.
     Hangs,
     /// A stream with marks, which goes on where the request says; each request has the next fate.
@@ -171,6 +175,11 @@ async fn answer(
     let open = Open(shared.clone());
     let answers = shared.answers.lock().unwrap().clone();
     match answers {
+        Answers::Late(after) => {
+            tokio::time::sleep(after).await;
+            drop(open);
+            Json(json!({"late": true})).into_response()
+        }
         Answers::Whole => {
             let body: Value = serde_json::from_slice(&body).unwrap();
             let usage = json!({"prompt_tokens": 7, "completion_tokens": 3});
@@ -183,6 +192,7 @@ async fn answer(
         }
         Answers::Events(count, gap) => events(open, count, gap, false),
         Answers::Breaks(count) => events(open, count, Duration::ZERO, true),
+        Answers::Says(words, gap) => says(open, words, gap),
         Answers::Hangs => {
             tokio::time::sleep(Duration::from_secs(3600)).await;
             drop(open);
@@ -211,6 +221,28 @@ fn events(open: Open, count: usize, gap: Duration, breaks: bool) -> Response {
         Body::from_stream(parts),
     );
     response.into_response()
+}
+
+/// An event of a chat.
+pub(crate) fn word(delta: &Value, finish: &Value) -> String {
+    let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
+    let event = json!({"id": "c", "model": "m", "choices": [choice]});
+    format!("data: {event}\n\n")
+}
+
+fn says(open: Open, words: &'static [&'static str], gap: Duration) -> Response {
+    let said = words
+        .iter()
+        .map(|said| word(&json!({"content": said}), &Value::Null));
+    let end = word(&json!({}), &"stop".into()) + "data: [DONE]\n\n";
+    let parts: Vec<String> = said.chain([end]).collect();
+    let stream = stream::iter(parts).then(move |part| async move {
+        tokio::time::sleep(gap).await;
+        Ok::<_, std::io::Error>(Bytes::from(part))
+    });
+    let stream = stream.map(move |part| (&open, part).1);
+    let kind = [("content-type", "text/event-stream")];
+    (kind, Body::from_stream(stream)).into_response()
 }
 
 /// Steps of a marked stream.

@@ -1,0 +1,219 @@
+//! What events, or whole answers, say: the text of each choice.
+
+use memchr::memchr_iter;
+use serde_json::Value;
+
+/// Whole events of a stream, however its bytes are cut.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    held: Vec<u8>,
+    /// Bytes of it in which no event ends.
+    scanned: usize,
+}
+
+impl Events {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// The next event, with the empty line behind it.
+    pub(crate) fn next(&mut self) -> Option<Vec<u8>> {
+        let ends = memchr_iter(b'\n', &self.held[self.scanned..]);
+        let end = ends.map(|at| self.scanned + at + 1).find_map(|line| {
+            let rest = &self.held[line..];
+            let empty = [&b"\n"[..], b"\r\n"];
+            let empty = empty.into_iter().find(|empty| rest.starts_with(empty))?;
+            Some(line + empty.len())
+        });
+        let Some(end) = end else {
+            // the line that may be followed by an empty one
+            self.scanned = self.held.len().saturating_sub(2);
+            return None;
+        };
+        self.scanned = 0;
+        let rest = self.held.split_off(end);
+        Some(std::mem::replace(&mut self.held, rest))
+    }
+
+    /// Bytes behind the last whole event.
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
+    }
+}
+
+/// The data of an event.
+pub(crate) fn data(event: &[u8]) -> Option<&[u8]> {
+    let mut lines = event.split(|byte| *byte == b'\n');
+    let data = lines.find_map(|line| line.strip_prefix(b"data:"))?;
+    Some(data.trim_ascii())
+}
+
+/// What an event, or a whole answer, adds: by the number of the choice.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) texts: Vec<(u64, String)>,
+    /// Reasons for which choices end.
+    pub(crate) finishes: Vec<(u64, String)>,
+    /// It says that the answer failed.
+    pub(crate) failed: bool,
+}
+
+impl Said {
+    /// What `value` says, in any of the APIs whose answers are text: chats and completions,
+    /// Anthropic's messages, responses. Reasoning and the arguments of tool calls are text, too.
+    pub(crate) fn of(value: &Value) -> Self {
+        let mut said = Self {
+            failed: !value["error"].is_null(),
+            ..Self::default()
+        };
+        match value["choices"].as_array() {
+            Some(choices) => choices.iter().for_each(|one| said.choice(one)),
+            None => said.other(value),
+        }
+        said
+    }
+
+    fn choice(&mut self, choice: &Value) {
+        let index = choice["index"].as_u64().unwrap_or(0);
+        self.text(index, &choice["text"]);
+        for message in [&choice["delta"], &choice["message"]] {
+            for name in ["reasoning_content", "reasoning", "content", "refusal"] {
+                self.text(index, &message[name]);
+            }
+            for call in message["tool_calls"].as_array().into_iter().flatten() {
+                self.text(index, &call["function"]["name"]);
+                self.text(index, &call["function"]["arguments"]);
+            }
+        }
+        self.finish(index, &choice["finish_reason"]);
+    }
+
+    /// Anthropic's messages and responses: one choice.
+    fn other(&mut self, value: &Value) {
+        let kind = value["type"].as_str().unwrap_or_default();
+        self.failed |= matches!(kind, "error" | "response.failed");
+        if kind.ends_with(".delta") {
+            self.text(0, &value["delta"]);
+        }
+        if matches!(kind, "response.completed" | "response.incomplete") {
+            self.finishes.push((0, kind.to_owned()));
+            return;
+        }
+        self.text(0, &value["content_block"]["name"]);
+        self.block(&value["delta"]);
+        self.finish(0, &value["delta"]["stop_reason"]);
+        self.finish(0, &value["stop_reason"]);
+        let items = value["output"].as_array().into_iter().flatten();
+        for item in items.chain([value]) {
+            self.block(item);
+            for block in item["content"].as_array().into_iter().flatten() {
+                self.block(block);
+            }
+        }
+        if value["output"].is_array() {
+            self.finish(0, &value["status"]);
+        }
+    }
+
+    fn block(&mut self, block: &Value) {
+        for name in ["name", "thinking", "text", "partial_json", "arguments"] {
+            self.text(0, &block[name]);
+        }
+        if block["input"].is_object() {
+            self.texts.push((0, block["input"].to_string()));
+        }
+    }
+
+    fn text(&mut self, choice: u64, text: &Value) {
+        if let Some(text) = text.as_str().filter(|text| !text.is_empty()) {
+            self.texts.push((choice, text.to_owned()));
+        }
+    }
+
+    fn finish(&mut self, choice: u64, reason: &Value) {
+        if let Some(reason) = reason.as_str() {
+            self.finishes.push((choice, reason.to_owned()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn events_are_whole_however_the_stream_is_cut() {
+        let stream = b"data: 1\n\nevent: x\ndata: 2\r\n\r\n: note\n\ndata:3\n\ndata: cut\n";
+        for size in 1..stream.len() {
+            let (mut events, mut found) = (Events::default(), Vec::new());
+            for part in stream.chunks(size) {
+                events.push(part);
+                while let Some(event) = events.next() {
+                    found.push(data(&event).map(|data| String::from_utf8(data.into()).unwrap()));
+                }
+            }
+            let wanted = [Some("1"), Some("2"), None, Some("3")];
+            let wanted = wanted.map(|one| one.map(str::to_owned));
+            assert_eq!(found, wanted, "{size}");
+            assert_eq!(events.held(), 10);
+        }
+    }
+
+    /// The texts of all events, joined, and the reasons of the end.
+    fn joined(values: &[Value]) -> (String, Vec<String>) {
+        let said: Vec<Said> = values.iter().map(Said::of).collect();
+        assert!(said.iter().all(|one| !one.failed));
+        let texts = said.iter().flat_map(|one| &one.texts);
+        let ends = said.iter().flat_map(|one| &one.finishes);
+        (
+            texts.map(|(_, text)| text.as_str()).collect(),
+            ends.map(|(_, reason)| reason.clone()).collect(),
+        )
+    }
+
+    #[test]
+    fn every_api_says_its_text_once() {
+        let delta = |delta: Value, finish: Value| {
+            let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
+            json!({"choices": [choice]})
+        };
+        let call = json!({"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]});
+        let chat = [
+            delta(json!({"role": "assistant", "content": ""}), Value::Null),
+            delta(json!({"reasoning_content": "hm"}), Value::Null),
+            delta(json!({"content": "a"}), Value::Null),
+            delta(call, "stop".into()),
+            json!({"choices": [], "usage": {"prompt_tokens": 1}}),
+        ];
+        assert_eq!(joined(&chat), ("hmaf{}".into(), vec!["stop".into()]));
+        let messages = [
+            json!({"type": "message_start", "message": {"content": []}}),
+            json!({"type": "content_block_start", "content_block": {"type": "text", "text": ""}}),
+            json!({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}}),
+            json!({"type": "content_block_delta", "delta": {"partial_json": "{}"}}),
+            json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}),
+        ];
+        assert_eq!(joined(&messages), ("a{}".into(), vec!["end_turn".into()]));
+        let whole = json!({"type": "message", "stop_reason": "end_turn",
+                           "content": [{"type": "text", "text": "a"}]});
+        assert_eq!(joined(&[whole]), ("a".into(), vec!["end_turn".into()]));
+        let output =
+            json!([{"type": "message", "content": [{"type": "output_text", "text": "a"}]}]);
+        let whole = json!({"object": "response", "status": "completed", "output": output});
+        let responses = [
+            json!({"type": "response.output_text.delta", "delta": "a"}),
+            json!({"type": "response.output_text.done", "text": "a"}),
+            json!({"type": "response.completed", "response": whole}),
+        ];
+        let (text, ends) = joined(&responses[..1]);
+        assert_eq!((text.as_str(), ends.len()), ("a", 0));
+        assert_eq!(joined(&responses).1, ["response.completed"]);
+        assert_eq!(joined(&[whole]), ("a".into(), vec!["completed".into()]));
+        let completion = json!({"choices": [{"index": 1, "text": "b", "finish_reason": null}]});
+        assert_eq!(Said::of(&completion).texts, [(1, "b".to_owned())]);
+        assert!(Said::of(&json!({"error": {"message": "no"}})).failed);
+        assert!(Said::of(&json!({"type": "response.failed"})).failed);
+    }
+}

@@ -1,0 +1,39 @@
+//! Hedging on the metrics page.
+
+use penstock_http::{Page, escaped};
+
+use crate::hedge::state::WORDS;
+
+/// Words that say how requests with a second attempt ended; the others why there was none.
+const ENDS: usize = 2;
+
+/// The counts of pools that hedge, by the pool's name.
+pub(crate) fn hedge_page(page: &mut Page<'_>, pools: &[(&str, [u64; WORDS.len()])]) {
+    if pools.is_empty() {
+        return;
+    }
+    let tables = [
+        (
+            "penstock:gateway_hedges_total",
+            "Requests that two replicas had at once, by outcome.",
+            "outcome",
+            0..ENDS,
+        ),
+        (
+            "penstock:gateway_hedges_refused_total",
+            "Requests that waited for long without a second replica, by reason.",
+            "reason",
+            ENDS..WORDS.len(),
+        ),
+    ];
+    for (name, help, label, range) in tables {
+        page.head(name, "counter", help);
+        for (pool, counts) in pools {
+            for at in range.clone() {
+                let (pool, word) = (escaped(pool), WORDS[at]);
+                let labels = format!(",pool=\"{pool}\",{label}=\"{word}\"");
+                page.sample(name, &labels, counts[at]);
+            }
+        }
+    }
+}

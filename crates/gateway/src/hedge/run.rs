@@ -1,0 +1,120 @@
+//! One attempt, or two at once.
+
+use std::pin::pin;
+use std::time::Instant;
+
+use axum::http::header;
+use penstock_routing::ReplicaId;
+
+use crate::attempt::{Answer, Lost, attempt};
+use crate::call::Call;
+use crate::gateway::Gateway;
+use crate::hedge::HedgeSettings;
+use crate::hedge::state::Hedge;
+use crate::members::Members;
+use crate::pool::{Pool, Routed};
+
+/// Sends the request to one replica, and to a second one where the pool hedges and no answer has
+/// begun in time. An attempt that loses is dropped: its connection is closed, which ends the
+/// replica's work, and so does its reservation. A second replica is one of those `tried`.
+pub(crate) async fn attempt_hedged(
+    gateway: &Gateway,
+    call: &Call,
+    (pool, model): (&Pool, &str),
+    routed: Routed,
+    tried: &mut Vec<ReplicaId>,
+) -> Result<Answer, Lost> {
+    let first = attempt(gateway, call, &call.body, pool, routed);
+    let hedging = &pool.hedging;
+    let Some(settings) = hedging.settings() else {
+        return first.await;
+    };
+    let sent = Instant::now();
+    let mut first = pin!(first);
+    let early = match hedging.patience(&settings) {
+        Some(patience) => tokio::time::timeout(patience, &mut first).await.ok(),
+        None => Some(first.as_mut().await),
+    };
+    let answer = match early {
+        Some(answer) => answer,
+        None => match second(call, (pool, model), &settings, tried) {
+            Ok(routed) => {
+                let second = attempt(gateway, call, &call.body, pool, routed);
+                either(pool, first, pin!(second)).await
+            }
+            Err(none) => {
+                hedging.count(none);
+                first.await
+            }
+        },
+    };
+    if answer.as_ref().is_ok_and(is_stream) {
+        hedging.began(sent.elapsed());
+    }
+    answer
+}
+
+/// Another replica for the request, with the reservation.
+fn second(
+    call: &Call,
+    (pool, model): (&Pool, &str),
+    settings: &HedgeSettings,
+    tried: &mut Vec<ReplicaId>,
+) -> Result<Routed, Hedge> {
+    if !may_be_hedged(call, settings) {
+        return Err(Hedge::Request);
+    }
+    if pool.flow.is_saturated() {
+        return Err(Hedge::Saturated);
+    }
+    if !pool.hedging.take() {
+        return Err(Hedge::Budget);
+    }
+    let routed = pool.route(model, &call.prompt, tried);
+    let routed = routed.map_err(|_| Hedge::NoReplica)?;
+    tried.push(routed.decision.first().replica);
+    Ok(routed)
+}
+
+/// Whether two replicas may compute it. The header of an answer that comes whole is its end: that
+/// it has not come says nothing.
+fn may_be_hedged(call: &Call, settings: &HedgeSettings) -> bool {
+    let short = call.body.len() <= settings.max_bytes;
+    let members = short.then(|| Members::of(&call.body)).flatten();
+    members.is_some_and(|members| members.is_stream() && members.are_repeatable(call.path()))
+}
+
+/// The first answer; a replica that does not give one leaves it to the other.
+async fn either<F, S>(
+    pool: &Pool,
+    mut first: std::pin::Pin<&mut F>,
+    mut second: std::pin::Pin<&mut S>,
+) -> Result<Answer, Lost>
+where
+    F: Future<Output = Result<Answer, Lost>>,
+    S: Future<Output = Result<Answer, Lost>>,
+{
+    let (answer, won) = tokio::select! {
+        biased;
+        answer = &mut first => match answer {
+            Ok(answer) => (Ok(answer), false),
+            Err(_) => {
+                let answer = second.await;
+                let won = answer.is_ok();
+                (answer, won)
+            }
+        },
+        answer = &mut second => match answer {
+            Ok(answer) => (Ok(answer), true),
+            Err(_) => (first.await, false),
+        },
+    };
+    pool.hedging
+        .count(if won { Hedge::Won } else { Hedge::Lost });
+    answer
+}
+
+fn is_stream(answer: &Answer) -> bool {
+    let kind = answer.response.headers().get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}

@@ -1,0 +1,66 @@
+//! Settings of a pool's mirror.
+
+use serde::Deserialize;
+
+/// Where requests of a pool are mirrored, and how many.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MirrorSettings {
+    /// Another pool.
+    pub pool: String,
+    /// The model's name there; `None`: the one that the replica got.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Mirrored requests as a share of those for text.
+    pub share: f64,
+    /// Mirrored requests at once.
+    #[serde(default = "in_flight")]
+    pub in_flight: usize,
+    /// Bytes of requests and of text that has not been compared yet, together.
+    #[serde(default = "held_bytes")]
+    pub held_bytes: usize,
+    /// Seconds after which a mirrored request has failed.
+    #[serde(default = "timeout")]
+    pub timeout_s: f64,
+}
+
+fn in_flight() -> usize {
+    8
+}
+
+fn held_bytes() -> usize {
+    16 << 20
+}
+
+fn timeout() -> f64 {
+    120.0
+}
+
+impl MirrorSettings {
+    /// What is wrong with them, for the pool `own` of these.
+    pub(crate) fn complaint(&self, own: &str, pools: &[&str]) -> Option<String> {
+        let pool = &self.pool;
+        if pool == own {
+            return Some("mirror.pool is the pool itself".to_owned());
+        }
+        if !pools.contains(&pool.as_str()) {
+            let known = pools.join(", ");
+            return Some(format!("mirror names pool {pool:?}; there are {known}"));
+        }
+        if self.model.as_deref() == Some("") {
+            return Some("mirror.model is empty".to_owned());
+        }
+        let bounds = [
+            ("share", self.share, 0.0, 1.0),
+            ("in_flight", self.in_flight as f64, 1.0, 1e6),
+            ("held_bytes", self.held_bytes as f64, 1024.0, 1e12),
+            ("timeout_s", self.timeout_s, 0.1, 86_400.0),
+        ];
+        let wrong = bounds
+            .into_iter()
+            .find(|(_, value, least, most)| !(least..=most).contains(&value));
+        wrong.map(|(name, value, least, most)| {
+            format!("mirror.{name} is {value}; {least} to {most} is possible")
+        })
+    }
+}

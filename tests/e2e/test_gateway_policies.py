@@ -1,0 +1,139 @@
+"""Mirroring and hedging before modelled replicas, as docs/gateway.md has them.
+
+Tried: mirrors that answer alike, differently, late or not at all; a replica that is slow to begin.
+The client's answers are those of its replica in every case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.gateway import Gateway
+from tests.e2e.server import eventually
+from tests.e2e.sim import Sim
+
+PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
+GREEDY = {"model": "llama", "prompt": "t1 t2 t3", "max_tokens": 12, "temperature": 0}
+
+
+def example(heading: str) -> str:
+    """The first YAML of a section of the page."""
+    section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return section.split("```yaml\n")[1].split("```")[0]
+
+
+def texts(client: httpx.Client, **more: object) -> str:
+    answer = client.post("/v1/completions", json={**GREEDY, **more})
+    assert answer.status_code == 200, answer.text
+    if more.get("stream"):
+        return "".join(re.findall(r'"text":"([^"]*)"', answer.text))
+    return str(answer.json()["choices"][0]["text"])
+
+
+def counts(client: httpx.Client, metric: str, label: str) -> dict[str, int]:
+    """Samples of a metric of the gateway by the value of a label, without the zeros."""
+    page = client.get("/metrics").text
+    found = re.findall(rf'^penstock:gateway_{metric}\{{.*{label}="(\w+)"\}} (\d+)$', page, re.M)
+    return {word: int(count) for word, count in found if count != "0"}
+
+
+@pytest.fixture(scope="module")
+def primary() -> Iterator[Sim]:
+    with Sim("--served-model-name", "llama", replicas=2) as sim:
+        yield sim
+
+
+def mirrored(primary: Sim, mirror: str, folder: Path) -> Gateway:
+    """The example of the page, with every request in the sample."""
+    text = example("Mirroring").replace("share: 0.02", "share: 1")
+    for number, url in enumerate([*primary.urls, mirror], start=1):
+        text = text.replace(f"http://10.0.0.{number}:8000", url)
+    assert "10.0.0." not in text
+    config = folder / "gateway.yaml"
+    config.write_text(text)
+    return Gateway("--config", str(config))
+
+
+@pytest.mark.parametrize(("seed", "outcome"), [("0", "equal"), ("1", "different")])
+def test_mirrors_that_answer_are_compared(
+    primary: Sim, tmp_path: Path, seed: str, outcome: str
+) -> None:
+    with ExitStack() as stack:
+        mirror = stack.enter_context(Sim("--served-model-name", "llama-next", "--seed", seed))
+        gateway = stack.enter_context(mirrored(primary, mirror.url, tmp_path))
+        client = stack.enter_context(gateway.client())
+        direct = stack.enter_context(primary.client_of(0))
+        for stream in (False, True):
+            assert texts(client, stream=stream) == texts(direct, stream=stream)
+        texts(client, temperature=0.7)
+        wanted = {outcome: 2, "uncompared": 1}
+        eventually(lambda: counts(client, "mirrors_total", "outcome") == wanted, "the comparisons")
+        models = [one["id"] for one in client.get("/v1/models").json()["data"]]
+        assert models == ["llama", "llama-next"]
+        page = mirror.client_of(0).get("/metrics").text
+        assert 'model_name="llama-next"' in page
+        lines = [line for line in gateway.log if "its mirror in pool canary differs" in line]
+        assert bool(lines) == (outcome == "different")
+        assert not any("t1 t2 t3" in line for line in gateway.log)
+
+
+@pytest.mark.parametrize(
+    ("fault", "ending"),
+    [
+        ("refuse", {"failed": 3}),
+        ("cut:1:3", {"failed": 3}),
+        ("error-event:1:3", {"failed": 3}),
+        ("early-stop:1:3", {"different": 3}),
+    ],
+)
+def test_mirrors_that_fail_are_no_client_s_concern(
+    primary: Sim, tmp_path: Path, fault: str, ending: dict[str, int]
+) -> None:
+    with ExitStack() as stack:
+        mirror = stack.enter_context(Sim("--served-model-name", "llama-next", "--fault", fault))
+        gateway = stack.enter_context(mirrored(primary, mirror.url, tmp_path))
+        client = stack.enter_context(gateway.client())
+        direct = stack.enter_context(primary.client_of(0))
+        expected = texts(direct, stream=True)
+        for _ in range(3):
+            assert texts(client, stream=True) == expected
+        eventually(lambda: counts(client, "mirrors_total", "outcome") == ending, "the ends of all")
+
+
+def test_a_slow_replica_is_overtaken(tmp_path: Path) -> None:
+    """The example of the page, with a short patience and a budget for all."""
+    with ExitStack() as stack:
+        name = ("--served-model-name", "llama")
+        slow = stack.enter_context(Sim(*name, "--fault", "slow-headers:1:30"))
+        quick = stack.enter_context(Sim(*name))
+        text = example("Hedging").replace("percentile: 0.95", "after_ms: 50")
+        text = text.replace("share: 0.05", "share: 1")
+        for number, url in enumerate([slow.url, quick.url], start=1):
+            text = text.replace(f"http://10.0.0.{number}:8000", url)
+        config = tmp_path / "gateway.yaml"
+        config.write_text(text)
+        gateway = stack.enter_context(Gateway("--config", str(config)))
+        client = stack.enter_context(gateway.client())
+        direct = stack.enter_context(quick.client())
+        expected = texts(direct, stream=True)
+        won = 0
+        for _ in range(50):
+            assert texts(client, stream=True) == expected
+            won = counts(client, "hedges_total", "outcome").get("won", 0)
+            if won >= 2:
+                break
+        assert won >= 2
+        assert counts(client, "requests_total", "outcome").keys() == {"served"}
+
+        def is_left() -> bool:
+            with slow.client() as own:
+                page = own.get("/metrics").text
+            return re.search(r"^vllm:num_requests_running\{.*\} 0(\.0)?$", page, re.M) is not None
+
+        eventually(is_left, "the slow replica works on nothing")
