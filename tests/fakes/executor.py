@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.core import LogprobRow, Pooling, StepPlan, StepResult
-from penstock.core.plan import LAST_SAMPLED, MAX_PLAN_GRAMMAR_BYTES, NO_BLOCK
+from penstock.core.plan import LAST_SAMPLED, LATE_MASK, MAX_PLAN_GRAMMAR_BYTES, NO_BLOCK
 from penstock.core.transfer import Moved, OpenTiers, Transfer
 
 from tests.fakes.contract import ContractBrokenError, require
@@ -67,6 +67,9 @@ class Slot:
     usable: bool = True
     pooled: int = 0
     """Tokens that a mean is over."""
+    grammar: bool = False
+    undrawn: bool = False
+    """Whether the row before was not drawn: LAST_SAMPLED stands for nothing then."""
 
 
 @dataclass(eq=False)
@@ -107,7 +110,8 @@ class Row:
 
 class FakeExecutor:
     """`windows` has an entry for each KV group, `num_blocks` one number for all or one for each.
-    Steps in `fail_at` raise instead of computing.
+    Steps in `fail_at` raise instead of computing. `late` tells for each row with a grammar whether
+    its mask is late.
 
     With `named` tiers or `ram_slots`, `mover` moves cells between them and the pool
     (`tests.fakes.tiers`).
@@ -127,7 +131,9 @@ class FakeExecutor:
         named: int = 0,
         ram_slots: int = 0,
         auto: bool = False,
+        late: Callable[[], bool] = lambda: False,
     ) -> None:
+        self.late = late
         self.depth = depth
         self.block_size = block_size
         self.windows = list(windows)
@@ -234,7 +240,8 @@ class FakeExecutor:
             require(0 <= params.slot < self.max_num_seqs, f"slot {params.slot} out of range")
             logprobs = wants_logprobs(params.sampling)
             tables: list[list[int]] = [[] for _ in self.windows]
-            self.slots[params.slot] = Slot(logprobs, params.pooling, tables)
+            grammar = bool(params.grammar)
+            self.slots[params.slot] = Slot(logprobs, params.pooling, tables, grammar=grammar)
 
     def _rows(self, plan: StepPlan) -> list[Row]:
         rows, at = [], 0
@@ -289,8 +296,10 @@ class FakeExecutor:
     def _sequence(self, plan: StepPlan, row: Row, result: StepResult) -> None:
         tokens = list(plan.tokens[row.at : row.at + row.length])
         if tokens[0] == LAST_SAMPLED:
-            require(row.slot.last >= 0, "the slot has sampled no token")
-            tokens[0] = row.slot.last
+            require(row.slot.last >= 0 or row.slot.undrawn, "the slot has sampled no token")
+            tokens[0] = 0 if row.slot.undrawn else row.slot.last
+        else:
+            row.slot.undrawn = False
         require(all(0 <= token < self.vocab for token in tokens), "a token out of the vocabulary")
         context = self._context(row)
         first = row.start - len(context)
@@ -328,14 +337,21 @@ class FakeExecutor:
     def _sample(
         self, row: Row, tokens: list[int], seen: Callable[[int], list[int]], result: StepResult
     ) -> None:
-        """Draw tokens while they confirm the drafts."""
+        """Draw tokens while they confirm the drafts and their masks are there."""
         sampled, logprobs = [], []
         for at in range(row.length - 1 - row.drafts, row.length):
+            if row.slot.undrawn or (row.slot.grammar and self.late()):
+                break
             token = next_token(seen(at), self.vocab)
             sampled.append(token)
             logprobs.append(row_for(seen(at), token))
             if at + 1 == row.length or tokens[at + 1] != token:
                 break
+        if not sampled:
+            row.slot.undrawn = True
+            result.counts.append(1)
+            result.tokens.append(LATE_MASK)
+            return
         result.counts.append(len(sampled))
         result.tokens.extend(sampled)
         if row.slot.logprobs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -123,6 +123,7 @@ class World:
         drafter: Drafter | None = None,
         by_priority: bool = False,
         pooling: Pooling = Pooling.LAST,
+        late: Callable[[], bool] = lambda: False,
     ) -> None:
         self.now = 0.0
         self.windows = windows
@@ -146,6 +147,7 @@ class World:
             vocab=vocab,
             fail_at=fail_at,
             depth=in_flight,
+            late=late,
         )
         hasher = BlockHasher(block_size, IDENTITY, hash_chain, hash_root) if prefix else None
         self.kv = KvCache(

@@ -62,6 +62,7 @@ def draw_world(draw: Random) -> World:
     windows = draw.choice([(None,), (None,), (None, 24), (40, None), (20,), (16, None, 50)])
     drafter = RandomDrafter(draw, windows=windows) if draw.random() < 0.3 else None
     budget = max_num_seqs + draw.choice([0, 3, 20, 50, 100])
+    late = draw.choice([0.0, 0.3, 0.8])
     return World(
         num_blocks=draw_blocks(draw, block_size, windows, budget),
         windows=windows,
@@ -75,6 +76,7 @@ def draw_world(draw: Random) -> World:
         fail_at=[draw.randrange(1, 60)] if draw.random() < 0.2 else [],
         drafter=drafter,
         by_priority=draw.random() < 0.4,
+        late=lambda: draw.random() < late,
     )
 
 

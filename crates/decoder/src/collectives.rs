@@ -45,6 +45,9 @@ pub trait Collectives: Send {
         out: &mut [f32],
     ) -> Result<bool, Lost>;
 
+    /// Whether `gather_logits` gives this rank the logits.
+    fn draws(&self) -> bool;
+
     /// Copies the `tokens` of rank 0, which draws them, to the whole group.
     ///
     /// # Errors
@@ -96,6 +99,10 @@ impl Collectives for Alone {
     ) -> Result<bool, Lost> {
         cpu.matmul(linear, acts, out, Mode::Store);
         Ok(true)
+    }
+
+    fn draws(&self) -> bool {
+        true
     }
 
     fn broadcast_tokens(&mut self, _: &mut [u32]) -> Result<(), Lost> {
@@ -199,6 +206,10 @@ impl Collectives for Local {
             }
         }
         Ok(reads)
+    }
+
+    fn draws(&self) -> bool {
+        self.group.as_ref().is_none_or(|group| group.rank() == 0)
     }
 
     fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), Lost> {

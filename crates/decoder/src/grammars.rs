@@ -2,7 +2,8 @@
 //! forward pass runs.
 //!
 //! The mask after a token is asked for when that token is drawn, so it is there before the next row
-//! of logits unless the grammar is much slower than the model. A row waits for its mask.
+//! of logits unless the grammar is much slower than the model. A row waits for its mask a little,
+//! and is not drawn then: no other row waits for a grammar.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -10,9 +11,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use penstock_grammar::{Compiler, Mask, Matcher, Vocabulary};
+use penstock_grammar::{Compiled, Compiler, GrammarError, Mask, MatchError, Matcher, Vocabulary};
 use penstock_text::TextModel;
-use penstock_wire::{FrameError, Grammar, MaskCost};
+use penstock_wire::{Grammar, MaskCost};
 
 /// Time to compile a grammar. The front door has compiled it before: this is for a busy machine.
 const COMPILE_LIMIT: Duration = Duration::from_secs(60);
@@ -47,23 +48,55 @@ struct Cost {
 /// The grammar of one sequence, and the masks of its next rows.
 pub(crate) struct Constraint {
     shared: Arc<Shared>,
+    jobs: mpsc::Sender<Arc<Constraint>>,
     grammar: Grammar,
     ends: Vec<u32>,
+    since: Instant,
     state: Mutex<State>,
     changed: Condvar,
 }
 
+/// What a row finds.
+pub(crate) enum Found {
+    /// Its mask; `None` after a draft that the grammar forbids.
+    Mask(Option<Mask>),
+    Late,
+    /// The grammar cannot be followed.
+    Failed,
+}
+
 #[derive(Default)]
 struct State {
-    matcher: Option<Matcher>,
-    /// Tokens of the output that the matcher has not taken in.
+    compiled: bool,
+    /// `None` while a thread reads with it.
+    reader: Option<Reader>,
+    /// Whether a thread compiles the grammar, or reads.
+    busy: bool,
+    /// Tokens of the output that the reader has not got.
     behind: Vec<u32>,
+    /// How often it got some.
+    accepted: u64,
     /// Drafts that follow them in the plan.
     drafts: Vec<u32>,
     /// The mask before each of `drafts` and the one after, as far as they are computed; `None`
     /// after a draft that the grammar forbids: that row counts for nothing.
     masks: Vec<Option<Mask>>,
     failed: bool,
+}
+
+/// A matcher, and the drafts that it has read behind the output.
+struct Reader {
+    matcher: Matcher,
+    drafts: Vec<u32>,
+}
+
+enum Task {
+    Read(Vec<u32>),
+    /// The mask behind these drafts, while the output is that of `accepted`.
+    Mask {
+        drafts: Vec<u32>,
+        accepted: u64,
+    },
 }
 
 impl Grammars {
@@ -79,27 +112,21 @@ impl Grammars {
         }
     }
 
-    /// A sequence with the encoded `grammar` whose `output` is known already; `ends` are the tokens
-    /// that may end it.
-    ///
-    /// # Errors
-    /// Bytes that are no grammar.
-    pub(crate) fn start(
-        &self,
-        grammar: &[u8],
-        ends: &[u32],
-        output: &[i32],
-    ) -> Result<Arc<Constraint>, FrameError> {
+    /// A sequence with a grammar whose `output` is known already; `ends` are the tokens that may
+    /// end it.
+    pub(crate) fn start(&self, grammar: Grammar, ends: &[u32], output: &[i32]) -> Arc<Constraint> {
         let constraint = Arc::new(Constraint {
             shared: Arc::clone(&self.shared),
-            grammar: Grammar::decode(grammar)?,
+            jobs: self.jobs().clone(),
+            since: Instant::now(),
+            grammar,
             ends: ends.to_vec(),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
         constraint.accept(output);
-        self.work_on(&constraint);
-        Ok(constraint)
+        constraint.queue();
+        constraint
     }
 
     /// The cost of masks since the last call.
@@ -113,12 +140,8 @@ impl Grammars {
         }
     }
 
-    /// Has the masks of a sequence computed.
-    pub(crate) fn work_on(&self, constraint: &Arc<Constraint>) {
-        let jobs = self.jobs.get_or_init(|| self.start_threads());
-        if jobs.send(Arc::clone(constraint)).is_err() {
-            constraint.fail();
-        }
+    fn jobs(&self) -> &mpsc::Sender<Arc<Constraint>> {
+        self.jobs.get_or_init(|| self.start_threads())
     }
 
     /// They end when the last job is done and the sender gone.
@@ -149,14 +172,6 @@ fn add(to: &AtomicU64, began: Instant) {
 }
 
 impl Shared {
-    fn mask(&self, matcher: &mut Matcher) -> Result<Mask, Failed> {
-        let began = Instant::now();
-        let mask = matcher.mask().map_err(|e| e.to_string())?;
-        add(&self.cost.computing_ns, began);
-        self.cost.masks.fetch_add(1, Ordering::Relaxed);
-        Ok(mask)
-    }
-
     fn compiler(&self) -> Result<&Compiler, Failed> {
         let open = || compiler_of(&self.path);
         self.compiler
@@ -176,9 +191,9 @@ impl Constraint {
     /// Takes in tokens of the output; the masks are those of the row after.
     pub(crate) fn accept(&self, tokens: &[i32]) {
         let mut state = self.lock();
-        state
-            .behind
-            .extend(tokens.iter().map(|&token| token as u32));
+        let tokens = tokens.iter().map(|&token| token as u32);
+        state.behind.extend(tokens);
+        state.accepted += 1;
         state.drafts.clear();
         state.masks.clear();
     }
@@ -190,28 +205,91 @@ impl Constraint {
         state.masks.truncate(1);
     }
 
-    /// Waits for the mask after so many drafts; `None` after one that the grammar forbids.
-    ///
-    /// # Errors
-    /// The grammar cannot be followed.
-    pub(crate) fn mask(&self, drafts: usize) -> Result<Option<Mask>, ()> {
-        let waits = |state: &mut State| !state.failed && state.masks.len() <= drafts;
-        let began = Instant::now();
-        let state = self.changed.wait_while(self.lock(), waits);
-        let state = state.unwrap_or_else(PoisonError::into_inner);
-        add(&self.shared.cost.waiting_ns, began);
-        match state.masks.get(drafts) {
-            Some(mask) if !state.failed => Ok(mask.clone()),
-            _ => Err(()),
+    /// Has the masks that are missing computed.
+    pub(crate) fn queue(self: &Arc<Self>) {
+        if self.jobs.send(Arc::clone(self)).is_err() {
+            self.fail();
         }
     }
 
-    fn work(&self) {
-        let work = || self.lock().advance(&self.grammar, &self.ends, &self.shared);
-        match catch_unwind(AssertUnwindSafe(work)) {
-            Ok(Ok(())) => self.changed.notify_all(),
+    /// The mask after so many drafts; waits for it `until` then.
+    pub(crate) fn mask(self: &Arc<Self>, drafts: usize, until: Instant) -> Found {
+        let began = Instant::now();
+        let missing = |state: &mut State| !state.failed && state.masks.len() <= drafts;
+        let wait = until.saturating_duration_since(began);
+        let waited = self.changed.wait_timeout_while(self.lock(), wait, missing);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        add(&self.shared.cost.waiting_ns, began);
+        match state.masks.get(drafts) {
+            _ if state.failed => Found::Failed,
+            Some(mask) => Found::Mask(mask.clone()),
+            None if !state.compiled && self.since.elapsed() > COMPILE_LIMIT => Found::Failed,
+            None => {
+                drop(state);
+                // It had no place to be compiled, perhaps.
+                self.queue();
+                Found::Late
+            }
+        }
+    }
+
+    fn work(self: &Arc<Self>) {
+        match catch_unwind(AssertUnwindSafe(|| self.advance())) {
+            Ok(Ok(())) => {}
             Ok(Err(_)) | Err(_) => self.fail(),
         }
+    }
+
+    /// Computes the masks that are missing. One thread does at a time: what comes meanwhile is
+    /// there when it looks for its next task.
+    fn advance(self: &Arc<Self>) -> Result<(), Failed> {
+        let mut state = self.lock();
+        if state.busy || state.failed {
+            return Ok(());
+        }
+        state.busy = true;
+        let Some(mut reader) = state.reader.take() else {
+            drop(state);
+            return self.compile();
+        };
+        while let Some(task) = state.next_task() {
+            drop(state);
+            match task {
+                Task::Read(tokens) => reader.read(&tokens)?,
+                Task::Mask { drafts, accepted } => {
+                    let mask = reader.mask(&drafts, &self.shared.cost)?;
+                    self.lock().put(mask, &drafts, accepted);
+                    self.changed.notify_all();
+                }
+            }
+            state = self.lock();
+        }
+        state.reader = Some(reader);
+        state.busy = false;
+        Ok(())
+    }
+
+    fn compile(self: &Arc<Self>) -> Result<(), Failed> {
+        let this = Arc::clone(self);
+        let then = move |outcome: Result<Compiled, GrammarError>| {
+            let matcher = outcome.map(|compiled| compiled.matcher(this.ends.clone()));
+            let mut state = this.lock();
+            state.busy = false;
+            match matcher {
+                Ok(matcher) => {
+                    state.compiled = true;
+                    state.reader = Some(Reader::new(matcher));
+                }
+                // The row that is late has it tried again.
+                Err(GrammarError::Busy) => return,
+                Err(_) => state.failed = true,
+            }
+            drop(state);
+            this.queue();
+            this.changed.notify_all();
+        };
+        self.shared.compiler()?.start(&self.grammar, then);
+        Ok(())
     }
 
     fn fail(&self) {
@@ -225,44 +303,70 @@ impl Constraint {
 }
 
 impl State {
-    /// Computes the masks that are missing.
-    fn advance(&mut self, grammar: &Grammar, ends: &[u32], shared: &Shared) -> Result<(), Failed> {
+    fn next_task(&mut self) -> Option<Task> {
         if self.failed {
-            return Ok(());
+            return None;
         }
-        let matcher = match &mut self.matcher {
-            Some(matcher) => matcher,
-            empty => {
-                let compiled = shared.compiler()?.compile(grammar, COMPILE_LIMIT);
-                let compiled = compiled.map_err(|e| e.to_string())?;
-                empty.insert(compiled.matcher(ends.to_vec()))
-            }
-        };
-        for token in self.behind.drain(..) {
-            if !matcher.accept(token).map_err(|e| e.to_string())? {
+        if !self.behind.is_empty() {
+            return Some(Task::Read(std::mem::take(&mut self.behind)));
+        }
+        let drafts = self.drafts.get(..self.masks.len())?.to_vec();
+        let accepted = self.accepted;
+        Some(Task::Mask { drafts, accepted })
+    }
+
+    /// Takes a mask unless it was computed for others than the present tokens.
+    fn put(&mut self, mask: Option<Mask>, drafts: &[u32], accepted: u64) {
+        let same = self.accepted == accepted && self.drafts.starts_with(drafts);
+        if same && self.masks.len() == drafts.len() {
+            self.masks.push(mask);
+        }
+    }
+}
+
+impl Reader {
+    fn new(matcher: Matcher) -> Self {
+        Self {
+            matcher,
+            drafts: Vec::new(),
+        }
+    }
+
+    fn read(&mut self, tokens: &[u32]) -> Result<(), Failed> {
+        self.keep(0)?;
+        for &token in tokens {
+            if !self.matcher.accept(token).map_err(text)? {
                 return Err(format!("token {token} does not follow"));
             }
         }
-        if self.masks.is_empty() {
-            self.masks.push(Some(shared.mask(matcher)?));
-        }
-        let mut taken = 0;
-        while self.masks.len() <= self.drafts.len() {
-            let at = self.masks.len() - 1;
-            // Drafts before it may have been computed by an earlier job.
-            let mut follows = self.masks[at].is_some();
-            while follows && taken <= at {
-                follows = matcher
-                    .accept(self.drafts[taken])
-                    .map_err(|e| e.to_string())?;
-                taken += usize::from(follows);
-            }
-            let mask = match follows {
-                true => Some(shared.mask(matcher)?),
-                false => None,
-            };
-            self.masks.push(mask);
-        }
-        matcher.rollback(taken).map_err(|e| e.to_string())
+        Ok(())
     }
+
+    /// The mask after `drafts`; `None` where the grammar forbids one of them.
+    fn mask(&mut self, drafts: &[u32], cost: &Cost) -> Result<Option<Mask>, Failed> {
+        let pairs = self.drafts.iter().zip(drafts);
+        self.keep(pairs.take_while(|(a, b)| a == b).count())?;
+        while let Some(&draft) = drafts.get(self.drafts.len()) {
+            if !self.matcher.accept(draft).map_err(text)? {
+                return Ok(None);
+            }
+            self.drafts.push(draft);
+        }
+        let began = Instant::now();
+        let mask = self.matcher.mask().map_err(text)?;
+        add(&cost.computing_ns, began);
+        cost.masks.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(mask))
+    }
+
+    /// Takes back all drafts but the first `count`.
+    fn keep(&mut self, count: usize) -> Result<(), Failed> {
+        let back = self.drafts.len() - count;
+        self.drafts.truncate(count);
+        self.matcher.rollback(back).map_err(text)
+    }
+}
+
+fn text(error: MatchError) -> Failed {
+    error.to_string()
 }

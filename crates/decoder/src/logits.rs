@@ -2,6 +2,7 @@
 //! scoring of each row.
 
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use penstock_comm::Lost;
 use penstock_kernels::{ActivationFormat, Aligned, Cpu, Logprob, logprob};
@@ -9,6 +10,7 @@ use penstock_wire::{NO_TOKEN, NOT_FINITE, StepPlan, StepResult};
 
 use crate::collectives::Collectives;
 use crate::forward::Buffers;
+use crate::grammars;
 use crate::model::Model;
 use crate::results::Results;
 use crate::slots::{Slot, Slots};
@@ -16,6 +18,8 @@ use crate::step::drafts;
 
 /// Rows that go through the head at once: bounds the logits' memory.
 pub const HEAD_ROWS: usize = 32;
+/// Longest that the rows of a step wait for the masks of grammars. An ordinary one is there.
+const MASK_WAIT: Duration = Duration::from_millis(5);
 
 /// One row of logits and what to do with it.
 struct Row {
@@ -40,6 +44,7 @@ enum Task {
 
 enum Found {
     NotFinite,
+    Late,
     Token(i32, Option<Logprob>),
     Score(Logprob),
 }
@@ -74,11 +79,12 @@ pub(crate) fn sample_and_score(
     head: &mut HeadBuffers,
     collectives: &mut dyn Collectives,
 ) -> Result<StepResult, Lost> {
-    let mut results = Results::new(plan.slots.len());
+    let (mut results, mut until) = (Results::new(plan.slots.len()), None);
     for rows in wanted(plan, slots).chunks(HEAD_ROWS) {
         if !compute(cpu, model, rows, buffers, head, collectives)? {
             continue;
         }
+        let until = *until.get_or_insert_with(|| Instant::now() + MASK_WAIT);
         let vocab = model.spec.vocab;
         let logits = &head.logits;
         let found: Vec<OnceLock<Found>> = rows.iter().map(|_| OnceLock::new()).collect();
@@ -86,10 +92,12 @@ pub(crate) fn sample_and_score(
             if let Some(slot) = slots.get(plan.slots[rows[i].index]) {
                 let logits = &logits[i * vocab..(i + 1) * vocab];
                 let hidden = &head.rows[i * model.spec.hidden..(i + 1) * model.spec.hidden];
+                let finite = hidden.iter().all(|x| x.is_finite());
                 // A row has one task, so the cell is empty.
-                let _ = found[i].set(match hidden.iter().all(|x| x.is_finite()) {
-                    true => read_row(cpu, logits, &rows[i], plan, slot),
-                    false => Found::NotFinite,
+                let _ = found[i].set(match &rows[i].task {
+                    Task::Sample { .. } if slot.undrawn => Found::Late,
+                    _ if finite => read_row(cpu, logits, &rows[i], plan, slot, until),
+                    _ => Found::NotFinite,
                 });
             }
         });
@@ -102,6 +110,7 @@ pub(crate) fn sample_and_score(
                 (Some(Found::NotFinite), Task::Sample { .. }) => {
                     results.token(index, NOT_FINITE, None, None);
                 }
+                (Some(Found::Late), _) => results.late(index),
                 (Some(Found::Score(scored)), _) => results.score(index, scored),
                 _ => {}
             }
@@ -186,7 +195,14 @@ fn compute(
     Ok(has)
 }
 
-fn read_row(cpu: &Cpu, logits: &[f32], row: &Row, plan: &StepPlan, slot: &Slot) -> Found {
+fn read_row(
+    cpu: &Cpu,
+    logits: &[f32],
+    row: &Row,
+    plan: &StepPlan,
+    slot: &Slot,
+    until: Instant,
+) -> Found {
     let isa = cpu.isa();
     match row.task {
         Task::Score {
@@ -197,11 +213,14 @@ fn read_row(cpu: &Cpu, logits: &[f32], row: &Row, plan: &StepPlan, slot: &Slot) 
             position, first, ..
         } => {
             let drafts = &plan.tokens[first..=row.row];
-            let mask = slot.constraint.as_ref().map(|c| c.mask(drafts.len()));
-            let Ok(mask) = mask.transpose() else {
-                return Found::Token(NO_TOKEN, slot.logprobs.map(|k| logprob(isa, logits, 0, k)));
+            let mask = match slot.mask(drafts.len(), until) {
+                grammars::Found::Mask(mask) => mask,
+                grammars::Found::Late => return Found::Late,
+                grammars::Found::Failed => {
+                    let scored = slot.logprobs.map(|k| logprob(isa, logits, 0, k));
+                    return Found::Token(NO_TOKEN, scored);
+                }
             };
-            let mask = mask.flatten();
             let token = slot
                 .sampler
                 .draw(isa, logits, position, drafts, mask.as_ref());

@@ -1,7 +1,7 @@
 //! The result of a step while it grows.
 
 use penstock_kernels::Logprob;
-use penstock_wire::{LogprobRow, LogprobTable, StepResult};
+use penstock_wire::{LATE_MASK, LogprobRow, LogprobTable, StepResult};
 
 pub(crate) struct Results {
     result: StepResult,
@@ -38,6 +38,15 @@ impl Results {
         if let Some(scored) = scored {
             push(&mut self.result.logprobs, index, scored);
         }
+    }
+
+    /// Takes note that a row of sequence `index` was not drawn. After others that were, it is as if
+    /// their drafts had been wrong.
+    pub(crate) fn late(&mut self, index: usize) {
+        if self.result.counts[index] == 0 {
+            self.token(index, LATE_MASK, None, None);
+        }
+        self.open[index] = false;
     }
 
     /// Takes the score of a prompt token.

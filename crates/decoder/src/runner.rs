@@ -147,7 +147,8 @@ impl Runner {
             groups,
             last_sampled: model.shard.stage[1] == 1,
         };
-        let grammars = Grammars::new(path, options.threads);
+        let draws = model.head().is_some() && collectives.draws();
+        let grammars = draws.then(|| Grammars::new(path, options.threads));
         Self {
             slots: Slots::new(limits.slots, grammars),
             cpu,
@@ -233,11 +234,6 @@ impl Runner {
         let mut rest = &result.tokens[..];
         for (&slot, &count) in plan.slots.iter().zip(&result.counts) {
             let (tokens, after) = rest.split_at(count as usize);
-            // NOT_FINITE and NO_TOKEN end a sequence and are no tokens.
-            let tokens = match tokens.split_last() {
-                Some((..0, before)) => before,
-                _ => tokens,
-            };
             self.slots.accept(slot, tokens);
             rest = after;
         }
@@ -254,8 +250,8 @@ impl Runner {
         let mut end = 0;
         let last = |&i: &usize| {
             end += result.counts[i] as usize;
-            // Ranks that do not draw have no tokens.
-            // Nor has a row that is not finite a token; what follows it is not read.
+            // Ranks that do not draw have no tokens. Nor has a row that is not finite or not drawn;
+            // what follows it is not read.
             let token = result.tokens[..end].last().copied().unwrap_or(0);
             token.max(0) as u32
         };

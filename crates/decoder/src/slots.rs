@@ -2,12 +2,15 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use penstock_kernels::{KvPool, SequenceBlocks, StepLease};
-use penstock_wire::{LAST_SAMPLED, MaskCost, Registration, SamplingParams, StepPlan};
+use penstock_wire::{
+    Grammar, LAST_SAMPLED, LATE_MASK, MaskCost, Registration, SamplingParams, StepPlan,
+};
 
 use crate::error::DecoderError;
-use crate::grammars::{Constraint, Grammars};
+use crate::grammars::{Constraint, Found, Grammars};
 use crate::pooled::Pooled;
 use crate::sampler::Sampler;
 use crate::step::{GroupLimits, Limits, check_distinct, drafts, refuse};
@@ -16,7 +19,7 @@ use crate::step::{GroupLimits, Limits, check_distinct, drafts, refuse};
 pub(crate) struct Slot {
     pub(crate) sampler: Sampler,
     /// Its grammar.
-    pub(crate) constraint: Option<Arc<Constraint>>,
+    constraint: Option<Arc<Constraint>>,
     /// Alternatives to report for sampled tokens; `None` = no log-probabilities.
     pub(crate) logprobs: Option<usize>,
     /// The same for prompt tokens.
@@ -27,6 +30,9 @@ pub(crate) struct Slot {
     tables: Vec<BlockTable>,
     /// The token sampled last.
     last: Option<i32>,
+    /// Whether the last row was not drawn, so that [`LAST_SAMPLED`] stands for no token. A row that
+    /// has it is computed all the same, with any token, and not drawn.
+    pub(crate) undrawn: bool,
 }
 
 enum State {
@@ -39,11 +45,12 @@ enum State {
 /// All slots of a decoder.
 pub(crate) struct Slots {
     states: Vec<State>,
-    grammars: Grammars,
+    /// `None` on ranks that do not draw.
+    grammars: Option<Grammars>,
 }
 
 impl Slots {
-    pub(crate) fn new(count: usize, grammars: Grammars) -> Self {
+    pub(crate) fn new(count: usize, grammars: Option<Grammars>) -> Self {
         Self {
             states: (0..count).map(|_| State::Empty).collect(),
             grammars,
@@ -52,7 +59,8 @@ impl Slots {
 
     /// The cost of masks since the last call.
     pub(crate) fn take_mask_cost(&self) -> MaskCost {
-        self.grammars.take_cost()
+        let cost = self.grammars.as_ref().map(Grammars::take_cost);
+        cost.unwrap_or_default()
     }
 
     /// The slot of a scheduled sequence.
@@ -86,7 +94,12 @@ impl Slots {
         for registration in &plan.registrations {
             let grammar = (registration.grammar as usize).checked_sub(1);
             let grammar = grammar.and_then(|i| plan.grammars.get(i));
-            let slot = Slot::new(registration, limits.groups.len(), grammar, &self.grammars)?;
+            let slot = Slot::new(
+                registration,
+                limits.groups.len(),
+                grammar,
+                self.grammars.as_ref(),
+            )?;
             self.states[registration.slot as usize] = State::Ready(Box::new(slot));
         }
         let (mut row, groups) = (0, limits.groups.len());
@@ -112,11 +125,13 @@ impl Slots {
                     Some(_) => return refuse("LAST_SAMPLED with several pipeline stages"),
                     None => return refuse(format!("slot {} has no last token", plan.slots[i])),
                 };
+            } else {
+                slot.undrawn = false;
             }
             if let (Some(constraint), drafts @ 1..) = (&slot.constraint, drafts(plan, i)) {
                 let end = row + plan.lengths[i] as usize;
                 constraint.expect(&plan.tokens[end - drafts..end]);
-                self.grammars.work_on(constraint);
+                constraint.queue();
             }
             row += plan.lengths[i] as usize;
         }
@@ -149,17 +164,24 @@ impl Slots {
         }
     }
 
-    /// Takes the tokens that were sampled for `slot` into its sampler.
+    /// Takes the tokens of a result into the sampler of `slot`. A negative one is none.
     pub(crate) fn accept(&mut self, slot: i32, tokens: &[i32]) {
         let Ok(slot) = get_mut(&mut self.states, slot) else {
             return;
+        };
+        let tokens = match tokens.split_last() {
+            Some((&last @ ..0, before)) => {
+                slot.undrawn |= last == LATE_MASK;
+                before
+            }
+            _ => tokens,
         };
         for &token in tokens {
             slot.sampler.accept(token as u32);
         }
         if let (Some(constraint), false) = (&slot.constraint, tokens.is_empty()) {
             constraint.accept(tokens);
-            self.grammars.work_on(constraint);
+            constraint.queue();
         }
     }
 
@@ -208,20 +230,27 @@ fn span(plan: &StepPlan, i: usize, limits: &Limits) -> (usize, usize, usize) {
 }
 
 impl Slot {
+    /// The token mask of its grammar after so many drafts, which is waited for `until` then.
+    pub(crate) fn mask(&self, drafts: usize, until: Instant) -> Found {
+        let constraint = self.constraint.as_ref();
+        constraint.map_or(Found::Mask(None), |c| c.mask(drafts, until))
+    }
+
     fn new(
         r: &Registration,
         groups: usize,
         grammar: Option<&Vec<u8>>,
-        grammars: &Grammars,
+        grammars: Option<&Grammars>,
     ) -> Result<Self, DecoderError> {
         let params = SamplingParams::decode(&r.sampling)
             .or_else(|e| refuse(format!("registered slot {}: {e}", r.slot)))?;
         let logprobs = params.logprobs.map(usize::from);
         let output = r.history.get(r.prompt_len as usize..).unwrap_or_default();
-        let start = |grammar: &Vec<u8>| grammars.start(grammar, &params.suppressed, output);
-        let constraint = grammar.map(start).transpose();
-        let constraint =
-            constraint.or_else(|e| refuse(format!("registered slot {}: {e}", r.slot)))?;
+        let wrong = |e| refuse(format!("registered slot {}: {e}", r.slot));
+        let grammar = grammar.map(|bytes| Grammar::decode(bytes)).transpose();
+        let constraint = (grammar.or_else(wrong)?).zip(grammars);
+        let constraint = constraint
+            .map(|(grammar, grammars)| grammars.start(grammar, &params.suppressed, output));
         Ok(Self {
             constraint,
             sampler: Sampler::new(params, &r.history, r.prompt_len as usize),
@@ -230,6 +259,7 @@ impl Slot {
             pooled: Pooled::new(r.pooling),
             tables: vec![BlockTable::default(); groups],
             last: None,
+            undrawn: false,
         })
     }
 }

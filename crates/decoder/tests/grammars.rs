@@ -9,7 +9,9 @@ use std::time::Duration;
 use common::{checkpoint, registration};
 use penstock_decoder::Decoder;
 use penstock_kernels::Isa;
-use penstock_wire::{Grammar, GrammarKind, LAST_SAMPLED, NO_TOKEN, SamplingParams, StepPlan};
+use penstock_wire::{
+    Grammar, GrammarKind, LAST_SAMPLED, LATE_MASK, NO_TOKEN, SamplingParams, StepPlan,
+};
 use proptest::prelude::*;
 use regex_automata::meta::Regex;
 
@@ -100,7 +102,7 @@ fn generate(
 ) -> Vec<i32> {
     let grammar = Grammar::new(GrammarKind::Regex, pattern).encode().unwrap();
     let (mut tokens, mut computed, mut round) = (prompt.to_vec(), 0, 0);
-    let mut blocks = 0;
+    let (mut blocks, mut late) = (0, false);
     while tokens.len() < prompt.len() + most && !tokens[prompt.len()..].contains(&(END as i32)) {
         let fresh = computed == 0;
         let mut end = tokens.len();
@@ -109,7 +111,7 @@ fn generate(
         }
         let samples = end == tokens.len();
         let mut given = tokens[computed..end].to_vec();
-        if way.ahead && given.len() == 1 && !fresh && computed > prompt.len() {
+        if way.ahead && !late && given.len() == 1 && !fresh && computed > prompt.len() {
             given[0] = LAST_SAMPLED;
         }
         let mut drafts = Vec::new();
@@ -147,6 +149,12 @@ fn generate(
         }
         blocks = blocks.max(needed);
         let found = run(decoder, plan);
+        if found == [LATE_MASK] {
+            (computed, late) = (tokens.len() - 1, true);
+            blocks *= i32::from(computed > 0);
+            continue;
+        }
+        late = false;
         computed = if samples {
             tokens.len() - 1 + found.len()
         } else {
@@ -278,6 +286,99 @@ fn a_grammar_that_cannot_be_followed_ends_its_sequence_alone() {
         }
     };
     // The front door would have refused the first.
-    assert_eq!(run(&decoder, plan(0, "(a")), [NO_TOKEN]);
-    assert_eq!(run(&decoder, plan(1, "a")), [i32::from(b'a')]);
+    assert_eq!(drawn(&decoder, &plan(0, "(a")), [NO_TOKEN]);
+    assert_eq!(drawn(&decoder, &plan(1, "a")), [i32::from(b'a')]);
+}
+
+/// The tokens of a plan, submitted until the masks are there.
+fn drawn(decoder: &Decoder, plan: &StepPlan) -> Vec<i32> {
+    let tokens = (0..).map(|_| run(decoder, plan.clone()));
+    tokens
+        .into_iter()
+        .find(|tokens| !tokens.contains(&LATE_MASK))
+        .unwrap()
+}
+
+/// A plan of two sequences, the second with a grammar, that compute a token each.
+fn pair(start: i32, tokens: [i32; 2]) -> StepPlan {
+    StepPlan {
+        step: 1,
+        slots: vec![0, 1],
+        starts: vec![start; 2],
+        lengths: vec![1; 2],
+        sample: vec![1; 2],
+        tokens: tokens.to_vec(),
+        kept: vec![1; 2],
+        added_offsets: vec![0; 3],
+        ..StepPlan::default()
+    }
+}
+
+#[test]
+fn rows_without_a_grammar_do_not_wait_for_one_that_compiles() {
+    // The ranks' tokenizer is a pipe, so no grammar compiles until it is written.
+    let directory = model().with_extension("slow");
+    std::fs::create_dir_all(&directory).unwrap();
+    let pipe = directory.join("tokenizer.json");
+    for entry in std::fs::read_dir(model()).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name() != "tokenizer.json" {
+            std::fs::copy(entry.path(), directory.join(entry.file_name())).unwrap();
+        }
+    }
+    let _ = std::fs::remove_file(&pipe);
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let rules = SamplingParams {
+        suppressed: vec![END],
+        ..SamplingParams::GREEDY
+    };
+    let first = || {
+        let mut plan = pair(0, [1, 1]);
+        plan.registrations = [0, 1].map(|i| registration(i, rules.clone(), None)).into();
+        plan.registrations[1].grammar = 1;
+        let grammar = Grammar::new(GrammarKind::Regex, "[0-9]{9}").encode();
+        plan.grammars = vec![grammar.unwrap()];
+        (plan.kept, plan.added_offsets, plan.added) = (vec![0; 2], vec![0, 1, 2], vec![0, 1]);
+        plan
+    };
+    let decoder = load(&directory);
+    let mut plain = vec![1];
+    for at in 0..9 {
+        let tokens = match at {
+            0 => run(&decoder, first()),
+            // Made ahead, or from tokens that are known.
+            1..5 => run(&decoder, pair(at, [LAST_SAMPLED; 2])),
+            _ => {
+                let mut alone = pair(at, [plain[at as usize], 0]);
+                alone.tokens.truncate(1);
+                for column in [&mut alone.slots, &mut alone.starts, &mut alone.lengths] {
+                    column.truncate(1);
+                }
+                (alone.sample, alone.kept) = (vec![1], vec![1]);
+                alone.added_offsets.truncate(2);
+                [run(&decoder, alone), vec![LATE_MASK]].concat()
+            }
+        };
+        assert_eq!(tokens[1..], [LATE_MASK], "{at}");
+        plain.push(tokens[0]);
+    }
+    std::fs::write(&pipe, tokenizer()).unwrap();
+    let mut output = vec![1];
+    while output.len() < 10 {
+        let at = output.len() - 1;
+        let tokens = run(&decoder, pair(at as i32, [plain[at], output[at]]));
+        assert_eq!(tokens[0], plain[at + 1]);
+        output.extend(tokens[1..].iter().filter(|&&token| token != LATE_MASK));
+    }
+    let known = generate(
+        &load(&model()),
+        &[1],
+        "[0-9]{9}",
+        &rules,
+        &Way::default(),
+        &[],
+        9,
+    );
+    assert_eq!(output[1..], known);
 }

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use llguidance::Matcher as Inner;
@@ -8,6 +9,7 @@ use llguidance::api::TopLevelGrammar;
 use penstock_wire::{Grammar, GrammarKind};
 
 use crate::error::GrammarError;
+use crate::lexer::Lexers;
 use crate::matcher::Matcher;
 use crate::vocabulary::Vocabulary;
 use crate::{gbnf, lark, schema, tags};
@@ -15,7 +17,7 @@ use crate::{gbnf, lark, schema, tags};
 /// Stack of a thread that compiles: llguidance recurses over chains of rules and `$ref`s, of which
 /// a text of the largest size has tens of thousands. Pages that are not touched take no memory.
 const STACK: usize = 512 << 20;
-/// Most threads that compile, those that were given up included.
+/// Most threads that compile, given up ones included.
 const THREADS: usize = 4;
 /// Tokens that a grammar is followed for at once.
 const PROBED: usize = 6;
@@ -25,79 +27,120 @@ const KEPT: usize = 16;
 /// A grammar that compiles. Clones share it.
 #[derive(Clone)]
 pub struct Compiled {
-    /// As it was compiled: each sequence gets a copy, with lexer states of its own.
-    fresh: Arc<Mutex<Inner>>,
+    lexers: Arc<Lexers>,
     eos: u32,
 }
 
 impl Compiled {
     /// A matcher at the start of an output. `ends` are the tokens that may end it.
     pub fn matcher(&self, ends: Vec<u32>) -> Matcher {
-        let fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
-        Matcher::new(fresh.deep_clone(), self.eos, ends)
+        Matcher::new(Arc::clone(&self.lexers), self.eos, ends)
     }
 }
 
-/// Compiles grammars for one vocabulary, and keeps the last ones.
+type Outcome = Result<Compiled, GrammarError>;
+type Waiter = Box<dyn FnOnce(Outcome) + Send>;
+
+/// A grammar that is compiled, or being compiled.
+enum Entry {
+    Done(Outcome),
+    Running(Vec<Waiter>),
+}
+
+type Kept = VecDeque<(Grammar, Arc<Mutex<Entry>>)>;
+
+/// Compiles grammars for one vocabulary, and keeps the last ones. Who asks for a grammar that is
+/// being compiled waits for the same thread.
 pub struct Compiler {
     vocabulary: Arc<Vocabulary>,
-    kept: Mutex<VecDeque<(Grammar, Compiled)>>,
+    kept: Arc<Mutex<Kept>>,
     threads: Arc<AtomicUsize>,
+    /// Bytes of all lexers.
+    bytes: Arc<AtomicUsize>,
 }
 
 impl Compiler {
     pub fn new(vocabulary: Vocabulary) -> Self {
         Self {
             vocabulary: Arc::new(vocabulary),
-            kept: Mutex::default(),
+            kept: Arc::default(),
             threads: Arc::default(),
+            bytes: Arc::default(),
         }
     }
 
-    /// Compiles `grammar` on a thread of its own within `limit`; one that takes longer is given up
-    /// and ends by itself.
+    /// Bytes of all lexers that matchers have, about, as of their last masks.
+    pub fn lexer_bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Compiles `grammar` on a thread of its own and waits up to `limit`; one that takes longer
+    /// ends by itself, and is kept.
     ///
     /// # Errors
     /// What is wrong with the grammar; [`GrammarError::TooSlow`]; [`GrammarError::Busy`].
     pub fn compile(&self, grammar: &Grammar, limit: Duration) -> Result<Compiled, GrammarError> {
-        if let Some(found) = self.find(grammar) {
-            return Ok(found);
-        }
-        let place = Place::take(&self.threads).ok_or(GrammarError::Busy)?;
-        let (vocabulary, own) = (Arc::clone(&self.vocabulary), grammar.clone());
         let (send, answer) = mpsc::channel();
-        let work = move || {
-            let _place = place;
+        self.start(grammar, move |outcome| {
             // The caller has given up where it took too long.
-            let _ = send.send(compile(&vocabulary, &own));
+            let _ = send.send(outcome);
+        });
+        let late = |_| GrammarError::TooSlow(limit);
+        answer.recv_timeout(limit).map_err(late)?
+    }
+
+    /// Compiles `grammar` on a thread of its own, which calls `then` with the outcome of
+    /// [`Self::compile`]; this thread does where it is known already.
+    pub fn start(&self, grammar: &Grammar, then: impl FnOnce(Outcome) + Send + 'static) {
+        let mut kept = lock(&self.kept);
+        let found = kept.iter().position(|(other, _)| other == grammar);
+        if let Some(entry) = found.and_then(|at| kept.remove(at)) {
+            kept.push_front(entry);
+            let entry = Arc::clone(&kept[0].1);
+            drop(kept);
+            let outcome = match &mut *lock(&entry) {
+                Entry::Running(waiters) => return waiters.push(Box::new(then)),
+                Entry::Done(outcome) => outcome.clone(),
+            };
+            return then(outcome);
+        }
+        let Some(place) = Place::take(&self.threads) else {
+            return then(Err(GrammarError::Busy));
+        };
+        let entry = Arc::new(Mutex::new(Entry::Running(vec![Box::new(then)])));
+        kept.truncate(KEPT - 1);
+        kept.push_front((grammar.clone(), Arc::clone(&entry)));
+        drop(kept);
+        self.spawn(grammar.clone(), entry, place);
+    }
+
+    fn spawn(&self, grammar: Grammar, entry: Arc<Mutex<Entry>>, place: Place) {
+        let (vocabulary, bytes) = (Arc::clone(&self.vocabulary), Arc::clone(&self.bytes));
+        let (kept, answered) = (Arc::clone(&self.kept), Arc::clone(&entry));
+        let work = move || {
+            let work = || compile(&vocabulary, &grammar, &bytes);
+            let outcome = catch_unwind(AssertUnwindSafe(work));
+            let outcome =
+                outcome.unwrap_or_else(|_| Err(GrammarError::invalid("it cannot be compiled")));
+            // Before the answer: who gets it may compile another one at once.
+            drop(place);
+            finish(&kept, &entry, outcome);
         };
         let thread = std::thread::Builder::new().name("penstock-grammar".into());
-        let started = thread.stack_size(STACK).spawn(work);
-        started.map_err(|e| GrammarError::of(&e))?;
-        let compiled = match answer.recv_timeout(limit) {
-            Ok(compiled) => compiled?,
-            Err(mpsc::RecvTimeoutError::Timeout) => return Err(GrammarError::TooSlow(limit)),
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
-                return Err(GrammarError::invalid("it cannot be compiled"));
-            }
-        };
-        let mut kept = self.kept();
-        kept.truncate(KEPT - 1);
-        kept.push_front((grammar.clone(), compiled.clone()));
-        Ok(compiled)
+        if let Err(error) = thread.stack_size(STACK).spawn(work) {
+            finish(&self.kept, &answered, Err(GrammarError::of(&error)));
+        }
     }
+}
 
-    fn find(&self, grammar: &Grammar) -> Option<Compiled> {
-        let mut kept = self.kept();
-        let at = kept.iter().position(|(other, _)| other == grammar)?;
-        let found = kept.remove(at)?;
-        let compiled = found.1.clone();
-        kept.push_front(found);
-        Some(compiled)
+/// Keeps what compiled, forgets what did not, and answers who waits.
+fn finish(kept: &Mutex<Kept>, entry: &Arc<Mutex<Entry>>, outcome: Outcome) {
+    if outcome.is_err() {
+        lock(kept).retain(|(_, other)| !Arc::ptr_eq(other, entry));
     }
-
-    fn kept(&self) -> std::sync::MutexGuard<'_, VecDeque<(Grammar, Compiled)>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    let before = std::mem::replace(&mut *lock(entry), Entry::Done(outcome.clone()));
+    if let Entry::Running(waiters) = before {
+        waiters.into_iter().for_each(|then| then(outcome.clone()));
     }
 }
 
@@ -118,18 +161,22 @@ impl Drop for Place {
     }
 }
 
-fn compile(vocabulary: &Vocabulary, grammar: &Grammar) -> Result<Compiled, GrammarError> {
-    let parser = vocabulary.parser(lowered(vocabulary, grammar)?)?;
-    let mut inner = Inner::new(Ok(parser));
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn compile(vocabulary: &Vocabulary, grammar: &Grammar, bytes: &Arc<AtomicUsize>) -> Outcome {
+    let mut parser = vocabulary.parser(lowered(vocabulary, grammar)?)?;
+    let inner = Inner::new(Ok(parser.deep_clone()));
     if let Some(error) = inner.get_error() {
         return Err(GrammarError::of(&error));
     }
-    probe(inner.deep_clone())?;
-    if let Some(warning) = inner.grammar_warnings().first() {
+    probe(inner)?;
+    if let Some(warning) = parser.grammar_warnings().first() {
         return Err(GrammarError::of(warning));
     }
     Ok(Compiled {
-        fresh: Arc::new(Mutex::new(inner)),
+        lexers: Arc::new(Lexers::new(parser, bytes)),
         eos: vocabulary.eos,
     })
 }

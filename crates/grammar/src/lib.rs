@@ -9,6 +9,7 @@ mod compiler;
 mod error;
 mod gbnf;
 mod lark;
+mod lexer;
 mod mask;
 mod matcher;
 mod schema;

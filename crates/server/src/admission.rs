@@ -100,49 +100,93 @@ fn lock(inside: &Mutex<Inside>) -> MutexGuard<'_, Inside> {
     inside.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The part, one in so many, of the requests that run at once, as many as which may wait under a
+/// load that lasts.
+const SHARE: usize = 4;
+
 /// The requests inside, and the pace of those that wait. The last *turn* is the time in which as
 /// many requests ended as run at once, so it lets that many of the waiting ones in. Before as many
 /// have ended, it is the time since the queue began: no shorter than the truth by more than a turn.
+///
+/// A crowd may wait as long as `max_wait`. Where more come than end for as long as that, it is no
+/// crowd: to let more in only makes all of them late. Then a share of a turn is the longest wait.
+/// Clients that send their next request when one has ended never are: as many come as end.
 #[derive(Debug, Default)]
 struct Inside {
     taken: usize,
     running: usize,
+    /// Requests that have come, the refused ones too.
+    come: u64,
     /// When the last turn began; `None` while nothing waits.
-    turn: Option<Instant>,
+    turn: Option<Moment>,
     /// When the requests of the last turn ended, oldest first.
-    ends: VecDeque<Instant>,
+    ends: VecDeque<Moment>,
+    /// Since when more have come in each turn than have ended.
+    swamped: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    at: Instant,
+    /// Requests that had come.
+    come: u64,
 }
 
 impl Inside {
     fn admit(&mut self, count: usize, limits: &Limits, now: Instant) -> Result<(), Duration> {
         self.running = limits.running.max(1);
+        self.come += count.min(limits.capacity) as u64;
         let sum = self.taken.checked_add(count);
         let sum = sum.filter(|sum| *sum <= limits.capacity);
         let wait = self.wait(now);
+        let most = limits.max_wait.unwrap_or(Duration::MAX);
+        let late = self.is_late(most, now);
         match sum {
-            Some(sum) if limits.max_wait.is_none_or(|most| wait <= most) => self.taken = sum,
+            Some(sum) if wait <= most && !late => self.taken = sum,
             _ => return Err(wait),
         }
-        if self.taken >= self.running {
-            self.turn.get_or_insert(now);
-        }
+        self.begin(now);
         Ok(())
+    }
+
+    /// Begins a turn where requests have to wait from now on.
+    fn begin(&mut self, now: Instant) {
+        if self.taken >= self.running {
+            let come = self.come;
+            self.turn.get_or_insert(Moment { at: now, come });
+        }
+    }
+
+    /// Whether a request that came now would have to wait longer than is right under a load that
+    /// lasts for longer than `most`.
+    fn is_late(&mut self, most: Duration, now: Instant) -> bool {
+        let whole = self.turn.filter(|_| self.ends.len() >= self.running);
+        let ordinary = (self.running + self.running / SHARE + SHARE) as u64;
+        if whole.is_none_or(|turn| self.come - turn.come <= ordinary) {
+            self.swamped = None;
+            return false;
+        }
+        let since = *self.swamped.get_or_insert(now);
+        let room = (self.running / SHARE).max(1);
+        now.saturating_duration_since(since) >= most && self.ahead() > room
+    }
+
+    /// Requests that end before one that came now can run.
+    fn ahead(&self) -> usize {
+        (self.taken + 1).saturating_sub(self.running)
     }
 
     fn pass_on(&mut self, now: Instant) {
         self.end(now);
         self.taken += 1;
-        if self.taken >= self.running {
-            self.turn.get_or_insert(now);
-        }
+        self.begin(now);
     }
 
     /// How long a request would wait that came now.
     fn wait(&self, now: Instant) -> Duration {
-        let ahead = (self.taken + 1).saturating_sub(self.running);
-        let turn = self.turn.map(|turn| now.saturating_duration_since(turn));
+        let turn = self.turn.map(|turn| now.saturating_duration_since(turn.at));
         turn.unwrap_or_default()
-            .mul_f64(ahead as f64 / self.running.max(1) as f64)
+            .mul_f64(self.ahead() as f64 / self.running.max(1) as f64)
     }
 
     fn end(&mut self, now: Instant) {
@@ -152,7 +196,8 @@ impl Inside {
             self.ends.clear();
             return;
         }
-        self.ends.push_back(now);
+        let come = self.come;
+        self.ends.push_back(Moment { at: now, come });
         if self.ends.len() > self.running {
             self.turn = self.ends.pop_front();
         }
@@ -199,29 +244,70 @@ mod tests {
         assert_eq!(inside.admit(1, &limits(1000, 4), now), Err(Duration::ZERO));
     }
 
-    /// One ends each second, 4 run: with n that wait the next one waits n + 1 seconds.
-    #[test]
-    fn no_more_are_admitted_than_the_pace_lets_in_within_the_longest_wait() {
+    /// Seconds in which one of `running` ends, and `comes` come; the waits of the admitted ones as
+    /// it turned out, by the second in which they came.
+    fn waits(running: usize, seconds: u32, comes: impl Fn(u32) -> usize) -> Vec<(u32, u32)> {
         let (mut inside, begin) = (Inside::default(), Instant::now());
-        let limits = limits(1000, 4);
-        let mut refused = 0;
-        for second in 0..100 {
+        let limits = limits(1000, running);
+        let (mut queue, mut waits) = (VecDeque::new(), Vec::new());
+        for second in 0..seconds {
             let now = begin + second * SECOND;
-            if second > 0 {
+            if second > 0 && inside.taken >= running {
                 inside.end(now);
+                if let Some(came) = queue.pop_front() {
+                    waits.push((came, second - came));
+                }
             }
-            for _ in 0..10 {
+            for _ in 0..comes(second) {
                 match inside.admit(1, &limits, now) {
-                    Ok(()) => {}
-                    Err(wait) => {
-                        assert!(wait > 10 * SECOND, "{wait:?}");
-                        refused += 1;
-                    }
+                    Ok(()) if inside.taken > running => queue.push_back(second),
+                    Ok(()) => waits.push((second, 0)),
+                    Err(wait) => assert!(second >= 20 || wait > 10 * SECOND, "{wait:?}"),
                 }
             }
         }
-        assert_eq!(inside.taken, 4 + 10);
-        assert_eq!(refused, 1000 - 99 - 14);
+        waits
+    }
+
+    /// With n that wait the next one waits n + 1 seconds.
+    #[test]
+    fn no_more_are_admitted_than_the_pace_lets_in_within_the_longest_wait() {
+        let waits = waits(4, 100, |_| 2);
+        let queued = waits.iter().filter(|(came, _)| *came >= 20);
+        let (least, most) = queued.fold((u32::MAX, 0), |(least, most), &(_, wait)| {
+            (least.min(wait), most.max(wait))
+        });
+        assert_eq!((least, most), (10, 10));
+    }
+
+    #[test]
+    fn under_a_load_that_lasts_requests_wait_a_quarter_of_a_turn() {
+        let waits = waits(16, 400, |_| 10);
+        let late: Vec<_> = waits.iter().filter(|(came, _)| *came >= 60).collect();
+        assert!(late.iter().all(|(_, wait)| *wait <= 4), "{late:?}");
+        // And the engine has always something to do.
+        assert!(late.len() > 330, "{}", late.len());
+    }
+
+    #[test]
+    fn clients_that_send_their_next_request_when_one_has_ended_all_stay() {
+        let (mut inside, begin) = (Inside::default(), Instant::now());
+        let limits = limits(1000, 16);
+        for _ in 0..24 {
+            inside.admit(1, &limits, begin).unwrap();
+        }
+        for second in 1..1000 {
+            let now = begin + second * SECOND;
+            inside.end(now);
+            inside.admit(1, &limits, now).unwrap();
+        }
+    }
+
+    /// Others are there all the time.
+    #[test]
+    fn a_crowd_that_comes_once_may_wait_at_a_full_server() {
+        let waits = waits(16, 200, |second| if second == 100 { 9 } else { 1 });
+        assert_eq!(waits.iter().filter(|(came, _)| *came == 100).count(), 9);
     }
 
     #[test]

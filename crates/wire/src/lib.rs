@@ -27,8 +27,8 @@ pub use grammar::{Grammar, GrammarKind, MAX_GRAMMAR_BYTES, MAX_PLAN_GRAMMAR_BYTE
 pub use kv::{KvAction, KvCommand, KvOrder, KvOutcome, KvPrefix, KvReply};
 pub use limits::{MAX_FRAME_BYTES, MAX_LOGPROBS, WIRE_VERSION};
 pub use plan::{
-    LAST_SAMPLED, LogprobTable, MaskCost, NO_TOKEN, NOT_FINITE, Registration, StepPlan, StepResult,
-    VectorTable, plan_bytes, result_bytes,
+    LAST_SAMPLED, LATE_MASK, LogprobTable, MaskCost, NO_TOKEN, NOT_FINITE, Registration, StepPlan,
+    StepResult, VectorTable, plan_bytes, result_bytes,
 };
 pub use pooling::{Pooler, PoolerOutput, Pooling};
 pub use reader::{Frame, FrameReader};

@@ -14,6 +14,9 @@ pub const LAST_SAMPLED: i32 = -1;
 pub const NOT_FINITE: i32 = -1;
 /// A token that could not be drawn: the sequence's grammar became too complex.
 pub const NO_TOKEN: i32 = -2;
+/// A token that was not drawn: the mask of the sequence's grammar is late. It stands alone; its
+/// row, and rows made ahead that follow it, are to be computed again.
+pub const LATE_MASK: i32 = -3;
 
 /// A sequence that takes a slot. Its block tables are empty and it has no last token.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,6 +16,10 @@ NOT_FINITE = -1
 """Stands in a result for the token of a sequence whose hidden state is not finite."""
 NO_TOKEN = -2
 """Stands in a result for a token of a sequence whose grammar became too complex."""
+LATE_MASK = -3
+"""Stands in a result alone, for a token that was not drawn because the mask of the sequence's
+grammar is late. The row is to be computed again, and so is one made ahead that follows it.
+"""
 NO_BLOCK = -1
 """Block table entry of tokens that are behind the window of the group."""
 
@@ -93,7 +97,7 @@ class StepPlan:
 @dataclass(slots=True)
 class StepResult:
     """What a step sampled. Rows are keyed by the sequence's index in the plan; the last token of a
-    sequence may be NOT_FINITE.
+    sequence may be NOT_FINITE or NO_TOKEN, and its only one LATE_MASK.
 
     `counts[i]` is 0 without `sample` and of a pooled sequence, else 1 + the accepted drafts.
     `prompt_logprobs[i][j]` belongs to the prompt token at position starts[i] + 1 + j.

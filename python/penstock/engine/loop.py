@@ -132,7 +132,8 @@ class Engine:
             self._publish(0, 0.0)
             self._collect_when_idle()
         else:
-            self._poll_frontend(min(wait, self._scheduler.tiers.next_poll))
+            scheduler = self._scheduler
+            self._poll_frontend(min(wait, scheduler.tiers.next_poll, scheduler.next_retry()))
 
     def _collect_when_idle(self) -> None:
         """Run the garbage collector once after each stretch of work."""

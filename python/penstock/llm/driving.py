@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -36,5 +37,8 @@ def _step(started: Started, in_flight: InFlight) -> None:
     if in_flight:
         if error := in_flight.wait_oldest().error:
             raise error
-    elif (tiers := started.scheduler.tiers).busy:
-        time.sleep(tiers.next_poll)
+    else:
+        scheduler = started.scheduler
+        wait = min(scheduler.tiers.next_poll, scheduler.next_retry())
+        if wait < math.inf:
+            time.sleep(wait)

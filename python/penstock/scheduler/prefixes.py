@@ -84,13 +84,17 @@ class Prefixes:
         seq.published = full
         seq.publish_at = (full + 1) * size
 
+    def unclaim(self, seq: Sequence) -> None:
+        """Let others compute what the sequence was going to."""
+        for digest in seq.digests[seq.published :]:
+            if self._claimed.get(digest) is seq:
+                del self._claimed[digest]
+
     def left(self, seq: Sequence, preempted: bool = False) -> None:
         """Drop claims and loads of a sequence; offload the blocks of a preempted one."""
         published = seq.published if seq.slot >= 0 else 0
         if seq.slot >= 0:
-            for digest in seq.digests[seq.published :]:
-                if self._claimed.get(digest) is seq:
-                    del self._claimed[digest]
+            self.unclaim(seq)
         offload = self._held(seq, 0, published) if preempted and seq.reads_cache else ()
         self.tiers.released(seq.load, seq.digests, published, offload)
         seq.load = PrefixLoad(barred=seq.load.lost)

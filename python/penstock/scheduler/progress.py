@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 
 from penstock.core import FinishReason, StepPlan, StepResult
-from penstock.core.plan import NO_TOKEN, NOT_FINITE
+from penstock.core.plan import LATE_MASK, NO_TOKEN, NOT_FINITE
 from penstock.kv import KvCache
 from penstock.scheduler.outbox import Outbox
 from penstock.scheduler.planning import Work
@@ -21,11 +22,19 @@ FAULTS = {
 
 
 class Progress:
-    def __init__(self, kv: KvCache, prefixes: Prefixes, roster: Roster, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        kv: KvCache,
+        prefixes: Prefixes,
+        roster: Roster,
+        outbox: Outbox,
+        clock: Callable[[], float],
+    ) -> None:
         self._kv = kv
         self._prefixes = prefixes
         self._roster = roster
         self._outbox = outbox
+        self._clock = clock
 
     def apply(self, plan: StepPlan, work: Work, result: StepResult) -> None:
         """Advance sequences, publish full blocks, give back those behind a window, and answer.
@@ -39,10 +48,7 @@ class Progress:
             sampled = tokens[at : at + count]
             at += count
             if count:
-                seq.tokens.extend(sampled)
-                seq.sampling -= 1
-                if seq.drafts:
-                    length -= self._reject(seq, count)
+                length -= self._drawn(seq, sampled)
             seq.computed += length
             if seq.load.pending:
                 self._prefixes.advance(seq)
@@ -59,6 +65,17 @@ class Progress:
             if count or index in result.vectors:
                 self._answer(seq, sampled, index, result)
         self._roster.sweep()
+
+    def _drawn(self, seq: Sequence, sampled: array[int]) -> int:
+        """Take the tokens that were drawn; how many of the plan count for nothing."""
+        seq.sampling -= 1
+        if sampled[0] == LATE_MASK:
+            # Others compute what they would share of it: the mask may take long.
+            self._prefixes.unclaim(seq)
+            return seq.not_drawn(self._clock())
+        seq.retries = 0
+        seq.tokens.extend(sampled)
+        return self._reject(seq, len(sampled)) if seq.drafts else 0
 
     def _reject(self, seq: Sequence, count: int) -> int:
         """Take back the drafts that are not among `count` sampled tokens; how many."""
@@ -79,6 +96,8 @@ class Progress:
         """Send the tokens up to the one that ends the sequence, or the vector of a pooled one."""
         if not sampled:
             self._pooled(seq, result.vectors[index])
+            return
+        if sampled[0] == LATE_MASK:
             return
         if fault := FAULTS.get(sampled[-1]):
             self._roster.finish(seq, FinishReason.ERROR, fault)

@@ -10,6 +10,7 @@ Every added request gets exactly one row that is not NONE, and no row after it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from penstock.core import (
@@ -57,9 +58,10 @@ class Scheduler:
         self._roster = Roster(limits.max_num_seqs, kv, self._prefixes, self._outbox)
         self._intake = Intake(limits, kv)
         self._selection = Selection(
-            limits, self._intake, self._roster, kv, self._prefixes, drafter or NoDrafts()
+            limits, self._intake, self._roster, kv, self._prefixes, drafter or NoDrafts(), clock
         )
-        self._progress = Progress(kv, self._prefixes, self._roster, self._outbox)
+        self._progress = Progress(kv, self._prefixes, self._roster, self._outbox, clock)
+        self._clock = clock
         self._in_flight: dict[int, Work] = {}
         self._step = 0
         self._step_seconds = 0.0
@@ -142,6 +144,11 @@ class Scheduler:
             self._roster.finish(seq, FinishReason.ERROR, message)
         self._roster.sweep()
         return bool(alive)
+
+    def next_retry(self) -> float:
+        """Seconds until a row whose mask was late is due again; infinite without one."""
+        due = (seq.retry_at for seq in self._roster.running if seq.retries and not seq.in_flight)
+        return max(min(due, default=math.inf) - self._clock(), 0.0)
 
     # Reports --------------------------------------------------------------------------------------
 

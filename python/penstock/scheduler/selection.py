@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.core import FinishReason
 from penstock.core.plan import MAX_PLAN_GRAMMAR_BYTES
 from penstock.kv import KvCache
@@ -30,6 +32,7 @@ class Selection:
         kv: KvCache,
         prefixes: Prefixes,
         drafter: Drafter,
+        clock: Callable[[], float],
     ) -> None:
         self._limits = limits
         self._intake = intake
@@ -37,6 +40,7 @@ class Selection:
         self._kv = kv
         self._prefixes = prefixes
         self._drafter = drafter
+        self._clock = clock
         self._grammars: set[bytes] = set()
         """Those that the step registers."""
 
@@ -67,6 +71,8 @@ class Selection:
             return []
         work: Work = []
         for seq in roster.running:
+            if seq.retries and (seq.in_flight or self._late(seq)):
+                continue
             if seq.limit_in_flight():
                 if roster.waiting:
                     return []
@@ -90,7 +96,7 @@ class Selection:
     def _decode(self, work: Work) -> None:
         share = self._share()
         for seq in self._roster.running:
-            if seq.in_flight or seq.slot < 0 or seq.remaining() != 1:
+            if seq.in_flight or seq.slot < 0 or seq.remaining() != 1 or self._late(seq):
                 continue
             if not seq.registered and not self._takes_grammar(seq):
                 continue
@@ -99,6 +105,10 @@ class Selection:
                 work.append((seq, 1))
                 if len(work) == share:
                     break
+
+    def _late(self, seq: Sequence) -> bool:
+        """Whether the sequence waits until its mask may be there."""
+        return bool(seq.retries) and self._clock() < seq.retry_at
 
     def _share(self) -> int:
         """Sequences that decode in one plan, so that the plans of all stages are equally large."""

@@ -10,6 +10,10 @@ from penstock.kv import BlockTable
 from penstock.kv_tiers import PrefixLoad
 
 NO_SLOT = -1
+FIRST_RETRY, LAST_RETRY = 0.005, 0.05
+"""Seconds until a row whose mask was late is computed again: doubled each time. Each time the other
+rows of the step wait for it as long as the backend waits for a mask.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +51,10 @@ class Sequence:
     """Plans in flight that hold the sequence."""
     drafts: tuple[int, ...] = ()
     """In the plan in flight."""
+    retries: int = 0
+    """Times in a row that its token was not drawn because its mask was late."""
+    retry_at: float = 0.0
+    """When that row is computed again."""
     slot: int = NO_SLOT
     digests: list[bytes] = field(default_factory=list)
     """Names of full blocks of `tokens`, as far as they were needed."""
@@ -79,7 +87,16 @@ class Sequence:
     def rewind(self, computed: int) -> None:
         """Continue from `computed` tokens, with nothing in flight."""
         self.computed = self.scheduled = computed
-        self.sampling = 0
+        self.sampling = self.retries = 0
+
+    def not_drawn(self, now: float) -> int:
+        """Take back the row whose mask is late, and its drafts; how many tokens."""
+        back = 1 + len(self.drafts)
+        self.drafts = ()
+        self.scheduled -= back
+        self.retry_at = now + min(FIRST_RETRY * 2.0**self.retries, LAST_RETRY)
+        self.retries += 1
+        return back
 
     def registration(self, grammar: int) -> Registration:
         """What a plan says of it when it takes a slot; `grammar` is its number in that plan."""
