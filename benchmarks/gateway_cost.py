@@ -28,6 +28,8 @@ from penstock.bench.compare.processes import (
     wait_until_quiet,
 )
 from penstock.bench.compare.server_under_test import answers, first_line_with_digit, free_port
+from penstock.bench.report import drawing
+from penstock.bench.report.charts import Axis, Plot, Point, Series
 from penstock.model.locate import locate
 from support import clients, facts, gateways
 from support.servers import PATIENCE_S, simulation
@@ -250,6 +252,34 @@ def lines(runs: Sequence[Run], known: Mapping[str, Any], commands: Mapping[str, 
     return [*out, "", "## Commands", "", *shown]
 
 
+def chart(runs: Sequence[Run]) -> list[Plot]:
+    """CPU of a request over the length of its prompt, from the closed loops of 8 tokens."""
+    lengths = {
+        key: WORKLOADS[key].load.input_len
+        for key in ("short", "4k", "100k")
+        if any(run.workload == key for run in runs)
+    }
+
+    def points(name: str) -> tuple[Point, ...]:
+        found = {
+            key: facts.middle(
+                [asdict(run) for run in runs if (run.gateway, run.workload) == (name, key)],
+                "cpu_ms",
+            )
+            for key in lengths
+        }
+        return tuple(Point(lengths[key], cpu) for key, cpu in found.items() if cpu > 0)
+
+    drawn = [name for name in gateways.NAMES if points(name)]
+    if not drawn:
+        return []
+    series = [Series(gateways.TITLES[name], at, points(name)) for at, name in enumerate(drawn)]
+    title = "CPU of a request"
+    across = Axis("Prompt", "tokens", log=True, ticks=tuple(map(float, lengths.values())))
+    up = Axis("CPU of the gateway", "ms", log=True)
+    return [Plot("cpu", title, title, across, up, tuple(series))]
+
+
 def main(argv: Sequence[str]) -> int:
     parser = facts.parser(__doc__)
     parser.add_argument("--repeats", type=int, default=3, help="default: %(default)s")
@@ -279,6 +309,7 @@ def main(argv: Sequence[str]) -> int:
     data = {**known, "commands": bench.commands, "runs": [asdict(run) for run in runs]}
     path = facts.stem("gateway-cost", parsed.results)
     facts.write(path, lines(runs, known, bench.commands), data)
+    print("wrote", *drawing.write(drawing.draw(chart(runs)), path).values())
     return 0
 
 
