@@ -20,7 +20,20 @@ from penstock.ranks import RankLayout
 from penstock.scheduler import Scheduler
 
 TINY = Path(__file__).parent / "fixtures/tiny"
-FAMILIES = ("alternating", "biased", "gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3")
+FAMILIES = (
+    "alternating",
+    "biased",
+    "gpt2",
+    "llama",
+    "llama3",
+    "mistral",
+    "mixed",
+    "mixtral",
+    "qwen2",
+    "qwen2moe",
+    "qwen3",
+    "qwen3moe",
+)
 VOCAB = 256
 
 Settings = Mapping[str, object]
@@ -64,7 +77,8 @@ def talkative_ranks(family: str, tokens: int, **settings: object) -> Iterator[Ex
     """
     config = exact_config(family, {**settings, "max_num_batched_tokens": tokens, "max_num_seqs": 2})
     info = read_model(config)
-    grid = plan_grid(info.spec, config.parallel.tensor, config.parallel.pipeline)
+    parallel = config.parallel
+    grid = plan_grid(info.spec, parallel.tensor, parallel.pipeline, by_experts=parallel.by_experts)
 
     def roomy(*facts: Any) -> RankLayout:
         return replace(plan_layout(*facts), result_bytes=result_bytes(2, tokens, VOCAB, 64))

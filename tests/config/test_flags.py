@@ -40,6 +40,7 @@ OUT_OF_RANGE = {
     "--distributed-executor-backend": "threads",
     "--ray-address": "",
     "--ray-channel": "pigeon",
+    "--enable-expert-parallel": "perhaps",
     "--ray-overlap-comm": "perhaps",
     "--placement": "scatter",
     "--nnodes": "0",

@@ -99,6 +99,17 @@ def test_every_grid_gives_the_tokens_of_transformers(
             assert other.prompt_logprobs == answers[0].prompt_logprobs, family
 
 
+def test_ranks_with_whole_experts_give_the_tokens_of_transformers(
+    opened: Open, repository: Path, tmp_path: Path
+) -> None:
+    model, reference = tiny(repository, tmp_path, "qwen2moe")
+    llm = opened(model, 2, 1, dtype="float32", enable_expert_parallel=True)
+    count = len(reference["greedy"])
+    params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
+    (answer,) = llm.generate(reference["tokens"], params)
+    assert answer.outputs[0].token_ids == reference["greedy"]
+
+
 @pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2), (2, 2)])
 def test_the_default_model_gives_the_tokens_of_transformers(
     opened: Open, model_file: Path, shared: Path, tp: int, pp: int

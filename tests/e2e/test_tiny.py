@@ -14,7 +14,18 @@ from tests.e2e import sse
 from tests.e2e.conftest import Serve
 from tests.grammar import vocabulary
 
-FAMILIES = ["alternating", "biased", "gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3"]
+FAMILIES = [
+    "alternating",
+    "biased",
+    "gpt2",
+    "llama",
+    "llama3",
+    "mistral",
+    "mixed",
+    "qwen2",
+    "qwen2moe",
+    "qwen3",
+]
 TEMPLATE = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 )

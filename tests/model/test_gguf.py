@@ -1,17 +1,20 @@
 """GGUF metadata to DecoderSpec."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from penstock.model import ModelError
 from penstock.model.spec import (
     Attention,
+    Experts,
     FactorsScaling,
     LinearScaling,
     Mlp,
     Norm,
     Recipe,
     Rope,
+    Router,
 )
 
 
@@ -69,6 +72,42 @@ def test_qwen3(load_gguf: Any) -> None:
     assert info.weights.layers[0]["k"] == Recipe("blk.0.attn_k.weight")
 
 
+MIXTRAL = {"llama.expert_count": 8, "llama.expert_used_count": 2}
+
+
+def test_mixtral_is_a_llama_with_experts(load_gguf: Any) -> None:
+    info = load_gguf(MIXTRAL)
+    experts = info.spec.layers[0].feed_forward
+    expert = Mlp("gated", 256, "silu")
+    assert experts == Experts(8, 2, expert, Router("softmax", normalise=True))
+    layer = info.weights.layers[1]
+    assert layer["gate"] == Recipe("blk.1.ffn_gate_exps.weight")
+    assert layer["router"] == Recipe("blk.1.ffn_gate_inp.weight")
+    assert layer["q"] == Recipe("blk.1.attn_q.weight", interleaved=16)
+
+
+def test_old_files_have_a_tensor_for_each_expert(load_gguf: Any) -> None:
+    layer = load_gguf(MIXTRAL, {"blk.0.ffn_gate.0.weight": [256, 96]}).weights.layers[1]
+    assert layer["down"] == Recipe("blk.1.ffn_down.{e}.weight")
+
+
+def test_qwen_mixtures(load_gguf: Any) -> None:
+    keys = {"expert_count": 60, "expert_used_count": 4, "expert_feed_forward_length": 32}
+    own = {f"qwen3moe.{key}": value for key, value in keys.items()}
+    mixture = load_gguf(_renamed("qwen3moe") | own).spec.layers[2].feed_forward
+    expert = Mlp("gated", 32, "silu")
+    assert mixture == Experts(60, 4, expert, Router("softmax", normalise=True))
+    own = {f"qwen2moe.{key}": value for key, value in keys.items()}
+    own["qwen2moe.expert_shared_feed_forward_length"] = 128
+    info = load_gguf(_renamed("qwen2moe") | own)
+    shared = replace(expert, intermediate=128)
+    assert info.spec.layers[2].feed_forward == Experts(
+        60, 4, expert, Router("softmax"), shared=shared, shared_gate=True
+    )
+    factor = info.weights.layers[2]["shared_factor"]
+    assert factor == Recipe("blk.2.ffn_gate_inp_shexp.weight")
+
+
 def test_gpt2(load_gguf: Any) -> None:
     keys = {
         "block_count": 2,
@@ -82,7 +121,7 @@ def test_gpt2(load_gguf: Any) -> None:
         {"general.architecture": "gpt2", **{f"gpt2.{key}": value for key, value in keys.items()}}
     )
     assert info.spec.attention == Attention(6, 6, 16, qkv_bias=True, out_bias=True)
-    assert info.spec.mlp == Mlp("plain", 200, "gelu_tanh", bias=True)
+    assert info.spec.layers[0].feed_forward == Mlp("plain", 200, "gelu_tanh", bias=True)
     assert not info.spec.tied_embeddings
     assert info.weights.positions == Recipe("position_embd.weight")
     assert info.weights.layers[1]["v"] == Recipe("blk.1.attn_qkv.weight", rows=(192, 288))
@@ -111,10 +150,17 @@ REFUSALS: list[tuple[dict[str, object], dict[str, list[int] | None], str, str]] 
         {"general.architecture": "gemma"},
         {},
         "general.architecture = 'gemma'",
-        "gpt2 llama qwen2 qwen3",
+        "gpt2 llama qwen2 qwen2moe qwen3 qwen3moe",
     ),
     ({"general.architecture": None}, {}, "general.architecture is missing", ""),
-    ({"llama.expert_count": 8}, {}, "llama.expert_count = 8", "dense"),
+    ({"llama.expert_count": 8}, {}, "llama.expert_used_count is missing", ""),
+    (
+        {"llama.expert_count": 8, "llama.expert_used_count": 9},
+        {},
+        "llama.expert_used_count = 9",
+        "from 1 to 8",
+    ),
+    ({"llama.expert_count": 1 << 31}, {}, "llama.expert_count = 2147483648", "from 1 to 4096"),
     ({"llama.block_count": None}, {}, "llama.block_count is missing", ""),
     (
         {"llama.attention.head_count": [6, 6, 6]},

@@ -6,7 +6,16 @@ from typing import Any, cast
 
 import pytest
 from penstock.model import ModelError, ModelInfo
-from penstock.model.spec import Attention, LinearScaling, Llama3Scaling, Mlp, Norm, Recipe
+from penstock.model.spec import (
+    Attention,
+    Experts,
+    LinearScaling,
+    Llama3Scaling,
+    Mlp,
+    Norm,
+    Recipe,
+    Router,
+)
 
 LLAMA3 = {
     "factor": 8.0,
@@ -75,7 +84,7 @@ def test_attention_bias_of_llama_is_on_all_four(load_hf: Any) -> None:
 
 def test_mlp_bias_of_llama_is_on_all_three(load_hf: Any) -> None:
     info = load_hf({"mlp_bias": True})
-    assert info.spec.mlp.bias
+    assert info.spec.layers[0].feed_forward.bias
     biases = {
         role: recipe.tensor for role, recipe in info.weights.layers[1].items() if "bias" in role
     }
@@ -294,7 +303,7 @@ def load_gpt2(load_hf: Any, tmp_path: Path) -> Any:
 def test_gpt2(load_gpt2: Any) -> None:
     info = load_gpt2()
     assert info.spec.attention == Attention(6, 6, 16, qkv_bias=True, out_bias=True)
-    assert info.spec.mlp == Mlp("plain", 4 * 96, "gelu_tanh", bias=True)
+    assert info.spec.layers[0].feed_forward == Mlp("plain", 4 * 96, "gelu_tanh", bias=True)
     assert info.spec.final_norm == Norm("layer", 1e-5, bias=True)
     assert info.spec.learned_positions
     assert info.spec.tied_embeddings
@@ -349,3 +358,107 @@ def test_a_damaged_header_of_tensors_is_refused(
 ) -> None:
     with pytest.raises(ModelError, match=rf"model\.safetensors: .*{problem}"):
         load_gpt2(weights=weights)
+
+
+QWEN3_MOE: dict[str, object] = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+}
+EXPERT = Mlp("gated", 768, "silu")
+
+
+def test_qwen3_moe(load_hf: Any) -> None:
+    info = load_hf(QWEN3_MOE)
+    mixture = Experts(128, 8, EXPERT, Router("softmax", normalise=True))
+    assert [layer.feed_forward for layer in info.spec.layers] == [mixture] * 3
+    assert info.spec.attention.head_dim == 128
+    layer = info.weights.layers[2]
+    assert layer["down"] == Recipe("model.layers.2.mlp.experts.{e}.down_proj.weight")
+    assert layer["router"] == Recipe("model.layers.2.mlp.gate.weight")
+    written = json.loads(info.spec.to_json())["kinds"][0]["feed_forward"]
+    assert written == {
+        "kind": "moe",
+        "experts": 128,
+        "experts_per_token": 8,
+        "expert": {"kind": "gated", "intermediate": 768, "activation": "silu"},
+        "router": {"score": "softmax", "normalise": True},
+    }
+
+
+def test_recipes_of_many_experts_are_short(load_hf: Any) -> None:
+    info = load_hf({**QWEN3_MOE, "num_hidden_layers": 48})
+    assert len(info.weights.to_json()) < 60_000
+
+
+def test_transformers_5_writes_the_experts_under_another_name(load_hf: Any) -> None:
+    renamed = {**QWEN3_MOE, "num_experts": None, "num_local_experts": 16}
+    assert load_hf(renamed).spec.experts == 16
+
+
+@pytest.mark.parametrize(
+    ("changes", "mixed"),
+    [
+        ({"mlp_only_layers": [1]}, [True, False, True]),
+        ({"decoder_sparse_step": 2}, [False, True, False]),
+        ({"decoder_sparse_step": 1, "mlp_only_layers": None}, [True, True, True]),
+    ],
+)
+def test_layers_without_experts(
+    load_hf: Any, changes: dict[str, object], mixed: list[bool]
+) -> None:
+    info = load_hf({**QWEN3_MOE, **changes})
+    layers = info.spec.layers
+    assert [isinstance(layer.feed_forward, Experts) for layer in layers] == mixed
+    plain = mixed.index(False) if False in mixed else None
+    if plain is not None:
+        assert layers[plain].feed_forward == Mlp("gated", 256, "silu")
+        recipe = info.weights.layers[plain]["gate"]
+        assert recipe == Recipe(f"model.layers.{plain}.mlp.gate_proj.weight")
+
+
+def test_qwen2_moe_has_a_gated_shared_expert(load_hf: Any) -> None:
+    own = {"architectures": ["Qwen2MoeForCausalLM"], "shared_expert_intermediate_size": 5632}
+    info = load_hf({**QWEN3_MOE, **own, "norm_topk_prob": False})
+    assert info.spec.layers[0].feed_forward == Experts(
+        128, 8, EXPERT, Router("softmax"), shared=Mlp("gated", 5632, "silu"), shared_gate=True
+    )
+    assert info.spec.attention.qkv_bias
+    layer = info.weights.layers[1]
+    assert layer["shared_up"] == Recipe("model.layers.1.mlp.shared_expert.up_proj.weight")
+    factor = Recipe("model.layers.1.mlp.shared_expert_gate.weight", expert=0)
+    assert layer["shared_factor"] == factor
+
+
+def test_mixtral(load_hf: Any) -> None:
+    own = {"num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": 64}
+    info = load_hf({"architectures": ["MixtralForCausalLM"], **own})
+    expert = Mlp("gated", 256, "silu")
+    mixture = Experts(8, 2, expert, Router("softmax", normalise=True))
+    assert info.spec.layers[1].feed_forward == mixture
+    assert windows(info) == (64, 64, 64)
+    layer = info.weights.layers[1]
+    assert layer["up"] == Recipe("model.layers.1.block_sparse_moe.experts.{e}.w3.weight")
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"num_experts": 0}, "num_experts = 0"),
+        ({"num_experts": 1 << 31}, "num_experts = 2147483648"),
+        ({"num_experts": None}, "num_local_experts is missing"),
+        ({"num_experts_per_tok": 129}, "num_experts_per_tok = 129"),
+        ({"num_experts_per_tok": 0}, "num_experts_per_tok = 0"),
+        ({"moe_intermediate_size": -1}, "moe_intermediate_size = -1"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step = 0"),
+        ({"mlp_only_layers": "1"}, "mlp_only_layers = '1'"),
+        ({"norm_topk_prob": "yes"}, "norm_topk_prob = 'yes'"),
+    ],
+)
+def test_experts_that_cannot_be_are_refused(
+    load_hf: Any, changes: dict[str, object], fault: str
+) -> None:
+    with pytest.raises(ModelError, match=fault):
+        load_hf({**QWEN3_MOE, **changes})

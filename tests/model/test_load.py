@@ -184,7 +184,20 @@ def test_code_beside_the_weights_stays_unread(load_hf: Any, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "name",
-    ["alternating", "biased", "gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3"],
+    [
+        "alternating",
+        "biased",
+        "gpt2",
+        "llama",
+        "llama3",
+        "mistral",
+        "mixed",
+        "mixtral",
+        "qwen2",
+        "qwen2moe",
+        "qwen3",
+        "qwen3moe",
+    ],
 )
 def test_tiny_checkpoints_give_the_specs_that_the_decoder_is_tested_with(
     repository: Path, name: str

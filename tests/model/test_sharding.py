@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.core import InvalidValueError
 from penstock.model.sharding import COLUMN_UNIT, VOCAB_UNIT, plan_grid
-from penstock.model.spec import DecoderSpec
+from penstock.model.spec import DecoderSpec, Experts, Mlp, Router
 
 from tests.fakes.models import dense_spec
 
@@ -36,7 +36,7 @@ def test_smollm2_over_two_ranks_has_the_middle_kv_head_twice() -> None:
     grid = plan_grid(SMOLLM2, 2, 1)
     assert sorted(sizes(grid.heads)) == [4, 5]
     assert [grid.kv_heads(rank, SMOLLM2) for rank in range(2)] == [2, 2]
-    assert grid.mlp == (0, 768, 1536)
+    assert grid.mlp == ((0, 768, 1536),)
     assert grid.vocab == (0, 24576, 49152)
 
 
@@ -82,14 +82,14 @@ def test_every_part_is_there_once_and_none_is_empty(
     grid = plan_grid(spec, tp, min(3, len(spec.layers)))
     for cuts, whole in (
         (grid.heads, heads),
-        (grid.mlp, inner),
+        (grid.mlp[0], inner),
         (grid.vocab, vocab),
         (grid.layers, 30),
     ):
         assert (cuts[0], cuts[-1]) == (0, whole)
         assert min(sizes(cuts)) >= 1
     if inner >= 32 * tp:
-        assert all(cut % 32 == 0 for cut in grid.mlp[:-1])
+        assert all(cut % 32 == 0 for cut in grid.mlp[0][:-1])
 
 
 def test_units_are_those_of_packed_weights(repository: Path) -> None:
@@ -107,6 +107,35 @@ def test_shards_and_lines_of_a_grid() -> None:
     assert grid.describe(0, SMOLLM2).startswith("rank 0: layers 0-18, heads 0-")
     assert grid.describe(0, SMOLLM2).endswith("embedding")
     assert grid.describe(3, SMOLLM2).endswith("head")
+
+
+def with_experts(spec: DecoderSpec, dense: int = 0) -> DecoderSpec:
+    """Qwen3-30B-A3B's experts, but for the first `dense` layers."""
+    mixture = Experts(128, 8, Mlp("gated", 768, "silu"), Router("softmax"))
+    layers = [
+        replace(layer, feed_forward=layer.feed_forward if i < dense else mixture)
+        for i, layer in enumerate(spec.layers)
+    ]
+    return replace(spec, layers=tuple(layers))
+
+
+def test_experts_are_cut_by_columns_or_whole() -> None:
+    spec = with_experts(SMOLLM2, dense=1)
+    grid = plan_grid(spec, 2, 1)
+    assert grid.mlp == ((0, 384, 768), (0, 768, 1536))
+    assert grid.experts is None
+    assert "experts" not in grid.shard(1)
+    whole = plan_grid(spec, 2, 1, by_experts=True)
+    assert whole.experts == (0, 64, 128)
+    assert whole.shard(1)["experts"] == [0, 64, 128]
+    assert whole.describe(1, spec).endswith("experts 64-127, embedding, head")
+    assert plan_grid(SMOLLM2, 2, 1, by_experts=True).experts is None
+
+
+def test_layers_of_experts_cost_what_a_token_reads() -> None:
+    # A dense layer reads 1536 inner columns, a mixture 8 times 768 of them.
+    spec = with_experts(SMOLLM2, dense=20)
+    assert plan_grid(replace(spec, vocab=2), 1, 2).layers == (0, 22, 30)
 
 
 def test_more_ranks_than_heads_or_layers_are_refused() -> None:

@@ -15,6 +15,7 @@ from penstock.model.spec import (
     Norms,
     Recipe,
     Rope,
+    Router,
     WeightRecipes,
 )
 
@@ -33,12 +34,24 @@ def with_mlp(**changes: object) -> Layer:
     return replace(LAYER, feed_forward=replace(MLP, **changes))  # type: ignore[arg-type]
 
 
+EXPERTS = Experts(8, 2, MLP, Router("softmax"))
+
+
+def with_experts(**changes: object) -> Layer:
+    router = replace(EXPERTS.router, **changes)  # type: ignore[arg-type]
+    return replace(LAYER, feed_forward=replace(EXPERTS, router=router))
+
+
 MLA = LatentAttention(
     heads=6, kv_rank=64, plain_dim=16, rope_dim=8, value_dim=16, query_rank=48, rope=Rope(1e4)
 )
 UNSUPPORTED: list[tuple[str, Layer]] = [
     ("multi-head latent attention", replace(LAYER, mixer=MLA)),
-    ("a mixture of experts", replace(LAYER, feed_forward=Experts(8, 2, MLP, shared=MLP))),
+    ("router weights on the experts' inputs", with_experts(weight_on_input=True)),
+    (
+        "a gate of a shared expert that is not there",
+        replace(LAYER, feed_forward=replace(EXPERTS, shared_gate=True)),
+    ),
     ("a sublayer without a norm before it", replace(LAYER, mixer_norms=Norms())),
     ("an RMS norm with a bias", replace(LAYER, mixer_norms=Norms(Norm("rms", 1e-6, bias=True)))),
     ("attention with a window and a chunk", with_mixer(window=64, chunk=64)),
@@ -51,8 +64,7 @@ UNSUPPORTED: list[tuple[str, Layer]] = [
     ("a clamped feed-forward", with_mlp(clamp=7.0)),
     ("this activation in this kind of feed-forward", with_mlp(activation="gelu")),
     ("this activation in this kind of feed-forward", with_mlp(kind="plain")),
-    ("layers with different heads or inner widths", with_mixer(heads=4)),
-    ("layers with different heads or inner widths", with_mlp(intermediate=64)),
+    ("layers with different heads", with_mixer(heads=4)),
 ]
 """The decoder's refusal of each layer (crates/decoder/tests/checkpoints.rs)."""
 
@@ -70,6 +82,13 @@ def test_layers_are_written_once_for_each_kind() -> None:
     written = json.loads(replace(SPEC, layers=(windowed, LAYER, windowed)).to_json())
     assert written["layers"] == [0, 1, 0]
     assert [kind["mixer"].get("window") for kind in written["kinds"]] == [24, None]
+
+
+def test_widths_are_those_of_all_feed_forwards() -> None:
+    shared = replace(EXPERTS, expert=replace(MLP, intermediate=16), shared=with_mlp().feed_forward)
+    spec = replace(SPEC, layers=(LAYER, replace(LAYER, feed_forward=shared)))
+    assert spec.widths == (16, 32)
+    assert (SPEC.experts, spec.experts) == (None, 8)
 
 
 def test_defaults_are_left_out() -> None:

@@ -12,7 +12,19 @@ const WINDOW: usize = 16 << 10;
 /// Ranks of a group call the same methods in the same order with the same number of rows. Every
 /// method fails with [`Lost`] when a rank is gone.
 pub trait Collectives: Send {
-    /// `x += linear(acts)`, summed over the group in the order of ranks: all get the same bits.
+    /// `x += ` what `compute` gives, summed over the group in the order of ranks: all get the same
+    /// bits. `compute` stores or adds its result, by the mode.
+    ///
+    /// # Errors
+    /// A rank is gone.
+    fn reduce(
+        &mut self,
+        cpu: &Cpu,
+        x: &mut [f32],
+        compute: &mut dyn FnMut(&mut [f32], Mode),
+    ) -> Result<(), Lost>;
+
+    /// `x += linear(acts)`, summed as by [`Collectives::reduce`].
     ///
     /// # Errors
     /// A rank is gone.
@@ -22,7 +34,9 @@ pub trait Collectives: Send {
         linear: &Linear,
         acts: &Activations,
         x: &mut [f32],
-    ) -> Result<(), Lost>;
+    ) -> Result<(), Lost> {
+        self.reduce(cpu, x, &mut |out, mode| cpu.matmul(linear, acts, out, mode))
+    }
 
     /// `x` summed over the group.
     ///
@@ -74,14 +88,13 @@ pub trait Collectives: Send {
 pub struct Alone;
 
 impl Collectives for Alone {
-    fn matmul_reduce(
+    fn reduce(
         &mut self,
-        cpu: &Cpu,
-        linear: &Linear,
-        acts: &Activations,
+        _: &Cpu,
         x: &mut [f32],
+        compute: &mut dyn FnMut(&mut [f32], Mode),
     ) -> Result<(), Lost> {
-        cpu.matmul(linear, acts, x, Mode::Add);
+        compute(x, Mode::Add);
         Ok(())
     }
 
@@ -155,17 +168,16 @@ pub struct Local {
 }
 
 impl Collectives for Local {
-    fn matmul_reduce(
+    fn reduce(
         &mut self,
         cpu: &Cpu,
-        linear: &Linear,
-        acts: &Activations,
         x: &mut [f32],
+        compute: &mut dyn FnMut(&mut [f32], Mode),
     ) -> Result<(), Lost> {
         let Some(group) = &mut self.group else {
-            return Alone.matmul_reduce(cpu, linear, acts, x);
+            return Alone.reduce(cpu, x, compute);
         };
-        cpu.matmul(linear, acts, group.part(), Mode::Store);
+        compute(&mut group.part()[..x.len()], Mode::Store);
         sum(cpu, group, x)
     }
 

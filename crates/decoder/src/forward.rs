@@ -2,12 +2,13 @@
 
 use penstock_comm::Lost;
 use penstock_kernels::{
-    Activations, Aligned, Angles, AttentionPlan, Columns, Cpu, Linear, Mode, Norm, Place, Rotation,
+    Activations, Aligned, Angles, AttentionPlan, Columns, Cpu, Mode, Norm, Place, Rotation,
     Sequence, StepLease,
 };
 use penstock_wire::StepPlan;
 
 use crate::collectives::Collectives;
+use crate::feed_forward::InnerBuffers;
 use crate::model::{Layer, Model};
 use crate::rope::Rope;
 
@@ -17,7 +18,7 @@ pub(crate) struct Buffers {
     pub(crate) x: Aligned<f32>,
     qkv: Aligned<f32>,
     attended: Aligned<f32>,
-    inner: Aligned<f32>,
+    inner: InnerBuffers,
     /// What a sublayer adds to the residual stream, before its norm; rows x hidden.
     branch: Aligned<f32>,
     /// For each rotation of the model, rows x the numbers that it rotates.
@@ -32,7 +33,7 @@ impl Default for Buffers {
             x: empty(),
             qkv: empty(),
             attended: empty(),
-            inner: empty(),
+            inner: InnerBuffers::default(),
             branch: empty(),
             cos_sin: Vec::new(),
             acts: Activations::default(),
@@ -41,15 +42,14 @@ impl Default for Buffers {
 }
 
 impl Buffers {
-    /// Room for `rows` rows. What belongs to other ranks in `attended` and `inner` is zero from the
-    /// start and never written.
+    /// Room for `rows` rows. What belongs to other ranks in `attended` is zero from the start and
+    /// never written.
     fn ensure(&mut self, model: &Model, rows: usize) {
         let (dim, heads) = (model.heads.head_dim, &model.heads);
         self.x.ensure(rows * model.spec.hidden);
         self.qkv
             .ensure(rows * (heads.heads + 2 * heads.kv_heads()) * dim);
         self.attended.ensure(rows * model.attended.len());
-        self.inner.ensure(rows * model.inner.len());
         let ropes = model.ropes.len();
         self.cos_sin.resize_with(ropes, || Aligned::zeroed(0));
         for (cos_sin, rope) in self.cos_sin.iter_mut().zip(&model.ropes) {
@@ -203,49 +203,45 @@ impl Step<'_> {
         attention.run(cpu, kv, a.kv_index, a.scoring(), &b.qkv, stride, out);
         let (k, form) = (inputs.len(), a.o.activation_format());
         cpu.norm_quantize(&b.attended, self.rows, k, None, form, &mut b.acts);
-        self.add(&a.o, layer.attention_after.as_ref(), b, collectives)
+        let (norm, acts) = (layer.attention_after.as_ref(), &b.acts);
+        self.add(norm, &mut b.x, &mut b.branch, &mut |x| {
+            collectives.matmul_reduce(cpu, &a.o, acts, x)
+        })
     }
 
-    /// `x += down(activation(inner(norm(x))))`.
+    /// `x += norm(what reduce adds to zeroes)`, or without a norm what it adds to `x`.
+    fn add(
+        &self,
+        norm: Option<&Norm>,
+        x: &mut [f32],
+        branch: &mut Aligned<f32>,
+        reduce: &mut dyn FnMut(&mut [f32]) -> Result<(), Lost>,
+    ) -> Result<(), Lost> {
+        let x = self.stream(x);
+        let Some(norm) = norm else {
+            return reduce(x);
+        };
+        branch.ensure(x.len());
+        let branch = self.stream(branch);
+        branch.fill(0.0);
+        reduce(branch)?;
+        self.cpu.add_normed(branch, norm, x);
+        Ok(())
+    }
+
+    /// `x += feed_forward(norm(x))`.
     fn feed_forward(
         &self,
         layer: &Layer,
         b: &mut Buffers,
         collectives: &mut dyn Collectives,
     ) -> Result<(), Lost> {
-        let (cpu, model, mlp) = (self.cpu, self.model, &layer.mlp);
-        let (norm, form) = (Some(&layer.mlp_norm), mlp.inner.activation_format());
-        cpu.norm_quantize(&b.x, self.rows, model.spec.hidden, norm, form, &mut b.acts);
-        let inputs = &model.inner;
-        let out = Columns {
-            rows: &mut b.inner,
-            ld: inputs.len(),
-            first: inputs.lead,
-        };
-        cpu.activate(&mlp.inner, mlp.activation, &b.acts, out);
-        let (k, form) = (inputs.len(), mlp.down.activation_format());
-        cpu.norm_quantize(&b.inner, self.rows, k, None, form, &mut b.acts);
-        self.add(&mlp.down, layer.mlp_after.as_ref(), b, collectives)
-    }
-
-    /// `x += norm(linear(acts))`, where the product is summed over the ranks.
-    fn add(
-        &self,
-        linear: &Linear,
-        norm: Option<&Norm>,
-        b: &mut Buffers,
-        collectives: &mut dyn Collectives,
-    ) -> Result<(), Lost> {
-        let x = self.stream(&mut b.x);
-        let Some(norm) = norm else {
-            return collectives.matmul_reduce(self.cpu, linear, &b.acts, x);
-        };
-        b.branch.ensure(x.len());
-        let branch = self.stream(&mut b.branch);
-        branch.fill(0.0);
-        collectives.matmul_reduce(self.cpu, linear, &b.acts, branch)?;
-        self.cpu.add_normed(branch, norm, x);
-        Ok(())
+        let (cpu, form, inner) = (self.cpu, &layer.feed_forward, &mut b.inner);
+        form.prepare(cpu, &layer.feed_forward_norm, self.stream(&mut b.x), inner);
+        let norm = layer.feed_forward_after.as_ref();
+        self.add(norm, &mut b.x, &mut b.branch, &mut |x| {
+            form.reduce(cpu, inner, collectives, x)
+        })
     }
 
     /// The rows of this step.

@@ -6,6 +6,7 @@
 mod collectives;
 mod decoder;
 mod error;
+mod feed_forward;
 mod forward;
 mod grammars;
 mod load;
@@ -37,7 +38,8 @@ pub use recipe::{LayerRecipes, Recipe, WeightRecipes};
 pub use runner::StepFuture;
 pub use shard::Shard;
 pub use spec::{
-    Activation, AttentionSpec, DecoderSpec, ExpertsSpec, FeedForward, LatentSpec, LayerSpec, Mixer,
-    MlpSpec, NormKind, NormSpec, Norms, RopeScaling, RopeSpec,
+    Activation, AttentionSpec, DecoderSpec, ExpertsSpec, FeedForward, GroupScore, GroupsSpec,
+    LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormSpec, Norms, RopeScaling, RopeSpec,
+    RouterSpec, ScoreSpec,
 };
 pub use wiring::{Carried, GroupFile, Pipe, Wiring, join};

@@ -2,16 +2,17 @@
 //! and packed.
 
 mod attention;
+mod feed_forward;
 
 use std::ops::Range;
 
 use penstock_formats::{Checkpoint, DType};
 use penstock_kernels::{
-    ActivationFn, ActivationFormat, Cpu, Linear, Norm, NormKind, Packed, RowSource, WeightFormat,
+    ActivationFormat, Cpu, Linear, Norm, NormKind, Packed, RowSource, WeightFormat,
 };
 
 use crate::error::DecoderError;
-use crate::model::{KvGroup, Layer, Mlp, Model};
+use crate::model::{KvGroup, Layer, Model};
 use crate::options::Numerics;
 use crate::recipe::{LayerRecipes, Recipe, WeightRecipes};
 use crate::shard::{Inputs, Shard};
@@ -62,7 +63,6 @@ impl Model {
         Ok(Self {
             heads: shard.head_shape(&spec),
             attended: loader.attended(),
-            inner: Inputs::around(shard.mlp_columns(), spec.intermediate()),
             embed: embed.transpose()?,
             head,
             positions: positions.transpose()?,
@@ -113,7 +113,7 @@ impl Loader<'_> {
                 "mixer_norm_after",
                 &weights.mixer_norm_after,
             )?,
-            mlp_after: after(
+            feed_forward_after: after(
                 kind.feed_forward_norms.after,
                 "feed_forward_norm_after",
                 &weights.feed_forward_norm_after,
@@ -124,46 +124,16 @@ impl Loader<'_> {
                 &weights.mixer_norm_bias,
             )?,
             attention: self.attention(i, weights)?,
-            mlp_norm: norm(
+            feed_forward_norm: norm(
                 kind.feed_forward_norms.before,
                 &weights.feed_forward_norm,
                 &weights.feed_forward_norm_bias,
             )?,
-            mlp: self.mlp(i, weights)?,
+            feed_forward: self.feed_forward(&kind.feed_forward, weights)?,
         };
         // A large checkpoint and its packed form are never both resident.
         self.checkpoint.release();
         Ok(layer)
-    }
-
-    fn mlp(&self, i: usize, weights: &LayerRecipes) -> Result<Mlp, DecoderError> {
-        let kind = self.spec.layer(i);
-        let (mlp, own) = (kind.mlp(), self.shard.mlp_columns());
-        let activation = kind
-            .feed_forward
-            .activation()
-            .ok_or_else(|| missing("activation"))?;
-        let part = |recipe, role, bias| {
-            Ok::<_, DecoderError>(Part {
-                recipe,
-                bias: needed(mlp.bias, role, bias)?,
-                whole: mlp.intermediate,
-                own: own.clone(),
-            })
-        };
-        let mut inner = Vec::new();
-        if activation != ActivationFn::GeluTanh {
-            let gate = weights.gate.as_ref().ok_or_else(|| missing("gate"))?;
-            inner.push(part(gate, "gate_bias", &weights.gate_bias)?);
-        }
-        inner.push(part(&weights.up, "up_bias", &weights.up_bias)?);
-        let bias = needed(mlp.bias, "down_bias", &weights.down_bias)?;
-        let inputs = Inputs::around(own.clone(), mlp.intermediate);
-        Ok(Mlp {
-            inner: self.outputs(&inner, self.spec.hidden)?,
-            activation,
-            down: self.inputs(&weights.down, bias, mlp.intermediate, &inputs)?,
-        })
     }
 
     /// This rank's rows of the embedding or the head.
@@ -285,8 +255,8 @@ impl Loader<'_> {
         Ok(packed)
     }
 
-    /// Packs all outputs of a matrix over some of its `k` inputs; the sum over the ranks takes the
-    /// bias once.
+    /// Packs all outputs of a matrix over some of its `k` inputs. The sum over the ranks takes the
+    /// bias once: the caller gives it to one rank.
     fn inputs(
         &self,
         recipe: &Recipe,
@@ -299,7 +269,6 @@ impl Loader<'_> {
         let form = self.numerics.form(source.dtype());
         let rows = source.columns(&inputs.columns);
         let packed = self.pack(form, hidden, inputs.len(), &rows)?;
-        let bias = bias.filter(|_| self.shard.rank == 0);
         let bias = bias.map(|recipe| vector(self.checkpoint, recipe, hidden));
         Ok(Linear {
             parts: vec![packed],

@@ -100,7 +100,8 @@ impl Loaded {
         let began = Instant::now();
         let model = Model::load(&cpu, &checkpoint, spec, weights, options.numerics, shard)?;
         drop(checkpoint);
-        let weights_bytes = model.matrices().map(Packed::bytes).sum();
+        let matrices = model.matrices().chain(model.routers());
+        let weights_bytes = matrices.map(Packed::bytes).sum();
         let forms = forms(&model);
         let (isa, threads) = (options.isa, options.threads);
         let packed = format!(

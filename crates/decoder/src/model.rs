@@ -1,7 +1,8 @@
 //! The weights of one rank, packed for the kernels.
 
-use penstock_kernels::{ActivationFn, HeadNorms, HeadShape, Linear, Norm, Packed, Scoring, Seen};
+use penstock_kernels::{HeadNorms, HeadShape, Linear, Norm, Packed, Scoring, Seen};
 
+use crate::feed_forward::FeedForward;
 use crate::rope::Rope;
 use crate::shard::{Inputs, Shard};
 use crate::spec::{DecoderSpec, Temperature};
@@ -23,16 +24,16 @@ pub(crate) struct Layer {
     pub(crate) attention: Attention,
     /// Norm of what attention adds to the residual stream.
     pub(crate) attention_after: Option<Norm>,
-    pub(crate) mlp_norm: Norm,
-    pub(crate) mlp: Mlp,
+    pub(crate) feed_forward_norm: Norm,
+    pub(crate) feed_forward: FeedForward,
     /// Norm of what the feed-forward adds to the residual stream.
-    pub(crate) mlp_after: Option<Norm>,
+    pub(crate) feed_forward_after: Option<Norm>,
 }
 
 impl Layer {
-    fn linears(&self) -> [&Linear; 4] {
-        let Self { attention, mlp, .. } = self;
-        [&attention.qkv, &attention.o, &mlp.inner, &mlp.down]
+    fn linears(&self) -> impl Iterator<Item = &Linear> {
+        let attention = [&self.attention.qkv, &self.attention.o];
+        attention.into_iter().chain(self.feed_forward.linears())
     }
 }
 
@@ -81,14 +82,6 @@ impl Attention {
     }
 }
 
-/// A dense feed-forward.
-pub(crate) struct Mlp {
-    /// Gate and up projections side by side, or up alone.
-    pub(crate) inner: Linear,
-    pub(crate) activation: ActivationFn,
-    pub(crate) down: Linear,
-}
-
 /// The weights of one rank.
 pub(crate) struct Model {
     pub(crate) spec: DecoderSpec,
@@ -97,8 +90,6 @@ pub(crate) struct Model {
     pub(crate) heads: HeadShape,
     /// What the attention's output projection reads.
     pub(crate) attended: Inputs,
-    /// What the MLP's down projection reads.
-    pub(crate) inner: Inputs,
     /// This rank's rows of the token embedding, where its stage embeds, and of the head, where it
     /// has one; a tied head is the embedding.
     pub(crate) embed: Option<Linear>,
@@ -160,12 +151,18 @@ impl Model {
             .collect()
     }
 
-    /// Every packed matrix.
+    /// Every packed matrix but the routers, whose form is always f32.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &Packed> {
         let layers = self.layers.iter().flat_map(Layer::linears);
         layers
             .chain(&self.embed)
             .chain(&self.head)
             .flat_map(|linear| &linear.parts)
+    }
+
+    /// The routers of mixtures of experts.
+    pub(crate) fn routers(&self) -> impl Iterator<Item = &Packed> {
+        let layers = self.layers.iter();
+        layers.flat_map(|layer| layer.feed_forward.router())
     }
 }

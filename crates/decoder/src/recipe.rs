@@ -20,8 +20,8 @@ pub struct Recipe {
     pub expert: Option<usize>,
     /// The tensor is stored as `[inputs, outputs]`.
     pub transposed: bool,
-    /// Head size, where rows stand in the order of interleaved rotation and are to be put back
-    /// into half-split order.
+    /// Size of the blocks (heads) whose two halves of rows are stored in turn, as for interleaved
+    /// rotation; `rows` count after they are put back, the first half before the second.
     pub interleaved: Option<usize>,
 }
 
@@ -110,12 +110,39 @@ pub struct LayerRecipes {
     pub feed_forward_norm_bias: Option<Recipe>,
     /// Norm of the feed-forward's output.
     pub feed_forward_norm_after: Option<Recipe>,
+    /// Matrices of a dense feed-forward, or of each expert ([`Recipe::of_expert`]).
     pub gate: Option<Recipe>,
     pub up: Recipe,
     pub down: Recipe,
     pub gate_bias: Option<Recipe>,
     pub up_bias: Option<Recipe>,
     pub down_bias: Option<Recipe>,
+    /// Router `[experts, hidden]`.
+    pub router: Option<Recipe>,
+    pub router_bias: Option<Recipe>,
+    /// What counts in the choice of experts only, `[experts]`.
+    pub router_correction: Option<Recipe>,
+    pub shared_gate: Option<Recipe>,
+    pub shared_up: Option<Recipe>,
+    pub shared_down: Option<Recipe>,
+    /// What gives the logit of the shared expert's factor, `[hidden]`.
+    pub shared_factor: Option<Recipe>,
+}
+
+/// Where the name of a tensor has the number of an expert.
+const EXPERT: &str = "{e}";
+
+impl Recipe {
+    /// The recipe of one expert: its number stands in the tensor's name for `{e}`, or is the index
+    /// into a tensor that stacks experts.
+    pub(crate) fn of_expert(self, expert: usize) -> Self {
+        if self.tensor.contains(EXPERT) {
+            let tensor = self.tensor.replace(EXPERT, &expert.to_string());
+            return Self { tensor, ..self };
+        }
+        let expert = Some(expert);
+        Self { expert, ..self }
+    }
 }
 
 impl WeightRecipes {

@@ -1,8 +1,9 @@
 //! The part of a decoder that one rank holds.
 //!
-//! Tensor parallel (Shoeybi et al. 2019, Megatron-LM): query heads with their KV heads, columns of
-//! the MLP and rows of the vocabulary are cut between the ranks of a stage; what the attention and
-//! the MLP add to the residual stream is summed. Pipeline parallel: every stage has a range of
+//! Tensor parallel (Shoeybi et al. 2019, Megatron-LM): query heads with their KV heads, inner
+//! columns of the feed-forwards and rows of the vocabulary are cut between the ranks of a stage;
+//! what the attention and the feed-forward add to the residual stream is summed. Expert parallel:
+//! ranks have whole experts, not columns of all. Pipeline parallel: every stage has a range of
 //! layers; the first embeds, the last has the head. Cuts need not be even: a KV head whose query
 //! heads are on two ranks is on both.
 
@@ -27,8 +28,10 @@ pub struct Shard {
     pub layers: [usize; 2],
     /// Cuts of the query heads.
     pub heads: Vec<usize>,
-    /// Cuts of the MLP's inner columns.
-    pub mlp: Vec<usize>,
+    /// Cuts of the feed-forwards' inner columns, one list for each width of the decoder.
+    pub mlp: Vec<Vec<usize>>,
+    /// Cuts of the experts, where each rank has whole ones; `None` = each has columns of all.
+    pub experts: Option<Vec<usize>>,
     /// Cuts of the vocabulary.
     pub vocab: Vec<usize>,
 }
@@ -41,7 +44,8 @@ impl Shard {
             stage: [0, 1],
             layers: [0, spec.depth()],
             heads: vec![0, spec.attention().heads],
-            mlp: vec![0, spec.intermediate()],
+            mlp: spec.widths().into_iter().map(|w| vec![0, w]).collect(),
+            experts: None,
             vocab: vec![0, spec.vocab],
         }
     }
@@ -66,21 +70,7 @@ impl Shard {
                 "shard.layers = {from}..{to} of {layers} layers"
             )));
         }
-        for (name, cuts, whole) in [
-            ("heads", &shard.heads, spec.attention().heads),
-            ("mlp", &shard.mlp, spec.intermediate()),
-            ("vocab", &shard.vocab, spec.vocab),
-        ] {
-            let ascending = cuts.windows(2).all(|pair| pair[0] < pair[1]);
-            let ends = cuts.first() == Some(&0) && cuts.last() == Some(&whole);
-            if !ascending || !ends || cuts.len() < 2 || cuts.len() != shard.heads.len() {
-                let ranks = shard.heads.len().saturating_sub(1);
-                return Err(DecoderError::Spec(format!(
-                    "shard.{name} = {cuts:?} does not cut 0..{whole} into {ranks} parts, \
-                     none of them empty"
-                )));
-            }
-        }
+        shard.check_cuts(spec)?;
         if shard.rank >= shard.ranks() {
             let (rank, ranks) = (shard.rank, shard.ranks());
             return Err(DecoderError::Spec(format!(
@@ -88,6 +78,37 @@ impl Shard {
             )));
         }
         Ok(shard)
+    }
+
+    fn check_cuts(&self, spec: &DecoderSpec) -> Result<(), DecoderError> {
+        let widths = spec.widths();
+        let parts = self.mlp.iter().zip(&widths);
+        let mut cuts = vec![
+            ("heads", &self.heads, spec.attention().heads),
+            ("vocab", &self.vocab, spec.vocab),
+        ];
+        cuts.extend(parts.map(|(cuts, width)| ("mlp", cuts, *width)));
+        if let Some(experts) = &self.experts {
+            cuts.push(("experts", experts, spec.experts().unwrap_or(0)));
+        }
+        for (name, cuts, whole) in cuts {
+            let ascending = cuts.windows(2).all(|pair| pair[0] < pair[1]);
+            let ends = cuts.first() == Some(&0) && cuts.last() == Some(&whole);
+            if !ascending || !ends || cuts.len() < 2 || cuts.len() != self.heads.len() {
+                let ranks = self.heads.len().saturating_sub(1);
+                return Err(DecoderError::Spec(format!(
+                    "shard.{name} = {cuts:?} does not cut 0..{whole} into {ranks} parts, \
+                     none of them empty"
+                )));
+            }
+        }
+        if self.mlp.len() != widths.len() {
+            return Err(DecoderError::Spec(format!(
+                "shard.mlp cuts {} inner widths; the decoder has {widths:?}",
+                self.mlp.len()
+            )));
+        }
+        Ok(())
     }
 
     /// Ranks of the tensor-parallel group.
@@ -126,8 +147,18 @@ impl Shard {
         }
     }
 
-    pub(crate) fn mlp_columns(&self) -> Range<usize> {
-        self.part(&self.mlp)
+    /// This rank's inner columns of a feed-forward of so many.
+    pub(crate) fn columns(&self, width: usize) -> Range<usize> {
+        let cuts = self.mlp.iter().find(|cuts| cuts.last() == Some(&width));
+        cuts.map_or(0..width, |cuts| self.part(cuts))
+    }
+
+    /// This rank's routed experts of so many, and its inner columns of each.
+    pub(crate) fn experts(&self, count: usize, width: usize) -> (Range<usize>, Range<usize>) {
+        match &self.experts {
+            Some(cuts) => (self.part(cuts), 0..width),
+            None => (0..count, self.columns(width)),
+        }
     }
 
     pub(crate) fn vocabulary(&self) -> Range<usize> {

@@ -17,11 +17,9 @@ pub(crate) struct TensorRows<'a> {
     /// Head size of rows in interleaved order.
     interleaved: Option<usize>,
     transposed: bool,
-    /// Row of the stored tensor where the matrix begins: after other experts, or before a slice.
+    /// Row of the stored tensor where the matrix begins: after other experts.
     base: usize,
-    /// With `transposed`, the first column of the stored tensor that is a row here.
-    lead: usize,
-    /// The first row to read.
+    /// The first row to read, counted in the order of half-split rotation.
     first: usize,
     /// Columns of the stored matrix to read.
     columns: Range<usize>,
@@ -81,7 +79,7 @@ pub(crate) fn vector(
     if !finite(&stored) {
         return Err(DecoderError::NotFinite(view.name.to_owned(), row));
     }
-    let item = |i| stored[from + stored_row(i, recipe.interleaved)];
+    let item = |i| stored[stored_row(from + i, recipe.interleaved)];
     Ok((0..n).map(item).collect())
 }
 
@@ -143,9 +141,8 @@ impl<'a> TensorRows<'a> {
         Ok(Self {
             interleaved: recipe.interleaved,
             transposed: recipe.transposed,
-            base: base + if recipe.transposed { 0 } else { rows[0] },
-            lead: rows[0],
-            first: 0,
+            base,
+            first: rows[0],
             columns: cols[0]..cols[1],
             not_finite: AtomicUsize::new(FINITE),
             view,
@@ -159,7 +156,7 @@ impl<'a> TensorRows<'a> {
 
     /// Skips the rows before `first`.
     pub(crate) fn skip_rows(mut self, first: usize) -> Self {
-        self.first = first;
+        self.first += first;
         self
     }
 
@@ -209,7 +206,7 @@ impl RowSource for TensorRows<'_> {
 impl TensorRows<'_> {
     fn read_f32(&self, row: usize, out: &mut [f32]) {
         if self.transposed {
-            let item = self.lead + stored_row(self.first + row, self.interleaved);
+            let item = stored_row(self.first + row, self.interleaved);
             let size = self.view.dtype.block_bytes();
             for (out, column) in out.chunks_exact_mut(1).zip(self.columns.clone()) {
                 let bytes = self.view.row_bytes(self.base + column);

@@ -65,10 +65,11 @@ fn assert_same(got: &[Answer], want: &[Answer], what: &str) {
 #[test]
 fn tiny_models_answer_alike_in_any_company() {
     for isa in isas() {
-        for (family, (numerics, kv)) in ["mistral", "qwen2", "llama3", "qwen3", "llama"]
-            .into_iter()
-            .zip(NUMERICS)
-        {
+        let families = [
+            "mistral", "qwen2", "llama3", "qwen3", "llama", "qwen3moe", "mixed", "qwen2moe",
+            "mixtral", "qwen3moe",
+        ];
+        for (family, (numerics, kv)) in families.into_iter().zip(NUMERICS.into_iter().cycle()) {
             let set = |threads, block_size| Options {
                 numerics,
                 kv,

@@ -182,7 +182,10 @@ fn any_cuts() -> impl Strategy<Value = (&'static str, Cuts)> {
             let parts = (
                 layers,
                 cuts(spec.attention().heads, tp),
-                cuts(spec.intermediate(), tp),
+                spec.widths()
+                    .into_iter()
+                    .map(|width| cuts(width, tp))
+                    .collect::<Vec<_>>(),
                 cuts(spec.vocab, tp),
             );
             parts.prop_map(move |(mut layers, heads, mlp, vocab)| {
@@ -194,6 +197,7 @@ fn any_cuts() -> impl Strategy<Value = (&'static str, Cuts)> {
                         layers,
                         heads,
                         mlp,
+                        experts: None,
                         vocab,
                     },
                 )
@@ -268,7 +272,7 @@ fn no_rank_waits_for_one_that_cannot_go_on() {
 fn cuts_that_do_not_cover_the_decoder_are_refused() {
     let spec = whole_spec("llama");
     let good = json!({
-        "rank": 0, "stage": [0, 1], "layers": [0, 2], "heads": [0, 3, 6], "mlp": [0, 16, 32],
+        "rank": 0, "stage": [0, 1], "layers": [0, 2], "heads": [0, 3, 6], "mlp": [[0, 16, 32]],
         "vocab": [0, 128, 256],
     });
     Shard::parse(&good.to_string(), &spec).unwrap();
@@ -279,7 +283,9 @@ fn cuts_that_do_not_cover_the_decoder_are_refused() {
         ("layers", json!([2, 1]), "2..1 of 2 layers"),
         ("heads", json!([0, 6, 6]), "none of them empty"),
         ("heads", json!([0, 5]), "does not cut 0..6"),
-        ("mlp", json!([0, 32]), "into 2 parts"),
+        ("mlp", json!([[0, 32]]), "into 2 parts"),
+        ("mlp", json!([]), "has [32]"),
+        ("experts", json!([0, 1, 2]), "does not cut 0..0"),
         ("vocab", json!([1, 128, 256]), "does not cut 0..256"),
         ("vocab", json!([]), "does not cut"),
         ("other", json!(1), "unknown field"),

@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use crate::buffer::Aligned;
+use crate::buffer::{Aligned, Shared};
 use crate::packed::{GROUP, WeightFormat};
 
 /// A batch of activation rows, `m` x `k`, converted for a matrix multiplication.
@@ -86,6 +86,64 @@ impl Activations {
             ActivationFormat::F32 => self.floats.ensure(m * k_padded),
         }
     }
+}
+
+/// [`Activations`] that the tasks of one job write, each its own rows.
+pub(crate) struct SharedActivations<'a> {
+    k_padded: usize,
+    codes: Shared<'a, i8>,
+    scales: Shared<'a, f32>,
+    scaled_sums: Shared<'a, f32>,
+    offsets: Shared<'a, i32>,
+    halves: Shared<'a, u16>,
+    floats: Shared<'a, f32>,
+}
+
+impl Activations {
+    pub(crate) fn share(&mut self) -> SharedActivations<'_> {
+        SharedActivations {
+            k_padded: self.k_padded,
+            codes: Shared::new(&mut self.codes),
+            scales: Shared::new(&mut self.scales),
+            scaled_sums: Shared::new(&mut self.scaled_sums),
+            offsets: Shared::new(&mut self.offsets),
+            halves: Shared::new(&mut self.halves),
+            floats: Shared::new(&mut self.floats),
+        }
+    }
+}
+
+impl SharedActivations<'_> {
+    /// Copies row `from` of activations of the same form and inputs to row `to`.
+    ///
+    /// # Safety
+    /// No other task touches row `to`.
+    pub(crate) unsafe fn copy_row(&self, to: usize, acts: &Activations, from: usize) {
+        let (k, groups) = (self.k_padded, self.k_padded / GROUP);
+        // SAFETY: the caller's promise.
+        unsafe {
+            match acts.kind {
+                ActivationFormat::Int8 => {
+                    copy(&self.codes, to, &acts.codes, from, k);
+                    copy(&self.scales, to, &acts.scales, from, groups);
+                    copy(&self.scaled_sums, to, &acts.scaled_sums, from, groups);
+                    copy(&self.offsets, to, &acts.offsets, from, groups);
+                }
+                ActivationFormat::Bf16 => copy(&self.halves, to, &acts.halves, from, k),
+                ActivationFormat::F32 => copy(&self.floats, to, &acts.floats, from, k),
+            }
+        }
+    }
+}
+
+/// Copies row `from` of rows of `n` items to row `to`.
+///
+/// # Safety
+/// No other task touches row `to`.
+unsafe fn copy<T: Copy>(out: &Shared<'_, T>, to: usize, rows: &[T], from: usize, n: usize) {
+    // SAFETY: the caller's promise.
+    let out = unsafe { out.slice(to * n, n) };
+    out.copy_from_slice(&rows[from * n..(from + 1) * n]);
 }
 
 /// Quantises one row: scale = absolute maximum / 127 for each group, codes rounded to nearest even.

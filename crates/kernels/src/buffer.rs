@@ -189,6 +189,16 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
+    /// Zeroes the other columns of so many rows, where `own` are to be written.
+    pub(crate) fn clear_beside(&mut self, rows: usize, own: usize) {
+        if own < self.ld {
+            for row in self.rows.chunks_exact_mut(self.ld).take(rows) {
+                row[..self.first].fill(0.0);
+                row[self.first + own..].fill(0.0);
+            }
+        }
+    }
+
     pub(crate) fn share(self) -> SharedColumns<'a> {
         let Self { rows, ld, first } = self;
         let rows = Shared::new(rows);

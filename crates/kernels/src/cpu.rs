@@ -1,14 +1,15 @@
 //! The parallel operations a decoder is made of.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use crate::activations::{ActivationFormat, Activations};
-use crate::buffer::{Aligned, Columns, Shared};
+use crate::buffer::{Aligned, Columns, Shared, SharedColumns};
 use crate::gemm::{self, Mode, Tile};
 use crate::isa::Isa;
 use crate::ops;
 use crate::packed::{GROUP, PANEL, Packed};
-use crate::tasks;
+use crate::tasks::{self, Block, Task};
 use crate::threads::ThreadPool;
 
 /// Work (in numbers) under which a row-wise operation is not worth a fork.
@@ -209,86 +210,116 @@ impl Cpu {
         let ld = linear.n();
         assert!(out.len() >= acts.m * ld, "output too short");
         let out = Shared::new(out);
-        let panels: Vec<usize> = linear.parts.iter().map(Packed::panels).collect();
         let firsts: Vec<usize> = linear
             .parts
             .iter()
             .scan(0, |n, p| Some(std::mem::replace(n, *n + p.n())))
             .collect();
-        tasks::run(&self.threads, &panels, acts.m, &|task| {
+        let blocks = chunked(&linear.parts, acts.m);
+        tasks::run(&self.threads, &blocks, &|task| {
             let (part, first) = (&linear.parts[task.part], firsts[task.part]);
-            let column = first + task.panels.start * PANEL;
-            let columns = (task.panels.end * PANEL).min(part.n()) - task.panels.start * PANEL;
             let bias = linear.bias.as_ref().map(|b| &b[first..first + part.n()]);
-            let pointer = out.at(
-                task.rows.start * ld + column,
-                (task.rows.len() - 1) * ld + columns,
-            );
-            let tile = Tile {
-                w: part,
-                acts,
-                rows: task.rows,
-                panels: task.panels,
-                out: pointer,
-                ld,
-                mode,
-                bias,
-            };
-            // SAFETY: tasks write disjoint rows x columns of `out`; the range was checked by `at`;
-            // the instruction set is available.
-            unsafe { gemm::compute(self.isa, &tile) }
+            let out = (&out, ld, first);
+            self.product_tile((part, bias), acts, task, out, mode);
         });
     }
 
-    /// `out[row] = activation(linear(acts[row]))`; the linear's parts have the same width.
+    /// Computes one tile of `part`'s product with `acts`, into the rows of `out` that begin at
+    /// column `first` and are `ld` apart.
+    pub(crate) fn product_tile(
+        &self,
+        (part, bias): (&Packed, Option<&[f32]>),
+        acts: &Activations,
+        task: Task,
+        (out, ld, first): (&Shared<'_, f32>, usize, usize),
+        mode: Mode,
+    ) {
+        let column = first + task.panels.start * PANEL;
+        let columns = (task.panels.end * PANEL).min(part.n()) - task.panels.start * PANEL;
+        let pointer = out.at(
+            task.rows.start * ld + column,
+            (task.rows.len() - 1) * ld + columns,
+        );
+        let tile = Tile {
+            w: part,
+            acts,
+            rows: task.rows,
+            panels: task.panels,
+            out: pointer,
+            ld,
+            mode,
+            bias,
+        };
+        // SAFETY: tasks write disjoint rows x columns of `out`; the range was checked by `at`; the
+        // instruction set is available.
+        unsafe { gemm::compute(self.isa, &tile) }
+    }
+
+    /// `out[row] = activation(linear(acts[row]))`; the linear's parts have the same width. Other
+    /// columns of `out` become zero.
     pub fn activate(
         &self,
         linear: &Linear,
         activation: ActivationFn,
         acts: &Activations,
-        out: Columns<'_>,
+        mut out: Columns<'_>,
+    ) {
+        let n = linear.parts[0].n();
+        assert!(out.first + n <= out.ld, "output too narrow");
+        out.clear_beside(acts.m, n);
+        let out = out.share();
+        let blocks = chunked(&linear.parts[..1], acts.m);
+        tasks::run(&self.threads, &blocks, &|task| {
+            self.activated_tile(linear, activation, acts, task, &out);
+        });
+    }
+
+    /// Computes one tile of [`Cpu::activate`].
+    pub(crate) fn activated_tile(
+        &self,
+        linear: &Linear,
+        activation: ActivationFn,
+        acts: &Activations,
+        task: Task,
+        out: &SharedColumns<'_>,
     ) {
         let (parts, n) = (&linear.parts, linear.parts[0].n());
         assert!(
             parts.len() == activation.parts() && parts.iter().all(|p| p.n() == n),
             "matrices do not fit their activation"
         );
-        assert!(out.first + n <= out.ld, "output too narrow");
-        let out = out.share();
-        tasks::run(&self.threads, &[parts[0].panels()], acts.m, &|task| {
-            let columns = (task.panels.end * PANEL).min(n) - task.panels.start * PANEL;
-            let size = task.rows.len() * columns;
-            INNER.with_borrow_mut(|buffer| {
-                buffer.ensure(2 * size);
-                let tiles = buffer.chunks_exact_mut(size).zip(parts).enumerate();
-                for (i, (tile, w)) in tiles {
-                    let tile = Tile {
-                        w,
-                        acts,
-                        rows: task.rows.clone(),
-                        panels: task.panels.clone(),
-                        out: tile.as_mut_ptr(),
-                        ld: columns,
-                        mode: Mode::Store,
-                        bias: linear.bias.as_ref().map(|b| &b[i * n..(i + 1) * n]),
-                    };
-                    // SAFETY: the buffer has rows x columns items for each part; the instruction
-                    // set is available.
-                    unsafe { gemm::compute(self.isa, &tile) }
-                }
-                let (inner, up) = buffer.split_at_mut(size);
-                match activation {
-                    ActivationFn::SiluGated => ops::silu_mul(self.isa, inner, &up[..size]),
-                    ActivationFn::GeluTanh => ops::gelu_tanh(self.isa, inner),
-                    ActivationFn::GeluTanhGated => ops::gelu_mul(self.isa, inner, &up[..size]),
-                }
-                for (row, values) in task.rows.zip(inner.chunks_exact(columns)) {
-                    let at = row * out.ld + out.first + task.panels.start * PANEL;
-                    // SAFETY: tasks write disjoint rows x columns.
-                    let out = unsafe { out.rows.slice(at, columns) };
-                    out.copy_from_slice(values);
-                }
-            });
+        let columns = (task.panels.end * PANEL).min(n) - task.panels.start * PANEL;
+        let size = task.rows.len() * columns;
+        INNER.with_borrow_mut(|buffer| {
+            buffer.ensure(2 * size);
+            let tiles = buffer.chunks_exact_mut(size).zip(parts).enumerate();
+            for (i, (tile, w)) in tiles {
+                let tile = Tile {
+                    w,
+                    acts,
+                    rows: task.rows.clone(),
+                    panels: task.panels.clone(),
+                    out: tile.as_mut_ptr(),
+                    ld: columns,
+                    mode: Mode::Store,
+                    bias: linear.bias.as_ref().map(|b| &b[i * n..(i + 1) * n]),
+                };
+                // SAFETY: the buffer has rows x columns items for each part; the instruction set is
+                // available.
+                unsafe { gemm::compute(self.isa, &tile) }
+            }
+            let (inner, up) = buffer.split_at_mut(size);
+            match activation {
+                ActivationFn::SiluGated => ops::silu_mul(self.isa, inner, &up[..size]),
+                ActivationFn::GeluTanh => ops::gelu_tanh(self.isa, inner),
+                ActivationFn::GeluTanhGated => ops::gelu_mul(self.isa, inner, &up[..size]),
+            }
+            for (row, values) in task.rows.zip(inner.chunks_exact(columns)) {
+                let at = row * out.ld + out.first + task.panels.start * PANEL;
+                // SAFETY: tasks write disjoint rows x columns.
+                let out = unsafe { out.rows.slice(at, columns) };
+                out.copy_from_slice(values);
+            }
         });
     }
 
@@ -338,4 +369,18 @@ impl Cpu {
             );
         });
     }
+}
+
+/// The products of `rows` rows with matrices that stand side by side: all matrices with the first
+/// rows, then with the next.
+fn chunked(parts: &[Packed], rows: usize) -> Vec<Block> {
+    let parts = || parts.iter().map(Packed::panels).enumerate();
+    let chunk = |rows: Range<usize>| {
+        parts().map(move |(part, panels)| Block {
+            part,
+            panels,
+            rows: rows.clone(),
+        })
+    };
+    tasks::chunks(0..rows).flat_map(chunk).collect()
 }

@@ -15,6 +15,7 @@ mod arena;
 mod attn;
 mod buffer;
 mod cpu;
+mod experts;
 mod gemm;
 mod isa;
 mod kv;
@@ -34,6 +35,7 @@ pub use attn::{
 };
 pub use buffer::{Aligned, Columns};
 pub use cpu::{ActivationFn, Cpu, Linear, Norm, NormKind};
+pub use experts::{Beside, Choice, Expert, ExpertBuffers, Experts, Groups, Routing, Score};
 pub use gemm::Mode;
 pub use isa::{Isa, IsaError};
 pub use kv::{

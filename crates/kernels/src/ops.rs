@@ -79,6 +79,10 @@ for_each_isa! {
     pub(crate) fn add(x: &mut [f32], y: &[f32]) = add_row;
 }
 for_each_isa! {
+    /// `x += y * factor`, fused.
+    pub(crate) fn add_scaled(x: &mut [f32], y: &[f32], factor: f32) = add_scaled_row;
+}
+for_each_isa! {
     /// Rotates heads of `dim` numbers, side by side, by one row's angles: item i of a head with
     /// item i + half (`cos_sin`: half cosines, then half sines); what follows in the head stays.
     pub(crate) fn rotate(heads: &mut [f32], dim: usize, cos_sin: &[f32]) = rotate_heads;
@@ -204,6 +208,12 @@ fn scale_row(x: &mut [f32], factor: f32) {
 #[inline(always)]
 fn add_row(x: &mut [f32], y: &[f32]) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}
+
+#[inline(always)]
+fn add_scaled_row(x: &mut [f32], y: &[f32], factor: f32) {
+    let add = |(x, y): (&mut f32, &f32)| *x = y.mul_add(factor, *x);
+    x.iter_mut().zip(y).for_each(add);
 }
 
 #[inline(always)]

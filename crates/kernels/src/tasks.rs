@@ -17,6 +17,17 @@ const STOLEN: usize = 2;
 const OWN_FEW_ROWS: usize = 12;
 const FEW_ROWS: usize = 4;
 
+/// Rows that a panel costs at least: with fewer it takes as long to read.
+const READING: usize = 6;
+
+/// The product of some rows with all panels of one matrix.
+pub(crate) struct Block {
+    /// The matrix, as the tasks' body counts them.
+    pub(crate) part: usize,
+    pub(crate) panels: usize,
+    pub(crate) rows: Range<usize>,
+}
+
 /// One task: some panels of one matrix times some rows.
 pub(crate) struct Task {
     pub(crate) part: usize,
@@ -29,63 +40,107 @@ struct Segment {
     end: usize,
 }
 
-/// Runs `body` over all panels of all parts (`panels[part]` of them) times `rows` rows.
-pub(crate) fn run(pool: &ThreadPool, panels: &[usize], rows: usize, body: &(dyn Fn(Task) + Sync)) {
-    let width: usize = panels.iter().sum();
-    let total = width * rows.div_ceil(ROWS);
+/// Cuts rows into as many as make a good task.
+pub(crate) fn chunks(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let end = rows.end;
+    let chunk = move |first| first..end.min(first + ROWS);
+    rows.step_by(ROWS).map(chunk)
+}
+
+impl Block {
+    /// Panels of a task: of a thread's own segment, or of another's.
+    fn claimed(&self, own: bool) -> usize {
+        match own {
+            true if self.rows.len() <= FEW_ROWS => OWN_FEW_ROWS,
+            true => OWN,
+            false => STOLEN,
+        }
+    }
+
+    fn cost(&self) -> usize {
+        self.rows.len().max(READING)
+    }
+}
+
+/// Blocks that one job runs.
+struct Job<'a> {
+    blocks: &'a [Block],
+    /// The first panel of each block, counted over all of them, and the end.
+    starts: Vec<usize>,
+}
+
+/// Runs `body` over all panels of all blocks.
+pub(crate) fn run(pool: &ThreadPool, blocks: &[Block], body: &(dyn Fn(Task) + Sync)) {
+    let mut starts = vec![0];
+    starts.extend(blocks.iter().scan(0, |end, block| {
+        *end += block.panels;
+        Some(*end)
+    }));
+    let job = Job { blocks, starts };
     let threads = pool.count();
-    let segments: Vec<Segment> = (0..threads)
-        .map(|t| Segment {
-            next: AtomicUsize::new(total * t / threads),
-            end: total * (t + 1) / threads,
+    let cuts = job.cuts(threads);
+    let segments: Vec<Segment> = cuts
+        .windows(2)
+        .map(|cut| Segment {
+            next: AtomicUsize::new(cut[0]),
+            end: cut[1],
         })
         .collect();
-    let own = if rows <= FEW_ROWS { OWN_FEW_ROWS } else { OWN };
     pool.run(threads, &|thread| {
         for offset in 0..threads {
             let segment = &segments[(thread + offset) % threads];
-            let most = if offset == 0 { own } else { STOLEN };
-            while let Some(task) = claim(segment, panels, width, rows, most) {
+            while let Some(task) = job.claim(segment, offset == 0) {
                 body(task);
             }
         }
     });
 }
 
-/// Takes up to `most` panels from the front of a segment, of one part and one chunk of rows.
-fn claim(
-    segment: &Segment,
-    panels: &[usize],
-    width: usize,
-    rows: usize,
-    most: usize,
-) -> Option<Task> {
-    let mut at = segment.next.load(Ordering::Relaxed);
-    loop {
-        if at >= segment.end {
-            return None;
-        }
-        let (chunk, mut first, mut part) = (at / width, at % width, 0);
-        while first >= panels[part] {
-            first -= panels[part];
-            part += 1;
-        }
-        let count = most.min(panels[part] - first).min(segment.end - at);
-        match segment.next.compare_exchange_weak(
-            at,
-            at + count,
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        ) {
-            Ok(_) => {
-                let rows = chunk * ROWS..rows.min((chunk + 1) * ROWS);
-                return Some(Task {
-                    part,
-                    panels: first..first + count,
-                    rows,
-                });
+impl Job<'_> {
+    /// Where the segments of `threads` threads begin, and the end: at equal costs.
+    fn cuts(&self, threads: usize) -> Vec<usize> {
+        let total: usize = self.blocks.iter().map(|b| b.cost() * b.panels).sum();
+        let (mut block, mut before) = (0, 0);
+        let mut cut = |thread: usize| {
+            let target = total * thread / threads;
+            while let Some(b) = self.blocks.get(block) {
+                if before + b.cost() * b.panels > target {
+                    return self.starts[block] + (target - before) / b.cost();
+                }
+                before += b.cost() * b.panels;
+                block += 1;
             }
-            Err(seen) => at = seen,
+            self.starts[block]
+        };
+        (0..=threads).map(&mut cut).collect()
+    }
+
+    /// Takes panels of one block from the front of a segment.
+    fn claim(&self, segment: &Segment, own: bool) -> Option<Task> {
+        let mut at = segment.next.load(Ordering::Relaxed);
+        loop {
+            if at >= segment.end {
+                return None;
+            }
+            let index = self.starts.partition_point(|&start| start <= at) - 1;
+            let (block, first) = (&self.blocks[index], at - self.starts[index]);
+            let left = (block.panels - first).min(segment.end - at);
+            let count = block.claimed(own).min(left);
+            match segment.next.compare_exchange_weak(
+                at,
+                at + count,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => {
+                    return Some(Task {
+                        part: block.part,
+                        panels: first..first + count,
+                        rows: block.rows.clone(),
+                    });
+                }
+                Err(seen) => at = seen,
+            }
         }
     }
 }

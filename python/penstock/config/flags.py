@@ -285,6 +285,13 @@ FLAGS: tuple[Flag, ...] = (
         short="-pp",
     ),
     Flag(
+        "--enable-expert-parallel",
+        "parallel",
+        Switch(),
+        False,
+        "give each rank of --tensor-parallel-size whole experts instead of columns of all",
+    ),
+    Flag(
         "--distributed-executor-backend",
         "parallel",
         Choice(("inline", "mp", "ray")),

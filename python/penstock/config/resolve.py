@@ -137,7 +137,8 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
     return ParallelConfig(
         tensor,
         pipeline,
-        backend,
+        by_experts=values["enable_expert_parallel"],
+        backend=backend,
         ray_address=values["ray_address"],
         ray_channel=values["ray_channel"],
         ray_overlap_comm=values["ray_overlap_comm"],

@@ -103,6 +103,8 @@ class ComputeConfig:
 class ParallelConfig:
     tensor: int = 1
     pipeline: int = 1
+    by_experts: bool = False
+    """Ranks have whole experts, not columns of all."""
     backend: str = "inline"
     """`inline`, `mp` or `ray`."""
     ray_address: str | None = None

@@ -121,7 +121,6 @@ FOREIGN: tuple[Foreign, ...] = (
     _only("--api-server-count", _ONE_SERVER, "1"),
     _only("--prefill-context-parallel-size", "see --tensor-parallel-size", "1"),
     _only("--decode-context-parallel-size", "see --tensor-parallel-size", "1"),
-    _switch("--enable-expert-parallel", "there are no models with experts"),
     _switch("--headless", "nodes other than 0 have no front door anyway"),
     # adapters and media
     _switch("--enable-lora", _NO_ADAPTERS),

@@ -56,7 +56,8 @@ def start(
     """
     began = time.monotonic()
     info = read_model(config)
-    grid = plan_grid(info.spec, config.parallel.tensor, config.parallel.pipeline)
+    parallel = config.parallel
+    grid = plan_grid(info.spec, parallel.tensor, parallel.pipeline, by_experts=parallel.by_experts)
     metadata = time.monotonic() - began
     executor = build_executor(config, info, grid)
     try:

@@ -9,7 +9,16 @@ from penstock.model.errors import ModelError
 from penstock.model.fields import Fields
 from penstock.model.gguf import GgufHeader
 from penstock.model.recipes import GGUF_ROPE_FACTORS
-from penstock.model.spec import Attention, DecoderSpec, Layer, Mlp, Norm, Norms, Rope
+from penstock.model.spec import (
+    Attention,
+    DecoderSpec,
+    FeedForward,
+    Layer,
+    Mlp,
+    Norm,
+    Norms,
+    Rope,
+)
 
 Windows = tuple[int | None, ...] | None
 """Window of each layer; None: all layers see everything."""
@@ -36,9 +45,16 @@ def hf_spec(
     qk_norm: bool = False,
     windows: Windows = None,
     default_head_dim: int | None = None,
+    feed_forwards: tuple[FeedForward, ...] | None = None,
 ) -> DecoderSpec:
-    """The spec of a config.json with Llama's keys. `default_head_dim` None: hidden / heads."""
+    """The spec of a config.json with Llama's keys. `default_head_dim` None: hidden / heads;
+    `feed_forwards` None: dense ones of `intermediate_size`.
+    """
     _refuse_foreign_features(config)
+    layers = hf_layers(config)
+    if feed_forwards is None:
+        _refuse_experts(config)
+        feed_forwards = (dense(config, bias=mlp_bias),) * layers
     hidden = config.integer("hidden_size", 1, WIDEST)
     heads = config.integer("num_attention_heads", 1, MOST_HEADS)
     norm = Norm("rms", config.number("rms_norm_eps", 1e-12, 0.1))
@@ -54,25 +70,34 @@ def hf_spec(
         qk_norm=norm if qk_norm else None,
     )
     _check_heads(config, attention, "num_key_value_heads", "head_dim")
-    intermediate = config.integer("intermediate_size", 1, WIDEST)
-    mlp = Mlp("gated", intermediate, "silu", bias=mlp_bias)
     return DecoderSpec(
         family=family,
         hidden=hidden,
         vocab=config.integer("vocab_size", 1, LARGEST_VOCAB),
         max_position=config.integer("max_position_embeddings", 1, LONGEST_CONTEXT),
         final_norm=norm,
-        layers=_layers(attention, mlp, norm, windows or (None,) * hf_layers(config)),
+        layers=_layers(attention, feed_forwards, norm, windows or (None,) * layers),
         tied_embeddings=config.flag("tie_word_embeddings", default=False),
     )
 
 
+def dense(config: Fields, *, bias: bool = False) -> Mlp:
+    """The gated feed-forward of a config.json."""
+    return Mlp("gated", config.integer("intermediate_size", 1, WIDEST), "silu", bias=bias)
+
+
 def _layers(
-    attention: Attention, mlp: Mlp, norm: Norm, windows: tuple[int | None, ...]
+    attention: Attention,
+    feed_forwards: tuple[FeedForward, ...],
+    norm: Norm,
+    windows: tuple[int | None, ...],
 ) -> tuple[Layer, ...]:
-    """Layers with a norm before each sublayer, alike but for their windows."""
+    """Layers with a norm before each sublayer."""
     norms = Norms(before=norm)
-    return tuple(Layer(norms, replace(attention, window=window), norms, mlp) for window in windows)
+    return tuple(
+        Layer(norms, replace(attention, window=window), norms, feed_forward)
+        for window, feed_forward in zip(windows, feed_forwards, strict=True)
+    )
 
 
 def _refuse_foreign_features(config: Fields) -> None:
@@ -82,6 +107,9 @@ def _refuse_foreign_features(config: Fields) -> None:
         raise config.refuse(
             "quantization_config", "unquantised safetensors, or quantised GGUF files"
         )
+
+
+def _refuse_experts(config: Fields) -> None:
     for key in MOE_KEYS:
         if config.get(key):
             raise config.refuse(key, "dense models (no experts)")
@@ -137,18 +165,25 @@ def upper_windows(config: Fields) -> Windows:
     return tuple(window if slides else None for slides in sliding) if any(sliding) else None
 
 
-def gguf_spec(header: GgufHeader, architecture: str, *, qk_norm: bool = False) -> DecoderSpec:
+def gguf_spec(
+    header: GgufHeader,
+    architecture: str,
+    *,
+    qk_norm: bool = False,
+    feed_forward: FeedForward | None = None,
+) -> DecoderSpec:
     """The spec of a GGUF file whose keys start with `architecture`. Biases and head show as
-    tensors.
+    tensors. `feed_forward` None: a dense one.
     """
     fields = header.fields(f"{architecture}.")
-    if fields.get("expert_count"):
-        raise fields.refuse("expert_count", "dense models (no experts)")
+    if feed_forward is None:
+        if fields.get("expert_count"):
+            raise fields.refuse("expert_count", "dense models (no experts)")
+        feed_forward = Mlp("gated", fields.integer("feed_forward_length", 1, WIDEST), "silu")
     layers = fields.integer("block_count", 1, MOST_LAYERS)
     norm = Norm("rms", fields.number("attention.layer_norm_rms_epsilon", 1e-12, 0.1))
     attention = _gguf_attention(header, fields, norm if qk_norm else None)
     _check_heads(fields, attention, "attention.head_count_kv", "attention.key_length")
-    mlp = Mlp("gated", fields.integer("feed_forward_length", 1, WIDEST), "silu")
     window = None
     if fields.get("attention.sliding_window"):
         window = fields.integer("attention.sliding_window", 1, LONGEST_CONTEXT)
@@ -158,7 +193,7 @@ def gguf_spec(header: GgufHeader, architecture: str, *, qk_norm: bool = False) -
         vocab=header.embedding_rows(),
         max_position=fields.integer("context_length", 1, LONGEST_CONTEXT),
         final_norm=norm,
-        layers=_layers(attention, mlp, norm, (window,) * layers),
+        layers=_layers(attention, (feed_forward,) * layers, norm, (window,) * layers),
         tied_embeddings="output.weight" not in header.shapes,
     )
 

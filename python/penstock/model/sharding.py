@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 
 from penstock.core import InvalidValueError
-from penstock.model.spec import DecoderSpec
+from penstock.model.spec import DecoderSpec, FeedForward, Mlp
 
 COLUMN_UNIT = 32
 VOCAB_UNIT = 16
@@ -27,9 +28,12 @@ class Grid:
     """
 
     heads: tuple[int, ...]
-    mlp: tuple[int, ...]
+    mlp: tuple[tuple[int, ...], ...]
+    """One for each inner width of the spec."""
     vocab: tuple[int, ...]
     layers: tuple[int, ...]
+    experts: tuple[int, ...] | None = None
+    """None: every rank has columns of all experts."""
 
     @property
     def tp(self) -> int:
@@ -56,8 +60,9 @@ class Grid:
             "stage": [stage, self.pp],
             "layers": [self.layers[stage], self.layers[stage + 1]],
             "heads": list(self.heads),
-            "mlp": list(self.mlp),
+            "mlp": [list(cuts) for cuts in self.mlp],
             "vocab": list(self.vocab),
+            **({} if self.experts is None else {"experts": list(self.experts)}),
         }
 
     def kv_heads(self, rank: int, spec: DecoderSpec) -> int:
@@ -72,8 +77,10 @@ class Grid:
         parts = [
             f"layers {_span(self.layers, stage)}",
             heads,
-            f"MLP columns {_span(self.mlp, of_stage)}",
+            f"MLP columns {' and '.join(_span(cuts, of_stage) for cuts in self.mlp)}",
         ]
+        if self.experts is not None:
+            parts.append(f"experts {_span(self.experts, of_stage)}")
         if stage == 0:
             parts.append("embedding")
         if stage == self.pp - 1:
@@ -81,11 +88,13 @@ class Grid:
         return f"rank {rank}: {', '.join(parts)}"
 
 
-def plan_grid(spec: DecoderSpec, tp: int, pp: int) -> Grid:
-    """The best cuts for `tp` ranks in each of `pp` stages; InvalidValueError for too many ranks."""
-    heads, inner = spec.attention.heads, spec.mlp.intermediate
-    if not 1 <= tp <= min(heads, inner, spec.vocab):
-        most = min(heads, inner, spec.vocab)
+def plan_grid(spec: DecoderSpec, tp: int, pp: int, *, by_experts: bool = False) -> Grid:
+    """The best cuts for `tp` ranks in each of `pp` stages; InvalidValueError for too many ranks.
+    `by_experts`: a rank of a mixture of experts has whole experts, not columns of all.
+    """
+    experts = spec.experts if by_experts else None
+    most = min(spec.attention.heads, *spec.widths, spec.vocab, experts or spec.vocab)
+    if not 1 <= tp <= most:
         raise InvalidValueError(
             "--tensor-parallel-size", tp, f"1 to {most}, the model's attention heads"
         )
@@ -95,9 +104,10 @@ def plan_grid(spec: DecoderSpec, tp: int, pp: int) -> Grid:
         )
     return Grid(
         heads=_cut_heads(spec, tp),
-        mlp=_cut_evenly(inner, tp, COLUMN_UNIT),
+        mlp=tuple(_cut_evenly(width, tp, COLUMN_UNIT) for width in spec.widths),
         vocab=_cut_evenly(spec.vocab, tp, VOCAB_UNIT),
         layers=_cut_layers(spec, pp),
+        experts=None if experts is None else _cut_evenly(experts, tp, 1),
     )
 
 
@@ -138,14 +148,22 @@ def _cut_layers(spec: DecoderSpec, pp: int) -> tuple[int, ...]:
     """Cost in weights read for a token; the last stage reads the head too."""
     attention, hidden = spec.attention, spec.hidden
     projections = 2 * (attention.heads + attention.kv_heads) * attention.head_dim * hidden
-    matrices = 3 if spec.mlp.kind == "gated" else 2
-    layer = projections + matrices * hidden * spec.mlp.intermediate
-    head, layers = hidden * spec.vocab, len(spec.layers)
+    layers, head = len(spec.layers), hidden * spec.vocab
+    each = (projections + hidden * _read(layer.feed_forward) for layer in spec.layers)
+    before = list(accumulate(each, initial=0))
 
     def cost(start: int, end: int) -> float:
-        return (end - start) * layer + (head if end == layers else 0)
+        return before[end] - before[start] + (head if end == layers else 0)
 
     return _cut(layers, pp, cost, smallest=1 if pp <= layers else 0)
+
+
+def _read(form: FeedForward) -> int:
+    """Rows and columns over the hidden size that a token reads."""
+    if isinstance(form, Mlp):
+        return (3 if form.kind == "gated" else 2) * form.intermediate
+    shared = 0 if form.shared is None else _read(form.shared)
+    return form.experts + form.experts_per_token * _read(form.expert) + shared
 
 
 def _cut(

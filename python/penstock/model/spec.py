@@ -163,15 +163,58 @@ class Mlp:
 
 
 @dataclass(frozen=True, slots=True)
+class Groups:
+    """Contiguous groups of experts, the best of which are chosen from."""
+
+    count: int
+    keep: int
+    by: Literal["max", "top2_sum"]
+    """A group's score, of the choices of its experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """How experts are chosen and weighted: scores of the logits, choice = score + correction,
+    groups, the experts of the highest choice, their scores as weights, normalisation, scale.
+    """
+
+    score: Literal["softmax", "sigmoid", "none"]
+    after_choice: bool = False
+    """The logits are the choice; scores are computed among the chosen experts."""
+    bias: bool = False
+    """The logits have a bias."""
+    correction: bool = False
+    """A bias of each expert counts in the choice only."""
+    groups: Groups | None = None
+    normalise: bool = False
+    """Weights are divided by their sum plus `epsilon`."""
+    epsilon: float | None = None
+    scale: float | None = None
+    weight_on_input: bool = False
+    """The weight multiplies the expert's input, not its output."""
+
+
+@dataclass(frozen=True, slots=True)
 class Experts:
     """Mixture of experts: the ones with the highest router scores compute a token."""
 
     experts: int
     experts_per_token: int
     expert: Mlp
+    router: Router
     shared: Mlp | None = None
     """Always-on expert."""
+    shared_gate: bool = False
+    """Its output is multiplied by the sigmoid of a product with a vector."""
     kind: str = field(default="moe", init=False)
+
+    @property
+    def parts(self) -> tuple[Mlp, ...]:
+        """A routed expert, and the shared one."""
+        return (self.expert,) if self.shared is None else (self.expert, self.shared)
+
+
+FeedForward = Mlp | Experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +224,12 @@ class Layer:
     mixer_norms: Norms
     mixer: Attention | LatentAttention
     feed_forward_norms: Norms
-    feed_forward: Mlp | Experts
+    feed_forward: FeedForward
+
+
+def _parts(layer: Layer) -> tuple[Mlp, ...]:
+    form = layer.feed_forward
+    return form.parts if isinstance(form, Experts) else (form,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +262,15 @@ class DecoderSpec:
         return mixer
 
     @property
-    def mlp(self) -> Mlp:
-        """Width of all feed-forwards, which the decoder requires to be alike."""
-        feed_forward = self.layers[0].feed_forward
-        assert isinstance(feed_forward, Mlp)
-        return feed_forward
+    def widths(self) -> tuple[int, ...]:
+        """The different inner widths of the feed-forwards, experts included, ascending."""
+        return tuple(sorted({mlp.intermediate for layer in self.layers for mlp in _parts(layer)}))
+
+    @property
+    def experts(self) -> int | None:
+        """Routed experts, which the decoder requires to be as many in all layers that have some."""
+        forms = (layer.feed_forward for layer in self.layers)
+        return next((form.experts for form in forms if isinstance(form, Experts)), None)
 
     def to_json(self) -> str:
         """Different layers once, in `kinds`; `layers` has an index into them for each layer."""
@@ -234,6 +286,8 @@ class Recipe:
     """Where the numbers of a matrix [outputs, inputs], or of a vector, lie in a checkpoint."""
 
     tensor: str
+    """For the matrices of experts with `{e}` where the expert's number stands, or the name of a
+    tensor whose outermost dimension is the expert."""
     rows: tuple[int, int] | None = None
     """First row and the one after the last, after transposition; None: all."""
     cols: tuple[int, int] | None = None

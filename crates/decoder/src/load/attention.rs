@@ -84,7 +84,7 @@ impl Loader<'_> {
                 own: own_kv,
             },
         ];
-        let o_bias = needed(a.out_bias, "o_bias", &weights.o_bias)?;
+        let o_bias = needed(a.out_bias, "o_bias", &weights.o_bias)?.filter(|_| shard.rank == 0);
         let groups = self.kv_groups.iter().enumerate();
         let (kv_group, kv_index) = groups
             .filter_map(|(g, group)| Some((g, group.layers.iter().position(|&l| l == i)?)))

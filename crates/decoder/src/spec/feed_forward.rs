@@ -1,9 +1,13 @@
 //! What works on one position: feed-forwards, dense or of experts.
 
+use penstock_kernels::{ActivationFn, Groups, Score};
 use serde::Deserialize;
 
-use super::check_sizes;
+use super::{check_sizes, first};
 use crate::error::DecoderError;
+
+/// Most experts of a layer; published models have up to 512.
+const MOST_EXPERTS: usize = 1 << 12;
 
 /// What works on one position.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -42,8 +46,77 @@ pub struct ExpertsSpec {
     pub experts_per_token: usize,
     /// Each expert.
     pub expert: Box<FeedForward>,
+    /// How the experts of a token are chosen and weighted.
+    pub router: RouterSpec,
     /// Always-on expert.
     pub shared: Option<Box<FeedForward>>,
+    /// The always-on expert's output is multiplied by the sigmoid of a product with a vector.
+    #[serde(default)]
+    pub shared_gate: bool,
+}
+
+/// How experts are chosen and weighted: scores of the logits, `choice = score + correction`,
+/// groups, the experts of the highest choice, their scores as weights, normalisation, scale.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct RouterSpec {
+    /// Function from logits to scores.
+    pub score: ScoreSpec,
+    /// The logits are the choice; scores are computed among the chosen experts.
+    #[serde(default)]
+    pub after_choice: bool,
+    /// The logits have a bias.
+    #[serde(default)]
+    pub bias: bool,
+    /// A bias for each expert counts in the choice only.
+    #[serde(default)]
+    pub correction: bool,
+    /// Experts are chosen from the best groups.
+    pub groups: Option<GroupsSpec>,
+    /// Weights are divided by their sum.
+    #[serde(default)]
+    pub normalise: bool,
+    /// Added to the sum; `None` = 0.
+    pub epsilon: Option<f32>,
+    /// Factor of the weights; `None` = 1.
+    pub scale: Option<f32>,
+    /// The weight multiplies the expert's input, not its output.
+    #[serde(default)]
+    pub weight_on_input: bool,
+}
+
+/// Function from a router's logits to scores.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum ScoreSpec {
+    /// Exponentials that sum to 1.
+    Softmax,
+    /// `1 / (1 + e^-x)`.
+    Sigmoid,
+    /// The logits.
+    None,
+}
+
+/// Contiguous groups of experts.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct GroupsSpec {
+    /// Groups; divides the experts.
+    pub count: usize,
+    /// Groups that are kept.
+    pub keep: usize,
+    /// A group's score.
+    pub by: GroupScore,
+}
+
+/// What the score of a group of experts is.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupScore {
+    /// Its highest choice.
+    Max,
+    /// The sum of its two highest choices.
+    Top2Sum,
 }
 
 /// Function between the matrices of a feed-forward.
@@ -59,17 +132,31 @@ pub enum Activation {
 }
 
 impl FeedForward {
-    /// How the kernels compute the inner numbers, where they can.
-    pub(crate) fn activation(&self) -> Option<penstock_kernels::ActivationFn> {
+    /// A dense feed-forward's sizes; `None` for a mixture.
+    pub(crate) fn mlp(&self) -> Option<&MlpSpec> {
         match self {
-            Self::Gated(mlp) if mlp.activation == Activation::Silu => {
-                Some(penstock_kernels::ActivationFn::SiluGated)
-            }
+            Self::Gated(mlp) | Self::Plain(mlp) => Some(mlp),
+            Self::Moe(_) => None,
+        }
+    }
+
+    /// Its inner widths: of all its dense parts.
+    pub(crate) fn widths(&self) -> Vec<usize> {
+        match self {
+            Self::Gated(mlp) | Self::Plain(mlp) => vec![mlp.intermediate],
+            Self::Moe(moe) => moe.parts().flat_map(Self::widths).collect(),
+        }
+    }
+
+    /// How the kernels compute the inner numbers, where they can.
+    pub(crate) fn activation(&self) -> Option<ActivationFn> {
+        match self {
+            Self::Gated(mlp) if mlp.activation == Activation::Silu => Some(ActivationFn::SiluGated),
             Self::Gated(mlp) if mlp.activation == Activation::GeluTanh => {
-                Some(penstock_kernels::ActivationFn::GeluTanhGated)
+                Some(ActivationFn::GeluTanhGated)
             }
             Self::Plain(mlp) if mlp.activation == Activation::GeluTanh => {
-                Some(penstock_kernels::ActivationFn::GeluTanh)
+                Some(ActivationFn::GeluTanh)
             }
             _ => None,
         }
@@ -80,20 +167,101 @@ impl FeedForward {
             Self::Gated(mlp) | Self::Plain(mlp) => {
                 check_sizes(&[("feed_forward.intermediate", mlp.intermediate)])
             }
-            Self::Moe(_) => Ok(()),
+            Self::Moe(moe) => moe.check(),
         }
     }
 
     /// See `DecoderSpec::unsupported`.
     pub(super) fn unsupported(&self) -> Option<&'static str> {
-        let mlp = match self {
-            Self::Gated(mlp) | Self::Plain(mlp) => mlp,
-            Self::Moe(_) => return Some("a mixture of experts"),
-        };
-        if mlp.clamp.is_some() {
-            return Some("a clamped feed-forward");
+        match self {
+            Self::Gated(mlp) | Self::Plain(mlp) => first(&[
+                (mlp.clamp.is_some(), "a clamped feed-forward"),
+                (
+                    self.activation().is_none(),
+                    "this activation in this kind of feed-forward",
+                ),
+            ]),
+            Self::Moe(moe) => moe.unsupported(),
         }
-        let known = self.activation().is_some();
-        (!known).then_some("this activation in this kind of feed-forward")
+    }
+}
+
+impl ExpertsSpec {
+    /// Its experts, routed and shared.
+    fn parts(&self) -> impl Iterator<Item = &FeedForward> {
+        std::iter::once(&*self.expert).chain(self.shared.as_deref())
+    }
+
+    fn check(&self) -> Result<(), DecoderError> {
+        let (experts, chosen) = (self.experts, self.experts_per_token);
+        let wrong = |what: String| Err(DecoderError::Spec(what));
+        if experts == 0 || experts > MOST_EXPERTS {
+            return wrong(format!("feed_forward.experts = {experts} is out of range"));
+        }
+        if chosen == 0 || chosen > experts {
+            return wrong(format!(
+                "feed_forward.experts_per_token = {chosen} of {experts} experts"
+            ));
+        }
+        if let Some(groups) = self.router.groups {
+            groups.check(experts, chosen)?;
+        }
+        let factors = [self.router.scale, self.router.epsilon];
+        if let Some(factor) = factors.into_iter().flatten().find(|f| !f.is_finite()) {
+            return wrong(format!("feed_forward.router has the factor {factor}"));
+        }
+        self.parts().try_for_each(FeedForward::check)
+    }
+
+    /// See `DecoderSpec::unsupported`.
+    fn unsupported(&self) -> Option<&'static str> {
+        let nested = self.parts().any(|part| matches!(part, FeedForward::Moe(_)));
+        let gate = self.shared_gate && self.shared.is_none();
+        let refusals = first(&[
+            (nested, "experts that are mixtures themselves"),
+            (gate, "a gate of a shared expert that is not there"),
+            (
+                self.router.weight_on_input,
+                "router weights on the experts' inputs",
+            ),
+        ]);
+        refusals.or_else(|| self.parts().find_map(FeedForward::unsupported))
+    }
+}
+
+impl GroupsSpec {
+    fn check(self, experts: usize, chosen: usize) -> Result<(), DecoderError> {
+        let Self { count, keep, .. } = self;
+        let divides = count > 0 && experts.is_multiple_of(count);
+        if divides && (1..=count).contains(&keep) && keep * (experts / count) >= chosen {
+            return Ok(());
+        }
+        Err(DecoderError::Spec(format!(
+            "feed_forward.router.groups: {keep} of {count} groups of {experts} experts do not give \
+             {chosen} experts"
+        )))
+    }
+
+    /// As the kernels take it.
+    pub(crate) fn groups(self) -> Groups {
+        Groups {
+            count: self.count,
+            keep: self.keep,
+            best: match self.by {
+                GroupScore::Max => 1,
+                GroupScore::Top2Sum => 2,
+            },
+        }
+    }
+}
+
+impl ScoreSpec {
+    /// As the kernels take it.
+    pub(crate) fn score(self) -> Score {
+        match self {
+            Self::Softmax => Score::Softmax,
+            Self::Sigmoid => Score::Sigmoid,
+            Self::None => Score::Logit,
+        }
     }
 }

@@ -12,7 +12,9 @@ use serde::Deserialize;
 
 pub(crate) use attention::Temperature;
 pub use attention::{AttentionSpec, LatentSpec, Mixer, RopeScaling, RopeSpec};
-pub use feed_forward::{Activation, ExpertsSpec, FeedForward, MlpSpec};
+pub use feed_forward::{
+    Activation, ExpertsSpec, FeedForward, GroupScore, GroupsSpec, MlpSpec, RouterSpec, ScoreSpec,
+};
 
 use crate::error::DecoderError;
 
@@ -130,9 +132,18 @@ impl DecoderSpec {
         self.kinds[0].attention()
     }
 
-    /// Inner width of the feed-forward, which all layers share.
-    pub fn intermediate(&self) -> usize {
-        self.kinds[0].mlp().intermediate
+    /// The different inner widths of the feed-forwards, experts included, ascending.
+    pub fn widths(&self) -> Vec<usize> {
+        let of_kind = |kind: &LayerSpec| kind.feed_forward.widths();
+        let mut widths: Vec<usize> = self.kinds.iter().flat_map(of_kind).collect();
+        widths.sort_unstable();
+        widths.dedup();
+        widths
+    }
+
+    /// Routed experts of the layers that have some; `None` = no layer has.
+    pub fn experts(&self) -> Option<usize> {
+        self.kinds.iter().find_map(LayerSpec::experts)
     }
 
     /// Which tokens a token sees in layer `i`.
@@ -175,11 +186,16 @@ impl DecoderSpec {
         let (first, mut others) = (&self.kinds[0], self.kinds.iter());
         let shape = |kind: &LayerSpec| {
             let a = kind.attention();
-            (a.heads, a.kv_heads, a.head_dim, kind.mlp().intermediate)
+            (a.heads, a.kv_heads, a.head_dim)
         };
-        others
-            .any(|kind| shape(kind) != shape(first))
-            .then(|| name("layers with different heads or inner widths"))
+        if others.any(|kind| shape(kind) != shape(first)) {
+            return Some(name("layers with different heads"));
+        }
+        let mut mixtures = self.kinds.iter().filter_map(LayerSpec::experts);
+        let experts = mixtures.next();
+        mixtures
+            .any(|count| Some(count) != experts)
+            .then(|| name("layers with different numbers of experts"))
     }
 }
 
@@ -192,11 +208,11 @@ impl LayerSpec {
         }
     }
 
-    /// The dense feed-forward of a layer that [`DecoderSpec::parse`] accepted.
-    pub(crate) fn mlp(&self) -> &MlpSpec {
+    /// Routed experts of the layer.
+    fn experts(&self) -> Option<usize> {
         match &self.feed_forward {
-            FeedForward::Gated(mlp) | FeedForward::Plain(mlp) => mlp,
-            FeedForward::Moe(_) => unreachable!("refused by `unsupported`"),
+            FeedForward::Moe(moe) => Some(moe.experts),
+            _ => None,
         }
     }
 

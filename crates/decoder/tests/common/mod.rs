@@ -15,7 +15,7 @@ use penstock_wire::{
 };
 use serde_json::Value;
 
-pub(crate) const FAMILIES: [&str; 10] = [
+pub(crate) const FAMILIES: [&str; 17] = [
     "alternating",
     "biased",
     "gpt2",
@@ -24,8 +24,15 @@ pub(crate) const FAMILIES: [&str; 10] = [
     "llama3",
     "llama3.gguf",
     "mistral",
+    "mixed",
+    "mixtral",
+    "mixtral.gguf",
     "qwen2",
+    "qwen2moe",
+    "qwen2moe.gguf",
     "qwen3",
+    "qwen3moe",
+    "qwen3moe.gguf",
 ];
 
 /// The forms a tiny checkpoint can take.

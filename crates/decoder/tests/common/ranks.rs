@@ -22,7 +22,9 @@ const SLOTS: usize = 4;
 pub(crate) struct Cuts {
     pub(crate) layers: Vec<usize>,
     pub(crate) heads: Vec<usize>,
-    pub(crate) mlp: Vec<usize>,
+    /// One list for each inner width.
+    pub(crate) mlp: Vec<Vec<usize>>,
+    pub(crate) experts: Option<Vec<usize>>,
     pub(crate) vocab: Vec<usize>,
 }
 
@@ -33,8 +35,19 @@ impl Cuts {
         Self {
             layers: cut(spec.depth(), pp),
             heads: cut(spec.attention().heads, tp),
-            mlp: cut(spec.intermediate(), tp),
+            mlp: spec.widths().into_iter().map(|w| cut(w, tp)).collect(),
+            experts: None,
             vocab: cut(spec.vocab, tp),
+        }
+    }
+
+    /// The same with whole experts on each rank.
+    pub(crate) fn by_experts(self, spec: &DecoderSpec) -> Self {
+        let (experts, tp) = (spec.experts().unwrap(), self.tp());
+        let cuts = (0..=tp).map(|i| i * experts / tp).collect();
+        Self {
+            experts: Some(cuts),
+            ..self
         }
     }
 
@@ -189,6 +202,7 @@ pub(crate) fn load_cut(
             layers: [cuts.layers[stage], cuts.layers[stage + 1]],
             heads: cuts.heads.clone(),
             mlp: cuts.mlp.clone(),
+            experts: cuts.experts.clone(),
             vocab: cuts.vocab.clone(),
         };
         let decoder = Decoder::load_shard(spec(), names, &path, options, shard, Box::new(local));

@@ -3,6 +3,7 @@ window.
 """
 
 from penstock.model import common
+from penstock.model.families import mixtral
 from penstock.model.fields import Fields
 from penstock.model.gguf import GgufHeader
 from penstock.model.recipes import gguf_recipes, hf_recipes
@@ -23,7 +24,9 @@ def from_hf_mistral(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
 
 def from_gguf(header: GgufHeader) -> tuple[DecoderSpec, WeightRecipes]:
     """GGUF files call both families "llama" and store q and k rows permuted for interleaved rope
-    pairs.
+    pairs; with experts the file is a Mixtral.
     """
+    if header.fields("llama.").get("expert_count"):
+        return mixtral.from_gguf(header)
     spec = common.gguf_spec(header, "llama")
     return spec, gguf_recipes(spec, interleaved=True)

@@ -1,0 +1,248 @@
+//! Mixtures of experts: the two containers, ranks with whole experts, and checkpoints that do not
+//! fit.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::ranks::{Cuts, load_ranks};
+use common::{
+    Answer, Compute, GREEDY, NUMERICS, Reference, Request, Scratch, Stored, checkpoint, load,
+    options, reference, run, spec, tensors,
+};
+use penstock_decoder::{Decoder, DecoderSpec, Options};
+use penstock_kernels::Isa;
+use serde_json::{Value, json};
+
+const MIXTURES: [&str; 4] = ["mixed", "mixtral", "qwen2moe", "qwen3moe"];
+
+fn answer(decoder: &impl Compute, options: &Options, reference: &Reference) -> Answer {
+    let request = Request {
+        prompt: reference.tokens.clone(),
+        new_tokens: reference.greedy.len(),
+        sampling: GREEDY,
+        logprobs: 20,
+    };
+    run(decoder, options, &[request], || 11).remove(0)
+}
+
+#[test]
+fn both_containers_hold_the_same_model_bit_for_bit() {
+    let set = options(Isa::detect());
+    for family in ["mixtral", "qwen2moe", "qwen3moe"] {
+        let (reference, twin) = (reference(family), format!("{family}.gguf"));
+        let stored = answer(&load(family, &set), &set, &reference);
+        let same = answer(&load(&twin, &set), &set, &reference) == stored;
+        assert!(same, "{family}");
+    }
+}
+
+/// Requests whose tokens repeat, so that their routing is skewed, and of mixed lengths.
+fn requests() -> Vec<Request> {
+    let request = |i: usize| Request {
+        prompt: (0..5 + 9 * i)
+            .map(|p| ((i * 31 + p % 3) % 256) as i32)
+            .collect(),
+        new_tokens: 3 + i,
+        sampling: GREEDY,
+        logprobs: 3,
+    };
+    (0..8).map(request).collect()
+}
+
+/// Experts whole on each rank give the logits of transformers, and a batch is each request alone.
+#[test]
+fn ranks_may_have_whole_experts() {
+    for (family, (numerics, kv)) in MIXTURES.into_iter().zip(NUMERICS) {
+        let (spec_json, _) = spec(family);
+        let spec = DecoderSpec::parse(&spec_json.to_string()).unwrap();
+        for (tp, pp) in [(2, 1), (3, 2)] {
+            let cuts = Cuts::even(&spec, tp, pp).by_experts(&spec);
+            let exact = options(Isa::detect());
+            let reference = reference(family);
+            let got = answer(&load_ranks(family, &exact, &cuts), &exact, &reference);
+            assert_eq!(got.tokens, reference.greedy, "{family} tp={tp} pp={pp}");
+            let whole = answer(&load(family, &exact), &exact, &reference);
+            for (got, whole) in got.prompt.iter().zip(&whole.prompt) {
+                let off = (got.logprob - whole.logprob).abs();
+                assert!(off < 1e-3, "{family} tp={tp} pp={pp}: off by {off}");
+            }
+            let set = Options {
+                numerics,
+                kv,
+                ..exact
+            };
+            let ranks = load_ranks(family, &set, &cuts);
+            let one = |r: &Request| run(&ranks, &set, std::slice::from_ref(r), || 1000).remove(0);
+            let alone: Vec<Answer> = requests().iter().map(one).collect();
+            assert!(run(&ranks, &set, &requests(), || 7) == alone, "{family}");
+        }
+    }
+}
+
+fn load_error(spec: &Value, weights: &Value, path: &std::path::Path) -> String {
+    let set = options(Isa::detect());
+    match Decoder::load(&spec.to_string(), &weights.to_string(), path, &set) {
+        Ok(_) => panic!("loaded"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn experts_that_cannot_be_are_refused() {
+    let (good, weights) = spec("qwen3moe");
+    let cases = [
+        ("/experts", json!(0), "experts = 0 is out of range"),
+        ("/experts", json!(1u64 << 31), "experts = 2147483648"),
+        ("/experts", json!(4), "[8, 32]"),
+        ("/experts", json!(9), "experts.8."),
+        ("/experts_per_token", json!(0), "experts_per_token = 0 of 8"),
+        ("/experts_per_token", json!(9), "experts_per_token = 9 of 8"),
+        ("/expert/intermediate", json!(0), "intermediate = 0"),
+        ("/expert/intermediate", json!(41), "[40, 32]"),
+        (
+            "/router/groups",
+            json!({"count": 3, "keep": 1, "by": "max"}),
+            "1 of 3 groups of 8 experts",
+        ),
+        (
+            "/router/groups",
+            json!({"count": 0, "keep": 0, "by": "max"}),
+            "0 of 0 groups",
+        ),
+        (
+            "/router/groups",
+            json!({"count": 4, "keep": 1, "by": "top2_sum"}),
+            "do not give 3 experts",
+        ),
+        ("/router/score", json!("relu"), "relu"),
+        ("/router/bias", json!(true), "router_bias"),
+        ("/router/correction", json!(true), "router_correction"),
+        (
+            "/shared",
+            json!({"kind": "gated", "intermediate": 8, "activation": "silu"}),
+            "gate",
+        ),
+        (
+            "/expert",
+            good["kinds"][0]["feed_forward"].clone(),
+            "mixtures themselves",
+        ),
+    ];
+    for (at, value, said) in cases {
+        let mut bad = good.clone();
+        let (parent, key) = at.rsplit_once('/').unwrap();
+        let parent = format!("/kinds/0/feed_forward{parent}");
+        bad.pointer_mut(&parent).unwrap()[key] = value;
+        let message = load_error(&bad, &weights, &checkpoint("qwen3moe"));
+        assert!(
+            message.contains(said),
+            "{at}: {message:?} does not say {said:?}"
+        );
+    }
+}
+
+/// Writes a copy of a checkpoint with one tensor changed.
+fn changed(name: &str, tensor: &str, change: impl Fn(&mut Stored)) -> Scratch {
+    let scratch = Scratch::new(&tensor.replace('.', "-"));
+    let mut all = tensors(name);
+    change(all.iter_mut().find(|t| t.name == tensor).unwrap());
+    scratch.write(&all);
+    scratch
+}
+
+#[test]
+fn routers_and_experts_that_are_no_numbers_are_named() {
+    let (spec, weights) = spec("qwen2moe");
+    for tensor in [
+        "model.layers.1.mlp.gate.weight",
+        "model.layers.0.mlp.experts.5.down_proj.weight",
+        "model.layers.0.mlp.shared_expert.up_proj.weight",
+        "model.layers.1.mlp.shared_expert_gate.weight",
+    ] {
+        let scratch = changed("qwen2moe", tensor, |t| {
+            let end = t.bytes.len();
+            t.bytes[end - 2..].fill(0xff);
+        });
+        let message = load_error(&spec, &weights, scratch.path());
+        assert!(
+            message.contains(tensor) && message.contains("not a number"),
+            "{message}"
+        );
+    }
+}
+
+/// A stack of fewer experts than the spec has, and one of shorter rows.
+#[test]
+fn stacks_that_do_not_fit_are_named_with_their_shape() {
+    let (mut spec, weights) = spec("qwen3moe.gguf");
+    spec["kinds"][0]["feed_forward"]["experts"] = json!(9);
+    let message = load_error(&spec, &weights, &checkpoint("qwen3moe.gguf"));
+    assert!(message.contains("blk.0.ffn_gate_exps.weight"), "{message}");
+    assert!(message.contains("[8, 40, 32]"), "{message}");
+}
+
+/// Experts of a safetensors checkpoint may be stacked too, whole or with gate and up in one tensor,
+/// as [inputs, outputs], their rows in turn.
+#[test]
+fn stacked_fused_and_interleaved_experts_are_the_same_model() {
+    let (spec, mut weights) = spec("qwen3moe");
+    let (all, scratch) = (tensors("qwen3moe"), Scratch::new("fused"));
+    let (experts, width, hidden) = (8, 40, 32);
+    let expert = |layer: usize, e: usize, part: &str| {
+        let name = format!("model.layers.{layer}.mlp.experts.{e}.{part}_proj.weight");
+        let found = all.iter().find(|t| t.name == name).unwrap();
+        found
+            .bytes
+            .chunks_exact(2)
+            .map(<[u8]>::to_vec)
+            .collect::<Vec<_>>()
+    };
+    let mut stored: Vec<Stored> = all
+        .iter()
+        .filter(|t| !t.name.contains(".experts."))
+        .cloned()
+        .collect();
+    for layer in 0..2 {
+        let (mut fused, mut down) = (Vec::new(), Vec::new());
+        for e in 0..experts {
+            let (gate, up) = (expert(layer, e, "gate"), expert(layer, e, "up"));
+            for input in 0..hidden {
+                for row in 0..width {
+                    fused.extend_from_slice(&gate[row * hidden + input]);
+                    fused.extend_from_slice(&up[row * hidden + input]);
+                }
+            }
+            down.extend(expert(layer, e, "down").concat());
+        }
+        let tensor = |name: &str, shape: [usize; 3], bytes| Stored {
+            name: format!("layers.{layer}.{name}"),
+            dtype: "F16".into(),
+            shape: shape.to_vec(),
+            bytes,
+        };
+        stored.push(tensor("gate_up", [experts, hidden, 2 * width], fused));
+        stored.push(tensor("down", [experts, hidden, width], down));
+        let roles = &mut weights["layers"][layer];
+        let fused = |rows: [usize; 2]| {
+            json!({
+                "tensor": format!("layers.{layer}.gate_up"), "rows": rows, "transposed": true,
+                "interleaved": 2 * width,
+            })
+        };
+        roles["gate"] = fused([0, width]);
+        roles["up"] = fused([width, 2 * width]);
+        roles["down"] = json!(format!("layers.{layer}.down"));
+    }
+    scratch.write(&stored);
+    let set = options(Isa::detect());
+    let fused = Decoder::load(
+        &spec.to_string(),
+        &weights.to_string(),
+        scratch.path(),
+        &set,
+    );
+    let fused = common::allocated(fused.unwrap(), common::BLOCKS);
+    let reference = reference("qwen3moe");
+    let same = answer(&load("qwen3moe", &set), &set, &reference);
+    assert!(answer(&fused, &set, &reference) == same);
+}
