@@ -52,7 +52,7 @@ WORKLOADS = {
     "short": Workload("200 tokens, 64 at once", clients.Load(200, 8, 6000, 1, concurrency=64)),
     "steady": Workload("200 tokens, 400 requests/s", clients.Load(200, 8, 4000, 2, rate=400)),
     "4k": Workload("4,000 tokens, 16 at once", clients.Load(4000, 8, 400, 3, concurrency=16)),
-    "100k": Workload("100,000 tokens, 2 at once", clients.Load(100_000, 8, 40, 4, concurrency=2)),
+    "100k": Workload("100,000 tokens, 2 at once", clients.Load(100_000, 8, 80, 4, concurrency=2)),
     "streams": Workload(
         "5,000 open streams, a token each second",
         clients.Load(16, 12, 5000, 5, concurrency=5000),

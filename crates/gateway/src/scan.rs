@@ -35,6 +35,8 @@ const PROMPT: [&[u8]; 9] = [
 ];
 const SESSION: [&[u8]; 2] = [b"prompt_cache_key", b"user"];
 
+const NEAR: usize = 16;
+
 /// Why a body is no request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ScanError {
@@ -147,6 +149,15 @@ fn text(body: &[u8], range: &Range<usize>) -> Option<String> {
     serde_json::from_slice(&body[range.clone()]).ok()
 }
 
+/// Where the next of the two bytes that matter in a string is. Text with many escapes has them so
+/// close together that starting `memchr2` would cost more than looking.
+fn quote_or_backslash(rest: &[u8]) -> Option<usize> {
+    let matters = |byte: &u8| matches!(byte, b'"' | b'\\');
+    let (near, far) = rest.split_at(rest.len().min(NEAR));
+    let found = near.iter().position(matters);
+    found.or_else(|| Some(NEAR + memchr2(b'"', b'\\', far)?))
+}
+
 struct Cursor<'a> {
     body: &'a [u8],
     at: usize,
@@ -181,7 +192,7 @@ impl Cursor<'_> {
         let start = self.at;
         self.expect(b'"')?;
         loop {
-            let found = memchr2(b'"', b'\\', &self.body[self.at..]);
+            let found = quote_or_backslash(&self.body[self.at..]);
             self.at += found.ok_or_else(|| self.malformed())?;
             if self.body[self.at] == b'"' {
                 self.at += 1;
