@@ -46,6 +46,7 @@ OUT_OF_RANGE = {
     "--nnodes": "0",
     "--node-rank": "-1",
     "--master-addr": "",
+    "--distributed-timeout-seconds": "0",
     "--cluster-token-file": "",
     "--host": "",
     "--port": "65536",

@@ -11,7 +11,9 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from penstock.config import EngineConfig, shared_memory_directory
@@ -61,7 +63,9 @@ class Agent:
     """A node in a thread."""
 
     def __init__(self, at: EngineConfig, key: bytes, card: dict[str, str]) -> None:
-        self.agent = NodeAgent(at, shared_memory_directory(), key, card)
+        self._heartbeats = TemporaryDirectory(prefix="heartbeats-")
+        place = Path(self._heartbeats.name)
+        self.agent = NodeAgent(at, shared_memory_directory(), key, card, place)
         self.error: RefusedError | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -79,6 +83,8 @@ class Agent:
     def join(self) -> None:
         self._thread.join(HANG)
         assert not self._thread.is_alive()
+        assert not list(Path(self._heartbeats.name).glob("*"))
+        self._heartbeats.cleanup()
 
 
 class Launch:
@@ -98,7 +104,8 @@ class Launch:
     def start(self, tp: int = 1, wait: float = HANG, **faults: dict[str, object]) -> RanksExecutor:
         at = config(self.nnodes, 0, self.pp, self.master)
         layout = rank_layout(tp, self.pp, **faults)
-        executor = connect_nodes(layout, at, shared_memory_directory(), KEY, CARD, wait)
+        at = replace(at, parallel=replace(at.parallel, join_timeout=wait))
+        executor = connect_nodes(layout, at, shared_memory_directory(), KEY, CARD)
         self.executors.append(executor)
         executor.allocate([BLOCKS])
         return executor

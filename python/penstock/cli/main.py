@@ -1,4 +1,6 @@
-"""`penstock COMMAND`: serve, chat, pull, demo, sim, gateway, bench, route, kv, completion."""
+"""`penstock COMMAND`: serve, chat, pull, demo, sim, gateway, bench, route, kv, node-health,
+completion.
+"""
 
 from __future__ import annotations
 
@@ -61,6 +63,9 @@ def parser() -> Parser:
         commands.add_parser(
             "kv", help="look after the directory of a disk tier: ls, verify, gc, stats"
         )
+    )
+    _node_health(
+        commands.add_parser("node-health", help="probe of a node other than 0: is its agent alive?")
     )
     _completion(commands.add_parser("completion", help="print a shell's completion script"))
     return top
@@ -134,6 +139,20 @@ def _kv(parser: argparse.ArgumentParser) -> None:
     from penstock.cli import kv
 
     kv.add_arguments(parser)
+
+
+def _node_health(own: argparse.ArgumentParser) -> None:
+    from penstock.cli.node_health import MOST_AGE, node_health
+
+    own.description = (
+        "Exit 0 when the agent of `penstock serve --node-rank K`, K above 0, on this host has "
+        "shown life lately, 1 otherwise. Such a node has no port to probe."
+    )
+    own.add_argument("--node-rank", type=int, help="default: all nodes on this host")
+    own.add_argument(
+        "--max-age", type=float, default=MOST_AGE, help="seconds; default: %(default)g"
+    )
+    own.set_defaults(command=lambda parsed: node_health(parsed.node_rank, parsed.max_age))
 
 
 def _completion(own: argparse.ArgumentParser) -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import signal
 
-from penstock.config import EngineConfig, cluster_key, configure_log, shared_memory_directory
+from penstock.config import (
+    EngineConfig,
+    cluster_key,
+    configure_log,
+    heartbeat_directory,
+    shared_memory_directory,
+)
 from penstock.engine.config_fingerprint import config_fingerprint
 from penstock.executor.nodes import NodeAgent
 from penstock.model import ModelInfo
@@ -17,7 +23,8 @@ def serve_node(config: EngineConfig, info: ModelInfo) -> int:
     configure_log(config.log, "penstock")
     key = cluster_key(config.parallel.token_file)
     fingerprint = config_fingerprint(config, info)
-    agent = NodeAgent(config, shared_memory_directory(), key, fingerprint)
+    directory = shared_memory_directory()
+    agent = NodeAgent(config, directory, key, fingerprint, heartbeat_directory())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # As `nohup` has it.
             signal.signal(number, lambda *_: agent.stop())

@@ -354,6 +354,12 @@ FLAGS: tuple[Flag, ...] = (
         "listens at the address, on all of its own when HOST is a name",
     ),
     _nodes(
+        "--distributed-timeout-seconds",
+        Seconds(1, 86_400),
+        300.0,
+        "how long node 0 waits for the other nodes, which may be fetching image and weights",
+    ),
+    _nodes(
         "--cluster-token-file",
         Text(),
         None,

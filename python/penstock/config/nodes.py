@@ -42,6 +42,7 @@ def resolve_nodes(values: Mapping[str, Any]) -> dict[str, Any]:
     host, port = split_address(values["master_addr"])
     master = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     fields = {"nnodes": nnodes, "node_rank": node_rank, "master": master}
+    fields["join_timeout"] = values["distributed_timeout_seconds"]
     return {**fields, "token_file": values["cluster_token_file"]}
 
 

@@ -116,6 +116,8 @@ class ParallelConfig:
     node_rank: int = 0
     master: str = ""
     """`HOST:PORT` of node 0 with several nodes."""
+    join_timeout: float = 300.0
+    """Seconds that node 0 waits for the others."""
     token_file: str | None = None
     """None: the secret of the nodes is in the environment."""
 

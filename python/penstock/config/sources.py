@@ -95,6 +95,11 @@ def shared_memory_directory(
     return Path(runtime_directory(environ) or tempfile.gettempdir())
 
 
+def heartbeat_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Directory of the heartbeats of this user's node agents."""
+    return Path(runtime_directory(environ) or tempfile.gettempdir())
+
+
 def gather(
     flags: Mapping[str, tuple[str, ...]],
     config_file: str | None,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from penstock.config import EngineConfig, split_address
 from penstock.executor.nodes.agent_session import AgentSession, NodeSettings, RefusedError
+from penstock.executor.nodes.heartbeat import Heartbeat
 from penstock.executor.nodes.messages import LIMIT, PROTOCOL, Hello, MessageError, encode
 from penstock.ranks import HeartbeatStream, join_address
 
@@ -28,16 +29,25 @@ log = logging.getLogger("penstock.node")
 
 
 class NodeAgent:
-    """`fingerprint` has the settings that all nodes must share."""
+    """`fingerprint` has the settings that all nodes must share; `heartbeats` is the directory of
+    the node's heartbeat.
+    """
 
     def __init__(
-        self, config: EngineConfig, directory: Path, key: bytes, fingerprint: Mapping[str, str]
+        self,
+        config: EngineConfig,
+        directory: Path,
+        key: bytes,
+        fingerprint: Mapping[str, str],
+        heartbeats: Path,
     ) -> None:
         self._config = config
         self._directory = directory
+        self._heartbeats = heartbeats
         self._key = key
         self._fingerprint = {**fingerprint, **PROTOCOL}
         self._stopping = threading.Event()
+        self._heartbeat: Heartbeat | None = None
         self._trouble = ""
         self._said = 0.0
 
@@ -48,9 +58,19 @@ class NodeAgent:
     def run(self) -> None:
         """Returns after `stop`; RefusedError when node 0 refuses this node for good."""
         wait = FIRST_WAIT
-        while not self._stopping.is_set():
-            wait = FIRST_WAIT if self._serve_engine() else min(wait * 2, LONGEST_WAIT)
-            self._stopping.wait(wait)
+        self._heartbeat = Heartbeat(self._heartbeats, self._config.parallel.node_rank)
+        try:
+            while not self._is_stopping():
+                wait = FIRST_WAIT if self._serve_engine() else min(wait * 2, LONGEST_WAIT)
+                self._stopping.wait(wait)
+        finally:
+            self._heartbeat.close()
+
+    def _is_stopping(self) -> bool:
+        """Asked by every loop of the agent, again and again."""
+        if self._heartbeat is not None:
+            self._heartbeat.beat()
+        return self._stopping.is_set()
 
     def _serve_engine(self) -> bool:
         """One session with an engine; False when node 0 was not reached."""
@@ -67,7 +87,7 @@ class NodeAgent:
         log.info("node %d (%s) has called node 0 at %s", parallel.node_rank, host, engine)
         settings = NodeSettings(self._config, self._directory, self._key, engine, host)
         try:
-            reason = AgentSession(stream, settings).serve(self._stopping.is_set)
+            reason = AgentSession(stream, settings).serve(self._is_stopping)
         except RefusedError as error:
             if error.final:
                 raise

@@ -34,8 +34,6 @@ from penstock.ranks import (
     wire,
 )
 
-JOIN = 300.0
-"""Seconds that the other nodes get to call; their hosts may still be fetching an image."""
 MAKE = 30.0
 """Seconds in which a node makes its communication resources."""
 CALL = 60.0
@@ -61,7 +59,6 @@ def connect_nodes(
     directory: Path,
     key: bytes,
     fingerprint: Mapping[str, str],
-    join_timeout: float = JOIN,
 ) -> RanksExecutor:
     """Returns when all ranks are loaded; `allocate` shows that they compute a step together.
 
@@ -73,7 +70,7 @@ def connect_nodes(
         parallel = config.parallel
         rendezvous = Rendezvous(parallel.master, key, fingerprint, parallel.nnodes)
         cleanup.callback(rendezvous.close)
-        members = rendezvous.gather(join_timeout)
+        members = rendezvous.gather(parallel.join_timeout)
         # Node 0 has the address by which the others reached it.
         nodes = [Node(0, members[0].called), *(member.node for member in members)]
         launch = Launch(layout, config, directory, key, members, hosts(layout, nodes))
