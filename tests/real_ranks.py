@@ -23,16 +23,21 @@ TINY = Path(__file__).parent / "fixtures/tiny"
 FAMILIES = (
     "alternating",
     "biased",
+    "gemma2",
+    "gemma3",
     "gpt2",
     "llama",
     "llama3",
+    "llama4",
     "mistral",
     "mixed",
     "mixtral",
+    "phi3",
     "qwen2",
     "qwen2moe",
     "qwen3",
     "qwen3moe",
+    "yarn",
 )
 VOCAB = 256
 

@@ -45,8 +45,8 @@ GRIDS: list[dict[str, Any]] = [
         for tp, pp in [(2, 1), (1, 2)]
     ),
 ]
-FAMILIES = ["alternating", "mistral"]
-"""Windows beside full attention, and windows only."""
+FAMILIES = ["alternating", "llama4", "mistral"]
+"""Windows beside full attention, chunks beside full attention, and windows only."""
 MANY = [prompt(110, seed) for seed in range(8)]
 
 
@@ -85,8 +85,9 @@ def test_hits_and_parts_of_hits_change_nothing(
 
 
 @pytest.mark.parametrize("tiers", TIERS)
-def test_a_model_of_windows_only(opened: Open, tiers: list[str]) -> None:
-    check_hits(opened(family="mistral"), opened(*tiers, family="mistral"))
+@pytest.mark.parametrize("family", ["mistral", "llama4"])
+def test_windows_only_and_chunks(opened: Open, tiers: list[str], family: str) -> None:
+    check_hits(opened(family=family), opened(*tiers, family=family))
 
 
 def check_hits(plain: LLM, llm: LLM) -> None:

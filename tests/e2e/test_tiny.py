@@ -17,14 +17,19 @@ from tests.grammar import vocabulary
 FAMILIES = [
     "alternating",
     "biased",
+    "gemma2",
+    "gemma3",
     "gpt2",
     "llama",
     "llama3",
+    "llama4",
     "mistral",
     "mixed",
+    "phi3",
     "qwen2",
     "qwen2moe",
     "qwen3",
+    "yarn",
 ]
 TEMPLATE = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"

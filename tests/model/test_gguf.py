@@ -150,7 +150,7 @@ REFUSALS: list[tuple[dict[str, object], dict[str, list[int] | None], str, str]] 
         {"general.architecture": "gemma"},
         {},
         "general.architecture = 'gemma'",
-        "gpt2 llama qwen2 qwen2moe qwen3 qwen3moe",
+        "gemma2 gemma3 gpt2 llama phi3 qwen2 qwen2moe qwen3 qwen3moe",
     ),
     ({"general.architecture": None}, {}, "general.architecture is missing", ""),
     ({"llama.expert_count": 8}, {}, "llama.expert_used_count is missing", ""),
@@ -171,7 +171,8 @@ REFUSALS: list[tuple[dict[str, object], dict[str, list[int] | None], str, str]] 
     ({"llama.attention.head_count_kv": 5}, {}, "llama.attention.head_count_kv = 5", "divisor"),
     ({"llama.attention.value_length": 8}, {}, "llama.attention.value_length = 8", "16"),
     ({"llama.rope.dimension_count": 8}, {}, "llama.rope.dimension_count = 8", "whole head"),
-    ({"llama.rope.scaling.type": "yarn"}, {}, "llama.rope.scaling.type = 'yarn'", "none linear"),
+    ({"llama.rope.scaling.type": "x"}, {}, "llama.rope.scaling.type = 'x'", "none linear yarn"),
+    ({"llama.rope.scaling.type": "yarn"}, {}, "llama.rope.scaling.factor is missing", ""),
     ({}, {"rope_freqs.weight": [16]}, "tensor rope_freqs.weight has shape (16,)", "(8,)"),
     (
         {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0},

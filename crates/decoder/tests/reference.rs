@@ -125,6 +125,21 @@ fn targets_and_ranks_belong_to_the_prompt() {
     );
 }
 
+/// The weights of the two containers are the same numbers, so all answers are the same bits.
+#[test]
+fn the_other_container_has_the_same_bits() {
+    for isa in isas() {
+        let options = options(isa);
+        for file in FAMILIES.iter().filter(|name| name.ends_with(".gguf")) {
+            let reference = reference(file);
+            let [one, other] = [file.trim_end_matches(".gguf"), file]
+                .map(|name| answer(&load(name, &options), &options, &reference, || 50));
+            // Rope factors of Llama 3 are rounded in GGUF.
+            assert!(one == other || *file == "llama3.gguf", "{file} on {isa}");
+        }
+    }
+}
+
 /// Mean Kullback-Leibler divergence from the reference, and the share of positions where the most
 /// likely token is the same.
 fn closeness(answer: &Answer, reference: &Reference) -> (f64, f64) {
@@ -184,5 +199,5 @@ const BOUNDS: [(f64, f64); 5] = [
     (5e-4, 0.95),
     (1.5e-3, 0.92),
     (2e-2, 0.8),
-    (1.2, 0.3),
+    (1.2, 0.25),
 ];

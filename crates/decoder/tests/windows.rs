@@ -143,7 +143,13 @@ fn prompts(family: &str, longest: usize) -> Vec<(Vec<i32>, usize)> {
 #[test]
 fn given_back_blocks_change_no_answer() {
     for isa in isas() {
-        for (family, longest) in [("alternating", 256), ("qwen2", 128), ("mistral", 128)] {
+        for (family, longest) in [
+            ("alternating", 256),
+            ("qwen2", 128),
+            ("mistral", 128),
+            ("gemma3", 256),
+            ("llama4", 256),
+        ] {
             let options = options(isa);
             let prompts = prompts(family, longest);
             let tokens = |a: &Answer| a.tokens.clone();
@@ -171,7 +177,13 @@ fn given_back_blocks_change_no_answer() {
 
 #[test]
 fn ranks_give_back_the_same_blocks() {
-    let (set, family) = (options(Isa::detect()), "alternating");
+    for family in ["alternating", "llama4"] {
+        ranks_give_back(family);
+    }
+}
+
+fn ranks_give_back(family: &str) {
+    let set = options(Isa::detect());
     let spec = DecoderSpec::parse(&spec(family).0.to_string()).unwrap();
     let prompts = prompts(family, 256);
     let groups = load(family, &set).seen();

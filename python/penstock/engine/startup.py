@@ -136,7 +136,7 @@ def read_model(config: EngineConfig) -> ModelInfo:
     malformed or cannot be read.
     """
     try:
-        info = load_model(Path(config.model.path))
+        info = load_model(Path(config.model.path), served=config.model.max_model_len)
     except PenstockError:
         raise
     except (OSError, ValueError) as error:

@@ -46,9 +46,11 @@ def hf_spec(
     windows: Windows = None,
     default_head_dim: int | None = None,
     feed_forwards: tuple[FeedForward, ...] | None = None,
+    part_rope: bool = False,
 ) -> DecoderSpec:
     """The spec of a config.json with Llama's keys. `default_head_dim` None: hidden / heads;
-    `feed_forwards` None: dense ones of `intermediate_size`.
+    `feed_forwards` None: dense ones of `intermediate_size`; `part_rope`: rope may be over a part
+    of the head.
     """
     _refuse_foreign_features(config)
     layers = hf_layers(config)
@@ -58,23 +60,25 @@ def hf_spec(
     hidden = config.integer("hidden_size", 1, WIDEST)
     heads = config.integer("num_attention_heads", 1, MOST_HEADS)
     norm = Norm("rms", config.number("rms_norm_eps", 1e-12, 0.1))
+    default_head_dim = default_head_dim or max(hidden // heads, 2)
+    head_dim = config.integer("head_dim", 2, WIDEST, default=default_head_dim)
     attention = Attention(
         heads=heads,
         kv_heads=config.integer("num_key_value_heads", 1, heads, default=heads),
-        head_dim=config.integer(
-            "head_dim", 2, WIDEST, default=default_head_dim or max(hidden // heads, 2)
-        ),
-        rope=rope.from_hf(config),
+        head_dim=head_dim,
+        rope=rope.from_hf(config, head_dim=head_dim if part_rope else None),
         qkv_bias=qkv_bias,
         out_bias=out_bias,
         qk_norm=norm if qk_norm else None,
     )
-    _check_heads(config, attention, "num_key_value_heads", "head_dim")
+    check_heads(config, attention, "num_key_value_heads", "head_dim")
     return DecoderSpec(
         family=family,
         hidden=hidden,
         vocab=config.integer("vocab_size", 1, LARGEST_VOCAB),
-        max_position=config.integer("max_position_embeddings", 1, LONGEST_CONTEXT),
+        max_position=rope.stretched(
+            attention.rope, config.integer("max_position_embeddings", 1, LONGEST_CONTEXT)
+        ),
         final_norm=norm,
         layers=_layers(attention, feed_forwards, norm, windows or (None,) * layers),
         tied_embeddings=config.flag("tie_word_embeddings", default=False),
@@ -115,9 +119,7 @@ def _refuse_experts(config: Fields) -> None:
             raise config.refuse(key, "dense models (no experts)")
 
 
-def _check_heads(
-    fields: Fields, attention: Attention, kv_heads_key: str, head_dim_key: str
-) -> None:
+def check_heads(fields: Fields, attention: Attention, kv_heads_key: str, head_dim_key: str) -> None:
     if attention.heads % attention.kv_heads:
         raise fields.refuse(kv_heads_key, f"a divisor of the {attention.heads} query heads")
     if attention.head_dim % 2:
@@ -171,6 +173,7 @@ def gguf_spec(
     *,
     qk_norm: bool = False,
     feed_forward: FeedForward | None = None,
+    part_rope: bool = False,
 ) -> DecoderSpec:
     """The spec of a GGUF file whose keys start with `architecture`. Biases and head show as
     tensors. `feed_forward` None: a dense one.
@@ -182,8 +185,8 @@ def gguf_spec(
         feed_forward = Mlp("gated", fields.integer("feed_forward_length", 1, WIDEST), "silu")
     layers = fields.integer("block_count", 1, MOST_LAYERS)
     norm = Norm("rms", fields.number("attention.layer_norm_rms_epsilon", 1e-12, 0.1))
-    attention = _gguf_attention(header, fields, norm if qk_norm else None)
-    _check_heads(fields, attention, "attention.head_count_kv", "attention.key_length")
+    attention = _gguf_attention(header, fields, norm if qk_norm else None, part_rope=part_rope)
+    check_heads(fields, attention, "attention.head_count_kv", "attention.key_length")
     window = None
     if fields.get("attention.sliding_window"):
         window = fields.integer("attention.sliding_window", 1, LONGEST_CONTEXT)
@@ -191,14 +194,18 @@ def gguf_spec(
         family=architecture,
         hidden=fields.integer("embedding_length", 1, WIDEST),
         vocab=header.embedding_rows(),
-        max_position=fields.integer("context_length", 1, LONGEST_CONTEXT),
+        max_position=rope.stretched(
+            attention.rope, fields.integer("context_length", 1, LONGEST_CONTEXT)
+        ),
         final_norm=norm,
         layers=_layers(attention, (feed_forward,) * layers, norm, (window,) * layers),
         tied_embeddings="output.weight" not in header.shapes,
     )
 
 
-def _gguf_attention(header: GgufHeader, fields: Fields, qk_norm: Norm | None) -> Attention:
+def _gguf_attention(
+    header: GgufHeader, fields: Fields, qk_norm: Norm | None, *, part_rope: bool
+) -> Attention:
     heads = fields.integer("attention.head_count", 1, MOST_HEADS)
     even_share = max(fields.integer("embedding_length", 1, WIDEST) // heads, 2)
     head_dim = fields.integer("attention.key_length", 2, WIDEST, default=even_share)
@@ -208,18 +215,22 @@ def _gguf_attention(header: GgufHeader, fields: Fields, qk_norm: Norm | None) ->
         heads=heads,
         kv_heads=fields.integer("attention.head_count_kv", 1, heads, default=heads),
         head_dim=head_dim,
-        rope=_gguf_rope(header, fields, head_dim),
+        rope=_gguf_rope(header, fields, head_dim, part_rope=part_rope),
         qkv_bias="blk.0.attn_q.bias" in header.shapes,
         out_bias="blk.0.attn_output.bias" in header.shapes,
         qk_norm=qk_norm,
     )
 
 
-def _gguf_rope(header: GgufHeader, fields: Fields, head_dim: int) -> Rope:
+def _gguf_rope(header: GgufHeader, fields: Fields, head_dim: int, *, part_rope: bool) -> Rope:
     factors = header.shapes.get(GGUF_ROPE_FACTORS)
     if factors not in (None, (head_dim // 2,)):
         problem = f"tensor {GGUF_ROPE_FACTORS} has shape {factors}, not ({head_dim // 2},)"
         raise ModelError(header.file, problem)
-    if fields.integer("rope.dimension_count", 1, WIDEST, default=head_dim) != head_dim:
+    dims = fields.integer("rope.dimension_count", 1, WIDEST, default=head_dim)
+    if dims != head_dim and not part_rope:
         raise fields.refuse("rope.dimension_count", f"rope over the whole head, {head_dim}")
-    return rope.from_gguf(fields, has_factors=factors is not None)
+    if dims > head_dim or dims % 2:
+        raise fields.refuse("rope.dimension_count", f"pairs within a head of {head_dim}")
+    part = dims if dims != head_dim else None
+    return rope.from_gguf(fields, has_factors=factors is not None, dims=part)

@@ -8,11 +8,19 @@ from penstock.model.errors import ModelError, unsupported
 
 class Fields:
     """Values of one file, looked up as `prefix + key`. JSON null counts as absent, as in
-    transformers.
+    transformers. `served` is the longest sequence that was asked for, or None.
     """
 
-    def __init__(self, file: Path, values: Mapping[str, object], prefix: str = "") -> None:
+    def __init__(
+        self,
+        file: Path,
+        values: Mapping[str, object],
+        prefix: str = "",
+        *,
+        served: int | None = None,
+    ) -> None:
         self.file = file
+        self.served = served
         self._values = values
         self._prefix = prefix
 
@@ -24,7 +32,12 @@ class Fields:
         if not isinstance(value, dict):
             raise self.refuse(key, "an object")
         nested = {f"{self._prefix}{key}.{inner}": item for inner, item in value.items()}
-        return Fields(self.file, nested, f"{self._prefix}{key}.")
+        return Fields(self.file, nested, f"{self._prefix}{key}.", served=self.served)
+
+    def changed(self, values: Mapping[str, object]) -> "Fields":
+        """The same with other values; None takes one away."""
+        own = {self._prefix + key: value for key, value in values.items()}
+        return Fields(self.file, {**self._values, **own}, self._prefix, served=self.served)
 
     def holds_objects(self) -> bool:
         """Whether any value is itself an object."""

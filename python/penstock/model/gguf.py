@@ -21,9 +21,11 @@ class GgufHeader:
     metadata: Mapping[str, object]
     shapes: Mapping[str, tuple[int, ...]]
     """Shape of each tensor by name, outermost dimension first."""
+    served: int | None = None
+    """The longest sequence that was asked for."""
 
     def fields(self, prefix: str = "") -> Fields:
-        return Fields(self.file, self.metadata, prefix)
+        return Fields(self.file, self.metadata, prefix, served=self.served)
 
     def embedding_rows(self) -> int:
         shape = self.shapes.get("token_embd.weight", ())
@@ -43,7 +45,7 @@ def native_reader(path: str) -> Mapping[str, object]:
     return _native.read_gguf_metadata(path)
 
 
-def read_header(file: Path, reader: GgufReader) -> GgufHeader:
+def read_header(file: Path, reader: GgufReader, served: int | None = None) -> GgufHeader:
     """The header. A ValueError, by which the reader reports damage, becomes a ModelError."""
     try:
         header = reader(str(file))
@@ -51,4 +53,5 @@ def read_header(file: Path, reader: GgufReader) -> GgufHeader:
         raise ModelError(file, str(error).removeprefix(f"{file}: ")) from error
     metadata = cast("Mapping[str, object]", header["metadata"])
     tensors = cast("Sequence[TensorRow]", header["tensors"])
-    return GgufHeader(file, metadata, {name: tuple(shape) for name, _, shape in tensors})
+    shapes = {name: tuple(shape) for name, _, shape in tensors}
+    return GgufHeader(file, metadata, shapes, served)

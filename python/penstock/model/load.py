@@ -48,14 +48,17 @@ class ModelInfo:
     """That of pooled requests."""
 
 
-def load_model(path: Path, gguf_reader: GgufReader = native_reader) -> ModelInfo:
+def load_model(
+    path: Path, gguf_reader: GgufReader = native_reader, *, served: int | None = None
+) -> ModelInfo:
     """Reads the metadata of a GGUF file or a Hugging Face directory: no weights, and never code.
+    `served` is the longest sequence that was asked for: some models rotate differently by it.
 
     Raises ModelError for a path that is neither, a damaged file, an unknown architecture, and any
     key whose value is missing, out of range or asks for something not built.
     """
     if path.is_dir():
-        return _load_directory(path)
+        return _load_directory(path, served)
     if not path.is_file():
         raise ModelError(path, "no such file or directory")
     with path.open("rb") as file:
@@ -68,11 +71,11 @@ def load_model(path: Path, gguf_reader: GgufReader = native_reader) -> ModelInfo
             path,
             what or "not a GGUF file; a model is a GGUF file or a Hugging Face directory",
         )
-    return _load_gguf(path, gguf_reader)
+    return _load_gguf(path, gguf_reader, served)
 
 
-def _load_gguf(path: Path, reader: GgufReader) -> ModelInfo:
-    header = read_header(path, reader)
+def _load_gguf(path: Path, reader: GgufReader, served: int | None) -> ModelInfo:
+    header = read_header(path, reader, served)
     general = header.fields("general.")
     architecture = general.text("architecture")
     family = GGUF_ARCHITECTURES.get(architecture)
@@ -94,8 +97,8 @@ def _load_gguf(path: Path, reader: GgufReader) -> ModelInfo:
     )
 
 
-def _load_directory(path: Path) -> ModelInfo:
-    config = Fields(path / CONFIG, _read_config(path))
+def _load_directory(path: Path, served: int | None) -> ModelInfo:
+    config = Fields(path / CONFIG, _read_config(path), served=served)
     if not any((path / file).is_file() for file in WEIGHT_FILES):
         pickles = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
         held = (

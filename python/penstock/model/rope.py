@@ -1,70 +1,202 @@
 """Rope parameters in their several spellings."""
 
+import math
+
 from penstock.model.fields import Fields
-from penstock.model.spec import FactorsScaling, LinearScaling, Llama3Scaling, Rope, RopeScaling
+from penstock.model.spec import (
+    FactorsScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongropeScaling,
+    Rope,
+    RopeScaling,
+    YarnScaling,
+)
 
 DEFAULT_THETA = 10_000.0
 LARGEST_THETA = 1e12
 LARGEST_FACTOR = 1e6
+LONGEST = 1 << 26
+KINDS = "default linear llama3 yarn"
+LONGROPE = ("longrope", "su")
 
 
-def from_hf(config: Fields) -> Rope:
+def from_hf(config: Fields, *, head_dim: int | None = None, layer_type: str | None = None) -> Rope:
     """`rope_parameters` with `rope_theta` inside (transformers 5), or `rope_theta` beside
     `rope_scaling`.
+
+    With a `head_dim` a part of the head may be rotated, and the scaling may be LongRoPE; with a
+    `layer_type` there may be parameters of their own for it.
     """
-    if config.get("partial_rotary_factor") not in (None, 1, 1.0):
-        raise config.refuse("partial_rotary_factor", "rope over the whole head, 1.0")
     outer_theta = config.number("rope_theta", 1.0, LARGEST_THETA, default=DEFAULT_THETA)
     key = "rope_parameters" if config.get("rope_parameters") is not None else "rope_scaling"
     parameters = config.within(key)
+    if parameters is not None and layer_type is not None and parameters.holds_objects():
+        parameters = parameters.within(layer_type)
+    dims = _dims(config, parameters, head_dim)
     if parameters is None:
-        return Rope(outer_theta)
+        return Rope(outer_theta, dims=dims)
     theta = parameters.number("rope_theta", 1.0, LARGEST_THETA, default=outer_theta)
-    return Rope(theta, _hf_scaling(config, key, parameters))
+    return Rope(theta, _hf_scaling(config, key, parameters, dims or head_dim), dims)
 
 
-def _hf_scaling(config: Fields, outer_key: str, parameters: Fields) -> RopeScaling | None:
+def _dims(config: Fields, parameters: Fields | None, head_dim: int | None) -> int | None:
+    """Rotated numbers of a head; None: all."""
+    for fields in (config, parameters):
+        if fields is None or fields.get("partial_rotary_factor") in (None, 1, 1.0):
+            continue
+        if head_dim is None:
+            raise fields.refuse("partial_rotary_factor", "rope over the whole head, 1.0")
+        dims = int(head_dim * fields.number("partial_rotary_factor", 1e-6, 1.0))
+        if dims < 2 or dims % 2:
+            raise fields.refuse("partial_rotary_factor", f"pairs within a head of {head_dim}")
+        return dims
+    return None
+
+
+def _hf_scaling(
+    config: Fields, outer_key: str, parameters: Fields, rotated: int | None
+) -> RopeScaling | None:
     if parameters.holds_objects():
         raise config.refuse(outer_key, "one set of rope parameters for all layers")
     # "type" is the spelling before transformers 4.43; files of that time between carry both.
     key = "rope_type" if parameters.get("rope_type") is not None else "type"
     kind = parameters.get(key)
-    if parameters.get("partial_rotary_factor") not in (None, 1, 1.0):
-        raise parameters.refuse("partial_rotary_factor", "rope over the whole head, 1.0")
     if kind is None or kind == "default":
         return None
     if kind == "linear":
         return LinearScaling(_factor(parameters, "factor"))
     if kind == "llama3":
         return _llama3(parameters)
-    raise parameters.refuse(key, "default linear llama3")
+    # Old files of Phi-3 call their scaling "yarn" or "su".
+    if rotated is not None and (kind in LONGROPE or parameters.get("short_factor") is not None):
+        return _longrope(config, parameters, rotated // 2)
+    if kind == "yarn":
+        return _yarn(config, parameters)
+    raise parameters.refuse(key, KINDS)
 
 
 def _llama3(parameters: Fields) -> Llama3Scaling:
     low = parameters.number("low_freq_factor", 1e-6, LARGEST_FACTOR)
     high = parameters.number("high_freq_factor", 1e-6, LARGEST_FACTOR)
-    if high <= low:
-        raise parameters.refuse("high_freq_factor", f"a number above low_freq_factor, {low:g}")
-    original = parameters.integer("original_max_position_embeddings", 1, 1 << 26)
+    if high < low:
+        raise parameters.refuse("high_freq_factor", f"at least low_freq_factor, {low:g}")
+    original = parameters.integer("original_max_position_embeddings", 1, LONGEST)
     return Llama3Scaling(_factor(parameters, "factor"), low, high, original)
 
 
-def from_gguf(fields: Fields, *, has_factors: bool) -> Rope:
-    """GGUF knows linear scaling as keys; Llama 3's is precomputed into a tensor of divisors."""
+def _yarn(config: Fields, parameters: Fields) -> YarnScaling:
+    longest = config.integer("max_position_embeddings", 1, LONGEST)
+    original = _original(config, parameters, longest)
+    factor = parameters.number("factor", 1e-6, LARGEST_FACTOR, default=longest / original)
+    scales = [parameters.get(key) for key in ("mscale", "mscale_all_dim")]
+    if parameters.get("attention_factor") is not None:
+        attention = parameters.number("attention_factor", 1e-6, LARGEST_FACTOR)
+    elif all(scales):
+        numerator, denominator = (
+            _magnitude(factor, parameters.number(key, 0.0, LARGEST_FACTOR))
+            for key in ("mscale", "mscale_all_dim")
+        )
+        attention = numerator / denominator
+    else:
+        attention = _magnitude(factor)
+    return YarnScaling(
+        factor,
+        original,
+        beta_fast=parameters.number("beta_fast", 1e-6, LARGEST_FACTOR, default=32.0),
+        beta_slow=parameters.number("beta_slow", 1e-6, LARGEST_FACTOR, default=1.0),
+        attention_factor=attention,
+        fractional=not parameters.flag("truncate", default=True),
+    )
+
+
+def _magnitude(factor: float, scale: float = 1.0) -> float:
+    """YaRN's factor of cosines and sines."""
+    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+
+
+def _original(config: Fields, parameters: Fields, default: int) -> int:
+    """The context before scaling, which old files have outside of the rope parameters."""
+    key = "original_max_position_embeddings"
+    fields = parameters if parameters.get(key) is not None else config
+    return fields.integer(key, 1, LONGEST, default=default)
+
+
+def _longrope(config: Fields, parameters: Fields, pairs: int) -> LongropeScaling:
+    """The divisors for long sequences where the model is served with more than the original
+    context, those for short ones elsewhere.
+
+    transformers changes over when a sequence outgrows the original context, and computes all its
+    keys anew; cached keys would be of both kinds, so the choice is made once, as vLLM does.
+    """
+    longest = config.integer("max_position_embeddings", 1, LONGEST)
+    original = _original(config, parameters, longest)
+    key = "long_factor" if (config.served or longest) > original else "short_factor"
+    divisors = parameters.get(key)
+    if not isinstance(divisors, list) or len(divisors) != pairs or not all(map(_divides, divisors)):
+        raise parameters.refuse(key, f"{pairs} numbers over 0, one for each pair")
+    if parameters.get("attention_factor") is not None:
+        attention = parameters.number("attention_factor", 1e-6, LARGEST_FACTOR)
+    else:
+        factor = parameters.number("factor", 1e-6, LARGEST_FACTOR, default=longest / original)
+        attention = longrope_attention(factor, original)
+    return LongropeScaling(tuple(map(float, divisors)), attention)
+
+
+def longrope_attention(factor: float, original: int) -> float:
+    """LongRoPE's factor of cosines and sines."""
+    if factor <= 1.0:
+        return 1.0
+    return math.sqrt(1.0 + math.log(factor) / math.log(original))
+
+
+def _divides(value: object) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0 < value < LARGEST_FACTOR  # type: ignore[operator]
+
+
+def from_gguf(fields: Fields, *, has_factors: bool, dims: int | None = None) -> Rope:
+    """GGUF knows linear scaling and YaRN as keys; Llama 3's is precomputed into a tensor of
+    divisors.
+    """
     theta = fields.number("rope.freq_base", 1.0, LARGEST_THETA, default=DEFAULT_THETA)
     kind = fields.text("rope.scaling.type", default="none")
     factor = 1.0
     if kind == "linear":
         factor = _factor(fields, "rope.scaling.factor")
+    elif kind == "yarn" and not has_factors:
+        return Rope(theta, _gguf_yarn(fields), dims)
     elif kind != "none":
-        raise fields.refuse("rope.scaling.type", "none linear")
+        raise fields.refuse("rope.scaling.type", "none linear yarn")
     elif fields.get("rope.scale_linear") is not None:
         factor = _factor(fields, "rope.scale_linear")
     if not has_factors:
-        return Rope(theta, LinearScaling(factor) if factor != 1.0 else None)
+        return Rope(theta, LinearScaling(factor) if factor != 1.0 else None, dims)
     if factor != 1.0:
         raise fields.refuse("rope.scaling.factor", "1 in files that also have rope factors")
-    return Rope(theta, FactorsScaling())
+    return Rope(theta, FactorsScaling(), dims)
+
+
+def _gguf_yarn(fields: Fields) -> YarnScaling:
+    """llama.cpp multiplies YaRN's own factor of cosines and sines by the file's."""
+    if fields.get("rope.scaling.yarn_log_multiplier") is not None:
+        raise fields.refuse("rope.scaling.yarn_log_multiplier", "files without it")
+    factor = _factor(fields, "rope.scaling.factor")
+    own = fields.number("rope.scaling.attn_factor", 1e-6, LARGEST_FACTOR, default=1.0)
+    return YarnScaling(
+        factor,
+        fields.integer("rope.scaling.original_context_length", 1, LONGEST),
+        beta_fast=fields.number("rope.scaling.yarn_beta_fast", 1e-6, LARGEST_FACTOR, default=32.0),
+        beta_slow=fields.number("rope.scaling.yarn_beta_slow", 1e-6, LARGEST_FACTOR, default=1.0),
+        attention_factor=own * _magnitude(factor),
+    )
+
+
+def stretched(rope: Rope | None, longest: int) -> int:
+    """The longest sequence, which config.json does not count in where YaRN was added by hand."""
+    if rope is None or not isinstance(rope.scaling, YarnScaling):
+        return longest
+    return max(longest, int(rope.scaling.factor * rope.scaling.original_max_position))
 
 
 def _factor(fields: Fields, key: str) -> float:

@@ -98,7 +98,7 @@ class Rank:
         task = self._task
         try:
             config = EngineConfig.from_json(task.config)
-            info = load_model(Path(config.model.path))
+            info = load_model(Path(config.model.path), served=config.model.max_model_len)
             backend = self.backend = load_backend(config, info, (task.shard, task.wiring))
             loaded = Loaded(backend.facts, backend.kv_spec(), backend.free_memory())
         except Exception as error:  # noqa: BLE001 - the engine gets any error

@@ -15,24 +15,31 @@ use penstock_wire::{
 };
 use serde_json::Value;
 
-pub(crate) const FAMILIES: [&str; 17] = [
+pub(crate) const FAMILIES: [&str; 24] = [
     "alternating",
     "biased",
+    "gemma2",
+    "gemma3",
+    "gemma3.gguf",
     "gpt2",
     "gpt2.gguf",
     "llama",
     "llama3",
     "llama3.gguf",
+    "llama4",
     "mistral",
     "mixed",
     "mixtral",
     "mixtral.gguf",
+    "phi3",
+    "phi3.gguf",
     "qwen2",
     "qwen2moe",
     "qwen2moe.gguf",
     "qwen3",
     "qwen3moe",
     "qwen3moe.gguf",
+    "yarn",
 ];
 
 /// The forms a tiny checkpoint can take.

@@ -3,9 +3,12 @@
 from collections.abc import Callable
 
 from penstock.model.families import (
+    gemma,
     gpt2,
     llama,
+    llama4,
     mixtral,
+    phi3,
     qwen2,
     qwen2_moe,
     qwen3,
@@ -19,9 +22,14 @@ Mapped = tuple[DecoderSpec, WeightRecipes]
 
 HF_ARCHITECTURES: dict[str, Callable[[Fields], Mapped]] = {
     "GPT2LMHeadModel": gpt2.from_hf,
+    "Gemma2ForCausalLM": gemma.from_hf_2,
+    "Gemma3ForCausalLM": gemma.from_hf_3,
+    "Gemma3ForConditionalGeneration": gemma.from_hf_3_text,
+    "Llama4ForCausalLM": llama4.from_hf,
     "LlamaForCausalLM": llama.from_hf,
     "MistralForCausalLM": llama.from_hf_mistral,
     "MixtralForCausalLM": mixtral.from_hf,
+    "Phi3ForCausalLM": phi3.from_hf,
     "Qwen2ForCausalLM": qwen2.from_hf,
     "Qwen2MoeForCausalLM": qwen2_moe.from_hf,
     "Qwen3ForCausalLM": qwen3.from_hf,
@@ -30,8 +38,11 @@ HF_ARCHITECTURES: dict[str, Callable[[Fields], Mapped]] = {
 """By the entry of config.json's `architectures`."""
 
 GGUF_ARCHITECTURES: dict[str, Callable[[GgufHeader], Mapped]] = {
+    "gemma2": gemma.from_gguf_2,
+    "gemma3": gemma.from_gguf_3,
     "gpt2": gpt2.from_gguf,
     "llama": llama.from_gguf,
+    "phi3": phi3.from_gguf,
     "qwen2": qwen2.from_gguf,
     "qwen2moe": qwen2_moe.from_gguf,
     "qwen3": qwen3.from_gguf,
