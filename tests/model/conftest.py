@@ -69,6 +69,7 @@ def load_gguf(tmp_path: Path) -> GgufLoader:
     def load(
         changes: Mapping[str, object] | None = None,
         tensors: Mapping[str, list[int] | None] | None = None,
+        ends: tuple[int, ...] = (),
     ) -> ModelInfo:
         metadata = {
             key: value
@@ -83,6 +84,7 @@ def load_gguf(tmp_path: Path) -> GgufLoader:
         file = tmp_path / "model.gguf"
         file.write_bytes(b"GGUF")
         rows = [(name, "F32", shape) for name, shape in shapes.items()]
-        return load_model(file, lambda path: {"metadata": metadata, "tensors": rows})
+        read = {"metadata": metadata, "tensors": rows, "ends": ends}
+        return load_model(file, lambda path: read)
 
     return load

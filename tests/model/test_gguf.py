@@ -213,4 +213,5 @@ def test_special_tokens(load_gguf: Any) -> None:
         }
     ).tokens
     assert tokens.stop == (2, 5, 9)
+    assert load_gguf(ends=(7, 2, 1000)).tokens.stop == (2, 7)
     assert tokens.add_bos is True

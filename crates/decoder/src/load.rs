@@ -303,7 +303,12 @@ impl Numerics {
             Self::Int4 => WeightFormat::W4,
             Self::AsStored { floats } => match dtype {
                 DType::Q4_0 | DType::Q4_1 | DType::Q4K => WeightFormat::W4,
-                DType::Q8_0 | DType::Q5K | DType::Q6K => WeightFormat::W8,
+                DType::Q8_0
+                | DType::Q5_0
+                | DType::Q5_1
+                | DType::Iq4Nl
+                | DType::Q5K
+                | DType::Q6K => WeightFormat::W8,
                 DType::F32 | DType::F16 | DType::BF16 => floats,
             },
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use half::f16;
-use penstock_formats::{Checkpoint, DType, TensorView, dequantize, k_scale_min};
+use penstock_formats::{Checkpoint, DType, IQ4_NL, TensorView, dequantize, five_bits, k_scale_min};
 use penstock_kernels::{GROUP, GroupRow, RowSource, WeightFormat};
 
 use crate::error::DecoderError;
@@ -252,6 +252,14 @@ impl TensorRows<'_> {
                 .chunks_exact(34)
                 .enumerate()
                 .for_each(|(g, b)| q8_0(b, g, out)),
+            (WeightFormat::W8, DType::Q5_0) => bytes
+                .chunks_exact(22)
+                .enumerate()
+                .for_each(|(g, b)| q5_0(b, g, out)),
+            (WeightFormat::W8, DType::Iq4Nl) => bytes
+                .chunks_exact(18)
+                .enumerate()
+                .for_each(|(g, b)| iq4_nl(b, g, out)),
             (WeightFormat::W4, DType::Q4_0) => bytes
                 .chunks_exact(18)
                 .enumerate()
@@ -292,6 +300,25 @@ fn q8_0(block: &[u8], g: usize, out: &mut GroupRow) {
     }
 }
 
+fn q5_0(block: &[u8], g: usize, out: &mut GroupRow) {
+    out.scales[g] = half_at(block, 0);
+    let mut packed = [0; 20];
+    packed.copy_from_slice(&block[2..]);
+    let codes = &mut out.codes[g * GROUP..(g + 1) * GROUP];
+    for (code, q) in codes.iter_mut().zip(five_bits(&packed)) {
+        *code = q + (128 - 16);
+    }
+}
+
+fn iq4_nl(block: &[u8], g: usize, out: &mut GroupRow) {
+    out.scales[g] = half_at(block, 0);
+    let codes = &mut out.codes[g * GROUP..(g + 1) * GROUP];
+    nibbles(&block[2..], codes);
+    codes
+        .iter_mut()
+        .for_each(|code| *code = (IQ4_NL[usize::from(*code)] as u8) ^ 0x80);
+}
+
 fn q4_0(block: &[u8], g: usize, out: &mut GroupRow) {
     out.scales[g] = half_at(block, 0);
     out.mins[g] = -8.0 * out.scales[g];
@@ -316,5 +343,40 @@ fn q4_k(block: &[u8], s: usize, out: &mut GroupRow) {
     for (c, bytes) in block[16..].chunks_exact(32).enumerate() {
         let at = s * 256 + c * 64;
         nibbles(bytes, &mut out.codes[at..at + 64]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Codes of 8 bits stand for the numbers that the block holds, without another rounding.
+    #[test]
+    fn blocks_become_codes_of_the_same_numbers() {
+        let unpack = [
+            (DType::Q8_0, q8_0 as fn(&[u8], usize, &mut GroupRow)),
+            (DType::Q5_0, q5_0),
+            (DType::Iq4Nl, iq4_nl),
+        ];
+        for (dtype, unpack) in unpack {
+            let bytes = 2 * dtype.block_bytes();
+            let mut blocks: Vec<u8> = (0..bytes).map(|i| (i * 89 + i / 7) as u8).collect();
+            for block in blocks.chunks_exact_mut(dtype.block_bytes()) {
+                block[..2].copy_from_slice(&f16::from_f32(-0.37).to_le_bytes());
+            }
+            let mut want = vec![0.0; 2 * GROUP];
+            dequantize(dtype, &blocks, &mut want);
+            let mut row = GroupRow {
+                codes: vec![0; 2 * GROUP],
+                scales: vec![0.0; 2],
+                mins: vec![0.0; 2],
+            };
+            let each = blocks.chunks_exact(dtype.block_bytes()).enumerate();
+            each.for_each(|(g, block)| unpack(block, g, &mut row));
+            for (i, want) in want.into_iter().enumerate() {
+                let code = f32::from((row.codes[i] ^ 0x80) as i8);
+                assert_eq!(row.scales[i / GROUP] * code, want, "{dtype} item {i}");
+            }
+        }
     }
 }

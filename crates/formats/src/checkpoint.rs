@@ -9,7 +9,7 @@ use memmap2::{Mmap, UncheckedAdvice};
 
 use crate::error::{Fault, FormatError};
 use crate::safetensors::{self, StoredTensor};
-use crate::{DType, GgufHeader, TensorView};
+use crate::{DType, GgufHeader, TensorView, split};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -102,33 +102,28 @@ impl Checkpoint {
         Self::from_shards(path, shards)
     }
 
-    fn from_gguf(path: &Path, file: MappedFile) -> Result<Self, FormatError> {
-        let header = GgufHeader::parse(&file.map).map_err(|fault| file.malformed(fault))?;
-        if header
-            .metadata
-            .get("split.count")
-            .and_then(crate::Value::as_int)
-            .is_some_and(|count| count > 1)
-        {
-            return Err(not_a_checkpoint(
-                path,
-                "one part of a split GGUF; merge the parts into one file first",
-            ));
+    fn from_gguf(path: &Path, first: MappedFile) -> Result<Self, FormatError> {
+        let mut header = first.gguf()?;
+        let others = split::siblings(path, &header);
+        let others = others.map_err(|problem| not_a_checkpoint(path, problem))?;
+        let (mut files, mut tensors) = (vec![first], BTreeMap::new());
+        add(&mut tensors, &header, 0);
+        for path in others {
+            let file = MappedFile::open(&path)?;
+            let part = file.gguf()?;
+            let whole = split::check(&part, &header, files.len());
+            whole.map_err(|problem| not_a_checkpoint(&path, problem))?;
+            add(&mut tensors, &part, files.len());
+            header.tensors.extend(part.tensors);
+            files.push(file);
         }
-        let entry = |info: &crate::TensorInfo| Entry {
-            file: 0,
-            dtype: Ok(info.dtype),
-            shape: info.shape.clone(),
-            range: info.range.clone(),
-        };
-        let tensors = header
-            .tensors
-            .iter()
-            .map(|info| (info.name.clone(), entry(info)))
-            .collect();
+        if tensors.len() != header.tensors.len() {
+            let problem = "two parts of the split GGUF have a tensor of the same name";
+            return Err(not_a_checkpoint(path, problem));
+        }
         Ok(Self {
             path: path.to_owned(),
-            files: vec![file],
+            files,
             tensors,
             gguf: Some(header),
         })
@@ -244,6 +239,10 @@ impl MappedFile {
         })
     }
 
+    fn gguf(&self) -> Result<GgufHeader, FormatError> {
+        GgufHeader::parse(&self.map).map_err(|fault| self.malformed(fault))
+    }
+
     fn malformed(&self, fault: Fault) -> FormatError {
         FormatError::Malformed {
             path: self.path.clone(),
@@ -269,6 +268,19 @@ impl MappedFile {
 
     fn safetensors(&self) -> Result<Vec<StoredTensor>, FormatError> {
         safetensors::parse(&self.map).map_err(|fault| self.malformed(fault))
+    }
+}
+
+/// Notes the tensors of the file `at`.
+fn add(tensors: &mut BTreeMap<String, Entry>, header: &GgufHeader, at: usize) {
+    for info in &header.tensors {
+        let entry = Entry {
+            file: at,
+            dtype: Ok(info.dtype),
+            shape: info.shape.clone(),
+            range: info.range.clone(),
+        };
+        tensors.insert(info.name.clone(), entry);
     }
 }
 

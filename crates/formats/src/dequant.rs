@@ -31,6 +31,9 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::Q8_0 => blocks(bytes, out, q8_0),
         DType::Q4_0 => blocks(bytes, out, q4_0),
         DType::Q4_1 => blocks(bytes, out, q4_1),
+        DType::Q5_0 => blocks(bytes, out, q5_0),
+        DType::Q5_1 => blocks(bytes, out, q5_1),
+        DType::Iq4Nl => blocks(bytes, out, iq4_nl),
         DType::Q4K => blocks(bytes, out, q4_k),
         DType::Q5K => blocks(bytes, out, q5_k),
         DType::Q6K => blocks(bytes, out, q6_k),
@@ -98,6 +101,47 @@ fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
     for ((a, b), &pair) in first.iter_mut().zip(second).zip(&block[4..]) {
         *a = scale * f32::from(pair & 15) + min;
         *b = scale * f32::from(pair >> 4) + min;
+    }
+}
+
+/// Codes of a block of Q5_0 or Q5_1 from its 4 bytes of fifth bits and its 16 bytes of nibbles.
+pub fn five_bits(packed: &[u8; 20]) -> [u8; 32] {
+    std::array::from_fn(|i| {
+        let pair = packed[4 + i % 16];
+        let low = if i < 16 { pair & 15 } else { pair >> 4 };
+        low | (packed[i / 8] >> (i % 8) & 1) << 4
+    })
+}
+
+fn q5_0(block: &[u8; 22], out: &mut [f32; 32]) {
+    let scale = half_at(block, 0);
+    let mut packed = [0; 20];
+    packed.copy_from_slice(&block[2..]);
+    for (y, code) in out.iter_mut().zip(five_bits(&packed)) {
+        *y = scale * (f32::from(code) - 16.0);
+    }
+}
+
+fn q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
+    let (scale, min) = (half_at(block, 0), half_at(block, 2));
+    let mut packed = [0; 20];
+    packed.copy_from_slice(&block[4..]);
+    for (y, code) in out.iter_mut().zip(five_bits(&packed)) {
+        *y = scale * f32::from(code) + min;
+    }
+}
+
+/// What the codes of IQ4_NL stand for.
+pub const IQ4_NL: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];
+
+fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
+    let scale = half_at(block, 0);
+    let (first, second) = out.split_at_mut(16);
+    for ((a, b), &pair) in first.iter_mut().zip(second).zip(&block[2..]) {
+        *a = scale * f32::from(IQ4_NL[usize::from(pair & 15)]);
+        *b = scale * f32::from(IQ4_NL[usize::from(pair >> 4)]);
     }
 }
 

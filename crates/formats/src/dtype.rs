@@ -15,6 +15,12 @@ pub enum DType {
     Q4_0,
     /// 32 elements: f16 scale, f16 minimum, 16 bytes of codes 0..15.
     Q4_1,
+    /// As [`DType::Q4_0`] with a fifth bit of each code in 4 bytes after the scale; zero point 16.
+    Q5_0,
+    /// As [`DType::Q4_1`] with a fifth bit of each code in 4 bytes after the minimum.
+    Q5_1,
+    /// 32 elements: f16 scale, 16 bytes of 4-bit indices into a table of 16 factors.
+    Iq4Nl,
     /// 256 elements: f16 scale and minimum, eight 6-bit scale and minimum pairs, 128 bytes of 4-bit
     /// codes.
     Q4K,
@@ -26,13 +32,16 @@ pub enum DType {
 }
 
 impl DType {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::F32,
         Self::F16,
         Self::BF16,
         Self::Q8_0,
         Self::Q4_0,
         Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Iq4Nl,
         Self::Q4K,
         Self::Q5K,
         Self::Q6K,
@@ -42,7 +51,7 @@ impl DType {
     pub const fn block_len(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 => 32,
+            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Iq4Nl => 32,
             Self::Q4K | Self::Q5K | Self::Q6K => 256,
         }
     }
@@ -53,8 +62,10 @@ impl DType {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
             Self::Q8_0 => 34,
-            Self::Q4_0 => 18,
+            Self::Q4_0 | Self::Iq4Nl => 18,
             Self::Q4_1 => 20,
+            Self::Q5_0 => 22,
+            Self::Q5_1 => 24,
             Self::Q4K => 144,
             Self::Q5K => 176,
             Self::Q6K => 210,
@@ -79,6 +90,9 @@ impl DType {
             Self::Q8_0 => "Q8_0",
             Self::Q4_0 => "Q4_0",
             Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
+            Self::Iq4Nl => "IQ4_NL",
             Self::Q4K => "Q4_K",
             Self::Q5K => "Q5_K",
             Self::Q6K => "Q6_K",
@@ -92,10 +106,13 @@ impl DType {
             1 => Self::F16,
             2 => Self::Q4_0,
             3 => Self::Q4_1,
+            6 => Self::Q5_0,
+            7 => Self::Q5_1,
             8 => Self::Q8_0,
             12 => Self::Q4K,
             13 => Self::Q5K,
             14 => Self::Q6K,
+            20 => Self::Iq4Nl,
             30 => Self::BF16,
             _ => return None,
         })
@@ -104,8 +121,6 @@ impl DType {
     /// The name of a number in a GGUF tensor table that is not one we read; ggml's own spelling.
     pub(crate) fn name_in_gguf(id: u32) -> String {
         let name = match id {
-            6 => "Q5_0",
-            7 => "Q5_1",
             9 => "Q8_1",
             10 => "Q2_K",
             11 => "Q3_K",
@@ -114,7 +129,6 @@ impl DType {
             17 => "IQ2_XS",
             18 => "IQ3_XXS",
             19 => "IQ1_S",
-            20 => "IQ4_NL",
             21 => "IQ3_S",
             22 => "IQ2_S",
             23 => "IQ4_XS",

@@ -14,10 +14,11 @@ mod error;
 mod fingerprint;
 mod gguf;
 mod safetensors;
+mod split;
 mod tensor;
 
 pub use checkpoint::Checkpoint;
-pub use dequant::{dequantize, k_scale_min};
+pub use dequant::{IQ4_NL, dequantize, five_bits, k_scale_min};
 pub use dtype::DType;
 pub use error::{Fault, FormatError};
 pub use gguf::{Array, GgufHeader, Metadata, TensorInfo, Value};

@@ -272,18 +272,55 @@ fn every_truncation_is_refused() {
     }
 }
 
+/// A part of a split file, with one tensor of 4 numbers.
+fn part(number: u16, count: u16, tensor: &str) -> Vec<u8> {
+    GgufFile::default()
+        .entry("split.no", 2, &number.to_le_bytes())
+        .entry("split.count", 2, &count.to_le_bytes())
+        .tensor(tensor, &[4], 0, 0)
+        .data([number as u8 + 1; 16])
+        .build()
+}
+
 #[test]
-fn parts_of_split_files_are_refused() {
+fn the_parts_of_a_split_file_are_one_checkpoint() {
     let scratch = Scratch::new("split");
-    let path = scratch.write(
-        "part.gguf",
-        plain_gguf()
-            .entry("split.count", 2, &2u16.to_le_bytes())
-            .build(),
-    );
-    let error = Checkpoint::open(&path).err().unwrap().to_string();
+    for number in 0..3 {
+        let name = format!("m-{:05}-of-00003.gguf", number + 1);
+        scratch.write(&name, part(number, 3, &format!("t{number}")));
+    }
+    let path = |number| scratch.path().join(format!("m-0000{number}-of-00003.gguf"));
+    let checkpoint = Checkpoint::open(&path(1)).unwrap();
+    assert_eq!(checkpoint.names().collect::<Vec<_>>(), ["t0", "t1", "t2"]);
+    assert_eq!(checkpoint.gguf().unwrap().tensors.len(), 3);
+    for number in 0..3u8 {
+        let tensor = checkpoint.tensor(&format!("t{number}")).unwrap();
+        assert_eq!(tensor.data, [number + 1; 16]);
+    }
+    let refused = |path| match Checkpoint::open(path) {
+        Ok(_) => panic!("opened"),
+        Err(error) => error.to_string(),
+    };
+    let second = refused(&path(2));
     assert!(
-        error.contains("part.gguf") && error.contains("merge"),
-        "{error}"
+        second.contains("name the first, m-00001-of-00003.gguf"),
+        "{second}"
     );
+    let renamed = scratch.write("other.gguf", part(0, 3, "t0"));
+    let renamed = refused(&renamed);
+    assert!(
+        renamed.contains("must be named *-00001-of-00003.gguf"),
+        "{renamed}"
+    );
+    scratch.write("m-00002-of-00003.gguf", part(2, 3, "t1"));
+    let misplaced = refused(&path(1));
+    assert!(
+        misplaced.contains("where part 2 is expected"),
+        "{misplaced}"
+    );
+    scratch.write("m-00002-of-00003.gguf", part(1, 3, "t0"));
+    assert!(refused(&path(1)).contains("tensor of the same name"));
+    std::fs::remove_file(path(3)).unwrap();
+    scratch.write("m-00002-of-00003.gguf", part(1, 3, "t1"));
+    assert!(refused(&path(1)).contains("m-00003-of-00003.gguf"));
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use penstock_formats::{Array, Checkpoint, Value};
+use penstock_text::TextModel;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -11,7 +12,8 @@ use pyo3::types::{PyDict, PyList};
 /// tokenizer.
 const LONGEST_ARRAY: usize = 64;
 
-/// `{"metadata": {key: value}, "tensors": [(name, dtype, shape)]}`.
+/// `{"metadata": {key: value}, "tensors": [(name, dtype, shape)], "ends": [token]}`; `ends` are
+/// the tokens that end an answer by their names.
 #[pyfunction]
 pub(crate) fn read_gguf_metadata<'py>(
     py: Python<'py>,
@@ -32,6 +34,7 @@ pub(crate) fn read_gguf_metadata<'py>(
     let out = PyDict::new(py);
     out.set_item("metadata", metadata)?;
     out.set_item("tensors", tensors)?;
+    out.set_item("ends", TextModel::end_tokens(&header.metadata))?;
     Ok(out)
 }
 

@@ -82,6 +82,12 @@ impl TextModel {
         Self::join(tokenizer, sources, gguf::special_tokens(metadata)?)
     }
 
+    /// The tokens of GGUF metadata that end an answer by their names, such as `<end_of_turn>`: many
+    /// files name none of them in a key.
+    pub fn end_tokens(metadata: &Metadata) -> Vec<u32> {
+        gguf::end_tokens(metadata)
+    }
+
     /// Text without a model: a vocabulary of `size` made-up words between spaces, at least 2. `t17`
     /// is token 17, any other word is hashed to an id above 0; token 0 ends a text.
     ///

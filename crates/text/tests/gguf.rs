@@ -106,6 +106,30 @@ fn what_is_not_known_is_refused_by_name() {
 }
 
 #[test]
+fn tokens_that_end_an_answer_are_found_by_their_names() {
+    let ends = |texts: &[&str], kinds: &[i64]| {
+        let mut metadata = with("tokenizer.ggml.tokens", strings(texts));
+        let kinds = Field::Array(Array::Ints(kinds.to_vec()));
+        metadata.insert("tokenizer.ggml.token_type".to_owned(), kinds);
+        TextModel::end_tokens(&metadata)
+    };
+    assert_eq!(
+        ends(&["a", "<end_of_turn>", "<eos>", "</s>"], &[1, 4, 3, 3]),
+        [1, 3]
+    );
+    // A token of the text is one of the text.
+    assert_eq!(
+        ends(&["</s>", "<|im_end|>", "<|endoftext|>"], &[1, 3, 3]),
+        [1, 2]
+    );
+    // gpt-oss ends its messages with `<|end|>`, and its answers otherwise.
+    let harmony = ["<|end|>", "<|return|>", "<|call|>"];
+    assert_eq!(ends(&harmony, &[3, 3, 3]), [1, 2]);
+    assert_eq!(ends(&["<|end|>", "<|user|>"], &[3, 3]), [0]);
+    assert_eq!(TextModel::end_tokens(&Metadata::new()), []);
+}
+
+#[test]
 fn wrong_metadata_is_an_error_that_names_the_key() {
     let ints = |numbers: &[i64]| Field::Array(Array::Ints(numbers.to_vec()));
     let cases = [

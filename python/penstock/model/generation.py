@@ -141,7 +141,7 @@ def hf_tokens(directory: Path, config: Fields, vocab: int) -> TokenFacts:
 
 def gguf_tokens(header: GgufHeader, vocab: int) -> TokenFacts:
     """From the `tokenizer.*` keys. End of turn and end of message end an answer as end of sequence
-    does.
+    does; many files do not name them in a key, so tokens of such names count too.
     """
     fields = header.fields("tokenizer.ggml.")
     eos = fields.token("eos_token_id", vocab)
@@ -149,7 +149,12 @@ def gguf_tokens(header: GgufHeader, vocab: int) -> TokenFacts:
         bos=fields.token("bos_token_id", vocab),
         eos=eos,
         stop=_ascending(
-            [eos, fields.token("eot_token_id", vocab), fields.token("eom_token_id", vocab)]
+            [
+                eos,
+                fields.token("eot_token_id", vocab),
+                fields.token("eom_token_id", vocab),
+                *(token for token in header.ends if token < vocab),
+            ]
         ),
         add_bos=_optional_flag(fields, "add_bos_token"),
     )

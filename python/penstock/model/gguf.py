@@ -11,8 +11,8 @@ from penstock.model.fields import Fields
 TensorRow = tuple[str, str, Sequence[int]]
 """Name, element type, shape with the outermost dimension first."""
 GgufReader = Callable[[str], Mapping[str, object]]
-"""`{"metadata": {key: value}, "tensors": [TensorRow]}` of the file at a path. Arrays over 64 items
-are shortened to `{"len": n, "type": t}`."""
+"""`{"metadata": {key: value}, "tensors": [TensorRow], "ends": [token]}` of a file, maybe without
+"ends". Arrays over 64 items are shortened to `{"len": n, "type": t}`."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class GgufHeader:
     metadata: Mapping[str, object]
     shapes: Mapping[str, tuple[int, ...]]
     """Shape of each tensor by name, outermost dimension first."""
+    ends: tuple[int, ...] = ()
+    """Tokens that end an answer by their names."""
     served: int | None = None
     """The longest sequence that was asked for."""
 
@@ -54,4 +56,5 @@ def read_header(file: Path, reader: GgufReader, served: int | None = None) -> Gg
     metadata = cast("Mapping[str, object]", header["metadata"])
     tensors = cast("Sequence[TensorRow]", header["tensors"])
     shapes = {name: tuple(shape) for name, _, shape in tensors}
-    return GgufHeader(file, metadata, shapes, served)
+    ends = cast("Sequence[int]", header.get("ends", ()))
+    return GgufHeader(file, metadata, shapes, tuple(ends), served)

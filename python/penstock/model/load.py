@@ -1,5 +1,6 @@
 """Metadata of a checkpoint: all that the engine needs before weights are read."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,8 @@ from penstock.model.spec import DecoderSpec, WeightRecipes
 
 CONFIG = "config.json"
 PICKLES = ("pytorch_model*.bin", "*.pth", "*.pt")
+PART = re.compile(r"-\d{5}-of-\d{5}$")
+"""End of a name of a part of a split file."""
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -84,7 +87,7 @@ def _load_gguf(path: Path, reader: GgufReader, served: int | None) -> ModelInfo:
     spec, weights = family(header)
     pooler, pooling = gguf_pooling(header, architecture, spec)
     return ModelInfo(
-        name=path.stem,
+        name=PART.sub("", path.stem),
         source="gguf",
         architecture=architecture,
         paths=(str(path),),

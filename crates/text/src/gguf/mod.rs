@@ -2,6 +2,7 @@
 //! specification).
 
 mod bpe;
+mod ends;
 mod fields;
 mod pre;
 mod spm;
@@ -14,6 +15,7 @@ use tokenizers::{AddedToken, Tokenizer as HfTokenizer};
 use crate::chat::TemplateSources;
 use crate::tokenizer::{AddedIds, Encoder, Entry, Roles, Surface, Tokenizer};
 use crate::{SpecialTokens, TextError};
+pub(crate) use ends::end_tokens;
 use fields::{Fields, TokenType, Vocabulary};
 
 /// A pipeline without added tokens, and the rules of its model type for text and BOS.

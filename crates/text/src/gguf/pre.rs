@@ -35,7 +35,9 @@ const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-const TABLE: [PreTokenizer; 5] = [
+const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const TABLE: [PreTokenizer; 7] = [
     PreTokenizer {
         names: &["gpt-2", "gpt2"],
         split: SplitRule::Gpt2,
@@ -56,6 +58,22 @@ const TABLE: [PreTokenizer; 5] = [
         nfc: false,
         ignore_merges: true,
         add_bos: true,
+    },
+    PreTokenizer {
+        // Phi-4 and GLM-4.
+        names: &["dbrx", "smaug-bpe", "glm4", "chatglm-bpe"],
+        split: SplitRule::Pattern(LLAMA3),
+        nfc: false,
+        ignore_merges: true,
+        add_bos: false,
+    },
+    PreTokenizer {
+        // gpt-oss, Phi-4-mini and Llama 4, whose files say whether they begin with BOS.
+        names: &["gpt-4o", "llama4"],
+        split: SplitRule::Pattern(O200K),
+        nfc: false,
+        ignore_merges: true,
+        add_bos: false,
     },
     PreTokenizer {
         names: &["qwen2"],
@@ -159,6 +177,9 @@ mod tests {
             words("tekken", "fooBar DON'T"),
             ["foo", "Bar", " DON", "'T"]
         );
+        assert_eq!(words("gpt-4o", "fooBar DON'T"), ["foo", "Bar", " DON'T"]);
+        assert_eq!(words("gpt-4o", "1234 a//\n"), ["123", "4", " a", "//\n"]);
+        assert_eq!(words("dbrx", "a 1234"), ["a", " ", "123", "4"]);
         assert_eq!(words("llama-bpe", "DON'T"), ["DON", "'T"]);
         assert_eq!(words("gpt2", "DON'T"), ["DON", "'", "T"]);
     }

@@ -28,7 +28,7 @@ LARGEST_CAP = 1e6
 SLIDING, FULL = common.LAYER_TYPES
 LOCAL_THETA = 10_000.0
 PREFIXES = ("model.", "language_model.model.", "model.language_model.")
-"""Of a model that is text alone; of published ones with images; of those written since 2025."""
+"""Prefixes of a model that is text alone, of published ones with images, and of newer ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _periodic(layers: int, period: int) -> list[str]:
 
 
 def _hf_ropes(version: Version, config: Fields) -> tuple[Rope, Rope]:
-    """Of layers that see all tokens, and of those with a window."""
+    """Rotation in layers that see all tokens, and in those with a window."""
     full = rope.from_hf(config, layer_type=FULL)
     if not version.two_ropes:
         return full, full
