@@ -195,7 +195,7 @@ def test_llama4_without_experts(load_hf: Any) -> None:
     assert (first.chunk, first.qk_norm_after, first.temperature) == (8192, 1e-5, None)
     assert (last.chunk, last.rope, last.qk_norm_after) == (None, None, None)
     assert last.temperature == Temperature(8192.0, 0.1)
-    assert info.spec.mlp.intermediate == 128
+    assert info.spec.widths[0] == 128
     layer = info.weights.layers[0]
     assert layer["q"] == Recipe("model.layers.0.self_attn.q_proj.weight", interleaved=16)
     assert layer["up"] == Recipe("model.layers.0.feed_forward.up_proj.weight")

@@ -349,7 +349,7 @@ def facts(spec: Any) -> dict[str, object]:
         "layers": len(spec.layers),
         "kv_heads": first.kv_heads,
         "head_dim": first.head_dim,
-        "intermediate": spec.mlp.intermediate,
+        "intermediate": spec.widths[0],
         "max_position": spec.max_position,
         "tied": spec.tied_embeddings,
         "theta": rope.theta if rope else None,

@@ -269,7 +269,7 @@ def _from_gguf(version: Version, header: GgufHeader) -> tuple[DecoderSpec, Weigh
         [(attention.window, local) if kind == SLIDING else (None, full) for kind in kinds],
         norm=plain.final_norm,
         hidden=hidden,
-        intermediate=plain.mlp.intermediate,
+        intermediate=plain.widths[0],
         vocab=plain.vocab,
         max_position=plain.max_position,
         tied=plain.tied_embeddings,

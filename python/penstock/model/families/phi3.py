@@ -75,7 +75,7 @@ def _fused(
     spec: DecoderSpec, weights: WeightRecipes, prefix: str, modules: tuple[str, str]
 ) -> WeightRecipes:
     """q, k and v rows in one tensor, gate and up rows in another."""
-    a, width = spec.attention, spec.mlp.intermediate
+    a, width = spec.attention, spec.widths[0]
     qkv, gate_up = modules
     kv = a.kv_heads * a.head_dim
     q = a.heads * a.head_dim
