@@ -25,6 +25,7 @@ FAMILIES = (
     "biased",
     "gemma2",
     "gemma3",
+    "glm4moe",
     "gpt2",
     "llama",
     "llama3",

@@ -1,4 +1,4 @@
-"""Gemma, Phi-3, YaRN and Llama 4: what their configurations say, and what is refused."""
+"""Gemma, Phi-3, YaRN, GLM-4.5 and Llama 4: what their configurations say, and what is refused."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,14 @@ import pytest
 from penstock.model import ModelError, load_model
 from penstock.model.spec import (
     Attention,
+    Experts,
     FactorsScaling,
     LinearScaling,
     LongropeScaling,
+    Mlp,
     Recipe,
     Rope,
+    Router,
     Temperature,
     YarnScaling,
 )
@@ -201,6 +204,71 @@ def test_llama4_without_experts(load_hf: Any) -> None:
     assert layer["up"] == Recipe("model.layers.0.feed_forward.up_proj.weight")
 
 
+GLM = {
+    "architectures": ["Glm4MoeForCausalLM"],
+    "num_hidden_layers": 3,
+    "head_dim": 16,
+    "partial_rotary_factor": 0.5,
+    "attention_bias": True,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 2.5,
+    "first_k_dense_replace": 1,
+}
+
+
+def test_glm_has_dense_layers_first(load_hf: Any) -> None:
+    info = load_hf(GLM)
+    plain, mixed = info.spec.layers[0].feed_forward, info.spec.layers[1].feed_forward
+    assert isinstance(plain, Mlp)
+    assert isinstance(mixed, Experts)
+    assert (plain.intermediate, mixed.expert.intermediate) == (256, 32)
+    assert mixed.shared == Mlp("gated", 64, "silu")
+    assert mixed.router == Router(
+        "sigmoid", correction=True, normalise=True, epsilon=1e-20, scale=2.5
+    )
+    assert info.spec.attention.rope == Rope(5e4, dims=8)
+    assert not info.spec.attention.out_bias
+    layer = info.weights.layers[2]
+    correction = Recipe("model.layers.2.mlp.gate.e_score_correction_bias")
+    assert layer["router_correction"] == correction
+    assert layer["shared_up"] == Recipe("model.layers.2.mlp.shared_experts.up_proj.weight")
+    assert "router_correction" not in info.weights.layers[0]
+
+
+def test_glm_in_gguf_counts_layers_that_predict_further_tokens(
+    load_gguf: Any, load_hf: Any
+) -> None:
+    keys = {
+        "block_count": 4,
+        "nextn_predict_layers": 1,
+        "context_length": 2048,
+        "embedding_length": 96,
+        "feed_forward_length": 256,
+        "attention.head_count": 6,
+        "attention.head_count_kv": 2,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.dimension_count": 8,
+        "expert_count": 8,
+        "expert_used_count": 2,
+        "expert_feed_forward_length": 32,
+        "expert_shared_count": 2,
+        "expert_weights_scale": 2.5,
+        "leading_dense_block_count": 1,
+        "rope.freq_base": 5e4,
+    }
+    named = {"general.architecture": "glm4moe", **{f"glm4moe.{k}": v for k, v in keys.items()}}
+    info = load_gguf(named, {"blk.0.attn_q.bias": [96]})
+    assert info.spec.layers == load_hf(GLM).spec.layers
+    layer = info.weights.layers[2]
+    assert layer["router_correction"] == Recipe("blk.2.exp_probs_b.bias")
+    assert layer["feed_forward_norm"] == Recipe("blk.2.post_attention_norm.weight")
+    with pytest.raises(ModelError, match="expert_gating_func = 1"):
+        load_gguf({**named, "glm4moe.expert_gating_func": 1})
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
@@ -210,6 +278,7 @@ def test_llama4_without_experts(load_hf: Any) -> None:
         ({**GEMMA3, "attn_logit_softcapping": 0}, "attn_logit_softcapping = 0"),
         ({**PHI3, "partial_rotary_factor": 0.7}, "partial_rotary_factor = 0.7"),
         ({**PHI3, "rope_scaling": {"type": "su", "long_factor": [1.0]}}, "long_factor = [1.0]"),
+        ({**GLM, "num_experts_per_tok": 9}, "num_experts_per_tok = 9"),
         ({**LLAMA4, "moe_layers": None}, "moe_layers = None"),
         ({**LLAMA4, "no_rope_layers": [1]}, "no_rope_layers = [1]"),
         ({**LLAMA4, "attention_chunk_size": 0}, "attention_chunk_size = 0"),

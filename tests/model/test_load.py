@@ -189,6 +189,7 @@ def test_code_beside_the_weights_stays_unread(load_hf: Any, tmp_path: Path) -> N
         "biased",
         "gemma2",
         "gemma3",
+        "glm4moe",
         "gpt2",
         "llama",
         "llama3",
@@ -216,7 +217,9 @@ def test_tiny_checkpoints_give_the_specs_that_the_decoder_is_tested_with(
     assert info.tokens.stop == (0, 2)
 
 
-@pytest.mark.parametrize("name", ["gemma3.gguf", "gpt2.gguf", "llama3.gguf", "phi3.gguf"])
+@pytest.mark.parametrize(
+    "name", ["gemma3.gguf", "glm4moe.gguf", "gpt2.gguf", "llama3.gguf", "phi3.gguf"]
+)
 def test_tiny_gguf_through_the_native_reader(repository: Path, name: str) -> None:
     pytest.importorskip("penstock._native", reason="the extension is not built")
     fixtures = repository / "tests" / "fixtures"

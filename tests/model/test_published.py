@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from penstock.model import ModelError
-from penstock.model.spec import Attention
+from penstock.model.spec import Attention, Experts
 
 RMS5, RMS6 = {"rms_norm_eps": 1e-5}, {"rms_norm_eps": 1e-6}
 
@@ -101,6 +101,21 @@ GEMMA3_27B = {
     "query_pre_attn_scalar": 168,
     "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
     "sliding_window": 1024,
+}
+GLM = {
+    "head_dim": 128,
+    "partial_rotary_factor": 0.5,
+    "attention_bias": True,
+    "use_qk_norm": False,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+    "routed_scaling_factor": 1.0,
+    "norm_topk_prob": True,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_nextn_predict_layers": 1,
+    "rope_theta": 1e6,
+    **RMS5,
 }
 MOBILE = {
     "head_dim": 64,
@@ -298,6 +313,22 @@ PUBLISHED: dict[str, tuple[dict[str, object], dict[str, object]]] = {
         },
         {"scale": 168**-0.5, "embed_scale": 73.5, "windows": {1024, None}, "layers": 62},
     ),
+    "GLM-4.5-Air": (
+        config("Glm4MoeForCausalLM", (4096, 46, 96, 8, 10944, 151552), 131072, **GLM)
+        | {"n_routed_experts": 128, "moe_intermediate_size": 1408, "first_k_dense_replace": 1},
+        {"dims": 64, "qkv_bias": True, "qk_norm": False, "experts": 128, "scale_of_experts": None},
+    ),
+    "GLM-4.5": (
+        config("Glm4MoeForCausalLM", (5120, 92, 96, 8, 12288, 151552), 131072, **GLM)
+        | {
+            "n_routed_experts": 160,
+            "moe_intermediate_size": 1536,
+            "first_k_dense_replace": 3,
+            "routed_scaling_factor": 2.5,
+            "use_qk_norm": True,
+        },
+        {"qk_norm": True, "experts": 160, "scale_of_experts": 2.5, "intermediate": 1536},
+    ),
     "Phi-3-mini-4k": (
         config(PHI, (3072, 32, 32, 32, 8192, 32064), 4096, sliding_window=2047, **RMS5),
         {"head_dim": 96, "windows": {2047}, "scaling": None},
@@ -343,7 +374,7 @@ def facts(spec: Any) -> dict[str, object]:
     mixers = [layer.mixer for layer in spec.layers]
     first = mixers[0]
     assert isinstance(first, Attention)
-    rope = first.rope
+    rope, last = first.rope, spec.layers[-1].feed_forward
     scaling = rope.scaling if rope else None
     return {
         "layers": len(spec.layers),
@@ -360,6 +391,8 @@ def facts(spec: Any) -> dict[str, object]:
         "qkv_bias": first.qkv_bias,
         "qk_norm": first.qk_norm is not None,
         "softcap": first.softcap,
+        "experts": spec.experts,
+        "scale_of_experts": last.router.scale if isinstance(last, Experts) else None,
         "scale": first.scale,
         "embed_scale": spec.embed_scale,
         "final_softcap": spec.final_softcap,

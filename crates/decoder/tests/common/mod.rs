@@ -15,12 +15,14 @@ use penstock_wire::{
 };
 use serde_json::Value;
 
-pub(crate) const FAMILIES: [&str; 24] = [
+pub(crate) const FAMILIES: [&str; 26] = [
     "alternating",
     "biased",
     "gemma2",
     "gemma3",
     "gemma3.gguf",
+    "glm4moe",
+    "glm4moe.gguf",
     "gpt2",
     "gpt2.gguf",
     "llama",

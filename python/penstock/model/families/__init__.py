@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from penstock.model.families import (
     gemma,
+    glm4_moe,
     gpt2,
     llama,
     llama4,
@@ -25,6 +26,7 @@ HF_ARCHITECTURES: dict[str, Callable[[Fields], Mapped]] = {
     "Gemma2ForCausalLM": gemma.from_hf_2,
     "Gemma3ForCausalLM": gemma.from_hf_3,
     "Gemma3ForConditionalGeneration": gemma.from_hf_3_text,
+    "Glm4MoeForCausalLM": glm4_moe.from_hf,
     "Llama4ForCausalLM": llama4.from_hf,
     "LlamaForCausalLM": llama.from_hf,
     "MistralForCausalLM": llama.from_hf_mistral,
@@ -40,6 +42,7 @@ HF_ARCHITECTURES: dict[str, Callable[[Fields], Mapped]] = {
 GGUF_ARCHITECTURES: dict[str, Callable[[GgufHeader], Mapped]] = {
     "gemma2": gemma.from_gguf_2,
     "gemma3": gemma.from_gguf_3,
+    "glm4moe": glm4_moe.from_gguf,
     "gpt2": gpt2.from_gguf,
     "llama": llama.from_gguf,
     "phi3": phi3.from_gguf,
