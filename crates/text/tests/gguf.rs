@@ -126,7 +126,7 @@ fn tokens_that_end_an_answer_are_found_by_their_names() {
     let harmony = ["<|end|>", "<|return|>", "<|call|>"];
     assert_eq!(ends(&harmony, &[3, 3, 3]), [1, 2]);
     assert_eq!(ends(&["<|end|>", "<|user|>"], &[3, 3]), [0]);
-    assert_eq!(TextModel::end_tokens(&Metadata::new()), []);
+    assert!(TextModel::end_tokens(&Metadata::new()).is_empty());
 }
 
 #[test]

@@ -117,7 +117,10 @@ TOOLS = [
     }
 ]
 USER = {"role": "user", "content": " hi \n"}
-PARTS = {"role": "user", "content": [{"type": "text", "text": " two "}, {"type": "image"}]}
+PARTS = {
+    "role": "user",
+    "content": [{"type": "text", "text": " two "}, {"type": "text", "text": "parts"}],
+}
 SYSTEM = {"role": "system", "content": "Be brief."}
 ASSISTANT = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nhello "}
 CALL = {
