@@ -119,7 +119,7 @@ TOOLS = [
 USER = {"role": "user", "content": " hi \n"}
 PARTS = {
     "role": "user",
-    "content": [{"type": "text", "text": " two "}, {"type": "text", "text": "parts"}],
+    "content": [{"type": "text", "text": " two "}],
 }
 SYSTEM = {"role": "system", "content": "Be brief."}
 ASSISTANT = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nhello "}
