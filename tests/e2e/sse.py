@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -82,3 +85,62 @@ def complete(
     body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
     choice: Json = post(client, "/v1/completions", body)["choices"][0]
     return choice
+
+
+@dataclass
+class Completion:
+    """A streamed completion, as far as it came."""
+
+    status: int
+    refusal: httpx.Response | None = None
+    """Read, where there is no stream."""
+    text: str = ""
+    first: float = math.nan
+    """Monotonic clock at the first event, seconds."""
+    finishes: int = 0
+    errors: tuple[Json, ...] = ()
+    done: bool = False
+
+    @property
+    def end(self) -> str:
+        """How it ended: `finished`, `failed` or the status of the refusal."""
+        if self.refusal is not None:
+            return str(self.status)
+        assert self.done, "no [DONE]"
+        assert self.finishes + len(self.errors) == 1, (self.finishes, self.errors)
+        return "finished" if self.finishes else "failed"
+
+
+async def completion(
+    client: httpx.AsyncClient, body: Json, leave_after: int | None = None
+) -> Completion:
+    """Streams a completion; nothing may follow `[DONE]`. `leave_after` closes the connection after
+    so many events.
+    """
+    request = {**body, "stream": True}
+    async with client.stream("POST", "/v1/completions", json=request) as answer:
+        found, events = Completion(answer.status_code), 0
+        if answer.status_code != httpx.codes.OK:
+            await answer.aread()
+            found.refusal = answer
+            return found
+        async for line in answer.aiter_lines():
+            if not line:
+                continue
+            assert not found.done, "an event after the end"
+            events += 1
+            if events == 1:
+                found.first = time.monotonic()
+            if leave_after is not None and events >= leave_after:
+                break
+            if line == "data: [DONE]":
+                found.done = True
+                continue
+            event = json.loads(line.removeprefix("data: "))
+            if "error" in event:
+                found.errors += (event["error"],)
+                continue
+            for choice in event["choices"]:
+                found.text += choice["text"]
+                found.finishes += choice["finish_reason"] is not None
+    return found

@@ -7,7 +7,6 @@ times more requests than the server takes, and clients that leave at any moment.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import re
@@ -20,6 +19,7 @@ import pytest
 
 from tests.e2e.conftest import Serve
 from tests.e2e.server import HANG, Server, eventually
+from tests.e2e.sse import completion
 
 STREAMS = 64
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -29,39 +29,18 @@ def client_of(server: Server) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=server.url, timeout=HANG, limits=LIMITS)
 
 
-async def end_of(client: httpx.AsyncClient, leave_after: int | None = None, **body: object) -> str:
-    """How a streamed completion ends, in a word; each stream must end exactly once.
-
-    `leave_after` closes the connection after so many events.
-    """
-    request = {"prompt": "Once upon a time", "stream": True, "ignore_eos": True, **body}
-    finishes = errors = done = events = 0
-    async with client.stream("POST", "/v1/completions", json=request) as answer:
-        if answer.status_code != 200:
-            error = json.loads(await answer.aread())["error"]
-            assert answer.headers["content-type"] == "application/json"
-            assert answer.status_code != 503 or int(answer.headers["retry-after"]) > 0
-            return f"{answer.status_code} {error['code']}"
-        async for line in answer.aiter_lines():
-            if not line:
-                continue
-            assert not done, "an event after the end"
-            events += 1
-            if leave_after is not None and events >= leave_after:
-                return "left"
-            payload = line.removeprefix("data: ")
-            if payload == "[DONE]":
-                done += 1
-                continue
-            event = json.loads(payload)
-            if "error" in event:
-                errors += 1
-                assert "engine" in event["error"]["message"]
-            else:
-                finishes += sum(choice["finish_reason"] is not None for choice in event["choices"])
-    assert done == 1
-    assert finishes + errors == 1
-    return "finished" if finishes else "failed"
+async def end_of(client: httpx.AsyncClient, leave_after: int | None = None, **more: object) -> str:
+    """How a streamed completion ends, in a word; `leave_after` as in `completion`."""
+    body = {"prompt": "Once upon a time", "ignore_eos": True, **more}
+    found = await completion(client, body, leave_after)
+    if found.refusal is not None:
+        error = found.refusal.json()["error"]
+        assert found.status != 503 or int(found.refusal.headers["retry-after"]) > 0
+        return f"{found.status} {error['code']}"
+    if leave_after is not None:
+        return "left"
+    assert all("engine" in error["message"] for error in found.errors)
+    return found.end
 
 
 def descriptors(pid: int) -> int:

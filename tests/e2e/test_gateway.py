@@ -8,7 +8,6 @@ shared; limits of `--max-requests`; wrong settings.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -27,6 +26,7 @@ from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
 from tests.e2e.server import HANG, Server, eventually
 from tests.e2e.sim import Sim
+from tests.e2e.sse import completion
 
 PROMPTS = [f"Write a line about the number {number}." for number in range(6)]
 LIMITS = httpx.Limits(max_connections=None)
@@ -82,28 +82,8 @@ def test_answers_are_those_of_the_replicas(engines: list[Server]) -> None:
 
 async def end_of(client: httpx.AsyncClient, number: int) -> str:
     """How a streamed completion ends; it must end exactly once."""
-    body = {"model": "sim", "prompt": f"t{number} t2 t3", "max_tokens": 40, "stream": True}
-    finishes = errors = done = 0
-    async with client.stream("POST", "/v1/completions", json=body) as answer:
-        if answer.status_code != 200:
-            await answer.aread()
-            return str(answer.status_code)
-        async for line in answer.aiter_lines():
-            payload = line.removeprefix("data: ")
-            if not payload:
-                continue
-            assert not done, "an event after the end"
-            if payload == "[DONE]":
-                done += 1
-                continue
-            event = json.loads(payload)
-            if "error" in event:
-                errors += 1
-            else:
-                finishes += sum(choice["finish_reason"] is not None for choice in event["choices"])
-    assert done == 1
-    assert finishes + errors == 1
-    return "finished" if finishes else "failed"
+    body = {"model": "sim", "prompt": f"t{number} t2 t3", "max_tokens": 40}
+    return (await completion(client, body)).end
 
 
 async def crowd(url: str, count: int, meanwhile: list[object]) -> Counter[str]:

@@ -35,9 +35,10 @@ import pytest
 from tests.e2e.gateway import Gateway
 from tests.e2e.server import HANG, eventually, metric
 from tests.e2e.sim import Sim
+from tests.e2e.sse import completion
 
 CLIENTS = 16
-TOKENS = 24
+TOKENS = 40
 PROMPTS = 32
 GROUP = 10
 """Replicas of one process."""
@@ -64,38 +65,13 @@ class End:
 
 def body(number: int) -> dict[str, object]:
     words = " ".join(f"t{(number * 7 + at) % 997}" for at in range(40 + number % 5 * 100))
-    return {"model": "sim", "prompt": words, "max_tokens": TOKENS, "stream": True, "seed": number}
+    return {"model": "sim", "prompt": words, "max_tokens": TOKENS, "seed": number}
 
 
-async def ask(client: httpx.AsyncClient, number: int) -> tuple[str, str, float]:
-    """Outcome, text and time of the first token of a streamed completion."""
-    text, first = "", math.nan
-    finishes = errors = done = 0
-    async with client.stream("POST", "/v1/completions", json=body(number)) as answer:
-        if answer.status_code != 200:
-            error = await answer.aread()
-            return f"{answer.status_code} {error.decode()}", "", first
-        async for line in answer.aiter_lines():
-            if not line:
-                continue
-            if done:
-                return "an event after the end", text, first
-            payload = line.removeprefix("data: ")
-            if payload == "[DONE]":
-                done += 1
-                continue
-            event = json.loads(payload)
-            if "error" in event:
-                errors += 1
-                continue
-            if math.isnan(first):
-                first = time.monotonic()
-            for choice in event["choices"]:
-                text += choice["text"]
-                finishes += choice["finish_reason"] is not None
-    if (done, finishes, errors) == (1, 1, 0):
-        return "finished", text, first
-    return f"{done} ends, {finishes} finishes, {errors} errors", text, first
+async def undisturbed(sim: Sim) -> list[str]:
+    """The texts of all prompts."""
+    async with httpx.AsyncClient(base_url=sim.url, timeout=HANG) as client:
+        return [(await completion(client, body(number))).text for number in range(PROMPTS)]
 
 
 class Load:
@@ -130,10 +106,11 @@ class Load:
         while not self._leaving.is_set():
             number, sent, first = next(self._numbers) % PROMPTS, time.monotonic(), math.nan
             try:
-                outcome, text, first = await ask(client, number)
-                if outcome == "finished" and text != self._expected[number]:
+                found = await completion(client, body(number))
+                outcome, first = found.end, found.first
+                if outcome == "finished" and found.text != self._expected[number]:
                     outcome = "another text"
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, AssertionError) as error:
                 outcome = repr(error)
             self.ends.append(End(outcome, sent, first, time.monotonic()))
 
@@ -276,11 +253,7 @@ def test_fifty_replicas_in_trouble(tmp_path: Path) -> None:
         ]
         assert len(urls) == 50
 
-        async def undisturbed() -> list[str]:
-            async with httpx.AsyncClient(base_url=alone.url, timeout=HANG) as client:
-                return [(await ask(client, number))[1] for number in range(PROMPTS)]
-
-        expected = asyncio.run(undisturbed())
+        expected = asyncio.run(undisturbed(alone))
         assert len(set(expected)) == PROMPTS
 
         listed, file = tmp_path / "replicas", tmp_path / "gateway.yaml"
@@ -310,10 +283,14 @@ def test_fifty_replicas_in_trouble(tmp_path: Path) -> None:
         with trouble("ten replicas back"):
             killed.start()
             wait_for(client, 50)
-        for _ in range(3):
+        # On a busy machine few streams are under way: on until some had to go on elsewhere.
+        for flaps in count(1):
             with trouble("ten replicas killed and started at once"):
                 flapping.kill()
                 flapping.start()
+            if flaps >= 3 and metric(client, "penstock:gateway_failover_seconds_count") > 0:
+                break
+            assert flaps < 30, "no stream had to go on elsewhere"
         with trouble("ten replicas hang"):
             hung.sim.signal(signal.SIGSTOP)
             stack.callback(hung.sim.signal, signal.SIGCONT)
@@ -337,7 +314,6 @@ def test_fifty_replicas_in_trouble(tmp_path: Path) -> None:
         went_on = metric(client, "penstock:gateway_failover_seconds_count")
         print(f"{dict(outcomes)}; {went_on:.0f} streams went on elsewhere, {lost:.0f} could not")
         assert set(outcomes) == {"finished"}
-        assert went_on > 0
         assert lost == 0
 
 
@@ -369,11 +345,7 @@ def test_a_name_whose_addresses_change(tmp_path: Path) -> None:
         flags = ("--port", str(port), "--host")
         sims = [stack.enter_context(Sim(*flags, f"127.1.0.{number}")) for number in range(1, 4)]
 
-        async def undisturbed() -> list[str]:
-            async with httpx.AsyncClient(base_url=sims[0].url, timeout=HANG) as client:
-                return [(await ask(client, number))[1] for number in range(PROMPTS)]
-
-        expected = asyncio.run(undisturbed())
+        expected = asyncio.run(undisturbed(sims[0]))
         gateway = stack.enter_context(Gateway("--config", str(file), prefix=prefix))
         client = stack.enter_context(gateway.client())
         wait_for({1, 2})
