@@ -45,7 +45,7 @@ def test_a_profile_is_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("pools: [{name: p}]", "pool 1: one of backends, file and dns"),
+        ("pools: [{name: p}]", "pool 1: one of backends, file, dns and kubernetes"),
         ("pools: [{name: p, backends: x}]", "backends is a list"),
         ("[1]", "a mapping of settings"),
         ("a: [", "g.yaml"),
@@ -142,3 +142,91 @@ def test_a_pool_of_a_file_is_for_the_picker(tmp_path: Path) -> None:
     file.write_text("pools: [{name: p, file: x}]")
     with pytest.raises(PenstockError, match="--ext-proc"):
         settings("--config", str(file), "--pool", "p")
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> Path:
+    file = tmp_path / "kubeconfig"
+    file.write_text(
+        "current-context: c\n"
+        "contexts: [{name: c, context: {cluster: c, user: u, namespace: models}}]\n"
+        "clusters: [{name: c, cluster: {server: 'https://a'}}]\n"
+        "users: [{name: u, user: {token: t}}]\n"
+    )
+    return file
+
+
+CLUSTER = {"server": "https://a", "token": {"text": "t"}}
+
+
+def test_an_inference_pool_is_named_by_a_flag(kubeconfig: Path) -> None:
+    found = settings("--inference-pool", "llama", "--kubeconfig", str(kubeconfig))
+    source = {"cluster": CLUSTER, "namespace": "models", "inference_pool": "llama"}
+    assert found["pools"] == [{"name": "llama", "source": {"kubernetes": source}}]
+    assert found["watched"] == [str(kubeconfig)]
+    found = settings("--inference-pool", "a/b", "--pool", "p", "--kubeconfig", str(kubeconfig))
+    (pool,) = found["pools"]  # type: ignore[misc]
+    source = {"cluster": CLUSTER, "namespace": "a", "inference_pool": "b"}
+    assert pool == {"name": "p", "source": {"kubernetes": source}}
+
+
+def test_pods_of_a_file_have_a_selector_and_ports(tmp_path: Path, kubeconfig: Path) -> None:
+    file = tmp_path / "g.yaml"
+    text = "{namespace: b, selector: {app: llama, tier: a}, ports: [8000, 8001]}"
+    file.write_text(f"kubeconfig: {kubeconfig}\npools: [{{name: p, kubernetes: {text}}}]")
+    found = settings("--config", str(file))
+    pods = {
+        "cluster": CLUSTER,
+        "namespace": "b",
+        "selector": "app=llama,tier=a",
+        "ports": [8000, 8001],
+    }
+    assert found["pools"] == [{"name": "p", "source": {"kubernetes": pods}}]
+    assert found["watched"] == [str(file), str(kubeconfig)]
+    assert "kubeconfig" not in found
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("[llama]", "the name of an InferencePool, or a mapping"),
+        ("{inferencePool: llama}", "kubernetes has no 'inferencePool'; there are inference_pool"),
+        ("{selector: app=llama}", "a selector and ports"),
+        ("{inference_pool: a, ports: [0]}", "ports is a list"),
+        ("{inference_pool: a, selector: [a]}", "selector is a mapping"),
+    ],
+)
+def test_wrong_pods_are_named(tmp_path: Path, kubeconfig: Path, value: str, wanted: str) -> None:
+    file = tmp_path / "g.yaml"
+    file.write_text(f"kubeconfig: {kubeconfig}\npools: [{{name: p, kubernetes: {value}}}]")
+    with pytest.raises(PenstockError, match=wanted):
+        settings("--config", str(file))
+
+
+def test_resources_of_the_cluster_add_rules(tmp_path: Path, kubeconfig: Path) -> None:
+    file = tmp_path / "g.yaml"
+    file.write_text(
+        f"kubeconfig: {kubeconfig}\nobjectives: [{{name: own, priority: 9}}]\n"
+        "pools: [{name: p, kubernetes: llama}, {name: q, backends: []}]"
+    )
+    resources = [
+        {
+            "apiVersion": "inference.networking.x-k8s.io/v1alpha2",
+            "kind": "InferenceObjective",
+            "metadata": {"name": name, "namespace": "models"},
+            "spec": {"priority": -1, "poolRef": {"name": pool}},
+        }
+        for name, pool in (("batch", "llama"), ("own", "llama"), ("other", "q"))
+    ]
+    parser = argparse.ArgumentParser()
+    gateway.add_arguments(parser)
+    parsed = parser.parse_args(["--config", str(file)])
+    found = gateway.settings(parsed, 500, json.dumps(resources))
+    assert found["objectives"] == [
+        {"name": "own", "priority": 9},
+        {"name": "batch", "pool": "p", "priority": -1},
+    ]
+    assert "warnings" not in found
+    resources[0]["spec"]["priority"] = "high"  # type: ignore[index]
+    found = gateway.settings(parsed, 500, json.dumps(resources))
+    assert "priority is 'high'" in str(found["warnings"])

@@ -54,4 +54,16 @@ def test_policies_of_a_gateway_are_checked(
     assert f'{file}: error: pool "a": mirror names pool "c"; there are a, b' in out
     file.write_text("pools: [{name: a}]")
     assert main(["route", "lint", "--config", str(file)]) == 1
-    assert "one of backends, file and dns is expected" in capsys.readouterr().out
+    assert "one of backends, file, dns and kubernetes is expected" in capsys.readouterr().out
+
+
+def test_a_configuration_for_a_cluster_is_checked_outside_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("penstock._native", reason="the extension is not built")
+    file = tmp_path / "gateway.yaml"
+    file.write_text("pools: [{name: p, kubernetes: llama}]")
+    assert main(["route", "lint", "--config", str(file)]) == 0
+    file.write_text("pools: [{name: p, kubernetes: {pool: llama}}]")
+    assert main(["route", "lint", "--config", str(file)]) == 1
+    assert "kubernetes has no 'pool'" in capsys.readouterr().out

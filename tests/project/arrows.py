@@ -33,8 +33,9 @@ RUST: dict[str, set[str]] = {
         "text",
         "wire",
     },
+    "kube": {"http"},
     "routing": set(),
-    "fleet": {"http", "routing"},
+    "fleet": {"http", "kube", "routing"},
     "events": set(),
     "extproc": set(),
     "gateway": {
@@ -43,6 +44,7 @@ RUST: dict[str, set[str]] = {
         "extproc",
         "fleet",
         "http",
+        "kube",
         "openai",
         "prefix",
         "routing",

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use penstock_kube::Cluster;
 use serde::Deserialize;
 use url::Url;
 
@@ -39,6 +40,26 @@ pub enum Source {
         name: String,
         port: u16,
     },
+    /// Ready pods, watched.
+    Kubernetes(Box<Pods>),
+}
+
+/// Pods of a Kubernetes namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pods {
+    pub cluster: Cluster,
+    pub namespace: String,
+    /// Its selector and target ports choose the pods and their ports.
+    #[serde(default)]
+    pub inference_pool: Option<String>,
+    /// A label selector such as `app=llama,tier in (a,b)`. Beside an InferencePool pods have to
+    /// meet both.
+    #[serde(default)]
+    pub selector: Option<String>,
+    /// In place of the pool's.
+    #[serde(default)]
+    pub ports: Vec<u16>,
 }
 
 /// What is wrong with a backend.

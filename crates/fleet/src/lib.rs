@@ -36,7 +36,7 @@ mod tasks;
 mod view;
 mod virtual_fleet;
 
-pub use backend::{Backend, BackendError, Source};
+pub use backend::{Backend, BackendError, Pods, Source};
 pub use discovery::{FileError, SourceError};
 pub use fleet::{Fleet, FleetError, NextSource};
 pub use in_flight::InFlight;

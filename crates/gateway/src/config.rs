@@ -76,6 +76,9 @@ pub struct Config {
     /// Files that the configuration was made from; it is read again when one changes.
     #[serde(default)]
     pub watched: Vec<PathBuf>,
+    /// What the log is to say of how it was made.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// All members as they were given.
     #[serde(skip)]
     pub(crate) given: serde_json::Map<String, serde_json::Value>,

@@ -1,13 +1,13 @@
 //! State that all requests share.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Request};
 use penstock_edge::{Failure, Guard};
-use penstock_http::{BodyBudget, Caller, Client, HeldBody, Keys, RandomIds, read_body};
+use penstock_http::{BodyBudget, Caller, Client, HeldBody, Keys, Level, RandomIds, log, read_body};
 use penstock_openai::ApiError;
 
 use crate::config::{Config, PoolConfig};
@@ -35,6 +35,8 @@ pub struct Gateway {
     pub(crate) guard: Arc<Guard>,
     /// Pools as they were configured last; held while they change.
     pub(crate) pools: Mutex<Vec<PoolConfig>>,
+    /// Warnings of the configuration that the log has already.
+    warned: Mutex<Vec<String>>,
     bodies: BodyBudget,
     open: Arc<AtomicUsize>,
     draining: AtomicBool,
@@ -82,10 +84,20 @@ impl Gateway {
             open: Arc::default(),
             draining: AtomicBool::new(false),
             pools: Mutex::new(config.pools.clone()),
+            warned: Mutex::default(),
             client,
             metrics,
             config,
         })
+    }
+
+    /// Logs the warnings of a configuration that are new.
+    pub(crate) fn warn(&self, warnings: &[String]) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        for warning in warnings.iter().filter(|one| !warned.contains(one)) {
+            log(Level::Warning, warning.clone());
+        }
+        *warned = warnings.to_vec();
     }
 
     /// Leave for one more request.

@@ -20,6 +20,7 @@ mod gateway;
 mod headers;
 mod hedge;
 mod info;
+mod kinds;
 mod marks;
 mod members;
 mod metrics;

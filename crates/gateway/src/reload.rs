@@ -5,29 +5,35 @@
 //! of them: cached prefixes, pace, circuit breaker.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use penstock_fleet::{FleetError, NextSource};
 use penstock_http::{Level, Reloaded, log};
 use penstock_routing::Profile;
 use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
 
 use crate::config::{Config, PoolConfig};
 use crate::error::StartError;
 use crate::flow::FlowSettings;
 use crate::gateway::Gateway;
 use crate::hedge::HedgeSettings;
+use crate::kinds::Kinds;
 use crate::mirror::MirrorSettings;
 use crate::pool::{Pool, profile};
 
 /// Members that a running gateway takes over.
-const LIVE: [&str; 4] = ["pools", "models", "objectives", "watched"];
+const LIVE: [&str; 5] = ["pools", "models", "objectives", "watched", "warnings"];
 /// For the first look at the replicas of new pools; until then the old rules count.
 const READY_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Makes the configuration anew, as JSON; or says what is wrong with its files.
-pub type Reread = Box<dyn Fn() -> Result<String, String> + Send + Sync>;
+/// Resources of a cluster change in groups: so long after the first one the others count, too.
+const GROUPED: Duration = Duration::from_millis(100);
+
+/// Makes the configuration anew, as JSON, with the resources of the cluster, a JSON array; or says
+/// what is wrong with its files.
+pub type Reread = Box<dyn Fn(&str) -> Result<String, String> + Send + Sync>;
 
 /// What becomes of a pool.
 enum Next {
@@ -61,6 +67,7 @@ impl Gateway {
             );
         }
         let pools = next.into_iter().map(Next::apply).collect();
+        self.warn(&config.warnings);
         self.models.replace(&config.models, pools);
         self.classes.replace(&config.objectives);
         *self.pools.lock().unwrap_or_else(PoisonError::into_inner) = config.pools;
@@ -156,12 +163,14 @@ impl Next {
     }
 }
 
-/// Reads the configuration again whenever one of its files changes.
+/// Makes the configuration again whenever one of its files changes, or the kinds of the cluster.
 pub(crate) struct Reloader {
     gateway: Arc<Gateway>,
     reread: Reread,
     runtime: Handle,
     watch: Mutex<Watch>,
+    /// Held while the configuration is made.
+    kinds: Mutex<Followed>,
 }
 
 #[derive(Default)]
@@ -171,21 +180,45 @@ struct Watch {
     _thread: Option<Arc<Reloaded<()>>>,
 }
 
+/// Kinds, and the task that waits for their changes.
+struct Followed {
+    kinds: Kinds,
+    task: Option<AbortHandle>,
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
 impl Reloader {
-    /// On the current tokio runtime, until it is dropped.
+    /// On the current tokio runtime, until it is dropped. The gateway has the rules of `kinds`.
     ///
     /// # Errors
     /// The files have become wrong since they were read.
-    pub(crate) fn start(gateway: Arc<Gateway>, reread: Reread) -> Result<Arc<Self>, String> {
+    pub(crate) fn start(
+        gateway: Arc<Gateway>,
+        reread: Reread,
+        kinds: Kinds,
+    ) -> Result<Arc<Self>, String> {
         let files = gateway.config.watched.clone();
         let reloader = Arc::new(Self {
             gateway,
             reread,
             runtime: Handle::current(),
             watch: Mutex::default(),
+            kinds: Mutex::new(Followed { kinds, task: None }),
         });
         reloader.watch(files)?;
+        reloader.follow(&mut reloader.followed());
         Ok(reloader)
+    }
+
+    fn followed(&self) -> MutexGuard<'_, Followed> {
+        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at these files from now on.
@@ -207,11 +240,45 @@ impl Reloader {
         Ok(())
     }
 
+    /// Waits for changes of the kinds from now on.
+    fn follow(self: &Arc<Self>, followed: &mut Followed) {
+        let (weak, changed) = (Arc::downgrade(self), followed.kinds.changed());
+        let task = self.runtime.spawn(async move {
+            loop {
+                changed.notified().await;
+                tokio::time::sleep(GROUPED).await;
+                let Some(reloader) = weak.upgrade() else {
+                    return;
+                };
+                let reloaded = tokio::task::spawn_blocking(move || reloader.reload()).await;
+                if let Ok(Err(error)) = reloaded {
+                    let stays = "what was known before stays in force";
+                    log(Level::Error, format!("error: {error}; {stays}"));
+                }
+            }
+        });
+        if let Some(before) = followed.task.replace(task.abort_handle()) {
+            before.abort();
+        }
+    }
+
     fn reload(self: &Arc<Self>) -> Result<(), String> {
-        let config = Config::from_json(&(self.reread)()?)?;
+        let mut followed = self.followed();
+        let made = |kinds: &Kinds| Config::from_json(&(self.reread)(&kinds.json())?);
+        let mut config = made(&followed.kinds)?;
+        if !followed.kinds.are_of(&config.pools) {
+            followed.kinds = self.runtime.block_on(async {
+                let kinds = Kinds::start(&config.pools);
+                kinds.ready(READY_PATIENCE).await;
+                kinds
+            });
+            self.follow(&mut followed);
+            config = made(&followed.kinds)?;
+        }
         let files = config.watched.clone();
         let done = self.runtime.block_on(self.gateway.reload(config));
         done.map_err(|error| error.to_string())?;
+        drop(followed);
         self.watch(files)
     }
 }

@@ -6,6 +6,7 @@ use penstock_http::{Level, ServiceManager, Signals, log, run_process, wind_down}
 
 use crate::config::Config;
 use crate::error::StartError;
+use crate::kinds::Kinds;
 use crate::reload::{Reloader, Reread};
 use crate::serving::Serving;
 
@@ -28,8 +29,14 @@ pub fn run(config_json: &str, reread: Option<Reread>) -> Result<i32, StartError>
 async fn live(config: Config, reread: Option<Reread>) -> Result<i32, StartError> {
     let mut signals = Signals::install()?;
     let manager = ServiceManager::new(config.notify_socket.clone());
+    let kinds = Kinds::start(&config.pools);
+    let config = match &reread {
+        Some(reread) => with_kinds(config, &kinds, reread).await,
+        None => config,
+    };
     let serving = Serving::start(config).await?;
-    let reloader = reread.map(|reread| Reloader::start(serving.gateway.clone(), reread));
+    serving.gateway.warn(&serving.gateway.config.warnings);
+    let reloader = reread.map(|reread| Reloader::start(serving.gateway.clone(), reread, kinds));
     let _reloader = reloader.transpose().map_err(StartError::Config)?;
     let found = tokio::select! {
         found = serving.gateway.ready(READY_PATIENCE) => found,
@@ -47,4 +54,22 @@ async fn live(config: Config, reread: Option<Reread>) -> Result<i32, StartError>
     manager.stopping();
     let open = serving.gateway.open_requests();
     Ok(wind_down(open, &mut signals, async |hurry| serving.drain(hurry).await).await)
+}
+
+/// The configuration with the rules of the cluster's kinds, so that the first request finds them.
+async fn with_kinds(config: Config, kinds: &Kinds, reread: &Reread) -> Config {
+    if kinds.is_empty() {
+        return config;
+    }
+    kinds.ready(READY_PATIENCE).await;
+    match reread(&kinds.json()).and_then(|text| Config::from_json(&text)) {
+        Ok(config) => config,
+        Err(error) => {
+            log(
+                Level::Error,
+                format!("error: {error}; the kinds of the cluster do not count yet"),
+            );
+            config
+        }
+    }
 }

@@ -29,7 +29,7 @@ mod timed;
 mod tls;
 
 pub use body::{BodyBudget, BodyError, BodyShare, HeldBody, read_body};
-pub use client::{Client, ClientError};
+pub use client::{Client, ClientError, Identity, Trust};
 pub use connections::Connections;
 pub use exchange::{Exchange, ExchangeEnd};
 pub use gather::Gathered;

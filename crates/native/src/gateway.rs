@@ -5,7 +5,8 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 /// Runs the gateway with its configuration (JSON) until it is drained; returns the process's exit
-/// code. `reread` makes the configuration again when one of its files has changed.
+/// code. `reread` makes the configuration again, from the resources of the cluster (a JSON array),
+/// when they or one of its files have changed.
 #[pyfunction]
 #[pyo3(signature = (config_json, reread=None, /))]
 pub(crate) fn gateway(
@@ -14,8 +15,11 @@ pub(crate) fn gateway(
     reread: Option<Py<PyAny>>,
 ) -> PyResult<i32> {
     let reread = reread.map(|function| -> Reread {
-        Box::new(move || {
-            let called = |py: Python<'_>| function.call0(py)?.extract::<String>(py);
+        Box::new(move |resources: &str| {
+            let called = |py: Python<'_>| {
+                let made = function.call1(py, (resources,))?;
+                made.extract::<String>(py)
+            };
             Python::attach(called).map_err(|error| error.to_string())
         })
     });

@@ -6,13 +6,29 @@ import argparse
 import json
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from penstock import __version__
 from penstock.cli.descriptors import raise_descriptors
-from penstock.config import backend_api_key, gateway_api_key, notify_socket, read_document
+from penstock.cli.gateway_kubernetes import (
+    RESOURCES,
+    WrongSettingError,
+    add_cluster_rules,
+    pods_of,
+)
+from penstock.config import (
+    ClusterAccess,
+    backend_api_key,
+    cluster_access,
+    gateway_api_key,
+    notify_socket,
+    read_document,
+)
 from penstock.core import InvalidValueError, PenstockError
 from penstock.kinds import Rules, read, rules_of
+
+Access = Callable[[Path | None], ClusterAccess]
 
 DESCRIPTION = (
     "Route requests of OpenAI clients to replicas: any OpenAI-compatible servers. A replica is "
@@ -41,6 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backends-dns",
         metavar="NAME:PORT",
         help="every address of a name, looked up again and again",
+    )
+    replicas.add_argument(
+        "--inference-pool",
+        metavar="[NAMESPACE/]NAME",
+        help="an InferencePool in Kubernetes: the ready pods that it selects, and the kinds for it "
+        "(InferenceObjective, InferenceModelRewrite, InferenceModel)",
+    )
+    replicas.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        help="how to reach the API server from outside the cluster (default: the service account "
+        "of this pod)",
     )
     replicas.add_argument(
         "--config",
@@ -145,26 +173,28 @@ def _policy(group: argparse._ArgumentGroup) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Serve until a signal; the exit status is that of the drain."""
     connections = raise_descriptors()
-    return run_gateway(
-        settings(parsed, connections), lambda: json.dumps(settings(parsed, connections))
-    )
+
+    def again(resources: str) -> str:
+        return json.dumps(settings(parsed, connections, resources))
+
+    return run_gateway(settings(parsed, connections), again)
 
 
-class WrongSettingError(InvalidValueError):
-    """Settings of the gateway."""
-
-    def __init__(self, message: str) -> None:
-        PenstockError.__init__(self, message)
-
-
-def settings(parsed: argparse.Namespace, connections: int) -> dict[str, object]:
-    """The configuration of `crates/gateway` (`Config` in its src/config.rs)."""
+def settings(
+    parsed: argparse.Namespace,
+    connections: int,
+    resources: str = RESOURCES,
+    access: Access = cluster_access,
+) -> dict[str, object]:
+    """The configuration of `crates/gateway` (`Config` in its src/config.rs). `resources` are those
+    of the cluster, JSON; `access` finds its API server.
+    """
     found: dict[str, object] = {"host": "127.0.0.1", "port": 8080, "drain_timeout_s": 30.0}
     if parsed.config is not None:
-        found |= _from_file(Path(parsed.config))
+        found |= _from_file(Path(parsed.config), parsed.kubeconfig, access)
     found |= _flags(parsed)
     _add_picker(found, parsed)
-    pool = _pool(parsed)
+    pool = _pool(parsed, access)
     if pool is not None and "pools" in found:
         raise InvalidValueError("--backend", "with pools in --config", "one of the two")
     if pool is not None:
@@ -178,9 +208,16 @@ def settings(parsed: argparse.Namespace, connections: int) -> dict[str, object]:
             limits["max_body_bytes"] = parsed.max_request_bytes
     if parsed.profile is not None:
         found["watched"] = [*_watched(found), parsed.profile]
+    if parsed.kubeconfig is not None:
+        found["watched"] = [*_watched(found), parsed.kubeconfig]
+    add_cluster_rules(found, resources)
     found["version"] = __version__
     found["notify_socket"] = notify_socket()
     return found
+
+
+UNSEEN = ClusterAccess({"server": "https://unseen"}, "default")
+"""A cluster that is not asked."""
 
 
 def complaint(path: Path) -> str | None:
@@ -190,7 +227,8 @@ def complaint(path: Path) -> str | None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     try:
-        found = settings(parser.parse_args(["--config", str(path)]), connections=1024)
+        parsed = parser.parse_args(["--config", str(path)])
+        found = settings(parsed, connections=1024, access=lambda _: UNSEEN)
     except PenstockError as error:
         return str(error)
     return _native.gateway_complaint(json.dumps(found))
@@ -251,7 +289,7 @@ def _place(text: str, form: str) -> tuple[str, int]:
     return name, int(port)
 
 
-def _pool(parsed: argparse.Namespace) -> dict[str, object] | None:
+def _pool(parsed: argparse.Namespace, access: Access) -> dict[str, object] | None:
     """The pool that flags describe."""
     named: list[dict[str, object]] = []
     if parsed.backend:
@@ -260,18 +298,31 @@ def _pool(parsed: argparse.Namespace) -> dict[str, object] | None:
         named.append({"file": parsed.backends_file})
     if parsed.backends_dns is not None:
         named.append({"dns": parsed.backends_dns})
+    if parsed.inference_pool is not None:
+        named.append({"kubernetes": parsed.inference_pool})
     if len(named) > 1:
-        raise WrongSettingError("of --backend, --backends-file and --backends-dns, give one")
+        raise WrongSettingError(
+            "of --backend, --backends-file, --backends-dns and --inference-pool, give one"
+        )
     if not named:
         return None
-    pool = {"name": parsed.pool or "default", **named[0]}
+    pool = {"name": parsed.pool or _usual_name(parsed.inference_pool), **named[0]}
     if parsed.profile is not None:
         pool["profile"] = read_document(Path(parsed.profile))
     if parsed.queue:
         pool["flow"] = {"queue": True}
     if parsed.hedge is not None:
         pool["hedge"] = _hedge(parsed.hedge)
-    return _with_source(pool, "--backend")
+    place = "--backend" if parsed.inference_pool is None else "--inference-pool"
+    return _with_source(pool, place, partial(access, _path(parsed.kubeconfig)))
+
+
+def _usual_name(inference_pool: str | None) -> str:
+    return "default" if inference_pool is None else inference_pool.rpartition("/")[2]
+
+
+def _path(given: object) -> Path | None:
+    return None if given is None else Path(str(given))
 
 
 def _hedge(text: str) -> dict[str, float]:
@@ -284,11 +335,15 @@ def _hedge(text: str) -> dict[str, float]:
         raise InvalidValueError("--hedge", text, "milliseconds, or a percentile as p95") from None
 
 
-def _from_file(path: Path) -> dict[str, object]:
+def _from_file(path: Path, kubeconfig: str | None, access: Access) -> dict[str, object]:
     found = read_document(path)
+    own = found.pop("kubeconfig", None)
     files = [Path(str(file)) for file in _listed(found, "kinds", path)]
     found.pop("kinds", None)
     found["watched"] = [str(path), *map(str, files)]
+    if own is not None and kubeconfig is None:
+        kubeconfig = str(own)
+        found["watched"] = [*_watched(found), kubeconfig]
     pools = _listed(found, "pools", path)
     rules = _rules(files, [str(pool.get("name")) for pool in pools if isinstance(pool, dict)])
     for key, more in (("models", rules.models), ("objectives", rules.objectives)):
@@ -298,7 +353,9 @@ def _from_file(path: Path) -> dict[str, object]:
             found[key] = [*own, *(one for one in more if one["name"] not in names)]
     if pools:
         found["pools"] = [
-            _with_source(pool, f"{path}: pool {at + 1}", rules.ports)
+            _with_source(
+                pool, f"{path}: pool {at + 1}", partial(access, _path(kubeconfig)), rules.ports
+            )
             if isinstance(pool, dict)
             else pool
             for at, pool in enumerate(pools)
@@ -324,14 +381,17 @@ def _rules(files: list[Path], pools: list[str]) -> Rules:
 
 
 def _with_source(
-    pool: dict[str, object], place: str, ports: Mapping[str, int] | None = None
+    pool: dict[str, object],
+    place: str,
+    reach: Callable[[], ClusterAccess],
+    ports: Mapping[str, int] | None = None,
 ) -> dict[str, object]:
-    """A pool whose `backends`, `file` or `dns` has become the source that the gateway reads. A name
-    without a port has the one of `ports`, by pool.
+    """A pool whose `backends`, `file`, `dns` or `kubernetes` has become the source that the gateway
+    reads. A name without a port has the one of `ports`, by pool.
     """
-    sources = [key for key in ("backends", "file", "dns") if key in pool]
+    sources = [key for key in ("backends", "file", "dns", "kubernetes") if key in pool]
     if len(sources) != 1:
-        raise WrongSettingError(f"{place}: one of backends, file and dns is expected")
+        raise WrongSettingError(f"{place}: one of backends, file, dns and kubernetes is expected")
     value = pool[sources[0]]
     rest = {key: item for key, item in pool.items() if key != sources[0]}
     if sources[0] == "backends":
@@ -341,6 +401,8 @@ def _with_source(
         return {**rest, "source": {"static": backends}}
     if sources[0] == "file":
         return {**rest, "source": {"file": value}}
+    if sources[0] == "kubernetes":
+        return {**rest, "source": {"kubernetes": pods_of(value, place, reach)}}
     if ":" not in str(value) and ports and pool.get("name") in ports:
         value = f"{value}:{ports[str(pool['name'])]}"
     name, _, port = str(value).rpartition(":")
@@ -349,9 +411,12 @@ def _with_source(
     return {**rest, "source": {"dns": {"name": name, "port": int(port)}}}
 
 
-def run_gateway(configuration: dict[str, object], reread: Callable[[], str] | None = None) -> int:
+def run_gateway(
+    configuration: dict[str, object], reread: Callable[[str], str] | None = None
+) -> int:
     """Serve until a signal; the exit status is that of the drain. `reread` makes the configuration
-    again, as JSON, when one of its files has changed; what it raises goes to the log.
+    again, as JSON, from the resources of the cluster, when they or one of its files have changed;
+    what it raises goes to the log.
     """
     from penstock import _native
 

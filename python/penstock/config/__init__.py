@@ -7,6 +7,7 @@ Config  sections that other rooms read (`sections`); cross-checks happen on the 
 
 from penstock.config.documents import read_document
 from penstock.config.flags import FLAGS, Flag
+from penstock.config.kubernetes import ClusterAccess, cluster_access
 from penstock.config.kv_events import KvEventsConfig
 from penstock.config.log import configure_log
 from penstock.config.nodes import cluster_key, split_address
@@ -44,6 +45,7 @@ from penstock.config.vllm_flags import ignored_value
 __all__ = [
     "FLAGS",
     "CacheConfig",
+    "ClusterAccess",
     "ComputeConfig",
     "Config",
     "EngineConfig",
@@ -59,6 +61,7 @@ __all__ = [
     "TiersConfig",
     "backend_api_key",
     "cache_directory",
+    "cluster_access",
     "cluster_key",
     "configure_log",
     "gateway_api_key",

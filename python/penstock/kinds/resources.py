@@ -17,12 +17,14 @@ class Finding:
 
     file: str
     line: int
+    """From 1; 0 where there are no lines."""
     text: str
     wrong: bool = True
     """False: it works, perhaps otherwise than is thought."""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {'error' if self.wrong else 'warning'}: {self.text}"
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place}: {'error' if self.wrong else 'warning'}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,17 @@ def read(paths: Sequence[Path]) -> tuple[list[Resource], list[Finding]]:
     """The resources of files, the oldest first: those with a time of creation, then the others in
     the order of the files. PenstockError where a file is no YAML.
     """
+    return checked([document for path in paths for document in read_documents(path)])
+
+
+def checked(documents: Sequence[Document]) -> tuple[list[Resource], list[Finding]]:
+    """The resources whose form is right, in the order of `read`."""
     found: list[Resource] = []
     findings: list[Finding] = []
-    for path in paths:
-        for document in read_documents(path):
-            resource = _resource(document, findings)
-            if resource is not None:
-                found.append(resource)
+    for document in documents:
+        resource = _resource(document, findings)
+        if resource is not None:
+            found.append(resource)
     return sorted(found, key=lambda one: (not one.created, one.created)), findings
 
 

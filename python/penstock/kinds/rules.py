@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.kinds.resources import Finding, Resource
 from penstock.kinds.schema import CRITICALITIES
 
+Labels = Mapping[str, str]
 Rule = dict[str, object]
 """A rule for a model, or an objective, as `crates/gateway` reads it."""
 
@@ -22,9 +23,14 @@ class Rules:
     findings: list[Finding] = field(default_factory=list)
 
 
-def rules_of(resources: Sequence[Resource], pools: Collection[str]) -> Rules:
+def rules_of(
+    resources: Sequence[Resource],
+    pools: Collection[str],
+    labels: Mapping[str, Labels] | None = None,
+) -> Rules:
     """Rules and objectives of resources, the oldest first: where two say something about the same
-    thing the older one wins. `pools` are further ones that there are.
+    thing the older one wins. `pools` are further ones that there are, `labels` what is known of
+    them.
     """
     found = Rules()
     kept = _one_of_each(resources, found)
@@ -35,6 +41,7 @@ def rules_of(resources: Sequence[Resource], pools: Collection[str]) -> Rules:
             text = f"InferencePool {pool.name}: only the first target port counts without a cluster"
             found.findings.append(Finding(*pool.at("targetPorts"), text, wrong=False))
     known = {*pools, *found.ports}
+    by_labels = {**(labels or {}), **{pool.name: pool.labels for pool in own}}
     by_model: dict[str, Resource] = {}
     for one in kept:
         for name in one.pools:
@@ -45,7 +52,7 @@ def rules_of(resources: Sequence[Resource], pools: Collection[str]) -> Rules:
         if not known.issuperset(one.pools):
             continue
         if one.kind == "InferenceObjective":
-            found.objectives += _objectives(one, own)
+            found.objectives += _objectives(one, by_labels)
         elif one.kind != "InferencePool":
             _add(one, by_model, found)
     return found
@@ -68,14 +75,14 @@ def _ports(pool: Resource) -> list[int]:
     return ports or [pool.spec.get("targetPortNumber", 8000)]
 
 
-def _objectives(one: Resource, pools: Sequence[Resource]) -> list[Rule]:
+def _objectives(one: Resource, pools: Mapping[str, Labels]) -> list[Rule]:
     priority = one.spec.get("priority", 0)
     names = list(one.pools)
     if "poolSelector" in one.spec:
         wanted = one.spec["poolSelector"].get("matchLabels", {})
         if not wanted:
             return [{"name": one.name, "priority": priority}]
-        names += [pool.name for pool in pools if wanted.items() <= pool.labels.items()]
+        names += [pool for pool, labels in pools.items() if wanted.items() <= labels.items()]
     return [{"name": one.name, "pool": name, "priority": priority} for name in names]
 
 

@@ -3,9 +3,11 @@
 
 mod dns;
 mod file;
+mod kubernetes;
 
 use std::time::Duration;
 
+use penstock_kube::Timing;
 use tokio::sync::watch;
 
 use crate::backend::{BackendError, Source, Target, targets};
@@ -26,7 +28,8 @@ pub enum SourceError {
 }
 
 /// Follows a source in a task, which ends when no one looks at the list any more. Static lists and
-/// files are there at once; files and names are looked at each `period`.
+/// files are there at once; files and names are looked at each `period`,
+/// Kubernetes tells what changes.
 ///
 /// # Errors
 /// [`SourceError`]: the list that is there at once is wrong.
@@ -43,6 +46,9 @@ pub(crate) fn follow(source: Source, period: Duration) -> Result<List, SourceErr
         }
         Source::Dns { name, port } => {
             tokio::spawn(dns::Dns::new(name, port).follow(found, period));
+        }
+        Source::Kubernetes(pods) => {
+            tokio::spawn(kubernetes::follow(*pods, Timing::default(), found));
         }
     }
     Ok(list)

@@ -1,0 +1,166 @@
+//! Requests to an API server.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{ACCEPT, AUTHORIZATION};
+use axum::http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use penstock_http::{Client, Trust};
+use url::Url;
+
+use crate::cluster::{Cluster, Credentials};
+use crate::event::refused;
+use crate::trouble::Trouble;
+
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// Bound of a refusal's body.
+const REFUSAL_BYTES: usize = 64 << 10;
+
+/// One API server. Clones share its connections.
+#[derive(Debug, Clone)]
+pub struct Api {
+    cluster: Arc<Cluster>,
+    /// Made anew when the certificates are others.
+    client: Arc<Mutex<Option<(Trust, Client)>>>,
+}
+
+impl Api {
+    pub fn new(cluster: Cluster) -> Self {
+        Self {
+            cluster: Arc::new(cluster),
+            client: Arc::default(),
+        }
+    }
+
+    /// For the log.
+    pub(crate) fn server(&self) -> &str {
+        &self.cluster.server
+    }
+
+    /// An absolute URL of segments below the server's own path, with a query.
+    pub(crate) fn url(&self, segments: &[&str], query: &[(&str, String)]) -> Result<Url, Trouble> {
+        let server = &self.cluster.server;
+        let wrong = |reason: String| Trouble::Credentials(format!("server {server:?}: {reason}"));
+        let mut url = Url::parse(server).map_err(|error| wrong(error.to_string()))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(wrong("no http or https URL".to_owned()));
+        }
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(segments);
+        }
+        url.query_pairs_mut().extend_pairs(query);
+        Ok(url)
+    }
+
+    /// `GET`s a URL with the credentials as they are now; ready when the header of the answer is
+    /// there, with the body still to come.
+    ///
+    /// # Errors
+    /// [`Trouble`], for a status other than 200 too.
+    pub(crate) async fn open(
+        &self,
+        url: &Url,
+        patience: Duration,
+    ) -> Result<Response<Incoming>, Trouble> {
+        let credentials = self.cluster.read().map_err(Trouble::Credentials)?;
+        let mut request = Request::get(url.as_str()).header(ACCEPT, "application/json");
+        if let Some(token) = &credentials.token {
+            let mut bearer = HeaderValue::from_str(&format!("Bearer {token}"))
+                .map_err(|_| Trouble::Credentials("the token is no token".to_owned()))?;
+            bearer.set_sensitive(true);
+            request = request.header(AUTHORIZATION, bearer);
+        }
+        let request = request.body(Body::empty());
+        let request = request.map_err(|error| Trouble::Unreachable(error.to_string()))?;
+        let sent = self.client(credentials)?;
+        let answer = tokio::time::timeout(patience, async {
+            let answer = sent.send(request).await;
+            let answer = answer.map_err(|error| Trouble::Unreachable(error.to_string()))?;
+            match answer.status() {
+                StatusCode::OK => Ok(answer),
+                status => Err(refusal(status.as_u16(), answer).await),
+            }
+        });
+        answer.await.unwrap_or_else(|_| Err(late(patience)))
+    }
+
+    /// The whole body of a URL, of at most `most` bytes.
+    pub(crate) async fn get(
+        &self,
+        url: &Url,
+        patience: Duration,
+        most: usize,
+    ) -> Result<Vec<u8>, Trouble> {
+        let body = async {
+            let answer = self.open(url, patience).await?;
+            let body = Limited::new(answer.into_body(), most).collect().await;
+            let body = body.map_err(|error| Trouble::Unreachable(error.to_string()))?;
+            Ok(body.to_bytes().to_vec())
+        };
+        let body = tokio::time::timeout(patience, body).await;
+        body.unwrap_or_else(|_| Err(late(patience)))
+    }
+
+    fn client(&self, credentials: Credentials) -> Result<Client, Trouble> {
+        let mut made = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((trust, client)) = &*made
+            && *trust == credentials.trust
+        {
+            return Ok(client.clone());
+        }
+        let client = Client::trusting(CONNECT_PATIENCE, &credentials.trust);
+        let client = client.map_err(Trouble::Credentials)?;
+        *made = Some((credentials.trust, client.clone()));
+        Ok(client)
+    }
+}
+
+async fn refusal(status: u16, answer: Response<Incoming>) -> Trouble {
+    let body = Limited::new(answer.into_body(), REFUSAL_BYTES).collect();
+    let body = body.await.map(|body| body.to_bytes()).unwrap_or_default();
+    refused(status, &body)
+}
+
+fn late(patience: Duration) -> Trouble {
+    Trouble::Unreachable(format!("no answer in {} s", patience.as_secs_f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(server: &str, query: &[(&str, String)]) -> Result<String, String> {
+        let api = Api::new(Cluster {
+            server: server.to_owned(),
+            authorities: None,
+            token: None,
+            certificate: None,
+            key: None,
+        });
+        let url = api.url(&["api", "v1", "namespaces", "a/b", "pods"], query);
+        url.map(String::from).map_err(|trouble| trouble.to_string())
+    }
+
+    #[test]
+    fn urls_keep_a_path_of_the_server_and_escape_what_is_given() {
+        assert_eq!(
+            url(
+                "https://[::1]:6443",
+                &[("labelSelector", "a in (b,c)".to_owned())]
+            )
+            .unwrap(),
+            "https://[::1]:6443/api/v1/namespaces/a%2Fb/pods?labelSelector=a+in+%28b%2Cc%29"
+        );
+        let rancher = url("https://r/k8s/clusters/c-1/", &[]).unwrap();
+        assert!(
+            rancher.starts_with("https://r/k8s/clusters/c-1/api/v1/"),
+            "{rancher}"
+        );
+        for wrong in ["r:6443", "", "unix:/run/x"] {
+            assert!(url(wrong, &[]).unwrap_err().contains("server"), "{wrong}");
+        }
+    }
+}

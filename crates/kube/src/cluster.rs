@@ -1,0 +1,110 @@
+//! Where an API server is, and as whom it is asked.
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+
+use penstock_http::{Identity, Trust};
+use serde::Deserialize;
+
+/// A secret or a certificate. Files are read for each list and each watch, so that a new token
+/// counts from the next one.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Material {
+    File(PathBuf),
+    Text(String),
+}
+
+/// Without the text, which may be a secret.
+impl fmt::Debug for Material {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "File({path:?})"),
+            Self::Text(_) => write!(f, "Text(..)"),
+        }
+    }
+}
+
+/// An API server and the credentials for it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// `https://10.96.0.1:443`; a path in front of `/api` too.
+    pub server: String,
+    /// Authorities of its certificate, PEM; `None`: those of the platform.
+    #[serde(default)]
+    pub authorities: Option<Material>,
+    #[serde(default)]
+    pub token: Option<Material>,
+    /// Certificate of the client, PEM. Goes with a key.
+    #[serde(default)]
+    pub certificate: Option<Material>,
+    #[serde(default)]
+    pub key: Option<Material>,
+}
+
+/// What a request needs, as it is now.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Credentials {
+    pub(crate) trust: Trust,
+    pub(crate) token: Option<String>,
+}
+
+impl Cluster {
+    /// # Errors
+    /// A text that names the file and what is wrong with it.
+    pub(crate) fn read(&self) -> Result<Credentials, String> {
+        let part = |material: &Option<Material>| material.as_ref().map(read).transpose();
+        let identity = match (part(&self.certificate)?, part(&self.key)?) {
+            (Some(chain), Some(key)) => Some(Identity { chain, key }),
+            _ => None,
+        };
+        let authorities = part(&self.authorities)?;
+        let token = part(&self.token)?;
+        Ok(Credentials {
+            trust: Trust {
+                authorities,
+                identity,
+            },
+            token: token.map(|token| token.trim().to_owned()),
+        })
+    }
+}
+
+fn read(material: &Material) -> Result<String, String> {
+    match material {
+        Material::Text(text) => Ok(text.clone()),
+        Material::File(path) => {
+            fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_in_the_log() {
+        let cluster: Cluster = serde_json::from_str(
+            r#"{"server": "https://a", "token": {"text": "hush"}, "key": {"file": "/k"}}"#,
+        )
+        .unwrap();
+        let text = format!("{cluster:?}");
+        assert!(text.contains("/k") && !text.contains("hush"), "{text}");
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let cluster = Cluster {
+            server: "https://a".to_owned(),
+            authorities: None,
+            token: Some(Material::File("/nowhere/token".into())),
+            certificate: None,
+            key: None,
+        };
+        let error = cluster.read().err().unwrap();
+        assert!(error.starts_with("/nowhere/token: "), "{error}");
+    }
+}

@@ -1,0 +1,102 @@
+//! Lists and events as an API server writes them.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::trouble::Trouble;
+
+/// A page of a list.
+#[derive(Deserialize)]
+pub(crate) struct Page<'a> {
+    pub(crate) metadata: ListMeta,
+    /// `null` for none.
+    #[serde(borrow, default)]
+    pub(crate) items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ListMeta {
+    #[serde(default)]
+    pub(crate) resource_version: String,
+    /// Where the next page begins; empty on the last one.
+    #[serde(default)]
+    pub(crate) r#continue: String,
+}
+
+/// What every object has.
+#[derive(Deserialize)]
+pub(crate) struct Head {
+    pub(crate) metadata: ObjectMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ObjectMeta {
+    #[serde(default)]
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) resource_version: String,
+}
+
+/// One line of a watch.
+pub(crate) enum Event<'a> {
+    /// Added or modified: the object is so now.
+    Is(&'a RawValue),
+    Deleted(&'a RawValue),
+    /// Nothing but a newer version.
+    Bookmark(&'a RawValue),
+}
+
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    #[serde(default)]
+    code: u16,
+    #[serde(default)]
+    message: String,
+}
+
+impl<'a> Event<'a> {
+    /// # Errors
+    /// [`Trouble`]: no event, or one that ends the watch.
+    pub(crate) fn parse(line: &'a [u8]) -> Result<Self, Trouble> {
+        let line: Line<'a> = serde_json::from_slice(line).map_err(malformed)?;
+        match &*line.kind {
+            "ADDED" | "MODIFIED" => Ok(Self::Is(line.object)),
+            "DELETED" => Ok(Self::Deleted(line.object)),
+            "BOOKMARK" => Ok(Self::Bookmark(line.object)),
+            "ERROR" => Err(refused(0, line.object.get().as_bytes())),
+            other => {
+                let start: String = other.chars().take(40).collect();
+                Err(Trouble::Malformed(format!("an event {start:?}")))
+            }
+        }
+    }
+}
+
+pub(crate) fn malformed(error: serde_json::Error) -> Trouble {
+    Trouble::Malformed(error.to_string())
+}
+
+/// A refusal by its body, which is a Status where the API server itself has made it.
+pub(crate) fn refused(status: u16, body: &[u8]) -> Trouble {
+    let said: Option<Status> = serde_json::from_slice(body).ok();
+    let said = said.unwrap_or_else(|| Status {
+        code: status,
+        message: String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned(),
+    });
+    Trouble::Refused {
+        status: if status == 0 { said.code } else { status },
+        message: said.message.chars().take(500).collect(),
+    }
+}

@@ -1,0 +1,230 @@
+//! A list and the watch behind it, again and again.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use penstock_http::{Level, log};
+use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::api::Api;
+use crate::backoff::{Backoff, chance};
+use crate::event::{Page, malformed};
+use crate::lines::{Lines, TooLong};
+use crate::objects::{Known, Objects, head};
+use crate::trouble::Trouble;
+use crate::watched::Watched;
+
+/// Objects of one page of a list.
+const PAGE: usize = 500;
+/// Bounds of a page and of one event: etcd stores objects of at most 1.5 MiB.
+const PAGE_BYTES: usize = 256 << 20;
+const EVENT_BYTES: usize = 8 << 20;
+/// A server that has more of one kind is not believed.
+const MOST_OBJECTS: usize = 100_000;
+/// A watch that ends sooner without an event has failed.
+const SHORT: Duration = Duration::from_secs(1);
+/// Behind one that took so long the pauses are short again.
+const LONG: Duration = Duration::from_secs(10);
+
+/// How patient a follower is.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// First and longest pause between attempts.
+    pub first_pause: Duration,
+    pub longest_pause: Duration,
+    /// For a page of a list, and for the header of a watch.
+    pub patience: Duration,
+    /// After so long, and up to half as long again, the server is asked to end a watch.
+    pub watch: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            first_pause: Duration::from_millis(200),
+            longest_pause: Duration::from_secs(30),
+            patience: Duration::from_secs(30),
+            watch: Duration::from_secs(240),
+        }
+    }
+}
+
+/// Objects as others see them; `None` before the first list.
+pub(crate) type Published<T> = Arc<Mutex<Option<Arc<Objects<T>>>>>;
+
+pub(crate) struct Follower<T> {
+    pub(crate) api: Api,
+    pub(crate) watched: Watched,
+    pub(crate) timing: Timing,
+    pub(crate) published: Published<T>,
+    pub(crate) changed: Arc<Notify>,
+    /// The log says so.
+    pub(crate) failing: AtomicBool,
+}
+
+impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
+    /// Never ends by itself.
+    pub(crate) async fn run(self) {
+        let mut known = Known::nothing();
+        let mut backoff = Backoff::new(self.timing.first_pause, self.timing.longest_pause);
+        loop {
+            let began = Instant::now();
+            let ended = match known.version.clone() {
+                None => self.list(&mut known).await,
+                Some(version) => self.watch(&mut known, &version, &mut backoff).await,
+            };
+            if began.elapsed() >= LONG {
+                backoff.reset();
+            }
+            let Err(trouble) = ended else { continue };
+            if trouble.needs_list() {
+                known.version = None;
+            }
+            if !trouble.is_usual() && !self.failing.swap(true, Ordering::Relaxed) {
+                let place = self.place();
+                log(
+                    Level::Warning,
+                    format!("{place}: {trouble}; what was known stays"),
+                );
+            }
+            let mut pause = backoff.pause();
+            if trouble.is_unknown_kind() {
+                self.publish_nothing();
+                pause = backoff.long_pause();
+            }
+            sleep(pause).await;
+        }
+    }
+
+    /// The server has begun to answer a watch.
+    fn works(&self) {
+        if self.failing.swap(false, Ordering::Relaxed) {
+            log(Level::Info, format!("{}: works again", self.place()));
+        }
+    }
+
+    fn place(&self) -> String {
+        format!("{}: {}", self.api.server(), self.watched.said())
+    }
+
+    fn publish(&self, known: &Known<T>) {
+        let mut published = self
+            .published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *published = Some(known.objects.clone());
+        self.changed.notify_one();
+    }
+
+    /// There are none of a kind that the server does not know, unless it has known it before.
+    fn publish_nothing(&self) {
+        let mut published = self
+            .published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if published.is_none() {
+            *published = Some(Arc::default());
+            self.changed.notify_one();
+        }
+    }
+
+    /// Lists all objects, page after page.
+    async fn list(&self, known: &mut Known<T>) -> Result<(), Trouble> {
+        let mut objects = Objects::new();
+        let mut place = String::new();
+        let version = loop {
+            let mut query = self.watched.query();
+            query.push(("limit", PAGE.to_string()));
+            if !place.is_empty() {
+                query.push(("continue", std::mem::take(&mut place)));
+            }
+            let url = self.api.url(&self.watched.path(), &query)?;
+            let page = self.api.get(&url, self.timing.patience, PAGE_BYTES).await?;
+            let page: Page<'_> = serde_json::from_slice(&page).map_err(malformed)?;
+            for raw in page.items.into_iter().flatten() {
+                let name = head(raw)?.name;
+                if let Ok(object) = serde_json::from_str(raw.get()) {
+                    objects.insert(name, object);
+                }
+            }
+            if objects.len() > MOST_OBJECTS {
+                return Err(Trouble::Malformed(format!("over {MOST_OBJECTS} objects")));
+            }
+            match page.metadata.r#continue.is_empty() {
+                true => break page.metadata.resource_version,
+                false => place = page.metadata.r#continue,
+            }
+        };
+        if version.is_empty() {
+            return Err(Trouble::Malformed("a list without a version".to_owned()));
+        }
+        let first = known.replace(objects, version);
+        let unpublished = || {
+            let published = self.published.lock();
+            published.unwrap_or_else(PoisonError::into_inner).is_none()
+        };
+        if first || unpublished() {
+            self.publish(known);
+        }
+        Ok(())
+    }
+
+    /// Watches from `version` on, until the server ends the watch.
+    async fn watch(
+        &self,
+        known: &mut Known<T>,
+        version: &str,
+        backoff: &mut Backoff,
+    ) -> Result<(), Trouble> {
+        let began = Instant::now();
+        let length = self.timing.watch.mul_f64(1.0 + 0.5 * chance());
+        let mut query = self.watched.query();
+        query.extend([
+            ("watch", "true".to_owned()),
+            ("allowWatchBookmarks", "true".to_owned()),
+            ("resourceVersion", version.to_owned()),
+            ("timeoutSeconds", length.as_secs().max(1).to_string()),
+        ]);
+        let url = self.api.url(&self.watched.path(), &query)?;
+        let answer = self.api.open(&url, self.timing.patience).await?;
+        self.works();
+        let mut body = answer.into_body();
+        let mut lines = Lines::new(EVENT_BYTES);
+        // A connection that died without a word ends here.
+        let deadline = began + length + self.timing.patience;
+        loop {
+            let frame = tokio::select! {
+                frame = body.frame() => frame,
+                () = sleep_until(deadline) => return Ok(()),
+            };
+            let data = match frame {
+                None if began.elapsed() < SHORT => {
+                    return Err(Trouble::Cut("it ended at once".to_owned()));
+                }
+                None => return Ok(()),
+                Some(Err(error)) => return Err(Trouble::Cut(error.to_string())),
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+            };
+            let mut changed = false;
+            let applied = lines.push(&data, |line| {
+                changed |= known.apply(line)?;
+                backoff.reset();
+                Ok::<(), Trouble>(())
+            });
+            if changed {
+                self.publish(known);
+            }
+            applied?;
+        }
+    }
+}
+
+impl From<TooLong> for Trouble {
+    fn from(_: TooLong) -> Self {
+        Self::Malformed(format!("an event of more than {EVENT_BYTES} bytes"))
+    }
+}

@@ -1,0 +1,46 @@
+//! Which objects are followed.
+
+/// The objects of one kind in a namespace, or some of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Watched {
+    /// Empty: the core group.
+    pub group: &'static str,
+    pub version: &'static str,
+    /// As URLs have it: `pods`.
+    pub kind: &'static str,
+    pub namespace: String,
+    /// A label selector; empty: all.
+    pub labels: String,
+    /// The only one.
+    pub name: Option<String>,
+}
+
+impl Watched {
+    pub(crate) fn path(&self) -> Vec<&str> {
+        let group = match self.group {
+            "" => vec!["api", self.version],
+            group => vec!["apis", group, self.version],
+        };
+        [group, vec!["namespaces", &self.namespace, self.kind]].concat()
+    }
+
+    pub(crate) fn query(&self) -> Vec<(&'static str, String)> {
+        let mut query = Vec::new();
+        if !self.labels.is_empty() {
+            query.push(("labelSelector", self.labels.clone()));
+        }
+        if let Some(name) = &self.name {
+            query.push(("fieldSelector", format!("metadata.name={name}")));
+        }
+        query
+    }
+
+    /// For the log.
+    pub(crate) fn said(&self) -> String {
+        let (kind, namespace) = (self.kind, &self.namespace);
+        match self.group {
+            "" => format!("{kind} in namespace {namespace}"),
+            group => format!("{kind}.{group}/{} in namespace {namespace}", self.version),
+        }
+    }
+}

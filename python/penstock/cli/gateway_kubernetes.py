@@ -1,0 +1,110 @@
+"""Pools of `penstock gateway` whose replicas are pods, and the kinds beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from penstock.config import ClusterAccess
+from penstock.core import InvalidValueError, PenstockError
+from penstock.kinds import cluster_rules
+
+MEMBERS = ("inference_pool", "namespace", "selector", "ports")
+RESOURCES = "[]"
+"""Before the cluster has said which there are."""
+
+
+class WrongSettingError(InvalidValueError):
+    """Settings of the gateway."""
+
+    def __init__(self, message: str) -> None:
+        PenstockError.__init__(self, message)
+
+
+def pods_of(value: object, place: str, reach: Callable[[], ClusterAccess]) -> dict[str, object]:
+    """The source (`Pods` in crates/fleet/src/backend.rs) of what a pool has as `kubernetes`: the
+    name of an InferencePool, with a namespace or without, or a mapping.
+    """
+    given = dict(value) if isinstance(value, dict) else _named(value, place)
+    unknown = [str(key) for key in given if key not in MEMBERS]
+    if unknown:
+        there = ", ".join(MEMBERS)
+        raise WrongSettingError(f"{place}: kubernetes has no {unknown[0]!r}; there are {there}")
+    pool, selector = given.get("inference_pool"), _selector(given.get("selector"), place)
+    ports = given.get("ports", [])
+    if not isinstance(ports, list) or not all(_is_port(port) for port in ports):
+        raise WrongSettingError(f"{place}: ports is a list of numbers up to 65535")
+    if pool is None and not (selector and ports):
+        raise WrongSettingError(
+            f"{place}: kubernetes names an inference_pool, or a selector and ports"
+        )
+    access = reach()
+    found: dict[str, object] = {
+        "cluster": dict(access.cluster),
+        "namespace": str(given.get("namespace") or access.namespace),
+        "inference_pool": pool,
+        "selector": selector,
+        "ports": ports,
+    }
+    return {key: item for key, item in found.items() if item not in (None, [])}
+
+
+def _named(value: object, place: str) -> dict[object, object]:
+    if not isinstance(value, str) or not value:
+        raise WrongSettingError(
+            f"{place}: kubernetes is the name of an InferencePool, or a mapping"
+        )
+    namespace, _, name = value.rpartition("/")
+    return {"inference_pool": name, **({"namespace": namespace} if namespace else {})}
+
+
+def _selector(value: object, place: str) -> str | None:
+    """Labels as a mapping, or a label selector as kubectl reads it."""
+    if isinstance(value, dict):
+        return ",".join(f"{key}={label}" for key, label in value.items())
+    if value is None or isinstance(value, str):
+        return value
+    raise WrongSettingError(
+        f"{place}: selector is a mapping of labels, or a text such as app=llama"
+    )
+
+
+def _is_port(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 65536
+
+
+def add_cluster_rules(found: dict[str, object], resources: str) -> None:
+    """Add rules and objectives of the cluster's resources (JSON) for the pools that are there
+    InferencePools. What is in `found` already wins. What is wrong with resources becomes warnings.
+    """
+    pools = _pools(found)
+    if not pools:
+        return
+    rules = cluster_rules(resources, pools)
+    for key, more in (("models", rules.models), ("objectives", rules.objectives)):
+        own = found.get(key, [])
+        assert isinstance(own, list)
+        merged = list(own)
+        # An objective is one line for each pool, so only names from before are taken.
+        taken = {one.get("name") for one in own if isinstance(one, dict)}
+        for one in more:
+            if one["name"] not in taken:
+                merged.append(one)
+                if key == "models":
+                    taken.add(one["name"])
+        if merged:
+            found[key] = merged
+    if rules.findings:
+        found["warnings"] = [str(one) for one in rules.findings]
+
+
+def _pools(found: Mapping[str, object]) -> dict[tuple[str, str], str]:
+    """The gateway's name of each InferencePool; of two pools with the same one, the first."""
+    pools: dict[tuple[str, str], str] = {}
+    listed = found.get("pools", [])
+    for pool in listed if isinstance(listed, list) else []:
+        source = pool.get("source") if isinstance(pool, dict) else None
+        pods = source.get("kubernetes") if isinstance(source, dict) else None
+        if isinstance(pods, dict) and "inference_pool" in pods:
+            place = (str(pods["namespace"]), str(pods["inference_pool"]))
+            pools.setdefault(place, str(pool["name"]))
+    return pools
