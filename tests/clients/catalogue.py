@@ -44,7 +44,12 @@ CLIENTS = (
     Client("openai-agents", "openai_agents_.py", ("openai-agents==0.24.0",)),
     Client("litellm", "litellm_.py", ("litellm==1.106.2", "mcp==2.3.0")),
     Client("litellm proxy", "litellm_proxy_.py", ("litellm[proxy]==1.106.2",)),
-    Client("LlamaIndex", "llama_index_.py", ("llama-index-llms-openai-like==0.8.1",)),
+    Client(
+        "LlamaIndex",
+        "llama_index_.py",
+        ("llama-index-llms-openai-like==0.8.1", "llama-index-embeddings-openai-like==0.4.0"),
+    ),
+    Client("Cohere", "cohere_.py", ("cohere==7.3.1",)),
     Client(
         "smolagents",
         "smolagents_.py",

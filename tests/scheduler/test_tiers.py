@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from penstock.core import FinishReason
+from penstock.core import FinishReason, Request
 from penstock.core.transfer import RAM, TransferKind
 from penstock.kv_tiers import PrefixLoad
 from penstock.kv_tiers.load import IN_FLIGHT
@@ -314,3 +314,62 @@ def test_answers_of_a_slow_tier_are_waited_for_as_long_as_they_are_worth() -> No
     slower = quick + [0.008] * 20
     assert patience(slower, per_token=1.0) == pytest.approx(0.1), "and all of it for a long prompt"
     assert patience(slower, per_token=0.16 / (8 * BLOCK)) == pytest.approx(8 * 0.008, rel=0.01)
+
+
+def small_pool_with_a_stalled_load() -> tuple[TierWorld, Request]:
+    """All blocks but two are the prompt's, and those of its chunks are in a load that stalls."""
+    tokens = prompt(IN_FLIGHT * CHUNK * BLOCK + 12)
+    world = TierWorld(auto=False, num_blocks=IN_FLIGHT * CHUNK + 3, max_model_len=1024)
+    world.keep(tokens)
+    request = make_request(2, tokens)
+    world.begin_loads(request)
+    world.mover.stall(1)
+    while not world.tiers.hung:
+        world.step()
+    return world, request
+
+
+def test_no_request_waits_for_a_load_that_stalls_in_a_small_pool() -> None:
+    """The sequence of the load has no blocks to compute in; others have."""
+    world, request = small_pool_with_a_stalled_load()
+    others = [make_request(number, prompt(20, seed=number)) for number in (3, 4)]
+    for other in others:
+        world.add(other)
+    for _ in range(200):
+        world.step()
+    for other in others:
+        world.check_output(other)
+    assert world.endings[request.id].rows == []
+    world.mover.heal(1)
+    world.mover.settle()
+    world.run()
+    world.check_output(request)
+    world.settle()
+    assert world.all_free
+
+
+def test_a_tier_that_hangs_for_long_does_not_hold_a_request_for_ever() -> None:
+    world, request = small_pool_with_a_stalled_load()
+    world.run()
+    assert world.endings[request.id].finish is FinishReason.ERROR
+    assert "does not answer" in world.endings[request.id].rows[-1].error
+    world.mover.heal(1)
+    world.settle()
+    assert world.all_free
+
+
+def test_a_sequence_whose_load_stalls_computes_as_soon_as_the_pool_has_blocks() -> None:
+    tokens = prompt(CHUNK * BLOCK + 12)
+    world = TierWorld(auto=False, num_blocks=2 * CHUNK + 3, max_model_len=1024)
+    world.keep(tokens)
+    other = make_request(3, prompt(5 * BLOCK, seed=3), max_tokens=12, ignore_eos=True)
+    request = make_request(2, tokens)
+    world.begin_loads(request)
+    world.mover.stall(1)
+    world.add(other)
+    world.run()
+    world.check_output(request)
+    world.check_output(other)
+    world.mover.heal(1)
+    world.settle()
+    assert world.all_free

@@ -62,6 +62,10 @@ class TierCache(Tiers):
         return self.write_behind.offloading > 0
 
     @property
+    def hung(self) -> float:
+        return self._transfers.hung
+
+    @property
     def next_poll(self) -> float:
         return self._transfers.next_poll if self.busy else math.inf
 

@@ -52,6 +52,11 @@ class Tiers:
         return False
 
     @property
+    def hung(self) -> float:
+        """Seconds for which a load that stalls has held blocks; 0 without one."""
+        return 0.0
+
+    @property
     def next_poll(self) -> float:
         """Seconds until the next poll, while there is nothing else to do."""
         return math.inf

@@ -308,17 +308,18 @@ class Loader:
 
     def _abandon_stalled(self) -> None:
         """A load that stalls is left to itself, and another may have its turn; the sequence gets
-        other blocks and computes.
+        other blocks and computes. Without as many it gives up all of its blocks, and waits.
         """
         pool, stalled = self._pools[0], self._transfers.stalled
         for segment, load in [each for each in self._issued.items() if each[0].id in stalled]:
             if segment in load.segments:
-                if not load.whole and pool.available < segment.blocks:
-                    continue
-                load.lose(segment)
-                for at in () if load.whole else range(segment.first, segment.end):
-                    pool.release((load.blocks[0][at],))
-                    load.blocks[0][at] = pool.take()
+                if load.whole or pool.available < segment.blocks:
+                    load.lost = True
+                else:
+                    load.lose(segment)
+                    for at in range(segment.first, segment.end):
+                        pool.release((load.blocks[0][at],))
+                        load.blocks[0][at] = pool.take()
                 self._stats.tiers[segment.tier].errors += 1
             del self._issued[segment]
             self._count(segment, -1)

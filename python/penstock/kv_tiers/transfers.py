@@ -54,7 +54,7 @@ class Transfers:
         self._open: dict[int, _Open] = {}
         self._due: dict[int, float] = {}
         """When transfers count as stalled; without those that do."""
-        self.stalled: set[int] = set()
+        self.stalled: dict[int, float] = {}
         """Ids of those that do, until they are answered."""
         self._quarantined: set[int] = set()
         """Tiers of which the log says that a chunk was put aside."""
@@ -140,7 +140,7 @@ class Transfers:
         for moved in ended:
             each = self._open.pop(moved.id)
             self._due.pop(moved.id, None)
-            self.stalled.discard(moved.id)
+            self.stalled.pop(moved.id, None)
             for pool, group in zip(self._pools, each.blocks, strict=False):
                 pool.release(group)
             if each.tier != RAM:
@@ -171,8 +171,18 @@ class Transfers:
             each = self._open[number]
             if each.tier != RAM:
                 self._breakers[each.tier - 1].stalled(number, each.limit)
-        self.stalled.update(late)
+        self.stalled.update(dict.fromkeys(late, now))
         self.cancel(late)
+
+    @property
+    def hung(self) -> float:
+        """Seconds for which a load that stalls has held blocks; 0 without one."""
+        loads = (
+            at
+            for number, at in self.stalled.items()
+            if self._open[number].kind is TransferKind.LOAD
+        )
+        return self._clock() - min(loads, default=self._clock())
 
     def tables(self) -> Iterator[tuple[int, Sequence[int]]]:
         """Blocks that transfers hold, as (group, blocks), for the audit of the pools."""

@@ -6,6 +6,9 @@ from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
+from penstock.kv import KvCache
+from penstock.scheduler.planning import Work
+
 
 class Drafter(Protocol):
     active: bool
@@ -20,3 +23,20 @@ class NoDrafts:
 
     def propose(self, tokens: array[int], most: int) -> Sequence[int]:
         return ()
+
+
+def append_drafts(work: Work, budget: int, drafter: Drafter, kv: KvCache) -> None:
+    """Append drafts to decodes, from what is left of the budget and without preemption."""
+    for at, (seq, length) in enumerate(work):
+        if length != 1 or seq.remaining() != 1:
+            continue
+        known = len(seq.tokens)
+        most = min(budget, seq.length_limit - known - 1)
+        if most <= 0:
+            continue
+        drafts = tuple(drafter.propose(seq.tokens, most))
+        if known + len(drafts) > seq.table.capacity:
+            kv.grow(seq.table, known + len(drafts))
+        seq.drafts = drafts[: max(seq.table.capacity - known, 0)]
+        work[at] = (seq, 1 + len(seq.drafts))
+        budget -= len(seq.drafts)

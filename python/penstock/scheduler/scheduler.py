@@ -119,7 +119,8 @@ class Scheduler:
         self.tiers.poll()
         for seq in self._roster.running:
             if seq.load.lost:
-                self._roster.wait_again(seq)
+                if not seq.in_flight:
+                    self._roster.wait_again(seq)
             elif seq.load.pending and not seq.in_flight:
                 self._prefixes.advance(seq)
         self._roster.sweep()

@@ -7,13 +7,17 @@ from collections.abc import Callable
 from penstock.core import FinishReason
 from penstock.core.plan import MAX_PLAN_GRAMMAR_BYTES
 from penstock.kv import KvCache
-from penstock.scheduler.drafting import Drafter
+from penstock.scheduler.drafting import Drafter, append_drafts
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
 from penstock.scheduler.planning import Work
 from penstock.scheduler.prefixes import Prefixes
 from penstock.scheduler.roster import Roster
 from penstock.scheduler.sequence import Sequence
+
+LONGEST_HANG = 30.0
+"""Seconds for which a sequence that cannot enter waits for blocks that a tier holds."""
+HANGS = "a KV tier does not answer and holds the blocks that this request needs"
 
 
 class Selection:
@@ -57,7 +61,7 @@ class Selection:
         if self._roster.waiting and budget and self._roster.slots:
             budget = self._admit(work, budget)
         if self._drafter.active:
-            self._draft(work, budget)
+            append_drafts(work, budget, self._drafter, self._kv)
         return work
 
     def decode_ahead(self) -> Work:
@@ -187,12 +191,12 @@ class Selection:
 
     def _admit(self, work: Work, budget: int) -> int:
         """In order (first come, first served), except that all pass a sequence that awaits a
-        prefix.
+        prefix, or blocks that a load which stalls holds.
 
         One block for each running sequence is left to grow into, so that an admission is not undone
         at once.
         """
-        roster, admitted = self._roster, False
+        roster, admitted, stuck = self._roster, False, None
         for seq in roster.waiting:
             if not budget or not roster.slots:
                 break
@@ -201,29 +205,17 @@ class Selection:
                 continue
             known, spare = len(seq.tokens), len(roster.running)
             if not self._kv.admit(seq.table, seq.digests, hits, known, spare, seq.load.end):
-                break
+                if not (hung := self._prefixes.tiers.hung):
+                    break
+                if hung > LONGEST_HANG and not roster.running:
+                    stuck = seq
+                continue
             roster.run(seq)
             self._prefixes.admitted(seq, hits)
             admitted = True
             budget -= self._chunk(work, seq, budget)
         if admitted:
             roster.waiting = [seq for seq in roster.waiting if seq.slot < 0]
+        if stuck is not None and not roster.running:
+            roster.finish(stuck, FinishReason.ERROR, HANGS)
         return budget
-
-    # Drafts ---------------------------------------------------------------------------------------
-
-    def _draft(self, work: Work, budget: int) -> None:
-        """Append drafts to decodes, from what is left of the budget and without preemption."""
-        for at, (seq, length) in enumerate(work):
-            if length != 1 or seq.remaining() != 1:
-                continue
-            known = len(seq.tokens)
-            most = min(budget, seq.length_limit - known - 1)
-            if most <= 0:
-                continue
-            drafts = tuple(self._drafter.propose(seq.tokens, most))
-            if known + len(drafts) > seq.table.capacity:
-                self._kv.grow(seq.table, known + len(drafts))
-            seq.drafts = drafts[: max(seq.table.capacity - known, 0)]
-            work[at] = (seq, 1 + len(seq.drafts))
-            budget -= len(seq.drafts)

@@ -2,7 +2,7 @@
 
 from check import BASE_URL, MODEL, QUESTION, feature
 from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI, OpenAI
+from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 from langchain_openai.chat_models.base import OpenAIContextOverflowError
 from pydantic import BaseModel
 
@@ -91,3 +91,14 @@ def _() -> None:
     except OpenAIContextOverflowError:
         return
     raise AssertionError("accepted")
+
+
+@feature("embeddings")
+def _() -> None:
+    """As langchain says for servers other than OpenAI's: texts are sent, not token ids."""
+    model = OpenAIEmbeddings(
+        base_url=BASE_URL, api_key="none", model=MODEL, check_embedding_ctx_length=False
+    )
+    vectors = model.embed_documents([QUESTION, "Once upon a time"])
+    assert len(vectors) == 2
+    assert len(model.embed_query(QUESTION)) == len(vectors[0])

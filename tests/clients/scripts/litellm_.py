@@ -100,3 +100,29 @@ def _() -> None:
     except litellm.ContextWindowExceededError:
         return
     raise AssertionError("accepted")
+
+
+for provider in ("openai", "hosted_vllm"):
+
+    @feature(f"{provider}: embeddings")
+    def _(provider: str = provider) -> None:
+        found = litellm.embedding(
+            model=f"{provider}/{MODEL}",
+            input=[QUESTION, "Once upon a time"],
+            api_base=BASE_URL,
+            api_key="none",
+        )
+        assert len(found.data) == 2
+
+
+@feature("hosted_vllm: rerank")
+def _() -> None:
+    found = litellm.rerank(
+        model=f"hosted_vllm/{MODEL}",
+        query=QUESTION,
+        documents=["Paris is the capital of France.", "Bread is made of flour."],
+        top_n=1,
+        api_base=BASE_URL.removesuffix("/v1"),
+        api_key="none",
+    )
+    assert len(found.results) == 1

@@ -3,6 +3,7 @@
 from check import BASE_URL, MODEL, QUESTION, feature
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
+from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel
 
@@ -55,3 +56,9 @@ def _() -> None:
     llm = model()
     found = llm.chat_with_tools([tool], user_msg="Is it warm in Rome?", tool_required=True)
     assert llm.get_tool_calls_from_response(found)[0].tool_name == "weather"
+
+
+@feature("embeddings")
+def _() -> None:
+    embeddings = OpenAILikeEmbedding(model_name=MODEL, api_base=BASE_URL, api_key="none")
+    assert len(embeddings.get_text_embedding_batch([QUESTION, "Once upon a time"])) == 2

@@ -55,3 +55,13 @@ def _() -> None:
 @feature("models")
 def _() -> None:
     assert client.models.retrieve(MODEL).id == MODEL
+
+
+@feature("embeddings")
+def _() -> None:
+    """The client asks for base64 and decodes it."""
+    found = client.embeddings.create(model=MODEL, input=[QUESTION, "Once upon a time"])
+    assert [row.index for row in found.data] == [0, 1]
+    floats = client.embeddings.create(model=MODEL, input=QUESTION, encoding_format="float")
+    assert len(floats.data[0].embedding) == len(found.data[0].embedding)
+    assert found.usage.prompt_tokens > 0

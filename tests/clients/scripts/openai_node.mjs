@@ -84,3 +84,8 @@ await feature("responses: stream", async () => {
 await feature("models.retrieve", async () => {
   if ((await client.models.retrieve(MODEL)).id !== MODEL) throw new Error("another model");
 });
+
+await feature("embeddings", async () => {
+  const found = await client.embeddings.create({ model: MODEL, input: [QUESTION, "Once upon a time"] });
+  if (found.data.length !== 2 || !(found.data[0].embedding.length > 0)) throw new Error("not two vectors");
+});

@@ -1,7 +1,7 @@
 // Vercel's AI SDK with its two providers for servers of this kind.
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateObject, generateText, streamObject, streamText, tool } from "ai";
+import { embedMany, generateObject, generateText, streamObject, streamText, tool } from "ai";
 import { z } from "zod";
 import { feature, BASE_URL, MODEL, QUESTION } from "./check.mjs";
 
@@ -52,5 +52,15 @@ for (const [name, model] of Object.entries(models)) {
   await feature(`${name}: tools`, async () => {
     const result = await generateText({ ...common, tools: { weather }, toolChoice: "required" });
     if (!result.toolCalls.length) throw new Error("no call");
+  });
+}
+
+for (const [name, model] of Object.entries({
+  "openai-compatible": compatible.textEmbeddingModel(MODEL),
+  openai: openai.textEmbeddingModel(MODEL),
+})) {
+  await feature(`${name}: embedMany`, async () => {
+    const { embeddings } = await embedMany({ model, values: [QUESTION, "Once upon a time"] });
+    if (embeddings.length !== 2) throw new Error("not two vectors");
   });
 }
