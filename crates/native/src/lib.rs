@@ -63,6 +63,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(kv_disk::kv_verify, module)?)?;
     module.add("WIRE_VERSION", penstock_wire::WIRE_VERSION)?;
     module.add_function(wrap_pyfunction!(frames::encode_frame, module)?)?;
+    module.add_function(wrap_pyfunction!(text::run_template, module)?)?;
     module.add_function(wrap_pyfunction!(plan::decode_plan, module)?)?;
     module.add_function(wrap_pyfunction!(plan::decode_result, module)?)?;
     module.add_function(wrap_pyfunction!(plan::decode_sampling, module)?)?;

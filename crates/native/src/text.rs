@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use penstock_grammar::{Compiled, Compiler, GrammarError, MatchError, Vocabulary};
-use penstock_text::{Conversation, TextError, TextModel};
+use penstock_text::{Conversation, TextError, TextModel, run_template_job};
 use penstock_wire::GrammarKind;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -164,4 +164,10 @@ impl Grammar {
         })
         .map_err(|e: MatchError| PyValueError::new_err(e.to_string()))
     }
+}
+
+/// The outcome of a job of a process that runs templates of requests.
+#[pyfunction]
+pub(crate) fn run_template(job: &str) -> PyResult<String> {
+    run_template_job(job).map_err(|e| PyValueError::new_err(e.to_string()))
 }

@@ -100,8 +100,7 @@ fn lock(inside: &Mutex<Inside>) -> MutexGuard<'_, Inside> {
     inside.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The part, one in so many, of the requests that run at once, as many as which may wait under a
-/// load that lasts.
+/// Under a load that lasts, one request may wait for each so many that run at once.
 const SHARE: usize = 4;
 
 /// The requests inside, and the pace of those that wait. The last *turn* is the time in which as

@@ -32,6 +32,9 @@ pub struct Config {
     /// Chat templates of requests are run.
     #[serde(default)]
     pub trust_request_chat_template: bool,
+    /// The program, and its arguments, that runs each of them; empty: they are run here.
+    #[serde(default)]
+    pub template_command: Vec<String>,
     /// Format of tool calls, by name; `None` or `auto`: by the template.
     #[serde(default)]
     pub tool_call_parser: Option<String>,

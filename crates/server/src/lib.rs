@@ -28,6 +28,7 @@ mod server;
 mod startup;
 mod stream;
 mod submit;
+mod template_process;
 
 pub use config::{Config, EngineProcess, GenerationDefaults};
 pub use embedded::router_over;

@@ -10,6 +10,7 @@ use penstock_wire::{Ready, Stage, StepStats};
 
 use crate::app::App;
 use crate::metrics::Metrics;
+use crate::template_process;
 
 /// Why a server that listens cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +69,9 @@ async fn read_text(app: &Arc<App>) -> Result<(), StartupError> {
     );
     let opened =
         tokio::task::spawn_blocking(move || TextModel::open(&path, template.as_deref())).await;
-    let text = opened.map_err(|_| StartupError::Interrupted)??;
+    let mut text = opened.map_err(|_| StartupError::Interrupted)??;
+    let command = app.config.template_command.clone();
+    text.elsewhere = (!command.is_empty()).then(|| template_process::by(command));
     let (tokens, rows) = (text.tokenizer.vocab_size(), app.config.vocab_size);
     if let Some(rows) = rows.filter(|&rows| tokens > rows) {
         return Err(StartupError::Vocabulary { tokens, rows });

@@ -18,7 +18,7 @@ mod stop;
 mod tokenizer;
 mod words;
 
-pub use chat::ChatTemplate;
+pub use chat::{ChatTemplate, Elsewhere, run_template_job};
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use guard::Rendered;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::chat::TemplateSources;
 use crate::guard::{Guard, Rendered};
 use crate::tokenizer::{Encoder, Entry, Roles, Surface, Tokenizer};
-use crate::{ChatTemplate, SpecialTokens, TextError, gguf, hf};
+use crate::{ChatTemplate, Elsewhere, SpecialTokens, TextError, gguf, hf};
 
 /// Chat template for made-up words: roles and contents.
 const WORDS_TEMPLATE: &str = "{% for m in messages %}{{ m.role }} {{ m.content or '' }} \
@@ -48,6 +48,8 @@ pub struct TextModel {
     pub tokenizer: Arc<Tokenizer>,
     pub template: Option<ChatTemplate>,
     pub special_tokens: SpecialTokens,
+    /// Runs templates of requests; `None`: they are run here.
+    pub elsewhere: Option<Elsewhere>,
     guard: Guard,
 }
 
@@ -124,6 +126,7 @@ impl TextModel {
             tokenizer: Arc::new(tokenizer),
             template,
             special_tokens,
+            elsewhere: None,
         })
     }
 
@@ -136,6 +139,7 @@ impl TextModel {
             tokenizer: self.tokenizer.clone(),
             template: Some(ChatTemplate::parse(source, self.special_tokens.clone())?),
             special_tokens: self.special_tokens.clone(),
+            elsewhere: self.elsewhere.clone(),
             guard: Guard::new(&self.tokenizer)?,
         })
     }
@@ -154,17 +158,28 @@ impl TextModel {
     /// No template, or one that does not parse; those of [`ChatTemplate::render`]; a last message
     /// without text to go on with.
     pub fn render(&self, chat: &Conversation<'_>, guarded: bool) -> Result<Rendered, TextError> {
+        let remote = chat.template.zip(self.elsewhere.as_ref());
         let parse = |source| ChatTemplate::parse(source, self.special_tokens.clone());
-        let given = chat.template.map(parse).transpose()?;
+        let given = chat.template.filter(|_| remote.is_none());
+        let given = given.map(parse).transpose()?;
         let template = given.as_ref().or(self.template.as_ref());
-        let template = template.ok_or(TextError::NoChatTemplate)?;
         let marked = match chat.continue_final {
             true => Some(Rendered::mark_end(chat.messages)?),
             false => None,
         };
         let messages = marked.as_ref().unwrap_or(chat.messages);
         let print = |messages: &Value, tools: Option<&Value>, kwargs: &Map<String, Value>| {
-            template.render(messages, chat.add_generation_prompt, tools, kwargs)
+            let add = chat.add_generation_prompt;
+            match remote {
+                Some((source, elsewhere)) => {
+                    let tokens = &self.special_tokens;
+                    elsewhere.render(source, tokens, messages, add, tools, kwargs)
+                }
+                None => {
+                    let template = template.ok_or(TextError::NoChatTemplate)?;
+                    template.render(messages, add, tools, kwargs)
+                }
+            }
         };
         let (none, mut hidden) = (Map::new(), Vec::new());
         let kwargs = chat.template_kwargs.unwrap_or(&none);

@@ -4,7 +4,9 @@
 
 use std::path::Path;
 
-use penstock_text::{ChatTemplate, Conversation, SpecialTokens, TextError, TextModel};
+use penstock_text::{
+    ChatTemplate, Conversation, Elsewhere, SpecialTokens, TextError, TextModel, run_template_job,
+};
 use serde_json::{Map, Value, json};
 
 fn tokens() -> SpecialTokens {
@@ -456,4 +458,37 @@ fn families_are_rendered_as_transformers_renders_them() {
             assert_eq!(got.unwrap(), case["text"], "{family}: {}", case["messages"]);
         }
     }
+}
+
+#[test]
+fn a_template_that_another_process_runs_has_the_same_outcome() {
+    let plain = TextModel::of_words(9).unwrap();
+    let mut remote = TextModel::of_words(9).unwrap();
+    remote.elsewhere = Some(Elsewhere::new(|job| run_template_job(job).ok()));
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let tools = json!([{"type": "function"}]);
+    let kwargs: Map<String, Value> = serde_json::from_value(json!({"style": "new"})).unwrap();
+    let shown = |model: &TextModel, source| {
+        let chat = Conversation {
+            template: Some(source),
+            tools: Some(&tools),
+            template_kwargs: Some(&kwargs),
+            ..Conversation::of(&messages)
+        };
+        let rendered = model.render(&chat, true);
+        rendered.map(|r| r.written()).map_err(|e| e.to_string())
+    };
+    for source in [
+        "{{ messages[0].content }} {{ style }} {{ tools|tojson }} {{ add_generation_prompt }}",
+        "{% if %}",
+        "{{ raise_exception('no') }}",
+        "{{ nothing.more }}",
+        "{{ 'a' * 10**9 }}",
+    ] {
+        assert_eq!(shown(&remote, source), shown(&plain, source), "{source}");
+    }
+    remote.elsewhere = Some(Elsewhere::new(|_| None));
+    assert!(shown(&remote, "a").unwrap_err().contains("memory or time"));
+    let own = Conversation::of(&messages);
+    assert!(remote.render(&own, true).is_ok());
 }

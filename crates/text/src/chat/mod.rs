@@ -4,9 +4,11 @@
 //! instructions, recursion and output. What these do not bound are the values that a template
 //! builds on purpose: a string doubled forty times fills the memory, a list nested a hundred
 //! thousand times overflows the stack when it is dropped. A template is trusted as much as the
-//! model file that it comes with, so one is taken from a request only where the operator says so.
+//! model file that it comes with, so one is taken from a request only where the operator says so,
+//! and a server runs it in a process of its own ([`Elsewhere`]).
 
 mod clock;
+mod elsewhere;
 mod generic;
 mod json;
 mod messages;
@@ -20,6 +22,8 @@ use minijinja::{Environment, Error, ErrorKind};
 use serde_json::{Map, Value};
 
 use crate::{SpecialTokens, TextError};
+
+pub use elsewhere::{Elsewhere, run_template_job};
 
 /// Instructions one rendering may execute; a message of a conversation costs some tens.
 const FUEL: u64 = 10_000_000;

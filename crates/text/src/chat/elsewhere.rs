@@ -1,0 +1,128 @@
+//! Templates of requests, run by another process: what one builds there fills the memory of that
+//! process, which has a bound. The job and its outcome are JSON.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::ChatTemplate;
+use crate::{SpecialTokens, TextError};
+
+type Run = dyn Fn(&str) -> Option<String> + Send + Sync;
+
+/// Takes a job to another process, which answers with [`run_template_job`]; `None` where that came
+/// to no end.
+#[derive(Clone)]
+pub struct Elsewhere(Arc<Run>);
+
+impl fmt::Debug for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Elsewhere")
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Job {
+    source: String,
+    special_tokens: SpecialTokens,
+    messages: Value,
+    add_generation_prompt: bool,
+    tools: Option<Value>,
+    kwargs: Map<String, Value>,
+}
+
+/// An error of a template, less those that only a model's files can have.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Text(String),
+    Syntax(String),
+    Raised(String),
+    Limit(String),
+    Message(usize, String),
+    Messages(String),
+    Failed(String),
+}
+
+impl Elsewhere {
+    pub fn new(run: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(run))
+    }
+
+    /// [`ChatTemplate::render`] of the template `source`.
+    pub(crate) fn render(
+        &self,
+        source: &str,
+        special_tokens: &SpecialTokens,
+        messages: &Value,
+        add_generation_prompt: bool,
+        tools: Option<&Value>,
+        kwargs: &Map<String, Value>,
+    ) -> Result<String, TextError> {
+        let job = Job {
+            source: source.to_owned(),
+            special_tokens: special_tokens.clone(),
+            messages: messages.clone(),
+            add_generation_prompt,
+            tools: tools.cloned(),
+            kwargs: kwargs.clone(),
+        };
+        let job = serde_json::to_string(&job).map_err(failed)?;
+        let outcome = (self.0)(&job).ok_or_else(|| TextError::TemplateLimit {
+            limit: "it took too much memory or time".into(),
+        })?;
+        let outcome: Outcome = serde_json::from_str(&outcome).map_err(failed)?;
+        outcome.into()
+    }
+}
+
+/// Runs the template of a job that came from another process.
+///
+/// # Errors
+/// What is no job. A template's own errors are outcomes.
+pub fn run_template_job(job: &str) -> Result<String, serde_json::Error> {
+    let job: Job = serde_json::from_str(job)?;
+    let template = ChatTemplate::parse(&job.source, job.special_tokens);
+    let text = template.and_then(|template| {
+        let tools = job.tools.as_ref();
+        template.render(&job.messages, job.add_generation_prompt, tools, &job.kwargs)
+    });
+    serde_json::to_string(&Outcome::from(text))
+}
+
+fn failed(error: serde_json::Error) -> TextError {
+    TextError::TemplateRender {
+        reason: error.to_string(),
+    }
+}
+
+impl From<Result<String, TextError>> for Outcome {
+    fn from(result: Result<String, TextError>) -> Self {
+        match result {
+            Ok(text) => Self::Text(text),
+            Err(TextError::TemplateSyntax { reason }) => Self::Syntax(reason),
+            Err(TextError::TemplateRaised { message }) => Self::Raised(message),
+            Err(TextError::TemplateLimit { limit }) => Self::Limit(limit),
+            Err(TextError::BadMessage { index, reason }) => Self::Message(index, reason),
+            Err(TextError::BadMessages { reason }) => Self::Messages(reason),
+            Err(TextError::TemplateRender { reason }) => Self::Failed(reason),
+            Err(other) => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+impl From<Outcome> for Result<String, TextError> {
+    fn from(outcome: Outcome) -> Self {
+        Err(match outcome {
+            Outcome::Text(text) => return Ok(text),
+            Outcome::Syntax(reason) => TextError::TemplateSyntax { reason },
+            Outcome::Raised(message) => TextError::TemplateRaised { message },
+            Outcome::Limit(limit) => TextError::TemplateLimit { limit },
+            Outcome::Message(index, reason) => TextError::BadMessage { index, reason },
+            Outcome::Messages(reason) => TextError::BadMessages { reason },
+            Outcome::Failed(reason) => TextError::TemplateRender { reason },
+        })
+    }
+}
