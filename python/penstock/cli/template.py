@@ -12,7 +12,7 @@ import sys
 MEMORY = 1 << 30
 """Bytes of addresses, Python's own among them; more are refused, which ends the process."""
 SECONDS = 20
-"""Of processor time. An ordinary template takes milliseconds."""
+"""Seconds of processor time. An ordinary template takes milliseconds."""
 
 
 def main() -> None:

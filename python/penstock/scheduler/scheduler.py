@@ -135,8 +135,7 @@ class Scheduler:
         """End the requests of a plan that could not be computed; whether any had not ended before.
 
         A plan made ahead fails with the one before it, which has left its slots unusable. It holds
-        the same requests, less those that ended, and so ends none: only a sequence that had to wait
-        for blocks may have joined it.
+        the same requests, less those that ended, and so ends none.
         """
         alive = [seq for seq, _ in self._in_flight[plan.step] if not seq.ended]
         for seq, _ in self._in_flight.pop(plan.step):

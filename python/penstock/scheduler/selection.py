@@ -65,10 +65,11 @@ class Selection:
         return work
 
     def decode_ahead(self) -> Work:
-        """A token for each sequence that the plan in flight leaves decoding.
+        """A token for each sequence that the plan in flight has and leaves decoding.
 
         Nothing, so that the next step waits for results, where that one could do more: continue a
-        prompt, admit a newcomer, verify drafts, or take blocks from a sequence.
+        prompt, admit a newcomer, verify drafts, draw what had no mask, or take blocks from a
+        sequence.
         """
         roster = self._roster
         if self._drafter.active or (roster.waiting and roster.slots):
@@ -77,10 +78,12 @@ class Selection:
         for seq in roster.running:
             if seq.retries and (seq.in_flight or self._late(seq)):
                 continue
+            if not seq.in_flight:
+                return []
             if seq.limit_in_flight():
                 if roster.waiting:
                     return []
-            elif seq.remaining() > 1 or not seq.registered:
+            elif seq.remaining() > 1:
                 return []
             else:
                 work.append((seq, 1))
