@@ -27,16 +27,21 @@ struct Metadata {
     resource_version: String,
 }
 
-fn quick() -> Timing {
+/// Short pauses. Patience is for a machine that is busy.
+fn quick(patience: Duration) -> Timing {
     Timing {
         first_pause: Duration::from_millis(5),
         longest_pause: Duration::from_millis(40),
-        patience: Duration::from_millis(400),
+        patience,
         watch: Duration::from_secs(60),
     }
 }
 
 fn start(cluster: Cluster) -> Watching<Pod> {
+    start_with(cluster, quick(server::HANG))
+}
+
+fn start_with(cluster: Cluster, timing: Timing) -> Watching<Pod> {
     let watched = Watched {
         group: "",
         version: "v1",
@@ -48,7 +53,7 @@ fn start(cluster: Cluster) -> Watching<Pod> {
     Watching::start(
         &Api::new(cluster),
         watched,
-        quick(),
+        timing,
         &Arc::new(Notify::new()),
     )
 }
@@ -240,7 +245,8 @@ async fn a_server_that_does_not_answer_is_asked_again() {
         events(pod("ADDED", "b", 11)),
     ];
     let server = ApiServer::start(scripted(lists, watches)).await;
-    has(&start(server.cluster()), &["a", "b"]).await;
+    let hasty = quick(Duration::from_millis(400));
+    has(&start_with(server.cluster(), hasty), &["a", "b"]).await;
 }
 
 #[tokio::test]
