@@ -59,6 +59,9 @@ pub struct Config {
     /// For how long a stream that broke off looks for another replica. 0: it ends with an error.
     #[serde(default = "resume_timeout")]
     pub resume_timeout_s: f64,
+    /// Streams of servers that do not mark theirs go on by their text.
+    #[serde(default)]
+    pub resume_by_text: bool,
     #[serde(default = "connect_timeout")]
     pub connect_timeout_s: f64,
     #[serde(default)]

@@ -39,6 +39,12 @@ impl Events {
     pub(crate) fn held(&self) -> usize {
         self.held.len()
     }
+
+    /// What is behind the last whole event.
+    pub(crate) fn rest(&mut self) -> Vec<u8> {
+        self.scanned = 0;
+        std::mem::take(&mut self.held)
+    }
 }
 
 /// The data of an event.
@@ -158,6 +164,7 @@ mod tests {
             let wanted = wanted.map(|one| one.map(str::to_owned));
             assert_eq!(found, wanted, "{size}");
             assert_eq!(events.held(), 10);
+            assert_eq!(events.rest(), b"data: cut\n");
         }
     }
 

@@ -6,7 +6,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Response as HttpResponse, StatusCode, header};
+use hyper::body::Incoming;
 use penstock_http::{Level, log};
 use penstock_openai::RESUMABLE;
 use penstock_routing::ReplicaId;
@@ -14,7 +15,9 @@ use tokio::time::Sleep;
 
 use crate::attempt::{Answer, attempt};
 use crate::call::Call;
+use crate::continued::Continued;
 use crate::gateway::Gateway;
+use crate::headers::is_stream;
 use crate::marks::Marked;
 use crate::pool::Pool;
 
@@ -38,10 +41,17 @@ pub(crate) struct Trip {
 /// The search for another replica.
 pub(crate) type Going = Pin<Box<dyn Future<Output = Option<Answer>> + Send>>;
 
+/// How another replica learns where it goes on.
+#[derive(Debug)]
+enum Way {
+    Marks(Marked),
+    Text(Box<Continued>),
+}
+
 /// What an answer needs to go on.
 #[derive(Debug)]
 pub(crate) struct Failover {
-    pub(crate) marked: Marked,
+    way: Way,
     /// The last words of the replica that broke off, for a client that gets no more.
     pub(crate) last_words: Bytes,
     began: Instant,
@@ -51,16 +61,44 @@ pub(crate) struct Failover {
 }
 
 impl Failover {
-    /// For an answer with marks.
-    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
-        is_marked(headers).then(|| Self {
-            marked: Marked::default(),
+    /// For an answer with marks, or one whose text is enough.
+    pub(crate) fn of(trip: &Trip, headers: &HeaderMap) -> Option<Self> {
+        let way = match is_marked(headers) {
+            true => Way::Marks(Marked::default()),
+            false => Way::Text(Box::new(by_text(trip, headers)?)),
+        };
+        Some(Self {
+            way,
             last_words: Bytes::new(),
             began: Instant::now(),
             times: 0,
             silence: Box::pin(tokio::time::sleep(SILENCE)),
             moves: false,
         })
+    }
+
+    /// What the client may have, once more bytes of the replica have come.
+    pub(crate) fn pass(&mut self, bytes: &[u8]) -> Bytes {
+        match &mut self.way {
+            Way::Marks(marked) => marked.pass(bytes),
+            Way::Text(text) => text.pass(bytes),
+        }
+    }
+
+    /// What was held back, when the answer has ended.
+    pub(crate) fn rest(&mut self) -> Bytes {
+        match &mut self.way {
+            Way::Marks(marked) => marked.rest(),
+            Way::Text(text) => text.rest(),
+        }
+    }
+
+    /// Whether the replica itself says that it cannot go on.
+    pub(crate) fn failed(&self) -> bool {
+        match &self.way {
+            Way::Marks(marked) => marked.failed(),
+            Way::Text(text) => text.failed(),
+        }
     }
 
     /// Notes that the replica has sent something.
@@ -83,19 +121,36 @@ impl Failover {
     /// Begins to look for another replica than the one that broke off; `None` where the answer
     /// cannot go on.
     pub(crate) fn go_on(&mut self, trip: &Arc<Trip>, lost: ReplicaId) -> Option<Going> {
-        let (marks, last_words) = self.marked.broken();
+        let call = &trip.call;
+        let (body, last_words, fits): (_, _, Fits) = match &mut self.way {
+            Way::Marks(marked) => {
+                let (marks, last_words) = marked.broken();
+                (
+                    marks.map(|marks| call.resumed(&marks)),
+                    last_words,
+                    is_marked,
+                )
+            }
+            Way::Text(text) => {
+                let (body, last_words) = text.broken(&call.body);
+                (body, last_words, is_stream)
+            }
+        };
         self.last_words = last_words;
         self.times += 1;
-        let marks = marks?;
+        let body = body?;
         if self.times > MOST {
             return None;
         }
         self.began = Instant::now();
-        Some(Box::pin(elsewhere(trip.clone(), marks, lost)))
+        Some(Box::pin(elsewhere(trip.clone(), body, lost, fits)))
     }
 
     /// Notes that another replica has taken over.
     pub(crate) fn gone_on(&mut self, trip: &Trip, address: &str) {
+        if let Way::Text(text) = &mut self.way {
+            text.moved();
+        }
         let after = self.began.elapsed();
         trip.gateway.metrics.failover(Some(after));
         let (id, ms) = (&trip.call.id, after.as_millis());
@@ -111,14 +166,23 @@ fn is_marked(headers: &HeaderMap) -> bool {
     headers.contains_key(RESUMABLE)
 }
 
-fn goes_on(answer: &Answer) -> bool {
-    answer.response.status() == StatusCode::OK && is_marked(answer.response.headers())
+/// The stream's text so far, where it may go on by it.
+fn by_text(trip: &Trip, headers: &HeaderMap) -> Option<Continued> {
+    let config = &trip.gateway.config;
+    let readable = is_stream(headers) && !headers.contains_key(header::CONTENT_ENCODING);
+    let wanted = config.resume_by_text && config.resume_timeout_s > 0.0 && readable;
+    wanted.then(|| Continued::of(trip.call.path())).flatten()
 }
 
-/// Another replica that goes on behind `marks`.
-async fn elsewhere(trip: Arc<Trip>, marks: Vec<u8>, lost: ReplicaId) -> Option<Answer> {
+/// Whether an answer with these headers is one that goes on.
+type Fits = fn(&HeaderMap) -> bool;
+
+/// Another replica that goes on, asked with `body`.
+async fn elsewhere(trip: Arc<Trip>, body: Bytes, lost: ReplicaId, fits: Fits) -> Option<Answer> {
     let patience = Duration::from_secs_f64(trip.gateway.config.resume_timeout_s);
-    let body = trip.call.resumed(&marks);
+    let goes_on = |answer: &HttpResponse<Incoming>| {
+        answer.status() == StatusCode::OK && fits(answer.headers())
+    };
     let looking = async {
         let (mut tried, mut attempts) = (vec![lost], 0);
         while attempts <= trip.gateway.config.retries {
@@ -130,7 +194,7 @@ async fn elsewhere(trip: Arc<Trip>, marks: Vec<u8>, lost: ReplicaId) -> Option<A
             };
             tried.push(routed.decision.first().replica);
             match attempt(&trip.gateway, &trip.call, &body, &trip.pool, routed).await {
-                Ok(answer) if goes_on(&answer) => return Some(answer),
+                Ok(answer) if goes_on(&answer.response) => return Some(answer),
                 Err(lost) if lost.absent => {}
                 Ok(_) | Err(_) => attempts += 1,
             }

@@ -36,6 +36,12 @@ pub(crate) fn end_to_end(headers: &mut HeaderMap) {
     }
 }
 
+/// Whether the answer comes event by event.
+pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
 /// Makes a client's headers those of the request to a replica. The length is that of the body that
 /// is sent; the host is the replica's.
 pub(crate) fn to_replica(

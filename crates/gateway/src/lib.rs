@@ -8,6 +8,7 @@
 mod attempt;
 mod call;
 mod config;
+mod continued;
 mod envoy;
 mod error;
 mod events;

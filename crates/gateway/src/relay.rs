@@ -21,6 +21,7 @@ use penstock_openai::{ApiError, RESUMABLE, anthropic_error};
 use crate::attempt::Answer;
 use crate::failover::{Failover, Going, Trip};
 use crate::gateway::Place;
+use crate::headers::is_stream;
 use crate::mirror::{self, Tap};
 use crate::observe::Observed;
 use crate::pool::Routed;
@@ -61,8 +62,6 @@ impl Relayed {
         place: Place,
         arrived: Instant,
     ) -> Self {
-        let kind = parts.headers.get(header::CONTENT_TYPE);
-        let kind = kind.map(|kind| kind.as_bytes()).unwrap_or_default();
         let call = &trip.call;
         let mut observed = Observed::new(
             trip.gateway.clone(),
@@ -72,12 +71,12 @@ impl Relayed {
             routed,
             arrived,
         );
-        observed.began(kind.starts_with(b"text/event-stream"));
+        observed.began(is_stream(&parts.headers));
         let at = (&*trip.pool, trip.model.as_str());
         let mirror = mirror::begin(&trip.gateway, call, at, parts, arrived);
         let asked = call.asked.as_deref().unwrap_or_default();
         let rename = renamed.map(|renamed| Rename::new(renamed, asked));
-        let failover = Failover::of(&parts.headers);
+        let failover = Failover::of(&trip, &parts.headers);
         parts.headers.remove(RESUMABLE);
         if rename.is_some() || failover.is_some() {
             parts.headers.remove(header::CONTENT_LENGTH);
@@ -119,7 +118,7 @@ impl Relayed {
         let bytes = match &mut self.failover {
             Some(failover) => {
                 failover.moves();
-                failover.marked.pass(&bytes)
+                failover.pass(&bytes)
             }
             None => bytes,
         };
@@ -186,15 +185,11 @@ impl Relayed {
 
     /// The end of the replica's bytes; `None` where another one goes on.
     fn ended(&mut self) -> Option<Polled> {
-        if self
-            .failover
-            .as_ref()
-            .is_some_and(|one| one.marked.failed())
-        {
+        if self.failover.as_ref().is_some_and(Failover::failed) {
             let goes_on = self.goes_on("its engine failed");
             return (!goes_on).then(|| Some(Ok(self.broken_off())));
         }
-        let rest = self.failover.as_mut().map(|one| one.marked.rest());
+        let rest = self.failover.as_mut().map(Failover::rest);
         let mut rest = rest.unwrap_or_default();
         self.see(&rest);
         if let Some(rename) = &mut self.rename {

@@ -10,6 +10,7 @@ use penstock_http::{Level, log};
 
 use crate::envoy::inside::{Inside, Name};
 use crate::forward::DECISION;
+use crate::headers::is_stream;
 use crate::models::Destination;
 use crate::observe::Observed;
 use crate::pool::{Prompt, Routed};
@@ -66,9 +67,7 @@ impl Answer {
         if let Some(served) = &head.served {
             self.served_by(served);
         }
-        let kind = head.headers.get(header::CONTENT_TYPE);
-        let kind = kind.map(HeaderValue::as_bytes).unwrap_or_default();
-        self.observed.began(kind.starts_with(b"text/event-stream"));
+        self.observed.began(is_stream(&head.headers));
         self.status = head.status;
         self.outcome = outcome(head);
         let mut change = Change::default();

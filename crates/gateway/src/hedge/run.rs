@@ -3,12 +3,12 @@
 use std::pin::pin;
 use std::time::Instant;
 
-use axum::http::header;
 use penstock_routing::ReplicaId;
 
 use crate::attempt::{Answer, Lost, attempt};
 use crate::call::Call;
 use crate::gateway::Gateway;
+use crate::headers::is_stream;
 use crate::hedge::HedgeSettings;
 use crate::hedge::state::Hedge;
 use crate::members::Members;
@@ -48,7 +48,8 @@ pub(crate) async fn attempt_hedged(
             }
         },
     };
-    if answer.as_ref().is_ok_and(is_stream) {
+    let begun = answer.as_ref().ok();
+    if begun.is_some_and(|answer| is_stream(answer.response.headers())) {
         hedging.began(sent.elapsed());
     }
     answer
@@ -112,9 +113,4 @@ where
     pool.hedging
         .count(if won { Hedge::Won } else { Hedge::Lost });
     answer
-}
-
-fn is_stream(answer: &Answer) -> bool {
-    let kind = answer.response.headers().get(header::CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }

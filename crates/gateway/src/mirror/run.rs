@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::http::response::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::Response;
 use hyper::body::Incoming;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::call::{Call, Head, renamed};
 use crate::events::{Events, Said, data};
 use crate::gateway::Gateway;
-use crate::headers::REQUEST_ID;
+use crate::headers::{REQUEST_ID, is_stream};
 use crate::members::{Members, is_text};
 use crate::mirror::MirrorSettings;
 use crate::mirror::budget::Ticket;
@@ -135,11 +135,6 @@ fn mirrored(head: &Head, id: &str) -> Head {
         head.headers.insert(REQUEST_ID, id);
     }
     head
-}
-
-fn is_stream(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// A request to be mirrored.

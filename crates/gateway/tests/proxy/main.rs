@@ -1,6 +1,7 @@
 //! The proxy between real connections: replicas of a few lines behind it, a client before it.
 #![allow(clippy::unwrap_used)]
 
+mod continued;
 mod exact;
 mod failover;
 mod faults;

@@ -130,3 +130,33 @@ async fn a_wrong_configuration_changes_nothing() {
     assert_eq!(one.seen().len(), 1);
     assert!(door.get("/v1/models").await.text().contains("\"m\""));
 }
+
+#[tokio::test]
+async fn policies_of_a_pool_that_stays_come_and_go() {
+    let own = Replica::start(Answers::Whole, &["m"]).await;
+    let other = Replica::start(Answers::Whole, &["m"]).await;
+    let pools = |policies: Value| {
+        let mut first = pool("p", &[&own]);
+        merge(&mut first, policies);
+        json!({"pools": [first, pool("q", &[&other])]})
+    };
+    let door = Door::with(pools(json!({}))).await;
+    assert_eq!(door.post(&chat("x")).await.status, 200);
+    let mirror = json!({"pool": "q", "share": 1});
+    let both = json!({"mirror": mirror, "hedge": {"percentile": 0.9}});
+    reload(&door, pools(both)).await.unwrap();
+    assert_eq!(door.post(&chat("x")).await.status, 200);
+    until("it is mirrored", || other.seen().len() == 1).await;
+    let page = door.get("/metrics").await.text();
+    assert!(page.contains("gateway_hedges_total{"), "{page}");
+    reload(&door, pools(json!({}))).await.unwrap();
+    assert_eq!(door.post(&chat("x")).await.status, 200);
+    assert_eq!((own.seen().len(), other.seen().len()), (3, 1));
+    assert!(
+        !door
+            .get("/metrics")
+            .await
+            .text()
+            .contains("gateway_hedges_total{")
+    );
+}

@@ -31,6 +31,8 @@ pub(crate) enum Answers {
     Late(Duration),
     /// Nothing, until the client leaves.
     Hangs,
+    /// A stream of [`TOLD`] without marks, which goes on behind the end of the prompt.
+    Told(Fates),
     /// A stream with marks, which goes on where the request says; each request has the next fate.
     Marked(Fates),
 }
@@ -198,6 +200,10 @@ async fn answer(
             drop(open);
             StatusCode::OK.into_response()
         }
+        Answers::Told(fates) => {
+            let fate = fates.lock().unwrap().pop_front();
+            told(open, &serde_json::from_slice(&body).unwrap(), fate)
+        }
         Answers::Marked(fates) => {
             let fate = fates.lock().unwrap().pop_front();
             marked(open, &serde_json::from_slice(&body).unwrap(), fate)
@@ -273,6 +279,16 @@ fn marked(open: Open, body: &Value, fate: Option<Fate>) -> Response {
         Some(Fate::Fails(_)) => ":resume \"failed\"\n\ndata: {\"error\":1}\n\ndata: [DONE]\n\n",
         _ => END,
     });
+    let mut response = sent(open, &text, fate);
+    if !matches!(fate, Some(Fate::Unmarked)) {
+        let headers = response.headers_mut();
+        headers.insert("x-penstock-resumable", HeaderValue::from_static("1"));
+    }
+    response
+}
+
+/// A stream of this text, as far as its fate lets it.
+fn sent(open: Open, text: &str, fate: Option<Fate>) -> Response {
     let bytes = match fate {
         Some(Fate::Breaks(bytes) | Fate::Hangs(bytes)) => bytes.min(text.len()),
         _ => text.len(),
@@ -295,14 +311,57 @@ fn marked(open: Open, body: &Value, fate: Option<Fate>) -> Response {
     let stream = stream::iter(parts.into_iter().map(Ok)).chain(last);
     // dropped with the stream
     let stream = stream.map(move |part| (&open, part).1);
-    let mut response = (
-        [("content-type", "text/event-stream")],
-        Body::from_stream(stream),
-    )
-        .into_response();
-    if !matches!(fate, Some(Fate::Unmarked)) {
-        let headers = response.headers_mut();
-        headers.insert("x-penstock-resumable", HeaderValue::from_static("1"));
+    let kind = [("content-type", "text/event-stream")];
+    (kind, Body::from_stream(stream)).into_response()
+}
+
+/// The words of an answer, each a token.
+pub(crate) const TOLD: [&str; 6] = ["One", " two", " three", " four", " five", " six"];
+
+/// As an engine of others streams a chat or a completion: what the prompt ends with is not said
+/// again.
+fn told(open: Open, body: &Value, fate: Option<Fate>) -> Response {
+    let messages = body["messages"].as_array();
+    let last = messages
+        .and_then(|all| all.last())
+        .map(|one| &one["content"]);
+    let before = last.unwrap_or(&body["prompt"]).as_str().unwrap();
+    let known = (0..=TOLD.len()).rev();
+    let known = known
+        .into_iter()
+        .find(|known| before.ends_with(&TOLD[..*known].concat()));
+    let (known, most) = (
+        known.unwrap(),
+        body["max_tokens"].as_u64().unwrap() as usize,
+    );
+    let left = TOLD.len() - known;
+    let event = |choices: Value, usage: Value| {
+        let name = format!("{known}-{left}");
+        let event = json!({"id": name, "created": known, "model": "m", "choices": choices,
+                           "usage": usage});
+        format!("data: {event}\n\n")
+    };
+    let choice = |delta: Value, finish: Value| {
+        let choice = match messages {
+            Some(_) => json!({"index": 0, "delta": delta, "finish_reason": finish}),
+            None => json!({"index": 0, "text": delta["content"], "finish_reason": finish}),
+        };
+        event(json!([choice]), Value::Null)
+    };
+    let mut text = choice(json!({"role": "assistant", "content": ""}), Value::Null);
+    let said = left.min(most);
+    for (at, word) in TOLD[known..known + said].iter().enumerate() {
+        if matches!(fate, Some(Fate::Fails(steps)) if at == steps) {
+            text.push_str("data: {\"error\":{\"message\":\"dead\"}}\n\ndata: [DONE]\n\n");
+            return sent(open, &text, fate);
+        }
+        text.push_str(&choice(json!({"content": word}), Value::Null));
     }
-    response
+    let finish = if said < left { "length" } else { "stop" };
+    text.push_str(&choice(json!({"content": ""}), finish.into()));
+    let usage = json!({"prompt_tokens": 7 + known, "completion_tokens": said,
+                       "total_tokens": 7 + known + said});
+    text.push_str(&event(json!([]), usage));
+    text.push_str("data: [DONE]\n\n");
+    sent(open, &text, fate)
 }
