@@ -75,6 +75,12 @@ def test_the_command_compares_profiles_of_files_and_names(
     results = json.loads(output.read_text())["results"]
     assert [one["requests"] for one in results] == [30, 30]
     assert results[1]["cached"] > results[0]["cached"]
+    several = [*words, "--gateways", "4", "--output", str(output)]
+    assert main(["route", "replay", str(trace), *several]) == 0
+    again = json.loads(output.read_text())["results"]
+    assert again[1]["expected"] < results[1]["expected"], "each knows what it has sent itself"
+    assert main(["route", "replay", str(trace), "--gateways", "0"]) == 2
+    assert "--gateways" in capsys.readouterr().err
 
 
 def test_profiles_that_are_none_are_named(tmp_path: Path) -> None:

@@ -83,6 +83,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="requests count when metrics show them, not when they are sent",
     )
+    own.add_argument(
+        "--gateways",
+        type=int,
+        default=1,
+        metavar="N",
+        help="that share the requests and tell one another nothing (default: 1)",
+    )
     own.add_argument("--seed", type=int, default=1, metavar="N")
     own.add_argument("--output", type=Path, metavar="FILE", help="the numbers, as JSON")
     own.set_defaults(command=_replay)
@@ -165,12 +172,15 @@ def _replay(parsed: argparse.Namespace) -> int:
     chosen = [policy(named) for named in parsed.profile or POLICIES]
     if not 1 <= parsed.replicas <= 1024:
         raise InvalidValueError("--replicas", parsed.replicas, "1 to 1024")
+    if not 1 <= parsed.gateways <= 64:
+        raise InvalidValueError("--gateways", parsed.gateways, "1 to 64")
     if not 0 < parsed.rate < 1e6:
         raise InvalidValueError("--rate", parsed.rate, "more than 0")
     fleet = Fleet(
         engines=(profile(parsed.engine),) * parsed.replicas,
         poll=parsed.poll,
         reservations=not parsed.no_reservations,
+        gateways=parsed.gateways,
         seed=parsed.seed,
     )
     workload = _workload(parsed)

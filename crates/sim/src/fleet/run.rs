@@ -18,6 +18,7 @@ use crate::answers::Answers;
 use crate::batching::{Ask, Batcher, Inside};
 use crate::config::SimError;
 use crate::profile::Profile;
+use crate::random::mix;
 
 const SAMPLE: Duration = Duration::from_secs(1);
 /// Requests between two reports of progress.
@@ -47,7 +48,9 @@ pub(super) struct Run {
     setup: Setup,
     policy: Policy,
     nodes: Vec<Node>,
-    gateway: Gateway,
+    gateways: Vec<Gateway>,
+    /// The gateway of each request.
+    asked: Vec<usize>,
     events: BinaryHeap<Reverse<(Duration, Event)>>,
     poll: Duration,
     /// Requests that have not ended.
@@ -83,9 +86,14 @@ impl Run {
         let policy = Policy::new(std::mem::replace(&mut setup.policy, choice))?;
         let requests = setup.arrivals.len();
         let poll = Duration::from_secs_f64(setup.poll_s);
+        let gateway = || {
+            let (tokens, reservations) = (setup.block_tokens, setup.reservations);
+            Gateway::new(capacities.clone(), tokens, reservations, 3 * poll)
+        };
         Ok(Self {
             policy,
-            gateway: Gateway::new(capacities, setup.block_tokens, setup.reservations, 3 * poll),
+            asked: (0..requests).map(|id| gateway_of(&setup, id)).collect(),
+            gateways: (0..setup.gateways).map(|_| gateway()).collect(),
             events: BinaryHeap::new(),
             poll,
             open: requests,
@@ -112,11 +120,15 @@ impl Run {
             let Some(Reverse((now, event))) = self.events.pop() else {
                 return Err(SimError::Config("requests are lost".to_owned()));
             };
-            self.gateway.advance(now);
+            for gateway in &mut self.gateways {
+                gateway.advance(now);
+            }
             match event {
                 Event::Step(node) => self.step_ends(node, now),
                 Event::Poll(node) => {
-                    self.gateway.polled(node, self.nodes[node].reported());
+                    for gateway in &mut self.gateways {
+                        gateway.polled(node, self.nodes[node].reported());
+                    }
                     self.at(now + self.poll, event);
                 }
                 Event::Sample => {
@@ -159,12 +171,13 @@ impl Run {
         let seconds = now.as_secs_f64();
         let links = prompts::links(arrival, block);
         let prompt_tokens = arrival.input_tokens as f32;
-        let view = self.gateway.view();
-        let cached = self.gateway.cached(&links, prompt_tokens);
+        let gateway = &mut self.gateways[self.asked[id]];
+        let view = gateway.view();
+        let cached = gateway.cached(&links, prompt_tokens);
         let asked = Asked {
             view: &view,
             cached: &cached,
-            links_sent: self.gateway.links_sent(),
+            links_sent: gateway.links_sent(),
             prompt_tokens,
             ticket: self.setup.seed.wrapping_add(id as u64),
         };
@@ -179,7 +192,7 @@ impl Run {
         let pace = &view[to].pace;
         let tokens = view[to].backlog_tokens + prompt_tokens - cached[to];
         self.report.foretold[id] = f64::from(tokens / pace.prefill_tokens_per_s + pace.decode_s);
-        self.gateway.sent(id, to, &links, prompt_tokens);
+        gateway.sent(id, to, &links, prompt_tokens);
         let request = TokenRequest {
             prompt,
             max_tokens: arrival.output_tokens,
@@ -226,7 +239,7 @@ impl Run {
                 }
                 let tokens = output.tokens.len() as u32;
                 self.report.output_tokens[id] += tokens;
-                self.gateway.tokens(id, tokens);
+                self.gateways[self.asked[id]].tokens(id, tokens);
             }
             if output.finish != Finish::None {
                 self.ended(id, output.finish, now);
@@ -236,7 +249,7 @@ impl Run {
 
     fn ended(&mut self, id: usize, finish: Finish, now: f64) {
         let tokens = self.report.output_tokens[id];
-        self.gateway.ended(id);
+        self.gateways[self.asked[id]].ended(id);
         self.open -= 1;
         if finish != Finish::Length {
             self.report.failed += 1;
@@ -266,6 +279,11 @@ impl Node {
     }
 }
 
+/// The gateway that a request comes to: any of them, as before a balancer of connections.
+fn gateway_of(setup: &Setup, id: usize) -> usize {
+    (mix(mix(setup.seed) ^ id as u64) % setup.gateways.max(1) as u64) as usize
+}
+
 /// What would become of a prompt on each replica.
 fn outlooks(nodes: &[Node], prompt: &[u32], arrival: &Arrival, now: Duration) -> Vec<Outlook> {
     let names: Vec<Digest> = nodes[0].batcher.names(prompt);
@@ -291,6 +309,8 @@ fn check(setup: &Setup) -> Result<(), SimError> {
     };
     let complaint = if setup.engines.is_empty() {
         "there are no engines"
+    } else if !(1..=64).contains(&setup.gateways) {
+        "gateways must be 1 to 64"
     } else if setup.block_tokens == 0 {
         "block_tokens must be at least 1"
     } else if !(0.001..=3600.0).contains(&setup.poll_s) {

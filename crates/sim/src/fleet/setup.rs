@@ -16,11 +16,18 @@ pub(super) struct Setup {
     pub(super) poll_s: f64,
     /// Whether what was sent counts before metrics show it; otherwise they are all that counts.
     pub(super) reservations: bool,
+    /// Gateways that share the arrivals at random, and tell one another nothing.
+    #[serde(default = "one")]
+    pub(super) gateways: usize,
     /// Tokens of a block of `Arrival::blocks`.
     pub(super) block_tokens: u32,
     pub(super) seed: u64,
     /// Ascending in time.
     pub(super) arrivals: Vec<Arrival>,
+}
+
+fn one() -> usize {
+    1
 }
 
 /// How replicas are chosen.

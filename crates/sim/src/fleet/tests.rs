@@ -131,6 +131,27 @@ fn the_default_spreads_short_requests_while_answers_and_polls_come() {
     }
 }
 
+/// Gateways that tell one another nothing send a prompt that repeats to a replica each, and what
+/// one gateway has sent the other one finds there only by chance.
+#[test]
+fn several_gateways_compute_a_prefix_for_each_of_them() {
+    let blocks = [7, 8, 9, 10];
+    let arrivals: Vec<Value> = (0..40)
+        .map(|at| arrival(f64::from(at), 64, 2, &blocks))
+        .collect();
+    let prefix = json!({"profile": {"scorers": [{"name": "prefix"}]}});
+    let computed = |gateways: usize| {
+        let mut setup = setup(16, &prefix, &arrivals);
+        setup["gateways"] = json!(gateways);
+        let report = play(&setup);
+        assert_eq!(report["failed"], 0);
+        let cached = column(&report, "cached");
+        cached.iter().filter(|tokens| **tokens == 0.0).count()
+    };
+    assert_eq!(computed(1), 1);
+    assert!((2..=4).contains(&computed(4)), "{}", computed(4));
+}
+
 #[test]
 fn without_a_prefix_the_smallest_tree_decides_when_all_caches_are_full() {
     // Each prompt fills more than half of a cache of 64 blocks.
@@ -203,6 +224,7 @@ fn wrong_setups_are_refused_and_a_replay_can_be_ended() {
     assert!(refused(&|s| s["engines"] = json!(["fats"])).contains("fats"));
     assert!(refused(&|s| s["poll_s"] = json!(0)).contains("poll_s"));
     assert!(refused(&|s| s["arrivals"][0]["input_tokens"] = json!(0)).contains("tokens"));
+    assert!(refused(&|s| s["gateways"] = json!(0)).contains("gateways"));
     let profile = json!({"profile": {"scorers": [{"name": "quue"}]}});
     assert!(refused(&|s| s["policy"] = profile.clone()).contains("quue"));
     let ended = fleet_replay(&good.to_string(), |_, _| false).unwrap_err();

@@ -52,6 +52,8 @@ class Fleet:
     """Seconds between two readings of a replica's metrics."""
     reservations: bool = True
     """Whether requests count from when they are sent, not from when metrics show them."""
+    gateways: int = 1
+    """They share the requests at random, and tell one another nothing."""
     seed: int = 1
 
 
@@ -122,6 +124,7 @@ def setup(workload: Workload, chosen: Policy, fleet: Fleet) -> str:
             "policy": chosen.spec,
             "poll_s": fleet.poll,
             "reservations": fleet.reservations,
+            "gateways": fleet.gateways,
             "block_tokens": workload.block_tokens,
             "seed": fleet.seed,
             "arrivals": arrivals,
