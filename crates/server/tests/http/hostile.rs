@@ -113,9 +113,12 @@ async fn no_request_body_is_the_servers_fault() {
             reply.status,
             reply.text()
         );
+        // Several choices with scores are longer than an error may be.
+        let most = if reply.status == 200 { 30_000 } else { 3_000 };
         assert!(
-            reply.body.len() < 3000,
-            "an answer of {} bytes",
+            reply.body.len() < most,
+            "{} {path} {body}: an answer of {} bytes",
+            reply.status,
             reply.body.len()
         );
         if reply.status == 200 {
