@@ -27,6 +27,7 @@ FAMILIES = (
     "gemma3",
     "glm4moe",
     "gpt2",
+    "gptoss",
     "llama",
     "llama3",
     "llama4",

@@ -20,6 +20,7 @@ FAMILIES = [
     "gemma2",
     "gemma3",
     "gpt2",
+    "gptoss",
     "llama",
     "llama3",
     "llama4",

@@ -191,6 +191,7 @@ def test_code_beside_the_weights_stays_unread(load_hf: Any, tmp_path: Path) -> N
         "gemma3",
         "glm4moe",
         "gpt2",
+        "gptoss",
         "llama",
         "llama3",
         "llama4",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from penstock.model.spec import (
     Attention,
+    Clamp,
     DecoderSpec,
     Experts,
     LatentAttention,
@@ -22,6 +23,7 @@ from penstock.model.spec import (
 RMS = Norm("rms", 1e-6)
 ATTENTION = Attention(heads=6, kv_heads=2, head_dim=16, rope=Rope(1e4))
 MLP = Mlp("gated", 32, "silu")
+CLAMP = Clamp(limit=7.0, alpha=1.702, offset=1.0)
 LAYER = Layer(Norms(RMS), ATTENTION, Norms(RMS), MLP)
 SPEC = DecoderSpec("llama", 96, 256, 128, RMS, (LAYER,) * 3)
 
@@ -61,8 +63,8 @@ UNSUPPORTED: list[tuple[str, Layer]] = [
         "norms of queries and keys before and after rotation",
         with_mixer(qk_norm=RMS, qk_norm_after=1e-6),
     ),
-    ("a clamped feed-forward", with_mlp(clamp=7.0)),
     ("this activation in this kind of feed-forward", with_mlp(activation="gelu")),
+    ("a clamped feed-forward of another activation", with_mlp(activation="gelu", clamp=CLAMP)),
     ("this activation in this kind of feed-forward", with_mlp(kind="plain")),
     ("layers with different heads", with_mixer(heads=4)),
 ]

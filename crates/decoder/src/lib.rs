@@ -38,8 +38,8 @@ pub use recipe::{LayerRecipes, Recipe, WeightRecipes};
 pub use runner::StepFuture;
 pub use shard::Shard;
 pub use spec::{
-    Activation, AttentionSpec, DecoderSpec, ExpertsSpec, FeedForward, GroupScore, GroupsSpec,
-    LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormSpec, Norms, RopeScaling, RopeSpec,
-    RouterSpec, ScoreSpec,
+    Activation, AttentionSpec, ClampSpec, DecoderSpec, ExpertsSpec, FeedForward, GroupScore,
+    GroupsSpec, LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormSpec, Norms, RopeScaling,
+    RopeSpec, RouterSpec, ScoreSpec,
 };
 pub use wiring::{Carried, GroupFile, Pipe, Wiring, join};

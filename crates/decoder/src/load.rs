@@ -300,8 +300,10 @@ impl Numerics {
         match self {
             Self::Exact => WeightFormat::F32,
             Self::Int8 => WeightFormat::W8,
+            Self::Int4 if dtype == DType::Mxfp4 => WeightFormat::Mx4,
             Self::Int4 => WeightFormat::W4,
             Self::AsStored { floats } => match dtype {
+                DType::Mxfp4 => WeightFormat::Mx4,
                 DType::Q4_0 | DType::Q4_1 | DType::Q4K => WeightFormat::W4,
                 DType::Q8_0
                 | DType::Q5_0
@@ -309,7 +311,7 @@ impl Numerics {
                 | DType::Iq4Nl
                 | DType::Q5K
                 | DType::Q6K => WeightFormat::W8,
-                DType::F32 | DType::F16 | DType::BF16 => floats,
+                DType::F32 | DType::F16 | DType::BF16 | DType::U8 => floats,
             },
         }
     }

@@ -20,6 +20,8 @@ pub struct Recipe {
     pub expert: Option<usize>,
     /// The tensor is stored as `[inputs, outputs]`.
     pub transposed: bool,
+    /// Tensor of the scales of one that holds the codes of MXFP4, 16 bytes for 32 inputs.
+    pub scales: Option<String>,
     /// Size of the blocks (heads) whose two halves of rows are stored in turn, as for interleaved
     /// rotation; `rows` count after they are put back, the first half before the second.
     pub interleaved: Option<usize>,
@@ -42,6 +44,7 @@ struct Parts {
     expert: Option<usize>,
     #[serde(default)]
     transposed: bool,
+    scales: Option<String>,
     interleaved: Option<usize>,
 }
 
@@ -58,6 +61,7 @@ impl From<Written> for Recipe {
                 cols: p.cols,
                 expert: p.expert,
                 transposed: p.transposed,
+                scales: p.scales,
                 interleaved: p.interleaved,
             },
         }

@@ -1,12 +1,13 @@
 //! Tensors of a checkpoint as rows to pack, read through a [`Recipe`]: exact codes where the file
 //! has blocks of 32, f32 otherwise.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use half::f16;
 use penstock_formats::{Checkpoint, DType, IQ4_NL, TensorView, dequantize, five_bits, k_scale_min};
-use penstock_kernels::{GROUP, GroupRow, RowSource, WeightFormat};
+use penstock_kernels::{GROUP, GroupRow, RowSource, WeightFormat, microscale};
 
 use crate::error::DecoderError;
 use crate::recipe::Recipe;
@@ -14,6 +15,8 @@ use crate::recipe::Recipe;
 /// Some rows and columns of a matrix in a checkpoint.
 pub(crate) struct TensorRows<'a> {
     view: TensorView<'a>,
+    /// Scales of MXFP4 codes that are in `view` alone, whose shape counts numbers.
+    scales: Option<TensorView<'a>>,
     /// Head size of rows in interleaved order.
     interleaved: Option<usize>,
     transposed: bool,
@@ -61,6 +64,10 @@ pub(crate) fn vector(
     n: usize,
 ) -> Result<Vec<f32>, DecoderError> {
     let view = checkpoint.tensor(&recipe.tensor)?;
+    if view.dtype == DType::U8 {
+        let problem = format!("tensor {:?}, stored as bytes,", view.name);
+        return Err(DecoderError::Unsupported(problem));
+    }
     let [from, to] = recipe.rows.unwrap_or([0, n]);
     let whole = view.cols();
     let fits = to <= whole && to.checked_sub(from) == Some(n);
@@ -91,6 +98,42 @@ fn shape(view: &TensorView<'_>, expected: Vec<usize>) -> DecoderError {
     }
 }
 
+/// The tensor of a matrix, and its scales where they are a tensor of their own.
+fn stored<'a>(
+    checkpoint: &'a Checkpoint,
+    recipe: &Recipe,
+) -> Result<(TensorView<'a>, Option<TensorView<'a>>), DecoderError> {
+    let mut view = checkpoint.tensor(&recipe.tensor)?;
+    let Some(name) = &recipe.scales else {
+        if view.dtype == DType::U8 {
+            let problem = format!("tensor {:?}, stored as bytes,", view.name);
+            return Err(DecoderError::Unsupported(problem));
+        }
+        return Ok((view, None));
+    };
+    let scales = checkpoint.tensor(name)?;
+    let block = DType::Mxfp4.block_bytes() - 1;
+    if view.dtype != DType::U8 || scales.dtype != DType::U8 {
+        let problem = format!(
+            "tensor {:?} with scales of type {}",
+            view.name, scales.dtype
+        );
+        return Err(DecoderError::Unsupported(problem));
+    }
+    if view.shape.last() != Some(&block) || view.shape.len() < 3 {
+        let expected = scales.shape.iter().copied().chain([block]).collect();
+        return Err(shape(&view, expected));
+    }
+    view.shape.pop();
+    if view.shape != scales.shape {
+        return Err(shape(&scales, view.shape));
+    }
+    let groups = view.shape.pop().unwrap_or(0);
+    view.shape.push(groups * GROUP);
+    view.dtype = DType::Mxfp4;
+    Ok((view, Some(scales)))
+}
+
 impl<'a> TensorRows<'a> {
     /// The matrix of `n` x `k` that `recipe` describes.
     ///
@@ -102,7 +145,7 @@ impl<'a> TensorRows<'a> {
         n: usize,
         k: usize,
     ) -> Result<Self, DecoderError> {
-        let view = checkpoint.tensor(&recipe.tensor)?;
+        let (view, scales) = stored(checkpoint, recipe)?;
         let (rows, cols) = (recipe.rows.unwrap_or([0, n]), recipe.cols.unwrap_or([0, k]));
         let mut expected = vec![rows[1], cols[1]];
         if recipe.transposed {
@@ -146,6 +189,7 @@ impl<'a> TensorRows<'a> {
             columns: cols[0]..cols[1],
             not_finite: AtomicUsize::new(FINITE),
             view,
+            scales,
         })
     }
 
@@ -204,6 +248,24 @@ impl RowSource for TensorRows<'_> {
 }
 
 impl TensorRows<'_> {
+    /// The blocks of a row. Codes beside their scales are put together as GGUF has them: bytes
+    /// of neighbours become bytes of numbers that are 16 apart.
+    fn row_bytes(&self, row: usize) -> Cow<'_, [u8]> {
+        let row = self.stored(row);
+        let Some(scales) = &self.scales else {
+            return Cow::Borrowed(self.view.row_bytes(row));
+        };
+        let (groups, half) = (scales.cols(), GROUP / 2);
+        let codes = &self.view.data[row * groups * half..(row + 1) * groups * half];
+        let mut blocks = Vec::with_capacity(groups * (1 + half));
+        for (scale, codes) in scales.row_bytes(row).iter().zip(codes.chunks_exact(half)) {
+            let code = |i: usize| codes[i / 2] >> (4 * (i % 2)) & 15;
+            blocks.push(*scale);
+            blocks.extend((0..half).map(|i| code(i) | code(i + half) << 4));
+        }
+        Cow::Owned(blocks)
+    }
+
     fn read_f32(&self, row: usize, out: &mut [f32]) {
         if self.transposed {
             let item = stored_row(self.first + row, self.interleaved);
@@ -214,11 +276,12 @@ impl TensorRows<'_> {
             }
             return;
         }
+        let (bytes, dtype) = (self.row_bytes(row), self.view.dtype);
         if self.columns.len() == self.view.cols() {
-            return self.view.dequantize_row(self.stored(row), out);
+            return dequantize(dtype, &bytes, out);
         }
         let mut whole = vec![0.0; self.view.cols()];
-        self.view.dequantize_row(self.stored(row), &mut whole);
+        dequantize(dtype, &bytes, &mut whole);
         out.copy_from_slice(&whole[self.columns.clone()]);
     }
 
@@ -246,8 +309,12 @@ impl TensorRows<'_> {
 
     /// A whole row's codes, when the file has groups of 32 of this form.
     fn whole_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
-        let bytes = self.view.row_bytes(self.stored(row));
+        let bytes = self.row_bytes(row);
         match (form, self.view.dtype) {
+            (WeightFormat::Mx4, DType::Mxfp4) => bytes
+                .chunks_exact(17)
+                .enumerate()
+                .for_each(|(g, b)| mxfp4(b, g, out)),
             (WeightFormat::W8, DType::Q8_0) => bytes
                 .chunks_exact(34)
                 .enumerate()
@@ -317,6 +384,11 @@ fn iq4_nl(block: &[u8], g: usize, out: &mut GroupRow) {
     codes
         .iter_mut()
         .for_each(|code| *code = (IQ4_NL[usize::from(*code)] as u8) ^ 0x80);
+}
+
+fn mxfp4(block: &[u8], g: usize, out: &mut GroupRow) {
+    (out.scales[g], out.mins[g]) = microscale(i32::from(block[0]) - 127);
+    nibbles(&block[1..], &mut out.codes[g * GROUP..(g + 1) * GROUP]);
 }
 
 fn q4_0(block: &[u8], g: usize, out: &mut GroupRow) {

@@ -6,14 +6,14 @@ mod common;
 
 use common::ranks::{Cuts, load_ranks};
 use common::{
-    Answer, Compute, GREEDY, NUMERICS, Reference, Request, Scratch, Stored, checkpoint, load,
+    Answer, Compute, GREEDY, NUMERICS, Reference, Request, Rng, Scratch, Stored, checkpoint, load,
     options, reference, run, spec, tensors,
 };
-use penstock_decoder::{Decoder, DecoderSpec, Options};
-use penstock_kernels::Isa;
+use penstock_decoder::{Decoder, DecoderSpec, Numerics, Options};
+use penstock_kernels::{Isa, WeightFormat};
 use serde_json::{Value, json};
 
-const MIXTURES: [&str; 4] = ["mixed", "mixtral", "qwen2moe", "qwen3moe"];
+const MIXTURES: [&str; 5] = ["mixed", "mixtral", "gptoss", "qwen2moe", "qwen3moe"];
 
 fn answer(decoder: &impl Compute, options: &Options, reference: &Reference) -> Answer {
     let request = Request {
@@ -245,4 +245,150 @@ fn stacked_fused_and_interleaved_experts_are_the_same_model() {
     let reference = reference("qwen3moe");
     let same = answer(&load("qwen3moe", &set), &set, &reference);
     assert!(answer(&fused, &set, &reference) == same);
+}
+
+/// Random codes of MXFP4 with scales about 1/16, as gpt-oss has them, and the numbers they stand
+/// for as f32.
+fn microscaled(name: &str, shape: [usize; 3], seed: u64) -> [Stored; 3] {
+    const TWICE: [f32; 16] = [
+        0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, -0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0,
+    ];
+    let ([experts, rows, inputs], mut rng) = (shape, Rng(seed));
+    let groups = experts * rows * inputs / 32;
+    let scales: Vec<u8> = (0..groups).map(|_| (121 + rng.below(5)) as u8).collect();
+    let codes: Vec<u8> = (0..16 * groups).map(|_| rng.below(256) as u8).collect();
+    let number = |i: usize| {
+        let code = codes[i / 2] >> (4 * (i % 2)) & 15;
+        TWICE[usize::from(code)] * f32::exp2(f32::from(scales[i / 32]) - 128.0)
+    };
+    let floats = (0..32 * groups).flat_map(|i| number(i).to_le_bytes());
+    let stored = |name: String, dtype: &str, shape: &[usize], bytes: Vec<u8>| Stored {
+        name,
+        dtype: dtype.to_owned(),
+        shape: shape.to_vec(),
+        bytes,
+    };
+    let [outer, group] = [[experts, rows], [inputs / 32, 16]];
+    [
+        stored(name.to_owned(), "F32", &shape, floats.collect()),
+        stored(
+            format!("{name}_blocks"),
+            "U8",
+            &[outer, group].concat(),
+            codes.clone(),
+        ),
+        stored(
+            format!("{name}_scales"),
+            "U8",
+            &[experts, rows, inputs / 32],
+            scales.clone(),
+        ),
+    ]
+}
+
+/// qwen3moe with stacked experts of 64 columns: their recipes, and tensors for codes and numbers.
+fn microscaled_model() -> (Value, [Value; 2], Vec<Stored>) {
+    let (mut spec, weights) = spec("qwen3moe");
+    spec["kinds"][0]["feed_forward"]["expert"]["intermediate"] = json!(64);
+    let all = tensors("qwen3moe").into_iter();
+    let mut stored: Vec<Stored> = all.filter(|t| !t.name.contains(".experts.")).collect();
+    let mut both = [weights.clone(), weights];
+    for layer in 0..2 {
+        let fused = format!("layers.{layer}.gate_up");
+        let down = format!("layers.{layer}.down");
+        stored.extend(microscaled(&fused, [8, 128, 32], layer));
+        stored.extend(microscaled(&down, [8, 32, 64], 9 + layer));
+        for (weights, codes) in both.iter_mut().zip([true, false]) {
+            let recipe = |name: &str| match codes {
+                true => {
+                    json!({"tensor": format!("{name}_blocks"), "scales": format!("{name}_scales")})
+                }
+                false => json!({"tensor": name}),
+            };
+            let half = |rows: [usize; 2]| {
+                let mut half = recipe(&fused);
+                half["rows"] = json!(rows);
+                half["interleaved"] = json!(128);
+                half
+            };
+            let roles = &mut weights["layers"][layer as usize];
+            roles["gate"] = half([0, 64]);
+            roles["up"] = half([64, 128]);
+            roles["down"] = recipe(&down);
+        }
+    }
+    (spec, both, stored)
+}
+
+#[test]
+fn codes_beside_their_scales_are_the_numbers_they_stand_for() {
+    let (spec, both, stored) = microscaled_model();
+    let scratch = Scratch::new("microscaled");
+    scratch.write(&stored);
+    let reference = reference("qwen3moe");
+    let load = |weights: &Value, set: &Options| {
+        let (spec, weights) = (spec.to_string(), weights.to_string());
+        let decoder = Decoder::load(&spec, &weights, scratch.path(), set).unwrap();
+        answer(&common::allocated(decoder, common::BLOCKS), set, &reference)
+    };
+    let exact = options(Isa::detect());
+    let truth = load(&both[1], &exact);
+    assert!(load(&both[0], &exact) == truth, "in f32");
+    // As they are stored: the codes are exact, activations have 8 bits.
+    let floats = WeightFormat::F32;
+    for isa in common::isas() {
+        let set = Options {
+            numerics: Numerics::AsStored { floats },
+            ..options(isa)
+        };
+        let (codes, numbers) = (load(&both[0], &set), load(&both[1], &set));
+        let off = |a: &Answer| {
+            let pairs = a.prompt.iter().zip(&truth.prompt);
+            let off = pairs.map(|(a, b)| f64::from((a.logprob - b.logprob).abs()));
+            off.sum::<f64>() / truth.prompt.len() as f64
+        };
+        assert!(off(&numbers) < 1e-4, "{isa}");
+        assert!(off(&codes) < 0.2, "{isa}: off by {}", off(&codes));
+    }
+}
+
+#[test]
+fn codes_that_do_not_fit_their_scales_are_named() {
+    let (spec, [codes, _], good) = microscaled_model();
+    let scratch = Scratch::new("unfit-scales");
+    for (name, shape, said) in [
+        (
+            "layers.1.down_scales",
+            vec![8, 32, 1],
+            "layers.1.down_scales",
+        ),
+        (
+            "layers.1.down_scales",
+            vec![8, 31, 2],
+            "layers.1.down_scales",
+        ),
+        (
+            "layers.0.gate_up_blocks",
+            vec![8, 128, 16],
+            "layers.0.gate_up",
+        ),
+        (
+            "layers.0.gate_up_blocks",
+            vec![8, 127, 1, 16],
+            "layers.0.gate_up",
+        ),
+    ] {
+        let mut stored = good.clone();
+        let changed = stored.iter_mut().find(|t| t.name == name).unwrap();
+        changed.bytes.truncate(shape.iter().product());
+        changed.shape = shape;
+        scratch.write(&stored);
+        let message = load_error(&spec, &codes, scratch.path());
+        assert!(message.contains(said), "{message}");
+    }
+    let mut plain = codes;
+    plain["layers"][1]["down"] = json!("layers.1.down_blocks");
+    scratch.write(&good);
+    let message = load_error(&spec, &plain, scratch.path());
+    assert!(message.contains("stored as bytes"), "{message}");
 }

@@ -34,6 +34,10 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::Q5_0 => blocks(bytes, out, q5_0),
         DType::Q5_1 => blocks(bytes, out, q5_1),
         DType::Iq4Nl => blocks(bytes, out, iq4_nl),
+        DType::Mxfp4 => blocks(bytes, out, mxfp4),
+        DType::U8 => blocks(bytes, out, |b: &[u8; 1], y: &mut [f32; 1]| {
+            y[0] = f32::from(b[0]);
+        }),
         DType::Q4K => blocks(bytes, out, q4_k),
         DType::Q5K => blocks(bytes, out, q5_k),
         DType::Q6K => blocks(bytes, out, q6_k),
@@ -142,6 +146,19 @@ fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
     for ((a, b), &pair) in first.iter_mut().zip(second).zip(&block[2..]) {
         *a = scale * f32::from(IQ4_NL[usize::from(pair & 15)]);
         *b = scale * f32::from(IQ4_NL[usize::from(pair >> 4)]);
+    }
+}
+
+/// Twice what the codes of MXFP4 stand for.
+const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
+    // Half of the power of two, because the table is doubled.
+    let scale = f32::exp2(f32::from(block[0]) - 128.0);
+    let (first, second) = out.split_at_mut(16);
+    for ((a, b), &pair) in first.iter_mut().zip(second).zip(&block[1..]) {
+        *a = scale * f32::from(E2M1[usize::from(pair & 15)]);
+        *b = scale * f32::from(E2M1[usize::from(pair >> 4)]);
     }
 }
 

@@ -21,6 +21,11 @@ pub enum DType {
     Q5_1,
     /// 32 elements: f16 scale, 16 bytes of 4-bit indices into a table of 16 factors.
     Iq4Nl,
+    /// 32 elements: a power of two with a bias of 127 in one byte, 16 bytes of 4-bit floating point
+    /// (OCP Microscaling's E2M1).
+    Mxfp4,
+    /// Unsigned bytes: parts of formats that have several tensors for a matrix.
+    U8,
     /// 256 elements: f16 scale and minimum, eight 6-bit scale and minimum pairs, 128 bytes of 4-bit
     /// codes.
     Q4K,
@@ -32,7 +37,7 @@ pub enum DType {
 }
 
 impl DType {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -42,6 +47,8 @@ impl DType {
         Self::Q5_0,
         Self::Q5_1,
         Self::Iq4Nl,
+        Self::Mxfp4,
+        Self::U8,
         Self::Q4K,
         Self::Q5K,
         Self::Q6K,
@@ -50,8 +57,14 @@ impl DType {
     /// Elements in one block; 1 for plain floats.
     pub const fn block_len(self) -> usize {
         match self {
-            Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Iq4Nl => 32,
+            Self::F32 | Self::F16 | Self::BF16 | Self::U8 => 1,
+            Self::Q8_0
+            | Self::Q4_0
+            | Self::Q4_1
+            | Self::Q5_0
+            | Self::Q5_1
+            | Self::Iq4Nl
+            | Self::Mxfp4 => 32,
             Self::Q4K | Self::Q5K | Self::Q6K => 256,
         }
     }
@@ -61,6 +74,8 @@ impl DType {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
+            Self::U8 => 1,
+            Self::Mxfp4 => 17,
             Self::Q8_0 => 34,
             Self::Q4_0 | Self::Iq4Nl => 18,
             Self::Q4_1 => 20,
@@ -93,6 +108,8 @@ impl DType {
             Self::Q5_0 => "Q5_0",
             Self::Q5_1 => "Q5_1",
             Self::Iq4Nl => "IQ4_NL",
+            Self::Mxfp4 => "MXFP4",
+            Self::U8 => "U8",
             Self::Q4K => "Q4_K",
             Self::Q5K => "Q5_K",
             Self::Q6K => "Q6_K",
@@ -114,6 +131,7 @@ impl DType {
             14 => Self::Q6K,
             20 => Self::Iq4Nl,
             30 => Self::BF16,
+            39 => Self::Mxfp4,
             _ => return None,
         })
     }
@@ -140,7 +158,6 @@ impl DType {
             29 => "IQ1_M",
             34 => "TQ1_0",
             35 => "TQ2_0",
-            39 => "MXFP4",
             _ => return format!("number {id}"),
         };
         name.to_owned()
@@ -148,7 +165,7 @@ impl DType {
 
     /// The type with this name in a safetensors header, if it is one we read.
     pub(crate) fn from_safetensors(name: &str) -> Option<Self> {
-        [Self::F32, Self::F16, Self::BF16]
+        [Self::F32, Self::F16, Self::BF16, Self::U8]
             .into_iter()
             .find(|dtype| dtype.name() == name)
     }

@@ -41,7 +41,7 @@ impl ActivationFormat {
     /// The form that weights of `form` are multiplied with.
     pub fn of(form: WeightFormat) -> Self {
         match form {
-            WeightFormat::W4 | WeightFormat::W8 => Self::Int8,
+            WeightFormat::W4 | WeightFormat::Mx4 | WeightFormat::W8 => Self::Int8,
             WeightFormat::Bf16 => Self::Bf16,
             WeightFormat::F32 => Self::F32,
         }

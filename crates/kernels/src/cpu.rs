@@ -47,7 +47,7 @@ impl Linear {
 }
 
 /// What follows a feed-forward's first matrices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ActivationFn {
     /// `silu(part 0) * part 1` (SwiGLU, Shazeer 2020).
     SiluGated,
@@ -55,13 +55,26 @@ pub enum ActivationFn {
     GeluTanh,
     /// `gelu(part 0) * part 1`, by the same approximation (GEGLU, Shazeer 2020).
     GeluTanhGated,
+    /// `(part 1 + offset) * part 0 * sigmoid(alpha * part 0)`, bounded first (gpt-oss).
+    Clamped(Clamp),
+}
+
+/// Bounds and constants of a clamped SwiGLU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Clamp {
+    /// The gate is at most this, the other part within this of zero.
+    pub limit: f32,
+    /// Factor of the gate in its sigmoid.
+    pub alpha: f32,
+    /// Added to the other part.
+    pub offset: f32,
 }
 
 impl ActivationFn {
     /// Matrices that it takes.
     fn parts(self) -> usize {
         match self {
-            Self::SiluGated | Self::GeluTanhGated => 2,
+            Self::SiluGated | Self::GeluTanhGated | Self::Clamped(_) => 2,
             Self::GeluTanh => 1,
         }
     }
@@ -313,6 +326,9 @@ impl Cpu {
                 ActivationFn::SiluGated => ops::silu_mul(self.isa, inner, &up[..size]),
                 ActivationFn::GeluTanh => ops::gelu_tanh(self.isa, inner),
                 ActivationFn::GeluTanhGated => ops::gelu_mul(self.isa, inner, &up[..size]),
+                ActivationFn::Clamped(c) => {
+                    ops::clamped_mul(self.isa, inner, &up[..size], c.limit, c.alpha, c.offset)
+                }
             }
             for (row, values) in task.rows.zip(inner.chunks_exact(columns)) {
                 let at = row * out.ld + out.first + task.panels.start * PANEL;

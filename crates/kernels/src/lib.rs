@@ -34,7 +34,7 @@ pub use attn::{
     Angles, AttentionPlan, HeadNorms, HeadShape, Place, Rotation, Scoring, Seen, Sequence,
 };
 pub use buffer::{Aligned, Columns};
-pub use cpu::{ActivationFn, Cpu, Linear, Norm, NormKind};
+pub use cpu::{ActivationFn, Clamp, Cpu, Linear, Norm, NormKind};
 pub use experts::{Beside, Choice, Expert, ExpertBuffers, Experts, Groups, Routing, Score};
 pub use gemm::Mode;
 pub use isa::{Isa, IsaError};
@@ -42,6 +42,6 @@ pub use kv::{
     BlockBusy, BlockRead, BlockWrite, KvLayout, KvPool, KvType, PoolHandle, RUN, SequenceBlocks,
     StepLease,
 };
-pub use packed::{GROUP, GroupRow, PANEL, Packed, RowSource, WeightFormat};
+pub use packed::{GROUP, GroupRow, PANEL, Packed, RowSource, WeightFormat, microscale};
 pub use sample::{Logprob, Sampling, argmax, logprob, sample};
 pub use threads::ThreadPool;

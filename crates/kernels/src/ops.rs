@@ -75,6 +75,13 @@ for_each_isa! {
     pub(crate) fn scale(x: &mut [f32], factor: f32) = scale_row;
 }
 for_each_isa! {
+    /// `gate = (up + offset) * gate * sigmoid(alpha * gate)`, with the gate at most `limit` and up
+    /// within `limit` of zero.
+    pub(crate) fn clamped_mul(
+        gate: &mut [f32], up: &[f32], limit: f32, alpha: f32, offset: f32,
+    ) = clamped_mul_row;
+}
+for_each_isa! {
     /// `x += y`.
     pub(crate) fn add(x: &mut [f32], y: &[f32]) = add_row;
 }
@@ -203,6 +210,16 @@ fn softcap_row(x: &mut [f32], scale: f32, cap: f32) {
 #[inline(always)]
 fn scale_row(x: &mut [f32], factor: f32) {
     x.iter_mut().for_each(|x| *x *= factor);
+}
+
+/// What is not a number stays so: bounds are comparisons, not minima.
+#[inline(always)]
+fn clamped_mul_row(gate: &mut [f32], up: &[f32], limit: f32, alpha: f32, offset: f32) {
+    for (g, u) in gate.iter_mut().zip(up) {
+        let bounded = if *g > limit { limit } else { *g };
+        let up = u.clamp(-limit, limit) + offset;
+        *g = bounded / (1.0 + exp(-alpha * bounded)) * up;
+    }
 }
 
 #[inline(always)]

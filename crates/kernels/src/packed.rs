@@ -9,6 +9,7 @@
 //!       scales  [group][16] f16
 //! W4    codes   [group][4][feature 16][4] u8: step j in low nibbles, step j + 4 in high ones
 //!       scales  [group][16 scale, 16 min] f16
+//! Mx4   as W4, where a code stands for its entry in `E2M1`
 //! Bf16  [k/2][feature 16][2] bf16
 //! F32   [k][feature 16] f32
 //! ```
@@ -32,6 +33,8 @@ pub const GROUP: usize = 32;
 pub enum WeightFormat {
     /// 4-bit codes with an f16 scale and minimum for 32 inputs.
     W4,
+    /// 4-bit floating point (OCP Microscaling's E2M1) with a power of two for 32 inputs.
+    Mx4,
     /// 8-bit codes with an f16 scale for 32 inputs.
     W8,
     /// bf16.
@@ -45,6 +48,7 @@ impl WeightFormat {
     pub fn name(self) -> &'static str {
         match self {
             Self::W4 => "w4",
+            Self::Mx4 => "mx4",
             Self::W8 => "w8",
             Self::Bf16 => "bf16",
             Self::F32 => "f32",
@@ -59,7 +63,7 @@ impl WeightFormat {
     /// f16 scales (and minima) of one panel's group.
     pub(crate) fn scales_per_group(self) -> usize {
         match self {
-            Self::W4 => 2 * PANEL,
+            Self::W4 | Self::Mx4 => 2 * PANEL,
             Self::W8 => PANEL,
             Self::Bf16 | Self::F32 => 0,
         }
@@ -67,7 +71,7 @@ impl WeightFormat {
 
     fn bits(self) -> usize {
         match self {
-            Self::W4 => 4,
+            Self::W4 | Self::Mx4 => 4,
             Self::W8 => 8,
             Self::Bf16 => 16,
             Self::F32 => 32,
@@ -78,11 +82,11 @@ impl WeightFormat {
 /// One output feature's weights as codes: what a file already quantised in groups of 32 gives
 /// without rounding again.
 pub struct GroupRow {
-    /// `k` codes: 0..=15 for `W4`, weight + 128 for `W8`.
+    /// `k` codes: 0..=15 for `W4` and `Mx4`, weight + 128 for `W8`.
     pub codes: Vec<u8>,
     /// One scale for 32 inputs.
     pub scales: Vec<f32>,
-    /// One minimum for 32 inputs (`W4`).
+    /// One minimum for 32 inputs (`W4`, `Mx4`).
     pub mins: Vec<f32>,
 }
 
@@ -97,15 +101,15 @@ impl GroupRow {
     }
 
     /// Rounds weights to the codes of `form`: absolute maximum / 127 for `W8`, minimum and maximum
-    /// in 15 steps for `W4`, with the scales rounded to f16 first, so that the codes answer to the
-    /// scales that are stored.
+    /// in 15 steps for `W4`, a power of two for `Mx4`, with the scales rounded to f16 first, so
+    /// that the codes answer to the scales that are stored.
     pub fn quantize(&mut self, form: WeightFormat, weights: &[f32]) {
         for (g, group) in weights.chunks(GROUP).enumerate() {
             let codes = &mut self.codes[g * GROUP..g * GROUP + group.len()];
-            let (scale, min) = if form == WeightFormat::W8 {
-                symmetric(group, codes)
-            } else {
-                affine(group, codes)
+            let (scale, min) = match form {
+                WeightFormat::W8 => symmetric(group, codes),
+                WeightFormat::Mx4 => microscaled(group, codes),
+                _ => affine(group, codes),
             };
             self.scales[g] = scale;
             self.mins[g] = min;
@@ -134,6 +138,31 @@ fn affine(group: &[f32], codes: &mut [u8]) -> (f32, f32) {
         *code = ((weight - min) * inverse)
             .round_ties_even()
             .clamp(0.0, 15.0) as u8;
+    }
+    (scale, min)
+}
+
+/// What the codes of `Mx4` stand for: 12 plus twice 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+pub(crate) const E2M1: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+
+/// Scale and minimum of an `Mx4` group whose largest number is 6 times `2^exponent`: half of that
+/// power, because the entries of [`E2M1`] are doubled, and what makes 12 zero. What is too large
+/// for f16 is infinite.
+pub fn microscale(exponent: i32) -> (f32, f32) {
+    let half = |number: f64| f16::from_f64(number).to_f32();
+    let scale = 2f64.powi(exponent - 1);
+    (half(scale), half(-12.0 * scale))
+}
+
+fn microscaled(group: &[f32], codes: &mut [u8]) -> (f32, f32) {
+    let max = group.iter().fold(0.0f32, |m, w| m.max(w.abs()));
+    let exponent = (max / 6.0).max(1e-7).log2().ceil() as i32;
+    let (scale, min) = microscale(exponent);
+    for (code, weight) in codes.iter_mut().zip(group) {
+        let wanted = (weight - min) / scale;
+        let off = |code: &u8| (f32::from(E2M1[usize::from(*code)]) - wanted).abs();
+        let nearest = (0..16u8).min_by(|a, b| off(a).total_cmp(&off(b)));
+        *code = nearest.unwrap_or(0);
     }
     (scale, min)
 }
@@ -184,7 +213,7 @@ impl Packed {
             };
             let rows = panel * PANEL..n.min((panel + 1) * PANEL);
             match form {
-                WeightFormat::W4 | WeightFormat::W8 => {
+                WeightFormat::W4 | WeightFormat::Mx4 | WeightFormat::W8 => {
                     pack_codes(form, k, rows, source, codes, scales)
                 }
                 WeightFormat::Bf16 | WeightFormat::F32 => pack_floats(form, k, rows, source, codes),
@@ -262,9 +291,14 @@ impl Packed {
                     scale(g * PANEL + lane)
                         * (f32::from(codes[g * 512 + j * 64 + lane * 4 + b]) - 128.0)
                 }
-                WeightFormat::W4 => {
+                WeightFormat::W4 | WeightFormat::Mx4 => {
                     let byte = codes[g * 256 + (j % 4) * 64 + lane * 4 + b];
                     let code = if j < 4 { byte & 15 } else { byte >> 4 };
+                    let code = if self.form == WeightFormat::Mx4 {
+                        E2M1[usize::from(code)]
+                    } else {
+                        code
+                    };
                     scale(g * 2 * PANEL + lane)
                         .mul_add(f32::from(code), scale(g * 2 * PANEL + PANEL + lane))
                 }
@@ -298,7 +332,7 @@ fn pack_codes(
         }
         for (g, group) in row_codes.codes.chunks_exact(GROUP).enumerate() {
             scales[g * per_group + lane] = f16::from_f32(row_codes.scales[g]).to_bits();
-            if form == WeightFormat::W4 {
+            if form != WeightFormat::W8 {
                 scales[g * per_group + PANEL + lane] = f16::from_f32(row_codes.mins[g]).to_bits();
             }
             for (i, &code) in group.iter().enumerate() {

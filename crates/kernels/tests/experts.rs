@@ -1,17 +1,19 @@
-//! Mixtures of experts against f64, and the promise that a row's bits depend on the row alone.
+//! Mixtures of experts, plain and clamped, against f64, and the promise that a row's bits depend on
+//! the row alone.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::{Floats, Rng, bits, isas};
 use penstock_kernels::{
-    ActivationFn, Activations, Beside, Choice, Cpu, Expert, ExpertBuffers, Experts, Isa, Linear,
-    Mode, Packed, ThreadPool, WeightFormat,
+    ActivationFn, Activations, Beside, Choice, Clamp, Cpu, Expert, ExpertBuffers, Experts, Isa,
+    Linear, Mode, Packed, ThreadPool, WeightFormat,
 };
 use proptest::prelude::*;
 
 /// Experts of random weights, which the reference has too.
 struct Mixture {
+    clamp: Option<Clamp>,
     hidden: usize,
     width: usize,
     /// For each expert gate, up and down, `[outputs, inputs]`, and the output's bias.
@@ -24,7 +26,13 @@ impl Mixture {
             let [gate, up, down] = [(); 3].map(|()| rng.vec(hidden * width, 0.5));
             ([gate, up, down], rng.vec(hidden, 1.0))
         };
+        let clamp = Clamp {
+            limit: 1.5,
+            alpha: 1.7,
+            offset: 1.0,
+        };
         Self {
+            clamp: hidden.is_multiple_of(2).then_some(clamp),
             hidden,
             width,
             weights: (0..experts).map(&mut expert).collect(),
@@ -52,7 +60,10 @@ impl Mixture {
         Experts {
             experts: self.weights[own.clone()].iter().map(expert).collect(),
             first: own.start,
-            activation: ActivationFn::SiluGated,
+            activation: match self.clamp {
+                Some(clamp) => ActivationFn::Clamped(clamp),
+                None => ActivationFn::SiluGated,
+            },
             inputs: width,
             lead: 0,
         }
@@ -68,7 +79,15 @@ impl Mixture {
             m.chunks_exact(x.len()).map(|w| dot(w, x)).collect()
         };
         let pairs = product(gate, &x).into_iter().zip(product(up, &x));
-        let inner: Vec<f64> = pairs.map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+        let activated = |(g, u): (f64, f64)| match self.clamp {
+            None => g / (1.0 + (-g).exp()) * u,
+            Some(c) => {
+                let limit = f64::from(c.limit);
+                let (g, u) = (g.min(limit), u.clamp(-limit, limit) + f64::from(c.offset));
+                g / (1.0 + (-g * f64::from(c.alpha)).exp()) * u
+            }
+        };
+        let inner: Vec<f64> = pairs.map(activated).collect();
         let outputs = product(down, &inner).into_iter().zip(bias);
         outputs.map(|(y, b)| y + f64::from(*b)).collect()
     }

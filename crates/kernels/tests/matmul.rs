@@ -9,8 +9,9 @@ use penstock_kernels::{
 };
 use proptest::prelude::*;
 
-const FORMS: [WeightFormat; 4] = [
+const FORMS: [WeightFormat; 5] = [
     WeightFormat::W4,
+    WeightFormat::Mx4,
     WeightFormat::W8,
     WeightFormat::Bf16,
     WeightFormat::F32,
@@ -59,12 +60,12 @@ fn naive(linear: &Linear, x: &[f32], m: usize) -> (Vec<f64>, Vec<f64>) {
 /// bounds.
 fn rounding(form: WeightFormat, w: &[f32], acts: &[f64]) -> f64 {
     let magnitude: f64 = match form {
-        // A 4-bit weight is split into code and minimum, each up to twice the largest weight of its
-        // group.
-        WeightFormat::W4 => w
+        // A 4-bit weight is split into code and minimum, together up to six times the largest
+        // weight of its group.
+        WeightFormat::W4 | WeightFormat::Mx4 => w
             .chunks(GROUP)
             .zip(acts.chunks(GROUP))
-            .map(|(w, a)| 4.0 * largest(w) * a.iter().map(|v| v.abs()).sum::<f64>())
+            .map(|(w, a)| 6.0 * largest(w) * a.iter().map(|v| v.abs()).sum::<f64>())
             .sum(),
         _ => w
             .iter()
@@ -72,7 +73,10 @@ fn rounding(form: WeightFormat, w: &[f32], acts: &[f64]) -> f64 {
             .map(|(&w, a)| (f64::from(w) * a).abs())
             .sum(),
     };
-    let operations = if matches!(form, WeightFormat::W4 | WeightFormat::W8) {
+    let operations = if matches!(
+        form,
+        WeightFormat::W4 | WeightFormat::Mx4 | WeightFormat::W8
+    ) {
         4 * w.len().div_ceil(GROUP)
     } else {
         w.len()
@@ -117,7 +121,7 @@ proptest! {
         for isa in isas().into_iter().filter(|&isa| fits(isa, m, k, linear.n())) {
             let got = multiply(isa, threads, &linear, &x, m);
             assert_near(&got, &linear, &x, m, isa.name());
-            if matches!(form, WeightFormat::W4 | WeightFormat::W8) {
+            if matches!(form, WeightFormat::W4 | WeightFormat::Mx4 | WeightFormat::W8) {
                 let got = bits(&got);
                 prop_assert_eq!(integer.get_or_insert_with(|| got.clone()), &got, "{} differs \
                     from another instruction set", isa);

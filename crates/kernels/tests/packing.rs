@@ -21,7 +21,8 @@ proptest! {
             Rng(seed).vec(n * k, scale).iter().map(|w| w + shift * scale).collect();
         let source = Floats { k, weights: weights.clone() };
         let pool = ThreadPool::new(threads).unwrap();
-        for form in [WeightFormat::W4, WeightFormat::W8, WeightFormat::Bf16, WeightFormat::F32] {
+        let small = [WeightFormat::W4, WeightFormat::Mx4, WeightFormat::W8];
+        for form in small.into_iter().chain([WeightFormat::Bf16, WeightFormat::F32]) {
             let got = unpacked(&Packed::pack(&pool, form, n, k, &source));
             for (row, (want, got)) in weights.chunks(k).zip(got.chunks(k)).enumerate() {
                 for (want, got) in want.chunks(GROUP).zip(got.chunks(GROUP)) {
@@ -49,6 +50,8 @@ fn step(form: WeightFormat, group: &[f32]) -> f64 {
         WeightFormat::W8 => {
             low.abs().max(high.abs()) / 254.0 + 127.0 * f16_off(low.abs().max(high.abs()) / 127.0)
         }
+        // From 4 to 6 of the largest is the widest step, and a power may be too large by half.
+        WeightFormat::Mx4 => (low.abs().max(high.abs()) / 3.0).max(2f64.powi(-22)),
         WeightFormat::Bf16 | WeightFormat::F32 => 0.0,
     }
 }

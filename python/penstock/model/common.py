@@ -46,13 +46,14 @@ def hf_spec(
     windows: Windows = None,
     default_head_dim: int | None = None,
     feed_forwards: tuple[FeedForward, ...] | None = None,
+    quantised: bool = False,
     part_rope: bool = False,
 ) -> DecoderSpec:
     """The spec of a config.json with Llama's keys. `default_head_dim` None: hidden / heads;
     `feed_forwards` None: dense ones of `intermediate_size`; `part_rope`: rope may be over a part
     of the head.
     """
-    _refuse_foreign_features(config)
+    _refuse_foreign_features(config, quantised=quantised)
     layers = hf_layers(config)
     if feed_forwards is None:
         _refuse_experts(config)
@@ -104,10 +105,10 @@ def _layers(
     )
 
 
-def _refuse_foreign_features(config: Fields) -> None:
+def _refuse_foreign_features(config: Fields, *, quantised: bool) -> None:
     if config.get("hidden_act") not in ACTIVATIONS:
         raise config.refuse("hidden_act", " ".join(ACTIVATIONS))
-    if config.get("quantization_config") is not None:
+    if config.get("quantization_config") is not None and not quantised:
         raise config.refuse(
             "quantization_config", "unquantised safetensors, or quantised GGUF files"
         )

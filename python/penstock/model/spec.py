@@ -151,6 +151,17 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class Clamp:
+    """`(up + offset) * gate * sigmoid(alpha * gate)`, with the gate at most `limit` and up within
+    `limit` of zero (gpt-oss).
+    """
+
+    limit: float
+    alpha: float
+    offset: float
+
+
+@dataclass(frozen=True, slots=True)
 class Mlp:
     """Dense feed-forward: down(activation(gate(x)) * up(x)), or down(activation(up(x)))."""
 
@@ -158,8 +169,8 @@ class Mlp:
     intermediate: int
     activation: Literal["silu", "gelu_tanh", "gelu"]
     bias: bool = False
-    clamp: float | None = None
-    """Bound of the inner numbers' magnitude."""
+    clamp: Clamp | None = None
+    """In place of the plain activation of a gated one with "silu"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +306,8 @@ class Recipe:
     """Index into the outermost dimension of a tensor that stacks experts."""
     transposed: bool = False
     """The tensor is stored as [inputs, outputs]."""
+    scales: str | None = None
+    """Tensor of the scales of one that holds the codes of MXFP4, 16 bytes for 32 inputs."""
     interleaved: int | None = None
     """Head size, where rows are stored for interleaved rotation; the decoder puts them back."""
 

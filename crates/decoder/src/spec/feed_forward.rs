@@ -1,6 +1,6 @@
 //! What works on one position: feed-forwards, dense or of experts.
 
-use penstock_kernels::{ActivationFn, Groups, Score};
+use penstock_kernels::{ActivationFn, Clamp, Groups, Score};
 use serde::Deserialize;
 
 use super::{check_sizes, first};
@@ -32,8 +32,19 @@ pub struct MlpSpec {
     /// All matrices have biases.
     #[serde(default)]
     pub bias: bool,
-    /// Bound of the inner numbers' magnitude.
-    pub clamp: Option<f32>,
+    /// In place of the plain activation of a gated one with SiLU.
+    pub clamp: Option<ClampSpec>,
+}
+
+/// `(up + offset) * gate * sigmoid(alpha * gate)`, with the gate at most `limit` and up within
+/// `limit` of zero (gpt-oss).
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct ClampSpec {
+    pub limit: f32,
+    pub alpha: f32,
+    pub offset: f32,
 }
 
 /// A mixture of experts: each token goes through the experts with the highest router scores.
@@ -150,6 +161,9 @@ impl FeedForward {
 
     /// How the kernels compute the inner numbers, where they can.
     pub(crate) fn activation(&self) -> Option<ActivationFn> {
+        if let Some(clamp) = self.mlp()?.clamp {
+            return clamp.activation().filter(|_| self.is_swiglu());
+        }
         match self {
             Self::Gated(mlp) if mlp.activation == Activation::Silu => Some(ActivationFn::SiluGated),
             Self::Gated(mlp) if mlp.activation == Activation::GeluTanh => {
@@ -160,6 +174,10 @@ impl FeedForward {
             }
             _ => None,
         }
+    }
+
+    fn is_swiglu(&self) -> bool {
+        matches!(self, Self::Gated(mlp) if mlp.activation == Activation::Silu)
     }
 
     pub(super) fn check(&self) -> Result<(), DecoderError> {
@@ -175,7 +193,10 @@ impl FeedForward {
     pub(super) fn unsupported(&self) -> Option<&'static str> {
         match self {
             Self::Gated(mlp) | Self::Plain(mlp) => first(&[
-                (mlp.clamp.is_some(), "a clamped feed-forward"),
+                (
+                    mlp.clamp.is_some() && self.activation().is_none(),
+                    "a clamped feed-forward of another activation",
+                ),
                 (
                     self.activation().is_none(),
                     "this activation in this kind of feed-forward",
@@ -183,6 +204,23 @@ impl FeedForward {
             ]),
             Self::Moe(moe) => moe.unsupported(),
         }
+    }
+}
+
+impl ClampSpec {
+    /// As the kernels take it, if its bound is one.
+    fn activation(self) -> Option<ActivationFn> {
+        let Self {
+            limit,
+            alpha,
+            offset,
+        } = self;
+        let sound = limit > 0.0 && [limit, alpha, offset].iter().all(|v| v.is_finite());
+        sound.then_some(ActivationFn::Clamped(Clamp {
+            limit,
+            alpha,
+            offset,
+        }))
     }
 }
 

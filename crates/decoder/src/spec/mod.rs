@@ -13,7 +13,8 @@ use serde::Deserialize;
 pub(crate) use attention::Temperature;
 pub use attention::{AttentionSpec, LatentSpec, Mixer, RopeScaling, RopeSpec};
 pub use feed_forward::{
-    Activation, ExpertsSpec, FeedForward, GroupScore, GroupsSpec, MlpSpec, RouterSpec, ScoreSpec,
+    Activation, ClampSpec, ExpertsSpec, FeedForward, GroupScore, GroupsSpec, MlpSpec, RouterSpec,
+    ScoreSpec,
 };
 
 use crate::error::DecoderError;

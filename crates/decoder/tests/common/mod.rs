@@ -15,7 +15,7 @@ use penstock_wire::{
 };
 use serde_json::Value;
 
-pub(crate) const FAMILIES: [&str; 26] = [
+pub(crate) const FAMILIES: [&str; 28] = [
     "alternating",
     "biased",
     "gemma2",
@@ -25,6 +25,8 @@ pub(crate) const FAMILIES: [&str; 26] = [
     "glm4moe.gguf",
     "gpt2",
     "gpt2.gguf",
+    "gptoss",
+    "gptoss.gguf",
     "llama",
     "llama3",
     "llama3.gguf",

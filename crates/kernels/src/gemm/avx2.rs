@@ -3,18 +3,23 @@
 //!
 //! `vpmaddubsw` sums two products of unsigned and signed bytes into 16 bits and saturates there.
 //! Nothing here reaches the limit of 32,767: a lane sees half the products of a `W4` group, at most
-//! 16 * 15 * 127 = 30,480, and a `W8` weight is taken as magnitude and sign, so that a pair is at
-//! most 2 * 128 * 127 = 32,512.
+//! 16 * 15 * 127 = 30,480, or four of an `Mx4` group, 4 * 24 * 127 = 12,192, and a `W8` weight is
+//! taken as magnitude and sign, so that a pair is at most 2 * 128 * 127 = 32,512.
 
 use std::arch::x86_64::*;
 
 use super::{Tile, generic};
-use crate::packed::{GROUP, PANEL, WeightFormat};
+use crate::packed::{E2M1, GROUP, PANEL, WeightFormat};
 
 /// Rows of one register tile.
 const ROWS: usize = 4;
 /// Bytes between a stream of weights and what is fetched for it: measured best from memory.
 const AHEAD: usize = 8192;
+
+/// Where the weights of an integer form are: in nibbles, in nibbles by a table, in bytes.
+const NIBBLES: u8 = 0;
+const TABLED: u8 = 1;
+const BYTES: u8 = 2;
 
 /// Sums of one register tile: rows x the two halves of a panel.
 type Sums<const M: usize> = [[__m256; 2]; M];
@@ -45,8 +50,9 @@ unsafe fn rows<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) {
     // SAFETY: the caller's rows and panel exist; `Tile::check` compared the shapes.
     unsafe {
         let sums = match tile.w.form() {
-            WeightFormat::W4 => codes::<true, M>(tile, panel, row),
-            WeightFormat::W8 => codes::<false, M>(tile, panel, row),
+            WeightFormat::W4 => codes::<NIBBLES, M>(tile, panel, row),
+            WeightFormat::Mx4 => codes::<TABLED, M>(tile, panel, row),
+            WeightFormat::W8 => codes::<BYTES, M>(tile, panel, row),
             WeightFormat::Bf16 => bf16::<M>(tile, panel, row),
             WeightFormat::F32 => f32::<M>(tile, panel, row),
         };
@@ -59,10 +65,10 @@ unsafe fn rows<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) {
     }
 }
 
-/// The integer forms: `W4` (`NIBBLES`, with minima) and `W8`.
+/// The integer forms: `W4` and `Mx4` (with minima) and `W8`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn codes<const NIBBLES: bool, const M: usize>(
+unsafe fn codes<const SOURCE: u8, const M: usize>(
     tile: &Tile<'_>,
     panel: usize,
     row: usize,
@@ -72,10 +78,10 @@ unsafe fn codes<const NIBBLES: bool, const M: usize>(
         tile.w.panel(panel).as_ptr(),
         tile.w.panel_scales(panel).as_ptr(),
     );
-    let (group_bytes, group_scales) = if NIBBLES {
-        (256, 2 * PANEL)
-    } else {
+    let (group_bytes, group_scales) = if SOURCE == BYTES {
         (512, PANEL)
+    } else {
+        (256, 2 * PANEL)
     };
     let mut sums = [[_mm256_setzero_ps(); 2]; M];
     for g in 0..groups {
@@ -86,10 +92,10 @@ unsafe fn codes<const NIBBLES: bool, const M: usize>(
                 weights.add(g * group_bytes),
                 acts.codes.as_ptr().add(row * acts.k_padded + g * GROUP),
             );
-            let dots: Dots<M> = if NIBBLES {
-                dots_w4(w, a, acts.k_padded)
-            } else {
-                dots_w8(w, a, acts.k_padded)
+            let dots: Dots<M> = match SOURCE {
+                NIBBLES => dots_w4(w, a, acts.k_padded),
+                TABLED => dots_mx4(w, a, acts.k_padded),
+                _ => dots_w8(w, a, acts.k_padded),
             };
             let scales = scales.add(g * group_scales);
             if M < ROWS {
@@ -107,7 +113,7 @@ unsafe fn codes<const NIBBLES: bool, const M: usize>(
                         _mm256_mul_ps(scale, act_scale),
                         sums[m][h],
                     );
-                    if NIBBLES {
+                    if SOURCE != BYTES {
                         let act_sum = _mm256_broadcast_ss(
                             &*acts.scaled_sums.as_ptr().add((row + m) * groups + g),
                         );
@@ -149,6 +155,39 @@ unsafe fn dots_w4<const M: usize>(weights: *const u8, acts: *const i8, stride: u
     }
     for sum in sums.as_flattened_mut() {
         *sum = _mm256_madd_epi16(*sum, ones);
+    }
+    sums
+}
+
+/// [`dots_w4`] of the entries in [`E2M1`]; four products are all that 16 bits hold.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn dots_mx4<const M: usize>(weights: *const u8, acts: *const i8, stride: usize) -> Dots<M> {
+    let (mask, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi16(1));
+    // SAFETY: the table has 16 bytes.
+    let table = _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(E2M1.as_ptr().cast()) });
+    let mut sums = [[_mm256_setzero_si256(); 2]; M];
+    for j in 0..4 {
+        // SAFETY: a group has 4 steps of 64 bytes, a row 32 activations.
+        unsafe {
+            for h in 0..2 {
+                let packed = load(weights.add(j * 64 + h * 32));
+                let low = _mm256_shuffle_epi8(table, _mm256_and_si256(packed, mask));
+                let high = _mm256_and_si256(_mm256_srli_epi16::<4>(packed), mask);
+                let high = _mm256_shuffle_epi8(table, high);
+                for m in 0..M {
+                    let (a, b) = (
+                        broadcast(acts.add(m * stride + j * 4)),
+                        broadcast(acts.add(m * stride + j * 4 + 16)),
+                    );
+                    let pairs = _mm256_add_epi16(
+                        _mm256_maddubs_epi16(low, a),
+                        _mm256_maddubs_epi16(high, b),
+                    );
+                    sums[m][h] = _mm256_add_epi32(sums[m][h], _mm256_madd_epi16(pairs, ones));
+                }
+            }
+        }
     }
     sums
 }

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use super::{Mode, Tile};
 use crate::buffer::Aligned;
 use crate::isa::prefetch;
-use crate::packed::{GROUP, PANEL, WeightFormat};
+use crate::packed::{E2M1, GROUP, PANEL, WeightFormat};
 
 /// Rows from which spreading the nibbles into a buffer pays.
 const SPREAD_ROWS: usize = 7;
@@ -27,6 +27,8 @@ const STREAM_AHEAD: usize = 8192;
 const BYTES: u8 = 0;
 const NIBBLES: u8 = 1;
 const SPREAD: u8 = 2;
+/// Nibbles that are looked up in a table.
+const TABLED: u8 = 3;
 
 thread_local! {
     static SPREAD_CODES: RefCell<Aligned<u8>> = RefCell::new(Aligned::zeroed(0));
@@ -60,17 +62,37 @@ pub(super) unsafe fn w8(tile: &Tile<'_>) {
 /// As `gemm::compute`; the CPU has AVX-512 with VNNI.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 pub(super) unsafe fn w4(tile: &Tile<'_>) {
+    // SAFETY: the caller's promises.
+    unsafe { nibbles::<NIBBLES>(tile) }
+}
+
+/// # Safety
+/// As `gemm::compute`; the CPU has AVX-512 with VNNI.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
+pub(super) unsafe fn mx4(tile: &Tile<'_>) {
+    // SAFETY: the caller's promises.
+    unsafe { nibbles::<TABLED>(tile) }
+}
+
+/// # Safety
+/// As `gemm::compute`; the CPU has AVX-512 with VNNI.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
+unsafe fn nibbles<const SOURCE: u8>(tile: &Tile<'_>) {
     for (panel, count) in blocks(tile.panels.clone(), width(tile)) {
         let block = packed(tile, panel, count);
         if tile.rows.len() < SPREAD_ROWS {
             // SAFETY: the caller's promises.
-            unsafe { rows::<NIBBLES>(tile, &block) }
+            unsafe { rows::<SOURCE>(tile, &block) }
             continue;
         }
         SPREAD_CODES.with_borrow_mut(|codes| {
             SPREAD_SCALES.with_borrow_mut(|scales| {
                 // SAFETY: the caller's promises; the spread block has the shape `rows` expects.
-                unsafe { rows::<SPREAD>(tile, &spread_block(tile, block, codes, scales)) }
+                unsafe {
+                    let spread = spread_block::<SOURCE>(tile, block, codes, scales);
+                    rows::<SPREAD>(tile, &spread);
+                }
             });
         });
     }
@@ -110,7 +132,7 @@ fn packed(tile: &Tile<'_>, panel: usize, count: usize) -> Block {
 
 /// The block with nibbles as bytes and scales as f32.
 #[target_feature(enable = "avx512f,avx512bw,f16c")]
-unsafe fn spread_block(
+unsafe fn spread_block<const SOURCE: u8>(
     tile: &Tile<'_>,
     block: Block,
     codes: &mut Aligned<u8>,
@@ -127,7 +149,7 @@ unsafe fn spread_block(
         // SAFETY: the CPU has AVX-512; `to` is twice as long as `from`, and the f32 as many as the
         // f16.
         unsafe {
-            spread(from, to);
+            spread::<SOURCE>(from, to);
             widen(
                 tile.w.panel_scales(block.panel + i),
                 &mut scales[i * numbers..(i + 1) * numbers],
@@ -164,21 +186,53 @@ fn blocks(range: std::ops::Range<usize>, size: usize) -> impl Iterator<Item = (u
         .map(move |start| (start, size.min(end - start)))
 }
 
+/// What two nibbles of a byte stand for.
+#[derive(Clone, Copy)]
+struct Lookup {
+    mask: __m512i,
+    table: __m512i,
+}
+
+impl Lookup {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn new() -> Self {
+        // SAFETY: the table has 16 bytes.
+        let table = unsafe { _mm_loadu_si128(E2M1.as_ptr().cast()) };
+        Self {
+            mask: _mm512_set1_epi8(15),
+            table: _mm512_broadcast_i32x4(table),
+        }
+    }
+
+    /// The low nibbles and the high ones.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn nibbles<const SOURCE: u8>(self, packed: __m512i) -> (__m512i, __m512i) {
+        let low = _mm512_and_si512(packed, self.mask);
+        let high = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), self.mask);
+        if SOURCE == TABLED {
+            return (
+                _mm512_shuffle_epi8(self.table, low),
+                _mm512_shuffle_epi8(self.table, high),
+            );
+        }
+        (low, high)
+    }
+}
+
 /// Nibbles to bytes, in the order of a `W8` panel.
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn spread(codes: &[u8], out: &mut [u8]) {
+unsafe fn spread<const SOURCE: u8>(codes: &[u8], out: &mut [u8]) {
     assert_eq!(out.len(), 2 * codes.len());
-    let mask = _mm512_set1_epi8(15);
+    let lookup = Lookup::new();
     for (group, out) in codes.chunks_exact(256).zip(out.chunks_exact_mut(512)) {
         for j in 0..4 {
             // SAFETY: j * 64 + 64 <= 256 and (j + 4) * 64 + 64 <= 512.
             unsafe {
                 let packed = _mm512_loadu_si512(group.as_ptr().add(j * 64).cast());
-                let high = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), mask);
-                _mm512_storeu_si512(
-                    out.as_mut_ptr().add(j * 64).cast(),
-                    _mm512_and_si512(packed, mask),
-                );
+                let (low, high) = lookup.nibbles::<SOURCE>(packed);
+                _mm512_storeu_si512(out.as_mut_ptr().add(j * 64).cast(), low);
                 _mm512_storeu_si512(out.as_mut_ptr().add((j + 4) * 64).cast(), high);
             }
         }
@@ -240,8 +294,8 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(
                         [_mm512_set1_epi32(*acts.offsets.as_ptr().add((row + m) * groups + g)); N];
                 }
             }
-            if SOURCE == NIBBLES {
-                let mask = _mm512_set1_epi8(15);
+            if SOURCE == NIBBLES || SOURCE == TABLED {
+                let lookup = Lookup::new();
                 for j in 0..4 {
                     let mut low = [_mm512_setzero_si512(); N];
                     let mut high = low;
@@ -249,8 +303,7 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(
                         let packed = _mm512_loadu_si512(
                             block.codes.add(n * block.stride + g * 256 + j * 64).cast(),
                         );
-                        low[n] = _mm512_and_si512(packed, mask);
-                        high[n] = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), mask);
+                        (low[n], high[n]) = lookup.nibbles::<SOURCE>(packed);
                     }
                     for m in 0..M {
                         let (a, b) = (broadcast(m, j), broadcast(m, j + 4));
@@ -309,7 +362,7 @@ unsafe fn scale_and_min<const SOURCE: u8>(block: &Block, at: usize) -> (__m512, 
                 _mm512_cvtph_ps(_mm256_loadu_si256(block.scales.add(at * 32).cast())),
                 _mm512_setzero_ps(),
             ),
-            NIBBLES => {
+            NIBBLES | TABLED => {
                 let halves = _mm512_loadu_si512(block.scales.add(at * 64).cast());
                 let min = _mm512_extracti64x4_epi64::<1>(halves);
                 (
@@ -339,10 +392,10 @@ struct Ahead {
 
 impl Ahead {
     fn new(tile: &Tile<'_>, block: &Block, row: usize) -> Self {
-        let bytes = if tile.w.form() == WeightFormat::W4 {
-            (256, 64)
-        } else {
+        let bytes = if tile.w.form() == WeightFormat::W8 {
             (512, 32)
+        } else {
+            (256, 64)
         };
         let (phase, phases) = (
             (row - tile.rows.start) / ROWS,

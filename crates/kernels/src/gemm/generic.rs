@@ -4,7 +4,7 @@ use half::f16;
 
 use super::{Mode, Tile};
 use crate::activations::bf16_value;
-use crate::packed::{GROUP, PANEL, WeightFormat};
+use crate::packed::{E2M1, GROUP, PANEL, WeightFormat};
 
 /// Any CPU.
 ///
@@ -15,7 +15,8 @@ pub(super) unsafe fn compute(tile: &Tile<'_>) {
         for row in tile.rows.clone() {
             let product = match tile.w.form() {
                 WeightFormat::W8 => w8(tile, panel, row),
-                WeightFormat::W4 => w4(tile, panel, row),
+                WeightFormat::W4 => w4(tile, panel, row, |code| code),
+                WeightFormat::Mx4 => w4(tile, panel, row, |code| E2M1[usize::from(code)]),
                 WeightFormat::Bf16 => bf16(tile, panel, row),
                 WeightFormat::F32 => f32(tile, panel, row),
             };
@@ -83,7 +84,7 @@ fn w8(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
 }
 
 #[inline(always)]
-fn w4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
+fn w4(tile: &Tile<'_>, panel: usize, row: usize, entry: impl Fn(u8) -> u8) -> [f32; PANEL] {
     let (codes, scales) = (tile.w.panel(panel), tile.w.panel_scales(panel));
     let groups = tile.w.groups();
     let mut product = [0.0f32; PANEL];
@@ -94,8 +95,8 @@ fn w4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
             let packed = &codes[g * 256 + j * 64..][..64];
             let (mut low, mut high) = ([0u8; 64], [0u8; 64]);
             for i in 0..64 {
-                low[i] = packed[i] & 15;
-                high[i] = packed[i] >> 4;
+                low[i] = entry(packed[i] & 15);
+                high[i] = entry(packed[i] >> 4);
             }
             dot4(&mut dot, &low, &acts[j * 4..][..4]);
             dot4(&mut dot, &high, &acts[j * 4 + 16..][..4]);

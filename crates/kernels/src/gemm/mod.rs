@@ -2,8 +2,8 @@
 //!
 //! Whatever the tile's shape, one output element is the same sequence of operations: groups of
 //! inputs in ascending order, the integer dot product of a group exactly, then
-//! `f += dot * (scale_w * scale_a)` and, for `W4`, `f += min_w * scaled_sum_a`, each a fused
-//! multiply-add. So a row's result does not depend on the rows beside it or on the number of
+//! `f += dot * (scale_w * scale_a)` and, for `W4` and `Mx4`, `f += min_w * scaled_sum_a`, each a
+//! fused multiply-add. So a row's result does not depend on the rows beside it or on the number of
 //! threads, and the integer forms agree bit for bit between instruction sets.
 
 use std::ops::Range;
@@ -83,6 +83,8 @@ pub(crate) unsafe fn compute(isa: Isa, tile: &Tile<'_>) {
         match (isa, tile.w.form()) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512, WeightFormat::W4) => avx512::w4(tile),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, WeightFormat::Mx4) => avx512::mx4(tile),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512, WeightFormat::W8) => avx512::w8(tile),
             #[cfg(target_arch = "x86_64")]

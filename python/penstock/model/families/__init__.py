@@ -6,6 +6,7 @@ from penstock.model.families import (
     gemma,
     glm4_moe,
     gpt2,
+    gpt_oss,
     llama,
     llama4,
     mixtral,
@@ -23,6 +24,7 @@ Mapped = tuple[DecoderSpec, WeightRecipes]
 
 HF_ARCHITECTURES: dict[str, Callable[[Fields], Mapped]] = {
     "GPT2LMHeadModel": gpt2.from_hf,
+    "GptOssForCausalLM": gpt_oss.from_hf,
     "Gemma2ForCausalLM": gemma.from_hf_2,
     "Gemma3ForCausalLM": gemma.from_hf_3,
     "Gemma3ForConditionalGeneration": gemma.from_hf_3_text,
@@ -44,6 +46,7 @@ GGUF_ARCHITECTURES: dict[str, Callable[[GgufHeader], Mapped]] = {
     "gemma3": gemma.from_gguf_3,
     "glm4moe": glm4_moe.from_gguf,
     "gpt2": gpt2.from_gguf,
+    "gpt-oss": gpt_oss.from_gguf,
     "llama": llama.from_gguf,
     "phi3": phi3.from_gguf,
     "qwen2": qwen2.from_gguf,
