@@ -1,0 +1,175 @@
+"""A GGUF file of random Q4_0 weights in the shape of a Qwen3-MoE, which llama.cpp loads too."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+STRING, ARRAY = 8, 9
+SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of a GGUF value by its type."""
+F32, Q4_0 = 0, 2
+BLOCK, BLOCK_BYTES = 32, 18
+ALIGNMENT = 32
+SEED = 7
+SCALE = 0.02
+"""Scale of the blocks: numbers from -0.16 to 0.14, so that nothing overflows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of the model; the vocabulary is that of the tokenizer's file."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    experts: int
+    experts_per_token: int
+    width: int
+    context: int = 8192
+
+    def attention(self) -> int:
+        """Weights of a layer's projections."""
+        return 2 * (self.heads + self.kv_heads) * self.head_dim * self.hidden
+
+    def expert(self) -> int:
+        """Weights of one expert of a layer."""
+        return 3 * self.hidden * self.width
+
+    def touched(self, rows: int) -> float:
+        """Experts of a layer that so many rows need, if all are equally likely."""
+        return self.experts * (1 - (1 - self.experts_per_token / self.experts) ** rows)
+
+
+def write(path: Path, shape: Shape, tokenizer: Path) -> None:
+    """Write the file, unless it exists; `tokenizer` is a GGUF file whose tokenizer it gets."""
+    if path.is_file():
+        return
+    kept, vocab = tokenizer_values(tokenizer)
+    values = [*_keys(shape), *kept]
+    tensors = list(_tensors(shape, vocab))
+    partial = path.with_suffix(".partial")
+    rng = np.random.default_rng(SEED)
+    with partial.open("wb") as out:
+        out.write(struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(values)))
+        out.writelines(values)
+        at = 0
+        for name, dims, kind in tensors:
+            out.write(_text(name) + struct.pack("<I", len(dims)))
+            out.write(struct.pack(f"<{len(dims)}QIQ", *reversed(dims), kind, at))
+            at += _padded(_bytes(dims, kind))
+        out.write(bytes(_padded(out.tell()) - out.tell()))
+        for _, dims, kind in tensors:
+            data = _random(rng, dims, kind)
+            out.write(data)
+            out.write(bytes(_padded(len(data)) - len(data)))
+    partial.rename(path)
+
+
+def _text(text: str) -> bytes:
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+def _keys(shape: Shape) -> Iterator[bytes]:
+    yield _text("general.architecture") + struct.pack("<I", STRING) + _text("qwen3moe")
+    sizes = {
+        "block_count": shape.layers,
+        "context_length": shape.context,
+        "embedding_length": shape.hidden,
+        "feed_forward_length": shape.width * shape.experts_per_token,
+        "expert_feed_forward_length": shape.width,
+        "expert_count": shape.experts,
+        "expert_used_count": shape.experts_per_token,
+        "attention.head_count": shape.heads,
+        "attention.head_count_kv": shape.kv_heads,
+        "attention.key_length": shape.head_dim,
+        "attention.value_length": shape.head_dim,
+    }
+    for key, size in sizes.items():
+        yield _text(f"qwen3moe.{key}") + struct.pack("<II", 4, size)
+    numbers = {"rope.freq_base": 1e6, "attention.layer_norm_rms_epsilon": 1e-6}
+    for key, number in numbers.items():
+        yield _text(f"qwen3moe.{key}") + struct.pack("<If", 6, number)
+
+
+def _tensors(shape: Shape, vocab: int) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Name, dimensions with the outermost first, type."""
+    hidden, width, experts = shape.hidden, shape.width, shape.experts
+    yield "token_embd.weight", (vocab, hidden), Q4_0
+    yield "output_norm.weight", (hidden,), F32
+    yield "output.weight", (vocab, hidden), Q4_0
+    query, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    for layer in range(shape.layers):
+        at = f"blk.{layer}."
+        yield f"{at}attn_norm.weight", (hidden,), F32
+        yield f"{at}ffn_norm.weight", (hidden,), F32
+        yield f"{at}attn_q_norm.weight", (shape.head_dim,), F32
+        yield f"{at}attn_k_norm.weight", (shape.head_dim,), F32
+        yield f"{at}attn_q.weight", (query, hidden), Q4_0
+        yield f"{at}attn_k.weight", (kv, hidden), Q4_0
+        yield f"{at}attn_v.weight", (kv, hidden), Q4_0
+        yield f"{at}attn_output.weight", (hidden, query), Q4_0
+        yield f"{at}ffn_gate_inp.weight", (experts, hidden), F32
+        yield f"{at}ffn_gate_exps.weight", (experts, width, hidden), Q4_0
+        yield f"{at}ffn_up_exps.weight", (experts, width, hidden), Q4_0
+        yield f"{at}ffn_down_exps.weight", (experts, hidden, width), Q4_0
+
+
+def _bytes(dims: tuple[int, ...], kind: int) -> int:
+    count = int(np.prod(dims))
+    return 4 * count if kind == F32 else count // BLOCK * BLOCK_BYTES
+
+
+def _padded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _random(rng: np.random.Generator, dims: tuple[int, ...], kind: int) -> bytes:
+    if kind == F32:
+        numbers = rng.normal(0.0, 1.0, dims) if len(dims) > 1 else np.ones(dims)
+        return numbers.astype("<f4").tobytes()
+    blocks = rng.integers(0, 256, (_bytes(dims, kind) // BLOCK_BYTES, BLOCK_BYTES), dtype=np.uint8)
+    blocks[:, :2] = np.frombuffer(np.float16(SCALE).tobytes(), dtype=np.uint8)
+    return blocks.tobytes()
+
+
+def tokenizer_values(path: Path) -> tuple[list[bytes], int]:
+    """The tokenizer's key-value pairs of a GGUF file as they are stored, and its tokens."""
+    data = path.read_bytes()
+    (count,) = struct.unpack_from("<Q", data, 16)
+    at, kept, vocab = 24, [], 0
+    for _ in range(count):
+        begin = at
+        key, at = _read_text(data, at)
+        (kind,) = struct.unpack_from("<I", data, at)
+        if key == "tokenizer.ggml.tokens":
+            (vocab,) = struct.unpack_from("<Q", data, at + 8)
+        at = _skip(data, at + 4, kind)
+        if key.startswith("tokenizer."):
+            kept.append(data[begin:at])
+    return kept, vocab
+
+
+def _read_text(data: bytes, at: int) -> tuple[str, int]:
+    (length,) = struct.unpack_from("<Q", data, at)
+    return data[at + 8 : at + 8 + length].decode(), at + 8 + length
+
+
+def _skip(data: bytes, at: int, kind: int) -> int:
+    if kind == STRING:
+        return _read_text(data, at)[1]
+    if kind != ARRAY:
+        return at + SIZES[kind]
+    inner, count = struct.unpack_from("<IQ", data, at)
+    at += 12
+    if inner in SIZES:
+        return at + SIZES[inner] * int(count)
+    for _ in range(count):
+        at = _skip(data, at, inner)
+    return at
