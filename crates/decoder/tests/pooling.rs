@@ -107,32 +107,24 @@ fn check(what: &str, head: &[f32], vector: &[f32], logits: &[f64], largest: f64)
     }
 }
 
-fn largest(reference: &Reference) -> f64 {
-    let logits = reference.logits.iter().flatten();
-    logits.fold(0.0, |m, v| m.max(f64::from(v.abs())))
-}
-
-fn last(reference: &Reference) -> Vec<f64> {
-    reference
-        .logits
-        .last()
-        .unwrap()
-        .iter()
-        .map(|&v| v.into())
-        .collect()
-}
-
-fn mean(reference: &Reference) -> Vec<f64> {
-    let count = reference.logits.len() as f64;
-    let column = |i: usize| {
-        reference
-            .logits
-            .iter()
-            .map(|row| f64::from(row[i]))
-            .sum::<f64>()
+/// The reference's logits as the head makes them: before they are capped.
+fn logits(reference: &Reference, cap: Option<f32>) -> Vec<Vec<f64>> {
+    let uncapped = |&logit: &f32| match cap.map(f64::from) {
+        Some(cap) => cap * (f64::from(logit) / cap).atanh(),
+        None => f64::from(logit),
     };
-    (0..reference.logits[0].len())
-        .map(|i| column(i) / count)
+    let rows = reference.logits.iter();
+    rows.map(|row| row.iter().map(uncapped).collect()).collect()
+}
+
+fn largest(logits: &[Vec<f64>]) -> f64 {
+    logits.iter().flatten().fold(0.0, |m, v| m.max(v.abs()))
+}
+
+fn mean(logits: &[Vec<f64>]) -> Vec<f64> {
+    let column = |i: usize| logits.iter().map(|row| row[i]).sum::<f64>();
+    (0..logits[0].len())
+        .map(|i| column(i) / logits.len() as f64)
         .collect()
 }
 
@@ -149,14 +141,15 @@ fn the_head_makes_the_logits_of_transformers_of_every_vector() {
             (reference.tokens.clone(), Pooling::Last),
             (reference.tokens.clone(), Pooling::Mean),
         ];
-        let most = largest(&reference);
         let whole = DecoderSpec::parse(&spec(family).0.to_string()).unwrap();
+        let logits = logits(&reference, whole.final_softcap);
+        let (last, most) = (logits.last().unwrap(), largest(&logits));
         for (tp, pp) in [(1, 1), (2, 1), (1, 2), (2, 2)] {
             let ranks = load_ranks(family, &set, &Cuts::even(&whole, tp, pp));
             let got = vectors(&ranks, &prompts, || 1000);
             let what = format!("{family} tp={tp} pp={pp}");
-            check(&what, &head, &got[0], &last(&reference), most);
-            check(&what, &head, &got[1], &mean(&reference), most);
+            check(&what, &head, &got[0], last, most);
+            check(&what, &head, &got[1], &mean(&logits), most);
             assert_eq!(
                 vectors(&ranks, &prompts, || 5),
                 got,
@@ -210,8 +203,9 @@ fn a_classification_head_gives_a_number_for_each_label() {
     let (decoder, reference) = (allocated(decoder, common::BLOCKS), reference("qwen3"));
     let prompts = [(reference.tokens.clone(), Pooling::Last)];
     let got = vectors(&decoder, &prompts, || 1000).remove(0);
-    for (got, want) in got.iter().zip(&last(&reference)[4..7]) {
-        assert!((f64::from(*got) - want).abs() <= 1e-3 * largest(&reference));
+    let logits = logits(&reference, None);
+    for (got, want) in got.iter().zip(&logits.last().unwrap()[4..7]) {
+        assert!((f64::from(*got) - want).abs() <= 1e-3 * largest(&logits));
     }
     assert_eq!(got.len(), 3);
 }
