@@ -7,7 +7,7 @@ use common::{
     Answer, FAMILIES, GREEDY, NUMERICS, Reference, Request, Rng, isas, load, options, reference,
     run,
 };
-use penstock_decoder::{Decoder, Options};
+use penstock_decoder::{Decoder, Numerics, Options};
 use penstock_kernels::Isa;
 use penstock_wire::LogprobRow;
 
@@ -184,6 +184,7 @@ fn rounded_weights_stay_near_the_reference() {
                     divergence >= -1e-6 && divergence <= most,
                     "{family} {form} on {isa}: divergence {divergence} over {most}"
                 );
+                let least = least - exception(family, numerics);
                 assert!(
                     same >= least,
                     "{family} {form} on {isa}: top-1 {same} under {least}"
@@ -199,5 +200,13 @@ const BOUNDS: [(f64, f64); 5] = [
     (5e-4, 0.95),
     (1.5e-3, 0.92),
     (2e-2, 0.8),
-    (1.2, 0.25),
+    (1.2, 0.3),
 ];
+
+/// How much less of the positions of one family agree: 29% of tiny Phi-3 in 4 bits.
+fn exception(family: &str, numerics: Numerics) -> f64 {
+    match (family.trim_end_matches(".gguf"), numerics) {
+        ("phi3", Numerics::Int4) => 0.01,
+        _ => 0.0,
+    }
+}
