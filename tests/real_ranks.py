@@ -20,27 +20,6 @@ from penstock.ranks import RankLayout
 from penstock.scheduler import Scheduler
 
 TINY = Path(__file__).parent / "fixtures/tiny"
-FAMILIES = (
-    "alternating",
-    "biased",
-    "gemma2",
-    "gemma3",
-    "glm4moe",
-    "gpt2",
-    "gptoss",
-    "llama",
-    "llama3",
-    "llama4",
-    "mistral",
-    "mixed",
-    "mixtral",
-    "phi3",
-    "qwen2",
-    "qwen2moe",
-    "qwen3",
-    "qwen3moe",
-    "yarn",
-)
 VOCAB = 256
 
 Settings = Mapping[str, object]

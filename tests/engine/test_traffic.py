@@ -19,7 +19,8 @@ from penstock.executor import Executor
 from penstock.scheduler import Scheduler
 
 from tests.fakes.sampling import encode
-from tests.real_ranks import FAMILIES, VOCAB, engine
+from tests.families import FAMILIES
+from tests.real_ranks import VOCAB, engine
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 

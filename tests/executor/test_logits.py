@@ -19,8 +19,9 @@ from penstock.core import LogprobRow, StepResult
 from penstock.executor import Executor
 
 from tests.fakes.plans import one_sequence, registration
+from tests.families import FAMILIES
 from tests.ray_cluster import TOKEN, RayCluster
-from tests.real_ranks import FAMILIES, TINY, VOCAB, kv_groups, talkative_ranks
+from tests.real_ranks import TINY, VOCAB, kv_groups, talkative_ranks
 
 np = pytest.importorskip("numpy", reason="install numpy to compare logits")
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")

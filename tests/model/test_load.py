@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from penstock.model import GenerationDefaults, ModelError, load_model, sampling_defaults
 
+from tests.families import FAMILIES
+
 ADDED = {"7": {"content": "<|end|>"}, "8": {"content": "<s>"}}
 
 
@@ -182,30 +184,7 @@ def test_code_beside_the_weights_stays_unread(load_hf: Any, tmp_path: Path) -> N
     )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "alternating",
-        "biased",
-        "gemma2",
-        "gemma3",
-        "glm4moe",
-        "gpt2",
-        "gptoss",
-        "llama",
-        "llama3",
-        "llama4",
-        "mistral",
-        "mixed",
-        "mixtral",
-        "phi3",
-        "qwen2",
-        "qwen2moe",
-        "qwen3",
-        "qwen3moe",
-        "yarn",
-    ],
-)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_tiny_checkpoints_give_the_specs_that_the_decoder_is_tested_with(
     repository: Path, name: str
 ) -> None:

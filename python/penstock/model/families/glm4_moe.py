@@ -36,18 +36,14 @@ def from_hf(config: Fields) -> Mapped:
     groups = config.integer("n_group", 1, experts, default=1)
     width = config.integer("moe_intermediate_size", 1, common.WIDEST)
     shared = config.integer("n_shared_experts", 0, MOST_EXPERTS, default=1)
-    mixture = Experts(
-        experts=experts,
-        experts_per_token=config.integer("num_experts_per_tok", 1, experts),
-        expert=Mlp("gated", width, "silu"),
-        router=_router(
-            normalise=config.flag("norm_topk_prob", default=True),
-            scale=config.number("routed_scaling_factor", 0.0, LARGEST_SCALE, default=1.0),
-            groups=groups,
-            keep=config.integer("topk_group", 1, groups, default=1),
-        ),
-        shared=Mlp("gated", shared * width, "silu") if shared else None,
+    router = _router(
+        normalise=config.flag("norm_topk_prob", default=True),
+        scale=config.number("routed_scaling_factor", 0.0, LARGEST_SCALE, default=1.0),
+        groups=groups,
+        keep=config.integer("topk_group", 1, groups, default=1),
     )
+    chosen = config.integer("num_experts_per_tok", 1, experts)
+    mixture = _mixture(experts, chosen, width, shared, router)
     dense = config.integer("first_k_dense_replace", 0, layers, default=1)
     spec = common.hf_spec(
         config,
@@ -70,18 +66,14 @@ def from_gguf(header: GgufHeader) -> Mapped:
     groups = fields.integer("expert_group_count", 1, experts, default=1)
     width = fields.integer("expert_feed_forward_length", 1, common.WIDEST)
     shared = fields.integer("expert_shared_count", 0, MOST_EXPERTS, default=1)
-    mixture = Experts(
-        experts=experts,
-        experts_per_token=fields.integer("expert_used_count", 1, experts),
-        expert=Mlp("gated", width, "silu"),
-        router=_router(
-            normalise=fields.flag("expert_weights_norm", default=True),
-            scale=fields.number("expert_weights_scale", 0.0, LARGEST_SCALE, default=1.0),
-            groups=groups,
-            keep=fields.integer("expert_group_used_count", 1, groups, default=1),
-        ),
-        shared=Mlp("gated", shared * width, "silu") if shared else None,
+    router = _router(
+        normalise=fields.flag("expert_weights_norm", default=True),
+        scale=fields.number("expert_weights_scale", 0.0, LARGEST_SCALE, default=1.0),
+        groups=groups,
+        keep=fields.integer("expert_group_used_count", 1, groups, default=1),
     )
+    chosen = fields.integer("expert_used_count", 1, experts)
+    mixture = _mixture(experts, chosen, width, shared, router)
     normed = "blk.0.attn_q_norm.weight" in header.shapes
     spec = common.gguf_spec(header, "glm4moe", qk_norm=normed, feed_forward=mixture, part_rope=True)
     every = len(spec.layers)
@@ -97,6 +89,17 @@ def from_gguf(header: GgufHeader) -> Mapped:
         for i, layer in enumerate(weights.layers)
     )
     return spec, replace(weights, layers=layers)
+
+
+def _mixture(experts: int, chosen: int, width: int, shared: int, router: Router) -> Experts:
+    """`shared` always-on experts are one of their widths together."""
+    return Experts(
+        experts=experts,
+        experts_per_token=chosen,
+        expert=Mlp("gated", width, "silu"),
+        router=router,
+        shared=Mlp("gated", shared * width, "silu") if shared else None,
+    )
 
 
 def _router(*, normalise: bool, scale: float, groups: int, keep: int) -> Router:
