@@ -110,7 +110,8 @@ PYTHON: dict[str, set[str]] = {
     "llm": {"engine", *ROOMS_BELOW_ENGINE},
     "kinds": set(),
     "bench": {"llm", "model"},
-    "cli": {"bench", "engine", "kinds", "llm", "worker", *ROOMS_BELOW_ENGINE},
+    "plan": {"model"},
+    "cli": {"bench", "engine", "kinds", "llm", "plan", "worker", *ROOMS_BELOW_ENGINE},
     "__init__": {"llm"},
     "__main__": {"cli"},
 }
@@ -127,12 +128,13 @@ NATIVE = {
     "kv_tiers",
     "llm",
     "model",
+    "plan",  # its measurements of this machine
     "ranks",
     "worker",
 }
 
 # Third-party packages of the base install and the rooms that may import them.
-BASE: dict[str, set[str]] = {"yaml": {"config", "kinds"}}
+BASE: dict[str, set[str]] = {"yaml": {"config", "kinds", "plan"}}
 # Those of extras and the rooms that may import them, inside a function: all else works without
 # them.
 EXTRAS: dict[str, set[str]] = {

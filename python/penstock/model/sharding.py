@@ -14,7 +14,14 @@ from functools import cache
 from itertools import accumulate
 
 from penstock.core import InvalidValueError
-from penstock.model.spec import DecoderSpec, FeedForward, Mlp
+from penstock.model.spec import (
+    Attention,
+    DecoderSpec,
+    FeedForward,
+    LinearAttention,
+    Mixer,
+    Mlp,
+)
 
 COLUMN_UNIT = 32
 VOCAB_UNIT = 16
@@ -73,7 +80,7 @@ class Grid:
         """One line about what a rank holds."""
         stage, of_stage = divmod(rank, self.tp)
         heads = f"heads {_span(self.heads, of_stage)} with {self.kv_heads(rank, spec)} of "
-        heads += f"{spec.attention.kv_heads} KV heads"
+        heads += f"{_heads(spec)[1]} KV heads"
         parts = [
             f"layers {_span(self.layers, stage)}",
             heads,
@@ -93,7 +100,7 @@ def plan_grid(spec: DecoderSpec, tp: int, pp: int, *, by_experts: bool = False) 
     `by_experts`: a rank of a mixture of experts has whole experts, not columns of all.
     """
     experts = spec.experts if by_experts else None
-    most = min(spec.attention.heads, *spec.widths, spec.vocab, experts or spec.vocab)
+    most = min(_heads(spec)[0], *spec.widths, spec.vocab, experts or spec.vocab)
     if not 1 <= tp <= most:
         raise InvalidValueError(
             "--tensor-parallel-size", tp, f"1 to {most}, the model's attention heads"
@@ -111,8 +118,18 @@ def plan_grid(spec: DecoderSpec, tp: int, pp: int, *, by_experts: bool = False) 
     )
 
 
+def _heads(spec: DecoderSpec) -> tuple[int, int]:
+    """Query and KV heads of the first layer that attends. A head of latent attention makes keys of
+    its own.
+    """
+    mixers = (layer.mixer for layer in spec.layers)
+    mixer = next(mixer for mixer in mixers if not isinstance(mixer, LinearAttention))
+    return mixer.heads, mixer.kv_heads if isinstance(mixer, Attention) else mixer.heads
+
+
 def _group(spec: DecoderSpec) -> int:
-    return spec.attention.heads // spec.attention.kv_heads
+    heads, kv_heads = _heads(spec)
+    return heads // kv_heads
 
 
 def _kv_heads(start: int, end: int, group: int) -> int:
@@ -141,21 +158,37 @@ def _cut_heads(spec: DecoderSpec, tp: int) -> tuple[int, ...]:
     def cost(start: int, end: int) -> float:
         return 2 * (end - start) + 2 * _kv_heads(start, end, group)
 
-    return _cut(spec.attention.heads, tp, cost, smallest=1)
+    return _cut(_heads(spec)[0], tp, cost, smallest=1)
 
 
 def _cut_layers(spec: DecoderSpec, pp: int) -> tuple[int, ...]:
     """Cost in weights read for a token; the last stage reads the head too."""
-    attention, hidden = spec.attention, spec.hidden
-    projections = 2 * (attention.heads + attention.kv_heads) * attention.head_dim * hidden
+    hidden = spec.hidden
     layers, head = len(spec.layers), hidden * spec.vocab
-    each = (projections + hidden * _read(layer.feed_forward) for layer in spec.layers)
+    each = (
+        _projections(layer.mixer, hidden) + hidden * _read(layer.feed_forward)
+        for layer in spec.layers
+    )
     before = list(accumulate(each, initial=0))
 
     def cost(start: int, end: int) -> float:
         return before[end] - before[start] + (head if end == layers else 0)
 
     return _cut(layers, pp, cost, smallest=1 if pp <= layers else 0)
+
+
+def _projections(mixer: Mixer, hidden: int) -> int:
+    """Weights of a mixer."""
+    if isinstance(mixer, Attention):
+        return 2 * (mixer.heads + mixer.kv_heads) * mixer.head_dim * hidden
+    if isinstance(mixer, LinearAttention):
+        values = mixer.value_heads * mixer.value_dim
+        return hidden * (2 * mixer.key_heads * mixer.key_dim + 3 * values)
+    own, made = mixer.plain_dim + mixer.rope_dim, mixer.plain_dim + mixer.value_dim
+    query = mixer.query_rank or 0
+    queries = query * (hidden + mixer.heads * own) if query else hidden * mixer.heads * own
+    latent = hidden * (mixer.kv_rank + mixer.rope_dim) + mixer.kv_rank * mixer.heads * made
+    return queries + latent + mixer.heads * mixer.value_dim * hidden
 
 
 def _read(form: FeedForward) -> int:

@@ -132,6 +132,8 @@ class Attention:
     softcap: float | None = None
     """`c` of `c * tanh(score / c)`, which replaces the scaled score."""
     temperature: Temperature | None = None
+    gate: bool = False
+    """What the heads attend to is multiplied by the sigmoid of a product with the input."""
     kind: str = field(default="gqa", init=False)
 
 
@@ -148,6 +150,23 @@ class LatentAttention:
     query_rank: int | None = None
     rope: Rope | None = None
     kind: str = field(default="mla", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttention:
+    """A state of constant size in place of keys and values (gated delta net, Mamba 2): its sizes.
+    No backend computes it yet.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    scalars: int
+    """Numbers that the input gives for each value head: steps, and decays."""
+    kernel: int
+    """Tokens that the convolution before it sees."""
+    kind: str = field(default="linear", init=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +245,7 @@ class Experts:
 
 
 FeedForward = Mlp | Experts
+Mixer = Attention | LatentAttention | LinearAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +253,7 @@ class Layer:
     """`x += mixer(x)`, then `x += feed_forward(x)`, each with its norms."""
 
     mixer_norms: Norms
-    mixer: Attention | LatentAttention
+    mixer: Mixer
     feed_forward_norms: Norms
     feed_forward: FeedForward
 

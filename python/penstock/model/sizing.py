@@ -1,0 +1,314 @@
+"""Sizes of a decoder's weights and KV, whole and of one rank, from its spec alone.
+
+The matrices are those that a backend loads: `penstock plan` computes with them before there are
+weights, and a test holds them equal to what the native decoder reports after loading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from penstock.core import KvGroup, KvSpec
+from penstock.model.sharding import Grid, plan_grid
+from penstock.model.spec import (
+    Attention,
+    DecoderSpec,
+    Experts,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Mixer,
+    Mlp,
+    Norm,
+    Norms,
+)
+
+Part = Literal["embedding", "head", "attention", "dense", "experts", "shared", "router", "vectors"]
+"""`vectors`: norms, biases and other small tensors, which are never quantised."""
+PANEL = 16
+"""Outputs that are packed together; a head in the KV pool is padded to it too."""
+GROUP = 32
+"""Inputs that share a scale."""
+FORMS = {"f32": (32, 0), "bf16": (16, 0), "w8": (8, 1), "w4": (4, 2), "mx4": (4, 2)}
+"""Packed forms of the native decoder: bits of a weight, 16-bit numbers of a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A rank's share of a matrix, or of one of `copies` equal ones."""
+
+    part: Part
+    role: str
+    """As in the weight recipes."""
+    layer: int | None
+    """None: outside the layers."""
+    outputs: int
+    inputs: int
+    copies: int = 1
+    active: int | None = None
+    """Copies that a token reads; None: all."""
+
+    @property
+    def numbers(self) -> int:
+        return self.outputs * self.inputs * self.copies
+
+    def packed(self, form: str) -> int:
+        """Bytes in a packed form of the native decoder."""
+        bits, scales = FORMS[form]
+        padded = _up(self.outputs, PANEL) * _up(self.inputs, GROUP)
+        return self.copies * (padded * bits // 8 + padded // GROUP * scales * 2)
+
+
+def matrices(spec: DecoderSpec, grid: Grid, rank: int) -> list[Matrix]:
+    """All that a rank holds."""
+    share = _Share(spec, grid, rank)
+    stage = rank // grid.tp
+    first, last = stage == 0, stage == grid.pp - 1
+    rows = _width(grid.vocab, share.rank)
+    found = [
+        replace(matrix, layer=i)
+        for i in range(grid.layers[stage], grid.layers[stage + 1])
+        for matrix in _layer(share, spec.layers[i])
+    ]
+    if first or (last and spec.tied_embeddings):
+        found.append(Matrix("embedding", "embed", None, rows, spec.hidden))
+    if first and spec.learned_positions:
+        found.append(Matrix("vectors", "positions", None, spec.max_position, spec.hidden))
+    if last and not spec.tied_embeddings:
+        found.append(Matrix("head", "head", None, rows, spec.hidden))
+    if last and spec.labels:
+        found.append(Matrix("vectors", "score", None, spec.labels, spec.hidden))
+    if last:
+        found.append(_vector("final_norm", _norm(spec.final_norm, spec.hidden)))
+    return found
+
+
+def whole(spec: DecoderSpec) -> list[Matrix]:
+    """All of the model."""
+    return matrices(spec, plan_grid(spec, 1, 1), 0)
+
+
+def parameters(spec: DecoderSpec) -> int:
+    """Weights of the decoder, a tied embedding once."""
+    return sum(matrix.numbers for matrix in whole(spec))
+
+
+def active_parameters(spec: DecoderSpec) -> int:
+    """Weights that a token reads; of the embedding, which gives it one row, none unless it is the
+    output head too.
+    """
+    return sum(
+        matrix.numbers // matrix.copies * (matrix.copies if found is None else found)
+        for matrix in whole(spec)
+        if (matrix.part != "embedding" or spec.tied_embeddings)
+        for found in (matrix.active,)
+    )
+
+
+def kv_spec(
+    spec: DecoderSpec, grid: Grid, rank: int, block_size: int, number_bytes: int = 2
+) -> KvSpec:
+    """KV groups of a rank, with the bytes of a block."""
+    stage = rank // grid.tp
+    own = range(grid.layers[stage], grid.layers[stage + 1])
+    groups: dict[tuple[int | None, bool], list[int]] = {}
+    for i, layer in enumerate(spec.layers):
+        if not isinstance(layer.mixer, LinearAttention):
+            groups.setdefault(_seen(layer.mixer), []).extend([i] if i in own else [])
+    share = _Share(spec, grid, rank)
+    return KvSpec(
+        block_size,
+        tuple(
+            KvGroup(
+                tuple(layers),
+                block_size
+                * number_bytes
+                * sum(_kv_numbers(share, spec.layers[i].mixer) for i in layers),
+                window,
+                chunked,
+            )
+            for (window, chunked), layers in groups.items()
+        ),
+    )
+
+
+def sequence_bytes(groups: KvSpec, tokens: int) -> int:
+    """KV of a sequence of so many tokens: groups with a window stop growing at it."""
+    return sum(
+        -(-min(tokens, group.window or tokens) // groups.block_size) * group.block_bytes
+        for group in groups.groups
+    )
+
+
+def state_bytes(spec: DecoderSpec, grid: Grid, rank: int) -> int:
+    """What linear attention keeps of a sequence, in f32: constant, whatever its length."""
+    stage = rank // grid.tp
+    share = _Share(spec, grid, rank)
+    mixers = (layer.mixer for layer in spec.layers[grid.layers[stage] : grid.layers[stage + 1]])
+    return sum(
+        4 * share.state_heads(mixer) * mixer.key_dim * mixer.value_dim
+        for mixer in mixers
+        if isinstance(mixer, LinearAttention)
+    )
+
+
+class _Share:
+    """Heads and columns of one rank, as the decoder cuts them."""
+
+    def __init__(self, spec: DecoderSpec, grid: Grid, rank: int) -> None:
+        self.hidden = spec.hidden
+        self.rank = rank % grid.tp
+        self.heads = _width(grid.heads, self.rank)
+        self.first_head = grid.heads[self.rank]
+        self.kv_heads = grid.kv_heads(rank, spec)
+        self._grid = grid
+        self._widths = spec.widths
+
+    def columns(self, width: int) -> tuple[int, int]:
+        """First inner column of a feed-forward, and the one after the last."""
+        cuts = self._grid.mlp[self._widths.index(width)]
+        return cuts[self.rank], cuts[self.rank + 1]
+
+    def experts(self, form: Experts) -> tuple[int, tuple[int, int]]:
+        """Experts, and their columns."""
+        cuts, width = self._grid.experts, form.expert.intermediate
+        return (
+            (form.experts, self.columns(width))
+            if cuts is None
+            else (_width(cuts, self.rank), (0, width))
+        )
+
+    def state_heads(self, mixer: LinearAttention) -> int:
+        """Value heads of linear attention: the largest of even shares."""
+        return -(-mixer.value_heads // self._grid.tp)
+
+
+def _layer(share: _Share, layer: Layer) -> Iterator[Matrix]:
+    yield from _mixer(share, layer.mixer)
+    yield from _feed_forward(share, layer.feed_forward)
+    norms = _norms(layer.mixer_norms, share.hidden) + _norms(layer.feed_forward_norms, share.hidden)
+    yield _vector("norms", norms)
+
+
+def _mixer(share: _Share, mixer: Mixer) -> Iterator[Matrix]:
+    if isinstance(mixer, Attention):
+        return _attention(share, mixer)
+    return _latent(share, mixer) if isinstance(mixer, LatentAttention) else _linear(share, mixer)
+
+
+def _attention(share: _Share, mixer: Attention) -> Iterator[Matrix]:
+    size, value = mixer.head_dim, mixer.value_dim or mixer.head_dim
+    heads, kv_heads, hidden = share.heads, _kv_heads(share, mixer), share.hidden
+    yield _attended("q", heads * size * (2 if mixer.gate else 1), hidden)
+    yield _attended("k", kv_heads * size, hidden)
+    yield _attended("v", kv_heads * value, hidden)
+    start = share.first_head * value
+    yield _attended("o", hidden, _around(start, start + heads * value, mixer.heads * value))
+    vectors = 2 * size if mixer.qk_norm else 0
+    vectors += heads * size + kv_heads * (size + value) if mixer.qkv_bias else 0
+    vectors += hidden if mixer.out_bias else 0
+    yield _vector("attention", vectors + (heads if mixer.sinks else 0))
+
+
+def _latent(share: _Share, mixer: LatentAttention) -> Iterator[Matrix]:
+    queries = share.heads * (mixer.plain_dim + mixer.rope_dim)
+    if mixer.query_rank:
+        yield _attended("q_a", mixer.query_rank, share.hidden)
+        yield _attended("q_b", queries, mixer.query_rank)
+    else:
+        yield _attended("q", queries, share.hidden)
+    made = share.heads * (mixer.plain_dim + mixer.value_dim)
+    yield _attended("kv_a", mixer.kv_rank + mixer.rope_dim, share.hidden)
+    yield _attended("kv_b", made, mixer.kv_rank)
+    yield _attended("o", share.hidden, share.heads * mixer.value_dim)
+    yield _vector("attention", mixer.kv_rank + (mixer.query_rank or 0))
+
+
+def _linear(share: _Share, mixer: LinearAttention) -> Iterator[Matrix]:
+    heads = share.state_heads(mixer)
+    keys = -(-mixer.key_heads * heads // mixer.value_heads) * mixer.key_dim
+    values = heads * mixer.value_dim
+    yield _attended("in", 2 * keys + 2 * values + mixer.scalars * heads, share.hidden)
+    yield _attended("out", share.hidden, values)
+    yield _vector("attention", (2 * keys + values) * mixer.kernel + 2 * heads + mixer.value_dim)
+
+
+def _feed_forward(share: _Share, form: FeedForward) -> Iterator[Matrix]:
+    if isinstance(form, Mlp):
+        yield from _mlp("dense", share, form, share.columns(form.intermediate))
+        return
+    count, columns = share.experts(form)
+    for matrix in _mlp("experts", share, form.expert, columns):
+        expected = count * form.experts_per_token // form.experts
+        yield replace(matrix, copies=count, active=max(expected, 1))
+    yield Matrix("router", "router", None, form.experts, share.hidden)
+    if form.shared:
+        cut = share.columns(form.shared.intermediate)
+        yield from _mlp("shared", share, form.shared, cut)
+    if form.shared_gate:
+        yield Matrix("router", "shared_factor", None, 1, share.hidden)
+    numbers = (form.router.bias + form.router.correction) * form.experts
+    yield _vector("router", numbers)
+
+
+def _mlp(part: Part, share: _Share, form: Mlp, columns: tuple[int, int]) -> Iterator[Matrix]:
+    start, end = columns
+    for role in ("gate", "up") if form.kind == "gated" else ("up",):
+        yield Matrix(part, role, None, end - start, share.hidden)
+    yield Matrix(part, "down", None, share.hidden, _around(start, end, form.intermediate))
+    if form.bias:
+        inner = (end - start) * (2 if form.kind == "gated" else 1)
+        yield _vector(f"{part}_bias", inner + share.hidden)
+
+
+def _kv_numbers(share: _Share, mixer: Mixer) -> int:
+    """Numbers of a token's keys and values, padded as the pool pads heads."""
+    if isinstance(mixer, LatentAttention):
+        return mixer.kv_rank + mixer.rope_dim
+    assert isinstance(mixer, Attention)
+    value = mixer.value_dim or mixer.head_dim
+    return _kv_heads(share, mixer) * (_up(mixer.head_dim, PANEL) + _up(value, PANEL))
+
+
+def _kv_heads(share: _Share, mixer: Attention) -> int:
+    """KV heads that the rank's query heads read."""
+    group = mixer.heads // mixer.kv_heads
+    return -(-(share.first_head + share.heads) // group) - share.first_head // group
+
+
+def _seen(mixer: Attention | LatentAttention) -> tuple[int | None, bool]:
+    if isinstance(mixer, LatentAttention):
+        return None, False
+    return (mixer.window, False) if mixer.chunk is None else (mixer.chunk, True)
+
+
+def _norms(norms: Norms, size: int) -> int:
+    return sum(_norm(norm, size) for norm in (norms.before, norms.after) if norm)
+
+
+def _norm(norm: Norm, size: int) -> int:
+    return size * (2 if norm.bias else 1)
+
+
+def _attended(role: str, outputs: int, inputs: int) -> Matrix:
+    return Matrix("attention", role, None, outputs, inputs)
+
+
+def _vector(role: str, numbers: int) -> Matrix:
+    return Matrix("vectors", role, None, 1, numbers)
+
+
+def _around(start: int, end: int, all_inputs: int) -> int:
+    """Inputs widened to whole groups, which share a scale."""
+    return min(_up(end, GROUP), all_inputs) - start // GROUP * GROUP
+
+
+def _width(cuts: tuple[int, ...], at: int) -> int:
+    return cuts[at + 1] - cuts[at]
+
+
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
