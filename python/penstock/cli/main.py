@@ -1,4 +1,4 @@
-"""`penstock COMMAND`: serve, chat, pull, demo, sim, gateway, bench, route, kv, node-health,
+"""`penstock COMMAND`: serve, chat, pull, demo, plan, sim, gateway, bench, route, kv, node-health,
 completion.
 """
 
@@ -53,6 +53,9 @@ def parser() -> Parser:
             "demo", help="start a server, ask one question, print the answer and the speed"
         )
     )
+    _plan(
+        commands.add_parser("plan", help="what a model needs on some hardware, before it is served")
+    )
     _sim(commands.add_parser("sim", help="serve without a model: an engine with modelled timing"))
     _gateway(
         commands.add_parser("gateway", help="route requests to replicas by load and cached prefix")
@@ -106,6 +109,13 @@ def _demo(parser: argparse.ArgumentParser) -> None:
         "--question", default="What is the capital of France, and what is it known for?"
     )
     parser.set_defaults(command=_run_demo)
+
+
+def _plan(parser: argparse.ArgumentParser) -> None:
+    from penstock.plan import command
+
+    command.add_arguments(parser)
+    parser.set_defaults(command=command.run)
 
 
 def _bench(parser: argparse.ArgumentParser) -> None:

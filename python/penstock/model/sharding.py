@@ -153,12 +153,15 @@ def _cut_heads(spec: DecoderSpec, tp: int) -> tuple[int, ...]:
     """A query head costs its rows of q and columns of o; a KV head its rows of k and v, wherever it
     is.
     """
-    group = _group(spec)
+    group, heads = _group(spec), _heads(spec)[0]
+    each = heads // tp
+    if each * tp == heads and (each % group == 0 or group % each == 0):
+        return tuple(range(0, heads + 1, each))  # Any other cut has a rank with more heads.
 
     def cost(start: int, end: int) -> float:
         return 2 * (end - start) + 2 * _kv_heads(start, end, group)
 
-    return _cut(_heads(spec)[0], tp, cost, smallest=1)
+    return _cut(heads, tp, cost, smallest=1)
 
 
 def _cut_layers(spec: DecoderSpec, pp: int) -> tuple[int, ...]:

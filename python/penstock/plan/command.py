@@ -1,0 +1,176 @@
+"""`penstock plan`: flags and what is printed."""
+
+from __future__ import annotations
+
+import argparse
+
+from penstock.core import InvalidValueError, PenstockError
+from penstock.model.sizing import active_parameters, parameters, whole
+from penstock.plan.cut import Cut
+from penstock.plan.engines import ENGINES, Engine, Load, engine
+from penstock.plan.hardware import HERE, Target, names, parse_target
+from penstock.plan.here import here
+from penstock.plan.lines import human
+from penstock.plan.memory import Memory, plan_memory
+from penstock.plan.subject import Subject, read_subject
+from penstock.plan.tables import concurrency_table, fit_table, memory_table
+from penstock.plan.weights import BYTES, KV_BYTES
+
+DESCRIPTION = (
+    "Size a model before it is served, from config.json, a Hugging Face directory or a GGUF file "
+    "alone: what fits on some hardware and where the memory goes."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    known = ", ".join([HERE, *names("accelerators"), *names("nodes")])
+    parser.add_argument("model", metavar="MODEL", help="a path, or an alias (smollm2)")
+    parser.add_argument(
+        "--on", default=HERE, metavar="TYPE[:N]", help=f"default: {HERE}; one of {known}"
+    )
+    parser.add_argument("--table", choices=("fit", "memory", "concurrency"))
+    parser.add_argument(
+        "--explain", action="store_true", help="print each number with its arithmetic"
+    )
+    parser.add_argument(
+        "--engine", choices=tuple(ENGINES), help="default: penstock here, vllm elsewhere"
+    )
+    parser.add_argument("--weights", choices=tuple(BYTES), help="default: as stored")
+    parser.add_argument("--kv-cache-dtype", choices=tuple(KV_BYTES), default="bf16")
+    parser.add_argument("-tp", "--tensor-parallel-size", type=int, metavar="N")
+    parser.add_argument("-pp", "--pipeline-parallel-size", type=int, metavar="N")
+    parser.add_argument("--expert-parallel", action="store_true", help="whole experts on a rank")
+    parser.add_argument(
+        "--attention-by-requests",
+        action="store_true",
+        help="attention whole on every rank, for its own sequences (data parallel)",
+    )
+    parser.add_argument("--max-model-len", type=int, metavar="TOKENS")
+    parser.add_argument("--max-num-batched-tokens", type=int, metavar="TOKENS")
+    parser.add_argument("--max-num-seqs", type=int, metavar="N")
+    parser.add_argument(
+        "--memory-fraction",
+        type=float,
+        metavar="F",
+        help="as vLLM's --gpu-memory-utilization or SGLang's --mem-fraction-static",
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Print the tables that were asked for. PenstockError for a model that cannot be sized."""
+    subject = read_subject(parsed.model, parsed.weights)
+    target = Target(here(), 1) if parsed.on == HERE else parse_target(parsed.on)
+    rules = engine(parsed.engine or ("penstock" if target.accelerator.is_cpu else "vllm"))
+    for line in introduction(subject, target, rules):
+        print(line)
+    print()
+    table = parsed.table or "memory"
+    lines = {"fit": _fit, "memory": _memory, "concurrency": _concurrency}[table](
+        parsed, subject, target, rules
+    )
+    print("\n".join(lines))
+    return 0
+
+
+def introduction(subject: Subject, target: Target, rules: Engine) -> list[str]:
+    """The model, whether it runs, the target."""
+    spec, device = subject.spec, target.accelerator
+    size = subject.weights.bytes(whole(spec))
+    first = (
+        f"{subject.name}: {parameters(spec) / 1e9:.2f} billion weights "
+        f"({active_parameters(spec) / 1e9:.2f} active), {subject.weights.name}, {human(size)}"
+    )
+    if subject.file_bytes:
+        first += f" (file: {human(subject.file_bytes)})"
+    lines = [first, *(f"note: {note}" for note in subject.notes)]
+    if subject.refused and rules.name == "penstock":
+        lines.append(f"sized only: {subject.refused}")
+    if rules.name == "penstock" and not device.is_cpu:
+        lines.append("sized only: Penstock has no backend for GPUs yet")
+    title = target.node.title if target.node else device.title
+    lines.append(f"{target.count} x {title}, {human(device.memory)}, cuts of {rules.name}")
+    if not device.verified:
+        lines.append(f"unverified: {device.source}")
+    return lines
+
+
+def _fit(parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine) -> list[str]:
+    tokens = parsed.max_model_len or subject.spec.max_position
+    kinds = [subject.weights.name]
+    kinds += [kind for kind in ("fp8",) if kind not in kinds and not parsed.weights]
+    return fit_table(subject, target.accelerator, tokens, kinds, ["bf16", "fp8"])
+
+
+def _memory(
+    parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine
+) -> list[str]:
+    return memory_table(
+        _planned(parsed, subject, target, rules, parsed.kv_cache_dtype), parsed.explain
+    )
+
+
+def _concurrency(
+    parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine
+) -> list[str]:
+    kinds = ("bf16", "f32") if target.accelerator.is_cpu else ("bf16", "fp8")
+    memories = [(kind, _planned(parsed, subject, target, rules, kind)) for kind in kinds]
+    lines = concurrency_table(memories, parsed.max_model_len or subject.spec.max_position)
+    cut = memories[0][1].cut
+    found = ", ".join(f"{memory.kv_tokens:,} tokens of {kind}" for kind, memory in memories)
+    return [f"{cut}: {found}", *lines]
+
+
+def _planned(
+    parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine, kv: str
+) -> Memory:
+    """Memory with the cut that was asked for, or the smallest that fits on the target."""
+    load, spec, device = load_of(parsed, target), subject.spec, target.accelerator
+    if parsed.tensor_parallel_size:
+        cut = asked_cut(parsed)
+        if why := rules.refuses(spec, cut, target.per_node):
+            raise PenstockError(f"{cut}: {why}")
+        return plan_memory(spec, subject.weights, device, cut, rules, load, kv)
+    refused = ""
+    for cut in _growing(parsed, target):
+        if rules.refuses(spec, cut, target.per_node):
+            continue
+        try:
+            memory = plan_memory(spec, subject.weights, device, cut, rules, load, kv)
+        except InvalidValueError:
+            continue
+        if memory.fits:
+            return memory
+        refused = f"{cut}: {memory.lacking(load.context or 1)}"
+    raise PenstockError(f"{subject.name} does not fit on {target.count} devices; {refused}")
+
+
+def load_of(parsed: argparse.Namespace, target: Target) -> Load:
+    """Settings with the defaults of engines on GPUs, or of Penstock here."""
+    chunk, sequences = (256, 64) if target.accelerator.is_cpu else (8192, 256)
+    return Load(
+        chunk=parsed.max_num_batched_tokens or chunk,
+        sequences=parsed.max_num_seqs or sequences,
+        context=parsed.max_model_len or 0,
+        fraction=parsed.memory_fraction,
+    )
+
+
+def asked_cut(parsed: argparse.Namespace) -> Cut:
+    return Cut(
+        parsed.tensor_parallel_size or 1,
+        parsed.pipeline_parallel_size or 1,
+        parsed.expert_parallel,
+        parsed.attention_by_requests,
+    )
+
+
+def _growing(parsed: argparse.Namespace, target: Target) -> list[Cut]:
+    """Cuts of a node, then of whole nodes."""
+    found = [
+        Cut(tp, pp, parsed.expert_parallel, parsed.attention_by_requests)
+        for tp in range(1, min(target.count, target.per_node) + 1)
+        for pp in range(1, target.count // tp + 1)
+        if tp == target.per_node or pp == 1
+    ]
+    return sorted(found, key=lambda cut: (cut.size, cut.pp))

@@ -1,0 +1,107 @@
+"""Ways to lay a model over devices, and what each rank holds then."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.core import InvalidValueError, KvSpec
+from penstock.model.sharding import Grid, plan_grid
+from penstock.model.sizing import GROUP, Matrix, kv_spec, matrices, state_bytes
+from penstock.model.spec import DecoderSpec
+
+BLOCK = 16
+"""Tokens of a block, where no engine says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cut:
+    """Ranks of one replica: `tp` share each layer, `pp` stages share the layers."""
+
+    tp: int
+    pp: int
+    by_experts: bool = False
+    """A rank has whole experts, not columns of all (expert parallel)."""
+    by_requests: bool = False
+    """Attention is whole on every rank, which computes its own sequences (data parallel)."""
+
+    @property
+    def size(self) -> int:
+        return self.tp * self.pp
+
+    @property
+    def shares(self) -> int:
+        """Ranks of a stage among which sequences are divided."""
+        return self.tp if self.by_requests else 1
+
+    def __str__(self) -> str:
+        words = f"TP{self.tp}" if self.pp == 1 else f"TP{self.tp} x PP{self.pp}"
+        return words + (" EP" if self.by_experts else "") + (" DP" if self.by_requests else "")
+
+
+class Share:
+    """What one rank holds of a model that is cut."""
+
+    def __init__(
+        self, spec: DecoderSpec, cut: Cut, rank: int, grid: Grid, attention: tuple[Grid, int]
+    ) -> None:
+        self.cut, self.rank, self._spec = cut, rank, spec
+        self._grid, self._attention = grid, attention
+
+    def matrices(self) -> Iterator[Matrix]:
+        """Weights; with attention by requests, whole attention."""
+        kept = matrices(self._spec, self._grid, self.rank)
+        if not self.cut.by_requests:
+            yield from kept
+            return
+        yield from (matrix for matrix in kept if matrix.part != "attention")
+        own = matrices(self._spec, *self._attention)
+        yield from (matrix for matrix in own if matrix.part == "attention")
+
+    def kv(self, number_bytes: int) -> KvSpec:
+        return kv_spec(self._spec, *self._attention, BLOCK, number_bytes)
+
+    def state(self) -> int:
+        """Bytes of a sequence's linear attention."""
+        return state_bytes(self._spec, *self._attention)
+
+
+def grid(spec: DecoderSpec, cut: Cut) -> Grid:
+    """The engine's own cuts; InvalidValueError for too many ranks."""
+    if cut.by_experts and spec.experts is None:
+        raise InvalidValueError("--expert-parallel", "", "a mixture of experts")
+    return plan_grid(spec, cut.tp, cut.pp, by_experts=cut.by_experts)
+
+
+class Shares:
+    """Each rank's. Ranks that hold as much as another one share its sizes."""
+
+    def __init__(self, spec: DecoderSpec, cut: Cut) -> None:
+        self.spec, self.cut = spec, cut
+        self.grid = grid(spec, cut)
+        self.attention = grid(spec, Cut(1, cut.pp)) if cut.by_requests else self.grid
+
+    def alike(self) -> dict[tuple[object, ...], list[int]]:
+        """Ranks by what decides their sizes."""
+        found: dict[tuple[object, ...], list[int]] = {}
+        for rank in range(self.cut.size):
+            found.setdefault(self._key(rank), []).append(rank)
+        return found
+
+    def _key(self, rank: int) -> tuple[object, ...]:
+        stage, own = divmod(rank, self.cut.tp)
+        cuts = (self.grid.heads, self.grid.vocab, *self.grid.mlp, self.grid.experts or (0, 0))
+        widths = (cut[own + 1] - cut[own] if len(cut) > own + 1 else 0 for cut in cuts)
+        starts = (cut[own] % GROUP if len(cut) > own else 0 for cut in self.grid.mlp)
+        heads = self.grid.heads[own] if not self._even() else 0
+        return (stage, *widths, *starts, heads)
+
+    def _even(self) -> bool:
+        widths = {b - a for a, b in itertools.pairwise(self.grid.heads)}
+        kv = {self.grid.kv_heads(rank, self.spec) for rank in range(self.cut.tp)}
+        return len(widths) == len(kv) == 1
+
+    def __getitem__(self, rank: int) -> Share:
+        own = rank // self.cut.tp if self.cut.by_requests else rank
+        return Share(self.spec, self.cut, rank, self.grid, (self.attention, own))

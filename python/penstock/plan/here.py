@@ -1,0 +1,45 @@
+"""This machine as a target."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+from penstock.config.machine import available_memory, cpu_count
+from penstock.plan.hardware import HERE, Accelerator
+
+CPUINFO = Path("/proc/cpuinfo")
+ISAS = (("avx512_bf16", "AVX-512 BF16"), ("avx512f", "AVX-512"), ("avx2", "AVX2"))
+"""Flags of /proc/cpuinfo, best first."""
+
+
+def here(bandwidth: float = 0.0, flops: dict[str, float] | None = None) -> Accelerator:
+    """The processors and the free memory of this machine. Rates are 0 until they are measured."""
+    cores = cpu_count()
+    return Accelerator(
+        name=HERE,
+        title=f"{_field('model name') or platform.machine()}, {cores} cores, {_isa()}",
+        memory=available_memory(),
+        bandwidth=bandwidth,
+        flops=flops or {},
+        link=bandwidth,
+        linked=1 << 16,
+        per_node=1 << 16,
+        network=0.0,
+        verified=True,
+        source="this machine",
+        is_cpu=True,
+    )
+
+
+def _isa() -> str:
+    flags = _field("flags").split()
+    return next((name for flag, name in ISAS if flag in flags), "portable kernels")
+
+
+def _field(name: str) -> str:
+    try:
+        lines = CPUINFO.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")

@@ -1,0 +1,153 @@
+"""Memory of each rank: what weights, KV and the engine take, and the tokens that fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from penstock.core import KvSpec
+from penstock.model.sizing import Matrix, sequence_bytes
+from penstock.model.spec import DecoderSpec
+from penstock.plan.cut import Cut, Share, Shares
+from penstock.plan.engines import Engine, Load
+from penstock.plan.hardware import Accelerator
+from penstock.plan.lines import Line, human
+from penstock.plan.weights import KV_BYTES, WeightTypes
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """One rank's memory, in bytes."""
+
+    rank: int
+    total: int
+    weights: int
+    engine: tuple[Line, ...]
+    """Everything but weights and KV."""
+    kv: KvSpec
+    state: int
+    """Of a sequence's linear attention."""
+    parts: tuple[Line, ...]
+    """Weights by part of the model."""
+
+    @property
+    def room(self) -> int:
+        """For KV; below 0: the weights do not fit."""
+        return self.total - self.weights - sum(line.bytes for line in self.engine)
+
+    @property
+    def growth(self) -> float:
+        """KV bytes of a token in the layers that see everything."""
+        groups = (group.block_bytes for group in self.kv.groups if group.window is None)
+        return sum(groups) / self.kv.block_size
+
+    def sequence(self, tokens: int) -> int:
+        """KV of a sequence of so many tokens."""
+        return sequence_bytes(self.kv, tokens) + self.state
+
+    def sequences(self, tokens: int) -> int:
+        """Sequences of so many tokens that fit."""
+        each = self.sequence(tokens)
+        return max(self.room, 0) // each if each else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """All ranks of a replica. A pool has as many blocks on each rank as on the fullest."""
+
+    cut: Cut
+    ranks: tuple[RankMemory, ...]
+
+    @property
+    def fullest(self) -> RankMemory:
+        """The rank that holds the fewest tokens."""
+        return min(self.ranks, key=lambda rank: (self._tokens(rank), rank.room, rank.rank))
+
+    @property
+    def fits(self) -> bool:
+        """Weights fit, and a block of KV."""
+        return all(rank.room > rank.sequence(self.ranks[0].kv.block_size) for rank in self.ranks)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the replica's KV holds in the layers that see everything."""
+        return max(self._tokens(self.fullest), 0) * self.cut.shares
+
+    def concurrency(self, tokens: int) -> int:
+        """Sequences of so many tokens at once."""
+        return min(rank.sequences(tokens) for rank in self.ranks) * self.cut.shares
+
+    @property
+    def imbalance(self) -> float:
+        """Largest share of weights and KV growth over the mean: the price of the cut."""
+        weights = [rank.weights for rank in self.ranks]
+        return max(weights) * len(weights) / max(sum(weights), 1)
+
+    def lacking(self, tokens: int) -> str:
+        """Why one sequence of so many tokens does not fit: rank and bytes. Empty: it does."""
+        for rank in self.ranks:
+            missing = rank.sequence(tokens) - rank.room
+            if missing > 0:
+                return (
+                    f"rank {rank.rank} lacks {human(missing)}: weights {human(rank.weights)}, "
+                    f"{tokens} tokens {human(rank.sequence(tokens))}, of {human(rank.total)}"
+                )
+        return ""
+
+    @staticmethod
+    def _tokens(rank: RankMemory) -> int:
+        size = rank.kv.block_size
+        blocks = rank.growth * size
+        return int(rank.room // blocks * size) if blocks else 1 << 62
+
+
+def plan_memory(
+    spec: DecoderSpec,
+    weights: WeightTypes,
+    device: Accelerator,
+    cut: Cut,
+    engine: Engine,
+    load: Load,
+    kv: str = "bf16",
+) -> Memory:
+    """Memory of each rank of a replica. InvalidValueError for more ranks than heads or layers."""
+    kept = tuple(engine.rule(spec, device, cut, load))
+    all_shares = Shares(spec, cut)
+    ranks = [
+        replace(first, rank=rank)
+        for alike in all_shares.alike().values()
+        for first in (_rank(all_shares[alike[0]], weights, device, kept, kv),)
+        for rank in alike
+    ]
+    return Memory(cut, tuple(sorted(ranks, key=lambda rank: rank.rank)))
+
+
+def _rank(
+    share: Share, weights: WeightTypes, device: Accelerator, kept: tuple[Line, ...], kv: str
+) -> RankMemory:
+    parts = part_lines(list(share.matrices()), weights)
+    return RankMemory(
+        share.rank,
+        device.memory,
+        sum(line.bytes for line in parts),
+        kept,
+        share.kv(KV_BYTES[kv]),
+        share.state(),
+        parts,
+    )
+
+
+def part_lines(matrices: Sequence[Matrix], weights: WeightTypes) -> tuple[Line, ...]:
+    """Bytes of each part of the model."""
+    numbers = Counter[str]()
+    for matrix in matrices:
+        numbers[matrix.part] += matrix.numbers
+    found = []
+    for part, size in weights.parts.items():
+        if numbers[part]:
+            count, each = numbers[part], weights.size(part)
+            found.append(
+                Line(part, round(count * each), f"{count:,} weights x {each:.6g} B ({size})")
+            )
+    return tuple(found)

@@ -1,0 +1,82 @@
+"""`penstock plan` as it is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from penstock.cli.main import main
+from penstock.plan.hardware import accelerator, names, node, parse_target
+
+from tests.plan.conftest import FP8, R1
+
+
+def test_memory_of_each_rank_with_its_arithmetic(
+    directory: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(directory(R1, quantization_config=FP8))
+    words = ["--on", "h100-sxm-80gb:16", "-tp", "16", "--engine", "sglang", "--explain"]
+    assert main(["plan", path, *words, "--memory-fraction", "0.85"]) == 0
+    printed = capsys.readouterr().out
+    assert "671.03 billion weights (36.63 active), fp8" in printed
+    assert "TP16: 392,016 tokens" in printed
+    assert "layers that see all tokens" in printed
+    assert "--mem-fraction-static" in printed
+
+
+def test_sequences_by_context(
+    directory: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(directory("Qwen/Qwen3-8B"))
+    assert main(["plan", path, "--on", "l40s-48gb", "--table", "concurrency"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    found = {row[0]: row[1:] for row in rows if len(row) == 3}
+    assert "2,048" in found
+    assert int(found["8,192"][1]) == pytest.approx(2 * int(found["8,192"][0]), abs=1)
+
+
+def test_what_fits(directory: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(directory("mistralai/Mixtral-8x22B-v0.1"))
+    words = ["--on", "h100-sxm-80gb", "--table", "fit", "--max-model-len", "65536"]
+    assert main(["plan", path, *words, "--weights", "bf16"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["bf16", "bf16", "4", "4", "4"] in [row[:5] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--on", "h1000"], "one of here, a10-24gb"),
+        (["--on", "h100-sxm-80gb:0"], "TYPE or TYPE:N"),
+        (["--on", "h100-sxm-80gb:4"], "does not fit on 4 devices; TP4: rank 0 lacks"),
+        (["--on", "h100-sxm-80gb:16", "--engine", "vllm", "-tp", "12"], "do not divide by 12"),
+    ],
+)
+def test_errors_say_what_to_change(
+    directory: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
+) -> None:
+    path = str(directory(R1, quantization_config=FP8))
+    assert main(["plan", path, *words]) in (1, 2)
+    assert said in capsys.readouterr().err
+
+
+def test_every_row_of_hardware_has_its_source() -> None:
+    for name in names("accelerators"):
+        found = accelerator(name)
+        assert found.name == name
+        assert found.source
+        assert found.bandwidth > 1e11
+        assert found.flops["bf16"] > 1e14
+    for name in names("nodes"):
+        assert node(name).accelerator in names("accelerators")
+        assert node(name).source
+    assert len(names("accelerators")) == 15
+
+
+def test_a_node_is_as_many_devices_as_it_has() -> None:
+    target = parse_target("azure-nd96isr-h100-v5:2")
+    assert (target.count, target.per_node, target.accelerator.name) == (16, 8, "h100-sxm-80gb")
