@@ -12,9 +12,9 @@ use crate::error::DecoderError;
 use crate::loaded::{Info, KvSpec, Loaded, Stage, kv_name, mib, stage};
 use crate::options::Options;
 use crate::recipe::WeightRecipes;
-use crate::runner::{Running, StepFuture};
 use crate::shard::Shard;
 use crate::spec::DecoderSpec;
+use crate::thread::{Running, StepFuture};
 
 /// Most blocks of a KV pool.
 const MAX_BLOCKS: usize = 1 << 30;

@@ -2,61 +2,14 @@
 
 use penstock_comm::Lost;
 use penstock_kernels::{
-    Activations, Aligned, Angles, AttentionPlan, Columns, Cpu, Mode, Norm, Place, Rotation,
-    Sequence, StepLease,
+    Aligned, Angles, AttentionPlan, Columns, Cpu, Mode, Norm, Place, Rotation, StepLease,
 };
 use penstock_wire::StepPlan;
 
+use crate::buffers::Buffers;
 use crate::collectives::Collectives;
-use crate::feed_forward::InnerBuffers;
 use crate::model::{Layer, Model};
-use crate::rope::Rope;
-
-/// Buffers of the forward pass; they grow to the largest step seen.
-pub(crate) struct Buffers {
-    /// Residual stream, rows x hidden.
-    pub(crate) x: Aligned<f32>,
-    qkv: Aligned<f32>,
-    attended: Aligned<f32>,
-    inner: InnerBuffers,
-    /// What a sublayer adds to the residual stream, before its norm; rows x hidden.
-    branch: Aligned<f32>,
-    /// For each rotation of the model, rows x the numbers that it rotates.
-    cos_sin: Vec<Aligned<f32>>,
-    pub(crate) acts: Activations,
-}
-
-impl Default for Buffers {
-    fn default() -> Self {
-        let empty = || Aligned::zeroed(0);
-        Self {
-            x: empty(),
-            qkv: empty(),
-            attended: empty(),
-            inner: InnerBuffers::default(),
-            branch: empty(),
-            cos_sin: Vec::new(),
-            acts: Activations::default(),
-        }
-    }
-}
-
-impl Buffers {
-    /// Room for `rows` rows. What belongs to other ranks in `attended` is zero from the start and
-    /// never written.
-    fn ensure(&mut self, model: &Model, rows: usize) {
-        let (dim, heads) = (model.heads.head_dim, &model.heads);
-        self.x.ensure(rows * model.spec.hidden);
-        self.qkv
-            .ensure(rows * (heads.heads + 2 * heads.kv_heads()) * dim);
-        self.attended.ensure(rows * model.attended.len());
-        let ropes = model.ropes.len();
-        self.cos_sin.resize_with(ropes, || Aligned::zeroed(0));
-        for (cos_sin, rope) in self.cos_sin.iter_mut().zip(&model.ropes) {
-            cos_sin.ensure(rows * rope.dims());
-        }
-    }
-}
+use crate::rows;
 
 /// What all layers of a step share.
 struct Step<'a> {
@@ -71,8 +24,7 @@ struct Step<'a> {
 
 /// Computes `buffers.x`: the residual stream after this rank's last layer, one row for each token
 /// of the (checked) plan. A stage that is not the first begins with what the one before sent; one
-/// that is not the last sends on what it has. `kv` has the leased blocks of
-/// every KV group of the model.
+/// that is not the last sends on what it has. `kv` has the leased blocks of every KV group.
 ///
 /// # Errors
 /// A rank is gone.
@@ -84,23 +36,21 @@ pub(crate) fn forward(
     buffers: &mut Buffers,
     collectives: &mut dyn Collectives,
 ) -> Result<(), Lost> {
-    let (spec, rows) = (&model.spec, plan.tokens.len());
+    let (tokens, rows) = (&plan.tokens, plan.tokens.len());
     buffers.ensure(model, rows);
-    let x = rows * spec.hidden;
-    let sequences = sequences(plan);
-    if embed(model, plan, &sequences, &mut buffers.x) {
+    let x = rows * model.spec.hidden;
+    let sequences = rows::sequences(plan);
+    let positions = rows::positions(&sequences);
+    if embed(model, tokens, &positions, &mut buffers.x) {
         collectives.all_reduce(cpu, &mut buffers.x[..x])?;
     } else {
         collectives.receive(&mut buffers.x[..x])?;
     }
-    let positions = sequences
-        .iter()
-        .flat_map(|s| s.start..s.start + s.rows.len());
-    let positions: Vec<usize> = positions.collect();
     for (rope, cos_sin) in model.ropes.iter().zip(&mut buffers.cos_sin) {
-        angles(&positions, rope, cos_sin);
+        rows::angles(&positions, rope, cos_sin);
     }
-    let places = kv.iter().map(|group| places(&sequences, group)).collect();
+    let places = |group: &StepLease<'_>| rows::places(&sequences, group);
+    let places = kv.iter().map(places).collect();
     let mut attention = AttentionPlan::new(sequences, model.heads, cpu.threads().count());
     let step = Step {
         cpu,
@@ -121,47 +71,10 @@ pub(crate) fn forward(
 }
 
 /// Writes the embedding of every token; `false` where another stage embeds.
-fn embed(model: &Model, plan: &StepPlan, sequences: &[Sequence], x: &mut [f32]) -> bool {
-    let mut rows = x.chunks_exact_mut(model.spec.hidden).zip(&plan.tokens);
-    sequences.iter().all(|s| {
-        let positions = s.start..s.start + s.rows.len();
-        positions
-            .zip(rows.by_ref())
-            .all(|(position, (out, &token))| model.embed(token as usize, position, out))
-    })
-}
-
-/// Cosines and sines of every row's position.
-fn angles(positions: &[usize], rope: &Rope, cos_sin: &mut [f32]) {
-    for (&position, angles) in positions.iter().zip(cos_sin.chunks_exact_mut(rope.dims())) {
-        rope.angles(position, angles);
-    }
-}
-
-/// Where each row's key and value go in one KV group.
-fn places(sequences: &[Sequence], kv: &StepLease<'_>) -> Vec<Place> {
-    let size = kv.layout().block_size;
-    let of_sequence = |(i, s): (usize, &Sequence)| {
-        let positions = s.start..s.start + s.rows.len();
-        positions.map(move |position| Place {
-            block: kv.block(i, position / size),
-            offset: position % size,
-        })
-    };
-    sequences.iter().enumerate().flat_map(of_sequence).collect()
-}
-
-fn sequences(plan: &StepPlan) -> Vec<Sequence> {
-    let mut row = 0;
-    let columns = plan.starts.iter().zip(&plan.lengths);
-    let sequence = |(&start, &length): (&i32, &i32)| {
-        row += length as usize;
-        Sequence {
-            start: start as usize,
-            rows: row - length as usize..row,
-        }
-    };
-    columns.map(sequence).collect()
+fn embed(model: &Model, tokens: &[i32], positions: &[usize], x: &mut [f32]) -> bool {
+    let rows = x.chunks_exact_mut(model.spec.hidden);
+    let mut tokens = tokens.iter().zip(positions).zip(rows);
+    tokens.all(|((&token, &position), out)| model.embed(token as usize, position, out))
 }
 
 impl Step<'_> {

@@ -3,12 +3,14 @@
 //! It owns the weights, the KV pools and the threads; it knows nothing of requests, text or
 //! scheduling. Plans are checked against its limits before anything is computed.
 
+mod buffers;
 mod collectives;
 mod decoder;
 mod error;
 mod feed_forward;
 mod forward;
 mod grammars;
+mod head_rows;
 mod load;
 mod loaded;
 mod logits;
@@ -19,6 +21,7 @@ mod pooling;
 mod recipe;
 mod results;
 mod rope;
+mod rows;
 mod runner;
 mod sampler;
 mod shard;
@@ -26,6 +29,7 @@ mod slots;
 mod source;
 mod spec;
 mod step;
+mod thread;
 mod wiring;
 
 pub use collectives::{After, Alone, Before, Collectives, Local};
@@ -35,11 +39,11 @@ pub use loaded::{Info, KvGroupSpec, KvShare, KvSpec, Stage};
 pub use logits::HEAD_ROWS;
 pub use options::{Numerics, Options, RawOptions};
 pub use recipe::{LayerRecipes, Recipe, WeightRecipes};
-pub use runner::StepFuture;
 pub use shard::Shard;
 pub use spec::{
     Activation, AttentionSpec, ClampSpec, DecoderSpec, ExpertsSpec, FeedForward, GroupScore,
     GroupsSpec, LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormSpec, Norms, RopeScaling,
     RopeSpec, RouterSpec, ScoreSpec,
 };
+pub use thread::StepFuture;
 pub use wiring::{Carried, GroupFile, Pipe, Wiring, join};

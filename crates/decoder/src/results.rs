@@ -1,7 +1,18 @@
 //! The result of a step while it grows.
 
 use penstock_kernels::Logprob;
-use penstock_wire::{LATE_MASK, LogprobRow, LogprobTable, StepResult};
+use penstock_wire::{LATE_MASK, LogprobRow, LogprobTable, NOT_FINITE, StepResult};
+
+use crate::head_rows::{Row, Task};
+
+/// What a row of logits gave.
+pub(crate) enum Found {
+    Token(i32, Option<Logprob>),
+    /// The mask of its grammar was late: nothing was drawn.
+    Late,
+    NotFinite,
+    Score(Logprob),
+}
 
 pub(crate) struct Results {
     result: StepResult,
@@ -20,38 +31,37 @@ impl Results {
         }
     }
 
-    /// Takes the token drawn for sequence `index`, in the order of its rows; `draft` is the one
-    /// that was planned there.
-    pub(crate) fn token(
-        &mut self,
-        index: usize,
-        token: i32,
-        draft: Option<i32>,
-        scored: Option<Logprob>,
-    ) {
+    /// Takes what `row` gave, in the order of the rows.
+    pub(crate) fn take(&mut self, row: &Row, found: Found) {
+        let index = row.index;
+        match found {
+            Found::Token(token, scored) => self.token(row, token, scored),
+            // After others that were drawn, it is as if their drafts had been wrong.
+            Found::Late => {
+                if self.result.counts[index] == 0 {
+                    self.token(row, LATE_MASK, None);
+                }
+                self.open[index] = false;
+            }
+            Found::NotFinite => self.token(row, NOT_FINITE, None),
+            Found::Score(scored) => push(&mut self.result.prompt_logprobs, index, scored),
+        }
+    }
+
+    fn token(&mut self, row: &Row, token: i32, scored: Option<Logprob>) {
+        let index = row.index;
         if !self.open[index] {
             return;
         }
+        let Task::Sample { draft, .. } = row.task else {
+            return;
+        };
         self.open[index] = draft == Some(token);
         self.result.counts[index] += 1;
         self.result.tokens.push(token);
         if let Some(scored) = scored {
             push(&mut self.result.logprobs, index, scored);
         }
-    }
-
-    /// Takes note that a row of sequence `index` was not drawn. After others that were, it is as if
-    /// their drafts had been wrong.
-    pub(crate) fn late(&mut self, index: usize) {
-        if self.result.counts[index] == 0 {
-            self.token(index, LATE_MASK, None, None);
-        }
-        self.open[index] = false;
-    }
-
-    /// Takes the score of a prompt token.
-    pub(crate) fn score(&mut self, index: usize, scored: Logprob) {
-        push(&mut self.result.prompt_logprobs, index, scored);
     }
 
     pub(crate) fn finish(self) -> StepResult {

@@ -4,6 +4,8 @@ use penstock_kernels::Seen;
 use penstock_wire::{LAST_SAMPLED, Registration, StepPlan};
 
 use crate::error::DecoderError;
+use crate::model::{KvGroup, Model};
+use crate::options::Options;
 
 /// Limits that a plan is checked against.
 #[derive(Clone, Debug)]
@@ -25,6 +27,26 @@ pub(crate) struct GroupLimits {
     pub(crate) blocks: usize,
     /// Which tokens a token sees.
     pub(crate) seen: Seen,
+}
+
+impl Limits {
+    /// Those of a decoder with so many `blocks` in each KV group.
+    pub(crate) fn new(model: &Model, options: &Options, blocks: &[usize]) -> Self {
+        let groups = model.kv_groups().iter().zip(blocks);
+        let limits = |(group, &blocks): (&KvGroup, &usize)| GroupLimits {
+            blocks,
+            seen: group.seen,
+        };
+        Self {
+            slots: options.max_num_seqs,
+            tokens: options.max_batched_tokens,
+            vocab: model.spec.vocab,
+            max_position: model.spec.max_position,
+            block_size: options.block_size,
+            groups: groups.map(limits).collect(),
+            last_sampled: model.shard.stage[1] == 1,
+        }
+    }
 }
 
 pub(crate) fn refuse<T>(message: impl Into<String>) -> Result<T, DecoderError> {

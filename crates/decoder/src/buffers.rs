@@ -1,0 +1,67 @@
+//! Memory of the forward pass and of the head.
+
+use penstock_kernels::{Activations, Aligned};
+
+use crate::feed_forward::InnerBuffers;
+use crate::model::Model;
+
+/// Buffers of the forward pass; they grow to the largest step seen.
+pub(crate) struct Buffers {
+    /// Residual stream, rows x hidden.
+    pub(crate) x: Aligned<f32>,
+    pub(crate) qkv: Aligned<f32>,
+    pub(crate) attended: Aligned<f32>,
+    pub(crate) inner: InnerBuffers,
+    /// What a sublayer adds to the residual stream, before its norm; rows x hidden.
+    pub(crate) branch: Aligned<f32>,
+    /// For each rotation of the model, rows x the numbers that it rotates.
+    pub(crate) cos_sin: Vec<Aligned<f32>>,
+    pub(crate) acts: Activations,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        let empty = || Aligned::zeroed(0);
+        Self {
+            x: empty(),
+            qkv: empty(),
+            attended: empty(),
+            inner: InnerBuffers::default(),
+            branch: empty(),
+            cos_sin: Vec::new(),
+            acts: Activations::default(),
+        }
+    }
+}
+
+impl Buffers {
+    /// Room for `rows` rows. What belongs to other ranks in `attended` is zero from the start and
+    /// never written.
+    pub(crate) fn ensure(&mut self, model: &Model, rows: usize) {
+        let (dim, heads) = (model.heads.head_dim, &model.heads);
+        self.x.ensure(rows * model.spec.hidden);
+        self.qkv
+            .ensure(rows * (heads.heads + 2 * heads.kv_heads()) * dim);
+        self.attended.ensure(rows * model.attended.len());
+        let ropes = model.ropes.len();
+        self.cos_sin.resize_with(ropes, || Aligned::zeroed(0));
+        for (cos_sin, rope) in self.cos_sin.iter_mut().zip(&model.ropes) {
+            cos_sin.ensure(rows * rope.dims());
+        }
+    }
+}
+
+/// Buffers of the head.
+pub(crate) struct HeadBuffers {
+    pub(crate) rows: Aligned<f32>,
+    pub(crate) logits: Aligned<f32>,
+}
+
+impl Default for HeadBuffers {
+    fn default() -> Self {
+        Self {
+            rows: Aligned::zeroed(0),
+            logits: Aligned::zeroed(0),
+        }
+    }
+}

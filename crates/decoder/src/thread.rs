@@ -1,0 +1,123 @@
+//! The decoder's own thread: a queue of plans in, promises of results out.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use penstock_kernels::PoolHandle;
+use penstock_wire::StepPlan;
+
+use crate::error::DecoderError;
+use crate::loaded::Loaded;
+use crate::runner::{Outcome, Runner};
+
+type Promise = Arc<(Mutex<Option<Outcome>>, Condvar)>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn fulfil(promise: &Promise, outcome: Outcome) {
+    *lock(&promise.0) = Some(outcome);
+    promise.1.notify_all();
+}
+
+/// A step in flight.
+pub struct StepFuture {
+    promise: Promise,
+}
+
+impl StepFuture {
+    pub(crate) fn failed(error: DecoderError) -> Self {
+        let promise = Promise::default();
+        fulfil(&promise, Err(error));
+        Self { promise }
+    }
+
+    /// Waits for the step; `None` when `timeout` passed first (ask again) or the result was already
+    /// taken.
+    ///
+    /// # Errors
+    /// A plan that breaks the contract, or a forward pass that failed.
+    pub fn result(&self, timeout: Duration) -> Option<Outcome> {
+        let (outcome, ready) = &*self.promise;
+        let (mut outcome, _) = ready
+            .wait_timeout_while(lock(outcome), timeout, |o| o.is_none())
+            .unwrap_or_else(|e| e.into_inner());
+        outcome.take()
+    }
+}
+
+/// The thread that computes, with its queue of plans. Dropped, it ends after those.
+pub(crate) struct Running {
+    /// By KV group.
+    pub(crate) pools: Vec<PoolHandle>,
+    jobs: Option<mpsc::Sender<(StepPlan, Promise)>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Makes one KV pool of so many `blocks` for each group, and starts the thread.
+    ///
+    /// # Errors
+    /// No thread can be had.
+    pub(crate) fn start(loaded: Loaded, blocks: &[usize]) -> Result<Self, DecoderError> {
+        let runner = Runner::new(loaded, blocks);
+        let pools = runner.pools();
+        let (jobs, queue) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("penstock-cpu0".into())
+            .spawn(move || serve(runner, &queue))?;
+        Ok(Self {
+            pools,
+            jobs: Some(jobs),
+            thread: Some(thread),
+        })
+    }
+
+    pub(crate) fn submit(&self, plan: StepPlan) -> StepFuture {
+        let promise = Promise::default();
+        if let Some(jobs) = &self.jobs {
+            // The thread serves until the sender is dropped.
+            let _ = jobs.send((plan, Arc::clone(&promise)));
+        }
+        StepFuture { promise }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was answered as an error of its step.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Runs the plans one after another. A step that fails for another reason than its plan ends the
+/// decoder; a panic makes it unusable.
+fn serve(mut runner: Runner, queue: &mpsc::Receiver<(StepPlan, Promise)>) {
+    let mut broken = false;
+    while let Ok((plan, promise)) = queue.recv() {
+        if broken {
+            let earlier = "an earlier step failed".into();
+            fulfil(&promise, Err(DecoderError::Failed(earlier)));
+            continue;
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| runner.step(plan)));
+        broken = result.is_err();
+        let result = result.unwrap_or_else(|panic| Err(DecoderError::Failed(message(&*panic))));
+        if let Err(error @ (DecoderError::Failed(_) | DecoderError::Lost(_))) = &result {
+            runner.end(&error.to_string());
+        }
+        fulfil(&promise, result);
+    }
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()))
+        .unwrap_or_else(|| "unknown panic".into())
+}
