@@ -71,11 +71,5 @@ CLIENTS = (
         node=True,
     ),
     Client("codex-cli", "codex.py", ("@openai/codex@0.169.0",), node=True),
-    Client(
-        "opencode",
-        "opencode.py",
-        ("opencode-ai@1.18.33",),
-        node=True,
-        known={"run": "its prompt has nearly the 8,192 tokens of the model, so it seldom ends"},
-    ),
+    Client("opencode", "opencode.py", ("opencode-ai@1.18.33",), node=True),
 )

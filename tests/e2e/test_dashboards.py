@@ -52,6 +52,8 @@ GAUGES = (
     'vllm:engine_sleep_state{sleep_state="discard_all"}',
     "vllm:num_preemptions_total",
     "vllm:prefix_cache_hits_total",
+    "vllm:mm_cache_queries_total",
+    "vllm:mm_cache_hits_total",
     "process_cpu_seconds_total",
     "process_resident_memory_bytes",
     "process_open_fds",

@@ -215,6 +215,24 @@ def test_an_engine_that_cannot_be_killed_does_not_hold_up_the_end(serve: Serve) 
         assert not list(server.runtime.iterdir())
 
 
+def test_a_log_on_a_full_disk_ends_nothing(serve: Serve, tmp_path: Path) -> None:
+    """The supervisor writes to it when an engine is lost."""
+    path = tmp_path / "server.sock"
+    to_full_disk = ("sh", "-c", 'exec "$@" 2>/dev/full', "sh")
+    server = serve("--uds", str(path), prefix=to_full_disk)
+    transport = httpx.HTTPTransport(uds=str(path))
+    with httpx.Client(transport=transport, base_url="http://server", timeout=HANG) as client:
+        eventually(path.exists, "a socket")
+        eventually(lambda: health(client) == 200, "a healthy server")
+        before = server.engine()
+        os.kill(before, signal.SIGKILL)
+        eventually(lambda: server.children() not in ([], [before]), "another engine")
+        eventually(lambda: health(client) == 200, "a healthy server")
+        assert sse.complete(client, "Once upon a time", 8)["finish_reason"] == "length"
+    assert server.stop() == 0
+    assert server.log == [], "what a test of a full disk could not see"
+
+
 def test_the_engines_command_line_has_no_settings(server: Server, model_file: Path) -> None:
     """Every user of the host can read it, and settings hold passwords of KV tiers."""
     words = Path(f"/proc/{server.engine()}/cmdline").read_text().split("\0")

@@ -108,3 +108,69 @@ impl Drop for Lexer {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matcher::Matcher;
+    use crate::vocabulary::Vocabulary;
+    use llguidance::api::TopLevelGrammar;
+
+    /// The end, and all texts of `a` and `b` up to seven letters: more texts than patterns, so that
+    /// an output finds states all the time.
+    fn lexers(total: &Arc<AtomicUsize>) -> (Arc<Lexers>, usize) {
+        let texts = (1..8).flat_map(|length| (0..1 << length).map(move |bits| (length, bits)));
+        let letters = |(length, bits): (u32, u32)| {
+            let letter = |at| if bits >> at & 1 == 0 { b'a' } else { b'b' };
+            (0..length).map(letter).collect()
+        };
+        let mut tokens = vec![b"<end>".to_vec()];
+        tokens.extend(texts.map(letters));
+        let size = tokens.len();
+        let vocabulary = Vocabulary::of_tokens(tokens, vec![("<end>".into(), 0)]).unwrap();
+        let pattern = crate::lark::of_regex("[ab]*a[ab]{17}").unwrap();
+        let parser = vocabulary.parser(TopLevelGrammar::from_lark(pattern));
+        (Arc::new(Lexers::new(parser.unwrap(), total)), size)
+    }
+
+    /// Tokens without a pattern until the matcher says no, at most so many.
+    fn read(matcher: &mut Matcher, size: usize, most: usize) -> Result<(), MatchError> {
+        let mut state = 1u64;
+        for _ in 0..most {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            matcher.mask()?;
+            matcher.accept(1 + (state >> 33) as u32 % (size as u32 - 1))?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn large_lexers_end_their_outputs_where_all_together_are_too_large() {
+        // What the lexers of other grammars hold.
+        let total = Arc::new(AtomicUsize::new(TOTAL_BYTES));
+        let (lexers, size) = lexers(&total);
+        let matcher = || Matcher::new(Arc::clone(&lexers), 0, vec![0]);
+        let mut small = matcher();
+        read(&mut small, size, 5).unwrap();
+        let mut large = matcher();
+        let error = read(&mut large, size, 100_000).unwrap_err();
+        assert!(error.0.contains("too much memory"), "{error:?}");
+        // The others go on, with lexers of their own.
+        for _ in 0..20 {
+            small.mask().unwrap();
+            assert!(small.accept(1).unwrap());
+        }
+        read(&mut matcher(), size, 5).unwrap();
+        drop(large);
+
+        total.fetch_sub(TOTAL_BYTES, Ordering::Relaxed);
+        let mut large = matcher();
+        let error = read(&mut large, size, 100_000).unwrap_err();
+        assert!(!error.0.contains("too much memory"), "{error:?}");
+        assert!(total.load(Ordering::Relaxed) > LARGE_BYTES);
+        drop((small, large, lexers));
+        assert_eq!(total.load(Ordering::Relaxed), 0, "all is given back");
+    }
+}

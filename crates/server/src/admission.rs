@@ -105,11 +105,14 @@ const SHARE: usize = 4;
 
 /// The requests inside, and the pace of those that wait. The last *turn* is the time in which as
 /// many requests ended as run at once, so it lets that many of the waiting ones in. Before as many
-/// have ended, it is the time since the queue began: no shorter than the truth by more than a turn.
+/// have ended, it is the time since the queue began, which is too short: a crowd that comes in that
+/// time may wait longer than was expected. A pace of the past would be worse, as it would refuse a
+/// crowd of short requests after long ones.
 ///
-/// A crowd may wait as long as `max_wait`. Where more come than end for as long as that, it is no
-/// crowd: to let more in only makes all of them late. Then a share of a turn is the longest wait.
-/// Clients that send their next request when one has ended never are: as many come as end.
+/// A crowd may wait as long as `max_wait`. Where more come than end, turn after turn, it is no
+/// crowd: to let more in only makes all of them late. So who comes then has its turn before that
+/// has lasted for `max_wait`, and later a share of a turn is the longest wait. Clients that send
+/// their next request when one has ended never are: as many come as end.
 #[derive(Debug, Default)]
 struct Inside {
     taken: usize,
@@ -138,10 +141,9 @@ impl Inside {
         let sum = self.taken.checked_add(count);
         let sum = sum.filter(|sum| *sum <= limits.capacity);
         let wait = self.wait(now);
-        let most = limits.max_wait.unwrap_or(Duration::MAX);
-        let late = self.is_late(most, now);
+        let longest = self.longest(limits.max_wait.unwrap_or(Duration::MAX), now);
         match sum {
-            Some(sum) if wait <= most && !late => self.taken = sum,
+            Some(sum) if wait <= longest => self.taken = sum,
             _ => return Err(wait),
         }
         self.begin(now);
@@ -156,18 +158,19 @@ impl Inside {
         }
     }
 
-    /// Whether a request that came now would have to wait longer than is right under a load that
-    /// lasts for longer than `most`.
-    fn is_late(&mut self, most: Duration, now: Instant) -> bool {
+    /// The longest wait that is right for a request that comes now, at most `most`.
+    fn longest(&mut self, most: Duration, now: Instant) -> Duration {
         let whole = self.turn.filter(|_| self.ends.len() >= self.running);
         let ordinary = (self.running + self.running / SHARE + SHARE) as u64;
         if whole.is_none_or(|turn| self.come - turn.come <= ordinary) {
             self.swamped = None;
-            return false;
+            return most;
         }
         let since = *self.swamped.get_or_insert(now);
-        let room = (self.running / SHARE).max(1);
-        now.saturating_duration_since(since) >= most && self.ahead() > room
+        if self.ahead() <= (self.running / SHARE).max(1) {
+            return most;
+        }
+        most.saturating_sub(now.saturating_duration_since(since))
     }
 
     /// Requests that end before one that came now can run.
@@ -244,7 +247,7 @@ mod tests {
     }
 
     /// Seconds in which one of `running` ends, and `comes` come; the waits of the admitted ones as
-    /// it turned out, by the second in which they came.
+    /// it turned out, by the second in which they came. In the first turn all may wait for 10 s.
     fn waits(running: usize, seconds: u32, comes: impl Fn(u32) -> usize) -> Vec<(u32, u32)> {
         let (mut inside, begin) = (Inside::default(), Instant::now());
         let limits = limits(1000, running);
@@ -261,7 +264,9 @@ mod tests {
                 match inside.admit(1, &limits, now) {
                     Ok(()) if inside.taken > running => queue.push_back(second),
                     Ok(()) => waits.push((second, 0)),
-                    Err(wait) => assert!(second >= 20 || wait > 10 * SECOND, "{wait:?}"),
+                    Err(wait) => {
+                        assert!(second >= running as u32 || wait > 10 * SECOND, "{wait:?}");
+                    }
                 }
             }
         }
@@ -286,6 +291,20 @@ mod tests {
         assert!(late.iter().all(|(_, wait)| *wait <= 4), "{late:?}");
         // And the engine has always something to do.
         assert!(late.len() > 330, "{}", late.len());
+    }
+
+    /// Ten come for each one that ends. That is known after the first turn, at 4 s.
+    #[test]
+    fn who_comes_while_more_come_than_end_has_its_turn_before_that_has_lasted_for_10_s() {
+        let waits = waits(4, 60, |_| 10);
+        let longest = |came: u32| 14_u32.saturating_sub(came).max(1);
+        let mut later = waits.iter().filter(|(came, _)| *came >= 4);
+        assert!(
+            later.all(|(came, wait)| *wait <= longest(*came)),
+            "{waits:?}"
+        );
+        // And the engine has always something to do.
+        assert!(waits.len() >= 59, "{}", waits.len());
     }
 
     #[test]

@@ -18,26 +18,39 @@ def _() -> None:
             "options": {"baseURL": BASE_URL, "apiKey": "none"},
             "models": {MODEL: {"limit": {"context": 8192, "output": 512}}},
         }
-        settings = {"provider": {"penstock": provider}, "model": f"penstock/{MODEL}"}
+        # Its own prompt and all of its tools would leave no room in 8,192 tokens.
+        agent = {
+            "temperature": 0,
+            "prompt": "Answer in a few words.",
+            "tools": {"*": False, "read": True},
+        }
+        settings = {
+            "provider": {"penstock": provider},
+            "model": f"penstock/{MODEL}",
+            "agent": {"build": agent},
+        }
         (Path(home) / "opencode.json").write_text(json.dumps(settings))
-        try:
-            done = subprocess.run(
-                [
-                    os.environ["CLIENT_BIN"] + "/opencode",
-                    "run",
-                    "-m",
-                    f"penstock/{MODEL}",
-                    "say hi",
-                ],
-                cwd=home,
-                env={**os.environ, "HOME": home, "XDG_CONFIG_HOME": home, "XDG_DATA_HOME": home},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=120,
-                check=False,
-            )
-            said = done.stdout
-        except subprocess.TimeoutExpired as late:
-            # A model of this size does not find an end; that it was answered is enough.
-            said = late.stdout or b""
-        assert said.strip(), "no answer was shown"
+        done = subprocess.run(
+            [
+                os.environ["CLIENT_BIN"] + "/opencode",
+                "run",
+                "--format",
+                "json",
+                "-m",
+                f"penstock/{MODEL}",
+                "say hi",
+            ],
+            cwd=home,
+            # It takes the directory of its settings from PWD.
+            env={
+                **os.environ,
+                **dict.fromkeys(("PWD", "HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), home),
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=300,
+            check=True,
+        )
+    kinds = [json.loads(line)["type"] for line in done.stdout.splitlines()]
+    assert {"text", "tool_use"} & set(kinds), kinds
+    assert kinds[-1] == "step_finish", kinds

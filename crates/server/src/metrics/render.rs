@@ -126,6 +126,9 @@ impl Metrics {
             "Prefix cache hits, in tokens.",
             hits,
         );
+        for name in ["vllm:mm_cache_queries_total", "vllm:mm_cache_hits_total"] {
+            page.counter(name, "Inputs are text: nothing to look up.", 0);
+        }
         page.counter(
             "penstock:grammar_masks_total",
             "Token masks of grammars, computed beside the steps.",

@@ -157,6 +157,7 @@ async fn metrics_have_the_names_that_tools_read() {
         format!("vllm:num_preemptions_total{{{labels}}} 0"),
         format!("vllm:prefix_cache_queries_total{{{labels}}} 0"),
         format!("vllm:prefix_cache_hits_total{{{labels}}} 0"),
+        format!("vllm:mm_cache_queries_total{{{labels}}} 0"),
         format!("vllm:inter_token_latency_seconds_count{{{labels}}} 2"),
         format!("vllm:request_prompt_tokens_bucket{{{labels},le=\"5.0\"}} 1"),
         format!("vllm:request_params_max_tokens_sum{{{labels}}} 16"),
