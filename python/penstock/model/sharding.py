@@ -167,12 +167,16 @@ def _cut_heads(spec: DecoderSpec, tp: int) -> tuple[int, ...]:
 def _cut_layers(spec: DecoderSpec, pp: int) -> tuple[int, ...]:
     """Cost in weights read for a token; the last stage reads the head too."""
     hidden = spec.hidden
-    layers, head = len(spec.layers), hidden * spec.vocab
-    each = (
+    each = tuple(
         _projections(layer.mixer, hidden) + hidden * _read(layer.feed_forward)
         for layer in spec.layers
     )
-    before = list(accumulate(each, initial=0))
+    return _cut_costs(each, hidden * spec.vocab, pp)
+
+
+@cache
+def _cut_costs(each: tuple[int, ...], head: int, pp: int) -> tuple[int, ...]:
+    layers, before = len(each), list(accumulate(each, initial=0))
 
     def cost(start: int, end: int) -> float:
         return before[end] - before[start] + (head if end == layers else 0)

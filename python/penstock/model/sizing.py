@@ -6,6 +6,7 @@ weights, and a test holds them equal to what the native decoder reports after lo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -65,25 +66,46 @@ class Matrix:
 def matrices(spec: DecoderSpec, grid: Grid, rank: int) -> list[Matrix]:
     """All that a rank holds."""
     share = _Share(spec, grid, rank)
+    layers = (
+        replace(matrix, layer=i)
+        for i in _own_layers(grid, rank)
+        for matrix in _layer(share, spec.layers[i])
+    )
+    return [*layers, *_outside(spec, share, grid, rank)]
+
+
+def counted(spec: DecoderSpec, grid: Grid, rank: int) -> list[tuple[Matrix, int]]:
+    """The same with how often each occurs: layers that are one object are looked at once."""
+    share = _Share(spec, grid, rank)
+    own = [spec.layers[i] for i in _own_layers(grid, rank)]
+    counts = Counter(map(id, own))
+    kinds = {id(layer): layer for layer in own}
+    found = [
+        (matrix, counts[key]) for key, layer in kinds.items() for matrix in _layer(share, layer)
+    ]
+    return [*found, *((matrix, 1) for matrix in _outside(spec, share, grid, rank))]
+
+
+def _own_layers(grid: Grid, rank: int) -> range:
+    stage = rank // grid.tp
+    return range(grid.layers[stage], grid.layers[stage + 1])
+
+
+def _outside(spec: DecoderSpec, share: _Share, grid: Grid, rank: int) -> Iterator[Matrix]:
+    """Matrices that belong to no layer."""
     stage = rank // grid.tp
     first, last = stage == 0, stage == grid.pp - 1
     rows = _width(grid.vocab, share.rank)
-    found = [
-        replace(matrix, layer=i)
-        for i in range(grid.layers[stage], grid.layers[stage + 1])
-        for matrix in _layer(share, spec.layers[i])
-    ]
     if first or (last and spec.tied_embeddings):
-        found.append(Matrix("embedding", "embed", None, rows, spec.hidden))
+        yield Matrix("embedding", "embed", None, rows, spec.hidden)
     if first and spec.learned_positions:
-        found.append(Matrix("vectors", "positions", None, spec.max_position, spec.hidden))
+        yield Matrix("vectors", "positions", None, spec.max_position, spec.hidden)
     if last and not spec.tied_embeddings:
-        found.append(Matrix("head", "head", None, rows, spec.hidden))
+        yield Matrix("head", "head", None, rows, spec.hidden)
     if last and spec.labels:
-        found.append(Matrix("vectors", "score", None, spec.labels, spec.hidden))
+        yield Matrix("vectors", "score", None, spec.labels, spec.hidden)
     if last:
-        found.append(_vector("final_norm", _norm(spec.final_norm, spec.hidden)))
-    return found
+        yield _vector("final_norm", _norm(spec.final_norm, spec.hidden))
 
 
 def whole(spec: DecoderSpec) -> list[Matrix]:
@@ -112,8 +134,7 @@ def kv_spec(
     spec: DecoderSpec, grid: Grid, rank: int, block_size: int, number_bytes: int = 2
 ) -> KvSpec:
     """KV groups of a rank, with the bytes of a block."""
-    stage = rank // grid.tp
-    own = range(grid.layers[stage], grid.layers[stage + 1])
+    own = _own_layers(grid, rank)
     groups: dict[tuple[int | None, bool], list[int]] = {}
     for i, layer in enumerate(spec.layers):
         if not isinstance(layer.mixer, LinearAttention):
@@ -145,9 +166,8 @@ def sequence_bytes(groups: KvSpec, tokens: int) -> int:
 
 def state_bytes(spec: DecoderSpec, grid: Grid, rank: int) -> int:
     """What linear attention keeps of a sequence, in f32: constant, whatever its length."""
-    stage = rank // grid.tp
     share = _Share(spec, grid, rank)
-    mixers = (layer.mixer for layer in spec.layers[grid.layers[stage] : grid.layers[stage + 1]])
+    mixers = (spec.layers[i].mixer for i in _own_layers(grid, rank))
     return sum(
         4 * share.state_heads(mixer) * mixer.key_dim * mixer.value_dim
         for mixer in mixers

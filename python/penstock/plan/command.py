@@ -12,13 +12,15 @@ from penstock.plan.hardware import HERE, Target, names, parse_target
 from penstock.plan.here import here
 from penstock.plan.lines import human
 from penstock.plan.memory import Memory, plan_memory
+from penstock.plan.planning import add_goal, run_goal
 from penstock.plan.subject import Subject, read_subject
 from penstock.plan.tables import concurrency_table, fit_table, memory_table
 from penstock.plan.weights import BYTES, KV_BYTES
 
 DESCRIPTION = (
     "Size a model before it is served, from config.json, a Hugging Face directory or a GGUF file "
-    "alone: what fits on some hardware and where the memory goes."
+    "alone: what fits on some hardware, where the memory goes, and with --rate the fewest devices "
+    "whose latencies hold."
 )
 
 
@@ -55,16 +57,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="F",
         help="as vLLM's --gpu-memory-utilization or SGLang's --mem-fraction-static",
     )
+    add_goal(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the tables that were asked for. PenstockError for a model that cannot be sized."""
+    """Print the table or the plan. PenstockError for a model that cannot be sized, and when
+    nothing holds the goal.
+    """
     subject = read_subject(parsed.model, parsed.weights)
     target = Target(here(), 1) if parsed.on == HERE else parse_target(parsed.on)
     rules = engine(parsed.engine or ("penstock" if target.accelerator.is_cpu else "vllm"))
     for line in introduction(subject, target, rules):
         print(line)
     print()
+    if (parsed.rate is not None or parsed.trace) and not parsed.table:
+        print("\n".join(_plan(parsed, subject, target, rules)))
+        return 0
     table = parsed.table or "memory"
     lines = {"fit": _fit, "memory": _memory, "concurrency": _concurrency}[table](
         parsed, subject, target, rules
@@ -88,11 +96,24 @@ def introduction(subject: Subject, target: Target, rules: Engine) -> list[str]:
         lines.append(f"sized only: {subject.refused}")
     if rules.name == "penstock" and not device.is_cpu:
         lines.append("sized only: Penstock has no backend for GPUs yet")
-    title = target.node.title if target.node else device.title
-    lines.append(f"{target.count} x {title}, {human(device.memory)}, cuts of {rules.name}")
+    node = target.node
+    where = f"{target.count // node.count} x {node.title}, " if node else ""
+    where += f"{target.count} x {device.title}, {human(device.memory)}"
+    lines.append(f"{where}, cuts of {rules.name}")
     if not device.verified:
         lines.append(f"unverified: {device.source}")
     return lines
+
+
+def _plan(parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine) -> list[str]:
+    load = Load(
+        chunk=parsed.max_num_batched_tokens or 0,
+        sequences=parsed.max_num_seqs or 0,
+        context=parsed.max_model_len or 0,
+        fraction=parsed.memory_fraction,
+    )
+    cuts = [asked_cut(parsed)] if parsed.tensor_parallel_size else []
+    return run_goal(parsed, subject, target, rules, load, cuts)
 
 
 def _fit(parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine) -> list[str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.core import InvalidValueError, KvSpec
 from penstock.model.sharding import Grid, plan_grid
-from penstock.model.sizing import GROUP, Matrix, kv_spec, matrices, state_bytes
+from penstock.model.sizing import GROUP, Matrix, counted, kv_spec, state_bytes
 from penstock.model.spec import DecoderSpec
 
 BLOCK = 16
@@ -49,15 +48,21 @@ class Share:
         self.cut, self.rank, self._spec = cut, rank, spec
         self._grid, self._attention = grid, attention
 
-    def matrices(self) -> Iterator[Matrix]:
-        """Weights; with attention by requests, whole attention."""
-        kept = matrices(self._spec, self._grid, self.rank)
+    def matrices(self) -> list[tuple[Matrix, int]]:
+        """Weights, and how often; with attention by requests, whole attention."""
+        kept = counted(self._spec, self._grid, self.rank)
         if not self.cut.by_requests:
-            yield from kept
-            return
-        yield from (matrix for matrix in kept if matrix.part != "attention")
-        own = matrices(self._spec, *self._attention)
-        yield from (matrix for matrix in own if matrix.part == "attention")
+            return kept
+        own = counted(self._spec, *self._attention)
+        return [pair for pair in kept if pair[0].part != "attention"] + [
+            pair for pair in own if pair[0].part == "attention"
+        ]
+
+    @property
+    def layers(self) -> range:
+        """Layers of its stage."""
+        stage = self.rank // self.cut.tp
+        return range(self._grid.layers[stage], self._grid.layers[stage + 1])
 
     def kv(self, number_bytes: int) -> KvSpec:
         return kv_spec(self._spec, *self._attention, BLOCK, number_bytes)

@@ -17,7 +17,7 @@ ACTIVATIONS = {1: 10, 2: 6, 4: 5}
 COPIES = 5
 COMMUNICATORS = {1: 0, 2: 342 * MIB}
 COMMUNICATOR = 392 * MIB
-"""Of NCCL, from 4 ranks on."""
+"""NCCL's buffers from 4 ranks on."""
 ACROSS = 1.75 * GIB
 """Process groups of ranks on several nodes, as source 002 logs them."""
 REST = 3.5 * GIB
@@ -28,7 +28,7 @@ PROCESS = 100 * MIB
 """Resident memory of front door and engine without weights and KV: 96 MiB with a vocabulary of
 49,152 tokens."""
 KEPT_FREE = 0.10
-"""Of this machine's free memory."""
+"""Share of this machine's free memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Load:
     context: int = 0
     """Longest sequence that is served."""
     fraction: float | None = None
-    """Of the memory for weights and KV, as engines have a flag for; None: the engine's default."""
+    """Share of the memory for weights and KV, as engines have a flag for; None: the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class Engine:
     """Ranks must divide the query heads."""
     spans: bool
     """The ranks of a stage may be on several nodes."""
+    by_requests: bool
+    """It can compute attention whole on every rank, each for its own sequences."""
     rule: Callable[[DecoderSpec, Accelerator, Cut, Load], list[Line]]
 
     def refuses(self, spec: DecoderSpec, cut: Cut, per_node: int) -> str:
@@ -159,9 +161,9 @@ def _communicators(device: Accelerator, cut: Cut) -> Line:
 ENGINES = {
     engine.name: engine
     for engine in (
-        Engine("penstock", divides=False, spans=False, rule=_penstock),
-        Engine("vllm", divides=True, spans=True, rule=_vllm),
-        Engine("sglang", divides=True, spans=True, rule=_sglang),
+        Engine("penstock", divides=False, spans=False, by_requests=False, rule=_penstock),
+        Engine("vllm", divides=True, spans=True, by_requests=True, rule=_vllm),
+        Engine("sglang", divides=True, spans=True, by_requests=True, rule=_sglang),
     )
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from penstock.core import KvSpec
@@ -27,7 +27,7 @@ class RankMemory:
     """Everything but weights and KV."""
     kv: KvSpec
     state: int
-    """Of a sequence's linear attention."""
+    """Bytes of a sequence's linear attention."""
     parts: tuple[Line, ...]
     """Weights by part of the model."""
 
@@ -58,6 +58,11 @@ class Memory:
 
     cut: Cut
     ranks: tuple[RankMemory, ...]
+
+    def beside(self, engine: Iterable[Line]) -> Memory:
+        """With what an engine keeps on each rank."""
+        kept = tuple(engine)
+        return Memory(self.cut, tuple(replace(rank, engine=kept) for rank in self.ranks))
 
     @property
     def fullest(self) -> RankMemory:
@@ -112,37 +117,41 @@ def plan_memory(
     kv: str = "bf16",
 ) -> Memory:
     """Memory of each rank of a replica. InvalidValueError for more ranks than heads or layers."""
-    kept = tuple(engine.rule(spec, device, cut, load))
-    all_shares = Shares(spec, cut)
+    return sized(spec, weights, device, cut, kv).beside(engine.rule(spec, device, cut, load))
+
+
+def sized(
+    spec: DecoderSpec, weights: WeightTypes, device: Accelerator, cut: Cut, kv: str
+) -> Memory:
+    """The same without an engine."""
+    shares = Shares(spec, cut)
     ranks = [
         replace(first, rank=rank)
-        for alike in all_shares.alike().values()
-        for first in (_rank(all_shares[alike[0]], weights, device, kept, kv),)
+        for alike in shares.alike().values()
+        for first in (_rank(shares[alike[0]], weights, device, kv),)
         for rank in alike
     ]
     return Memory(cut, tuple(sorted(ranks, key=lambda rank: rank.rank)))
 
 
-def _rank(
-    share: Share, weights: WeightTypes, device: Accelerator, kept: tuple[Line, ...], kv: str
-) -> RankMemory:
-    parts = part_lines(list(share.matrices()), weights)
+def _rank(share: Share, weights: WeightTypes, device: Accelerator, kv: str) -> RankMemory:
+    parts = part_lines(share.matrices(), weights)
     return RankMemory(
         share.rank,
         device.memory,
         sum(line.bytes for line in parts),
-        kept,
+        (),
         share.kv(KV_BYTES[kv]),
         share.state(),
         parts,
     )
 
 
-def part_lines(matrices: Sequence[Matrix], weights: WeightTypes) -> tuple[Line, ...]:
+def part_lines(matrices: Iterable[tuple[Matrix, int]], weights: WeightTypes) -> tuple[Line, ...]:
     """Bytes of each part of the model."""
     numbers = Counter[str]()
-    for matrix in matrices:
-        numbers[matrix.part] += matrix.numbers
+    for matrix, count in matrices:
+        numbers[matrix.part] += matrix.numbers * count
     found = []
     for part, size in weights.parts.items():
         if numbers[part]:

@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -22,7 +22,7 @@ from penstock.model.gguf import TensorRow, native_reader
 from penstock.model.load import CONFIG, load_model
 from penstock.model.locate import locate
 from penstock.model.sizing import Matrix, Part
-from penstock.model.spec import DecoderSpec
+from penstock.model.spec import DecoderSpec, Layer
 from penstock.plan.shape import read_shape, text_part
 from penstock.plan.weights import PARTS, WeightTypes, stored, uniform
 
@@ -102,11 +102,17 @@ def _spec(file: Path, raw: Mapping[str, object], config: Fields) -> tuple[Decode
     name = str(listed[0]) if isinstance(listed, list) and listed else ""
     family = HF_ARCHITECTURES.get(name)
     if family is None:
-        return read_shape(config), f"no backend runs {name or 'this architecture'} yet"
+        return _shared(read_shape(config)), f"no backend runs {name or 'this architecture'} yet"
     try:
-        return family(Fields(file, raw))[0], ""
+        return _shared(family(Fields(file, raw))[0]), ""
     except ModelError as error:
-        return read_shape(config), f"no backend runs it yet: {error}"
+        return _shared(read_shape(config)), f"no backend runs it yet: {error}"
+
+
+def _shared(spec: DecoderSpec) -> DecoderSpec:
+    """Equal layers as one object, which `counted` looks at once."""
+    seen: dict[Layer, Layer] = {}
+    return replace(spec, layers=tuple(seen.setdefault(layer, layer) for layer in spec.layers))
 
 
 def _notes(raw: Mapping[str, object], config: Fields) -> list[str]:
@@ -156,7 +162,7 @@ def _read_gguf(name: str, path: Path) -> Subject:
     return Subject(
         name=info.name if Path(name).exists() else name,
         digest=hashlib.sha256(json.dumps([list(row) for row in rows]).encode()).hexdigest(),
-        spec=info.spec,
+        spec=_shared(info.spec),
         weights=_gguf_types(rows),
         file_bytes=path.stat().st_size,
         refused="",

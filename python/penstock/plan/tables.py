@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from penstock.bench.table import render
 from penstock.core import InvalidValueError
 from penstock.model.spec import DecoderSpec
 from penstock.plan.cut import Cut
@@ -18,24 +19,6 @@ from penstock.plan.weights import uniform
 KEPT = 10 * GIB
 """Kept free on each device in the table of what fits."""
 MOST_DEVICES = 64
-
-
-def render(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: the first and the last column left-aligned, the others right-aligned."""
-    cells = [list(headings), *map(list, rows)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(headings))]
-    last = len(widths) - 1
-
-    def line(row: Sequence[str]) -> str:
-        padded = (
-            f"{cell:<{width}}" if at in (0, last) else f"{cell:>{width}}"
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        return "  ".join(padded).rstrip()
-
-    lines = [line(row) for row in cells]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return lines
 
 
 def fit_table(
@@ -94,7 +77,7 @@ def _kept(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[
     ]
 
 
-ROOMY = Engine("", divides=False, spans=True, rule=_kept)
+ROOMY = Engine("", divides=False, spans=True, by_requests=True, rule=_kept)
 
 
 def _count(found: tuple[int, Memory] | None) -> str:

@@ -20,8 +20,8 @@ BYTES = {
     "nvfp4": 0.5 + 1 / 16,
     "int4": 0.5 + 4 / 32,
 }
-"""Of a weight with its share of the scales: fp8 one for 128 x 128, mxfp4 one byte for 32, nvfp4 one
-for 16; int8 and int4 as the native decoder packs them, with a minimum beside int4's scale."""
+"""Bytes of a weight with its share of the scales: fp8 has one for 128 x 128, mxfp4 one byte for 32,
+nvfp4 one for 16; int8 and int4 as the native decoder packs them, with a minimum beside int4's scale."""
 KV_BYTES = {"bf16": 2, "fp8": 1, "f32": 4}
 PARTS: tuple[Part, ...] = (
     "embedding",

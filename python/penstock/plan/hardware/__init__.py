@@ -14,7 +14,7 @@ from penstock.core import InvalidValueError, PenstockError
 ROOT = Path(__file__).parent
 GIB = 2**30
 OWN_SHARE = 0.01
-"""Of an accelerator's memory: what the driver and a context take before an engine starts."""
+"""Share of an accelerator's memory: what the driver and a context take before an engine starts."""
 HERE = "here"
 
 

@@ -1,0 +1,234 @@
+"""plan.yaml: what was asked, what was chosen and why, as plain data.
+
+Later steps (deploy, verify, bench) read it; none changes it. Equal input gives equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from penstock import __version__
+from penstock.core import PenstockError
+from penstock.model.sizing import active_parameters, parameters
+from penstock.plan.engines import Engine
+from penstock.plan.hardware import Target
+from penstock.plan.memory import Memory
+from penstock.plan.search import Found, Goal, Speed, Trial, simulate, statistic
+from penstock.plan.subject import Subject
+from penstock.plan.thresholds import thresholds
+
+SCHEMA = 1
+RUNNERS_UP = 10
+UNKNOWN = "unknown"
+STATISTICS = ("median", "p90", "p99")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for, as the document repeats it."""
+
+    subject: Subject
+    target: Target
+    on: str
+    engine: Engine
+    kv: str
+    goal: Goal
+    speed: Speed
+    workload: dict[str, object]
+    """Where the arrivals come from."""
+
+
+def document(request: Request, found: Found) -> dict[str, Any]:
+    """The plan. PenstockError when no deployment on the target holds the goal."""
+    if found.choice is None:
+        raise PenstockError(no_choice(request, found))
+    choice = found.choice
+    subject, target = request.subject, request.target
+    return {
+        "schema": SCHEMA,
+        "penstock": __version__,
+        "model": {
+            "name": subject.name,
+            "sha256": subject.digest,
+            "parameters": parameters(subject.spec),
+            "active_parameters": active_parameters(subject.spec),
+            "weights": subject.weights.name,
+            "runs": subject.refused or "yes",
+            "notes": list(subject.notes),
+        },
+        "target": {
+            "on": request.on,
+            "accelerator": target.accelerator.name,
+            "title": target.accelerator.title,
+            "count": target.count,
+            "per_node": min(target.per_node, target.count),
+            "node": target.node.name if target.node else None,
+            "verified": target.accelerator.verified,
+        },
+        "engine": request.engine.name,
+        "workload": request.workload,
+        "slo": {slo.key: slo.limit for slo in request.goal.slo},
+        "choice": chosen(choice, request),
+        "memory": rank_rows(choice.candidate.memory),
+        "predictions": predictions(choice, request.goal, request.speed),
+        "thresholds": thresholds(choice, request.subject, target, request.goal, request.speed),
+        "bench": bench(request),
+        "runners_up": [runner_up(trial, choice) for trial in _best(found.lost)],
+        "misfits": [{"cut": cut, "why": why} for cut, why in found.misfits[-RUNNERS_UP:]],
+        "sources": [target.accelerator.source, request.speed.source],
+    }
+
+
+def chosen(trial: Trial, request: Request) -> dict[str, Any]:
+    candidate = trial.candidate
+    return {
+        "tensor_parallel_size": candidate.cut.tp,
+        "pipeline_parallel_size": candidate.cut.pp,
+        "expert_parallel": candidate.cut.by_experts,
+        "attention_by_requests": candidate.cut.by_requests,
+        "replicas": trial.replicas,
+        "devices": trial.devices,
+        "max_num_batched_tokens": candidate.chunk,
+        "max_num_seqs": candidate.sequences,
+        "max_model_len": request.goal.longest,
+        "kv_cache_dtype": request.kv,
+        "kv_tokens": candidate.memory.kv_tokens,
+        "worst_over_bound": round(trial.worst, 3),
+    }
+
+
+def rank_rows(memory: Memory) -> list[dict[str, Any]]:
+    """Bytes of each rank; ranks that hold the same are one row."""
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    for rank in memory.ranks:
+        row = rows.setdefault(
+            (rank.weights, rank.room),
+            {
+                "ranks": [],
+                "total": rank.total,
+                "weights": rank.weights,
+                **{line.name.replace(" ", "_"): line.bytes for line in rank.engine},
+                "kv": rank.room,
+                "kv_bytes_per_token": round(rank.growth, 3),
+            },
+        )
+        row["ranks"].append(rank.rank)
+    return list(rows.values())
+
+
+def predictions(trial: Trial, goal: Goal, speed: Speed) -> dict[str, Any]:
+    """Statistics at the band's ends and between; TTFT only where it was measured."""
+    outcomes = {
+        name: simulate(trial.candidate, trial.replicas, goal, factor)
+        for name, factor in (("low", speed.band.low), ("mid", 1.0), ("high", speed.band.high))
+    }
+    found: dict[str, Any] = {}
+    for metric in ("tpot", "ttft", "e2el"):
+        for kind in STATISTICS:
+            key = f"{kind}_{metric}_ms"
+            values = {name: round(statistic(outcome, key), 2) for name, outcome in outcomes.items()}
+            known = metric == "tpot" or speed.measured
+            found[key] = values if known else {UNKNOWN: True, "at_least": values["low"]}
+    mid = outcomes["mid"]
+    tokens = sum(each.osl for each in mid.served)
+    found["output_tokens_per_s"] = round(tokens / mid.seconds * trial.replicas, 1)
+    found["busy"] = round(mid.busy / mid.seconds, 3)
+    found["band"] = {"low": speed.band.low, "high": speed.band.high}
+    return found
+
+
+def bench(request: Request) -> dict[str, Any]:
+    """What `penstock bench plan` sends and judges."""
+    return {**request.workload, "slo": [f"{slo.key}:{slo.limit:g}" for slo in request.goal.slo]}
+
+
+def runner_up(trial: Trial, choice: Trial) -> dict[str, Any]:
+    candidate = trial.candidate
+    return {
+        "cut": str(candidate.cut),
+        "replicas": trial.replicas,
+        "devices": trial.devices,
+        "max_num_batched_tokens": candidate.chunk,
+        "worst_over_bound": round(trial.worst, 3),
+        "why": trial.failed
+        or f"holds, at {trial.worst:.3f} of the bound where the choice is at {choice.worst:.3f}",
+    }
+
+
+def no_choice(request: Request, found: Found) -> str:
+    """Why nothing holds: the best of what was simulated, else why nothing fits."""
+    head = f"nothing on {request.on} holds the goal"
+    if found.lost:
+        best = _best(found.lost)[0]
+        return f"{head}; closest: {best.candidate.cut} x {best.replicas}: {best.failed}"
+    if found.misfits:
+        cut, why = found.misfits[-1]
+        return f"{head}; {cut}: {why}"
+    return head
+
+
+def summary(plan: dict[str, Any], request: Request) -> list[str]:
+    """The plan in a few lines."""
+    choice = plan["choice"]
+    cut = f"TP{choice['tensor_parallel_size']} x PP{choice['pipeline_parallel_size']}"
+    cut += " EP" if choice["expert_parallel"] else ""
+    cut += " DP" if choice["attention_by_requests"] else ""
+    first = (
+        f"choice: {choice['replicas']} x {cut} = {choice['devices']} devices, steps of "
+        f"{choice['max_num_batched_tokens']} tokens, {choice['max_num_seqs']} sequences, "
+        f"{choice['kv_tokens']:,} tokens of {choice['kv_cache_dtype']} KV each"
+    )
+    lines = [first]
+    for key, values in plan["predictions"].items():
+        if not key.endswith("_ms"):
+            continue
+        bound = plan["slo"].get(key)
+        asked = f", bound {bound:g}" if bound else ""
+        if UNKNOWN in values:
+            lines.append(f"  {key:16} unknown without a profile, at least {values['at_least']:g}")
+            lines[-1] += asked
+        else:
+            lines.append(
+                f"  {key:16} {values['mid']:g} ({values['low']:g} to {values['high']:g}){asked}"
+            )
+    lines += [
+        f"lost: {row['replicas']} x {row['cut']} = {row['devices']} devices, steps of "
+        f"{row['max_num_batched_tokens']}: {row['why']}"
+        for row in plan["runners_up"][:5]
+    ]
+    if not request.speed.measured:
+        lines.append("TTFT is judged by what arithmetic alone gives, which real engines exceed")
+    return lines
+
+
+def write(plan: dict[str, Any], path: Path) -> None:
+    path.write_text(dump(plan), encoding="utf-8")
+
+
+def dump(plan: dict[str, Any]) -> str:
+    return yaml.safe_dump(plan, sort_keys=False, width=100, allow_unicode=True)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A plan. PenstockError for another file, and for a schema that is not known."""
+    try:
+        plan = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise PenstockError(f"{path}: {error}") from error
+    if not isinstance(plan, dict) or plan.get("schema") != SCHEMA:
+        raise PenstockError(f"{path}: not a plan of schema {SCHEMA}")
+    return plan
+
+
+def _best(lost: Sequence[Trial]) -> list[Trial]:
+    """The runners-up: those that hold, then by how far they are off."""
+    order = sorted(
+        lost,
+        key=lambda trial: (bool(trial.failed), trial.worst, trial.devices, trial.candidate.order()),
+    )
+    return order[:RUNNERS_UP]

@@ -1,0 +1,290 @@
+"""The cheapest deployment whose latencies hold, by simulation of candidates in virtual time.
+
+Candidates are taken by the number of devices, cheapest first, and each with more replicas when it
+fails, so the first that holds is the cheapest: no candidate is left out but by a bound that is
+never above its simulated latency.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.bench.slo import Slo
+from penstock.core import InvalidValueError
+from penstock.model.sizing import whole
+from penstock.plan.calibration import Band
+from penstock.plan.cut import Cut
+from penstock.plan.engines import Engine, Load
+from penstock.plan.hardware import Target
+from penstock.plan.lines import human
+from penstock.plan.memory import Memory, sized
+from penstock.plan.speed import Constants, StepModel, step_model
+from penstock.plan.subject import Subject
+from penstock.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime
+
+CHUNKS = (2048, 8192)
+"""Token budgets of a step that are tried."""
+SEQUENCES = 1024
+SLACK = 0.9
+"""Share of a bound by averages: a percentile over few requests may be below the average of many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is asked of the deployment."""
+
+    arrivals: tuple[Arrival, ...]
+    """Requests to all replicas together, in order; they are dealt out in turn."""
+    slo: tuple[Slo, ...]
+
+    @property
+    def rate(self) -> float:
+        """Requests a second."""
+        span = self.arrivals[-1].at - self.arrivals[0].at
+        return (len(self.arrivals) - 1) / span if span > 0 else 0.0
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request."""
+        return max(arrival.isl + arrival.osl for arrival in self.arrivals)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast steps are: constants, the band around them, and whether TTFT is known."""
+
+    constants: Constants
+    band: Band
+    source: str
+    measured: bool = False
+    """By a profile of this model on this target; else TTFT is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A deployment that fits."""
+
+    cut: Cut
+    chunk: int
+    sequences: int
+    memory: Memory
+    model: StepModel
+
+    def order(self) -> tuple[int, Cut, int]:
+        return self.cut.size, self.cut, self.chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A candidate with so many replicas, simulated at the pessimistic end of the band."""
+
+    candidate: Candidate
+    replicas: int
+    outcome: Outcome
+    worst: float
+    """The largest of its judged statistics over their bounds."""
+    failed: str
+    """Why it does not hold; empty: it does."""
+
+    @property
+    def devices(self) -> int:
+        return self.candidate.cut.size * self.replicas
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The choice, what lost and why, and what did not fit."""
+
+    choice: Trial | None
+    lost: tuple[Trial, ...]
+    misfits: tuple[tuple[str, str], ...]
+    """Cut, and the reason; the smallest first."""
+    simulated: int
+
+
+def search(
+    subject: Subject,
+    target: Target,
+    rules: Engine,
+    load: Load,
+    goal: Goal,
+    speed: Speed,
+    kv: str = "bf16",
+    cuts: Sequence[Cut] = (),
+) -> Found:
+    """The fewest devices of the target that hold the goal. `cuts` limits the choice."""
+    cuts = cuts or _cuts(subject, target, rules)
+    sizes = {str(cut): cut.size for cut in cuts}
+    fitting, misfits = candidates(subject, target, rules, load, goal, speed, kv, cuts)
+    queue: list[tuple[int, tuple[int, Cut, int], int]] = []
+    at = {candidate.order(): candidate for candidate in fitting}
+    for candidate in fitting:
+        first = _fewest(candidate, goal, speed)
+        if first * candidate.cut.size <= target.count:
+            taken = _taken(target, first * candidate.cut.size)
+            queue.append((taken, candidate.order(), first))
+        else:
+            misfits.append((str(candidate.cut), f"needs at least {first} replicas for the load"))
+    heapq.heapify(queue)
+    held: list[Trial] = []
+    lost: list[Trial] = []
+    least = math.inf
+    while queue and queue[0][0] <= least:
+        taken, order, replicas = heapq.heappop(queue)
+        trial = judge(at[order], replicas, goal, speed)
+        (lost if trial.failed else held).append(trial)
+        least = least if trial.failed else min(least, taken)
+        more = (replicas + 1) * at[order].cut.size
+        if trial.failed and more <= target.count:
+            heapq.heappush(queue, (_taken(target, more), order, replicas + 1))
+    held.sort(key=lambda trial: (trial.worst, trial.devices, trial.candidate.order()))
+    choice = held[0] if held else None
+    misfits.sort(key=lambda misfit: sizes.get(misfit[0], 0))
+    return Found(choice, (*held[1:], *lost), tuple(misfits), len(held) + len(lost))
+
+
+def _taken(target: Target, devices: int) -> int:
+    """Devices that are paid for: of nodes, whole ones, once one is not enough."""
+    if target.node is None or devices <= target.per_node:
+        return devices
+    return -(-devices // target.per_node) * target.per_node
+
+
+def judge(candidate: Candidate, replicas: int, goal: Goal, speed: Speed) -> Trial:
+    """Simulate one replica on its share of the arrivals, at the pessimistic end."""
+    outcome = simulate(candidate, replicas, goal, speed.band.high)
+    failed, worst = "", 0.0
+    for slo in goal.slo:
+        value = statistic(outcome, slo.key)
+        worst = max(worst, value / slo.limit)
+        if value > slo.limit and not failed:
+            failed = f"{slo.key} {value:.0f} > {slo.limit:g}"
+    if not failed and _grows(outcome):
+        failed = "the queue grows: requests come faster than they are served"
+    return Trial(candidate, replicas, outcome, worst, failed)
+
+
+def simulate(candidate: Candidate, replicas: int, goal: Goal, factor: float) -> Outcome:
+    """The first of so many replicas, with steps slower by `factor`."""
+    limits = Limits(
+        candidate.sequences,
+        candidate.chunk,
+        candidate.memory.concurrency(goal.longest) * goal.longest,
+    )
+    return Replica(_slower(candidate.model, factor), limits).run(goal.arrivals[::replicas])
+
+
+def statistic(outcome: Outcome, key: str) -> float:
+    """In milliseconds: `p99_tpot_ms`, `mean_ttft_ms`."""
+    kind, metric, _ = key.split("_")
+    if kind in ("mean", "std"):
+        values = [outcome.percentile(metric, share / 200) for share in range(1, 201)]
+        return 1e3 * sum(values) / len(values)
+    share = 0.5 if kind == "median" else float(kind[1:]) / 100
+    return 1e3 * outcome.percentile("tpot" if metric == "itl" else metric, share)
+
+
+def _slower(model: StepModel, factor: float) -> StepTime:
+    def step(decodes: float, context: float, prefill: float) -> float:
+        return factor * model.seconds(decodes, context, prefill)
+
+    return step
+
+
+def _grows(outcome: Outcome) -> bool:
+    """Whether the last fifth of the requests waits far longer than the first one did."""
+    fifth = max(len(outcome.served) // 5, 1)
+    if any(math.isinf(each.end) for each in outcome.served):
+        return True
+    first, last = (
+        sum(each.ttft for each in part) / fifth
+        for part in (outcome.served[:fifth], outcome.served[-fifth:])
+    )
+    mean = (outcome.served[-1].end - outcome.served[0].arrived) / len(outcome.served)
+    return last > 3 * first + 5 * mean
+
+
+def _fewest(candidate: Candidate, goal: Goal, speed: Speed) -> int:
+    """Replicas below which the load cannot be served within the bounds on TPOT."""
+    model, high = candidate.model, speed.band.high
+    isl = sum(arrival.isl for arrival in goal.arrivals) / len(goal.arrivals)
+    osl = sum(arrival.osl for arrival in goal.arrivals) / len(goal.arrivals)
+    bound = min(
+        (slo.limit / 1e3 for slo in goal.slo if "tpot" in slo.key or "itl" in slo.key),
+        default=math.inf,
+    )
+    most = min(candidate.sequences, candidate.memory.concurrency(goal.longest))
+    best = 0.0
+    batch = 1
+    while batch <= most:
+        each = high * (model.seconds(batch, isl + osl / 2) + batch * model.prefill(isl) / osl)
+        if each <= bound / SLACK:
+            best = max(best, batch / (osl * each))
+        batch = max(batch + 1, int(batch * 1.25)) if batch < most else most + 1
+        batch = min(batch, most) if batch <= most else batch
+    return max(math.ceil(SLACK * goal.rate / best), 1) if best else 1 << 30
+
+
+def candidates(
+    subject: Subject,
+    target: Target,
+    rules: Engine,
+    load: Load,
+    goal: Goal,
+    speed: Speed,
+    kv: str = "bf16",
+    cuts: Sequence[Cut] = (),
+) -> tuple[list[Candidate], list[tuple[str, str]]]:
+    """What fits, and what does not with the reason."""
+    found, misfits = [], []
+    spec, weights, device = subject.spec, subject.weights, target.accelerator
+    all_weights = weights.bytes(whole(spec))
+    for cut in cuts or _cuts(subject, target, rules):
+        why = rules.refuses(spec, cut, target.per_node)
+        if not why and all_weights // cut.size > device.usable:
+            why = f"weights alone take {human(all_weights / cut.size)} of a rank"
+        if not why:
+            try:
+                memory = sized(spec, weights, device, cut, kv)
+            except InvalidValueError as error:
+                why = str(error)
+        model = None
+        for chunk in () if why else CHUNKS if load.chunk <= 0 else (load.chunk,):
+            settings = replace(load, chunk=chunk, context=max(load.context, goal.longest))
+            kept = memory.beside(rules.rule(spec, device, cut, settings))
+            why = kept.lacking(goal.longest)
+            if why:
+                continue
+            model = model or step_model(spec, weights, device, cut, speed.constants, kv)
+            most = min(load.sequences or SEQUENCES, kept.concurrency(goal.longest))
+            found.append(Candidate(cut, chunk, most, kept, model))
+        if model is None:
+            misfits.append((str(cut), why))
+    return found, misfits
+
+
+def _cuts(subject: Subject, target: Target, rules: Engine) -> list[Cut]:
+    """All cuts of up to the target's devices that the engine could be asked for."""
+    return list(_generated(subject, target, rules))
+
+
+def _generated(subject: Subject, target: Target, rules: Engine) -> Iterator[Cut]:
+    experts = subject.spec.experts
+    forms = [(False, False)]
+    if experts:
+        forms += [(True, False), (True, True)] if rules.by_requests else [(True, False)]
+    for tp in range(1, target.count + 1):
+        node = target.per_node
+        if tp > node and (tp % node or not rules.spans):
+            continue
+        if tp < node and rules.divides and node % tp:
+            continue
+        for pp in (1, 2, 3, 4, 6, 8, 12, 16):
+            if tp * pp > target.count or pp > len(subject.spec.layers):
+                break
+            for by_experts, by_requests in forms:
+                if tp > 1 or not by_experts:
+                    yield Cut(tp, pp, by_experts, by_requests)

@@ -1,0 +1,73 @@
+"""What the hardware must reach for a plan to hold, for checks before and while it serves.
+
+`expected` is what the plan counts on; below `needed` the plan's bound on TPOT falls: the time that
+the bound leaves over the prediction, all spent on the one thing that is slower.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.plan.hardware import Target
+from penstock.plan.search import Goal, Speed, Trial, statistic
+from penstock.plan.speed import seen_bytes
+from penstock.plan.subject import Subject
+
+LOAD_SECONDS = 600
+"""Planned time of reading the weights from storage."""
+
+
+def thresholds(
+    trial: Trial, subject: Subject, target: Target, goal: Goal, speed: Speed
+) -> dict[str, Any]:
+    """By check: needed, expected, unit and formula."""
+    candidate, device = trial.candidate, target.accelerator
+    model, constants = candidate.model, speed.constants
+    batch, context = operating_point(trial, goal)
+    batch /= candidate.cut.pp
+    stage = max(model.stages, key=lambda stage: stage.always + stage.experts)
+    step = model.stage(stage, batch, context, 0.0)
+    spare = step * (_slack(trial, goal) - 1.0)
+    read = stage.always + stage.experts * (1 - model.missed**batch)
+    read += batch * seen_bytes(stage.kv, context) / candidate.cut.shares
+    seconds = read / (device.bandwidth * constants.memory)
+    found = {
+        "memory_gb_per_s": {
+            "needed": round(read / (seconds + spare) / 1e9, 1),
+            "expected": round(read / seconds / 1e9, 1),
+            "formula": f"{read / 1e9:.3f} GB read in a step of {batch:.1f} sequences / "
+            f"({seconds * 1e3:.2f} ms + {spare * 1e3:.2f} ms spare)",
+        }
+    }
+    if candidate.cut.tp > 1:
+        sums = 2 * stage.layers
+        each = model.all_reduce(batch)
+        found["all_reduce_us"] = {
+            "needed": round((each + spare / sums) * 1e6, 1),
+            "expected": round(each * 1e6, 1),
+            "formula": f"{batch * subject.spec.hidden * 2 / 1e3:.1f} KB, {sums} in a step, "
+            f"{spare * 1e3:.2f} ms spare",
+        }
+    weights = sum(rank.weights for rank in candidate.memory.ranks[: target.per_node])
+    rate = round(weights / LOAD_SECONDS / 1e9, 3)
+    found["storage_gb_per_s"] = {
+        "needed": rate,
+        "expected": rate,
+        "formula": f"{weights / 1e9:.1f} GB of weights on a node / {LOAD_SECONDS} s",
+    }
+    return found
+
+
+def operating_point(trial: Trial, goal: Goal) -> tuple[float, float]:
+    """Sequences decoding at once on average, while there are some, and tokens that each sees."""
+    outcome = trial.outcome
+    decoding = sum(each.end - each.first for each in outcome.served)
+    seen = sum(arrival.isl + arrival.osl / 2 for arrival in goal.arrivals) / len(goal.arrivals)
+    return max(decoding / outcome.busy, 1.0), seen
+
+
+def _slack(trial: Trial, goal: Goal) -> float:
+    """Bound over prediction of TPOT, the least of several; 2 without a bound."""
+    bounds = [slo for slo in goal.slo if "tpot" in slo.key]
+    ratios = [slo.limit / max(statistic(trial.outcome, slo.key), 1e-9) for slo in bounds]
+    return max(min(ratios, default=2.0), 1.0)

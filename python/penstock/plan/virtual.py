@@ -1,0 +1,190 @@
+"""A replica in virtual time: batching as the scheduler does it, steps as the model predicts them.
+
+Decodes first, then prompts in chunks within the token budget, oldest first, within slots and KV.
+Steps that only decode, between two arrivals or ends, are taken at once. A test compares it with the
+real scheduler.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+StepTime = Callable[[float, float, float], float]
+"""Seconds of a step of so many decodes, tokens that each sees on average, prompt tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    at: float
+    isl: int
+    osl: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a replica."""
+
+    sequences: int
+    chunk: int
+    """Token budget of a step."""
+    kv_tokens: int
+    """Tokens that its KV holds; a request takes those of its prompt and its answer."""
+
+
+@dataclass(slots=True)
+class Served:
+    """Times of one request, in seconds."""
+
+    arrived: float
+    first: float = math.inf
+    end: float = math.inf
+    osl: int = 1
+
+    @property
+    def ttft(self) -> float:
+        return self.first - self.arrived
+
+    @property
+    def tpot(self) -> float:
+        return (self.end - self.first) / (self.osl - 1) if self.osl > 1 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one replica made of a workload."""
+
+    served: tuple[Served, ...]
+    seconds: float
+    """From the first arrival to the last token."""
+    busy: float
+    """Seconds in steps."""
+
+    def percentile(self, metric: str, share: float) -> float:
+        """Percentile of `ttft`, `tpot` or `e2el` in seconds: the smallest value that `share` of the
+        requests do not exceed.
+        """
+        values = sorted(
+            each.end - each.arrived if metric == "e2el" else float(getattr(each, metric))
+            for each in self.served
+        )
+        return values[max(math.ceil(share * len(values)) - 1, 0)] if values else 0.0
+
+    @property
+    def mean_tpot(self) -> float:
+        return sum(each.tpot for each in self.served) / max(len(self.served), 1)
+
+
+def poisson(rate: float, count: int, isl: int, osl: int, seed: int = 0) -> list[Arrival]:
+    """Arrivals at random, so many a second. The same seed gives the same pattern at every rate."""
+    draw, now, found = Random(seed), 0.0, []
+    for _ in range(count):
+        now += draw.expovariate(1.0) / rate
+        found.append(Arrival(now, isl, osl))
+    return found
+
+
+class Replica:
+    """Requests in, times out."""
+
+    def __init__(self, step: StepTime, limits: Limits) -> None:
+        self._step, self._limits = step, limits
+        self._waiting: deque[tuple[Served, Arrival]] = deque()
+        self._prompts: deque[list[object]] = deque()
+        self._ends: list[tuple[int, int, Served, int]] = []
+        """Decodes by the count of decode steps at which they end: end, number, request, tokens."""
+        self._held = self._decoded = self._number = 0
+        self._context = 0.0
+        """Tokens that all decodes see."""
+        self._now = self._busy = 0.0
+
+    def run(self, arrivals: Sequence[Arrival]) -> Outcome:
+        """All requests, to their ends. Those that the KV never holds do not end."""
+        served = [Served(arrival.at, osl=arrival.osl) for arrival in arrivals]
+        coming = deque(zip(served, arrivals, strict=True))
+        while coming or self._waiting or self._prompts or self._ends:
+            if not (self._waiting or self._prompts or self._ends):
+                self._now = max(self._now, coming[0][1].at)
+            while coming and coming[0][1].at <= self._now:
+                self._waiting.append(coming.popleft())
+            self._admit()
+            if not (self._prompts or self._ends):
+                self._waiting.clear()
+                continue
+            self._advance(coming[0][1].at if coming else math.inf)
+        start = arrivals[0].at if arrivals else 0.0
+        return Outcome(tuple(served), self._now - start, self._busy)
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._prompts) + len(self._ends) < self._limits.sequences:
+            request, arrival = self._waiting[0]
+            needed = arrival.isl + arrival.osl
+            if self._held + needed > self._limits.kv_tokens:
+                return
+            self._held += needed
+            self._waiting.popleft()
+            self._prompts.append([request, arrival, arrival.isl])
+
+    def _advance(self, until: float) -> None:
+        decodes = len(self._ends)
+        if self._prompts:
+            self._mixed(decodes)
+            return
+        steps = self._ends[0][0] - self._decoded
+        average = self._context / decodes
+        each = self._step(decodes, average, 0.0)
+        if until < math.inf:
+            steps = min(steps, max(math.ceil((until - self._now) / each), 1))
+        if steps > 1:
+            each = self._step(decodes, average + steps / 2, 0.0)
+        self._passed(steps * each, steps, decodes)
+
+    def _mixed(self, decodes: int) -> None:
+        """One step with prompt tokens."""
+        budget = max(self._limits.chunk - decodes, 1)
+        taken, done = 0, []
+        for prompt in self._prompts:
+            left = int(prompt[2])  # type: ignore[call-overload]
+            share = min(left, budget - taken)
+            if share <= 0:
+                break
+            taken += share
+            prompt[2] = left - share
+            if left == share:
+                done.append(prompt)
+        average = self._context / decodes if decodes else 0.0
+        self._passed(self._step(decodes, average, taken), 1, decodes)
+        for _ in done:
+            self._begin(self._prompts.popleft())
+
+    def _passed(self, seconds: float, steps: int, decodes: int) -> None:
+        self._now += seconds
+        self._busy += seconds
+        self._decoded += steps
+        self._context += steps * decodes
+        while self._ends and self._ends[0][0] <= self._decoded:
+            _, _, request, tokens = heapq.heappop(self._ends)
+            self._finish(request, tokens)
+            self._context -= tokens
+
+    def _begin(self, prompt: list[object]) -> None:
+        request, arrival = prompt[0], prompt[1]
+        assert isinstance(request, Served)
+        assert isinstance(arrival, Arrival)
+        request.first = self._now
+        tokens = arrival.isl + arrival.osl
+        if arrival.osl == 1:
+            self._finish(request, tokens)
+            return
+        self._number += 1
+        self._context += arrival.isl + 1
+        end = self._decoded + arrival.osl - 1
+        heapq.heappush(self._ends, (end, self._number, request, tokens))
+
+    def _finish(self, request: Served, tokens: int) -> None:
+        request.end = self._now
+        self._held -= tokens

@@ -1,0 +1,80 @@
+"""The step model beside published measurements, each model's rows left out of the fit."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+from penstock.plan.calibration import (
+    SHIPPED,
+    Row,
+    band,
+    fit,
+    left_out,
+    predictor,
+    read_rows,
+    seconds,
+    shipped,
+)
+from penstock.plan.speed import Constants
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks/plan_fit.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("plan_fit", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["plan_fit"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def ratios(script: ModuleType) -> list[tuple[Row, float]]:
+    return left_out(read_rows(), predictor(script.shapes()))
+
+
+def errors(ratios: list[tuple[Row, float]]) -> list[float]:
+    return sorted(abs(1 / ratio - 1) for _, ratio in ratios)
+
+
+def test_models_left_out_are_within_fifteen_percent(ratios: list[tuple[Row, float]]) -> None:
+    found = errors(ratios)
+    assert len(found) == 20
+    assert sum(found) / len(found) < 0.15
+    assert found[10] < 0.10
+
+
+def test_bands_cover_the_rows_that_were_left_out(script: ModuleType) -> None:
+    """A band is drawn without the rows that it is judged by."""
+    rows, predict = read_rows(), predictor(script.shapes())
+    held = 0
+    for shape in {row.model for row in rows}:
+        others = [row for row in rows if row.model != shape]
+        drawn = band(ratio for _, ratio in left_out(others, predict))
+        constants = fit(others, predict)
+        for row in rows:
+            ratio = row.tpot_ms / 1e3 / seconds(row, constants, predict)
+            held += row.model == shape and drawn.low <= ratio <= drawn.high
+    assert held / len(rows) >= 0.8
+
+
+def test_arithmetic_alone_is_far_too_fast(script: ModuleType) -> None:
+    """What the constants are for: without them all rows but one are predicted too fast."""
+    predict, light = predictor(script.shapes()), Constants(1.0, 1.0, 1.0, 0.0)
+    found = [(row, row.tpot_ms / 1e3 / seconds(row, light, predict)) for row in read_rows()]
+    assert sum(errors(found)) / 20 == pytest.approx(0.46, abs=0.02)
+    assert sum(ratio > 1 for _, ratio in found) >= 19
+
+
+def test_the_shipped_constants_are_those_of_the_fit(script: ModuleType) -> None:
+    constants, drawn, ratios = script.fitted(read_rows())
+    assert yaml.safe_load(SHIPPED.read_text()) == script.document(constants, drawn, len(ratios))
+    assert shipped()[0] == constants

@@ -1,0 +1,128 @@
+"""plan.yaml as it is written, and what stands in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from penstock.cli.main import main
+from penstock.core import PenstockError
+from penstock.plan.document import read
+
+from tests.plan.conftest import FP8, R1
+
+ASKED = ["--isl", "2000", "--osl", "500", "--rate", "2", "--requests", "100"]
+BOUNDS = ["--slo", "p99_ttft_ms:2000,p99_tpot_ms:50"]
+
+
+@pytest.fixture
+def planned(directory: Callable[..., Path], tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """`planned(*words)`: the plan of DeepSeek-R1 with these words."""
+    path = str(directory(R1, quantization_config=FP8))
+
+    def plan(*words: str, on: str = "dell-xe9680-h100:2") -> dict[str, Any]:
+        output = tmp_path / "plan.yaml"
+        asked = ["plan", path, "--on", on, "--engine", "sglang", *ASKED, "-o", str(output)]
+        assert main([*asked, *words]) == 0
+        return read(output)
+
+    return plan
+
+
+def test_a_plan_has_what_later_steps_need(planned: Callable[..., dict[str, Any]]) -> None:
+    plan = planned(*BOUNDS)
+    assert plan["model"]["name"] == "DeepSeek-R1"
+    assert len(plan["model"]["sha256"]) == 64
+    assert plan["target"]["node"] == "dell-xe9680-h100"
+    choice = plan["choice"]
+    assert choice["devices"] == 16
+    ranks = [rank for row in plan["memory"] for rank in row["ranks"]]
+    assert ranks == list(range(16))
+    assert all(row["weights"] + row["kv"] < row["total"] for row in plan["memory"])
+    tpot = plan["predictions"]["p99_tpot_ms"]
+    assert tpot["low"] < tpot["mid"] < tpot["high"] <= 50
+    assert plan["bench"] == {**plan["workload"], "slo": ["p99_ttft_ms:2000", "p99_tpot_ms:50"]}
+    assert plan["runners_up"]
+    assert all(row["why"] for row in plan["runners_up"])
+
+
+def test_time_to_first_token_is_unknown_without_a_profile(
+    planned: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ttft = planned(*BOUNDS)["predictions"]["p99_ttft_ms"]
+    assert ttft["unknown"] is True
+    assert 0 < ttft["at_least"] < 2000
+    assert "unknown without a profile" in capsys.readouterr().out
+
+
+def test_thresholds_are_reached_by_the_hardware_of_the_plan(
+    planned: Callable[..., dict[str, Any]],
+) -> None:
+    found = planned(*BOUNDS)["thresholds"]
+    assert found["memory_gb_per_s"]["needed"] < found["memory_gb_per_s"]["expected"]
+    assert found["memory_gb_per_s"]["expected"] == pytest.approx(3350 * 0.95, abs=0.1)
+    assert found["all_reduce_us"]["needed"] > found["all_reduce_us"]["expected"]
+    assert found["storage_gb_per_s"]["formula"].endswith("/ 600 s")
+
+
+def test_equal_input_gives_equal_bytes(
+    planned: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    planned(*BOUNDS)
+    first = (tmp_path / "plan.yaml").read_bytes()
+    planned(*BOUNDS)
+    assert (tmp_path / "plan.yaml").read_bytes() == first
+
+
+def test_a_cut_that_was_asked_for(planned: Callable[..., dict[str, Any]]) -> None:
+    plan = planned("-tp", "16", "--max-num-batched-tokens", "4096", "--kv-cache-dtype", "fp8")
+    assert plan["choice"]["tensor_parallel_size"] == 16
+    assert plan["choice"]["max_num_batched_tokens"] == 4096
+    assert plan["memory"][0]["kv_bytes_per_token"] == 576 * 61
+
+
+def test_arrivals_of_a_trace(planned: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    row = '{{"timestamp": {}, "input_length": 900, "output_length": 40}}\n'
+    trace.write_text("".join(row.format(at * 250) for at in range(60)))
+    plan = planned("--trace", str(trace))
+    assert plan["workload"] == {"trace": str(trace), "requests": 60}
+    assert plan["choice"]["max_model_len"] == 940
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rate", "0"], "--rate"),
+        (["--rate", "2", "--slo", "p99_ttft:5"], "--slo"),
+        (["--rate", "2", "--slo", "p99_tpot_ms:1"], "nothing on h100-sxm-80gb:16 holds the goal"),
+        (["--trace", "missing.jsonl"], "missing.jsonl"),
+    ],
+)
+def test_goals_that_cannot_be_met(
+    directory: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
+) -> None:
+    path = str(directory(R1, quantization_config=FP8))
+    assert main(["plan", path, "--on", "h100-sxm-80gb:16", *words]) in (1, 2)
+    assert said in capsys.readouterr().err
+
+
+def test_a_line_of_a_trace_that_is_not_one_is_named(tmp_path: Path) -> None:
+    from penstock.plan.planning import read_trace
+
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 1, "input_length": 2, "output_length": 3}\n{}\n')
+    with pytest.raises(PenstockError, match=r"trace\.jsonl:2"):
+        read_trace(trace, 10)
+
+
+def test_another_file_is_no_plan(tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("schema: 99\n")
+    with pytest.raises(PenstockError, match="not a plan of schema 1"):
+        read(other)

@@ -1,0 +1,99 @@
+"""The replica in virtual time beside the real scheduler on the same arrivals and step times."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+from penstock.plan.virtual import Arrival, Limits, Outcome, Replica, poisson
+
+from tests.scheduler.harness import World, make_request
+
+
+def step_time(decodes: float, context: float, prefill: float) -> float:
+    return 0.010 + 0.0007 * decodes + 0.0001 * prefill
+
+
+def on_the_scheduler(arrivals: list[Arrival], limits: Limits) -> list[tuple[float, float]]:
+    """First and last token of each request, by the scheduler and a clock of its own."""
+    world = World(
+        num_blocks=limits.kv_tokens // 16,
+        max_num_seqs=limits.sequences,
+        budget=limits.chunk,
+        max_model_len=4096,
+        prefix=False,
+        vocab=1000,
+    )
+    now, added, times = 0.0, 0, {key: [math.inf, math.inf] for key in range(len(arrivals))}
+    while added < len(arrivals) or world.scheduler.has_requests():
+        if not world.scheduler.has_requests():
+            now = max(now, arrivals[added].at)
+        while added < len(arrivals) and arrivals[added].at <= now:
+            arrival = arrivals[added]
+            prompt = list(range(1, arrival.isl + 1))
+            world.add(make_request(added, prompt, arrival.osl, ignore_eos=True))
+            added += 1
+        before = {key: sum(len(row.tokens) for row in e.rows) for key, e in world.endings.items()}
+        decodes = sum(0 < before[key] < arrivals[key].osl for key in before)
+        plan = world.step()
+        if plan is None:
+            continue
+        now += step_time(decodes, 0.0, len(plan.tokens) - decodes)
+        for key, ending in world.endings.items():
+            tokens = sum(len(row.tokens) for row in ending.rows)
+            if tokens and before[key] == 0:
+                times[key][0] = now
+            if tokens == arrivals[key].osl and before[key] < tokens:
+                times[key][1] = now
+    return [(first, end) for first, end in times.values()]
+
+
+def drawn(seed: int) -> tuple[list[Arrival], Limits]:
+    draw = Random(seed)
+    arrivals, now = [], 0.0
+    for _ in range(30):
+        now += draw.expovariate(draw.choice([4, 40]))
+        arrivals.append(Arrival(now, draw.randint(1, 300), draw.choice([1, 2, 20, 60])))
+    limits = Limits(draw.choice([2, 6, 16]), draw.choice([24, 64, 256]), 16 * 2000)
+    return arrivals, limits
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_replica_batches_as_the_scheduler_does(seed: int) -> None:
+    arrivals, limits = drawn(seed)
+    real = on_the_scheduler(arrivals, limits)
+    served = Replica(step_time, limits).run(arrivals).served
+    assert [(each.first, each.end) for each in served] == [
+        (pytest.approx(first), pytest.approx(end)) for first, end in real
+    ]
+
+
+def run(rate: float, limits: Limits) -> Outcome:
+    return Replica(step_time, limits).run(poisson(rate, 200, 100, 20))
+
+
+def test_a_small_kv_makes_requests_wait_and_loses_none() -> None:
+    roomy, tight = (run(8, Limits(64, 256, tokens)) for tokens in (1 << 20, 240))
+    assert all(each.end < math.inf for each in tight.served)
+    assert tight.percentile("ttft", 0.99) > 2 * roomy.percentile("ttft", 0.99)
+
+
+def test_a_request_that_never_fits_does_not_end() -> None:
+    served = run(8, Limits(64, 256, 100)).served
+    assert all(math.isinf(each.end) for each in served)
+
+
+def test_more_load_is_never_faster() -> None:
+    limits = Limits(64, 256, 1 << 20)
+    rates = (0.5, 2, 8, 16)
+    latencies = [run(rate, limits).percentile("e2el", 0.99) for rate in rates]
+    assert latencies == sorted(latencies)
+
+
+def test_percentiles_and_times_of_a_lone_request() -> None:
+    outcome = Replica(step_time, Limits(4, 1000, 1000)).run([Arrival(1.0, 100, 5)])
+    assert outcome.percentile("ttft", 0.5) == pytest.approx(0.020)
+    assert outcome.percentile("tpot", 0.99) == pytest.approx(0.0107)
+    assert outcome.busy == pytest.approx(0.020 + 4 * 0.0107)
+    assert outcome.seconds == pytest.approx(outcome.busy)
