@@ -11,6 +11,7 @@ FAMILIES = (
     "llama",
     "llama3",
     "llama4",
+    "llama4moe",
     "mistral",
     "mixed",
     "mixtral",

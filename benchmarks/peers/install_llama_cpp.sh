@@ -10,10 +10,10 @@ SOURCE="$PEERS_DIR/llama.cpp"
 unpack() {
     rm -rf "$SOURCE" "$PEERS_DIR/sdist"
     mkdir -p "$SOURCE"
-    # --no-deps, --no-binary and no build isolation: only the archive is wanted; pip still
-    # asks the back end for metadata.
-    "$PYTHON" -m pip download --quiet --no-deps --no-binary :all: --dest "$PEERS_DIR/sdist" \
-        "llama-cpp-python==$VERSION"
+    # Only the archive is wanted, but pip asks the build back end for its metadata: --no-binary for
+    # this package alone, so that the back end and cmake come as wheels and are not built first.
+    "$PYTHON" -m pip download --quiet --no-deps --no-binary llama-cpp-python \
+        --dest "$PEERS_DIR/sdist" "llama-cpp-python==$VERSION"
     tar -xzf "$PEERS_DIR"/sdist/llama_cpp_python-$VERSION.tar.gz -C "$SOURCE" --strip-components 3 \
         "llama_cpp_python-$VERSION/vendor/llama.cpp"
     rm -rf "$PEERS_DIR/sdist"
@@ -23,7 +23,8 @@ build() {
     cmake -S "$SOURCE" -B "$SOURCE/build" -DCMAKE_BUILD_TYPE=Release \
         -DGGML_NATIVE=ON -DLLAMA_CURL=OFF \
         -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF
-    cmake --build "$SOURCE/build" --target llama-server llama-bench llama-quantize -j "${JOBS:-2}"
+    cmake --build "$SOURCE/build" -j "${JOBS:-2}" \
+        --target llama-server llama-bench llama-batched-bench llama-quantize
 }
 
 requantise() {

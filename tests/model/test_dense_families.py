@@ -1,4 +1,4 @@
-"""Gemma, Phi-3, YaRN, GLM-4.5 and Llama 4: what their configurations say, and what is refused."""
+"""Gemma, Phi-3, YaRN and GLM-4.5: what their configurations say, and what is refused."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,6 @@ from penstock.model.spec import (
     Recipe,
     Rope,
     Router,
-    Temperature,
     YarnScaling,
 )
 
@@ -43,14 +42,6 @@ PHI3 = {
         "short_factor": [1.0] * 6,
         "long_factor": [float(i + 1) for i in range(6)],
     },
-}
-LLAMA4 = {
-    "architectures": ["Llama4ForCausalLM"],
-    "num_hidden_layers": 4,
-    "moe_layers": [],
-    "intermediate_size_mlp": 128,
-    "num_local_experts": 16,
-    "head_dim": 16,
 }
 
 
@@ -192,18 +183,6 @@ def test_yarn_of_a_gguf_file(load_gguf: Any) -> None:
     assert scaling == YarnScaling(4.0, 32768, 32.0, 1.0, pytest.approx(1.1386294361))
 
 
-def test_llama4_without_experts(load_hf: Any) -> None:
-    info = load_hf(LLAMA4)
-    first, *_, last = mixers(info)
-    assert (first.chunk, first.qk_norm_after, first.temperature) == (8192, 1e-5, None)
-    assert (last.chunk, last.rope, last.qk_norm_after) == (None, None, None)
-    assert last.temperature == Temperature(8192.0, 0.1)
-    assert info.spec.widths[0] == 128
-    layer = info.weights.layers[0]
-    assert layer["q"] == Recipe("model.layers.0.self_attn.q_proj.weight", interleaved=16)
-    assert layer["up"] == Recipe("model.layers.0.feed_forward.up_proj.weight")
-
-
 GLM = {
     "architectures": ["Glm4MoeForCausalLM"],
     "num_hidden_layers": 3,
@@ -279,9 +258,6 @@ def test_glm_in_gguf_counts_layers_that_predict_further_tokens(
         ({**PHI3, "partial_rotary_factor": 0.7}, "partial_rotary_factor = 0.7"),
         ({**PHI3, "rope_scaling": {"type": "su", "long_factor": [1.0]}}, "long_factor = [1.0]"),
         ({**GLM, "num_experts_per_tok": 9}, "num_experts_per_tok = 9"),
-        ({**LLAMA4, "moe_layers": None}, "moe_layers = None"),
-        ({**LLAMA4, "no_rope_layers": [1]}, "no_rope_layers = [1]"),
-        ({**LLAMA4, "attention_chunk_size": 0}, "attention_chunk_size = 0"),
     ],
 )
 def test_refusals(load_hf: Any, changes: dict[str, object], fault: str) -> None:

@@ -198,7 +198,8 @@ def test_tiny_checkpoints_give_the_specs_that_the_decoder_is_tested_with(
 
 
 @pytest.mark.parametrize(
-    "name", ["gemma3.gguf", "glm4moe.gguf", "gpt2.gguf", "llama3.gguf", "phi3.gguf"]
+    "name",
+    ["gemma3.gguf", "glm4moe.gguf", "gpt2.gguf", "llama3.gguf", "llama4moe.gguf", "phi3.gguf"],
 )
 def test_tiny_gguf_through_the_native_reader(repository: Path, name: str) -> None:
     pytest.importorskip("penstock._native", reason="the extension is not built")

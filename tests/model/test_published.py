@@ -129,11 +129,62 @@ MOBILE = {
     "rope_theta": 5e5,
     **RMS5,
 }
+SCOUT = {
+    "hidden_act": "silu",
+    "hidden_size": 5120,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "vocab_size": 202048,
+    "max_position_embeddings": 10485760,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 1,
+    "attention_chunk_size": 8192,
+    "use_qk_norm": True,
+    "attn_temperature_tuning": True,
+    "rope_scaling": {**llama3(16.0), "high_freq_factor": 1.0},
+    "rope_theta": 5e5,
+    **RMS5,
+}
+
+
+def images(architecture: str, text: dict[str, object]) -> dict[str, object]:
+    """A model that takes images too, whose text part is read."""
+    return {"architectures": [architecture], "text_config": text}
+
 
 INDEX: dict[str, object] = {"model.safetensors.index": {"weight_map": {}}}
 """Names of tensors, which some families look at."""
 
 PUBLISHED: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "Llama-4-Scout": (
+        images("Llama4ForConditionalGeneration", SCOUT),
+        {
+            "layers": 48,
+            "head_dim": 128,
+            "experts": 16,
+            "chunks": {8192, None},
+            "scaling": "llama3",
+            "intermediate": 8192,
+        },
+    ),
+    "Llama-4-Maverick": (
+        images(
+            "Llama4ForConditionalGeneration",
+            SCOUT
+            | {
+                "num_local_experts": 128,
+                "interleave_moe_layer_step": 2,
+                "use_qk_norm": False,
+                "rope_scaling": None,
+                "max_position_embeddings": 1048576,
+            },
+        ),
+        {"experts": 128, "scaling": None, "max_position": 1048576, "kv_heads": 8},
+    ),
     "gpt2": (gpt2(768, 12, 12), {"head_dim": 64, "tied": True, "theta": None}),
     "gpt2-xl": (gpt2(1600, 48, 25), {"head_dim": 64, "kv_heads": 25, "intermediate": 6400}),
     "Llama-2-7b": (
@@ -418,11 +469,6 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
         config("Gemma3ForCausalLM", (768, 24, 3, 1, 1152, 262144), 2048, **GEMMA3)
         | {"use_bidirectional_attention": True},
         "use_bidirectional_attention",
-    ),
-    "Llama-4-Scout": (
-        config("Llama4ForCausalLM", (5120, 48, 40, 8, 8192, 202048), 10485760, **RMS5)
-        | {"interleave_moe_layer_step": 1, "num_local_experts": 16},
-        "moe_layers",
     ),
     "Yi with another activation": ({"hidden_act": "relu2"}, "hidden_act"),
 }

@@ -39,17 +39,11 @@ def with_mlp(**changes: object) -> Layer:
 EXPERTS = Experts(8, 2, MLP, Router("softmax"))
 
 
-def with_experts(**changes: object) -> Layer:
-    router = replace(EXPERTS.router, **changes)  # type: ignore[arg-type]
-    return replace(LAYER, feed_forward=replace(EXPERTS, router=router))
-
-
 MLA = LatentAttention(
     heads=6, kv_rank=64, plain_dim=16, rope_dim=8, value_dim=16, query_rank=48, rope=Rope(1e4)
 )
 UNSUPPORTED: list[tuple[str, Layer]] = [
     ("multi-head latent attention", replace(LAYER, mixer=MLA)),
-    ("router weights on the experts' inputs", with_experts(weight_on_input=True)),
     (
         "a gate of a shared expert that is not there",
         replace(LAYER, feed_forward=replace(EXPERTS, shared_gate=True)),

@@ -13,7 +13,14 @@ use penstock_decoder::{Decoder, DecoderSpec, Numerics, Options};
 use penstock_kernels::{Isa, WeightFormat};
 use serde_json::{Value, json};
 
-const MIXTURES: [&str; 5] = ["mixed", "mixtral", "gptoss", "qwen2moe", "qwen3moe"];
+const MIXTURES: [&str; 6] = [
+    "mixed",
+    "mixtral",
+    "gptoss",
+    "qwen2moe",
+    "llama4moe",
+    "qwen3moe",
+];
 
 fn answer(decoder: &impl Compute, options: &Options, reference: &Reference) -> Answer {
     let request = Request {
@@ -28,7 +35,7 @@ fn answer(decoder: &impl Compute, options: &Options, reference: &Reference) -> A
 #[test]
 fn both_containers_hold_the_same_model_bit_for_bit() {
     let set = options(Isa::detect());
-    for family in ["mixtral", "qwen2moe", "qwen3moe"] {
+    for family in ["llama4moe", "mixtral", "qwen2moe", "qwen3moe"] {
         let (reference, twin) = (reference(family), format!("{family}.gguf"));
         let stored = answer(&load(family, &set), &set, &reference);
         let same = answer(&load(&twin, &set), &set, &reference) == stored;
@@ -52,7 +59,7 @@ fn requests() -> Vec<Request> {
 /// Experts whole on each rank give the logits of transformers, and a batch is each request alone.
 #[test]
 fn ranks_may_have_whole_experts() {
-    for (family, (numerics, kv)) in MIXTURES.into_iter().zip(NUMERICS) {
+    for (family, (numerics, kv)) in MIXTURES.into_iter().zip(NUMERICS.into_iter().cycle()) {
         let (spec_json, _) = spec(family);
         let spec = DecoderSpec::parse(&spec_json.to_string()).unwrap();
         for (tp, pp) in [(2, 1), (3, 2)] {

@@ -136,6 +136,32 @@ impl SharedActivations<'_> {
     }
 }
 
+impl SharedActivations<'_> {
+    /// Multiplies a row by `factor`: its scales where it has codes, so that those stay.
+    ///
+    /// # Safety
+    /// No other task touches the row.
+    pub(crate) unsafe fn scale_row(&self, row: usize, kind: ActivationFormat, factor: f32) {
+        let (k, groups) = (self.k_padded, self.k_padded / GROUP);
+        let scale = |numbers: &mut [f32]| numbers.iter_mut().for_each(|v| *v *= factor);
+        // SAFETY: the caller's promise.
+        unsafe {
+            match kind {
+                ActivationFormat::Int8 => {
+                    scale(self.scales.slice(row * groups, groups));
+                    scale(self.scaled_sums.slice(row * groups, groups));
+                }
+                ActivationFormat::Bf16 => {
+                    for half in self.halves.slice(row * k, k) {
+                        *half = bf16_bits(bf16_value(*half) * factor);
+                    }
+                }
+                ActivationFormat::F32 => scale(self.floats.slice(row * k, k)),
+            }
+        }
+    }
+}
+
 /// Copies row `from` of rows of `n` items to row `to`.
 ///
 /// # Safety

@@ -155,6 +155,7 @@ impl Loader<'_> {
             activation,
             inputs: inputs.len(),
             lead: inputs.lead,
+            weighted_inputs: moe.router.weight_on_input,
         };
         if !experts.alike() {
             let name = &weights.up.tensor;

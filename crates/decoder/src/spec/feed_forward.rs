@@ -258,10 +258,6 @@ impl ExpertsSpec {
         let refusals = first(&[
             (nested, "experts that are mixtures themselves"),
             (gate, "a gate of a shared expert that is not there"),
-            (
-                self.router.weight_on_input,
-                "router weights on the experts' inputs",
-            ),
         ]);
         refusals.or_else(|| self.parts().find_map(FeedForward::unsupported))
     }

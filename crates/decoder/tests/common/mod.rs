@@ -15,7 +15,7 @@ use penstock_wire::{
 };
 use serde_json::Value;
 
-pub(crate) const FAMILIES: [&str; 28] = [
+pub(crate) const FAMILIES: [&str; 30] = [
     "alternating",
     "biased",
     "gemma2",
@@ -31,6 +31,8 @@ pub(crate) const FAMILIES: [&str; 28] = [
     "llama3",
     "llama3.gguf",
     "llama4",
+    "llama4moe",
+    "llama4moe.gguf",
     "mistral",
     "mixed",
     "mixtral",

@@ -46,6 +46,8 @@ pub struct Experts {
     /// zero.
     pub inputs: usize,
     pub lead: usize,
+    /// A choice's weight multiplies the expert's input, not its output.
+    pub weighted_inputs: bool,
 }
 
 impl Experts {
@@ -95,8 +97,8 @@ impl Default for ExpertBuffers {
 /// The pairs of some rows, sorted by expert.
 #[derive(Default)]
 struct Dispatch {
-    /// The row of each pair.
-    rows: Vec<usize>,
+    /// The row of each pair, and the factor of its input.
+    rows: Vec<(usize, f32)>,
     /// The pair of each choice of each row; [`ELSEWHERE`] where another rank has the expert.
     pairs: Vec<usize>,
     /// The experts touched, with their pairs.
@@ -123,12 +125,12 @@ impl Dispatch {
         self.spans.clear();
         self.spans.extend((0..own.len()).filter_map(touched));
         self.rows.clear();
-        self.rows.resize(ends[own.len()], 0);
+        self.rows.resize(ends[own.len()], (0, 0.0));
         self.pairs.clear();
         for (at, choice) in choices.iter().enumerate() {
             let pair = local(choice).map_or(ELSEWHERE, |expert| {
                 ends[expert] += 1;
-                self.rows[ends[expert] - 1] = at / each;
+                self.rows[ends[expert] - 1] = (at / each, choice.weight);
                 ends[expert] - 1
             });
             self.pairs.push(pair);
@@ -172,8 +174,9 @@ impl Cpu {
         });
     }
 
-    /// `out[row] = sum of weight * expert(acts[row])` over this rank's part of the row's choices,
-    /// then `beside`; or added to `out`. Rows of `out` are `width` apart.
+    /// `out[row] = sum of weight * expert(acts[row])`, or of `expert(weight * acts[row])`, over
+    /// this rank's part of the row's choices, then `beside`; or added to `out`. Rows of `out` are
+    /// `width` apart.
     ///
     /// # Panics
     /// Choices are not as many for each row, or shapes differ.
@@ -204,6 +207,7 @@ impl Cpu {
             let sums = Sums {
                 choices,
                 each,
+                weighted: !experts.weighted_inputs,
                 first,
                 beside,
             };
@@ -225,7 +229,8 @@ impl Cpu {
             return;
         };
         let pairs = b.dispatch.rows.len();
-        self.gather(acts, first, &b.dispatch.rows, &mut b.gathered);
+        let weighted = experts.weighted_inputs;
+        self.gather(acts, first, &b.dispatch.rows, weighted, &mut b.gathered);
         b.inner.ensure(pairs * experts.inputs);
         let own = any.inner.parts[0].n();
         let blocks = b.dispatch.blocks(own.div_ceil(PANEL));
@@ -258,13 +263,27 @@ impl Cpu {
         });
     }
 
-    /// Copies rows of activations, counted from `first`, one for each pair.
-    fn gather(&self, acts: &Activations, first: usize, rows: &[usize], out: &mut Activations) {
+    /// Copies rows of activations, counted from `first`, one for each pair, times its factor if
+    /// `weighted`.
+    fn gather(
+        &self,
+        acts: &Activations,
+        first: usize,
+        rows: &[(usize, f32)],
+        weighted: bool,
+        out: &mut Activations,
+    ) {
         out.reset(acts.kind, rows.len(), acts.k_padded);
         let shared = out.share();
         self.rows(rows.len(), acts.k_padded / 4, &|pair| {
+            let (row, factor) = rows[pair];
             // SAFETY: every task writes pairs of its own.
-            unsafe { shared.copy_row(pair, acts, first + rows[pair]) }
+            unsafe {
+                shared.copy_row(pair, acts, first + row);
+                if weighted {
+                    shared.scale_row(pair, acts.kind, factor);
+                }
+            }
         });
     }
 
@@ -288,7 +307,8 @@ impl Cpu {
             for (choice, &pair) in choices.zip(&b.dispatch.pairs[row * each..]) {
                 if pair != ELSEWHERE {
                     let output = &b.outputs[pair * width..(pair + 1) * width];
-                    ops::add_scaled(self.isa(), out, output, choice.weight);
+                    let weight = if sums.weighted { choice.weight } else { 1.0 };
+                    ops::add_scaled(self.isa(), out, output, weight);
                 }
             }
             if let Some(beside) = sums.beside {
@@ -306,6 +326,8 @@ impl Cpu {
 struct Sums<'a> {
     choices: &'a [Choice],
     each: usize,
+    /// Outputs are multiplied by the choices' weights.
+    weighted: bool,
     /// The first row, counted over the step.
     first: usize,
     beside: Option<&'a Beside<'a>>,

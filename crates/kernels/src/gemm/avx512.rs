@@ -2,20 +2,16 @@
 //!
 //! `vpdpbusd` multiplies unsigned with signed bytes: weights are the unsigned side, activations are
 //! broadcast as the signed one. A tile keeps up to 3 rows x 4 panels of integer and of f32 sums in
-//! registers. With many rows the nibbles of `W4` are spread into bytes, and its scales into f32,
-//! once for the whole block of panels; with few they are spread on the way. While weights are used,
-//! the next ones are fetched from memory.
+//! registers. The nibbles of `W4` are spread into bytes on the way, whatever the rows: the units
+//! that do it are not those of the products, and nibbles spread beforehand would come from the
+//! second cache twice as wide. While weights are used, the next ones are fetched from memory.
 
 use std::arch::x86_64::*;
-use std::cell::RefCell;
 
 use super::{Mode, Tile};
-use crate::buffer::Aligned;
 use crate::isa::prefetch;
 use crate::packed::{E2M1, GROUP, PANEL, WeightFormat};
 
-/// Rows from which spreading the nibbles into a buffer pays.
-const SPREAD_ROWS: usize = 7;
 /// Rows and panels of one register tile.
 const ROWS: usize = 3;
 const PANELS: usize = 4;
@@ -26,14 +22,8 @@ const STREAM_AHEAD: usize = 8192;
 /// Where a register tile finds its weights.
 const BYTES: u8 = 0;
 const NIBBLES: u8 = 1;
-const SPREAD: u8 = 2;
 /// Nibbles that are looked up in a table.
-const TABLED: u8 = 3;
-
-thread_local! {
-    static SPREAD_CODES: RefCell<Aligned<u8>> = RefCell::new(Aligned::zeroed(0));
-    static SPREAD_SCALES: RefCell<Aligned<f32>> = RefCell::new(Aligned::zeroed(0));
-}
+const TABLED: u8 = 2;
 
 /// A block of up to [`PANELS`] panels as a register tile reads them.
 struct Block {
@@ -42,7 +32,7 @@ struct Block {
     /// Codes of the first panel, and bytes to the next.
     codes: *const u8,
     stride: usize,
-    /// Scales of the first panel: f16 of the matrix, or f32 when spread.
+    /// Scales of the first panel.
     scales: *const u8,
     /// Packed codes and scales that are wanted in a while: fetched ahead, never dereferenced.
     ahead: (*const u8, *const u8),
@@ -52,10 +42,8 @@ struct Block {
 /// As `gemm::compute`; the CPU has AVX-512 with VNNI.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 pub(super) unsafe fn w8(tile: &Tile<'_>) {
-    for (panel, count) in blocks(tile.panels.clone(), width(tile)) {
-        // SAFETY: the caller's promises.
-        unsafe { rows::<BYTES>(tile, &packed(tile, panel, count)) }
-    }
+    // SAFETY: the caller's promises.
+    unsafe { panels::<BYTES>(tile) }
 }
 
 /// # Safety
@@ -63,7 +51,7 @@ pub(super) unsafe fn w8(tile: &Tile<'_>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 pub(super) unsafe fn w4(tile: &Tile<'_>) {
     // SAFETY: the caller's promises.
-    unsafe { nibbles::<NIBBLES>(tile) }
+    unsafe { panels::<NIBBLES>(tile) }
 }
 
 /// # Safety
@@ -71,30 +59,17 @@ pub(super) unsafe fn w4(tile: &Tile<'_>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 pub(super) unsafe fn mx4(tile: &Tile<'_>) {
     // SAFETY: the caller's promises.
-    unsafe { nibbles::<TABLED>(tile) }
+    unsafe { panels::<TABLED>(tile) }
 }
 
 /// # Safety
 /// As `gemm::compute`; the CPU has AVX-512 with VNNI.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
-unsafe fn nibbles<const SOURCE: u8>(tile: &Tile<'_>) {
+unsafe fn panels<const SOURCE: u8>(tile: &Tile<'_>) {
     for (panel, count) in blocks(tile.panels.clone(), width(tile)) {
-        let block = packed(tile, panel, count);
-        if tile.rows.len() < SPREAD_ROWS {
-            // SAFETY: the caller's promises.
-            unsafe { rows::<SOURCE>(tile, &block) }
-            continue;
-        }
-        SPREAD_CODES.with_borrow_mut(|codes| {
-            SPREAD_SCALES.with_borrow_mut(|scales| {
-                // SAFETY: the caller's promises; the spread block has the shape `rows` expects.
-                unsafe {
-                    let spread = spread_block::<SOURCE>(tile, block, codes, scales);
-                    rows::<SPREAD>(tile, &spread);
-                }
-            });
-        });
+        // SAFETY: the caller's promises.
+        unsafe { rows::<SOURCE>(tile, &packed(tile, panel, count)) }
     }
 }
 
@@ -127,54 +102,6 @@ fn packed(tile: &Tile<'_>, panel: usize, count: usize) -> Block {
         stride: codes.len(),
         scales: scales.as_ptr().cast(),
         ahead,
-    }
-}
-
-/// The block with nibbles as bytes and scales as f32.
-#[target_feature(enable = "avx512f,avx512bw,f16c")]
-unsafe fn spread_block<const SOURCE: u8>(
-    tile: &Tile<'_>,
-    block: Block,
-    codes: &mut Aligned<u8>,
-    scales: &mut Aligned<f32>,
-) -> Block {
-    let (bytes, numbers) = (2 * block.stride, tile.w.panel_scales(block.panel).len());
-    codes.ensure(block.count * bytes);
-    scales.ensure(block.count * numbers);
-    for i in 0..block.count {
-        let (from, to) = (
-            tile.w.panel(block.panel + i),
-            &mut codes[i * bytes..(i + 1) * bytes],
-        );
-        // SAFETY: the CPU has AVX-512; `to` is twice as long as `from`, and the f32 as many as the
-        // f16.
-        unsafe {
-            spread::<SOURCE>(from, to);
-            widen(
-                tile.w.panel_scales(block.panel + i),
-                &mut scales[i * numbers..(i + 1) * numbers],
-            );
-        }
-    }
-    Block {
-        codes: codes.as_ptr(),
-        stride: bytes,
-        scales: scales.as_ptr().cast(),
-        ..block
-    }
-}
-
-/// f16 to f32.
-#[target_feature(enable = "avx512f")]
-unsafe fn widen(halves: &[u16], out: &mut [f32]) {
-    for (from, to) in halves.chunks_exact(PANEL).zip(out.chunks_exact_mut(PANEL)) {
-        // SAFETY: both have 16 items.
-        unsafe {
-            _mm512_storeu_ps(
-                to.as_mut_ptr(),
-                _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())),
-            )
-        }
     }
 }
 
@@ -218,24 +145,6 @@ impl Lookup {
             );
         }
         (low, high)
-    }
-}
-
-/// Nibbles to bytes, in the order of a `W8` panel.
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn spread<const SOURCE: u8>(codes: &[u8], out: &mut [u8]) {
-    assert_eq!(out.len(), 2 * codes.len());
-    let lookup = Lookup::new();
-    for (group, out) in codes.chunks_exact(256).zip(out.chunks_exact_mut(512)) {
-        for j in 0..4 {
-            // SAFETY: j * 64 + 64 <= 256 and (j + 4) * 64 + 64 <= 512.
-            unsafe {
-                let packed = _mm512_loadu_si512(group.as_ptr().add(j * 64).cast());
-                let (low, high) = lookup.nibbles::<SOURCE>(packed);
-                _mm512_storeu_si512(out.as_mut_ptr().add(j * 64).cast(), low);
-                _mm512_storeu_si512(out.as_mut_ptr().add((j + 4) * 64).cast(), high);
-            }
-        }
     }
 }
 
@@ -294,7 +203,7 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(
                         [_mm512_set1_epi32(*acts.offsets.as_ptr().add((row + m) * groups + g)); N];
                 }
             }
-            if SOURCE == NIBBLES || SOURCE == TABLED {
+            if SOURCE != BYTES {
                 let lookup = Lookup::new();
                 for j in 0..4 {
                     let mut low = [_mm512_setzero_si512(); N];
@@ -355,26 +264,18 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(
 #[inline]
 #[target_feature(enable = "avx512f,f16c")]
 unsafe fn scale_and_min<const SOURCE: u8>(block: &Block, at: usize) -> (__m512, __m512) {
-    // SAFETY: the block has group `at`: 16 f16 (`W8`), or 16 scales and 16 minima, f16 or f32.
+    // SAFETY: the block has group `at`: 16 f16 (`W8`), or 16 scales and 16 minima.
     unsafe {
-        match SOURCE {
-            BYTES => (
-                _mm512_cvtph_ps(_mm256_loadu_si256(block.scales.add(at * 32).cast())),
-                _mm512_setzero_ps(),
-            ),
-            NIBBLES | TABLED => {
-                let halves = _mm512_loadu_si512(block.scales.add(at * 64).cast());
-                let min = _mm512_extracti64x4_epi64::<1>(halves);
-                (
-                    _mm512_cvtph_ps(_mm512_castsi512_si256(halves)),
-                    _mm512_cvtph_ps(min),
-                )
-            }
-            _ => {
-                let scale = block.scales.add(at * 128).cast::<f32>();
-                (_mm512_loadu_ps(scale), _mm512_loadu_ps(scale.add(PANEL)))
-            }
+        if SOURCE == BYTES {
+            let scales = _mm256_loadu_si256(block.scales.add(at * 32).cast());
+            return (_mm512_cvtph_ps(scales), _mm512_setzero_ps());
         }
+        let halves = _mm512_loadu_si512(block.scales.add(at * 64).cast());
+        let min = _mm512_extracti64x4_epi64::<1>(halves);
+        (
+            _mm512_cvtph_ps(_mm512_castsi512_si256(halves)),
+            _mm512_cvtph_ps(min),
+        )
     }
 }
 
