@@ -21,7 +21,7 @@ BYTES = {
     "int4": 0.5 + 4 / 32,
 }
 """Bytes of a weight with its share of the scales: fp8 has one for 128 x 128, mxfp4 one byte for 32,
-nvfp4 one for 16; int8 and int4 as the native decoder packs them, with a minimum beside int4's scale."""
+nvfp4 one for 16; int8 and int4 as the native decoder packs them, int4 with a minimum beside it."""
 KV_BYTES = {"bf16": 2, "fp8": 1, "f32": 4}
 PARTS: tuple[Part, ...] = (
     "embedding",
@@ -34,7 +34,7 @@ PARTS: tuple[Part, ...] = (
     "vectors",
 )
 LINEAR: tuple[Part, ...] = ("attention", "dense", "experts", "shared")
-"""Parts that quantisers change unless they are told otherwise."""
+"""Parts that quantisers change unless a list keeps them as they are."""
 _MARKS: dict[str, tuple[Part, ...]] = {
     "lm_head": ("head",),
     "embed_tokens": ("embedding",),
