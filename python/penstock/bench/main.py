@@ -20,6 +20,10 @@ COMMANDS = {
         "penstock.bench.rounds",
         "the same prompts again for some rounds: what the prefix cache gives",
     ),
+    "plan": (
+        "penstock.bench.planned",
+        "the load of a plan of `penstock plan`: predicted beside measured",
+    ),
     "offline": ("penstock.bench.offline", "throughput of a batch of prompts"),
     "latency": ("penstock.bench.latency", "latency of one batch of fixed size"),
     "compare": (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
+from penstock.bench import traces
 from penstock.bench.slo import parse_slo
 from penstock.core import InvalidValueError, PenstockError
 from penstock.plan.calibration import shipped
@@ -30,8 +30,7 @@ def add_goal(parser: argparse.ArgumentParser) -> None:
         "--trace",
         type=Path,
         metavar="FILE",
-        help="arrivals in place of these: JSON lines with timestamp (ms), input_length and "
-        "output_length, as Mooncake's",
+        help="arrivals in place of these: a trace as `penstock bench trace` reads them",
     )
     group.add_argument(
         "--slo",
@@ -94,27 +93,13 @@ def _goal(parsed: argparse.Namespace) -> tuple[Goal, dict[str, Any]]:
 
 
 def read_trace(path: Path, most: int) -> list[Arrival]:
-    """The first arrivals of a trace. PenstockError names the line that is not one."""
-    found: list[Arrival] = []
+    """The first arrivals of a trace. PenstockError for a file that holds none, and names the line
+    that is not one.
+    """
     try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if len(found) == most:
-                    break
-                found.append(_arrival(path, number, line))
+        rows = traces.read(path).arrivals[:most]
     except OSError as error:
         raise PenstockError(f"{path}: {error.strerror or error}") from error
-    if len(found) < 2:
+    if len(rows) < 2:
         raise PenstockError(f"{path}: fewer than two arrivals")
-    return sorted(found, key=lambda arrival: arrival.at)
-
-
-def _arrival(path: Path, number: int, line: str) -> Arrival:
-    try:
-        row = json.loads(line)
-        at, isl, osl = (row[key] for key in ("timestamp", "input_length", "output_length"))
-        return Arrival(float(at) / 1e3, max(int(isl), 1), max(int(osl), 1))
-    except (ValueError, TypeError, KeyError) as error:
-        raise PenstockError(
-            f"{path}:{number}: not an object with timestamp, input_length and output_length"
-        ) from error
+    return [Arrival(row.at, max(row.input_tokens, 1), max(row.output_tokens, 1)) for row in rows]
