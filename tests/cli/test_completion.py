@@ -58,7 +58,7 @@ def in_bash(script: Path, line: str, directory: Path) -> list[str]:
         ("penstock bench l", ["latency"]),
         ("penstock serve --max-m", ["--max-model-len"]),
         ("penstock serve smollm2 --no-eng", ["--no-engine-process"]),
-        ("penstock serve --isa a", ["auto", "avx2", "avx512"]),
+        ("penstock serve --isa a", ["amx", "auto", "avx2", "avx512"]),
         ("penstock serve --port ", []),
         ("penstock serve smo", ["smollm2"]),
         ("penstock serve weights.g", ["weights.gguf"]),
@@ -99,7 +99,7 @@ def test_zsh_takes_the_script(scripts: dict[str, Path], tmp_path: Path) -> None:
         ("penstock s", ["serve", "sim"]),
         ("penstock kv ", ["gc", "ls", "stats", "verify"]),
         ("penstock serve --max-m", ["--max-model-len"]),
-        ("penstock serve --isa a", ["auto", "avx2", "avx512"]),
+        ("penstock serve --isa a", ["amx", "auto", "avx2", "avx512"]),
         ("penstock bench serve --dataset-name r", ["random"]),
     ],
 )

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::str::FromStr;
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
 
 /// Starts to bring the cache line at an address into the second cache; any address is harmless.
 #[inline(always)]
@@ -24,21 +26,32 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F/BW/VL/DQ with VNNI and BF16.
     Avx512,
+    /// The same with AMX's tiles of 8-bit integers.
+    Amx,
 }
 
 impl Isa {
-    /// The best set this CPU has.
+    /// The best set this CPU has, but for AMX: its speed has not been measured yet.
     pub fn detect() -> Self {
         Self::all()
             .into_iter()
             .rev()
-            .find(|isa| isa.available())
+            .find(|&isa| isa != Self::Amx && isa.available())
             .unwrap_or(Self::Portable)
     }
 
     /// Every set, lowest first.
-    pub fn all() -> [Self; 3] {
-        [Self::Portable, Self::Avx2, Self::Avx512]
+    pub fn all() -> [Self; 4] {
+        [Self::Portable, Self::Avx2, Self::Avx512, Self::Amx]
+    }
+
+    /// The set of what works on vectors: AMX has tiles for products only.
+    pub(crate) fn vectors(self) -> Self {
+        if self == Self::Amx {
+            Self::Avx512
+        } else {
+            self
+        }
     }
 
     /// Whether this CPU can run kernels of this set.
@@ -58,6 +71,8 @@ impl Isa {
                     && is_x86_feature_detected!("f16c")
                     && is_x86_feature_detected!("fma")
             }
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => Self::Avx512.available() && tiles_permitted(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
@@ -69,8 +84,42 @@ impl Isa {
             Self::Portable => "portable",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
+            Self::Amx => "amx",
         }
     }
+}
+
+/// Whether the CPU has tiles of 8-bit integers and the kernel lets this process use them. Asked
+/// once; the permission is that of all threads (Linux, `Documentation/arch/x86/xstate.rst`).
+#[cfg(target_arch = "x86_64")]
+fn tiles_permitted() -> bool {
+    static PERMITTED: OnceLock<bool> = OnceLock::new();
+    *PERMITTED.get_or_init(|| {
+        const AMX_TILE: u32 = 1 << 24;
+        const AMX_INT8: u32 = 1 << 25;
+        let features = std::arch::x86_64::__cpuid_count(7, 0).edx;
+        features & (AMX_TILE | AMX_INT8) == AMX_TILE | AMX_INT8 && request_tiles()
+    })
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn request_tiles() -> bool {
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_long = 18;
+    // SAFETY: the call takes two numbers and changes no memory of this process.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_arch_prctl,
+            ARCH_REQ_XCOMP_PERM,
+            XFEATURE_XTILEDATA,
+        )
+    };
+    answer == 0
+}
+
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn request_tiles() -> bool {
+    false
 }
 
 impl fmt::Display for Isa {
@@ -100,14 +149,14 @@ impl FromStr for Isa {
             .find(|isa| isa.name() == name)
             .ok_or_else(|| {
                 IsaError(format!(
-                    "instruction set {name:?} is unknown; known: portable, avx2, avx512"
+                    "instruction set {name:?} is unknown; known: portable, avx2, avx512, amx"
                 ))
             })?;
         if isa.available() {
             Ok(isa)
         } else {
             Err(IsaError(format!(
-                "this CPU lacks {name}; its best is {}",
+                "this machine lacks {name}; its best is {}",
                 Self::detect()
             )))
         }

@@ -18,7 +18,7 @@ macro_rules! for_each_isa {
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
             #[allow(clippy::too_many_arguments)]
             fn avx512($($arg: $ty),*) { $body($($arg),*) }
-            match isa {
+            match isa.vectors() {
                 // SAFETY: an `Isa` in use was found available (`Cpu::new` asserts it).
                 #[cfg(target_arch = "x86_64")]
                 $crate::isa::Isa::Avx512 => unsafe { avx512($($arg),*) },
@@ -104,7 +104,7 @@ pub(crate) fn quantize(
     sums: &mut [f32],
     offsets: &mut [i32],
 ) {
-    match isa {
+    match isa.vectors() {
         // SAFETY: the instruction set is available.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { crate::ops_avx512::quantize(x, codes, scales, sums, offsets) },
@@ -114,7 +114,7 @@ pub(crate) fn quantize(
 
 /// Rounds a row to bf16, zero padded.
 pub(crate) fn to_bf16(isa: Isa, x: &[f32], out: &mut [u16]) {
-    match isa {
+    match isa.vectors() {
         // SAFETY: the instruction set is available.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { crate::ops_avx512::to_bf16(x, out) },

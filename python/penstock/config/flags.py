@@ -257,9 +257,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--isa",
         "compute",
-        Choice(("auto", "avx512", "avx2", "portable")),
+        Choice(("auto", "amx", "avx512", "avx2", "portable")),
         "auto",
-        "instruction set of the kernels; auto: the best of this machine",
+        "instruction set of the kernels; auto: the best of this machine, but for amx (unmeasured)",
     ),
     Flag(
         "--device",

@@ -148,7 +148,7 @@ impl Scratch {
     pub(super) fn round_queries(&mut self, isa: Isa, dtype: KvType) {
         if dtype == KvType::Bf16 {
             to_bf16(isa, &self.queries, &mut self.queries_bf16);
-            if isa != Isa::Avx512 {
+            if isa.vectors() != Isa::Avx512 {
                 widen(isa, &self.queries_bf16, &mut self.queries);
             }
         }
@@ -257,7 +257,7 @@ impl Scratch {
 }
 
 fn scores(isa: Isa, dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut [f32]) {
-    match isa {
+    match isa.vectors() {
         // SAFETY: the instruction set is available; shapes are asserted there.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { super::avx512::scores(dtype, q, runs, out) },
@@ -276,7 +276,7 @@ fn softmax(
     low: usize,
     high: usize,
 ) -> (f32, f32) {
-    match isa {
+    match isa.vectors() {
         // SAFETY: the instruction set is available; runs are whole.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { super::avx512::softmax(scores, rounded, scale, low, high) },
@@ -293,7 +293,7 @@ fn softmax(
 }
 
 fn weigh(isa: Isa, dtype: KvType, p: &Queries<'_>, runs: &Runs<'_>, dim: usize, out: &mut [f32]) {
-    match isa {
+    match isa.vectors() {
         // SAFETY: the instruction set is available; shapes are asserted there.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { super::avx512::weigh(dtype, p, runs, dim, out) },

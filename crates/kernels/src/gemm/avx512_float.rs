@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use std::mem::transmute;
 
 use super::Tile;
-use super::avx512::store;
+use super::panels::store;
 
 const ROWS: usize = 6;
 const PANELS: usize = 4;

@@ -13,12 +13,16 @@ use crate::isa::Isa;
 use crate::packed::{PANEL, Packed, WeightFormat};
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512;
+mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_float;
 mod generic;
+#[cfg(target_arch = "x86_64")]
+mod panels;
 
 /// What happens to the product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,15 +86,21 @@ pub(crate) unsafe fn compute(isa: Isa, tile: &Tile<'_>) {
     unsafe {
         match (isa, tile.w.form()) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, WeightFormat::W4) => avx512::w4(tile),
+            (Isa::Avx512, WeightFormat::W4) => avx512::w4::<amx::Absent>(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, WeightFormat::Mx4) => avx512::mx4(tile),
+            (Isa::Amx, WeightFormat::W4) => avx512::w4::<amx::Amx>(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, WeightFormat::W8) => avx512::w8(tile),
+            (Isa::Avx512, WeightFormat::Mx4) => avx512::mx4::<amx::Absent>(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, WeightFormat::Bf16) => avx512_float::bf16(tile),
+            (Isa::Amx, WeightFormat::Mx4) => avx512::mx4::<amx::Amx>(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, WeightFormat::F32) => avx512_float::f32(tile),
+            (Isa::Avx512, WeightFormat::W8) => avx512::w8::<amx::Absent>(tile),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Amx, WeightFormat::W8) => avx512::w8::<amx::Amx>(tile),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512 | Isa::Amx, WeightFormat::Bf16) => avx512_float::bf16(tile),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512 | Isa::Amx, WeightFormat::F32) => avx512_float::f32(tile),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx2, _) => avx2::compute(tile),
             _ => generic::compute(tile),

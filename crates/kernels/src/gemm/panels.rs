@@ -1,0 +1,175 @@
+//! A block of panels as the AVX-512 and AMX tiles read it, and how they write their sums.
+
+use std::arch::x86_64::*;
+
+use super::{Mode, Tile};
+use crate::isa::prefetch;
+use crate::packed::{E2M1, PANEL, WeightFormat};
+
+/// Panels of a block.
+pub(super) const PANELS: usize = 4;
+
+/// Where a register tile finds its weights.
+pub(super) const BYTES: u8 = 0;
+pub(super) const NIBBLES: u8 = 1;
+/// Nibbles that are looked up in a table.
+pub(super) const TABLED: u8 = 2;
+
+/// A block of up to [`PANELS`] panels as a register tile reads them.
+pub(super) struct Block {
+    pub(super) panel: usize,
+    pub(super) count: usize,
+    /// Codes of the first panel, and bytes to the next.
+    pub(super) codes: *const u8,
+    pub(super) stride: usize,
+    /// Scales of the first panel.
+    pub(super) scales: *const u8,
+    /// Packed codes and scales that are wanted in a while: fetched ahead, never dereferenced.
+    pub(super) ahead: (*const u8, *const u8),
+}
+
+/// What two nibbles of a byte stand for.
+#[derive(Clone, Copy)]
+pub(super) struct Lookup {
+    mask: __m512i,
+    table: __m512i,
+}
+
+impl Lookup {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) fn new() -> Self {
+        // SAFETY: the table has 16 bytes.
+        let table = unsafe { _mm_loadu_si128(E2M1.as_ptr().cast()) };
+        Self {
+            mask: _mm512_set1_epi8(15),
+            table: _mm512_broadcast_i32x4(table),
+        }
+    }
+
+    /// The low nibbles and the high ones.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) fn nibbles<const SOURCE: u8>(self, packed: __m512i) -> (__m512i, __m512i) {
+        let low = _mm512_and_si512(packed, self.mask);
+        let high = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), self.mask);
+        if SOURCE == TABLED {
+            return (
+                _mm512_shuffle_epi8(self.table, low),
+                _mm512_shuffle_epi8(self.table, high),
+            );
+        }
+        (low, high)
+    }
+}
+
+/// Scales and minima of group `at`, counted from the block's first panel.
+#[inline]
+#[target_feature(enable = "avx512f,f16c")]
+pub(super) unsafe fn scale_and_min<const SOURCE: u8>(block: &Block, at: usize) -> (__m512, __m512) {
+    // SAFETY: the block has group `at`: 16 f16 (`W8`), or 16 scales and 16 minima.
+    unsafe {
+        if SOURCE == BYTES {
+            let scales = _mm256_loadu_si256(block.scales.add(at * 32).cast());
+            return (_mm512_cvtph_ps(scales), _mm512_setzero_ps());
+        }
+        let halves = _mm512_loadu_si512(block.scales.add(at * 64).cast());
+        let min = _mm512_extracti64x4_epi64::<1>(halves);
+        (
+            _mm512_cvtph_ps(_mm512_castsi512_si256(halves)),
+            _mm512_cvtph_ps(min),
+        )
+    }
+}
+
+/// Fetches weights that are wanted in a while into the second cache, all of them or a part with
+/// each row of register tiles.
+pub(super) struct Ahead {
+    codes: *const u8,
+    scales: *const u8,
+    /// Groups of a panel, and the packed bytes of one group's codes and scales.
+    groups: usize,
+    bytes: (usize, usize),
+    phase: usize,
+    phases: usize,
+}
+
+impl Ahead {
+    /// One of so many parts of the weights.
+    pub(super) fn part(tile: &Tile<'_>, block: &Block, (phase, phases): (usize, usize)) -> Self {
+        Self {
+            phase,
+            phases,
+            ..Self::whole(tile, block)
+        }
+    }
+
+    /// All weights.
+    pub(super) fn whole(tile: &Tile<'_>, block: &Block) -> Self {
+        let bytes = if tile.w.form() == WeightFormat::W8 {
+            (512, 32)
+        } else {
+            (256, 64)
+        };
+        Self {
+            codes: block.ahead.0,
+            scales: block.ahead.1,
+            groups: tile.w.groups(),
+            bytes,
+            phase: 0,
+            phases: 1,
+        }
+    }
+
+    /// Fetches what corresponds to group `g` of `panels` panels, if it is this phase's turn.
+    #[inline(always)]
+    pub(super) fn fetch(&self, panels: usize, g: usize) {
+        if self.phases > 1 && g % self.phases != self.phase {
+            return;
+        }
+        for n in 0..panels {
+            let at = n * self.groups + g;
+            for line in (0..self.bytes.0).step_by(64) {
+                prefetch(self.codes.wrapping_add(at * self.bytes.0 + line));
+            }
+            prefetch(self.scales.wrapping_add(at * self.bytes.1));
+        }
+    }
+}
+
+/// Writes a register tile, with bias and mode.
+///
+/// # Safety
+/// As `gemm::compute`; the tile's rows from `row` and panels from `panel` on exist.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn store<const M: usize, const N: usize>(
+    tile: &Tile<'_>,
+    panel: usize,
+    row: usize,
+    sums: &[[__m512; N]; M],
+) {
+    for n in 0..N {
+        let features = tile.features(panel + n);
+        let mask = ((1u32 << features) - 1) as __mmask16;
+        for (m, sums) in sums.iter().enumerate() {
+            // SAFETY: the masked lanes are elements of the tile (and of the bias).
+            unsafe {
+                let out = tile.out.add(
+                    (row + m - tile.rows.start) * tile.ld + (panel + n - tile.panels.start) * PANEL,
+                );
+                let mut value = sums[n];
+                if let Some(bias) = tile.bias {
+                    value = _mm512_add_ps(
+                        value,
+                        _mm512_maskz_loadu_ps(mask, bias.as_ptr().add((panel + n) * PANEL)),
+                    );
+                }
+                if tile.mode == Mode::Add {
+                    value = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, out), value);
+                }
+                _mm512_mask_storeu_ps(out, mask, value);
+            }
+        }
+    }
+}
