@@ -11,7 +11,7 @@ from penstock.plan.virtual import Arrival, Limits, Outcome, Replica, poisson
 from tests.scheduler.harness import World, make_request
 
 
-def step_time(decodes: float, context: float, prefill: float) -> float:
+def step_time(decodes: float, context: float, prefill: float, pairs: float) -> float:
     return 0.010 + 0.0007 * decodes + 0.0001 * prefill
 
 
@@ -39,7 +39,7 @@ def on_the_scheduler(arrivals: list[Arrival], limits: Limits) -> list[tuple[floa
         plan = world.step()
         if plan is None:
             continue
-        now += step_time(decodes, 0.0, len(plan.tokens) - decodes)
+        now += step_time(decodes, 0.0, len(plan.tokens) - decodes, 0.0)
         for key, ending in world.endings.items():
             tokens = sum(len(row.tokens) for row in ending.rows)
             if tokens and before[key] == 0:

@@ -110,7 +110,7 @@ PYTHON: dict[str, set[str]] = {
     "llm": {"engine", *ROOMS_BELOW_ENGINE},
     "kinds": set(),
     "bench": {"llm", "model"},
-    "plan": {"bench", "model"},
+    "plan": {"backends", "bench", "model"},
     "cli": {"bench", "engine", "kinds", "llm", "plan", "worker", *ROOMS_BELOW_ENGINE},
     "__init__": {"llm"},
     "__main__": {"cli"},

@@ -106,6 +106,8 @@ def introduction(subject: Subject, target: Target, rules: Engine) -> list[str]:
 
 
 def _plan(parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine) -> list[str]:
+    if target.accelerator.is_cpu:
+        return run_goal(parsed, subject, target, rules, load_of(parsed, target), [Cut(1, 1)])
     load = Load(
         chunk=parsed.max_num_batched_tokens or 0,
         sequences=parsed.max_num_seqs or 0,

@@ -18,7 +18,7 @@ from penstock.model.sizing import active_parameters, parameters
 from penstock.plan.engines import Engine
 from penstock.plan.hardware import Target
 from penstock.plan.memory import Memory
-from penstock.plan.search import Found, Goal, Speed, Trial, simulate, statistic
+from penstock.plan.search import Found, Goal, Speed, Trial, judged, simulate
 from penstock.plan.subject import Subject
 from penstock.plan.thresholds import thresholds
 
@@ -125,14 +125,17 @@ def predictions(trial: Trial, goal: Goal, speed: Speed) -> dict[str, Any]:
     """Statistics at the band's ends and between; TTFT only where it was measured."""
     outcomes = {
         name: simulate(trial.candidate, trial.replicas, goal, factor)
-        for name, factor in (("low", speed.band.low), ("mid", 1.0), ("high", speed.band.high))
+        for name, end in (("low", speed.band.low), ("mid", 1.0), ("high", speed.band.high))
+        for factor in (end * speed.factor,)
     }
     found: dict[str, Any] = {}
     for metric in ("tpot", "ttft", "e2el"):
         for kind in STATISTICS:
             key = f"{kind}_{metric}_ms"
-            values = {name: round(statistic(outcome, key), 2) for name, outcome in outcomes.items()}
-            known = metric == "tpot" or speed.measured
+            values = {
+                name: round(judged(outcome, key, speed), 2) for name, outcome in outcomes.items()
+            }
+            known = metric == "tpot" or speed.waiting is not None
             found[key] = values if known else {UNKNOWN: True, "at_least": values["low"]}
     mid = outcomes["mid"]
     tokens = sum(each.osl for each in mid.served)
@@ -201,7 +204,7 @@ def summary(plan: dict[str, Any], request: Request) -> list[str]:
         f"{row['max_num_batched_tokens']}: {row['why']}"
         for row in plan["runners_up"][:5]
     ]
-    if not request.speed.measured:
+    if request.speed.waiting is None:
         lines.append("TTFT is judged by what arithmetic alone gives, which real engines exceed")
     return lines
 

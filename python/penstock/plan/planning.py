@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.bench import traces
 from penstock.bench.slo import parse_slo
 from penstock.core import InvalidValueError, PenstockError
-from penstock.plan.calibration import shipped
+from penstock.plan.calibration import Band, shipped
 from penstock.plan.cut import Cut
 from penstock.plan.document import Request, document, summary, write
 from penstock.plan.engines import Engine, Load
@@ -19,6 +20,10 @@ from penstock.plan.subject import Subject
 from penstock.plan.virtual import Arrival, poisson
 
 REQUESTS = 500
+MEASURED = Band(0.85, 1.15)
+"""Around measured steps."""
+WAITING = 3e-3
+"""Seconds of a first token besides steps: HTTP, tokenizer, the loop."""
 
 
 def add_goal(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +41,19 @@ def add_goal(parser: argparse.ArgumentParser) -> None:
         "--slo",
         metavar="STATISTIC:MS,...",
         help="such as p99_ttft_ms:2000,p99_tpot_ms:50",
+    )
+    group.add_argument(
+        "--measure",
+        action="store_true",
+        help="with --on here: load the weights and time a few steps (seconds to a minute)",
+    )
+    group.add_argument(
+        "--calibrate",
+        type=Path,
+        nargs="+",
+        default=(),
+        metavar="RESULT",
+        help="files of `penstock bench plan --save-result`, which correct the predictions",
     )
     group.add_argument("--requests", type=int, default=REQUESTS, metavar="N")
     group.add_argument("--seed", type=int, default=0)
@@ -59,7 +77,7 @@ def run_goal(
         rules,
         parsed.kv_cache_dtype,
         goal,
-        accelerator_speed(target),
+        speed_of(subject, target, parsed.measure, parsed.calibrate),
         workload,
     )
     found = search(subject, target, rules, load, goal, request.speed, parsed.kv_cache_dtype, cuts)
@@ -69,27 +87,52 @@ def run_goal(
     return summary(plan, request)
 
 
-def accelerator_speed(target: Target) -> Speed:
-    """Fitted constants; this machine has none before it is measured."""
-    if target.accelerator.is_cpu:
-        raise PenstockError("the speed of this machine is not known: add --measure")
+def speed_of(
+    subject: Subject, target: Target, measured: bool, results: Sequence[Path] = ()
+) -> Speed:
+    """Fitted constants of accelerators; here, measured steps. `results` correct both."""
+    speed = _uncorrected(subject, target, measured)
+    if not results:
+        return speed
+    from penstock.plan.corrected import corrected
+
+    return corrected(subject, target, speed, results)
+
+
+def _uncorrected(subject: Subject, target: Target, measured: bool) -> Speed:
     constants, band, source = shipped()
-    return Speed(constants, band, source)
+    if not target.accelerator.is_cpu:
+        if measured:
+            raise InvalidValueError("--measure", target.accelerator.name, "--on here")
+        return Speed(constants, band, source)
+    if not measured:
+        raise PenstockError("the speed of this machine is not known: add --measure")
+    from penstock.plan.profile import measure
+
+    return Speed(constants, MEASURED, "measured here", profile=measure(subject), waiting=WAITING)
 
 
 def _goal(parsed: argparse.Namespace) -> tuple[Goal, dict[str, Any]]:
     texts = [text for text in (parsed.slo or "").split(",") if text]
     slo = tuple(parse_slo("--slo", text) for text in texts)
-    if parsed.trace:
-        arrivals = read_trace(parsed.trace, parsed.requests)
-        return Goal(tuple(arrivals), slo), {"trace": str(parsed.trace), "requests": len(arrivals)}
-    for name in ("rate", "isl", "osl", "requests"):
-        value = getattr(parsed, name)
-        if value is None or not value > 0:
-            raise InvalidValueError(f"--{name}", value, "a number over 0")
-    arrivals = poisson(parsed.rate, parsed.requests, parsed.isl, parsed.osl, parsed.seed)
-    workload = {name: getattr(parsed, name) for name in ("isl", "osl", "rate", "requests", "seed")}
-    return Goal(tuple(arrivals), slo), workload
+    workload: dict[str, Any] = {"trace": str(parsed.trace), "requests": parsed.requests}
+    if not parsed.trace:
+        for name in ("rate", "isl", "osl", "requests"):
+            value = getattr(parsed, name)
+            if value is None or not value > 0:
+                raise InvalidValueError(f"--{name}", value, "a number over 0")
+        names = ("isl", "osl", "rate", "requests", "seed")
+        workload = {name: getattr(parsed, name) for name in names}
+    arrivals = arrivals_of(workload)
+    return Goal(tuple(arrivals), slo), {**workload, "requests": len(arrivals)}
+
+
+def arrivals_of(workload: Mapping[str, Any]) -> list[Arrival]:
+    """Arrivals of a plan's workload."""
+    if "trace" in workload:
+        return read_trace(Path(workload["trace"]), workload["requests"])
+    names = ("rate", "requests", "isl", "osl", "seed")
+    return poisson(*(workload[name] for name in names))
 
 
 def read_trace(path: Path, most: int) -> list[Arrival]:

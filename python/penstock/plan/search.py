@@ -21,7 +21,7 @@ from penstock.plan.engines import Engine, Load
 from penstock.plan.hardware import Target
 from penstock.plan.lines import human
 from penstock.plan.memory import Memory, sized
-from penstock.plan.speed import Constants, StepModel, step_model
+from penstock.plan.speed import Constants, Steps, step_model
 from penstock.plan.subject import Subject
 from penstock.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime
 
@@ -59,8 +59,12 @@ class Speed:
     constants: Constants
     band: Band
     source: str
-    measured: bool = False
-    """By a profile of this model on this target; else TTFT is not known."""
+    profile: Steps | None = None
+    """Measured steps of this model on this target, in place of the constants."""
+    factor: float = 1.0
+    """Measured over predicted time of a step, where deployments were measured."""
+    waiting: float | None = None
+    """Seconds of TTFT besides steps; None: TTFT is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class Candidate:
     chunk: int
     sequences: int
     memory: Memory
-    model: StepModel
+    model: Steps
 
     def order(self) -> tuple[int, Cut, int]:
         return self.cut.size, self.cut, self.chunk
@@ -155,10 +159,10 @@ def _taken(target: Target, devices: int) -> int:
 
 def judge(candidate: Candidate, replicas: int, goal: Goal, speed: Speed) -> Trial:
     """Simulate one replica on its share of the arrivals, at the pessimistic end."""
-    outcome = simulate(candidate, replicas, goal, speed.band.high)
+    outcome = simulate(candidate, replicas, goal, speed.band.high * speed.factor)
     failed, worst = "", 0.0
     for slo in goal.slo:
-        value = statistic(outcome, slo.key)
+        value = judged(outcome, slo.key, speed)
         worst = max(worst, value / slo.limit)
         if value > slo.limit and not failed:
             failed = f"{slo.key} {value:.0f} > {slo.limit:g}"
@@ -187,9 +191,15 @@ def statistic(outcome: Outcome, key: str) -> float:
     return 1e3 * outcome.percentile("tpot" if metric == "itl" else metric, share)
 
 
-def _slower(model: StepModel, factor: float) -> StepTime:
-    def step(decodes: float, context: float, prefill: float) -> float:
-        return factor * model.seconds(decodes, context, prefill)
+def judged(outcome: Outcome, key: str, speed: Speed) -> float:
+    """A statistic, with what a request waits besides steps; nothing where that is not known."""
+    beside = 0.0 if "tpot" in key or "itl" in key else 1e3 * (speed.waiting or 0.0)
+    return statistic(outcome, key) + beside
+
+
+def _slower(model: Steps, factor: float) -> StepTime:
+    def step(decodes: float, context: float, prefill: float, pairs: float) -> float:
+        return factor * model.seconds(decodes, context, prefill, pairs)
 
     return step
 
@@ -209,7 +219,7 @@ def _grows(outcome: Outcome) -> bool:
 
 def _fewest(candidate: Candidate, goal: Goal, speed: Speed) -> int:
     """Replicas below which the load cannot be served within the bounds on TPOT."""
-    model, high = candidate.model, speed.band.high
+    model, high = candidate.model, speed.band.high * speed.factor
     isl = sum(arrival.isl for arrival in goal.arrivals) / len(goal.arrivals)
     osl = sum(arrival.osl for arrival in goal.arrivals) / len(goal.arrivals)
     bound = min(
@@ -220,7 +230,8 @@ def _fewest(candidate: Candidate, goal: Goal, speed: Speed) -> int:
     best = 0.0
     batch = 1
     while batch <= most:
-        each = high * (model.seconds(batch, isl + osl / 2) + batch * model.prefill(isl) / osl)
+        prefill = model.seconds(0, 0, isl) - model.seconds(0, 0, 0)
+        each = high * (model.seconds(batch, isl + osl / 2) + batch * prefill / osl)
         if each <= bound / SLACK:
             best = max(best, batch / (osl * each))
         batch = max(batch + 1, int(batch * 1.25)) if batch < most else most + 1
@@ -258,7 +269,11 @@ def candidates(
             why = kept.lacking(goal.longest)
             if why:
                 continue
-            model = model or step_model(spec, weights, device, cut, speed.constants, kv)
+            model = (
+                model
+                or speed.profile
+                or step_model(spec, weights, device, cut, speed.constants, kv)
+            )
             most = min(load.sequences or SEQUENCES, kept.concurrency(goal.longest))
             found.append(Candidate(cut, chunk, most, kept, model))
         if model is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.core import KvSpec
 from penstock.model.sizing import Matrix
@@ -54,6 +55,17 @@ class Stage:
     kv: KvSpec
 
 
+class Steps(Protocol):
+    """Times of a replica's steps."""
+
+    def seconds(
+        self, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
+    ) -> float:
+        """A step of so many decodes that see `context` tokens each, and so many prompt tokens with
+        so many pairs of a prompt token and a token before its chunk.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class StepModel:
     """Seconds of steps of one replica."""
@@ -70,7 +82,9 @@ class StepModel:
     copies: int
     """Experts that a token chooses."""
 
-    def stage(self, stage: Stage, decodes: float, context: float, prefill: float) -> float:
+    def stage(
+        self, stage: Stage, decodes: float, context: float, prefill: float, pairs: float = 0.0
+    ) -> float:
         """One stage of a step: `context` tokens seen by each sequence, on average."""
         shared = self.cut.shares
         decodes, prefill = decodes / shared, prefill / shared
@@ -78,7 +92,7 @@ class StepModel:
         read = stage.always + stage.experts * self._distinct(tokens * shared)
         read += decodes * seen_bytes(stage.kv, context)
         work = tokens * stage.each_token + decodes * context * stage.attended
-        work += prefill * (prefill / 2) * stage.attended
+        work += (prefill * prefill / 2 + pairs / shared) * stage.attended
         longest = max(
             read / (self.device.bandwidth * self.constants.memory),
             work / (self.flops * self.constants.compute),
@@ -86,10 +100,15 @@ class StepModel:
         sums = 2 * self.all_reduce(tokens) if self.cut.tp > 1 else 0.0
         return longest + stage.layers * (self.constants.layer + sums)
 
-    def seconds(self, decodes: float, context: float, prefill: float = 0.0) -> float:
+    def seconds(
+        self, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
+    ) -> float:
         """A step, until its tokens are there. Stages share the sequences of a step evenly."""
         pp = self.cut.pp
-        each = [self.stage(stage, decodes / pp, context, prefill / pp) for stage in self.stages]
+        each = [
+            self.stage(stage, decodes / pp, context, prefill / pp, pairs / pp)
+            for stage in self.stages
+        ]
         hops = (pp - 1) * self._hop((decodes + prefill) / pp)
         through = sum(each) + hops
         return max(through, pp * max(each)) + self.constants.step

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.plan.hardware import Target
 from penstock.plan.search import Goal, Speed, Trial, statistic
-from penstock.plan.speed import seen_bytes
+from penstock.plan.speed import StepModel, seen_bytes
 from penstock.plan.subject import Subject
 
 LOAD_SECONDS = 600
@@ -21,8 +21,22 @@ def thresholds(
     trial: Trial, subject: Subject, target: Target, goal: Goal, speed: Speed
 ) -> dict[str, Any]:
     """By check: needed, expected, unit and formula."""
-    candidate, device = trial.candidate, target.accelerator
-    model, constants = candidate.model, speed.constants
+    candidate = trial.candidate
+    found = _storage(trial, target)
+    if isinstance(candidate.model, StepModel):
+        found |= _step(trial, candidate.model, subject, target, goal, speed)
+    return found
+
+
+def _step(
+    trial: Trial,
+    model: StepModel,
+    subject: Subject,
+    target: Target,
+    goal: Goal,
+    speed: Speed,
+) -> dict[str, Any]:
+    candidate, device, constants = trial.candidate, target.accelerator, speed.constants
     batch, context = operating_point(trial, goal)
     batch /= candidate.cut.pp
     stage = max(model.stages, key=lambda stage: stage.always + stage.experts)
@@ -31,7 +45,7 @@ def thresholds(
     read = stage.always + stage.experts * (1 - model.missed**batch)
     read += batch * seen_bytes(stage.kv, context) / candidate.cut.shares
     seconds = read / (device.bandwidth * constants.memory)
-    found = {
+    found: dict[str, Any] = {
         "memory_gb_per_s": {
             "needed": round(read / (seconds + spare) / 1e9, 1),
             "expected": round(read / seconds / 1e9, 1),
@@ -48,14 +62,15 @@ def thresholds(
             "formula": f"{batch * subject.spec.hidden * 2 / 1e3:.1f} KB, {sums} in a step, "
             f"{spare * 1e3:.2f} ms spare",
         }
-    weights = sum(rank.weights for rank in candidate.memory.ranks[: target.per_node])
-    rate = round(weights / LOAD_SECONDS / 1e9, 3)
-    found["storage_gb_per_s"] = {
-        "needed": rate,
-        "expected": rate,
-        "formula": f"{weights / 1e9:.1f} GB of weights on a node / {LOAD_SECONDS} s",
-    }
     return found
+
+
+def _storage(trial: Trial, target: Target) -> dict[str, Any]:
+    ranks = trial.candidate.memory.ranks[: target.per_node]
+    weights = sum(rank.weights for rank in ranks)
+    rate = round(weights / LOAD_SECONDS / 1e9, 3)
+    formula = f"{weights / 1e9:.1f} GB of weights on a node / {LOAD_SECONDS} s"
+    return {"storage_gb_per_s": {"needed": rate, "expected": rate, "formula": formula}}
 
 
 def operating_point(trial: Trial, goal: Goal) -> tuple[float, float]:

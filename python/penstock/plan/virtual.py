@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-StepTime = Callable[[float, float, float], float]
-"""Seconds of a step of so many decodes, tokens that each sees on average, prompt tokens."""
+StepTime = Callable[[float, float, float, float], float]
+"""Seconds of a step of so many decodes, tokens that each sees on average, prompt tokens, and pairs
+of a prompt token and a token before its chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +89,21 @@ def poisson(rate: float, count: int, isl: int, osl: int, seed: int = 0) -> list[
     return found
 
 
+@dataclass(slots=True)
+class _Prompt:
+    request: Served
+    arrival: Arrival
+    left: int
+    """Tokens that are not computed yet."""
+
+
 class Replica:
     """Requests in, times out."""
 
     def __init__(self, step: StepTime, limits: Limits) -> None:
         self._step, self._limits = step, limits
         self._waiting: deque[tuple[Served, Arrival]] = deque()
-        self._prompts: deque[list[object]] = deque()
+        self._prompts: deque[_Prompt] = deque()
         self._ends: list[tuple[int, int, Served, int]] = []
         """Decodes by the count of decode steps at which they end: end, number, request, tokens."""
         self._held = self._decoded = self._number = 0
@@ -127,7 +136,7 @@ class Replica:
                 return
             self._held += needed
             self._waiting.popleft()
-            self._prompts.append([request, arrival, arrival.isl])
+            self._prompts.append(_Prompt(request, arrival, arrival.isl))
 
     def _advance(self, until: float) -> None:
         decodes = len(self._ends)
@@ -136,28 +145,27 @@ class Replica:
             return
         steps = self._ends[0][0] - self._decoded
         average = self._context / decodes
-        each = self._step(decodes, average, 0.0)
+        each = self._step(decodes, average, 0.0, 0.0)
         if until < math.inf:
             steps = min(steps, max(math.ceil((until - self._now) / each), 1))
         if steps > 1:
-            each = self._step(decodes, average + steps / 2, 0.0)
+            each = self._step(decodes, average + steps / 2, 0.0, 0.0)
         self._passed(steps * each, steps, decodes)
 
     def _mixed(self, decodes: int) -> None:
         """One step with prompt tokens."""
         budget = max(self._limits.chunk - decodes, 1)
-        taken, done = 0, []
+        taken, pairs, done = 0, 0, []
         for prompt in self._prompts:
-            left = int(prompt[2])  # type: ignore[call-overload]
-            share = min(left, budget - taken)
+            share = min(prompt.left, budget - taken)
             if share <= 0:
                 break
             taken += share
-            prompt[2] = left - share
-            if left == share:
-                done.append(prompt)
+            pairs += share * (prompt.arrival.isl - prompt.left)
+            prompt.left -= share
+            done += [prompt] if not prompt.left else []
         average = self._context / decodes if decodes else 0.0
-        self._passed(self._step(decodes, average, taken), 1, decodes)
+        self._passed(self._step(decodes, average, taken, pairs), 1, decodes)
         for _ in done:
             self._begin(self._prompts.popleft())
 
@@ -171,10 +179,8 @@ class Replica:
             self._finish(request, tokens)
             self._context -= tokens
 
-    def _begin(self, prompt: list[object]) -> None:
-        request, arrival = prompt[0], prompt[1]
-        assert isinstance(request, Served)
-        assert isinstance(arrival, Arrival)
+    def _begin(self, prompt: _Prompt) -> None:
+        request, arrival = prompt.request, prompt.arrival
         request.first = self._now
         tokens = arrival.isl + arrival.osl
         if arrival.osl == 1:
