@@ -62,7 +62,7 @@ def main() -> None:
             goal = Goal(arrivals, (parse_slo("slo", "p99_ttft_ms:100000"),))
             workload = {"isl": isl, "osl": osl, "rate": rate, "requests": parsed.requests}
             asked = Request(
-                subject, target, "here", rules, "bf16", goal, speed, {**workload, "seed": 0}
+                subject, target, "here", rules, "bf16", goal, speed, None, {**workload, "seed": 0}
             )
             found = search(subject, target, rules, Load(256, 64), goal, speed, cuts=[Cut(1, 1)])
             plan = document(asked, found)

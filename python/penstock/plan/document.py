@@ -39,6 +39,8 @@ class Request:
     kv: str
     goal: Goal
     speed: Speed
+    fraction: float | None
+    """Share of the memory, as engines have a flag for."""
     workload: dict[str, object]
     """Where the arrivals come from."""
 
@@ -67,7 +69,9 @@ def document(request: Request, found: Found) -> dict[str, Any]:
             "title": target.accelerator.title,
             "count": target.count,
             "per_node": min(target.per_node, target.count),
+            "resource": target.accelerator.resource,
             "node": target.node.name if target.node else None,
+            "fabric_resources": dict(target.node.fabric_resources) if target.node else {},
             "verified": target.accelerator.verified,
         },
         "engine": request.engine.name,
@@ -98,6 +102,7 @@ def chosen(trial: Trial, request: Request) -> dict[str, Any]:
         "max_model_len": request.goal.longest,
         "kv_cache_dtype": request.kv,
         "kv_tokens": candidate.memory.kv_tokens,
+        "memory_fraction": request.fraction,
         "worst_over_bound": round(trial.worst, 3),
     }
 

@@ -25,6 +25,7 @@ def here(bandwidth: float = 0.0, flops: dict[str, float] | None = None) -> Accel
         link=bandwidth,
         linked=1 << 16,
         per_node=1 << 16,
+        resource="",
         network=0.0,
         verified=True,
         source="this machine",

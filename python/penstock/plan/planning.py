@@ -78,6 +78,7 @@ def run_goal(
         parsed.kv_cache_dtype,
         goal,
         speed_of(subject, target, parsed.measure, parsed.calibrate),
+        load.fraction,
         workload,
     )
     found = search(subject, target, rules, load, goal, request.speed, parsed.kv_cache_dtype, cuts)

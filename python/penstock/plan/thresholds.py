@@ -70,7 +70,8 @@ def _storage(trial: Trial, target: Target) -> dict[str, Any]:
     weights = sum(rank.weights for rank in ranks)
     rate = round(weights / LOAD_SECONDS / 1e9, 3)
     formula = f"{weights / 1e9:.1f} GB of weights on a node / {LOAD_SECONDS} s"
-    return {"storage_gb_per_s": {"needed": rate, "expected": rate, "formula": formula}}
+    row = {"needed": rate, "expected": rate, "seconds": LOAD_SECONDS, "formula": formula}
+    return {"storage_gb_per_s": row}
 
 
 def operating_point(trial: Trial, goal: Goal) -> tuple[float, float]:

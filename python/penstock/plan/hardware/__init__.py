@@ -34,6 +34,8 @@ class Accelerator:
     linked: int
     """Devices of a domain."""
     per_node: int
+    resource: str
+    """What a pod requests to get one; empty for processors."""
     network: float
     """Bytes a second to a device outside its domain, one way."""
     verified: bool
@@ -56,7 +58,8 @@ class Node:
     vcpus: int
     memory: int
     fabric: str
-    fabric_resource: str
+    fabric_resources: Mapping[str, int]
+    """What a pod of the whole node requests of the fabric."""
     verified: bool
     source: str
 
@@ -87,6 +90,7 @@ def accelerator(name: str) -> Accelerator:
         link=float(row["link_gb_per_s"]) * 1e9,
         linked=int(row["linked"]),
         per_node=int(row["per_node"]),
+        resource="amd.com/gpu" if str(row["title"]).startswith("AMD") else "nvidia.com/gpu",
         network=float(network or row["pcie_gb_per_s"]) * 1e9,
         verified=bool(row["verified"]),
         source=f"{row['source']} ({row['date']})",
@@ -103,7 +107,7 @@ def node(name: str) -> Node:
         vcpus=int(row["vcpus"]),
         memory=int(row["memory_gib"]) * GIB,
         fabric=str(row["fabric"]),
-        fabric_resource=str(row.get("fabric_resource", "")),
+        fabric_resources=dict(row.get("fabric_resources", {})),
         verified=bool(row["verified"]),
         source=f"{row['source']} ({row['date']})",
     )
