@@ -301,10 +301,12 @@ impl Numerics {
             Self::Exact => WeightFormat::F32,
             Self::Int8 => WeightFormat::W8,
             Self::Int4 if dtype == DType::Mxfp4 => WeightFormat::Mx4,
+            Self::Int4 if dtype == DType::Q4_0 => WeightFormat::S4,
             Self::Int4 => WeightFormat::W4,
             Self::AsStored { floats } => match dtype {
                 DType::Mxfp4 => WeightFormat::Mx4,
-                DType::Q4_0 | DType::Q4_1 | DType::Q4K => WeightFormat::W4,
+                DType::Q4_0 => WeightFormat::S4,
+                DType::Q4_1 | DType::Q4K => WeightFormat::W4,
                 DType::Q8_0
                 | DType::Q5_0
                 | DType::Q5_1

@@ -327,7 +327,7 @@ impl TensorRows<'_> {
                 .chunks_exact(18)
                 .enumerate()
                 .for_each(|(g, b)| iq4_nl(b, g, out)),
-            (WeightFormat::W4, DType::Q4_0) => bytes
+            (WeightFormat::S4, DType::Q4_0) => bytes
                 .chunks_exact(18)
                 .enumerate()
                 .for_each(|(g, b)| q4_0(b, g, out)),
@@ -393,7 +393,6 @@ fn mxfp4(block: &[u8], g: usize, out: &mut GroupRow) {
 
 fn q4_0(block: &[u8], g: usize, out: &mut GroupRow) {
     out.scales[g] = half_at(block, 0);
-    out.mins[g] = -8.0 * out.scales[g];
     nibbles(&block[2..], &mut out.codes[g * GROUP..(g + 1) * GROUP]);
 }
 
@@ -422,15 +421,17 @@ fn q4_k(block: &[u8], s: usize, out: &mut GroupRow) {
 mod tests {
     use super::*;
 
-    /// Codes of 8 bits stand for the numbers that the block holds, without another rounding.
+    /// Codes of 8 bits, and of 4 less 8, stand for the numbers that the block holds, without
+    /// another rounding.
     #[test]
     fn blocks_become_codes_of_the_same_numbers() {
         let unpack = [
-            (DType::Q8_0, q8_0 as fn(&[u8], usize, &mut GroupRow)),
-            (DType::Q5_0, q5_0),
-            (DType::Iq4Nl, iq4_nl),
+            (DType::Q8_0, q8_0 as fn(&[u8], usize, &mut GroupRow), 128.0),
+            (DType::Q5_0, q5_0, 128.0),
+            (DType::Iq4Nl, iq4_nl, 128.0),
+            (DType::Q4_0, q4_0, 8.0),
         ];
-        for (dtype, unpack) in unpack {
+        for (dtype, unpack, zero) in unpack {
             let bytes = 2 * dtype.block_bytes();
             let mut blocks: Vec<u8> = (0..bytes).map(|i| (i * 89 + i / 7) as u8).collect();
             for block in blocks.chunks_exact_mut(dtype.block_bytes()) {
@@ -446,7 +447,7 @@ mod tests {
             let each = blocks.chunks_exact(dtype.block_bytes()).enumerate();
             each.for_each(|(g, block)| unpack(block, g, &mut row));
             for (i, want) in want.into_iter().enumerate() {
-                let code = f32::from((row.codes[i] ^ 0x80) as i8);
+                let code = f32::from(row.codes[i]) - zero;
                 assert_eq!(row.scales[i / GROUP] * code, want, "{dtype} item {i}");
             }
         }

@@ -154,6 +154,7 @@ fn main() {
     println!("{isa}, {threads} thread(s)");
     for form in [
         WeightFormat::W4,
+        WeightFormat::S4,
         WeightFormat::W8,
         WeightFormat::Bf16,
         WeightFormat::F32,

@@ -18,7 +18,8 @@ pub struct Activations {
     pub(crate) scales: Aligned<f32>,
     /// Int8: scale times the sum of the group's codes (meets the weights' minimum).
     pub(crate) scaled_sums: Aligned<f32>,
-    /// Int8: -128 times the sum of the group's codes (takes the offset of `W8` codes back).
+    /// Int8: -128 times the sum of the group's codes (takes the offset of `W8` codes back, and a
+    /// part of it that of `S4`).
     pub(crate) offsets: Aligned<i32>,
     /// Bf16: values.
     pub(crate) halves: Aligned<u16>,
@@ -41,7 +42,9 @@ impl ActivationFormat {
     /// The form that weights of `form` are multiplied with.
     pub fn of(form: WeightFormat) -> Self {
         match form {
-            WeightFormat::W4 | WeightFormat::Mx4 | WeightFormat::W8 => Self::Int8,
+            WeightFormat::W4 | WeightFormat::S4 | WeightFormat::Mx4 | WeightFormat::W8 => {
+                Self::Int8
+            }
             WeightFormat::Bf16 => Self::Bf16,
             WeightFormat::F32 => Self::F32,
         }

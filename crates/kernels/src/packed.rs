@@ -9,6 +9,8 @@
 //!       scales  [group][16] f16
 //! W4    codes   [group][4][feature 16][4] u8: step j in low nibbles, step j + 4 in high ones
 //!       scales  [group][16 scale, 16 min] f16
+//! S4    codes   as W4
+//!       scales  [group][16] f16
 //! Mx4   as W4, where a code stands for its entry in `E2M1`
 //! Bf16  [k/2][feature 16][2] bf16
 //! F32   [k][feature 16] f32
@@ -16,7 +18,7 @@
 //!
 //! so that one vector load brings 16 features times the 4 (8-bit) or 2 (bf16) inputs that one
 //! dot-product instruction takes, and the activations are broadcast. A `W4` weight is `scale * code
-//! + min`, a `W8` weight is `scale * (code - 128)`.
+//! + min`, an `S4` weight `scale * (code - 8)`, a `W8` weight `scale * (code - 128)`.
 
 use half::{bf16, f16};
 
@@ -33,6 +35,8 @@ pub const GROUP: usize = 32;
 pub enum WeightFormat {
     /// 4-bit codes with an f16 scale and minimum for 32 inputs.
     W4,
+    /// 4-bit codes around 8 with an f16 scale for 32 inputs.
+    S4,
     /// 4-bit floating point (OCP Microscaling's E2M1) with a power of two for 32 inputs.
     Mx4,
     /// 8-bit codes with an f16 scale for 32 inputs.
@@ -48,6 +52,7 @@ impl WeightFormat {
     pub fn name(self) -> &'static str {
         match self {
             Self::W4 => "w4",
+            Self::S4 => "s4",
             Self::Mx4 => "mx4",
             Self::W8 => "w8",
             Self::Bf16 => "bf16",
@@ -64,14 +69,14 @@ impl WeightFormat {
     pub(crate) fn scales_per_group(self) -> usize {
         match self {
             Self::W4 | Self::Mx4 => 2 * PANEL,
-            Self::W8 => PANEL,
+            Self::S4 | Self::W8 => PANEL,
             Self::Bf16 | Self::F32 => 0,
         }
     }
 
     fn bits(self) -> usize {
         match self {
-            Self::W4 | Self::Mx4 => 4,
+            Self::W4 | Self::S4 | Self::Mx4 => 4,
             Self::W8 => 8,
             Self::Bf16 => 16,
             Self::F32 => 32,
@@ -82,7 +87,7 @@ impl WeightFormat {
 /// One output feature's weights as codes: what a file already quantised in groups of 32 gives
 /// without rounding again.
 pub struct GroupRow {
-    /// `k` codes: 0..=15 for `W4` and `Mx4`, weight + 128 for `W8`.
+    /// `k` codes: 0..=15 for the 4-bit forms, weight + 128 for `W8`.
     pub codes: Vec<u8>,
     /// One scale for 32 inputs.
     pub scales: Vec<f32>,
@@ -100,14 +105,16 @@ impl GroupRow {
         }
     }
 
-    /// Rounds weights to the codes of `form`: absolute maximum / 127 for `W8`, minimum and maximum
-    /// in 15 steps for `W4`, a power of two for `Mx4`, with the scales rounded to f16 first, so
-    /// that the codes answer to the scales that are stored.
+    /// Rounds weights to the codes of `form`: absolute maximum / 127 for `W8`, what is farthest
+    /// from zero / -8 for `S4`, minimum and maximum in 15 steps for `W4`, a power of two for `Mx4`,
+    /// with the scales rounded to f16 first, so that the codes answer to the scales that are
+    /// stored.
     pub fn quantize(&mut self, form: WeightFormat, weights: &[f32]) {
         for (g, group) in weights.chunks(GROUP).enumerate() {
             let codes = &mut self.codes[g * GROUP..g * GROUP + group.len()];
             let (scale, min) = match form {
                 WeightFormat::W8 => symmetric(group, codes),
+                WeightFormat::S4 => centred(group, codes),
                 WeightFormat::Mx4 => microscaled(group, codes),
                 _ => affine(group, codes),
             };
@@ -123,6 +130,18 @@ fn symmetric(group: &[f32], codes: &mut [u8]) -> (f32, f32) {
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
     for (code, weight) in codes.iter_mut().zip(group) {
         *code = ((weight * inverse).round_ties_even().clamp(-127.0, 127.0) + 128.0) as u8;
+    }
+    (scale, 0.0)
+}
+
+fn centred(group: &[f32], codes: &mut [u8]) -> (f32, f32) {
+    let farthest = group
+        .iter()
+        .fold(0.0f32, |far, &w| if w.abs() > far.abs() { w } else { far });
+    let scale = f16::from_f32(farthest / -8.0).to_f32();
+    let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+    for (code, weight) in codes.iter_mut().zip(group) {
+        *code = ((weight * inverse).round_ties_even().clamp(-8.0, 7.0) + 8.0) as u8;
     }
     (scale, 0.0)
 }
@@ -213,7 +232,7 @@ impl Packed {
             };
             let rows = panel * PANEL..n.min((panel + 1) * PANEL);
             match form {
-                WeightFormat::W4 | WeightFormat::Mx4 | WeightFormat::W8 => {
+                WeightFormat::W4 | WeightFormat::S4 | WeightFormat::Mx4 | WeightFormat::W8 => {
                     pack_codes(form, k, rows, source, codes, scales)
                 }
                 WeightFormat::Bf16 | WeightFormat::F32 => pack_floats(form, k, rows, source, codes),
@@ -291,7 +310,7 @@ impl Packed {
                     scale(g * PANEL + lane)
                         * (f32::from(codes[g * 512 + j * 64 + lane * 4 + b]) - 128.0)
                 }
-                WeightFormat::W4 | WeightFormat::Mx4 => {
+                WeightFormat::W4 | WeightFormat::S4 | WeightFormat::Mx4 => {
                     let byte = codes[g * 256 + (j % 4) * 64 + lane * 4 + b];
                     let code = if j < 4 { byte & 15 } else { byte >> 4 };
                     let code = if self.form == WeightFormat::Mx4 {
@@ -299,6 +318,10 @@ impl Packed {
                     } else {
                         code
                     };
+                    if self.form == WeightFormat::S4 {
+                        *weight = scale(g * PANEL + lane) * (f32::from(code) - 8.0);
+                        continue;
+                    }
                     scale(g * 2 * PANEL + lane)
                         .mul_add(f32::from(code), scale(g * 2 * PANEL + PANEL + lane))
                 }
@@ -332,7 +355,7 @@ fn pack_codes(
         }
         for (g, group) in row_codes.codes.chunks_exact(GROUP).enumerate() {
             scales[g * per_group + lane] = f16::from_f32(row_codes.scales[g]).to_bits();
-            if form != WeightFormat::W8 {
+            if matches!(form, WeightFormat::W4 | WeightFormat::Mx4) {
                 scales[g * per_group + PANEL + lane] = f16::from_f32(row_codes.mins[g]).to_bits();
             }
             for (i, &code) in group.iter().enumerate() {

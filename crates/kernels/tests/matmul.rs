@@ -9,8 +9,9 @@ use penstock_kernels::{
 };
 use proptest::prelude::*;
 
-const FORMS: [WeightFormat; 5] = [
+const FORMS: [WeightFormat; 6] = [
     WeightFormat::W4,
+    WeightFormat::S4,
     WeightFormat::Mx4,
     WeightFormat::W8,
     WeightFormat::Bf16,
@@ -73,15 +74,16 @@ fn rounding(form: WeightFormat, w: &[f32], acts: &[f64]) -> f64 {
             .map(|(&w, a)| (f64::from(w) * a).abs())
             .sum(),
     };
-    let operations = if matches!(
-        form,
-        WeightFormat::W4 | WeightFormat::Mx4 | WeightFormat::W8
-    ) {
+    let operations = if is_integer(form) {
         4 * w.len().div_ceil(GROUP)
     } else {
         w.len()
     };
     (operations + 4) as f64 * 2f64.powi(-24) * magnitude + 1e-37
+}
+
+fn is_integer(form: WeightFormat) -> bool {
+    !matches!(form, WeightFormat::Bf16 | WeightFormat::F32)
 }
 
 fn largest(w: &[f32]) -> f64 {
@@ -121,7 +123,7 @@ proptest! {
         for isa in isas().into_iter().filter(|&isa| fits(isa, m, k, linear.n())) {
             let got = multiply(isa, threads, &linear, &x, m);
             assert_near(&got, &linear, &x, m, isa.name());
-            if matches!(form, WeightFormat::W4 | WeightFormat::Mx4 | WeightFormat::W8) {
+            if is_integer(form) {
                 let got = bits(&got);
                 prop_assert_eq!(integer.get_or_insert_with(|| got.clone()), &got, "{} differs \
                     from another instruction set", isa);
@@ -203,6 +205,7 @@ fn extreme_codes_do_not_saturate() {
     let (k, n, pool) = (96, 37, ThreadPool::new(1).unwrap());
     for (form, codes) in [
         (WeightFormat::W4, [0u8, 15, 15]),
+        (WeightFormat::S4, [0, 15, 8]),
         (WeightFormat::W8, [0, 255, 128]),
     ] {
         for pattern in 0..9 {

@@ -21,7 +21,7 @@ proptest! {
             Rng(seed).vec(n * k, scale).iter().map(|w| w + shift * scale).collect();
         let source = Floats { k, weights: weights.clone() };
         let pool = ThreadPool::new(threads).unwrap();
-        let small = [WeightFormat::W4, WeightFormat::Mx4, WeightFormat::W8];
+        let small = [WeightFormat::W4, WeightFormat::S4, WeightFormat::Mx4, WeightFormat::W8];
         for form in small.into_iter().chain([WeightFormat::Bf16, WeightFormat::F32]) {
             let got = unpacked(&Packed::pack(&pool, form, n, k, &source));
             for (row, (want, got)) in weights.chunks(k).zip(got.chunks(k)).enumerate() {
@@ -50,6 +50,11 @@ fn step(form: WeightFormat, group: &[f32]) -> f64 {
         WeightFormat::W8 => {
             low.abs().max(high.abs()) / 254.0 + 127.0 * f16_off(low.abs().max(high.abs()) / 127.0)
         }
+        // What is as far from zero on the other side is clamped by a whole step.
+        WeightFormat::S4 => {
+            let far = low.abs().max(high.abs());
+            far / 8.0 * 1.001 + 8.0 * f16_off(far / 8.0)
+        }
         // From 4 to 6 of the largest is the widest step, and a power may be too large by half.
         WeightFormat::Mx4 => (low.abs().max(high.abs()) / 3.0).max(2f64.powi(-22)),
         WeightFormat::Bf16 | WeightFormat::F32 => 0.0,
@@ -77,7 +82,7 @@ fn constant_and_zero_groups_survive() {
             k: 64,
             weights: vec![value; 64 * 3],
         };
-        for form in [WeightFormat::W4, WeightFormat::W8] {
+        for form in [WeightFormat::W4, WeightFormat::S4, WeightFormat::W8] {
             for got in unpacked(&Packed::pack(&pool, form, 3, 64, &source)) {
                 assert!(
                     (got - value).abs() <= value.abs() / 1000.0,

@@ -33,7 +33,14 @@ PANEL = 16
 """Outputs that are packed together; a head in the KV pool is padded to it too."""
 GROUP = 32
 """Inputs that share a scale."""
-FORMS = {"f32": (32, 0), "bf16": (16, 0), "w8": (8, 1), "w4": (4, 2), "mx4": (4, 2)}
+FORMS = {
+    "f32": (32, 0),
+    "bf16": (16, 0),
+    "w8": (8, 1),
+    "w4": (4, 2),
+    "s4": (4, 1),
+    "mx4": (4, 2),
+}
 """Packed forms of the native decoder: bits of a weight, 16-bit numbers of a group."""
 
 

@@ -28,7 +28,7 @@ from penstock.plan.weights import PARTS, WeightTypes, stored, uniform
 
 INDEX = "model.safetensors.index.json"
 HEADER_BYTES = 1 << 28
-FORMS = {"Q4_0": "w4", "Q4_1": "w4", "Q4_K": "w4", "MXFP4": "mx4"}
+FORMS = {"Q4_0": "s4", "Q4_1": "w4", "Q4_K": "w4", "MXFP4": "mx4"}
 FLOATS = ("F32", "F16", "BF16")
 """Packed form of a GGUF tensor by its type, as the native decoder makes it: floats become bf16,
 others w8."""

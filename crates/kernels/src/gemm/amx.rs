@@ -18,7 +18,9 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::Tile;
-use super::panels::{Ahead, BYTES, Block, Lookup, PANELS, scale_and_min, store};
+use super::panels::{
+    Ahead, BYTES, Block, Lookup, PANELS, first_dots, has_minima, scale_and_min, store,
+};
 use crate::packed::{GROUP, PANEL};
 
 /// Activation rows of one tile.
@@ -319,12 +321,10 @@ unsafe fn add_group<const SOURCE: u8>(
     // SAFETY: `at` is a group of a row; `dots` are 16 numbers of a line of their own.
     unsafe {
         let mut dots = _mm512_load_si512(dots.cast());
-        if SOURCE == BYTES {
-            dots = _mm512_add_epi32(dots, _mm512_set1_epi32(*acts.offsets.as_ptr().add(at)));
-        }
+        dots = _mm512_add_epi32(dots, first_dots::<SOURCE>(*acts.offsets.as_ptr().add(at)));
         let scale = _mm512_mul_ps(scale, _mm512_set1_ps(*acts.scales.as_ptr().add(at)));
         let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, sum);
-        if SOURCE == BYTES {
+        if !has_minima(SOURCE) {
             return sum;
         }
         _mm512_fmadd_ps(min, _mm512_set1_ps(*acts.scaled_sums.as_ptr().add(at)), sum)
@@ -375,7 +375,12 @@ mod tests {
         unsafe fn release() {}
     }
 
-    const INTEGER: [WeightFormat; 3] = [WeightFormat::W4, WeightFormat::Mx4, WeightFormat::W8];
+    const INTEGER: [WeightFormat; 4] = [
+        WeightFormat::W4,
+        WeightFormat::S4,
+        WeightFormat::Mx4,
+        WeightFormat::W8,
+    ];
 
     /// A linear congruential generator.
     struct Random(u64);
@@ -422,6 +427,7 @@ mod tests {
             match tile.w.form() {
                 _ if !emulated => gemm::compute(Isa::Portable, &tile),
                 WeightFormat::W4 => avx512::w4::<Emulated>(&tile),
+                WeightFormat::S4 => avx512::s4::<Emulated>(&tile),
                 WeightFormat::Mx4 => avx512::mx4::<Emulated>(&tile),
                 _ => avx512::w8::<Emulated>(&tile),
             }

@@ -16,10 +16,12 @@ const ROWS: usize = 4;
 /// Bytes between a stream of weights and what is fetched for it: measured best from memory.
 const AHEAD: usize = 8192;
 
-/// Where the weights of an integer form are: in nibbles, in nibbles by a table, in bytes.
+/// Where the weights of an integer form are: in nibbles, in nibbles by a table, in bytes, in
+/// nibbles around 8 without minima.
 const NIBBLES: u8 = 0;
 const TABLED: u8 = 1;
 const BYTES: u8 = 2;
+const CENTRED: u8 = 3;
 
 /// Sums of one register tile: rows x the two halves of a panel.
 type Sums<const M: usize> = [[__m256; 2]; M];
@@ -51,6 +53,7 @@ unsafe fn rows<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) {
     unsafe {
         let sums = match tile.w.form() {
             WeightFormat::W4 => codes::<NIBBLES, M>(tile, panel, row),
+            WeightFormat::S4 => codes::<CENTRED, M>(tile, panel, row),
             WeightFormat::Mx4 => codes::<TABLED, M>(tile, panel, row),
             WeightFormat::W8 => codes::<BYTES, M>(tile, panel, row),
             WeightFormat::Bf16 => bf16::<M>(tile, panel, row),
@@ -65,7 +68,7 @@ unsafe fn rows<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) {
     }
 }
 
-/// The integer forms: `W4` and `Mx4` (with minima) and `W8`.
+/// The integer forms: `W4` and `Mx4` (with minima), `S4` and `W8`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn codes<const SOURCE: u8, const M: usize>(
@@ -78,11 +81,8 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
         tile.w.panel(panel).as_ptr(),
         tile.w.panel_scales(panel).as_ptr(),
     );
-    let (group_bytes, group_scales) = if SOURCE == BYTES {
-        (512, PANEL)
-    } else {
-        (256, 2 * PANEL)
-    };
+    let form = tile.w.form();
+    let (group_bytes, group_scales) = (form.panel_bytes(GROUP), form.scales_per_group());
     let mut sums = [[_mm256_setzero_ps(); 2]; M];
     for g in 0..groups {
         // SAFETY: a panel has `groups` groups of codes and scales, a row of activations `groups`
@@ -92,11 +92,18 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
                 weights.add(g * group_bytes),
                 acts.codes.as_ptr().add(row * acts.k_padded + g * GROUP),
             );
-            let dots: Dots<M> = match SOURCE {
-                NIBBLES => dots_w4(w, a, acts.k_padded),
+            let mut dots: Dots<M> = match SOURCE {
+                NIBBLES | CENTRED => dots_w4(w, a, acts.k_padded),
                 TABLED => dots_mx4(w, a, acts.k_padded),
                 _ => dots_w8(w, a, acts.k_padded),
             };
+            if SOURCE == CENTRED {
+                for (m, dots) in dots.iter_mut().enumerate() {
+                    // From 128 times the sum to 8 times.
+                    let offset = *acts.offsets.as_ptr().add((row + m) * groups + g) >> 4;
+                    *dots = dots.map(|dots| _mm256_add_epi32(dots, _mm256_set1_epi32(offset)));
+                }
+            }
             let scales = scales.add(g * group_scales);
             if M < ROWS {
                 for line in (0..group_bytes).step_by(64) {
@@ -113,7 +120,7 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
                         _mm256_mul_ps(scale, act_scale),
                         sums[m][h],
                     );
-                    if SOURCE != BYTES {
+                    if SOURCE == NIBBLES || SOURCE == TABLED {
                         let act_sum = _mm256_broadcast_ss(
                             &*acts.scaled_sums.as_ptr().add((row + m) * groups + g),
                         );

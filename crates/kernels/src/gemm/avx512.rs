@@ -10,7 +10,10 @@ use std::arch::x86_64::*;
 
 use super::Tile;
 use super::amx::{self, TileUnit};
-use super::panels::{Ahead, BYTES, Block, Lookup, NIBBLES, PANELS, TABLED, scale_and_min, store};
+use super::panels::{
+    Ahead, BYTES, Block, CENTRED, Lookup, NIBBLES, PANELS, TABLED, first_dots, has_minima,
+    scale_and_min, store,
+};
 use crate::packed::GROUP;
 
 /// Rows of one register tile, which has up to [`PANELS`] panels.
@@ -33,6 +36,14 @@ pub(super) unsafe fn w8<U: TileUnit>(tile: &Tile<'_>) {
 pub(super) unsafe fn w4<U: TileUnit>(tile: &Tile<'_>) {
     // SAFETY: the caller's promises.
     unsafe { panels::<NIBBLES, U>(tile) }
+}
+
+/// # Safety
+/// As `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
+pub(super) unsafe fn s4<U: TileUnit>(tile: &Tile<'_>) {
+    // SAFETY: the caller's promises.
+    unsafe { panels::<CENTRED, U>(tile) }
 }
 
 /// # Safety
@@ -149,11 +160,9 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(
                 )
             };
             let mut dots = [[_mm512_setzero_si512(); N]; M];
-            if SOURCE == BYTES {
-                for (m, dots) in dots.iter_mut().enumerate() {
-                    *dots =
-                        [_mm512_set1_epi32(*acts.offsets.as_ptr().add((row + m) * groups + g)); N];
-                }
+            for (m, dots) in dots.iter_mut().enumerate() {
+                let offset = *acts.offsets.as_ptr().add((row + m) * groups + g);
+                *dots = [first_dots::<SOURCE>(offset); N];
             }
             if SOURCE != BYTES {
                 let lookup = Lookup::new();
@@ -196,7 +205,7 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(
                     let at = (row + m) * groups + g;
                     let scale = _mm512_mul_ps(scale, _mm512_set1_ps(*acts.scales.as_ptr().add(at)));
                     sums[m][n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[m][n]), scale, sums[m][n]);
-                    if SOURCE != BYTES {
+                    if has_minima(SOURCE) {
                         sums[m][n] = _mm512_fmadd_ps(
                             min,
                             _mm512_set1_ps(*acts.scaled_sums.as_ptr().add(at)),

@@ -16,6 +16,7 @@ pub(super) unsafe fn compute(tile: &Tile<'_>) {
             let product = match tile.w.form() {
                 WeightFormat::W8 => w8(tile, panel, row),
                 WeightFormat::W4 => w4(tile, panel, row, |code| code),
+                WeightFormat::S4 => s4(tile, panel, row),
                 WeightFormat::Mx4 => w4(tile, panel, row, |code| E2M1[usize::from(code)]),
                 WeightFormat::Bf16 => bf16(tile, panel, row),
                 WeightFormat::F32 => f32(tile, panel, row),
@@ -83,6 +84,39 @@ fn w8(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
     product
 }
 
+/// Dot products of one group of nibbles.
+#[inline(always)]
+fn dot_nibbles(acc: &mut [i32; PANEL], codes: &[u8], acts: &[i8], entry: impl Fn(u8) -> u8) {
+    for (j, packed) in codes.chunks_exact(64).enumerate() {
+        let (mut low, mut high) = ([0u8; 64], [0u8; 64]);
+        for i in 0..64 {
+            low[i] = entry(packed[i] & 15);
+            high[i] = entry(packed[i] >> 4);
+        }
+        dot4(acc, &low, &acts[j * 4..][..4]);
+        dot4(acc, &high, &acts[j * 4 + 16..][..4]);
+    }
+}
+
+#[inline(always)]
+fn s4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
+    let (codes, scales) = (tile.w.panel(panel), tile.w.panel_scales(panel));
+    let groups = tile.w.groups();
+    let mut product = [0.0f32; PANEL];
+    for g in 0..groups {
+        let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
+        // From 128 times the sum to 8 times.
+        let mut dot = [tile.acts.offsets[row * groups + g] >> 4; PANEL];
+        dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, |code| code);
+        let act_scale = tile.acts.scales[row * groups + g];
+        for lane in 0..PANEL {
+            let scale = f16::from_bits(scales[g * PANEL + lane]).to_f32() * act_scale;
+            product[lane] = (dot[lane] as f32).mul_add(scale, product[lane]);
+        }
+    }
+    product
+}
+
 #[inline(always)]
 fn w4(tile: &Tile<'_>, panel: usize, row: usize, entry: impl Fn(u8) -> u8) -> [f32; PANEL] {
     let (codes, scales) = (tile.w.panel(panel), tile.w.panel_scales(panel));
@@ -91,16 +125,7 @@ fn w4(tile: &Tile<'_>, panel: usize, row: usize, entry: impl Fn(u8) -> u8) -> [f
     for g in 0..groups {
         let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
         let mut dot = [0i32; PANEL];
-        for j in 0..4 {
-            let packed = &codes[g * 256 + j * 64..][..64];
-            let (mut low, mut high) = ([0u8; 64], [0u8; 64]);
-            for i in 0..64 {
-                low[i] = entry(packed[i] & 15);
-                high[i] = entry(packed[i] >> 4);
-            }
-            dot4(&mut dot, &low, &acts[j * 4..][..4]);
-            dot4(&mut dot, &high, &acts[j * 4 + 16..][..4]);
-        }
+        dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, &entry);
         let (act_scale, act_sum) = (
             tile.acts.scales[row * groups + g],
             tile.acts.scaled_sums[row * groups + g],

@@ -90,6 +90,10 @@ pub(crate) unsafe fn compute(isa: Isa, tile: &Tile<'_>) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx, WeightFormat::W4) => avx512::w4::<amx::Amx>(tile),
             #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, WeightFormat::S4) => avx512::s4::<amx::Absent>(tile),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Amx, WeightFormat::S4) => avx512::s4::<amx::Amx>(tile),
+            #[cfg(target_arch = "x86_64")]
             (Isa::Avx512, WeightFormat::Mx4) => avx512::mx4::<amx::Absent>(tile),
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx, WeightFormat::Mx4) => avx512::mx4::<amx::Amx>(tile),

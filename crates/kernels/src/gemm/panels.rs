@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::{Mode, Tile};
 use crate::isa::prefetch;
-use crate::packed::{E2M1, PANEL, WeightFormat};
+use crate::packed::{E2M1, GROUP, PANEL};
 
 /// Panels of a block.
 pub(super) const PANELS: usize = 4;
@@ -14,6 +14,13 @@ pub(super) const BYTES: u8 = 0;
 pub(super) const NIBBLES: u8 = 1;
 /// Nibbles that are looked up in a table.
 pub(super) const TABLED: u8 = 2;
+/// Nibbles less 8, without minima.
+pub(super) const CENTRED: u8 = 3;
+
+/// Whether groups have minima.
+pub(super) const fn has_minima(source: u8) -> bool {
+    matches!(source, NIBBLES | TABLED)
+}
 
 /// A block of up to [`PANELS`] panels as a register tile reads them.
 pub(super) struct Block {
@@ -63,13 +70,26 @@ impl Lookup {
     }
 }
 
+/// What a group's dots begin with: it takes back by how much the codes are too large. `offset` is
+/// that of its activations.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn first_dots<const SOURCE: u8>(offset: i32) -> __m512i {
+    match SOURCE {
+        BYTES => _mm512_set1_epi32(offset),
+        // From 128 times the sum to 8 times.
+        CENTRED => _mm512_srai_epi32::<4>(_mm512_set1_epi32(offset)),
+        _ => _mm512_setzero_si512(),
+    }
+}
+
 /// Scales and minima of group `at`, counted from the block's first panel.
 #[inline]
 #[target_feature(enable = "avx512f,f16c")]
 pub(super) unsafe fn scale_and_min<const SOURCE: u8>(block: &Block, at: usize) -> (__m512, __m512) {
-    // SAFETY: the block has group `at`: 16 f16 (`W8`), or 16 scales and 16 minima.
+    // SAFETY: the block has group `at`: 16 f16, or 16 scales and 16 minima.
     unsafe {
-        if SOURCE == BYTES {
+        if !has_minima(SOURCE) {
             let scales = _mm256_loadu_si256(block.scales.add(at * 32).cast());
             return (_mm512_cvtph_ps(scales), _mm512_setzero_ps());
         }
@@ -106,11 +126,8 @@ impl Ahead {
 
     /// All weights.
     pub(super) fn whole(tile: &Tile<'_>, block: &Block) -> Self {
-        let bytes = if tile.w.form() == WeightFormat::W8 {
-            (512, 32)
-        } else {
-            (256, 64)
-        };
+        let form = tile.w.form();
+        let bytes = (form.panel_bytes(GROUP), 2 * form.scales_per_group());
         Self {
             codes: block.ahead.0,
             scales: block.ahead.1,
