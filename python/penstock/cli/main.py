@@ -1,5 +1,5 @@
-"""`penstock COMMAND`: serve, chat, pull, demo, plan, sim, gateway, bench, route, kv, node-health,
-completion.
+"""`penstock COMMAND`: serve, chat, pull, demo, model, plan, sim, gateway, bench, route, kv,
+node-health, completion.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def parser() -> Parser:
             "demo", help="start a server, ask one question, print the answer and the speed"
         )
     )
+    _model(commands.add_parser("model", help="look at a model without loading it: show"))
     _plan(
         commands.add_parser("plan", help="what a model needs on some hardware, before it is served")
     )
@@ -109,6 +110,12 @@ def _demo(parser: argparse.ArgumentParser) -> None:
         "--question", default="What is the capital of France, and what is it known for?"
     )
     parser.set_defaults(command=_run_demo)
+
+
+def _model(parser: argparse.ArgumentParser) -> None:
+    from penstock.cli import model
+
+    model.add_arguments(parser)
 
 
 def _plan(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,258 @@
+"""`penstock model show MODEL`: what a model is and what it would take, without loading weights.
+
+A directory with nothing but `config.json` is enough; a GGUF file is read up to its tensors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core import KvSpec
+from penstock.model.sharding import Grid, plan_grid
+from penstock.model.sizing import active_parameters, kv_spec, matrices, parameters, state_bytes
+from penstock.model.spec import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    Mixer,
+    Mlp,
+)
+from penstock.plan.subject import Subject, read_subject
+
+MOST_RANGES = 4
+KV_BYTES = {"bfloat16": 2, "float32": 4}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Look at a model without loading its weights."
+    acts = parser.add_subparsers(required=True, metavar="ACT")
+    show = acts.add_parser("show", help="layers, sizes, KV, what each rank would hold")
+    show.description = (
+        "Show a model's layers, parameters, bytes of weights and KV, and what each rank would "
+        "hold. Nothing but config.json is needed, or the header of a GGUF file."
+    )
+    show.add_argument("model", metavar="MODEL", help="as for serve, or a config.json")
+    show.add_argument("--tensor-parallel-size", "-tp", type=int, default=1, metavar="N")
+    show.add_argument("--pipeline-parallel-size", "-pp", type=int, default=1, metavar="N")
+    show.add_argument(
+        "--enable-expert-parallel", action="store_true", help="ranks have whole experts"
+    )
+    show.add_argument("--kv-cache-dtype", choices=tuple(KV_BYTES), default="bfloat16")
+    show.add_argument("--json", action="store_true", help="print the report as JSON")
+    show.set_defaults(command=_show)
+
+
+def _show(parsed: argparse.Namespace) -> int:
+    subject = read_subject(parsed.model)
+    tp, pp = parsed.tensor_parallel_size, parsed.pipeline_parallel_size
+    grid = plan_grid(subject.spec, tp, pp, by_experts=parsed.enable_expert_parallel)
+    report = Report.of(subject, grid, KV_BYTES[parsed.kv_cache_dtype])
+    if parsed.json:
+        print(json.dumps(report.data(), indent=2))
+    else:
+        print("\n".join(report.lines()))
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a rank holds."""
+
+    rank: int
+    what: str
+    weights: int
+    """Bytes."""
+    parts: dict[str, int]
+    """The same by part of the model."""
+    kv: KvSpec
+    """With blocks of one token."""
+    state: int
+    """Bytes of a sequence's linear attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that is shown."""
+
+    subject: Subject
+    whole: Share
+    ranks: tuple[Share, ...]
+
+    @classmethod
+    def of(cls, subject: Subject, grid: Grid, number_bytes: int) -> Report:
+        alone = _share(subject, plan_grid(subject.spec, 1, 1), 0, number_bytes)
+        ranks = (_share(subject, grid, rank, number_bytes) for rank in range(grid.size))
+        return cls(subject, alone, tuple(ranks) if grid.size > 1 else ())
+
+    def data(self) -> dict[str, Any]:
+        subject, spec = self.subject, self.subject.spec
+        return {
+            "name": subject.name,
+            "family": spec.family,
+            "supported": not subject.refused,
+            "unsupported": subject.refused or None,
+            "notes": list(subject.notes),
+            "parameters": parameters(spec),
+            "active_parameters": active_parameters(spec),
+            "weights_type": subject.weights.name,
+            "file_bytes": subject.file_bytes,
+            **_held(self.whole),
+            "ranks": [
+                {"rank": share.rank, "what": share.what, **_held(share)} for share in self.ranks
+            ],
+            "spec": json.loads(spec.to_json()),
+        }
+
+    def lines(self) -> Iterator[str]:
+        subject, spec = self.subject, self.subject.spec
+        known = not subject.refused
+        family = spec.family if known else "of no family that is known here"
+        yield f"{subject.name}: {family}; {len(spec.layers)} layers, hidden {spec.hidden:,}"
+        tied = ", which is the output head too" if spec.tied_embeddings else ""
+        yield f"  {spec.vocab:,} tokens in the embedding{tied}; {spec.max_position:,} positions"
+        for layer, where in _kinds(spec.layers):
+            yield f"  {spans(where)}: {mixer(layer.mixer, known)};"
+            yield f"    {feed_forward(layer.feed_forward, known)}"
+        active = count(active_parameters(spec))
+        yield f"parameters: {count(parameters(spec))}, {active} read for a token"
+        stored = f"; {size(subject.file_bytes)} in the file" if subject.file_bytes else ""
+        yield f"weights: {size(self.whole.weights)}, most of them {subject.weights.name}{stored}"
+        held = (f"{part} {size(taken)}" for part, taken in self.whole.parts.items())
+        yield f"  {', '.join(held)}"
+        yield from _kv_lines(self.whole)
+        for share in self.ranks:
+            yield f"{share.what}: {size(share.weights)} of weights"
+            yield from _kv_lines(share, indent="  ")
+        yield from (f"note: {note}" for note in subject.notes)
+        if subject.refused:
+            yield f"unsupported: {subject.refused}"
+
+
+def _share(subject: Subject, grid: Grid, rank: int, number_bytes: int) -> Share:
+    spec, parts = subject.spec, Counter[str]()
+    for matrix in matrices(spec, grid, rank):
+        parts[matrix.part] += subject.weights.bytes([matrix])
+    held = {part: taken for part, taken in parts.items() if taken}
+    kv = kv_spec(spec, grid, rank, block_size=1, number_bytes=number_bytes)
+    what = grid.describe(rank, spec)
+    return Share(rank, what, sum(held.values()), held, kv, state_bytes(spec, grid, rank))
+
+
+def _held(share: Share) -> dict[str, Any]:
+    return {
+        "weights_bytes": share.weights,
+        "weights_parts": share.parts,
+        "kv_groups": [
+            {
+                "layers": list(group.layers),
+                "bytes_per_token": group.block_bytes,
+                "window": group.window,
+                "chunked": group.chunked,
+            }
+            for group in share.kv.groups
+        ],
+        "state_bytes_per_sequence": share.state,
+    }
+
+
+def _kv_lines(share: Share, indent: str = "") -> Iterator[str]:
+    for group in share.kv.groups:
+        if not group.layers:
+            continue
+        each = f"{indent}KV of {spans(group.layers)}: {size(group.block_bytes)} a token"
+        if group.window is None:
+            yield each
+            continue
+        seen = f"chunks of {group.window:,}" if group.chunked else f"a window of {group.window:,}"
+        yield f"{each}, in {seen}: at most {size(group.window * group.block_bytes)} a sequence"
+    if share.state:
+        yield f"{indent}state of linear attention: {size(share.state)} a sequence"
+
+
+def _kinds(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
+    """Different layers, each with the indices that it has."""
+    found: dict[Layer, list[int]] = {}
+    for i, layer in enumerate(layers):
+        found.setdefault(layer, []).append(i)
+    return list(found.items())
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Layers by ascending number as ranges: layers 0-3, 5, 7-8; of many ranges the first three."""
+    pairs = enumerate(numbers)
+    runs = [list(run) for _, run in itertools.groupby(pairs, lambda pair: pair[1] - pair[0])]
+    ends = [(run[0][1], run[-1][1]) for run in runs]
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in ends]
+    if len(words) == 1 and "-" not in words[0]:
+        return f"layer {words[0]}"
+    if len(words) <= MOST_RANGES:
+        return f"layers {', '.join(words)}"
+    all_of_them = sum(last - first + 1 for first, last in ends)
+    return f"layers {', '.join(words[: MOST_RANGES - 1])} and so on ({all_of_them})"
+
+
+def mixer(form: Mixer, known: bool = True) -> str:
+    """A mixer in words; of a family that is not known its sizes."""
+    if isinstance(form, LatentAttention):
+        return (
+            f"latent attention of {form.heads} heads, latents of {form.kv_rank} and "
+            f"{form.rope_dim} rotated numbers"
+        )
+    if not isinstance(form, Attention):
+        return f"linear attention of {form.value_heads} heads of {form.value_dim}"
+    words = [f"attention of {form.heads} query and {form.kv_heads} KV heads of {form.head_dim}"]
+    if form.window:
+        words.append(f"window {form.window:,}")
+    if form.chunk:
+        words.append(f"chunks of {form.chunk:,}")
+    if not known:
+        return ", ".join(words)
+    words.append(f"rope of theta {form.rope.theta:,.0f}" if form.rope else "no rope")
+    if form.rope and form.rope.scaling:
+        words.append(f"{form.rope.scaling.kind} scaling")
+    told = {
+        "biases": form.qkv_bias,
+        "norms of queries and keys": form.qk_norm or form.qk_norm_after,
+        "sinks": form.sinks,
+        "capped scores": form.softcap,
+        "growing queries": form.temperature,
+    }
+    return ", ".join([*words, *(word for word, has in told.items() if has)])
+
+
+def feed_forward(form: FeedForward, known: bool = True) -> str:
+    """A feed-forward in words; of a family that is not known its sizes."""
+    if isinstance(form, Mlp):
+        return f"a {form.kind} feed-forward of {form.intermediate:,}, {form.activation}"
+    words = (
+        f"{form.experts} experts of {form.expert.intermediate:,}, {form.experts_per_token} for a "
+        "token"
+    )
+    if known:
+        words += f", by {form.router.score}"
+    if form.shared:
+        words += f", and a shared one of {form.shared.intermediate:,}"
+    return words
+
+
+def count(numbers: int) -> str:
+    """Numbers as 1.50 billion."""
+    for unit, name in ((10**9, "billion"), (10**6, "million")):
+        if numbers >= unit:
+            return f"{numbers / unit:,.2f} {name}"
+    return f"{numbers:,}"
+
+
+def size(taken: int) -> str:
+    """Bytes as 1.50 GiB."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if taken >= unit:
+            return f"{taken / unit:,.2f} {name}"
+    return f"{taken} B"
