@@ -110,8 +110,9 @@ PYTHON: dict[str, set[str]] = {
     "llm": {"engine", *ROOMS_BELOW_ENGINE},
     "kinds": set(),
     "bench": {"llm", "model"},
+    "deploy": set(),
     "plan": {"backends", "bench", "model"},
-    "cli": {"bench", "engine", "kinds", "llm", "plan", "worker", *ROOMS_BELOW_ENGINE},
+    "cli": {"bench", "deploy", "engine", "kinds", "llm", "plan", "worker", *ROOMS_BELOW_ENGINE},
     "__init__": {"llm"},
     "__main__": {"cli"},
 }

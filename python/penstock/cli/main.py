@@ -1,5 +1,5 @@
-"""`penstock COMMAND`: serve, chat, pull, demo, model, plan, sim, gateway, bench, route, kv,
-node-health, completion.
+"""`penstock COMMAND`: serve, chat, pull, demo, model, plan, deploy, sim, gateway, bench,
+route, kv, node-health, completion.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def parser() -> Parser:
     _plan(
         commands.add_parser("plan", help="what a model needs on some hardware, before it is served")
     )
+    _deploy(commands.add_parser("deploy", help="manifests from a plan: Kubernetes"))
     _sim(commands.add_parser("sim", help="serve without a model: an engine with modelled timing"))
     _gateway(
         commands.add_parser("gateway", help="route requests to replicas by load and cached prefix")
@@ -123,6 +124,12 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 
     command.add_arguments(parser)
     parser.set_defaults(command=command.run)
+
+
+def _deploy(parser: argparse.ArgumentParser) -> None:
+    from penstock.deploy import command
+
+    command.add_arguments(parser)
 
 
 def _bench(parser: argparse.ArgumentParser) -> None:

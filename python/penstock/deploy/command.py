@@ -1,0 +1,83 @@
+"""`penstock deploy k8s PLAN -o DIR`: flags and what is printed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from penstock.config.documents import read_document
+from penstock.core import InvalidValueError, PenstockError
+from penstock.deploy.kubernetes import manifests, notes, write
+from penstock.deploy.settings import SCHEMA, Settings, Volume, checked_name, name_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Manifests from a plan of `penstock plan -o`."
+    targets = parser.add_subparsers(metavar="TARGET", required=True)
+    _k8s(targets.add_parser("k8s", help="objects of Kubernetes, a file each"))
+
+
+def _k8s(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Write a Deployment, or a LeaderWorkerSet where a replica needs several nodes, with "
+        "Service, disruption budget and network policy. Nothing is applied."
+    )
+    parser.add_argument("plan", type=Path, metavar="PLAN")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--image", required=True, help="of the engine, best with its digest")
+    parser.add_argument("--name", help="of the objects; default: from the model's")
+    model = parser.add_argument_group("model", "one of them")
+    model.add_argument("--claim", default="", metavar="NAME", help="a claim that has the weights")
+    model.add_argument("--host-path", default="", metavar="DIR", help="a directory of every node")
+    model.add_argument(
+        "--pull", default="", metavar="ORG/NAME", help="make a claim, and a Job that fills it"
+    )
+    model.add_argument("--storage-class", default="", help="of the claim that --pull makes")
+    model.add_argument(
+        "--model-path", default="", metavar="PATH", help="below the volume; default: the volume"
+    )
+    parser.add_argument("--api-key-secret", default="", metavar="SECRET", help="with key api-key")
+    parser.add_argument("--interface", default="eth0", help="of pods; default: %(default)s")
+    parser.add_argument("--rdma-devices", default="", help="such as mlx5_0,mlx5_1")
+    parser.add_argument("--node-selector", action="append", default=[], metavar="LABEL=VALUE")
+    parser.add_argument("--pod-monitor", action="store_true", help="for the Prometheus operator")
+    parser.add_argument("--kustomize", action="store_true", help="and a kustomization.yaml")
+    parser.set_defaults(command=run_k8s)
+
+
+def run_k8s(parsed: argparse.Namespace) -> int:
+    """Write the files, print them and what they need. PenstockError for a plan that pods cannot
+    serve.
+    """
+    settings = settings_of(parsed)
+    found = manifests(settings, monitor=parsed.pod_monitor)
+    for path in write(found, parsed.output, kustomize=parsed.kustomize):
+        print(path)
+    for note in notes(settings):
+        print(f"note: {note}")
+    return 0
+
+
+def settings_of(parsed: argparse.Namespace) -> Settings:
+    plan = read_document(parsed.plan)
+    if plan.get("schema") != SCHEMA or "choice" not in plan:
+        raise PenstockError(f"{parsed.plan}: not a plan of schema {SCHEMA}")
+    name = parsed.name or name_of(str(plan["model"]["name"]))  # type: ignore[index]
+    return Settings(
+        plan,
+        checked_name("--name", name),
+        parsed.image,
+        Volume(parsed.claim, parsed.host_path, parsed.pull, parsed.storage_class),
+        parsed.model_path.strip("/"),
+        parsed.api_key_secret,
+        parsed.interface,
+        parsed.rdma_devices,
+        dict(_pair(text) for text in parsed.node_selector) or None,
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    label, equals, value = text.partition("=")
+    if not label or not equals:
+        raise InvalidValueError("--node-selector", text, "LABEL=VALUE")
+    return label, value

@@ -1,0 +1,45 @@
+"""Engines in pods: command, probes, environment. One file for each, found by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from penstock.core import PenstockError
+from penstock.deploy.engines import penstock, sglang, vllm
+from penstock.deploy.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """What an engine's pods are made of."""
+
+    command: Callable[[Settings, bool], list[str]]
+    """Words of the leader, or with False of another node."""
+    environment: Callable[[Settings, bool], list[dict[str, object]]]
+    probes: Callable[[Settings, bool], dict[str, object]]
+    metrics_port: str
+    """Name of the port that Prometheus scrapes."""
+    root: bool
+    """The published image runs as root and writes outside /tmp."""
+    restart_policy: str
+    """LeaderWorkerSet's, when a pod of a group ends."""
+
+
+ENGINES: Mapping[str, Pods] = {
+    "penstock": Pods(
+        penstock.command, penstock.environment, penstock.probes, "metrics", False, "None"
+    ),
+    "vllm": Pods(
+        vllm.command, vllm.environment, vllm.probes, "http", True, "RecreateGroupOnPodRestart"
+    ),
+    "sglang": Pods(
+        sglang.command, sglang.environment, sglang.probes, "http", True, "RecreateGroupOnPodRestart"
+    ),
+}
+
+
+def pods(settings: Settings) -> Pods:
+    if settings.engine not in ENGINES:
+        raise PenstockError(f"the plan's engine {settings.engine} has no manifests")
+    return ENGINES[settings.engine]

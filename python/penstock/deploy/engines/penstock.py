@@ -1,0 +1,63 @@
+"""Penstock in pods."""
+
+from __future__ import annotations
+
+from penstock.deploy.probes import http, secret, starting
+from penstock.deploy.settings import MASTER_PORT, METRICS_PORT, PORT, Settings
+
+SHUTDOWN = 60
+"""Seconds that open streams have to end in."""
+
+
+def command(settings: Settings, leader: bool) -> list[str]:
+    """The same for all nodes: the number of a node is in a variable."""
+    choice, plan = settings.choice, settings.plan
+    words = [
+        "penstock",
+        "serve",
+        settings.model,
+        f"--served-model-name={plan['model']['name']}",
+        "--host=0.0.0.0",
+        f"--port={PORT}",
+        f"--metrics-port={METRICS_PORT}",
+        f"--tensor-parallel-size={choice['tensor_parallel_size']}",
+        f"--pipeline-parallel-size={choice['pipeline_parallel_size']}",
+        f"--max-num-seqs={choice['max_num_seqs']}",
+        f"--max-num-batched-tokens={choice['max_num_batched_tokens']}",
+        f"--max-model-len={choice['max_model_len']}",
+        f"--kv-cache-memory-bytes={min(row['kv'] for row in plan['memory'])}",
+        f"--shutdown-timeout={SHUTDOWN}",
+    ]
+    if choice["expert_parallel"]:
+        words.append("--enable-expert-parallel")
+    if settings.nodes > 1:
+        words += [
+            "--nnodes=$(LWS_GROUP_SIZE)",
+            "--node-rank=$(LWS_WORKER_INDEX)",
+            f"--master-addr=$(LWS_LEADER_ADDRESS):{MASTER_PORT}",
+            f"--distributed-timeout-seconds={2 * settings.load_seconds}",
+        ]
+    return words
+
+
+def environment(settings: Settings, leader: bool) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = [{"name": "HOME", "value": "/tmp"}]
+    if settings.api_key_secret and leader:
+        found.append(secret("PENSTOCK_API_KEY", settings.api_key_secret, "api-key"))
+    if settings.nodes > 1:
+        found.append(secret("PENSTOCK_CLUSTER_TOKEN", f"{settings.name}-cluster", "token"))
+    return found
+
+
+def probes(settings: Settings, leader: bool) -> dict[str, object]:
+    """A port of its own answers probes without a key. Other nodes serve nothing: their agent's
+    heartbeat is asked for.
+    """
+    if not leader:
+        asked = {"command": ["penstock", "node-health"]}
+        return {"livenessProbe": {"exec": asked, "periodSeconds": 30, "timeoutSeconds": 10}}
+    return {
+        "startupProbe": starting(settings, "/ready", "metrics"),
+        "readinessProbe": http("/ready", "metrics", 1, 5),
+        "livenessProbe": http("/health", "metrics", 3),
+    }

@@ -1,0 +1,43 @@
+"""Probes and variables that engines share."""
+
+from __future__ import annotations
+
+from penstock.deploy.settings import Settings
+
+PERIOD = 10
+
+
+def http(path: str, port: str, failures: int, period: int = PERIOD) -> dict[str, object]:
+    return {
+        "httpGet": {"path": path, "port": port},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def starting(settings: Settings, path: str, port: str) -> dict[str, object]:
+    """A startup probe of twice the planned load time; the others begin when it has passed."""
+    return http(path, port, max(2 * settings.load_seconds // PERIOD, 6))
+
+
+def secret(name: str, from_secret: str, key: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "valueFrom": {"secretKeyRef": {"name": from_secret, "key": key}},
+    }
+
+
+def between_nodes(settings: Settings) -> list[dict[str, object]]:
+    """Variables of NCCL and Gloo for ranks on several nodes: the interface by its whole name, where
+    a plain name is a prefix. All else NCCL finds itself.
+    """
+    if settings.nodes == 1:
+        return []
+    found: list[dict[str, object]] = [
+        {"name": "NCCL_SOCKET_IFNAME", "value": f"={settings.interface}"},
+        {"name": "GLOO_SOCKET_IFNAME", "value": settings.interface},
+    ]
+    if settings.rdma_devices:
+        found.append({"name": "NCCL_IB_HCA", "value": f"={settings.rdma_devices}"})
+    return found

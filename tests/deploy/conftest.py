@@ -1,0 +1,97 @@
+"""Plans to deploy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from penstock.cli.main import main
+
+from tests.plan.conftest import CONFIGS, FP8
+
+R1 = ["deepseek-ai/DeepSeek-R1", "--on", "dell-xe9680-h100:2", "--engine"]
+QWQ = ["Qwen/QwQ-32B", "--on", "a10-24gb:4", "--engine"]
+PLANS: dict[str, list[str]] = {
+    "sglang-two-nodes": [*R1, "sglang", "-tp", "16", "--memory-fraction", "0.85"],
+    "vllm-two-nodes": [*R1, "vllm", "-tp", "8", "-pp", "2"],
+    "vllm-one-node": [*QWQ, "vllm", "-tp", "2", "-pp", "2", "--memory-fraction", "0.95"],
+    "sglang-by-requests": [
+        *("moonshotai/Kimi-K2-Instruct", "--on", "azure-nd96isr-h200-v5:2", "--engine", "sglang"),
+        *("-tp", "16", "--expert-parallel", "--attention-by-requests", "--weights", "fp8"),
+    ],
+    "vllm-one-device": ["Qwen/Qwen3-8B", "--on", "l40s-48gb", "--engine", "vllm", "-tp", "1"],
+    "penstock-two-nodes": [*R1, "penstock", "-tp", "8", "-pp", "2"],
+    "amd": ["Qwen/Qwen3-32B", "--on", "mi300x-192gb:2", "--engine", "vllm", "-tp", "2"],
+}
+"""Words of `penstock plan`, the model first."""
+HERE = "penstock-here"
+"""A plan of this machine, which is written by hand: a real one is measured."""
+
+Written = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The file of a plan of PLANS, or HERE. Each is made once."""
+
+    @cache
+    def make(kind: str) -> Path:
+        folder = tmp_path_factory.mktemp(kind)
+        path = folder / "plan.yaml"
+        if kind == HERE:
+            path.write_text(yaml.safe_dump(of_this_machine()))
+            return path
+        name, *words = PLANS[kind]
+        model = folder / name.rpartition("/")[2]
+        model.mkdir()
+        quantised = {"quantization_config": FP8} if "DeepSeek" in name else {}
+        (model / "config.json").write_text(json.dumps({**CONFIGS[name], **quantised}))
+        asked = ["--rate", "0.2", "--isl", "100", "--osl", "20", "--requests", "10"]
+        assert main(["plan", str(model), *words, *asked, "-o", str(path)]) == 0
+        return path
+
+    return make
+
+
+@pytest.fixture
+def written(plan: Callable[[str], Path], tmp_path: Path) -> Written:
+    """`written(kind, *words)`: manifests by file name."""
+
+    def write(kind: str, *words: str) -> dict[str, Any]:
+        out = tmp_path / "manifests"
+        given = words if any("claim" in w or "pull" in w or "host" in w for w in words) else ()
+        place = () if given else ("--claim", "weights")
+        asked = ["--image", "registry/engine@sha256:0", "-o", str(out), *place, *words]
+        assert main(["deploy", "k8s", str(plan(kind)), *asked]) == 0
+        return {path.name: yaml.safe_load(path.read_text()) for path in out.iterdir()}
+
+    return write
+
+
+def of_this_machine() -> dict[str, Any]:
+    row = {"ranks": [0], "total": 16 << 30, "weights": 1 << 30, "kept_free": 1 << 30}
+    return {
+        "schema": 1,
+        "model": {"name": "SmolLM2-135M", "runs": "yes"},
+        "target": {"per_node": 1, "resource": "", "fabric_resources": {}},
+        "engine": "penstock",
+        "choice": {
+            "tensor_parallel_size": 1,
+            "pipeline_parallel_size": 1,
+            "expert_parallel": False,
+            "attention_by_requests": False,
+            "replicas": 2,
+            "max_num_batched_tokens": 256,
+            "max_num_seqs": 64,
+            "max_model_len": 4096,
+            "kv_cache_dtype": "bf16",
+            "memory_fraction": None,
+        },
+        "memory": [{**row, "shared_memory": 0, "kv": 4 << 30}],
+        "thresholds": {"storage_gb_per_s": {"seconds": 600}},
+    }

@@ -1,0 +1,44 @@
+"""YAML that any reader takes for the same data."""
+
+from __future__ import annotations
+
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.deploy.emit import dump
+
+TEXTS = st.one_of(st.sampled_from(["n", "on", "1e3", "0x1f", "", "a: b", "- x", "#"]), st.text())
+VALUES = st.recursive(
+    st.one_of(TEXTS, st.integers(), st.booleans(), st.none()),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXTS, inner, max_size=4)),
+    max_leaves=20,
+)
+
+
+def printable(value: object) -> bool:
+    """Without characters that YAML cannot hold, or reads as the end of a line."""
+    if isinstance(value, str):
+        return all(c.isprintable() or c in " \t" for c in value)
+    if isinstance(value, dict):
+        return all(printable(key) and printable(item) for key, item in value.items())
+    return not isinstance(value, list) or all(map(printable, value))
+
+
+@given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=5).filter(printable))
+def test_what_is_written_is_read(value: dict[str, object]) -> None:
+    assert yaml.safe_load(dump(value)) == value
+
+
+def test_texts_are_quoted_and_keys_keep_their_order() -> None:
+    data = {"b": "n", "a": [{"x": 1, "on": ["y", []]}, "2"], "c": {}}
+    lines = [
+        'b: "n"',
+        "a:",
+        "  - x: 1",
+        '    "on":',
+        '      - "y"',
+        "      - []",
+        '  - "2"',
+        "c: {}",
+    ]
+    assert dump(data).splitlines() == lines

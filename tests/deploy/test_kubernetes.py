@@ -1,0 +1,233 @@
+"""Objects made of plans: what every manifest must have, and those of the sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from penstock.cli.main import main
+
+from tests.deploy.conftest import HERE, PLANS, Written, of_this_machine
+
+
+def pod_specs(files: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for manifest in files.values():
+        spec = manifest.get("spec", {})
+        if "leaderWorkerTemplate" in spec:
+            templates = spec["leaderWorkerTemplate"]
+            yield templates["leaderTemplate"]["spec"]
+            yield templates["workerTemplate"]["spec"]
+        elif "template" in spec:
+            yield spec["template"]["spec"]
+
+
+@pytest.mark.parametrize("kind", [*PLANS, HERE])
+def test_every_pod_is_safe_by_default(written: Written, kind: str) -> None:
+    specs = list(pod_specs(written(kind)))
+    assert specs
+    for spec in specs:
+        assert spec["enableServiceLinks"] is False
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+            mounted = {mount["name"] for mount in container["volumeMounts"]}
+            assert mounted == {volume["name"] for volume in spec["volumes"]}
+
+
+@pytest.mark.parametrize("kind", [*PLANS, HERE])
+def test_selectors_find_the_pods_that_serve(written: Written, kind: str) -> None:
+    files = written(kind, "--pod-monitor")
+    group = files.get("leader-worker-set.yaml")
+    if group:
+        found = group["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["metadata"]["labels"]
+        # The controller adds it to each pod.
+        found = {**found, "leaderworkerset.sigs.k8s.io/worker-index": "0"}
+    else:
+        found = files["deployment.yaml"]["spec"]["template"]["metadata"]["labels"]
+        selector = files["deployment.yaml"]["spec"]["selector"]["matchLabels"]
+        assert selector.items() <= found.items()
+    for name, path in (
+        ("service.yaml", ("selector",)),
+        ("disruption-budget.yaml", ("selector", "matchLabels")),
+        ("pod-monitor.yaml", ("selector", "matchLabels")),
+        ("network-policy.yaml", ("podSelector", "matchLabels")),
+    ):
+        labels = files[name]["spec"]
+        for key in path:
+            labels = labels[key]
+        assert labels.items() <= found.items()
+
+
+def container(files: dict[str, Any], part: str = "leaderTemplate") -> dict[str, Any]:
+    manifest = files.get("leader-worker-set.yaml")
+    if manifest is None:
+        found: dict[str, Any] = files["deployment.yaml"]["spec"]["template"]["spec"]
+    else:
+        found = manifest["spec"]["leaderWorkerTemplate"][part]["spec"]
+    first: dict[str, Any] = found["containers"][0]
+    return first
+
+
+def test_source_002(written: Written) -> None:
+    """DeepSeek-R1 over two servers by SGLang, as deployed there; docs/deploy.md has differences."""
+    files = written("sglang-two-nodes", "--rdma-devices", "mlx5_0,mlx5_1")
+    group = files["leader-worker-set.yaml"]["spec"]
+    assert group["leaderWorkerTemplate"]["size"] == 2
+    assert group["leaderWorkerTemplate"]["restartPolicy"] == "RecreateGroupOnPodRestart"
+    leader, worker = container(files), container(files, "workerTemplate")
+    assert leader["command"] == worker["command"]
+    for word in (
+        "--tp-size=16",
+        "--mem-fraction-static=0.85",
+        "--dist-init-addr=$(LWS_LEADER_ADDRESS):20000",
+        "--nnodes=$(LWS_GROUP_SIZE)",
+        "--node-rank=$(LWS_WORKER_INDEX)",
+        "--enable-metrics",
+    ):
+        assert word in leader["command"]
+    limits = leader["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == "8"
+    assert limits["rdma/rdma_shared_devices_h"] == "1"
+    variables = {entry["name"]: entry["value"] for entry in leader["env"]}
+    assert variables["NCCL_SOCKET_IFNAME"] == "=eth0"
+    assert variables["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
+    assert "NCCL_IB_CUDA_SUPPORT" not in variables  # Removed from NCCL in 2.4.
+    assert leader["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    assert "startupProbe" in leader
+    assert "livenessProbe" not in worker
+
+
+def test_source_000(written: Written) -> None:
+    """QwQ-32B by vLLM as two stages of two ranks: four A10 of a server here."""
+    files = written("vllm-one-node")
+    command = container(files)["command"]
+    assert command[:3] == ["vllm", "serve", "/models"]
+    assert "--tensor-parallel-size=2" in command
+    assert "--pipeline-parallel-size=2" in command
+    assert "--gpu-memory-utilization=0.95" in command
+    assert container(files)["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+
+
+def test_other_nodes_of_vllm_serve_nothing(written: Written) -> None:
+    files = written("vllm-two-nodes")
+    leader, worker = container(files), container(files, "workerTemplate")
+    assert "--headless" not in leader["command"]
+    assert "--headless" in worker["command"]
+    assert "ports" not in worker
+
+
+def test_penstock_probes_a_port_of_its_own_and_other_nodes_by_their_heartbeat(
+    written: Written,
+) -> None:
+    files = written("penstock-two-nodes", "--api-key-secret", "keys")
+    leader, worker = container(files), container(files, "workerTemplate")
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert leader[probe]["httpGet"]["port"] == "metrics"
+    assert worker["livenessProbe"]["exec"]["command"] == ["penstock", "node-health"]
+    secrets = {e["name"]: e["valueFrom"]["secretKeyRef"] for e in leader["env"] if "valueFrom" in e}
+    assert secrets["PENSTOCK_API_KEY"] == {"name": "keys", "key": "api-key"}
+    assert secrets["PENSTOCK_CLUSTER_TOKEN"]["key"] == "token"
+    assert "PENSTOCK_API_KEY" not in {entry["name"] for entry in worker["env"]}
+    group = files["leader-worker-set.yaml"]["spec"]["leaderWorkerTemplate"]
+    assert group["restartPolicy"] == "None"
+
+
+def test_a_machine_without_devices_is_restricted_and_bounded(written: Written) -> None:
+    files = written(HERE)
+    spec = files["deployment.yaml"]["spec"]["template"]["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    own = container(files)
+    assert own["securityContext"]["readOnlyRootFilesystem"] is True
+    assert own["resources"]["limits"]["memory"] == f"{15 << 10}Mi"
+    assert f"--kv-cache-memory-bytes={4 << 30}" in own["command"]
+    assert files["deployment.yaml"]["spec"]["replicas"] == 2
+
+
+def test_penstock_takes_its_flags(written: Written) -> None:
+    from penstock.cli.main import parser
+
+    command = container(written("penstock-two-nodes"))["command"]
+    assert parser().parse_args(command[1:]).model == "/models"
+
+
+def test_a_model_is_pulled_into_a_claim(written: Written) -> None:
+    files = written(
+        "vllm-one-device", "--pull", "Qwen/Qwen3-8B", "--storage-class", "fast", "--model-path", "q"
+    )
+    size = files["claim.yaml"]["spec"]["resources"]["requests"]["storage"]
+    assert size == "20Gi"
+    (pull,) = files["pull-job.yaml"]["spec"]["template"]["spec"]["containers"]
+    assert pull["command"][-2:] == ["Qwen/Qwen3-8B", "/models/q"]
+    volumes = files["deployment.yaml"]["spec"]["template"]["spec"]["volumes"]
+    assert volumes[0]["persistentVolumeClaim"]["claimName"] == "qwen3-8b-model"
+    assert container(files)["command"][2] == "/models/q"
+
+
+def test_amd_devices_are_asked_for_by_their_name(written: Written) -> None:
+    assert container(written("amd"))["resources"]["limits"] == {"amd.com/gpu": "2"}
+
+
+def test_equal_plans_give_equal_bytes(plan: Callable[[str], Path], tmp_path: Path) -> None:
+    path, texts = str(plan("vllm-two-nodes")), []
+    for out in (tmp_path / "one", tmp_path / "two"):
+        words = ["--image", "i", "-o", str(out), "--claim", "c", "--kustomize"]
+        assert main(["deploy", "k8s", path, *words]) == 0
+        texts.append({file.name: file.read_bytes() for file in out.iterdir()})
+    assert texts[0] == texts[1]
+    listed = yaml.safe_load(texts[0]["kustomization.yaml"])["resources"]
+    assert {*listed, "kustomization.yaml"} == set(texts[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "one of --claim, --host-path, --pull"),
+        (["--claim", "a", "--pull", "b/c"], "one of --claim, --host-path, --pull"),
+        (["--claim", "a", "--name", "Not_A_Name"], "--name"),
+        (["--claim", "a", "--node-selector", "gpu"], "LABEL=VALUE"),
+    ],
+)
+def test_what_cannot_be_deployed(
+    plan: Callable[[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
+) -> None:
+    asked = ["--image", "i", "-o", str(tmp_path / "m"), *words]
+    assert main(["deploy", "k8s", str(plan(HERE)), *asked]) in (1, 2)
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tensor_parallel_size": 4}, "a stage of Penstock is on one host"),
+        ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "replicas": 0}, "no replicas"),
+    ],
+)
+def test_plans_that_pods_cannot_serve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, int], said: str
+) -> None:
+    broken = of_this_machine()
+    broken["choice"] |= changes
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(broken))
+    words = ["--image", "i", "-o", str(tmp_path / "m"), "--claim", "c"]
+    assert main(["deploy", "k8s", str(path), *words]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_what_a_deployment_needs_is_said(
+    written: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written("penstock-two-nodes")
+    printed = capsys.readouterr().out
+    assert "kubectl create secret generic deepseek-r1-cluster" in printed
+    assert "IPC_LOCK" in printed
+    assert "these pods cannot run: no backend runs" in printed
