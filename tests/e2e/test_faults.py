@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -152,20 +152,17 @@ def test_a_full_queue_says_when_to_come_back(serve: Serve) -> None:
         assert [line.rsplit(" ", 1)[1] for line in refusals] == ["1"]
 
 
-GROUP_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-
-
-@pytest.mark.parametrize("to_group", [None, *GROUP_SIGNALS])
-def test_a_stop_lets_streams_finish(serve: Serve, to_group: signal.Signals | None) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["process", "group"])
+def test_a_stop_lets_streams_finish(
+    serve: Serve, send: Callable[[int, int], None], number: signal.Signals
+) -> None:
     body = {**LONG, "max_tokens": 300}
     with serve() as server, server.client() as client:
         with sse.stream(client, COMPLETIONS, body) as events:
             events.take(2)
             with stopped(server.engine()), server.client() as late:
-                if to_group:
-                    os.killpg(server.pid, to_group)
-                else:
-                    server.signal(signal.SIGTERM)
+                send(server.pid, number)
                 eventually(
                     lambda: any("draining" in line for line in server.log), "a draining server"
                 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from check import BASE_URL, MODEL, feature
 
 
-@feature("run")
+@feature("run with a short prompt and one tool")
 def _() -> None:
     with tempfile.TemporaryDirectory() as home:
         provider = {
