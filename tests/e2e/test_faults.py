@@ -158,7 +158,8 @@ def test_a_stop_lets_streams_finish(
     serve: Serve, send: Callable[[int, int], None], number: signal.Signals
 ) -> None:
     body = {**LONG, "max_tokens": 300}
-    with serve() as server, server.client() as client:
+    # What a shell or nohup made this process ignore, a server would go on to ignore.
+    with serve(prefix=("env", "--default-signal")) as server, server.client() as client:
         with sse.stream(client, COMPLETIONS, body) as events:
             events.take(2)
             with stopped(server.engine()), server.client() as late:
