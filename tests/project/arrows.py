@@ -135,7 +135,7 @@ NATIVE = {
 }
 
 # Third-party packages of the base install and the rooms that may import them.
-BASE: dict[str, set[str]] = {"yaml": {"config", "kinds", "plan"}}
+BASE: dict[str, set[str]] = {"yaml": {"config", "deploy", "kinds", "plan"}}
 # Those of extras and the rooms that may import them, inside a function: all else works without
 # them.
 EXTRAS: dict[str, set[str]] = {

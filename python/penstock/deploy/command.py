@@ -1,4 +1,4 @@
-"""`penstock deploy k8s PLAN -o DIR`: flags and what is printed."""
+"""`penstock deploy k8s PLAN -o DIR` and `lint PATH`: flags and what is printed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from pathlib import Path
 from penstock.config.documents import read_document
 from penstock.core import InvalidValueError, PenstockError
 from penstock.deploy.kubernetes import manifests, notes, write
+from penstock.deploy.lint import lint
 from penstock.deploy.settings import SCHEMA, Settings, Volume, checked_name, name_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Manifests from a plan of `penstock plan -o`."
-    targets = parser.add_subparsers(metavar="TARGET", required=True)
+    parser.description = "Manifests from a plan of `penstock plan -o`, and checks of others."
+    targets = parser.add_subparsers(metavar="COMMAND", required=True)
     _k8s(targets.add_parser("k8s", help="objects of Kubernetes, a file each"))
+    _lint(targets.add_parser("lint", help="check manifests of any origin"))
 
 
 def _k8s(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +45,24 @@ def _k8s(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pod-monitor", action="store_true", help="for the Prometheus operator")
     parser.add_argument("--kustomize", action="store_true", help="and a kustomization.yaml")
     parser.set_defaults(command=run_k8s)
+
+
+def _lint(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Name what an API server lets pass and pods do not survive, or could do better without."
+    )
+    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="files, directories")
+    parser.set_defaults(command=run_lint)
+
+
+def run_lint(parsed: argparse.Namespace) -> int:
+    """Print findings; 1 when one is an error."""
+    found = lint(parsed.paths)
+    for located, finding in found:
+        print(f"{located.file}: {located.name}: {finding.severity}: {finding.text}")
+    errors = sum(finding.severity == "error" for _, finding in found)
+    print(f"{errors} errors, {len(found) - errors} warnings")
+    return 1 if errors else 0
 
 
 def run_k8s(parsed: argparse.Namespace) -> int:

@@ -1,0 +1,102 @@
+"""Objects of Kubernetes in files of any origin, and the pods that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from penstock.core import PenstockError
+
+ENDINGS = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """An object and the file that it is in."""
+
+    file: Path
+    data: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        named = mapping(self.data.get("metadata")).get("name")
+        return f"{self.data.get('kind')} {named or '?'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod as a manifest describes it."""
+
+    spec: Mapping[str, Any]
+    labels: Mapping[str, str]
+    size: int = 1
+    """Pods of a group."""
+    role: str = ""
+    """`leader` or `worker` of a group."""
+
+    @property
+    def containers(self) -> list[Mapping[str, Any]]:
+        return mappings(self.spec.get("containers"))
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """What is none is empty."""
+    return value if isinstance(value, dict) else {}
+
+
+def mappings(value: object) -> list[Mapping[str, Any]]:
+    """The mappings in a list; what is none is empty."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def pods_of(data: Mapping[str, Any]) -> Iterator[Pod]:
+    """Pods that an object makes, with the number of pods of a group."""
+    spec = mapping(data.get("spec"))
+    if data.get("kind") == "Pod":
+        yield Pod(spec, _labels(data))
+    elif data.get("kind") == "CronJob":
+        inner = mapping(mapping(spec.get("jobTemplate")).get("spec"))
+        yield _template(inner.get("template"))
+    elif data.get("kind") == "LeaderWorkerSet":
+        group = mapping(spec.get("leaderWorkerTemplate"))
+        size = group.get("size", 1)
+        size = size if isinstance(size, int) else 1
+        worker = _template(group.get("workerTemplate"), size, "worker")
+        if group.get("leaderTemplate") is not None:
+            yield _template(group.get("leaderTemplate"), size, "leader")
+        yield worker
+    elif "template" in spec:
+        yield _template(spec.get("template"))
+
+
+def _template(value: object, size: int = 1, role: str = "") -> Pod:
+    template = mapping(value)
+    return Pod(mapping(template.get("spec")), _labels(template), size, role)
+
+
+def _labels(value: Mapping[str, Any]) -> Mapping[str, str]:
+    return mapping(mapping(value.get("metadata")).get("labels"))
+
+
+def read(path: Path) -> list[Located]:
+    """Objects of a file, or of all files of a directory; lists are taken apart."""
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix in ENDINGS)
+        return [located for file in files for located in read(file)]
+    try:
+        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise PenstockError(f"{path}: {error}") from error
+    items = (item for document in documents for item in _items(document))
+    return [Located(path, item) for item in items if "kind" in item and "apiVersion" in item]
+
+
+def _items(document: object) -> list[Mapping[str, Any]]:
+    data = mapping(document)
+    if data.get("kind") == "List":
+        return [mapping(item) for item in data.get("items") or []]
+    return [data]

@@ -1,0 +1,283 @@
+"""What is wrong with manifests: a function for each rule."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from penstock.deploy.objects import Pod, mapping, mappings, pods_of
+
+LONG_DELAY = 300
+"""Seconds before the first probe that hide a failure."""
+GPU = re.compile(r"^(nvidia|amd)\.com/gpu$")
+RDMA = re.compile(r"^rdma/|mlnxnics$|/efa$")
+SECRET = re.compile(r"(KEY|TOKEN|PASSWORD|SECRET)$")
+GONE = {"NCCL_IB_CUDA_SUPPORT": "was removed in NCCL 2.4"}
+DEFAULTS = {"NCCL_IB_DISABLE": "0", "NCCL_NVLS_ENABLE": "1"}
+LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL")
+DEBUGGING = ("NCCL_ALGO", "NCCL_MIN_CTAS", "NCCL_PROTO")
+RANKS = {
+    "tp": ("--tp", "--tp-size", "--tensor-parallel-size", "-tp"),
+    "pp": ("--pp", "--pp-size", "--pipeline-parallel-size", "-pp"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`error`: pods do not serve, or not as meant; `warning`: it can be better."""
+
+    rule: str
+    severity: Literal["error", "warning"]
+    text: str
+
+
+Rule = Callable[[Pod], Iterator[Finding]]
+
+
+def pod_rules() -> tuple[Rule, ...]:
+    return (
+        service_links,
+        probes,
+        mounts,
+        shared_memory,
+        devices,
+        ranks,
+        environment,
+        nccl,
+        security,
+        images,
+    )
+
+
+def service_links(pod: Pod) -> Iterator[Finding]:
+    if pod.spec.get("enableServiceLinks") is not False:
+        yield Finding(
+            "service-links",
+            "warning",
+            "enableServiceLinks is not false: a Service named like the program sets variables "
+            "that it reads (PENSTOCK_PORT, VLLM_PORT)",
+        )
+
+
+def probes(pod: Pod) -> Iterator[Finding]:
+    for container in pod.containers:
+        for kind in ("readinessProbe", "livenessProbe"):
+            delay = mapping(container.get(kind)).get("initialDelaySeconds", 0)
+            if isinstance(delay, int) and delay > LONG_DELAY:
+                yield Finding(
+                    "probe-delay",
+                    "warning",
+                    f"{kind} begins after {delay} s: a startupProbe sees a pod that is ready, or "
+                    "has failed, before",
+                )
+        asked = mapping(container.get("livenessProbe"))
+        if pod.role == "worker" and pod.size > 1 and "httpGet" in asked:
+            yield Finding(
+                "worker-probe",
+                "error",
+                "a worker's livenessProbe asks by HTTP, but only node 0 serves: it is killed",
+            )
+
+
+def mounts(pod: Pod) -> Iterator[Finding]:
+    volumes = {each.get("name") for each in mappings(pod.spec.get("volumes"))}
+    for container in pod.containers:
+        for mount in mappings(container.get("volumeMounts")):
+            if mount.get("name") not in volumes:
+                yield Finding(
+                    "volume",
+                    "error",
+                    f"volumeMounts names {mount.get('name')!r}, the volumes are "
+                    f"{', '.join(sorted(map(str, volumes))) or 'none'}",
+                )
+
+
+def shared_memory(pod: Pod) -> Iterator[Finding]:
+    memory = {
+        each.get("name")
+        for each in mappings(pod.spec.get("volumes"))
+        if mapping(each.get("emptyDir")).get("medium") == "Memory"
+    }
+    for container in pod.containers:
+        own = {m.get("name") for m in _mounts(container) if m.get("mountPath") == "/dev/shm"}
+        if _devices(container) > 1 and not own & memory:
+            yield Finding(
+                "shared-memory",
+                "error",
+                "several devices and no emptyDir of medium Memory at /dev/shm: 64 MiB are too "
+                "little for the ranks of a pod",
+            )
+
+
+def devices(pod: Pod) -> Iterator[Finding]:
+    for container in pod.containers:
+        resources = mapping(container.get("resources"))
+        limits, requests = (mapping(resources.get(kind)) for kind in ("limits", "requests"))
+        for name, count in {**limits, **requests}.items():
+            special = GPU.search(name) or RDMA.search(name)
+            if special and str(limits.get(name)) != str(requests.get(name, limits.get(name))):
+                text = f"{name}: limit {limits.get(name)}, request {requests.get(name)} differ"
+                yield Finding("devices", "error", text)
+            elif GPU.search(name) and not str(count).isdecimal():
+                yield Finding("devices", "error", f"{name}: {count!r} is no count")
+        added = mapping(mapping(container.get("securityContext")).get("capabilities")).get("add")
+        locks = "IPC_LOCK" in (added if isinstance(added, list) else [])
+        if any(RDMA.search(name) for name in limits) and not locks:
+            yield Finding("rdma", "error", "RDMA without the capability IPC_LOCK cannot pin memory")
+
+
+def ranks(pod: Pod) -> Iterator[Finding]:
+    """Devices of a group beside the ranks that the command asks for."""
+    for container in pod.containers:
+        words = _words(container)
+        sizes = {axis: _number(words, flags) for axis, flags in RANKS.items()}
+        asked, given = (sizes["tp"] or 1) * (sizes["pp"] or 1), _devices(container) * pod.size
+        if sizes["tp"] and given and asked != given:
+            yield Finding(
+                "ranks", "error", f"{asked} ranks are asked for, {given} devices are given"
+            )
+
+
+def environment(pod: Pod) -> Iterator[Finding]:
+    for container in pod.containers:
+        seen = set()
+        for entry in mappings(container.get("env")):
+            name, value = str(entry.get("name")), entry.get("value")
+            if name in seen:
+                yield Finding("env", "warning", f"{name} is set twice: the last one counts")
+            seen.add(name)
+            if value is not None and not isinstance(value, str):
+                yield Finding("env", "error", f"{name}: {value!r} is not a text: quote it")
+            if isinstance(value, str) and value and SECRET.search(name):
+                yield Finding("secret", "error", f"{name} is in the manifest: use a secretKeyRef")
+
+
+def nccl(pod: Pod) -> Iterator[Finding]:
+    for container in pod.containers:
+        for entry in mappings(container.get("env")):
+            name, value = str(entry.get("name")), str(entry.get("value"))
+            text = _nccl(name, value)
+            if text:
+                yield Finding("nccl", "warning", f"{name}={value}: {text}")
+
+
+def _nccl(name: str, value: str) -> str:
+    if name in GONE:
+        return f"{GONE[name]}: remove it"
+    if DEFAULTS.get(name) == value:
+        return "the default: remove it"
+    if name in LEVELS and value.isdecimal():
+        return "numbers are legacy: LOC, NVL, PIX, PXB, PHB or SYS"
+    if name in DEBUGGING or (name == "NCCL_DEBUG" and value in ("INFO", "TRACE")):
+        return "for measurements: do not keep it"
+    if name == "NCCL_IB_GID_INDEX" and value != "-1":
+        return "NCCL finds the index; a fixed one is from before 2.21"
+    if name in ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA") and value[:1] not in "=^" and value:
+        return f"a prefix, which others match too: ={value.replace(' ', '')}"
+    return ""
+
+
+def security(pod: Pod) -> Iterator[Finding]:
+    for container in pod.containers:
+        context = mapping(container.get("securityContext"))
+        if context.get("privileged") is True:
+            yield Finding(
+                "privileged", "warning", "privileged: RDMA needs the capability IPC_LOCK alone"
+            )
+
+
+def images(pod: Pod) -> Iterator[Finding]:
+    for container in pod.containers:
+        image = str(container.get("image") or "")
+        tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
+        if not image:
+            yield Finding("image", "error", f"container {container.get('name')} has no image")
+        elif "@sha256:" not in image and tag in ("", "latest"):
+            yield Finding("image", "warning", f"{image}: changes without a sign; name its digest")
+
+
+def objects_rules(data: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Rules of whole objects; `every` has all that are applied together."""
+    kind = data.get("kind")
+    if kind == "LeaderWorkerSet":
+        yield from _group(mapping(data.get("spec")))
+    elif kind == "NicClusterPolicy":
+        yield from _network(data)
+    elif kind == "Service":
+        yield from _selector(data, every)
+
+
+def _group(spec: Mapping[str, Any]) -> Iterator[Finding]:
+    group = mapping(spec.get("leaderWorkerTemplate"))
+    size = group.get("size", 1)
+    if not isinstance(size, int) or size < 1:
+        yield Finding("group", "error", f"size: {size!r} has no leader")
+    strategy = mapping(spec.get("rolloutStrategy"))
+    update = mapping(strategy.get("rollingUpdateConfiguration"))
+    if update and all(
+        str(update.get(key, 0)) in ("0", "0%") for key in ("maxUnavailable", "maxSurge")
+    ):
+        yield Finding("group", "error", "maxUnavailable and maxSurge are 0: no rollout begins")
+    words = " ".join(word for pod in ("leader", "worker") for word in _group_words(group, pod))
+    if spec.get("startupPolicy") == "LeaderReady" and "--nnodes" in words:
+        yield Finding(
+            "group", "error", "LeaderReady with --nnodes: leader and workers wait for one another"
+        )
+
+
+def _group_words(group: Mapping[str, Any], role: str) -> list[str]:
+    spec = mapping(mapping(group.get(f"{role}Template")).get("spec"))
+    return [word for container in mappings(spec.get("containers")) for word in _words(container)]
+
+
+def _network(data: Mapping[str, Any]) -> Iterator[Finding]:
+    if mapping(data.get("metadata")).get("namespace"):
+        yield Finding("network", "error", "NicClusterPolicy belongs to no namespace")
+    plugin = mapping(mapping(data.get("spec")).get("rdmaSharedDevicePlugin"))
+    if "config" not in plugin:
+        return
+    try:
+        config = json.loads(plugin["config"])
+        listed = config["configList"]
+        if not listed or not all(each["resourceName"] for each in listed):
+            raise ValueError("configList names no resources")
+    except (TypeError, ValueError, KeyError) as error:
+        text = f"rdmaSharedDevicePlugin.config, which the API server does not read: {error!r}"
+        yield Finding("network", "error", text)
+
+
+def _selector(data: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    wanted = mapping(mapping(data.get("spec")).get("selector"))
+    made = {key: value for key, value in wanted.items() if "leaderworkerset" not in key}
+    pods = [pod for each in every for pod in pods_of(each)]
+    if pods and made and not any(made.items() <= pod.labels.items() for pod in pods):
+        text = ", ".join(f"{key}={value}" for key, value in made.items())
+        yield Finding("selector", "error", f"no pod of these files has {text}")
+
+
+def _devices(container: Mapping[str, Any]) -> int:
+    limits = mapping(mapping(container.get("resources")).get("limits"))
+    counts = [str(count) for name, count in limits.items() if GPU.search(name)]
+    return sum(int(count) for count in counts if count.isdecimal())
+
+
+def _words(container: Mapping[str, Any]) -> list[str]:
+    """Words of command and arguments, a script's too."""
+    parts = [*(container.get("command") or []), *(container.get("args") or [])]
+    return [word for part in parts for word in str(part).replace(";", " ").split()]
+
+
+def _number(words: Sequence[str], flags: Sequence[str]) -> int | None:
+    for at, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        value = value if equals else words[at + 1] if at + 1 < len(words) else ""
+        if flag in flags and value.isdecimal():
+            return int(value)
+    return None
+
+
+def _mounts(container: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return mappings(container.get("volumeMounts"))

@@ -1,0 +1,221 @@
+"""`deploy lint`: our own manifests have no findings, mutated ones have theirs, and so do those that
+were published.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from penstock.cli.main import main
+from penstock.core import PenstockError
+from penstock.deploy.lint import lint
+
+from tests.deploy.conftest import HERE, PLANS, Written
+
+PUBLISHED = Path(__file__).parents[1] / "fixtures/deploy"
+
+
+def found(tmp_path: Path, files: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Rule and severity of all findings."""
+    folder = tmp_path / "checked"
+    folder.mkdir()
+    for name, manifest in files.items():
+        (folder / name).write_text(yaml.safe_dump(manifest))
+    return [(finding.rule, finding.severity) for _, finding in lint([folder])]
+
+
+@pytest.mark.parametrize("kind", [*PLANS, HERE])
+def test_our_own_manifests_have_no_findings(written: Written, tmp_path: Path, kind: str) -> None:
+    files = written(kind, "--pull", "org/name", "--pod-monitor", "--rdma-devices", "mlx5_0")
+    assert not found(tmp_path, files)
+
+
+def container(group: Any, part: str = "leader") -> Any:
+    pod = group["spec"]["leaderWorkerTemplate"][f"{part}Template"]["spec"]
+    return pod["containers"][0]
+
+
+def variable(name: str, value: object) -> Callable[[Any, Any], None]:
+    def change(group: Any, service: Any) -> None:
+        container(group)["env"].append({"name": name, "value": value})
+
+    return change
+
+
+def within(path: str, value: object) -> Callable[[Any, Any], None]:
+    """Sets `a.b.c` of the group."""
+
+    def change(group: Any, service: Any) -> None:
+        *parents, last = path.split(".")
+        at = group
+        for key in parents:
+            at = at[int(key) if key.isdecimal() else key]
+        at[last] = value
+
+    return change
+
+
+POD = "spec.leaderWorkerTemplate.leaderTemplate.spec"
+FIRST = f"{POD}.containers.0"
+MUTATIONS: dict[str, tuple[Callable[[Any, Any], None], str, str]] = {
+    "no leader": (within("spec.leaderWorkerTemplate.size", 0), "group", "error"),
+    "a size that is a text": (within("spec.leaderWorkerTemplate.size", "2"), "group", "error"),
+    "no rollout": (
+        within("spec.rolloutStrategy.rollingUpdateConfiguration.maxUnavailable", 0),
+        "group",
+        "error",
+    ),
+    "both wait": (within("spec.startupPolicy", "LeaderReady"), "group", "error"),
+    "too few pods": (within("spec.leaderWorkerTemplate.size", 1), "ranks", "error"),
+    "too few devices": (
+        within(f"{FIRST}.resources", {"limits": {"nvidia.com/gpu": "4"}}),
+        "ranks",
+        "error",
+    ),
+    "unequal devices": (
+        within(f"{FIRST}.resources.requests", {"nvidia.com/gpu": "4"}),
+        "devices",
+        "error",
+    ),
+    "half a device": (
+        within(f"{FIRST}.resources", {"limits": {"nvidia.com/gpu": "0.5"}}),
+        "devices",
+        "error",
+    ),
+    "memory that is not pinned": (within(f"{FIRST}.securityContext", {}), "rdma", "error"),
+    "a small /dev/shm": (
+        lambda group, _: container(group)["volumeMounts"].pop(),
+        "shared-memory",
+        "error",
+    ),
+    "a disk as /dev/shm": (within(f"{POD}.volumes.2.emptyDir", {}), "shared-memory", "error"),
+    "another volume": (within(f"{FIRST}.volumeMounts.0.name", "models"), "volume", "error"),
+    "links": (within(f"{POD}.enableServiceLinks", True), "service-links", "warning"),
+    "a late probe": (
+        within(f"{FIRST}.readinessProbe.initialDelaySeconds", 1500),
+        "probe-delay",
+        "warning",
+    ),
+    "a worker that is asked": (
+        lambda group, _: container(group, "worker").update(
+            livenessProbe={"httpGet": {"path": "/health", "port": 8000}}
+        ),
+        "worker-probe",
+        "error",
+    ),
+    "privileged": (within(f"{FIRST}.securityContext.privileged", True), "privileged", "warning"),
+    "latest": (within(f"{FIRST}.image", "registry:5000/engine:latest"), "image", "warning"),
+    "no tag": (within(f"{FIRST}.image", "registry:5000/engine"), "image", "warning"),
+    "no image": (within(f"{FIRST}.image", ""), "image", "error"),
+    "a secret": (variable("HF_TOKEN", "hf_abc"), "secret", "error"),
+    "a number as a value": (variable("NCCL_DEBUG", 1), "env", "error"),
+    "a boolean as a value": (variable("VERBOSE", True), "env", "error"),
+    "twice": (variable("GLOO_SOCKET_IFNAME", "eth1"), "env", "warning"),
+    "a variable that is gone": (variable("NCCL_IB_CUDA_SUPPORT", "1"), "nccl", "warning"),
+    "a default": (variable("NCCL_IB_DISABLE", "0"), "nccl", "warning"),
+    "a legacy level": (variable("NCCL_NET_GDR_LEVEL", "1"), "nccl", "warning"),
+    "a fixed index": (variable("NCCL_IB_GID_INDEX", "3"), "nccl", "warning"),
+    "an algorithm": (variable("NCCL_ALGO", "Ring"), "nccl", "warning"),
+    "a log": (variable("NCCL_DEBUG", "INFO"), "nccl", "warning"),
+    "a prefix": (variable("NCCL_IB_HCA", "mlx5_0, mlx5_1"), "nccl", "warning"),
+    "a service of others": (
+        lambda _, service: service["spec"].update(selector={"app": "sglang"}),
+        "selector",
+        "error",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mutation_is_found(written: Written, tmp_path: Path, name: str) -> None:
+    files = copy.deepcopy(written("sglang-two-nodes"))
+    change, rule, severity = MUTATIONS[name]
+    change(files["leader-worker-set.yaml"], files["service.yaml"])
+    assert (rule, severity) in found(tmp_path, files)
+
+
+@pytest.mark.parametrize(
+    ("config", "namespace", "wrong"),
+    [
+        ('{"configList": [{"resourceName": "rdma_shared_device_a"}]}', None, 0),
+        ('{"configList": [{"resourceName": "rdma_shared_device_a"}]}', "nvidia", 1),
+        ('{"configList": [}', None, 1),
+        ('{"configList": []}', None, 1),
+        ('{"configList": [{"rdmaHcaMax": 63}]}', "nvidia", 2),
+        (None, None, 1),
+    ],
+)
+def test_a_policy_that_the_api_server_does_not_look_into(
+    tmp_path: Path, config: str | None, namespace: str | None, wrong: int
+) -> None:
+    metadata = {"name": "nic", **({"namespace": namespace} if namespace else {})}
+    policy = {
+        "apiVersion": "mellanox.com/v1alpha1",
+        "kind": "NicClusterPolicy",
+        "metadata": metadata,
+        "spec": {"rdmaSharedDevicePlugin": {"config": config}},
+    }
+    assert found(tmp_path, {"policy.yaml": policy}) == [("network", "error")] * wrong
+
+
+def rules(name: str) -> set[str]:
+    return {finding.rule for _, finding in lint([PUBLISHED / name])}
+
+
+def test_the_manifest_of_source_000() -> None:
+    """A mount names a volume that is not there; no API server sees that in a LeaderWorkerSet."""
+    assert rules("source-000.yaml") == {"volume", "service-links"}
+
+
+def test_the_manifest_of_source_002() -> None:
+    assert rules("source-002.yaml") == {
+        "nccl",
+        "privileged",
+        "probe-delay",
+        "service-links",
+        "worker-probe",
+    }
+
+
+def test_findings_are_printed_and_errors_are_the_status(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["deploy", "lint", str(PUBLISHED / "source-000.yaml")]) == 1
+    printed = capsys.readouterr().out
+    assert "LeaderWorkerSet qwq-dist-v1-distributed-serving: error: volumeMounts names" in printed
+    assert printed.splitlines()[-1] == "2 errors, 2 warnings"
+
+
+def test_lists_and_other_kinds_are_read(tmp_path: Path) -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"image": "a"}]}}
+    job = {"jobTemplate": {"spec": {"template": {"spec": pod["spec"]}}}}
+    cron = {"apiVersion": "batch/v1", "kind": "CronJob", "spec": job}
+    listed = {"apiVersion": "v1", "kind": "List", "items": [pod, cron]}
+    assert found(tmp_path, {"list.yaml": listed}).count(("image", "warning")) == 2
+
+
+@pytest.mark.parametrize("text", ["a: [", "a: 1\n", ""])
+def test_files_without_objects_are_errors(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(PenstockError):
+        lint([path])
+
+
+JUNK = [None, 1, "x", [], [1], {"a": []}]
+
+
+@pytest.mark.parametrize("junk", JUNK)
+@pytest.mark.parametrize("kind", ["Pod", "Deployment", "LeaderWorkerSet", "Service", "CronJob"])
+def test_no_manifest_is_too_strange(tmp_path: Path, kind: str, junk: object) -> None:
+    """Shapes that no API server would take give findings or none, never a traceback."""
+    nested = {"containers": junk, "volumes": junk, "template": junk, "leaderWorkerTemplate": junk}
+    for spec in (junk, nested, {"template": {"spec": nested}, "selector": junk}):
+        path = tmp_path / "x.yaml"
+        path.write_text(yaml.safe_dump({"apiVersion": "v", "kind": kind, "spec": spec}))
+        lint([path])
