@@ -1,40 +1,54 @@
-"""Speed of a mixture of experts beside the roofline of the run.
+"""Speed of a mixture of experts beside llama.cpp and beside the roofline of the run.
 
-    python benchmarks/moe.py [--file moe.gguf] [--layers 20] [--experts 64] [--streams 1 8 32]
+    python benchmarks/moe.py [--file moe.gguf] [--shape small|30b-a3b|gpt-oss-20b] [--no-peer]
 
-Writes a 4-bit checkpoint of random weights in the shape of a Qwen3-MoE (about 6.6B weights of which
-1.2B are active; `--layers 48 --experts 128` is that of Qwen3-30B-A3B) and measures Penstock in this
-process: decode of several streams, and prefill of 2,048 tokens. The roofline is the bytes of the
-weights that a step must read, over the memory bandwidth measured before and after.
-
-Beside llama.cpp (benchmarks/peers/install_llama_cpp.sh), over HTTP, with the same file:
-
-    penstock bench compare --model moe.gguf --server penstock --server RECIPE ...
+Writes a 4-bit checkpoint of random weights: `small` in the shape of a Qwen3-MoE (6.6B weights of
+which 1.2B are active, 3.7 GB), `30b-a3b` as Qwen3-30B-A3B (17 GB), `gpt-oss-20b` with experts in
+MXFP4 (11 GB). In each repeat first Penstock and then llama.cpp
+(benchmarks/peers/install_llama_cpp.sh) loads the same file in a process of its own, because two
+loaded copies may not fit, decodes several streams and prefills 2,048 tokens. Penstock is measured
+at its own API, with its scheduler; llama.cpp by its llama-batched-bench, without a server: random
+tokens, nothing sampled. The roofline is the bytes of Penstock's weights that a step must read, over
+the memory bandwidth measured before and after.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import multiprocessing
 import os
 import random
+import resource
 import statistics
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from penstock import LLM, SamplingParams
 from support import facts
-from support.random_gguf import Shape, tokenizer_values, write
+from support.random_gguf import GPT_OSS, Shape, tokenizer_values, write
 
-BITS = 5.0
-"""A weight in the decoder's w4 form: a code, and a scale and minimum for 32 of them."""
+SHAPES = {
+    "small": Shape(20, 2048, 32, 4, 128, 64, 8, 768),
+    "30b-a3b": Shape(48, 2048, 32, 4, 128, 128, 8, 768),
+    "gpt-oss-20b": Shape(24, 2880, 64, 8, 64, 32, 4, 2880, architecture=GPT_OSS),
+}
+CENTRED, TABLED, BYTES = 4.5, 5.0, 8.5
+"""Bits of a weight in the decoder's forms s4, mx4 and w8."""
 PREFILL = 2048
 PROMPT = 32
 READ_BYTES = 1 << 30
+CONTEXT = 4096
+"""KV of llama.cpp, shared by its sequences."""
+BENCH = "llama.cpp/build/bin/llama-batched-bench"
+MIB = 1 << 20
 
 
 def parse() -> argparse.Namespace:
@@ -48,15 +62,14 @@ def parse() -> argparse.Namespace:
         default=Path("~/.cache/penstock/models/SmolLM2-135M-Instruct.Q4_1.gguf"),
         help="GGUF file whose tokenizer is copied; default: %(default)s",
     )
-    made.add_argument("--layers", type=int, default=20)
-    made.add_argument("--hidden", type=int, default=2048)
-    made.add_argument("--experts", type=int, default=64)
-    made.add_argument("--experts-per-token", type=int, default=8)
-    made.add_argument("--width", type=int, default=768, help="of an expert")
+    made.add_argument("--shape", choices=SHAPES, default="small")
+    made.add_argument("--layers", type=int, help="others than the shape's")
     made.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32])
     made.add_argument("--tokens", type=int, default=48, help="decoded by each stream")
     made.add_argument("--repeats", type=int, default=3)
     made.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    made.add_argument("--peers", type=Path, default=facts.DEFAULT_PEERS)
+    made.add_argument("--no-peer", action="store_true", help="Penstock alone")
     made.add_argument("--results", type=Path, default=facts.RESULTS, help="default: %(default)s")
     return made.parse_args()
 
@@ -92,99 +105,182 @@ def seconds(llm: LLM, streams: int, length: int, tokens: int, vocab: int) -> flo
     return time.perf_counter() - began
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is measured in each repeat."""
+
+    file: Path
+    streams: tuple[int, ...]
+    tokens: int
+    threads: int
+    vocab: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Rates in tokens per second."""
+
+    ready_s: float
+    """Until the model answered, with the reading of its file."""
+    peak_rss: int
+    """Bytes, with the pages of the file that were mapped at once."""
+    decode: dict[int, float]
+    """By streams."""
+    prefill: float
+
+
+def penstock(load: Load) -> Repeat:
+    """In a process of its own."""
+    began = time.perf_counter()
+    llm = LLM(
+        str(load.file),
+        threads=load.threads,
+        max_num_seqs=max(load.streams),
+        kv_cache_memory_bytes="512MiB",
+        enable_prefix_caching=False,
+    )
+    seconds(llm, 1, PROMPT, 1, load.vocab)
+    ready = time.perf_counter() - began
+    decode = {}
+    for streams in load.streams:
+        first = seconds(llm, streams, PROMPT, 1, load.vocab)
+        whole = seconds(llm, streams, PROMPT, load.tokens + 1, load.vocab)
+        decode[streams] = streams * load.tokens / (whole - first)
+    prefill = PREFILL / seconds(llm, 1, PREFILL, 1, load.vocab)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Repeat(ready, peak, decode, prefill)
+
+
+def llama_cpp(program: Path, load: Load) -> Repeat:
+    """Both prompt lengths times all numbers of streams; what exceeds the context is left out."""
+    command = [str(program), "-m", str(load.file), "-c", str(CONTEXT), "--kv-unified"]
+    command += ["-npp", f"{PROMPT},{PREFILL}", "-ntg", str(load.tokens)]
+    command += ["-npl", ",".join(map(str, load.streams)), "-fa", "on"]
+    command += ["-t", str(load.threads), "-tb", str(load.threads), "--output-format", "jsonl"]
+    began = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    took = time.perf_counter() - began
+    text = done.stdout + done.stderr
+    rows = [json.loads(line) for line in text.splitlines() if line.startswith('{"n_kv_max"')]
+    short = [row for row in rows if row["pp"] == PROMPT]
+    prefill = next(row["speed_pp"] for row in rows if row["pp"] == PREFILL)
+    measured = sum(row["t"] for row in rows)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    decode = {row["pl"]: row["speed_tg"] for row in short}
+    return Repeat(took - measured, peak, decode, prefill)
+
+
 def step_bytes(shape: Shape, streams: int, vocab: int) -> float:
     """Weights that a decoding step reads, with the router in f32."""
-    experts = shape.touched(streams) * shape.expert()
-    layer = (shape.attention() + experts) * BITS / 8 + 4 * shape.experts * shape.hidden
-    return shape.layers * layer + shape.hidden * vocab * BITS / 8
+    gpt_oss = shape.architecture == GPT_OSS
+    dense, expert = (BYTES, TABLED) if gpt_oss else (CENTRED, CENTRED)
+    bits = dense * shape.attention() + expert * shape.touched(streams) * shape.expert()
+    layer = bits / 8 + 4 * shape.experts * shape.hidden
+    return shape.layers * layer + shape.hidden * vocab * dense / 8
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Rates in tokens per second, in the order in which they were measured."""
+    """All repeats of a run."""
 
     weights: float
     active: float
-    ready_s: float
     read_bytes_per_s: float
-    decode: dict[int, list[float]]
-    """By streams."""
     roof: dict[int, float]
-    prefill: list[float]
+    repeats: dict[str, list[Repeat]]
+    """By system, in the order in which they ran."""
 
 
 def measure(args: argparse.Namespace, shape: Shape) -> Measured:
     tokenizer = args.tokenizer.expanduser()
     write(args.file, shape, tokenizer)
     _, vocab = tokenizer_values(tokenizer)
+    load = Load(args.file, tuple(args.streams), args.tokens, args.threads, vocab)
+    program = args.peers.expanduser() / BENCH
+    read = bandwidth(args.threads)
+    repeats: dict[str, list[Repeat]] = {"penstock": []}
+    if not args.no_peer:
+        repeats["llama.cpp"] = []
+    fresh = multiprocessing.get_context("spawn")
+    for repeat in range(args.repeats):
+        for name, found in repeats.items():
+            # A process of its own gives its memory back before the other one loads.
+            with ProcessPoolExecutor(1, fresh) as alone:
+                if name == "penstock":
+                    found.append(alone.submit(penstock, load).result())
+                else:
+                    found.append(alone.submit(llama_cpp, program, load).result())
+            print(f"{repeat + 1}/{args.repeats} {name}: {found[-1]}", flush=True)
+    read = max(read, bandwidth(args.threads))
     table = shape.hidden * vocab
     total = shape.layers * (shape.attention() + shape.experts * shape.expert())
     active = shape.layers * (shape.attention() + shape.experts_per_token * shape.expert())
-    before = bandwidth(args.threads)
-    began = time.perf_counter()
-    llm = LLM(
-        str(args.file),
-        threads=args.threads,
-        max_num_seqs=max(args.streams),
-        kv_cache_memory_bytes="1GiB",
-        enable_prefix_caching=False,
-    )
-    ready = time.perf_counter() - began
-    decode: dict[int, list[float]] = {streams: [] for streams in args.streams}
-    prefill = []
-    for repeat in range(args.repeats):
-        for streams, rates in decode.items():
-            first = seconds(llm, streams, PROMPT, 1, vocab)
-            whole = seconds(llm, streams, PROMPT, args.tokens + 1, vocab)
-            rates.append(streams * args.tokens / (whole - first))
-            print(f"{repeat + 1}/{args.repeats} {streams} streams: {rates[-1]:.1f}/s", flush=True)
-        prefill.append(PREFILL / seconds(llm, 1, PREFILL, 1, vocab))
-        print(f"{repeat + 1}/{args.repeats} prefill: {prefill[-1]:.1f}/s", flush=True)
-    read = max(before, bandwidth(args.threads))
-    roof = {n: n * read / step_bytes(shape, n, vocab) for n in decode}
-    return Measured(total + 2 * table, active + table, ready, read, decode, roof, prefill)
+    roof = {n: n * read / step_bytes(shape, n, vocab) for n in load.streams}
+    return Measured(total + 2 * table, active + table, read, roof, repeats)
 
 
 def lines(args: argparse.Namespace, shape: Shape, found: Measured) -> list[str]:
-    def row(name: str, rates: list[float], roof: float | None) -> list[str]:
-        middle = statistics.median(rates)
-        spread = f"{min(rates):.1f} to {max(rates):.1f}"
-        share = (f"{roof:.1f}", f"{middle / roof:.0%}") if roof else ("", "")
-        return [name, f"{middle:.1f}", spread, *share]
+    own, other = found.repeats["penstock"], found.repeats.get("llama.cpp", [])
 
-    rows = [row(f"decode, {n} streams", found.decode[n], found.roof[n]) for n in found.decode]
-    rows.append(row(f"prefill of {PREFILL}", found.prefill, None))
-    columns = ("load", "tokens/s", "of the repeats", "weights allow", "share")
+    def row(name: str, own: list[float], other: list[float], roof: float | None) -> list[str]:
+        middle = statistics.median(own)
+        share = (f"{roof:.1f}", f"{middle / roof:.0%}") if roof else ("", "")
+        peer = ("", "")
+        if other:
+            theirs = statistics.median(other)
+            peer = (f"{theirs:.1f} ({spread(other)})", f"{middle / theirs:.2f}")
+        return [name, f"{middle:.1f} ({spread(own)})", *peer, *share]
+
+    rows = [
+        row(
+            f"decode, {n} streams",
+            [repeat.decode[n] for repeat in own],
+            [repeat.decode[n] for repeat in other],
+            roof,
+        )
+        for n, roof in found.roof.items()
+    ]
+    prefills = ([repeat.prefill for repeat in system] for system in (own, other))
+    rows.append(row(f"prefill of {PREFILL}", *prefills, None))
+    columns = ("load, tokens/s", "Penstock", "llama.cpp", "ratio", "weights allow", "share")
+    kind = "MXFP4 and Q8_0" if shape.architecture == GPT_OSS else "Q4_0"
     size = (
         f"{found.weights / 1e9:.2f} billion weights, {found.active / 1e9:.2f} billion active: "
         f"{shape.layers} layers, hidden {shape.hidden}, {shape.experts} experts of {shape.width}, "
-        f"{shape.experts_per_token} for a token; Q4_0, random."
+        f"{shape.experts_per_token} for a token; {kind}, random, {gigabytes(args.file)} GB."
     )
     machine = (
-        f"{args.threads} threads read {found.read_bytes_per_s / 1e9:.1f} GB/s from memory; the "
-        f"model was ready after {found.ready_s:.1f} s ({args.file.stat().st_size / 1e9:.1f} GB)."
+        f"{args.threads} threads read {found.read_bytes_per_s / 1e9:.1f} GB/s from memory. Medians "
+        f"of {args.repeats} repeats in turn, with the lowest and highest."
     )
-    return [size, machine, "", *facts.table(columns, rows)]
+    starts = [
+        f"{name} was ready after {statistics.median(r.ready_s for r in system):.1f} s, "
+        f"with at most {max(r.peak_rss for r in system) / MIB:,.0f} MiB resident."
+        for name, system in found.repeats.items()
+    ]
+    return [size, machine, *starts, "", *facts.table(columns, rows)]
+
+
+def spread(rates: list[float]) -> str:
+    return f"{min(rates):.1f} to {max(rates):.1f}"
+
+
+def gigabytes(file: Path) -> str:
+    return f"{file.stat().st_size / 1e9:.1f}"
 
 
 def main(argv: Sequence[str]) -> None:
     args = parse()
-    shape = Shape(
-        layers=args.layers,
-        hidden=args.hidden,
-        heads=32,
-        kv_heads=4,
-        head_dim=128,
-        experts=args.experts,
-        experts_per_token=args.experts_per_token,
-        width=args.width,
-    )
-    known = facts.gather(facts.DEFAULT_PEERS, [], argv)
+    shape = SHAPES[args.shape]
+    if args.layers:
+        shape = replace(shape, layers=args.layers)
+    known = facts.gather(args.peers.expanduser(), [] if args.no_peer else ["llama.cpp"], argv)
     found = measure(args, shape)
     said = ["# Mixture of experts", "", *facts.said(known), "", *lines(args, shape, found)]
     print("\n".join(said))
     data = {**known, "shape": asdict(shape), **asdict(found)}
-    facts.write(facts.stem("moe", args.results), said, data)
+    name = "moe" if args.shape == "small" else f"moe-{args.shape}"
+    facts.write(facts.stem(name, args.results), said, data)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ def gather(peers: Path, names: Iterable[str], argv: Sequence[str]) -> dict[str, 
     known = {
         "vllm": ["env", "VLLM_NO_USAGE_STATS=1", str(peers / "vllm/bin/vllm"), "--version"],
         "aiperf": [str(peers / "aiperf/bin/aiperf"), "--version"],
+        "llama.cpp": [str(peers / "llama.cpp/build/bin/llama-server"), "--version"],
     }
     versions = {name: first_line_with_digit(known[name]) for name in names if name in known}
     return {

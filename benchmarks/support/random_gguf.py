@@ -1,4 +1,6 @@
-"""A GGUF file of random Q4_0 weights in the shape of a Qwen3-MoE, which llama.cpp loads too."""
+"""A GGUF file of random weights, which llama.cpp loads too: Q4_0 in the shape of a Qwen3-MoE, or
+gpt-oss with experts in MXFP4.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,16 @@ import numpy as np
 STRING, ARRAY = 8, 9
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Bytes of a GGUF value by its type."""
-F32, Q4_0 = 0, 2
-BLOCK, BLOCK_BYTES = 32, 18
+F32, Q4_0, Q8_0, MXFP4 = 0, 2, 8, 39
+BLOCK = 32
+BLOCK_BYTES = {Q4_0: 18, Q8_0: 34, MXFP4: 17}
 ALIGNMENT = 32
 SEED = 7
 SCALE = 0.02
 """Scale of the blocks: numbers from -0.16 to 0.14, so that nothing overflows."""
+POWER = 127 - 6
+"""Exponent of a block of MXFP4: numbers up to 6 / 64."""
+QWEN, GPT_OSS = "qwen3moe", "gpt-oss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,7 @@ class Shape:
     experts_per_token: int
     width: int
     context: int = 8192
+    architecture: str = QWEN
 
     def attention(self) -> int:
         """Weights of a layer's projections."""
@@ -77,7 +84,8 @@ def _text(text: str) -> bytes:
 
 
 def _keys(shape: Shape) -> Iterator[bytes]:
-    yield _text("general.architecture") + struct.pack("<I", STRING) + _text("qwen3moe")
+    architecture = shape.architecture
+    yield _text("general.architecture") + struct.pack("<I", STRING) + _text(architecture)
     sizes = {
         "block_count": shape.layers,
         "context_length": shape.context,
@@ -91,39 +99,61 @@ def _keys(shape: Shape) -> Iterator[bytes]:
         "attention.key_length": shape.head_dim,
         "attention.value_length": shape.head_dim,
     }
+    if architecture == GPT_OSS:
+        sizes |= {"attention.sliding_window": 128}
     for key, size in sizes.items():
-        yield _text(f"qwen3moe.{key}") + struct.pack("<II", 4, size)
+        yield _text(f"{architecture}.{key}") + struct.pack("<II", 4, size)
     numbers = {"rope.freq_base": 1e6, "attention.layer_norm_rms_epsilon": 1e-6}
     for key, number in numbers.items():
-        yield _text(f"qwen3moe.{key}") + struct.pack("<If", 6, number)
+        yield _text(f"{architecture}.{key}") + struct.pack("<If", 6, number)
 
 
 def _tensors(shape: Shape, vocab: int) -> Iterator[tuple[str, tuple[int, ...], int]]:
     """Name, dimensions with the outermost first, type."""
     hidden, width, experts = shape.hidden, shape.width, shape.experts
-    yield "token_embd.weight", (vocab, hidden), Q4_0
+    gpt_oss = shape.architecture == GPT_OSS
+    dense, expert = (Q8_0, MXFP4) if gpt_oss else (Q4_0, Q4_0)
+    yield "token_embd.weight", (vocab, hidden), dense
     yield "output_norm.weight", (hidden,), F32
-    yield "output.weight", (vocab, hidden), Q4_0
+    yield "output.weight", (vocab, hidden), dense
     query, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     for layer in range(shape.layers):
         at = f"blk.{layer}."
         yield f"{at}attn_norm.weight", (hidden,), F32
+        yield f"{at}attn_q.weight", (query, hidden), dense
+        yield f"{at}attn_k.weight", (kv, hidden), dense
+        yield f"{at}attn_v.weight", (kv, hidden), dense
+        yield f"{at}attn_output.weight", (hidden, query), dense
+        yield f"{at}ffn_gate_inp.weight", (experts, hidden), F32
+        yield f"{at}ffn_gate_exps.weight", (experts, width, hidden), expert
+        yield f"{at}ffn_up_exps.weight", (experts, width, hidden), expert
+        yield f"{at}ffn_down_exps.weight", (experts, hidden, width), expert
+        if gpt_oss:
+            yield from _gpt_oss_vectors(shape, at)
+            continue
         yield f"{at}ffn_norm.weight", (hidden,), F32
         yield f"{at}attn_q_norm.weight", (shape.head_dim,), F32
         yield f"{at}attn_k_norm.weight", (shape.head_dim,), F32
-        yield f"{at}attn_q.weight", (query, hidden), Q4_0
-        yield f"{at}attn_k.weight", (kv, hidden), Q4_0
-        yield f"{at}attn_v.weight", (kv, hidden), Q4_0
-        yield f"{at}attn_output.weight", (hidden, query), Q4_0
-        yield f"{at}ffn_gate_inp.weight", (experts, hidden), F32
-        yield f"{at}ffn_gate_exps.weight", (experts, width, hidden), Q4_0
-        yield f"{at}ffn_up_exps.weight", (experts, width, hidden), Q4_0
-        yield f"{at}ffn_down_exps.weight", (experts, hidden, width), Q4_0
+
+
+def _gpt_oss_vectors(shape: Shape, at: str) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Norm, sinks and biases of a layer."""
+    kv = shape.kv_heads * shape.head_dim
+    yield f"{at}post_attention_norm.weight", (shape.hidden,), F32
+    yield f"{at}attn_sinks.weight", (shape.heads,), F32
+    yield f"{at}attn_q.bias", (shape.heads * shape.head_dim,), F32
+    yield f"{at}attn_k.bias", (kv,), F32
+    yield f"{at}attn_v.bias", (kv,), F32
+    yield f"{at}attn_output.bias", (shape.hidden,), F32
+    yield f"{at}ffn_gate_inp.bias", (shape.experts,), F32
+    yield f"{at}ffn_gate_exps.bias", (shape.experts, shape.width), F32
+    yield f"{at}ffn_up_exps.bias", (shape.experts, shape.width), F32
+    yield f"{at}ffn_down_exps.bias", (shape.experts, shape.hidden), F32
 
 
 def _bytes(dims: tuple[int, ...], kind: int) -> int:
     count = int(np.prod(dims))
-    return 4 * count if kind == F32 else count // BLOCK * BLOCK_BYTES
+    return 4 * count if kind == F32 else count // BLOCK * BLOCK_BYTES[kind]
 
 
 def _padded(size: int) -> int:
@@ -134,8 +164,13 @@ def _random(rng: np.random.Generator, dims: tuple[int, ...], kind: int) -> bytes
     if kind == F32:
         numbers = rng.normal(0.0, 1.0, dims) if len(dims) > 1 else np.ones(dims)
         return numbers.astype("<f4").tobytes()
-    blocks = rng.integers(0, 256, (_bytes(dims, kind) // BLOCK_BYTES, BLOCK_BYTES), dtype=np.uint8)
-    blocks[:, :2] = np.frombuffer(np.float16(SCALE).tobytes(), dtype=np.uint8)
+    size = BLOCK_BYTES[kind]
+    blocks = np.frombuffer(rng.bytes(_bytes(dims, kind)), dtype=np.uint8).reshape(-1, size).copy()
+    if kind == MXFP4:
+        blocks[:, 0] = POWER
+    else:
+        scale = SCALE if kind == Q4_0 else SCALE / 16
+        blocks[:, :2] = np.frombuffer(np.float16(scale).tobytes(), dtype=np.uint8)
     return blocks.tobytes()
 
 
