@@ -83,6 +83,24 @@ def test_a_cut_that_was_asked_for(planned: Callable[..., dict[str, Any]]) -> Non
     assert plan["memory"][0]["kv_bytes_per_token"] == 576 * 61
 
 
+def test_smaller_types_are_offered_and_not_chosen(
+    directory: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(directory("meta-llama/Meta-Llama-3.1-70B"))
+    words = ["--on", "h100-sxm-80gb:8", *ASKED, "-o", str(tmp_path / "plan.yaml")]
+    assert main(["plan", path, *words]) == 0
+    plan = read(tmp_path / "plan.yaml")
+    assert plan["model"]["weights"] == "bf16"
+    (offer,) = plan["offers"]
+    assert offer["change"] == "weights fp8"
+    assert offer["devices"] < plan["choice"]["devices"]
+    assert "offer: weights fp8" in capsys.readouterr().out
+    # Where nothing else holds, the error names it.
+    words = ["--on", "h100-sxm-80gb:2", "-tp", "2", *ASKED]
+    assert main(["plan", path, *words]) == 1
+    assert "with weights fp8: 1 x TP2 = 2 devices" in capsys.readouterr().err
+
+
 def test_arrivals_of_a_trace(planned: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     row = '{{"timestamp": {}, "input_length": 900, "output_length": 40, "hash_ids": [1, 2]}}\n'

@@ -18,6 +18,7 @@ from penstock.model.sizing import active_parameters, parameters
 from penstock.plan.engines import Engine
 from penstock.plan.hardware import Target
 from penstock.plan.memory import Memory
+from penstock.plan.offers import Offer
 from penstock.plan.search import Found, Goal, Speed, Trial, judged, simulate
 from penstock.plan.subject import Subject
 from penstock.plan.thresholds import thresholds
@@ -45,10 +46,11 @@ class Request:
     """Where the arrivals come from."""
 
 
-def document(request: Request, found: Found) -> dict[str, Any]:
+def document(request: Request, found: Found, offered: Sequence[Offer] = ()) -> dict[str, Any]:
     """The plan. PenstockError when no deployment on the target holds the goal."""
     if found.choice is None:
-        raise PenstockError(no_choice(request, found))
+        others = "; ".join(f"with {_offer(each)}" for each in offered)
+        raise PenstockError(no_choice(request, found) + (f"; {others}" if others else ""))
     choice = found.choice
     subject, target = request.subject, request.target
     return {
@@ -83,6 +85,16 @@ def document(request: Request, found: Found) -> dict[str, Any]:
         "thresholds": thresholds(choice, request.subject, target, request.goal, request.speed),
         "bench": bench(request),
         "runners_up": [runner_up(trial, choice) for trial in _best(found.lost)],
+        "offers": [
+            {
+                "change": each.change,
+                "cut": str(each.trial.candidate.cut),
+                "replicas": each.trial.replicas,
+                "devices": each.trial.devices,
+                "caveat": each.caveat,
+            }
+            for each in offered
+        ],
         "misfits": [{"cut": cut, "why": why} for cut, why in found.misfits[-RUNNERS_UP:]],
         "sources": [target.accelerator.source, request.speed.source],
     }
@@ -180,6 +192,14 @@ def no_choice(request: Request, found: Found) -> str:
     return head
 
 
+def _offer(offer: Offer) -> str:
+    trial = offer.trial
+    return (
+        f"{offer.change}: {trial.replicas} x {trial.candidate.cut} = {trial.devices} devices "
+        f"({offer.caveat})"
+    )
+
+
 def summary(plan: dict[str, Any], request: Request) -> list[str]:
     """The plan in a few lines."""
     choice = plan["choice"]
@@ -208,6 +228,11 @@ def summary(plan: dict[str, Any], request: Request) -> list[str]:
         f"lost: {row['replicas']} x {row['cut']} = {row['devices']} devices, steps of "
         f"{row['max_num_batched_tokens']}: {row['why']}"
         for row in plan["runners_up"][:5]
+    ]
+    lines += [
+        f"offer: {row['change']}: {row['replicas']} x {row['cut']} = {row['devices']} devices; "
+        f"{row['caveat']}"
+        for row in plan["offers"]
     ]
     if request.speed.waiting is None:
         lines.append("TTFT is judged by what arithmetic alone gives, which real engines exceed")

@@ -15,6 +15,7 @@ from penstock.plan.cut import Cut
 from penstock.plan.document import Request, document, summary, write
 from penstock.plan.engines import Engine, Load
 from penstock.plan.hardware import Target
+from penstock.plan.offers import offers
 from penstock.plan.search import Goal, Speed, search
 from penstock.plan.subject import Subject
 from penstock.plan.virtual import Arrival, poisson
@@ -82,7 +83,12 @@ def run_goal(
         workload,
     )
     found = search(subject, target, rules, load, goal, request.speed, parsed.kv_cache_dtype, cuts)
-    plan = document(request, found)
+    least = found.choice.devices if found.choice else target.count + 1
+    offered = offers(
+        *(subject, target, rules, load, goal, request.speed),
+        *(parsed.kv_cache_dtype, cuts, least),
+    )
+    plan = document(request, found, offered)
     if parsed.output:
         write(plan, parsed.output)
     return summary(plan, request)

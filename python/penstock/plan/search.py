@@ -222,21 +222,25 @@ def _fewest(candidate: Candidate, goal: Goal, speed: Speed) -> int:
     model, high = candidate.model, speed.band.high * speed.factor
     isl = sum(arrival.isl for arrival in goal.arrivals) / len(goal.arrivals)
     osl = sum(arrival.osl for arrival in goal.arrivals) / len(goal.arrivals)
-    bound = min(
-        (slo.limit / 1e3 for slo in goal.slo if "tpot" in slo.key or "itl" in slo.key),
-        default=math.inf,
-    )
+    bounds = (slo.limit / 1e3 for slo in goal.slo if "tpot" in slo.key or "itl" in slo.key)
+    bound = min(bounds, default=math.inf) / SLACK
     most = min(candidate.sequences, candidate.memory.concurrency(goal.longest))
+    prefill = model.seconds(0, 0, isl) - model.seconds(0, 0, 0)
     best = 0.0
-    batch = 1
-    while batch <= most:
-        prefill = model.seconds(0, 0, isl) - model.seconds(0, 0, 0)
+    for batch in _growing(most):
         each = high * (model.seconds(batch, isl + osl / 2) + batch * prefill / osl)
-        if each <= bound / SLACK:
+        if each <= bound:
             best = max(best, batch / (osl * each))
-        batch = max(batch + 1, int(batch * 1.25)) if batch < most else most + 1
-        batch = min(batch, most) if batch <= most else batch
     return max(math.ceil(SLACK * goal.rate / best), 1) if best else 1 << 30
+
+
+def _growing(most: int) -> Iterator[int]:
+    """From 1 to `most`, a quarter more each time."""
+    batch = 1
+    while batch < most:
+        yield batch
+        batch = max(batch + 1, batch * 5 // 4)
+    yield most
 
 
 def candidates(
