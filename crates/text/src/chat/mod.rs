@@ -11,6 +11,7 @@ mod clock;
 mod elsewhere;
 mod generic;
 mod json;
+mod lists;
 mod messages;
 mod python;
 
@@ -177,6 +178,7 @@ fn sandbox() -> Environment<'static> {
     environment.add_function("strftime_now", |format: &str| {
         clock::strftime(format, SystemTime::now())
     });
+    lists::add(&mut environment);
     environment
 }
 
@@ -186,13 +188,13 @@ fn add(
     source: &str,
 ) -> Result<(), TextError> {
     environment
-        .add_template_owned(name, without_generation_tags(source))
+        .add_template_owned(name, in_our_dialect(source))
         .map_err(syntax_error)
 }
 
-/// `{% generation %}` marks the assistant's tokens for training; here it is a block that is always
-/// rendered.
-fn without_generation_tags(source: &str) -> String {
+/// The source with some tags written otherwise. `{% generation %}` marks the assistant's tokens for
+/// training; here it is a block that is always rendered. Empty lists are ones that can be changed.
+fn in_our_dialect(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
@@ -203,7 +205,10 @@ fn without_generation_tags(source: &str) -> String {
         match inside.trim_matches(|c: char| c.is_whitespace() || matches!(c, '-' | '+')) {
             "generation" => out.push_str(&inside.replace("generation", "if true")),
             "endgeneration" => out.push_str(&inside.replace("endgeneration", "endif")),
-            _ => out.push_str(inside),
+            _ => match lists::with_lists(inside) {
+                Some(changed) => out.push_str(&changed),
+                None => out.push_str(inside),
+            },
         }
         rest = after;
     }
@@ -276,7 +281,7 @@ impl io::Write for BoundedOutput {
 
 #[cfg(test)]
 mod tests {
-    use super::without_generation_tags;
+    use super::in_our_dialect;
 
     #[test]
     fn generation_tags_become_plain_blocks() {
@@ -284,6 +289,6 @@ mod tests {
             %}{% endif %}{%";
         let expected =
             "a{% if true %}b{%- endif -%}{{ generation }}{% if generation %}{% endif %}{%";
-        assert_eq!(without_generation_tags(source), expected);
+        assert_eq!(in_our_dialect(source), expected);
     }
 }

@@ -29,6 +29,8 @@ enum SplitRule {
     Gpt2,
     DigitsThenGpt2,
     Pattern(&'static str),
+    /// Each splits what the ones before it left.
+    Patterns(&'static [&'static str]),
 }
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -37,7 +39,22 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-const TABLE: [PreTokenizer; 7] = [
+const DEEPSEEK: [&str; 6] = [
+    r"[\r\n]",
+    r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",
+    r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+    r"\s+$",
+    r"[一-龥ࠀ-一가-퟿]+",
+    r"\p{N}+",
+];
+const DEEPSEEK3: [&str; 3] = [
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
+];
+const KIMI: &str = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const TABLE: [PreTokenizer; 10] = [
     PreTokenizer {
         names: &["gpt-2", "gpt2"],
         split: SplitRule::Gpt2,
@@ -83,6 +100,29 @@ const TABLE: [PreTokenizer; 7] = [
         add_bos: false,
     },
     PreTokenizer {
+        // DeepSeek-V2.
+        names: &["deepseek-llm"],
+        split: SplitRule::Patterns(&DEEPSEEK),
+        nfc: false,
+        ignore_merges: false,
+        add_bos: true,
+    },
+    PreTokenizer {
+        // DeepSeek-V3 and R1.
+        names: &["deepseek-v3"],
+        split: SplitRule::Patterns(&DEEPSEEK3),
+        nfc: false,
+        ignore_merges: false,
+        add_bos: true,
+    },
+    PreTokenizer {
+        names: &["kimi-k2"],
+        split: SplitRule::Pattern(KIMI),
+        nfc: false,
+        ignore_merges: true,
+        add_bos: false,
+    },
+    PreTokenizer {
         names: &["tekken"],
         split: SplitRule::Pattern(TEKKEN),
         nfc: false,
@@ -117,17 +157,23 @@ impl PreTokenizer {
     pub(super) fn build(&self) -> Result<PreTokenizerWrapper, TextError> {
         let byte_level =
             |use_regex| PreTokenizerWrapper::from(ByteLevel::new(false, true, use_regex));
+        let patterns = |each: &[&str]| {
+            let mut steps = Vec::new();
+            for pattern in each {
+                let pattern = SplitPattern::Regex((*pattern).to_owned());
+                let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
+                steps.push(split.map_err(TextError::build)?.into());
+            }
+            steps.push(byte_level(false));
+            Ok::<PreTokenizerWrapper, TextError>(Sequence::new(steps).into())
+        };
         Ok(match self.split {
             SplitRule::Gpt2 => byte_level(true),
             SplitRule::DigitsThenGpt2 => {
                 Sequence::new(vec![Digits::new(true).into(), byte_level(true)]).into()
             }
-            SplitRule::Pattern(pattern) => {
-                let pattern = SplitPattern::Regex(pattern.to_owned());
-                let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
-                    .map_err(TextError::build)?;
-                Sequence::new(vec![split.into(), byte_level(false)]).into()
-            }
+            SplitRule::Pattern(pattern) => patterns(&[pattern])?,
+            SplitRule::Patterns(each) => patterns(each)?,
         })
     }
 }
@@ -182,6 +228,18 @@ mod tests {
         assert_eq!(words("dbrx", "a 1234"), ["a", " ", "123", "4"]);
         assert_eq!(words("llama-bpe", "DON'T"), ["DON", "'T"]);
         assert_eq!(words("gpt2", "DON'T"), ["DON", "'", "T"]);
+        assert_eq!(
+            words("deepseek-llm", "a 12345漢字 b's\n "),
+            ["a", " ", "12345", "漢字", " b", "'", "s", "\n", " "]
+        );
+        assert_eq!(
+            words("deepseek-v3", "a 12345漢字かな b's\n\n x"),
+            ["a", " ", "123", "45", "漢字かな", " b", "'s", "\n\n", " x"]
+        );
+        assert_eq!(
+            words("kimi-k2", "fooBar漢字x DON'T 1234//\n"),
+            ["foo", "Bar", "漢字", "x", " DON'T", " ", "123", "4", "//\n"]
+        );
     }
 
     #[test]

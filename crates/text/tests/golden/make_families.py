@@ -1,14 +1,15 @@
 """Writes families.json: conversations under templates written as families write theirs, and
-the texts that transformers renders. Needs `pip install transformers jinja2`.
+the texts that transformers renders, or Jinja itself. Needs `pip install transformers jinja2`.
 
 The templates are not the published ones, but use what those use: a system turn folded into the
 first user turn, turns that must alternate, macros, tool calls as pairs of XML, reasoning that is
-cut from earlier turns, tools as JSON.
+cut from earlier turns, tools as JSON, lists that change, macros that change a namespace.
 """
 
 import json
 from pathlib import Path
 
+from jinja2.sandbox import SandboxedEnvironment
 from transformers.utils.chat_template_utils import render_jinja_template
 
 GEMMA = """{{ bos_token }}
@@ -106,6 +107,92 @@ GLM = """[gMASK]<sop>
 {{- '\\n<think></think>' if (enable_thinking is defined and not enable_thinking) else '' -}}
 {%- endif -%}
 """
+KIMI = """{% macro shown(m) -%}
+    {%- set c = m.get('content') -%}
+    {%- if c is string -%}
+      {{ c }}
+    {%- elif c is not none -%}
+      {% for part in c -%}{{ part['text'] }}{%- endfor -%}
+    {%- endif -%}
+{%- endmacro %}
+{%- set waiting = namespace(ids=[]) -%}
+{%- set count = namespace(value=0) -%}
+{%- set roles = [] -%}
+{%- if tools -%}<|im_system|>tool_declare<|im_middle|>{{ tools | tojson }}<|im_end|>{%- endif -%}
+{% for message in messages %}
+  {%- if loop.first and messages[0]['role'] != 'system' -%}
+  <|im_system|>system<|im_middle|>You are an assistant.<|im_end|>
+  {% endif %}
+  {%- set _ = roles.append(message['role']) -%}
+  <|im_{{ roles[-1] }}|>{{ message.get('name') or message['role'] }}<|im_middle|>
+  {%- if message['role'] == 'assistant' and message.get('tool_calls') -%}
+    {{ shown(message) }}<|tool_calls_section_begin|>
+    {%- for call in message['tool_calls'] -%}
+      {%- set id = 'functions.' + call['function']['name'] + ':' + (count.value | string) -%}
+      {%- set count.value = count.value + 1 -%}
+      {%- set _ = waiting.ids.append(id) -%}
+      <|tool_call_begin|>{{ id }}<|tool_call_argument_begin|>
+      {{- call['function']['arguments'] | tojson }}<|tool_call_end|>
+    {%- endfor -%}
+    <|tool_calls_section_end|>
+  {%- elif message['role'] == 'tool' -%}
+    {%- if waiting.ids -%}
+      {%- set id = waiting.ids.pop(0) -%}
+    {%- else -%}
+      {%- set id = 'functions.' + message.get('name', 'unknown') + ':' + (count.value | string) -%}
+    {%- endif -%}
+    ## Return of {{ id }}
+{{ shown(message) }}
+  {%- elif message['content'] is not none -%}
+    {{ shown(message) }}
+  {%- endif -%}
+  <|im_end|>
+{%- endfor -%}
+{{ waiting.ids }}{{ roles | join(',') }}{{ waiting.ids | length }}{{ roles[:2] }}
+{%- set _ = roles.insert(1, 'x') -%}{%- set _ = roles.extend(['y', 'z']) -%}
+{{ roles | tojson }}{{ roles.pop() }}{{ roles.pop(-2) }}{{ 'x' in roles }}
+{%- for role in roles -%}{{ loop.index }}{{ role }}{%- endfor -%}
+{%- set _ = roles.clear() -%}{{ 'none' if not roles }}
+{%- if add_generation_prompt -%}<|im_assistant|>assistant<|im_middle|>{%- endif -%}
+"""
+DEEPSEEK = """{% if not add_generation_prompt is defined %}
+{%- set add_generation_prompt = false %}{% endif %}
+{%- set ns = namespace(first=false, results=false, prompt='', thinks=thinking|default(true)) %}
+{%- for m in messages %}{%- if m['role'] == 'system' %}
+{%- set ns.prompt = ns.prompt + ('\n\n' if ns.prompt else '') + m['content'] %}{%- endif %}
+{%- endfor %}{{ bos_token }}{{ ns.prompt }}
+{%- macro end_results() -%}
+    {%- if ns.results -%}
+        {{- '<｜tool▁outputs▁end｜>' -}}{%- set ns.results = false -%}
+    {%- endif -%}
+{%- endmacro -%}
+{%- if tools %}{{ tools | map(attribute='function') | list | tojson(indent=2) }}{% endif %}
+{%- for m in messages -%}
+    {%- if m['role'] != 'tool' -%}{{ end_results() }}{%- endif -%}
+    {%- if m['role'] == 'user' -%}{{ '<｜User｜>' + m['content'] }}{%- endif -%}
+    {%- if m['role'] == 'assistant' and m['tool_calls'] -%}
+        {%- set ns.first = true -%}
+        {{- '<｜Assistant｜><｜tool▁calls▁begin｜>' -}}
+        {%- for tool in m['tool_calls'] -%}
+            {{- '' if ns.first else '\n' -}}{%- set ns.first = false -%}
+            {{- '<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + tool['function']['name']
+                + '\n```json\n' + tool['function']['arguments'] | tojson + '\n```'
+                + '<｜tool▁call▁end｜>' -}}
+        {%- endfor -%}
+        {{- '<｜tool▁calls▁end｜><｜end▁of▁sentence｜>' -}}
+    {%- elif m['role'] == 'assistant' -%}
+        {{- '<｜Assistant｜>' + m['content'].split('</think>')[-1] + '<｜end▁of▁sentence｜>' -}}
+    {%- elif m['role'] == 'tool' -%}
+        {%- if not ns.results -%}{{- '<｜tool▁outputs▁begin｜>' -}}{%- endif -%}
+        {%- set ns.results = true -%}
+        {{- '<｜tool▁output▁begin｜>' + m['content'] + '<｜tool▁output▁end｜>' -}}
+    {%- endif -%}
+{%- endfor -%}
+{{ end_results() }}
+{%- if add_generation_prompt -%}
+{{ '<｜Assistant｜>' + ('<think>\n' if ns.thinks else '</think>') }}
+{%- endif -%}
+"""
 TOOLS = [
     {
         "type": "function",
@@ -130,6 +217,7 @@ CALL = {
         {"type": "function", "function": {"name": "weather", "arguments": {"city": "Köln", "n": 2}}}
     ],
 }
+TWO_CALLS = CALL | {"tool_calls": CALL["tool_calls"] * 2}
 RESULT = {"role": "tool", "content": '{"rain": true}'}
 TURNS = [[USER], [SYSTEM, USER], [SYSTEM, USER, ASSISTANT, USER], [USER, ASSISTANT, PARTS]]
 CASES = {
@@ -143,8 +231,38 @@ CASES = {
             ([USER, CALL, RESULT, ASSISTANT, USER], TOOLS, {"enable_thinking": False}),
         ],
     ),
+    "kimi": (
+        KIMI,
+        [
+            *((turns, None, {}) for turns in TURNS),
+            ([SYSTEM, USER, CALL, RESULT, RESULT], TOOLS, {}),
+            ([USER, TWO_CALLS, RESULT, RESULT, CALL, RESULT, ASSISTANT, USER], TOOLS, {}),
+            ([USER, TWO_CALLS], TOOLS, {}),
+        ],
+    ),
+    "deepseek": (
+        DEEPSEEK,
+        [
+            *((turns, None, {}) for turns in TURNS[:3]),
+            ([SYSTEM, USER, CALL, RESULT, RESULT], TOOLS, {}),
+            ([USER, TWO_CALLS, RESULT, RESULT, ASSISTANT, USER], TOOLS, {"thinking": False}),
+        ],
+    ),
 }
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def tojson(value: object, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def changing(template: str, **variables: object) -> str:
+    """What Jinja renders where templates may change lists, which transformers does not let them."""
+    environment = SandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = tojson
+    return environment.from_string(template).render(**variables)
 
 
 def main() -> None:
@@ -152,14 +270,13 @@ def main() -> None:
     for name, (template, cases) in CASES.items():
         rendered = []
         for messages, tools, kwargs in cases:
-            (text,), _ = render_jinja_template(
-                conversations=[messages],
-                tools=tools,
-                chat_template=template,
-                add_generation_prompt=True,
-                **TOKENS,
-                **kwargs,
-            )
+            variables = {"tools": tools, "add_generation_prompt": True, **TOKENS, **kwargs}
+            if "append(" in template:
+                text = changing(template, messages=messages, **variables)
+            else:
+                (text,), _ = render_jinja_template(
+                    conversations=[messages], chat_template=template, **variables
+                )
             rendered.append({"messages": messages, "tools": tools, "kwargs": kwargs, "text": text})
         written[name] = {"template": template, "cases": rendered}
     out = Path(__file__).parent / "families.json"
