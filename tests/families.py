@@ -3,6 +3,8 @@
 FAMILIES = (
     "alternating",
     "biased",
+    "deepseek2",
+    "deepseek3",
     "gemma2",
     "gemma3",
     "glm4moe",

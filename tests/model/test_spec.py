@@ -40,10 +40,17 @@ EXPERTS = Experts(8, 2, MLP, Router("softmax"))
 
 
 MLA = LatentAttention(
-    heads=6, kv_rank=64, plain_dim=16, rope_dim=8, value_dim=16, query_rank=48, rope=Rope(1e4)
+    heads=6,
+    kv_rank=64,
+    plain_dim=16,
+    rope_dim=8,
+    value_dim=16,
+    norm=Norm("layer", 1e-6),
+    query_rank=48,
+    rope=Rope(1e4),
 )
 UNSUPPORTED: list[tuple[str, Layer]] = [
-    ("multi-head latent attention", replace(LAYER, mixer=MLA)),
+    ("a norm of the latent that is not plain RMS", replace(LAYER, mixer=MLA)),
     (
         "a gate of a shared expert that is not there",
         replace(LAYER, feed_forward=replace(EXPERTS, shared_gate=True)),

@@ -3,13 +3,15 @@
 use penstock_kernels::{Activations, Aligned};
 
 use crate::feed_forward::InnerBuffers;
-use crate::model::Model;
+use crate::latent::LatentBuffers;
+use crate::model::{Layer, Model};
 
 /// Buffers of the forward pass; they grow to the largest step seen.
 pub(crate) struct Buffers {
     /// Residual stream, rows x hidden.
     pub(crate) x: Aligned<f32>,
     pub(crate) qkv: Aligned<f32>,
+    pub(crate) latent: LatentBuffers,
     pub(crate) attended: Aligned<f32>,
     pub(crate) inner: InnerBuffers,
     /// What a sublayer adds to the residual stream, before its norm; rows x hidden.
@@ -25,6 +27,7 @@ impl Default for Buffers {
         Self {
             x: empty(),
             qkv: empty(),
+            latent: LatentBuffers::default(),
             attended: empty(),
             inner: InnerBuffers::default(),
             branch: empty(),
@@ -38,10 +41,10 @@ impl Buffers {
     /// Room for `rows` rows. What belongs to other ranks in `attended` is zero from the start and
     /// never written.
     pub(crate) fn ensure(&mut self, model: &Model, rows: usize) {
-        let (dim, heads) = (model.heads.head_dim, &model.heads);
         self.x.ensure(rows * model.spec.hidden);
-        self.qkv
-            .ensure(rows * (heads.heads + 2 * heads.kv_heads()) * dim);
+        let width = |layer: &Layer| layer.attention.width();
+        let widest = model.layers.iter().map(width).max().unwrap_or(0);
+        self.qkv.ensure(rows * widest);
         self.attended.ensure(rows * model.attended.len());
         let ropes = model.ropes.len();
         self.cos_sin.resize_with(ropes, || Aligned::zeroed(0));

@@ -1,6 +1,6 @@
 //! What can go wrong between a checkpoint and a step.
 
-use penstock_formats::FormatError;
+use penstock_formats::{FormatError, TensorView};
 use penstock_kernels::IsaError;
 
 /// An error of the decoder. Each names what was wrong, where, and what would be right.
@@ -54,4 +54,13 @@ pub enum DecoderError {
     /// The forward pass panicked; the decoder is unusable.
     #[error("the forward pass failed: {0}")]
     Failed(String),
+}
+
+/// The error of a tensor that has another shape.
+pub(crate) fn shape(view: &TensorView<'_>, expected: Vec<usize>) -> DecoderError {
+    DecoderError::Shape {
+        name: view.name.to_owned(),
+        found: view.shape.clone(),
+        expected,
+    }
 }

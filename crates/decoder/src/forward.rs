@@ -2,13 +2,14 @@
 
 use penstock_comm::Lost;
 use penstock_kernels::{
-    Aligned, Angles, AttentionPlan, Columns, Cpu, Mode, Norm, Place, Rotation, StepLease,
+    Aligned, Angles, AttentionPlan, Cpu, HeadColumns, Mode, Norm, Place, Rotation, StepLease,
 };
 use penstock_wire::StepPlan;
 
 use crate::buffers::Buffers;
 use crate::collectives::Collectives;
-use crate::model::{Layer, Model};
+use crate::latent::LatentPass;
+use crate::model::{Attention, HeadProjections, Layer, Model, Projected};
 use crate::rows;
 
 /// What all layers of a step share.
@@ -88,38 +89,68 @@ impl Step<'_> {
         collectives: &mut dyn Collectives,
     ) -> Result<(), Lost> {
         let (cpu, model, a) = (self.cpu, self.model, &layer.attention);
-        let heads = &model.heads;
-        let (norm, form) = (Some(&layer.attention_norm), a.qkv.activation_format());
+        let (norm, form) = (Some(&layer.attention_norm), a.activation_format());
         cpu.norm_quantize(&b.x, self.rows, model.spec.hidden, norm, form, &mut b.acts);
-        cpu.matmul(&a.qkv, &b.acts, &mut b.qkv, Mode::Store);
-        let factors = a.temperature.map(|t| {
-            let positions = self.positions.iter();
-            positions.map(|&p| t.factor(p)).collect::<Vec<f32>>()
+        let angles = a.rope.map(|rope| Angles {
+            cos_sin: &b.cos_sin[rope],
+            dims: model.ropes[rope].dims(),
         });
-        let rotation = Rotation {
-            norms: a.norms(),
-            angles: a.rope.map(|rope| Angles {
-                cos_sin: &b.cos_sin[rope],
-                dims: model.ropes[rope].dims(),
-            }),
-            query_factors: factors.as_deref(),
-        };
-        let places = &self.places[a.kv_group];
-        cpu.rotate_and_store(&mut b.qkv, heads.heads, &rotation, places, a.kv_index, kv);
-        let stride = (heads.heads + 2 * heads.kv_heads()) * heads.head_dim;
-        let inputs = &model.attended;
-        let out = Columns {
+        let out = HeadColumns {
             rows: &mut b.attended,
-            ld: inputs.len(),
-            first: inputs.lead,
+            row: model.attended.len(),
+            head: model.spec.heads().value_dim,
+            first: model.attended.lead,
         };
-        attention.run(cpu, kv, a.kv_index, a.scoring(), &b.qkv, stride, out);
-        let (k, form) = (inputs.len(), a.o.activation_format());
+        match &a.projected {
+            Projected::Heads(heads) => {
+                cpu.matmul(&heads.qkv, &b.acts, &mut b.qkv, Mode::Store);
+                self.attend_heads(a, heads, angles, kv, attention, &mut b.qkv, out);
+            }
+            Projected::Latent(own) => {
+                let (places, layer) = (&self.places[a.kv_group], (a.kv_index, a.scoring()));
+                let pass = LatentPass {
+                    cpu,
+                    own,
+                    angles,
+                    places,
+                    layer,
+                };
+                pass.attend(kv, attention, &mut b.acts, &mut b.latent, out);
+            }
+        }
+        let (k, form) = (model.attended.len(), a.o.activation_format());
         cpu.norm_quantize(&b.attended, self.rows, k, None, form, &mut b.acts);
         let (norm, acts) = (layer.attention_after.as_ref(), &b.acts);
         self.add(norm, &mut b.x, &mut b.branch, &mut |x| {
             collectives.matmul_reduce(cpu, &a.o, acts, x)
         })
+    }
+
+    /// `out = attention(qkv)`, grouped-query.
+    #[allow(clippy::too_many_arguments)]
+    fn attend_heads(
+        &self,
+        a: &Attention,
+        heads: &HeadProjections,
+        angles: Option<Angles<'_>>,
+        kv: &mut StepLease<'_>,
+        attention: &mut AttentionPlan,
+        qkv: &mut [f32],
+        out: HeadColumns<'_>,
+    ) {
+        let (cpu, queries, stride) = (self.cpu, self.model.heads.heads, heads.qkv.n());
+        let factors = a.temperature.map(|t| {
+            let positions = self.positions.iter();
+            positions.map(|&p| t.factor(p)).collect::<Vec<f32>>()
+        });
+        let rotation = Rotation {
+            norms: heads.norms(),
+            angles,
+            query_factors: factors.as_deref(),
+        };
+        let places = &self.places[a.kv_group];
+        cpu.rotate_and_store(qkv, queries, &rotation, places, a.kv_index, kv);
+        attention.run(cpu, kv, a.kv_index, a.scoring(), qkv, stride, out);
     }
 
     /// `x += norm(what reduce adds to zeroes)`, or without a norm what it adds to `x`.

@@ -3,6 +3,7 @@
 //! It owns the weights, the KV pools and the threads; it knows nothing of requests, text or
 //! scheduling. Plans are checked against its limits before anything is computed.
 
+mod block_scales;
 mod buffers;
 mod collectives;
 mod decoder;
@@ -11,6 +12,7 @@ mod feed_forward;
 mod forward;
 mod grammars;
 mod head_rows;
+mod latent;
 mod load;
 mod loaded;
 mod logits;
@@ -42,8 +44,8 @@ pub use recipe::{LayerRecipes, Recipe, WeightRecipes};
 pub use shard::Shard;
 pub use spec::{
     Activation, AttentionSpec, ClampSpec, DecoderSpec, ExpertsSpec, FeedForward, GroupScore,
-    GroupsSpec, LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormSpec, Norms, RopeScaling,
-    RopeSpec, RouterSpec, ScoreSpec,
+    GroupsSpec, Heads, LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormSpec, Norms,
+    RopeScaling, RopeSpec, RouterSpec, ScoreSpec,
 };
 pub use thread::StepFuture;
 pub use wiring::{Carried, GroupFile, Pipe, Wiring, join};

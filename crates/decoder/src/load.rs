@@ -3,6 +3,7 @@
 
 mod attention;
 mod feed_forward;
+mod latent;
 
 use std::ops::Range;
 
@@ -281,6 +282,11 @@ fn missing(role: &str) -> DecoderError {
     DecoderError::Spec(format!("the spec needs a weight recipe for the {role}"))
 }
 
+/// The recipe of a role that the spec needs.
+fn role<'a>(role: &str, recipe: &'a Option<Recipe>) -> Result<&'a Recipe, DecoderError> {
+    recipe.as_ref().ok_or_else(|| missing(role))
+}
+
 /// The recipe of a role that the spec may need.
 fn needed<'a>(
     needed: bool,
@@ -312,7 +318,8 @@ impl Numerics {
                 | DType::Q5_1
                 | DType::Iq4Nl
                 | DType::Q5K
-                | DType::Q6K => WeightFormat::W8,
+                | DType::Q6K
+                | DType::F8E4M3 => WeightFormat::W8,
                 DType::F32 | DType::F16 | DType::BF16 | DType::U8 => floats,
             },
         }

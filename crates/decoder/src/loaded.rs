@@ -133,6 +133,7 @@ impl Loaded {
             layers: group.layers.len(),
             kv_heads: self.model.heads.kv_heads(),
             head_dim: self.model.heads.head_dim,
+            latent: self.model.spec.heads().latent,
             block_size: self.options.block_size,
             dtype: self.options.kv,
         }
@@ -179,7 +180,7 @@ fn share(model: &Model) -> KvShare {
         layers: layers.collect(),
         heads: shard.kv_heads(spec),
         all_layers: spec.depth(),
-        all_heads: spec.attention().kv_heads,
+        all_heads: spec.heads().kv_heads,
     }
 }
 

@@ -1,6 +1,8 @@
 //! The weights of one rank, packed for the kernels.
 
-use penstock_kernels::{HeadNorms, HeadShape, Linear, Norm, Packed, Scoring, Seen};
+use penstock_kernels::{
+    ActivationFormat, HeadNorms, HeadShape, Latent, Linear, Norm, Packed, Scoring, Seen,
+};
 
 use crate::feed_forward::FeedForward;
 use crate::rope::Rope;
@@ -32,12 +34,25 @@ pub(crate) struct Layer {
 
 impl Layer {
     fn linears(&self) -> impl Iterator<Item = &Linear> {
-        let attention = [&self.attention.qkv, &self.attention.o];
-        attention.into_iter().chain(self.feed_forward.linears())
+        let before: Vec<&Linear> = match &self.attention.projected {
+            Projected::Heads(heads) => vec![&heads.qkv],
+            Projected::Latent(latent) => [&latent.down].into_iter().chain(latent.up()).collect(),
+        };
+        let attention = before.into_iter().chain([&self.attention.o]);
+        attention.chain(self.feed_forward.linears())
+    }
+
+    /// The matrices that single heads have.
+    fn of_heads(&self) -> impl Iterator<Item = &Packed> {
+        let latent = match &self.attention.projected {
+            Projected::Heads(_) => None,
+            Projected::Latent(latent) => Some(latent),
+        };
+        latent.into_iter().flat_map(|a| a.k_b.iter().chain(&a.v_b))
     }
 }
 
-/// Grouped-query attention.
+/// Attention: grouped-query or latent.
 pub(crate) struct Attention {
     /// KV group, and the layer's index among this rank's layers in it.
     pub(crate) kv_group: usize,
@@ -52,13 +67,49 @@ pub(crate) struct Attention {
     pub(crate) temperature: Option<Temperature>,
     /// Index into [`Model::ropes`]; `None` = no rotation.
     pub(crate) rope: Option<usize>,
+    pub(crate) projected: Projected,
+    pub(crate) o: Linear,
+}
+
+/// Where queries, keys and values come from.
+pub(crate) enum Projected {
+    Heads(HeadProjections),
+    Latent(Box<LatentProjections>),
+}
+
+/// Projections of grouped-query attention.
+pub(crate) struct HeadProjections {
     /// Query, key and value projections side by side.
     pub(crate) qkv: Linear,
     /// Per-head norms of queries and keys.
     pub(crate) qk_norm: Option<[Norm; 2]>,
     /// Whether these norms follow the rotation.
     pub(crate) norm_after: bool,
-    pub(crate) o: Linear,
+}
+
+/// Projections of latent attention.
+pub(crate) struct LatentProjections {
+    pub(crate) shape: Latent,
+    /// Queries, or their rank; beside them the latent and the rope key.
+    pub(crate) down: Linear,
+    /// Norm of the queries' rank, and the projection from there.
+    pub(crate) q_b: Option<(Norm, Linear)>,
+    pub(crate) norm: Norm,
+    /// For each head of this rank, from its query to the space of the latent, and from there to its
+    /// value.
+    pub(crate) k_b: Vec<Packed>,
+    pub(crate) v_b: Vec<Packed>,
+}
+
+impl LatentProjections {
+    fn up(&self) -> Option<&Linear> {
+        self.q_b.as_ref().map(|(_, linear)| linear)
+    }
+
+    /// Numbers of `down` before the latent.
+    pub(crate) fn before_latent(&self) -> usize {
+        self.down.n() - self.shape.rank - self.shape.rope
+    }
 }
 
 impl Attention {
@@ -71,6 +122,24 @@ impl Attention {
         }
     }
 
+    /// Numbers of a row's queries, keys and values side by side; none of latent attention.
+    pub(crate) fn width(&self) -> usize {
+        match &self.projected {
+            Projected::Heads(heads) => heads.qkv.n(),
+            Projected::Latent(_) => 0,
+        }
+    }
+
+    /// The form of its input.
+    pub(crate) fn activation_format(&self) -> ActivationFormat {
+        match &self.projected {
+            Projected::Heads(heads) => heads.qkv.activation_format(),
+            Projected::Latent(latent) => latent.down.activation_format(),
+        }
+    }
+}
+
+impl HeadProjections {
     pub(crate) fn norms(&self) -> Option<HeadNorms<'_>> {
         let [query, key] = self.qk_norm.as_ref()?;
         Some(HeadNorms {
@@ -154,10 +223,9 @@ impl Model {
     /// Every packed matrix but the routers, whose form is always f32.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &Packed> {
         let layers = self.layers.iter().flat_map(Layer::linears);
-        layers
-            .chain(&self.embed)
-            .chain(&self.head)
-            .flat_map(|linear| &linear.parts)
+        let whole = layers.chain(&self.embed).chain(&self.head);
+        let heads = self.layers.iter().flat_map(Layer::of_heads);
+        whole.flat_map(|linear| &linear.parts).chain(heads)
     }
 
     /// The routers of mixtures of experts.

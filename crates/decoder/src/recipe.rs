@@ -20,11 +20,14 @@ pub struct Recipe {
     pub expert: Option<usize>,
     /// The tensor is stored as `[inputs, outputs]`.
     pub transposed: bool,
-    /// Tensor of the scales of one that holds the codes of MXFP4, 16 bytes for 32 inputs.
+    /// Tensor of the scales of one that holds the codes of MXFP4, 16 bytes for 32 inputs, or 8-bit
+    /// floats, whose blocks of 128 x 128 share one.
     pub scales: Option<String>,
     /// Size of the blocks (heads) whose two halves of rows are stored in turn, as for interleaved
     /// rotation; `rows` count after they are put back, the first half before the second.
     pub interleaved: Option<usize>,
+    /// How many rows at the start of such a block stay as they are; `None` = 0.
+    pub unrotated: Option<usize>,
 }
 
 /// JSON form of a [`Recipe`].
@@ -46,6 +49,7 @@ struct Parts {
     transposed: bool,
     scales: Option<String>,
     interleaved: Option<usize>,
+    unrotated: Option<usize>,
 }
 
 impl From<Written> for Recipe {
@@ -63,6 +67,7 @@ impl From<Written> for Recipe {
                 transposed: p.transposed,
                 scales: p.scales,
                 interleaved: p.interleaved,
+                unrotated: p.unrotated,
             },
         }
     }
@@ -98,10 +103,22 @@ pub struct LayerRecipes {
     pub mixer_norm_bias: Option<Recipe>,
     /// Norm of the mixer's output.
     pub mixer_norm_after: Option<Recipe>,
+    /// Query projection; of latent attention over its rank if it has one.
     pub q: Recipe,
-    pub k: Recipe,
-    pub v: Recipe,
+    pub k: Option<Recipe>,
+    pub v: Option<Recipe>,
     pub o: Recipe,
+    /// Latent attention: the query's projection to its rank, with its norm.
+    pub q_a: Option<Recipe>,
+    pub q_a_norm: Option<Recipe>,
+    /// The latent and the rope key, `[kv_rank + rope_dim, hidden]`, and the latent's norm.
+    pub kv_a: Option<Recipe>,
+    pub kv_a_norm: Option<Recipe>,
+    /// Keys and values of all heads from the latent, `[heads * (plain_dim + value_dim), kv_rank]`.
+    pub kv_b: Option<Recipe>,
+    /// In place of `kv_b`: stacks of `[kv_rank, plain_dim]` and `[value_dim, kv_rank]` by head.
+    pub k_b: Option<Recipe>,
+    pub v_b: Option<Recipe>,
     pub q_bias: Option<Recipe>,
     pub k_bias: Option<Recipe>,
     pub v_bias: Option<Recipe>,
@@ -141,8 +158,12 @@ impl Recipe {
     /// into a tensor that stacks experts.
     pub(crate) fn of_expert(self, expert: usize) -> Self {
         if self.tensor.contains(EXPERT) {
-            let tensor = self.tensor.replace(EXPERT, &expert.to_string());
-            return Self { tensor, ..self };
+            let named = |name: String| name.replace(EXPERT, &expert.to_string());
+            return Self {
+                tensor: named(self.tensor),
+                scales: self.scales.map(named),
+                ..self
+            };
         }
         let expert = Some(expert);
         Self { expert, ..self }

@@ -43,7 +43,7 @@ impl Shard {
             rank: 0,
             stage: [0, 1],
             layers: [0, spec.depth()],
-            heads: vec![0, spec.attention().heads],
+            heads: vec![0, spec.heads().heads],
             mlp: spec.widths().into_iter().map(|w| vec![0, w]).collect(),
             experts: None,
             vocab: vec![0, spec.vocab],
@@ -84,7 +84,7 @@ impl Shard {
         let widths = spec.widths();
         let parts = self.mlp.iter().zip(&widths);
         let mut cuts = vec![
-            ("heads", &self.heads, spec.attention().heads),
+            ("heads", &self.heads, spec.heads().heads),
             ("vocab", &self.vocab, spec.vocab),
         ];
         cuts.extend(parts.map(|(cuts, width)| ("mlp", cuts, *width)));
@@ -131,19 +131,20 @@ impl Shard {
 
     /// The KV heads that this rank's query heads read.
     pub(crate) fn kv_heads(&self, spec: &DecoderSpec) -> Range<usize> {
-        let group = spec.attention().heads / spec.attention().kv_heads;
+        let group = spec.heads().heads / spec.heads().kv_heads;
         let heads = self.query_heads();
         heads.start / group..heads.end.div_ceil(group)
     }
 
     pub(crate) fn head_shape(&self, spec: &DecoderSpec) -> HeadShape {
-        let group = spec.attention().heads / spec.attention().kv_heads;
+        let group = spec.heads().heads / spec.heads().kv_heads;
         let heads = self.query_heads();
         HeadShape {
             heads: heads.len(),
             group,
             skipped: heads.start % group,
-            head_dim: spec.attention().head_dim,
+            head_dim: spec.heads().key_dim,
+            value_dim: spec.heads().latent.unwrap_or(spec.heads().value_dim),
         }
     }
 

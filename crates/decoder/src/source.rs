@@ -9,7 +9,8 @@ use half::f16;
 use penstock_formats::{Checkpoint, DType, IQ4_NL, TensorView, dequantize, five_bits, k_scale_min};
 use penstock_kernels::{GROUP, GroupRow, RowSource, WeightFormat, microscale};
 
-use crate::error::DecoderError;
+use crate::block_scales::{BlockScales, finite};
+use crate::error::{DecoderError, shape};
 use crate::recipe::Recipe;
 
 /// Some rows and columns of a matrix in a checkpoint.
@@ -17,8 +18,10 @@ pub(crate) struct TensorRows<'a> {
     view: TensorView<'a>,
     /// Scales of MXFP4 codes that are in `view` alone, whose shape counts numbers.
     scales: Option<TensorView<'a>>,
-    /// Head size of rows in interleaved order.
-    interleaved: Option<usize>,
+    /// Scales of 8-bit floats.
+    blocks: Option<BlockScales>,
+    /// Blocks of rows in interleaved order.
+    interleaved: Option<Interleaved>,
     transposed: bool,
     /// Row of the stored tensor where the matrix begins: after other experts.
     base: usize,
@@ -32,26 +35,35 @@ pub(crate) struct TensorRows<'a> {
 
 const FINITE: usize = usize::MAX;
 
-/// Whether all are finite: no exponent is all ones, so that none carries into the sign. Without a
-/// branch for each, so that it costs little beside the reading.
-fn finite(values: &[f32]) -> bool {
-    const EXPONENT: u32 = 0x7f80_0000;
-    const LAST: u32 = 0x0080_0000;
-    let carried = values
-        .iter()
-        .fold(0, |all, v| all | ((v.to_bits() & EXPONENT) + LAST));
-    carried >> 31 == 0
+/// Blocks (heads) of rows in interleaved rotation order, but for the first ones of each.
+#[derive(Clone, Copy)]
+struct Interleaved {
+    block: usize,
+    unrotated: usize,
 }
 
-/// Row in the file of output feature `row`, when the rows of heads of size `interleaved` stand in
-/// interleaved rotation order.
+impl Interleaved {
+    fn of(recipe: &Recipe) -> Option<Self> {
+        let unrotated = recipe.unrotated.unwrap_or(0);
+        let block = recipe.interleaved?;
+        Some(Self { block, unrotated })
+    }
+}
+
+/// Row in the file of output feature `row`.
 ///
 /// Half-split order puts the first items of all pairs before the second ones; interleaved order
 /// keeps pairs together.
-fn stored_row(row: usize, interleaved: Option<usize>) -> usize {
-    let Some(head) = interleaved else { return row };
-    let (start, i) = (row / head * head, row % head);
-    start + i % (head / 2) * 2 + i / (head / 2)
+fn stored_row(row: usize, interleaved: Option<Interleaved>) -> usize {
+    let Some(Interleaved { block, unrotated }) = interleaved else {
+        return row;
+    };
+    let (start, i) = (row / block * block + unrotated, row % block);
+    let half = (block - unrotated) / 2;
+    match i.checked_sub(unrotated) {
+        Some(i) => start + i % half * 2 + i / half,
+        None => row,
+    }
 }
 
 /// The vector of `n` numbers that `recipe` describes.
@@ -86,16 +98,8 @@ pub(crate) fn vector(
     if !finite(&stored) {
         return Err(DecoderError::NotFinite(view.name.to_owned(), row));
     }
-    let item = |i| stored[stored_row(from + i, recipe.interleaved)];
+    let item = |i| stored[stored_row(from + i, Interleaved::of(recipe))];
     Ok((0..n).map(item).collect())
-}
-
-fn shape(view: &TensorView<'_>, expected: Vec<usize>) -> DecoderError {
-    DecoderError::Shape {
-        name: view.name.to_owned(),
-        found: view.shape.clone(),
-        expected,
-    }
 }
 
 /// The tensor of a matrix, and its scales where they are a tensor of their own.
@@ -105,15 +109,21 @@ fn stored<'a>(
 ) -> Result<(TensorView<'a>, Option<TensorView<'a>>), DecoderError> {
     let mut view = checkpoint.tensor(&recipe.tensor)?;
     let Some(name) = &recipe.scales else {
-        if view.dtype == DType::U8 {
-            let problem = format!("tensor {:?}, stored as bytes,", view.name);
-            return Err(DecoderError::Unsupported(problem));
-        }
-        return Ok((view, None));
+        let alone = match view.dtype {
+            DType::U8 => "bytes",
+            DType::F8E4M3 => "8-bit floats without scales",
+            _ => return Ok((view, None)),
+        };
+        let problem = format!("tensor {:?}, stored as {alone},", view.name);
+        return Err(DecoderError::Unsupported(problem));
     };
+    // 8-bit floats have scales of another kind; what was not converted to them has none.
+    if view.dtype != DType::U8 {
+        return Ok((view, None));
+    }
     let scales = checkpoint.tensor(name)?;
     let block = DType::Mxfp4.block_bytes() - 1;
-    if view.dtype != DType::U8 || scales.dtype != DType::U8 {
+    if scales.dtype != DType::U8 {
         let problem = format!(
             "tensor {:?} with scales of type {}",
             view.name, scales.dtype
@@ -146,6 +156,12 @@ impl<'a> TensorRows<'a> {
         k: usize,
     ) -> Result<Self, DecoderError> {
         let (view, scales) = stored(checkpoint, recipe)?;
+        let blocks = match &recipe.scales {
+            Some(name) if view.dtype == DType::F8E4M3 => {
+                Some(BlockScales::read(checkpoint, &view, name)?)
+            }
+            _ => None,
+        };
         let (rows, cols) = (recipe.rows.unwrap_or([0, n]), recipe.cols.unwrap_or([0, k]));
         let mut expected = vec![rows[1], cols[1]];
         if recipe.transposed {
@@ -182,7 +198,7 @@ impl<'a> TensorRows<'a> {
         }
         let base = recipe.expert.unwrap_or(0) * view.shape[lead];
         Ok(Self {
-            interleaved: recipe.interleaved,
+            interleaved: Interleaved::of(recipe),
             transposed: recipe.transposed,
             base,
             first: rows[0],
@@ -190,6 +206,7 @@ impl<'a> TensorRows<'a> {
             not_finite: AtomicUsize::new(FINITE),
             view,
             scales,
+            blocks,
         })
     }
 
@@ -276,13 +293,19 @@ impl TensorRows<'_> {
             }
             return;
         }
-        let (bytes, dtype) = (self.row_bytes(row), self.view.dtype);
         if self.columns.len() == self.view.cols() {
-            return dequantize(dtype, &bytes, out);
+            return self.whole_f32(row, out);
         }
         let mut whole = vec![0.0; self.view.cols()];
-        dequantize(dtype, &bytes, &mut whole);
+        self.whole_f32(row, &mut whole);
         out.copy_from_slice(&whole[self.columns.clone()]);
+    }
+
+    fn whole_f32(&self, row: usize, out: &mut [f32]) {
+        dequantize(self.view.dtype, &self.row_bytes(row), out);
+        if let Some(blocks) = &self.blocks {
+            blocks.apply(self.stored(row), out);
+        }
     }
 
     fn read_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {

@@ -181,7 +181,7 @@ fn any_cuts() -> impl Strategy<Value = (&'static str, Cuts)> {
             let layers = proptest::collection::vec(0..=spec.depth(), pp - 1);
             let parts = (
                 layers,
-                cuts(spec.attention().heads, tp),
+                cuts(spec.heads().heads, tp),
                 spec.widths()
                     .into_iter()
                     .map(|width| cuts(width, tp))

@@ -38,6 +38,9 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::U8 => blocks(bytes, out, |b: &[u8; 1], y: &mut [f32; 1]| {
             y[0] = f32::from(b[0]);
         }),
+        DType::F8E4M3 => blocks(bytes, out, |b: &[u8; 1], y: &mut [f32; 1]| {
+            y[0] = e4m3(b[0])
+        }),
         DType::Q4K => blocks(bytes, out, q4_k),
         DType::Q5K => blocks(bytes, out, q5_k),
         DType::Q6K => blocks(bytes, out, q6_k),
@@ -81,6 +84,17 @@ fn blocks<const B: usize, const N: usize>(
 /// The f16 stored at byte `at` of a block.
 fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// 4 bits of exponent with a bias of 7 and 3 of mantissa; all ones is not a number.
+fn e4m3(byte: u8) -> f32 {
+    let (exponent, mantissa) = (byte >> 3 & 15, f32::from(byte & 7));
+    let size = match (exponent, byte & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa * 2f32.powi(-9),
+        _ => (8.0 + mantissa) * 2f32.powi(i32::from(exponent) - 10),
+    };
+    if byte & 0x80 == 0 { size } else { -size }
 }
 
 fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {

@@ -26,6 +26,9 @@ pub enum DType {
     Mxfp4,
     /// Unsigned bytes: parts of formats that have several tensors for a matrix.
     U8,
+    /// 8-bit floating point (OCP's E4M3: 4 bits of exponent, 3 of mantissa, no infinities). Scales
+    /// of its numbers are in a tensor of their own.
+    F8E4M3,
     /// 256 elements: f16 scale and minimum, eight 6-bit scale and minimum pairs, 128 bytes of 4-bit
     /// codes.
     Q4K,
@@ -37,7 +40,7 @@ pub enum DType {
 }
 
 impl DType {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -49,6 +52,7 @@ impl DType {
         Self::Iq4Nl,
         Self::Mxfp4,
         Self::U8,
+        Self::F8E4M3,
         Self::Q4K,
         Self::Q5K,
         Self::Q6K,
@@ -57,7 +61,7 @@ impl DType {
     /// Elements in one block; 1 for plain floats.
     pub const fn block_len(self) -> usize {
         match self {
-            Self::F32 | Self::F16 | Self::BF16 | Self::U8 => 1,
+            Self::F32 | Self::F16 | Self::BF16 | Self::U8 | Self::F8E4M3 => 1,
             Self::Q8_0
             | Self::Q4_0
             | Self::Q4_1
@@ -74,7 +78,7 @@ impl DType {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
-            Self::U8 => 1,
+            Self::U8 | Self::F8E4M3 => 1,
             Self::Mxfp4 => 17,
             Self::Q8_0 => 34,
             Self::Q4_0 | Self::Iq4Nl => 18,
@@ -110,6 +114,7 @@ impl DType {
             Self::Iq4Nl => "IQ4_NL",
             Self::Mxfp4 => "MXFP4",
             Self::U8 => "U8",
+            Self::F8E4M3 => "F8_E4M3",
             Self::Q4K => "Q4_K",
             Self::Q5K => "Q5_K",
             Self::Q6K => "Q6_K",
@@ -165,7 +170,7 @@ impl DType {
 
     /// The type with this name in a safetensors header, if it is one we read.
     pub(crate) fn from_safetensors(name: &str) -> Option<Self> {
-        [Self::F32, Self::F16, Self::BF16, Self::U8]
+        [Self::F32, Self::F16, Self::BF16, Self::U8, Self::F8E4M3]
             .into_iter()
             .find(|dtype| dtype.name() == name)
     }

@@ -6,9 +6,9 @@
 use std::time::Instant;
 
 use penstock_kernels::{
-    Activations, Aligned, Angles, AttentionPlan, Columns, Cpu, GroupRow, HeadShape, Isa, KvLayout,
-    KvPool, KvType, Linear, Mode, Packed, Place, Rotation, RowSource, Scoring, Seen, Sequence,
-    SequenceBlocks, WeightFormat,
+    Activations, Aligned, Angles, AttentionPlan, Cpu, GroupRow, HeadColumns, HeadShape, Isa,
+    KvLayout, KvPool, KvType, Linear, Mode, Packed, Place, Rotation, RowSource, Scoring, Seen,
+    Sequence, SequenceBlocks, WeightFormat,
 };
 
 struct Noise;
@@ -75,6 +75,7 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
         layers: 1,
         kv_heads: 3,
         head_dim: 64,
+        latent: None,
         block_size: 32,
         dtype: KvType::Bf16,
     };
@@ -120,9 +121,10 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
     let mut out = vec![0.0; rows * 576];
     let mut plan = AttentionPlan::new(vec![sequence], shape, 1);
     let time = best(|| {
-        let rows = Columns {
+        let rows = HeadColumns {
             rows: &mut out,
-            ld: 576,
+            row: 576,
+            head: 64,
             first: 0,
         };
         plan.run(cpu, &kv, 0, scoring, &qkv, width, rows)

@@ -206,6 +206,52 @@ impl<'a> Columns<'a> {
     }
 }
 
+/// Rows of heads, to be written.
+pub struct HeadColumns<'a> {
+    /// What holds the rows.
+    pub rows: &'a mut [f32],
+    /// Distance of the rows of a head, and of heads.
+    pub row: usize,
+    pub head: usize,
+    /// Where the first row of the first head is.
+    pub first: usize,
+}
+
+impl<'a> HeadColumns<'a> {
+    pub(crate) fn share(self) -> SharedHeads<'a> {
+        SharedHeads {
+            row: self.row,
+            head: self.head,
+            first: self.first,
+            rows: Shared::new(self.rows),
+        }
+    }
+}
+
+/// [`HeadColumns`] that the tasks of one job write, each its own part.
+pub(crate) struct SharedHeads<'a> {
+    pub(crate) rows: Shared<'a, f32>,
+    pub(crate) row: usize,
+    pub(crate) head: usize,
+    pub(crate) first: usize,
+}
+
+impl SharedHeads<'_> {
+    pub(crate) fn start(&self, row: usize, head: usize) -> usize {
+        self.first + row * self.row + head * self.head
+    }
+
+    /// `len` numbers of a row of a head.
+    ///
+    /// # Safety
+    /// No two live parts overlap.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn slice(&self, row: usize, head: usize, len: usize) -> &mut [f32] {
+        // SAFETY: the caller's promise; bounds are checked.
+        unsafe { self.rows.slice(self.start(row, head), len) }
+    }
+}
+
 /// [`Columns`] that the tasks of one job write, each its own part.
 pub(crate) struct SharedColumns<'a> {
     pub(crate) rows: Shared<'a, f32>,

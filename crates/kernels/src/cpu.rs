@@ -172,7 +172,23 @@ impl Cpu {
         form: ActivationFormat,
         acts: &mut Activations,
     ) {
-        assert!(x.len() >= m * k, "activations too short");
+        self.norm_quantize_rows((x, k), m, k, norm, form, acts);
+    }
+
+    /// The same of rows that are `ld` apart.
+    pub fn norm_quantize_rows(
+        &self,
+        (x, ld): (&[f32], usize),
+        m: usize,
+        k: usize,
+        norm: Option<&Norm>,
+        form: ActivationFormat,
+        acts: &mut Activations,
+    ) {
+        assert!(
+            k <= ld && x.len() + ld >= m * ld + k,
+            "activations too short"
+        );
         acts.reset(form, m, k);
         let padded = acts.k_padded;
         let groups = padded / GROUP;
@@ -188,7 +204,7 @@ impl Cpu {
         );
         self.rows(m, k, &|row| {
             let mut normed = Vec::new();
-            let mut x = &x[row * k..(row + 1) * k];
+            let mut x = &x[row * ld..row * ld + k];
             if let Some(norm) = norm {
                 normed.resize(k, 0.0);
                 norm.apply(self.isa, x, &mut normed);

@@ -17,6 +17,7 @@ mod buffer;
 mod cpu;
 mod experts;
 mod gemm;
+mod heads;
 mod isa;
 mod kv;
 mod ops;
@@ -31,9 +32,10 @@ mod threads;
 
 pub use activations::{ActivationFormat, Activations};
 pub use attn::{
-    Angles, AttentionPlan, HeadNorms, HeadShape, Place, Rotation, Scoring, Seen, Sequence,
+    Angles, AttentionPlan, HeadNorms, HeadShape, Latent, LatentRows, Place, Rotation, Scoring,
+    Seen, Sequence,
 };
-pub use buffer::{Aligned, Columns};
+pub use buffer::{Aligned, Columns, HeadColumns};
 pub use cpu::{ActivationFn, Clamp, Cpu, Linear, Norm, NormKind};
 pub use experts::{Beside, Choice, Expert, ExpertBuffers, Experts, Groups, Routing, Score};
 pub use gemm::Mode;

@@ -16,6 +16,7 @@ fn layout(layers: usize, kv_heads: usize, dtype: KvType) -> KvLayout {
         layers,
         kv_heads,
         head_dim: 16,
+        latent: None,
         block_size: 32,
         dtype,
     }

@@ -130,7 +130,10 @@ proptest! {
             (0..rows).map(|i| Place { block: i / 16, offset: i % 16 }).collect();
         for isa in isas() {
             let layout =
-                KvLayout { layers: 1, kv_heads, head_dim: d, block_size: 16, dtype: KvType::F32 };
+                KvLayout {
+                    layers: 1, kv_heads, head_dim: d, latent: None, block_size: 16,
+                    dtype: KvType::F32,
+                };
             let (mut pool, mut got) = (KvPool::new(layout, 3), qkv.clone());
             let mut kv = pool.lease(uses(&[], &[0, 1, 2])).unwrap();
             Cpu::new(isa, 2).unwrap().rotate_and_store(

@@ -13,6 +13,7 @@ from penstock.model.spec import (
     Attention,
     DecoderSpec,
     FeedForward,
+    LatentAttention,
     Layer,
     Mlp,
     Norm,
@@ -48,10 +49,11 @@ def hf_spec(
     feed_forwards: tuple[FeedForward, ...] | None = None,
     quantised: bool = False,
     part_rope: bool = False,
+    latent: LatentAttention | None = None,
 ) -> DecoderSpec:
     """The spec of a config.json with Llama's keys. `default_head_dim` None: hidden / heads;
     `feed_forwards` None: dense ones of `intermediate_size`; `part_rope`: rope may be over a part
-    of the head.
+    of the head; `latent`: in place of grouped-query attention.
     """
     _refuse_foreign_features(config, quantised=quantised)
     layers = hf_layers(config)
@@ -59,8 +61,33 @@ def hf_spec(
         _refuse_experts(config)
         feed_forwards = (dense(config, bias=mlp_bias),) * layers
     hidden = config.integer("hidden_size", 1, WIDEST)
-    heads = config.integer("num_attention_heads", 1, MOST_HEADS)
     norm = Norm("rms", config.number("rms_norm_eps", 1e-12, 0.1))
+    mixer = latent or _hf_attention(
+        config, hidden, default_head_dim, qkv_bias, out_bias, norm if qk_norm else None, part_rope
+    )
+    return DecoderSpec(
+        family=family,
+        hidden=hidden,
+        vocab=config.integer("vocab_size", 1, LARGEST_VOCAB),
+        max_position=rope.stretched(
+            mixer.rope, config.integer("max_position_embeddings", 1, LONGEST_CONTEXT)
+        ),
+        final_norm=norm,
+        layers=_layers(mixer, feed_forwards, norm, windows or (None,) * layers),
+        tied_embeddings=config.flag("tie_word_embeddings", default=False),
+    )
+
+
+def _hf_attention(
+    config: Fields,
+    hidden: int,
+    default_head_dim: int | None,
+    qkv_bias: bool,
+    out_bias: bool,
+    qk_norm: Norm | None,
+    part_rope: bool,
+) -> Attention:
+    heads = config.integer("num_attention_heads", 1, MOST_HEADS)
     default_head_dim = default_head_dim or max(hidden // heads, 2)
     head_dim = config.integer("head_dim", 2, WIDEST, default=default_head_dim)
     attention = Attention(
@@ -70,20 +97,10 @@ def hf_spec(
         rope=rope.from_hf(config, head_dim=head_dim if part_rope else None),
         qkv_bias=qkv_bias,
         out_bias=out_bias,
-        qk_norm=norm if qk_norm else None,
+        qk_norm=qk_norm,
     )
     check_heads(config, attention, "num_key_value_heads", "head_dim")
-    return DecoderSpec(
-        family=family,
-        hidden=hidden,
-        vocab=config.integer("vocab_size", 1, LARGEST_VOCAB),
-        max_position=rope.stretched(
-            attention.rope, config.integer("max_position_embeddings", 1, LONGEST_CONTEXT)
-        ),
-        final_norm=norm,
-        layers=_layers(attention, feed_forwards, norm, windows or (None,) * layers),
-        tied_embeddings=config.flag("tie_word_embeddings", default=False),
-    )
+    return attention
 
 
 def dense(config: Fields, *, bias: bool = False) -> Mlp:
@@ -92,15 +109,19 @@ def dense(config: Fields, *, bias: bool = False) -> Mlp:
 
 
 def _layers(
-    attention: Attention,
+    mixer: Attention | LatentAttention,
     feed_forwards: tuple[FeedForward, ...],
     norm: Norm,
     windows: tuple[int | None, ...],
 ) -> tuple[Layer, ...]:
     """Layers with a norm before each sublayer."""
     norms = Norms(before=norm)
+
+    def within(window: int | None) -> Attention | LatentAttention:
+        return replace(mixer, window=window) if isinstance(mixer, Attention) else mixer
+
     return tuple(
-        Layer(norms, replace(attention, window=window), norms, feed_forward)
+        Layer(norms, within(window), norms, feed_forward)
         for window, feed_forward in zip(windows, feed_forwards, strict=True)
     )
 
@@ -175,9 +196,10 @@ def gguf_spec(
     qk_norm: bool = False,
     feed_forward: FeedForward | None = None,
     part_rope: bool = False,
+    latent: LatentAttention | None = None,
 ) -> DecoderSpec:
     """The spec of a GGUF file whose keys start with `architecture`. Biases and head show as
-    tensors. `feed_forward` None: a dense one.
+    tensors. `feed_forward` None: a dense one; `latent`: in place of grouped-query attention.
     """
     fields = header.fields(f"{architecture}.")
     if feed_forward is None:
@@ -186,8 +208,9 @@ def gguf_spec(
         feed_forward = Mlp("gated", fields.integer("feed_forward_length", 1, WIDEST), "silu")
     layers = fields.integer("block_count", 1, MOST_LAYERS)
     norm = Norm("rms", fields.number("attention.layer_norm_rms_epsilon", 1e-12, 0.1))
-    attention = _gguf_attention(header, fields, norm if qk_norm else None, part_rope=part_rope)
-    check_heads(fields, attention, "attention.head_count_kv", "attention.key_length")
+    mixer = latent or _gguf_attention(
+        header, fields, norm if qk_norm else None, part_rope=part_rope
+    )
     window = None
     if fields.get("attention.sliding_window"):
         window = fields.integer("attention.sliding_window", 1, LONGEST_CONTEXT)
@@ -196,10 +219,10 @@ def gguf_spec(
         hidden=fields.integer("embedding_length", 1, WIDEST),
         vocab=header.embedding_rows(),
         max_position=rope.stretched(
-            attention.rope, fields.integer("context_length", 1, LONGEST_CONTEXT)
+            mixer.rope, fields.integer("context_length", 1, LONGEST_CONTEXT)
         ),
         final_norm=norm,
-        layers=_layers(attention, (feed_forward,) * layers, norm, (window,) * layers),
+        layers=_layers(mixer, (feed_forward,) * layers, norm, (window,) * layers),
         tied_embeddings="output.weight" not in header.shapes,
     )
 
@@ -212,7 +235,7 @@ def _gguf_attention(
     head_dim = fields.integer("attention.key_length", 2, WIDEST, default=even_share)
     if fields.integer("attention.value_length", 2, WIDEST, default=head_dim) != head_dim:
         raise fields.refuse("attention.value_length", f"the size of the keys, {head_dim}")
-    return Attention(
+    attention = Attention(
         heads=heads,
         kv_heads=fields.integer("attention.head_count_kv", 1, heads, default=heads),
         head_dim=head_dim,
@@ -221,6 +244,8 @@ def _gguf_attention(
         out_bias="blk.0.attn_output.bias" in header.shapes,
         qk_norm=qk_norm,
     )
+    check_heads(fields, attention, "attention.head_count_kv", "attention.key_length")
+    return attention
 
 
 def _gguf_rope(header: GgufHeader, fields: Fields, head_dim: int, *, part_rope: bool) -> Rope:

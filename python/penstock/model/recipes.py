@@ -1,11 +1,13 @@
 """Weight recipes of the two containers for checkpoints that follow Llama's tensors."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from penstock.model.spec import (
     Attention,
     DecoderSpec,
     FactorsScaling,
+    LatentAttention,
     Layer,
     Mlp,
     Recipe,
@@ -23,6 +25,18 @@ _HF_MODULES = {
     "feed_forward_norm": "post_attention_layernorm",
     "q_norm": "self_attn.q_norm",
     "k_norm": "self_attn.k_norm",
+}
+_HF_LATENT = {
+    "mixer_norm": "input_layernorm",
+    "q": "self_attn.q_proj",
+    "q_a": "self_attn.q_a_proj",
+    "q_a_norm": "self_attn.q_a_layernorm",
+    "q_b": "self_attn.q_b_proj",
+    "kv_a": "self_attn.kv_a_proj_with_mqa",
+    "kv_a_norm": "self_attn.kv_a_layernorm",
+    "kv_b": "self_attn.kv_b_proj",
+    "o": "self_attn.o_proj",
+    "feed_forward_norm": "post_attention_layernorm",
 }
 _HF_DENSE = {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
 QWEN_EXPERTS = {
@@ -46,6 +60,20 @@ _GGUF_MODULES = {
     "q_norm": "attn_q_norm",
     "k_norm": "attn_k_norm",
 }
+_GGUF_LATENT = {
+    "mixer_norm": "attn_norm",
+    "q": "attn_q",
+    "q_a": "attn_q_a",
+    "q_a_norm": "attn_q_a_norm",
+    "q_b": "attn_q_b",
+    "kv_a": "attn_kv_a_mqa",
+    "kv_a_norm": "attn_kv_a_norm",
+    "kv_b": "attn_kv_b",
+    "k_b": "attn_k_b",
+    "v_b": "attn_v_b",
+    "o": "attn_output",
+    "feed_forward_norm": "ffn_norm",
+}
 _GGUF_DENSE = {"gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down"}
 _GGUF_EXPERTS = {
     "router": "ffn_gate_inp",
@@ -65,14 +93,18 @@ _QK_NORMS = ("q_norm", "k_norm")
 Modules = Mapping[str, str]
 
 
-def hf_recipes(spec: DecoderSpec, experts: Modules = QWEN_EXPERTS) -> WeightRecipes:
-    """Recipes of a Hugging Face checkpoint of a `*ForCausalLM` class."""
+def hf_recipes(
+    spec: DecoderSpec, experts: Modules = QWEN_EXPERTS, *, interleaved: bool = False
+) -> WeightRecipes:
+    """Recipes of a Hugging Face checkpoint of a `*ForCausalLM` class. `interleaved`: the rope rows
+    of latent attention are stored for interleaved rotation.
+    """
     return WeightRecipes(
         embed=Recipe("model.embed_tokens.weight"),
         final_norm=Recipe("model.norm.weight"),
         head=None if spec.tied_embeddings else Recipe("lm_head.weight"),
         layers=tuple(
-            _attention(layer, f"model.layers.{i}.", _HF_MODULES)
+            _mixer(layer, f"model.layers.{i}.", _HF_MODULES, _HF_LATENT, interleaved)
             | _feed_forward(layer, f"model.layers.{i}.", _HF_DENSE, experts)
             | _shared_factor(layer, f"model.layers.{i}.", experts, row=0)
             for i, layer in enumerate(spec.layers)
@@ -80,13 +112,39 @@ def hf_recipes(spec: DecoderSpec, experts: Modules = QWEN_EXPERTS) -> WeightReci
     )
 
 
+_SHARED = ("shared_gate", "shared_up", "shared_down")
+_BLOCKED = ("q", "q_a", "kv_a", "kv_b", "o", "gate", "up", "down", *_SHARED)
+
+
+def with_block_scales(weights: WeightRecipes) -> WeightRecipes:
+    """The recipes of a checkpoint whose layers have matrices of 8-bit floats, with a tensor of
+    scales beside each.
+    """
+
+    def scaled(role: str, recipe: Recipe) -> Recipe:
+        scales = f"{recipe.tensor}_scale_inv"
+        return replace(recipe, scales=scales) if role in _BLOCKED else recipe
+
+    layers = tuple(
+        {role: scaled(role, own) for role, own in roles.items()} for roles in weights.layers
+    )
+    return replace(weights, layers=layers)
+
+
 def gguf_recipes(
-    spec: DecoderSpec, *, interleaved: bool = False, separate_experts: bool = False
+    spec: DecoderSpec,
+    *,
+    interleaved: bool = False,
+    separate_experts: bool = False,
+    split_latent: bool = False,
 ) -> WeightRecipes:
-    """Recipes of a GGUF file. `interleaved`: q and k rows are stored for interleaved rotation."""
-    rope = spec.attention.rope
+    """Recipes of a GGUF file. `interleaved`: q and k rows are stored for interleaved rotation, of
+    latent attention the rope rows. `split_latent`: what is made of the latent is a stack for keys
+    and one for values.
+    """
+    mixer = spec.layers[0].mixer
+    rope = mixer.rope if isinstance(mixer, Attention) else None
     has_factors = rope is not None and isinstance(rope.scaling, FactorsScaling)
-    head_dim = spec.attention.head_dim if interleaved else None
     experts = _GGUF_EXPERTS | (GGUF_SEPARATE_EXPERTS if separate_experts else {})
     return WeightRecipes(
         embed=Recipe("token_embd.weight"),
@@ -94,7 +152,7 @@ def gguf_recipes(
         head=None if spec.tied_embeddings else Recipe("output.weight"),
         rope_factors=Recipe(GGUF_ROPE_FACTORS) if has_factors else None,
         layers=tuple(
-            _attention(layer, f"blk.{i}.", _GGUF_MODULES, head_dim)
+            _mixer(layer, f"blk.{i}.", _GGUF_MODULES, _GGUF_LATENT, interleaved, split_latent)
             | _feed_forward(layer, f"blk.{i}.", _GGUF_DENSE, experts)
             | _shared_factor(layer, f"blk.{i}.", experts, row=None)
             for i, layer in enumerate(spec.layers)
@@ -102,11 +160,40 @@ def gguf_recipes(
     )
 
 
-def _attention(
-    layer: Layer, at: str, modules: Modules, head_dim: int | None = None
+def _mixer(
+    layer: Layer,
+    at: str,
+    modules: Modules,
+    latent: Modules,
+    interleaved: bool,
+    split_latent: bool = False,
 ) -> dict[str, Recipe]:
-    mixer = layer.mixer
-    assert isinstance(mixer, Attention)
+    if isinstance(layer.mixer, LatentAttention):
+        return _latent(layer.mixer, at, latent, interleaved, split_latent)
+    assert isinstance(layer.mixer, Attention)
+    return _attention(layer.mixer, at, modules, layer.mixer.head_dim if interleaved else None)
+
+
+def _latent(
+    mixer: LatentAttention, at: str, modules: Modules, interleaved: bool, split: bool
+) -> dict[str, Recipe]:
+    def recipe(module: str, plain: int | None = None) -> Recipe:
+        name = f"{at}{modules[module]}.weight"
+        if plain is None or not interleaved:
+            return Recipe(name)
+        return Recipe(name, interleaved=plain + mixer.rope_dim, unrotated=plain)
+
+    roles = ["mixer_norm", "kv_a_norm", "o", "feed_forward_norm"]
+    roles += ["k_b", "v_b"] if split else ["kv_b"]
+    roles += [] if mixer.query_rank is None else ["q_a", "q_a_norm"]
+    query = "q" if mixer.query_rank is None else "q_b"
+    rotated = {"q": recipe(query, mixer.plain_dim), "kv_a": recipe("kv_a", mixer.kv_rank)}
+    return {role: recipe(role) for role in roles} | rotated
+
+
+def _attention(
+    mixer: Attention, at: str, modules: Modules, head_dim: int | None
+) -> dict[str, Recipe]:
     weights = [role for role in modules if mixer.qk_norm or role not in _QK_NORMS]
     biases = ["q", "k", "v"] if mixer.qkv_bias else []
     biases += ["o"] if mixer.out_bias else []

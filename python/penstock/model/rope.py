@@ -110,6 +110,19 @@ def _yarn(config: Fields, parameters: Fields) -> YarnScaling:
     )
 
 
+def softmax_factor(config: Fields) -> float:
+    """Factor of the scores that DeepSeek's models have with their YaRN."""
+    key = "rope_parameters" if config.get("rope_parameters") is not None else "rope_scaling"
+    parameters = config.within(key)
+    if parameters is None or not parameters.get("mscale_all_dim"):
+        return 1.0
+    scale = parameters.number("mscale_all_dim", 0.0, LARGEST_FACTOR)
+    scaling = from_hf(config).scaling
+    if not isinstance(scaling, YarnScaling):
+        raise parameters.refuse("mscale_all_dim", "YaRN with it")
+    return _magnitude(scaling.factor, scale) ** 2
+
+
 def _magnitude(factor: float, scale: float = 1.0) -> float:
     """YaRN's factor of cosines and sines."""
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1.0 else 1.0
@@ -155,9 +168,11 @@ def _divides(value: object) -> bool:
     return number and 0 < value < LARGEST_FACTOR  # type: ignore[operator]
 
 
-def from_gguf(fields: Fields, *, has_factors: bool, dims: int | None = None) -> Rope:
+def from_gguf(
+    fields: Fields, *, has_factors: bool, dims: int | None = None, latent: bool = False
+) -> Rope:
     """GGUF knows linear scaling and YaRN as keys; Llama 3's is precomputed into a tensor of
-    divisors.
+    divisors. `latent`: YaRN may have a factor of the scores, `gguf_softmax_factor`.
     """
     theta = fields.number("rope.freq_base", 1.0, LARGEST_THETA, default=DEFAULT_THETA)
     kind = fields.text("rope.scaling.type", default="none")
@@ -165,7 +180,7 @@ def from_gguf(fields: Fields, *, has_factors: bool, dims: int | None = None) -> 
     if kind == "linear":
         factor = _factor(fields, "rope.scaling.factor")
     elif kind == "yarn" and not has_factors:
-        return Rope(theta, _gguf_yarn(fields), dims)
+        return Rope(theta, _gguf_yarn(fields, latent=latent), dims)
     elif kind != "none":
         raise fields.refuse("rope.scaling.type", "none linear yarn")
     elif fields.get("rope.scale_linear") is not None:
@@ -177,10 +192,26 @@ def from_gguf(fields: Fields, *, has_factors: bool, dims: int | None = None) -> 
     return Rope(theta, FactorsScaling(), dims)
 
 
-def _gguf_yarn(fields: Fields) -> YarnScaling:
-    """llama.cpp multiplies YaRN's own factor of cosines and sines by the file's."""
-    if fields.get("rope.scaling.yarn_log_multiplier") is not None:
-        raise fields.refuse("rope.scaling.yarn_log_multiplier", "files without it")
+LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
+PER_SCALE = 0.1
+"""What that key is of `mscale_all_dim`."""
+
+
+def gguf_softmax_factor(fields: Fields, rope: Rope) -> float:
+    """`softmax_factor` of a GGUF file."""
+    if not isinstance(rope.scaling, YarnScaling) or not fields.get(LOG_MULTIPLIER):
+        return 1.0
+    scale = fields.number(LOG_MULTIPLIER, 0.0, LARGEST_FACTOR) / PER_SCALE
+    return _magnitude(rope.scaling.factor, scale) ** 2
+
+
+def _gguf_yarn(fields: Fields, *, latent: bool) -> YarnScaling:
+    """llama.cpp multiplies YaRN's own factor of cosines and sines by the file's. Of DeepSeek's
+    files it is 1: all have the same scale for positions and scores.
+    """
+    scores = fields.get(LOG_MULTIPLIER)
+    if scores is not None and not latent:
+        raise fields.refuse(LOG_MULTIPLIER, "files without it")
     factor = _factor(fields, "rope.scaling.factor")
     own = fields.number("rope.scaling.attn_factor", 1e-6, LARGEST_FACTOR, default=1.0)
     return YarnScaling(
@@ -188,7 +219,7 @@ def _gguf_yarn(fields: Fields) -> YarnScaling:
         fields.integer("rope.scaling.original_context_length", 1, LONGEST),
         beta_fast=fields.number("rope.scaling.yarn_beta_fast", 1e-6, LARGEST_FACTOR, default=32.0),
         beta_slow=fields.number("rope.scaling.yarn_beta_slow", 1e-6, LARGEST_FACTOR, default=1.0),
-        attention_factor=own * _magnitude(factor),
+        attention_factor=own * (1.0 if scores else _magnitude(factor)),
     )
 
 

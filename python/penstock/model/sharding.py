@@ -119,12 +119,10 @@ def plan_grid(spec: DecoderSpec, tp: int, pp: int, *, by_experts: bool = False) 
 
 
 def _heads(spec: DecoderSpec) -> tuple[int, int]:
-    """Query and KV heads of the first layer that attends. A head of latent attention makes keys of
-    its own.
-    """
+    """Query and KV heads of the first layer that attends. What latent attention keeps is one."""
     mixers = (layer.mixer for layer in spec.layers)
     mixer = next(mixer for mixer in mixers if not isinstance(mixer, LinearAttention))
-    return mixer.heads, mixer.kv_heads if isinstance(mixer, Attention) else mixer.heads
+    return mixer.heads, mixer.kv_heads if isinstance(mixer, Attention) else 1
 
 
 def _group(spec: DecoderSpec) -> int:

@@ -247,10 +247,13 @@ def _latent(share: _Share, mixer: LatentAttention) -> Iterator[Matrix]:
         yield _attended("q_b", queries, mixer.query_rank)
     else:
         yield _attended("q", queries, share.hidden)
-    made = share.heads * (mixer.plain_dim + mixer.value_dim)
     yield _attended("kv_a", mixer.kv_rank + mixer.rope_dim, share.hidden)
-    yield _attended("kv_b", made, mixer.kv_rank)
-    yield _attended("o", share.hidden, share.heads * mixer.value_dim)
+    keys = _attended("k_b", mixer.kv_rank, mixer.plain_dim)
+    values = _attended("v_b", mixer.value_dim, mixer.kv_rank)
+    yield from (replace(matrix, copies=share.heads) for matrix in (keys, values))
+    start, size = share.first_head * mixer.value_dim, mixer.value_dim
+    inputs = _around(start, start + share.heads * size, mixer.heads * size)
+    yield _attended("o", share.hidden, inputs)
     yield _vector("attention", mixer.kv_rank + (mixer.query_rank or 0))
 
 
@@ -294,7 +297,7 @@ def _mlp(part: Part, share: _Share, form: Mlp, columns: tuple[int, int]) -> Iter
 def _kv_numbers(share: _Share, mixer: Mixer) -> int:
     """Numbers of a token's keys and values, padded as the pool pads heads."""
     if isinstance(mixer, LatentAttention):
-        return mixer.kv_rank + mixer.rope_dim
+        return _up(mixer.kv_rank + mixer.rope_dim, PANEL)
     assert isinstance(mixer, Attention)
     value = mixer.value_dim or mixer.head_dim
     return _kv_heads(share, mixer) * (_up(mixer.head_dim, PANEL) + _up(value, PANEL))

@@ -147,8 +147,13 @@ class LatentAttention:
     """Numbers of a query and key head without rotation."""
     rope_dim: int
     value_dim: int
+    norm: Norm
+    """Norm of the latent, and of what the query projection's rank is."""
     query_rank: int | None = None
     rope: Rope | None = None
+    """Rotation of the rope parts."""
+    scale: float | None = None
+    """Factor of the products of queries and keys; None: `(plain_dim + rope_dim) ** -0.5`."""
     kind: str = field(default="mla", init=False)
 
 
@@ -327,9 +332,12 @@ class Recipe:
     transposed: bool = False
     """The tensor is stored as [inputs, outputs]."""
     scales: str | None = None
-    """Tensor of the scales of one that holds the codes of MXFP4, 16 bytes for 32 inputs."""
+    """Tensor of the scales of one that holds the codes of MXFP4, 16 bytes for 32 inputs, or 8-bit
+    floats, whose blocks of 128 x 128 share one."""
     interleaved: int | None = None
     """Head size, where rows are stored for interleaved rotation; the decoder puts them back."""
+    unrotated: int | None = None
+    """Rows at the start of such a head that stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)

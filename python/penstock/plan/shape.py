@@ -152,6 +152,7 @@ def _latent(config: Fields) -> LatentAttention:
         plain_dim=plain,
         rope_dim=rope,
         value_dim=value,
+        norm=NORM,
         query_rank=None if query is None else config.integer("q_lora_rank", 1, MOST),
     )
 

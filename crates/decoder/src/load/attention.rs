@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use penstock_kernels::{Norm, NormKind};
 
-use super::{Loader, Part, missing, needed};
+use super::{Loader, Part, missing, needed, role};
 use crate::error::DecoderError;
-use crate::model::{Attention, KvGroup};
+use crate::model::{Attention, HeadProjections, KvGroup, Projected};
 use crate::recipe::{LayerRecipes, Recipe};
 use crate::rope::Rope;
 use crate::shard::Inputs;
 use crate::source::vector;
-use crate::spec::{AttentionSpec, DecoderSpec, RopeScaling, RopeSpec};
+use crate::spec::{AttentionSpec, DecoderSpec, Mixer, RopeScaling, RopeSpec};
 
 /// The KV groups of `spec` with those of their layers that are in `own`.
 pub(crate) fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
@@ -36,11 +36,7 @@ pub(crate) fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
 /// The different rotations of `spec`.
 pub(super) fn ropes(spec: &DecoderSpec) -> Vec<RopeSpec> {
     let mut ropes: Vec<RopeSpec> = Vec::new();
-    for rope in spec
-        .kinds
-        .iter()
-        .filter_map(|k| k.attention().rope.as_ref())
-    {
+    for rope in spec.kinds.iter().filter_map(|k| k.mixer.rope()) {
         if !ropes.contains(rope) {
             ropes.push(rope.clone());
         }
@@ -49,7 +45,7 @@ pub(super) fn ropes(spec: &DecoderSpec) -> Vec<RopeSpec> {
 }
 
 /// Items of heads.
-fn times(heads: Range<usize>, head_dim: usize) -> Range<usize> {
+pub(super) fn times(heads: Range<usize>, head_dim: usize) -> Range<usize> {
     heads.start * head_dim..heads.end * head_dim
 }
 
@@ -59,7 +55,54 @@ impl Loader<'_> {
         i: usize,
         weights: &LayerRecipes,
     ) -> Result<Attention, DecoderError> {
-        let (a, shard) = (self.spec.layer(i).attention(), self.shard);
+        let groups = self.kv_groups.iter().enumerate();
+        let (kv_group, kv_index) = groups
+            .filter_map(|(g, group)| Some((g, group.layers.iter().position(|&l| l == i)?)))
+            .next()
+            .unwrap_or_default();
+        let rope = |rope: Option<&RopeSpec>| {
+            rope.and_then(|rope| self.ropes.iter().position(|r| r == rope))
+        };
+        let heads = self.spec.heads();
+        let out = heads.heads * heads.value_dim;
+        match &self.spec.layer(i).mixer {
+            Mixer::Gqa(a) => {
+                let bias = needed(a.out_bias, "o_bias", &weights.o_bias)?;
+                let bias = bias.filter(|_| self.shard.rank == 0);
+                Ok(Attention {
+                    kv_group,
+                    kv_index,
+                    seen: a.seen(),
+                    scale: a.scale(),
+                    softcap: a.softcap,
+                    sinks: self.sinks(a, weights)?,
+                    temperature: a.temperature,
+                    rope: rope(a.rope.as_ref()),
+                    projected: Projected::Heads(self.head_projections(a, weights)?),
+                    o: self.inputs(&weights.o, bias, out, &self.attended())?,
+                })
+            }
+            Mixer::Mla(a) => Ok(Attention {
+                kv_group,
+                kv_index,
+                seen: self.spec.seen(i),
+                scale: a.scale(),
+                softcap: None,
+                sinks: None,
+                temperature: None,
+                rope: rope(a.rope.as_ref()),
+                projected: Projected::Latent(Box::new(self.latent_projections(a, weights)?)),
+                o: self.inputs(&weights.o, None, out, &self.attended())?,
+            }),
+        }
+    }
+
+    fn head_projections(
+        &self,
+        a: &AttentionSpec,
+        weights: &LayerRecipes,
+    ) -> Result<HeadProjections, DecoderError> {
+        let shard = self.shard;
         let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let own_q = times(shard.query_heads(), a.head_dim);
         let own_kv = times(shard.kv_heads(self.spec), a.head_dim);
@@ -72,38 +115,22 @@ impl Loader<'_> {
                 own: own_q,
             },
             Part {
-                recipe: &weights.k,
+                recipe: role("k", &weights.k)?,
                 bias: bias("k_bias", &weights.k_bias)?,
                 whole: kv,
                 own: own_kv.clone(),
             },
             Part {
-                recipe: &weights.v,
+                recipe: role("v", &weights.v)?,
                 bias: bias("v_bias", &weights.v_bias)?,
                 whole: kv,
                 own: own_kv,
             },
         ];
-        let o_bias = needed(a.out_bias, "o_bias", &weights.o_bias)?.filter(|_| shard.rank == 0);
-        let groups = self.kv_groups.iter().enumerate();
-        let (kv_group, kv_index) = groups
-            .filter_map(|(g, group)| Some((g, group.layers.iter().position(|&l| l == i)?)))
-            .next()
-            .unwrap_or_default();
-        let rope = a.rope.as_ref();
-        Ok(Attention {
-            kv_group,
-            kv_index,
-            seen: a.seen(),
-            scale: a.scale(),
-            softcap: a.softcap,
-            sinks: self.sinks(a, weights)?,
-            temperature: a.temperature,
-            rope: rope.and_then(|rope| self.ropes.iter().position(|r| r == rope)),
+        Ok(HeadProjections {
             qkv: self.outputs(&qkv, self.spec.hidden)?,
             qk_norm: self.qk_norm(a, weights)?,
             norm_after: a.qk_norm_after.is_some(),
-            o: self.inputs(&weights.o, o_bias, q, &self.attended())?,
         })
     }
 
@@ -144,13 +171,13 @@ impl Loader<'_> {
     }
 
     pub(super) fn attended(&self) -> Inputs {
-        let a = self.spec.attention();
-        let own = times(self.shard.query_heads(), a.head_dim);
-        Inputs::around(own, a.heads * a.head_dim)
+        let a = self.spec.heads();
+        let own = times(self.shard.query_heads(), a.value_dim);
+        Inputs::around(own, a.heads * a.value_dim)
     }
 
     pub(super) fn rotations(&self, factors: Option<&Recipe>) -> Result<Vec<Rope>, DecoderError> {
-        let head_dim = self.spec.attention().head_dim;
+        let head_dim = self.spec.heads().rope_dim;
         let of_rope = |rope: &RopeSpec| {
             let dims = rope.rotated(head_dim);
             let stored = match rope.scaling {

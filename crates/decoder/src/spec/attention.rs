@@ -72,7 +72,8 @@ impl Temperature {
     }
 }
 
-/// Multi-head latent attention.
+/// Multi-head latent attention. What is kept of a token is its latent and a rope key that all heads
+/// share.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -86,7 +87,29 @@ pub struct LatentSpec {
     pub plain_dim: usize,
     pub rope_dim: usize,
     pub value_dim: usize,
+    /// Norm of the latent, and of what the query projection's rank is.
+    pub norm: NormSpec,
+    /// Factor of the products of queries and keys; `None` = `(plain_dim + rope_dim) ^ -0.5`.
+    pub scale: Option<f32>,
+    /// Rotation of the rope parts.
     pub rope: Option<RopeSpec>,
+}
+
+/// The heads of a mixer, which all layers share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// Query heads.
+    pub heads: usize,
+    /// KV heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Numbers of a key as it is kept, and of a query that meets it.
+    pub key_dim: usize,
+    /// Numbers that a head gives to the output projection.
+    pub value_dim: usize,
+    /// How many of a key's numbers are the value, where it is kept once for both.
+    pub latent: Option<usize>,
+    /// The part of a head that may be rotated.
+    pub rope_dim: usize,
 }
 
 /// Rotary position encoding (Su et al. 2021), half-split.
@@ -184,7 +207,44 @@ impl Mixer {
     pub(super) fn check(&self) -> Result<(), DecoderError> {
         match self {
             Self::Gqa(attention) => attention.check(),
-            Self::Mla(_) => Ok(()),
+            Self::Mla(latent) => latent.check(),
+        }
+    }
+
+    /// See [`Heads`].
+    pub(crate) fn heads(&self) -> Heads {
+        match self {
+            Self::Gqa(a) => Heads {
+                heads: a.heads,
+                kv_heads: a.kv_heads,
+                key_dim: a.head_dim,
+                value_dim: a.head_dim,
+                latent: None,
+                rope_dim: a.head_dim,
+            },
+            Self::Mla(a) => Heads {
+                heads: a.heads,
+                kv_heads: 1,
+                key_dim: a.kv_rank + a.rope_dim,
+                value_dim: a.value_dim,
+                latent: Some(a.kv_rank),
+                rope_dim: a.rope_dim,
+            },
+        }
+    }
+
+    /// Which tokens a token sees.
+    pub(crate) fn seen(&self) -> Seen {
+        match self {
+            Self::Gqa(attention) => attention.seen(),
+            Self::Mla(_) => Seen::All,
+        }
+    }
+
+    pub(crate) fn rope(&self) -> Option<&RopeSpec> {
+        match self {
+            Self::Gqa(attention) => attention.rope.as_ref(),
+            Self::Mla(latent) => latent.rope.as_ref(),
         }
     }
 
@@ -192,8 +252,36 @@ impl Mixer {
     pub(super) fn unsupported(&self) -> Option<&'static str> {
         match self {
             Self::Gqa(attention) => attention.unsupported(),
-            Self::Mla(_) => Some("multi-head latent attention"),
+            Self::Mla(latent) => latent.unsupported(),
         }
+    }
+}
+
+impl LatentSpec {
+    fn check(&self) -> Result<(), DecoderError> {
+        check_sizes(&[
+            ("mixer.heads", self.heads),
+            ("mixer.query_rank", self.query_rank.unwrap_or(1)),
+            ("mixer.kv_rank", self.kv_rank),
+            ("mixer.plain_dim", self.plain_dim),
+            ("mixer.rope_dim", self.rope_dim),
+            ("mixer.value_dim", self.value_dim),
+        ])?;
+        check_positive(&[("mixer.scale", self.scale)])?;
+        let rope = self.rope.as_ref();
+        rope.map_or(Ok(()), |rope| rope.check(self.rope_dim))
+    }
+
+    /// Factor of the products of queries and keys.
+    pub(crate) fn scale(&self) -> f32 {
+        let dim = (self.plain_dim + self.rope_dim) as f32;
+        self.scale.unwrap_or(1.0 / dim.sqrt())
+    }
+
+    /// See `DecoderSpec::unsupported`.
+    fn unsupported(&self) -> Option<&'static str> {
+        let rms = self.norm.kind == NormKind::Rms && !self.norm.bias;
+        first(&[(!rms, "a norm of the latent that is not plain RMS")])
     }
 }
 

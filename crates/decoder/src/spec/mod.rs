@@ -11,7 +11,7 @@ use penstock_kernels::Seen;
 use serde::Deserialize;
 
 pub(crate) use attention::Temperature;
-pub use attention::{AttentionSpec, LatentSpec, Mixer, RopeScaling, RopeSpec};
+pub use attention::{AttentionSpec, Heads, LatentSpec, Mixer, RopeScaling, RopeSpec};
 pub use feed_forward::{
     Activation, ClampSpec, ExpertsSpec, FeedForward, GroupScore, GroupsSpec, MlpSpec, RouterSpec,
     ScoreSpec,
@@ -128,9 +128,9 @@ impl DecoderSpec {
         &self.kinds[self.layers[i]]
     }
 
-    /// Heads and head size, which all layers share.
-    pub fn attention(&self) -> &AttentionSpec {
-        self.kinds[0].attention()
+    /// Heads and their sizes, which all layers share.
+    pub fn heads(&self) -> Heads {
+        self.kinds[0].mixer.heads()
     }
 
     /// The different inner widths of the feed-forwards, experts included, ascending.
@@ -149,7 +149,7 @@ impl DecoderSpec {
 
     /// Which tokens a token sees in layer `i`.
     pub fn seen(&self, i: usize) -> Seen {
-        self.layer(i).attention().seen()
+        self.layer(i).mixer.seen()
     }
 
     fn check(&self) -> Result<(), DecoderError> {
@@ -184,12 +184,7 @@ impl DecoderSpec {
         if self.final_norm.kind == NormKind::Rms && self.final_norm.bias {
             return Some(name("an RMS norm with a bias"));
         }
-        let (first, mut others) = (&self.kinds[0], self.kinds.iter());
-        let shape = |kind: &LayerSpec| {
-            let a = kind.attention();
-            (a.heads, a.kv_heads, a.head_dim)
-        };
-        if others.any(|kind| shape(kind) != shape(first)) {
+        if self.kinds.iter().any(|k| k.mixer.heads() != self.heads()) {
             return Some(name("layers with different heads"));
         }
         let mut mixtures = self.kinds.iter().filter_map(LayerSpec::experts);
@@ -201,14 +196,6 @@ impl DecoderSpec {
 }
 
 impl LayerSpec {
-    /// The attention of a layer that [`DecoderSpec::parse`] accepted.
-    pub(crate) fn attention(&self) -> &AttentionSpec {
-        match &self.mixer {
-            Mixer::Gqa(attention) => attention,
-            Mixer::Mla(_) => unreachable!("refused by `unsupported`"),
-        }
-    }
-
     /// Routed experts of the layer.
     fn experts(&self) -> Option<usize> {
         match &self.feed_forward {

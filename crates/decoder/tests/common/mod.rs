@@ -15,9 +15,13 @@ use penstock_wire::{
 };
 use serde_json::Value;
 
-pub(crate) const FAMILIES: [&str; 30] = [
+pub(crate) const FAMILIES: [&str; 34] = [
     "alternating",
     "biased",
+    "deepseek2",
+    "deepseek2.gguf",
+    "deepseek3",
+    "deepseek3.gguf",
     "gemma2",
     "gemma3",
     "gemma3.gguf",

@@ -34,7 +34,7 @@ impl Cuts {
         let cut = |whole: usize, parts: usize| (0..=parts).map(|i| i * whole / parts).collect();
         Self {
             layers: cut(spec.depth(), pp),
-            heads: cut(spec.attention().heads, tp),
+            heads: cut(spec.heads().heads, tp),
             mlp: spec.widths().into_iter().map(|w| cut(w, tp)).collect(),
             experts: None,
             vocab: cut(spec.vocab, tp),

@@ -29,7 +29,10 @@ pub(super) unsafe fn scores(dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out
             let out = out.as_mut_ptr().add(first * WIDTH * RUN);
             match (half, q.rows) {
                 (true, 6) => dots::<true, 6>(q, keys, out),
+                (true, 5) => dots::<true, 5>(q, keys, out),
+                (true, 4) => dots::<true, 4>(q, keys, out),
                 (true, 3) => dots::<true, 3>(q, keys, out),
+                (true, 2) => dots::<true, 2>(q, keys, out),
                 (true, _) => {
                     (0..q.rows).for_each(|r| dots::<true, 1>(&row(q, r), keys, out.add(r * SPLIT)))
                 }
@@ -137,7 +140,10 @@ pub(super) unsafe fn weigh(
             let out = out.as_mut_ptr().add(d0);
             match (half, wide, p.rows) {
                 (true, true, 6) => sums::<true, 6, 4>(p, runs, dim, d0, out),
+                (true, true, 5) => sums::<true, 5, 4>(p, runs, dim, d0, out),
+                (true, true, 4) => sums::<true, 4, 4>(p, runs, dim, d0, out),
                 (true, true, 3) => sums::<true, 3, 4>(p, runs, dim, d0, out),
+                (true, true, 2) => sums::<true, 2, 4>(p, runs, dim, d0, out),
                 (true, true, _) => (0..p.rows)
                     .for_each(|r| sums::<true, 1, 4>(&row(p, r), runs, dim, d0, out.add(r * dim))),
                 (true, false, _) => (0..p.rows)

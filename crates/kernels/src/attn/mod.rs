@@ -12,10 +12,12 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod generic;
+mod latent;
 mod plan;
 mod split;
 mod store;
 
+pub use latent::{Latent, LatentRows};
 pub use plan::{AttentionPlan, HeadShape, Sequence};
 pub use store::{Angles, HeadNorms, Place, Rotation};
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::split::{Call, Scratch, State, Stretch, finish};
 use super::{SPLIT, Scoring, Seen};
 use crate::Cpu;
-use crate::buffer::{Columns, Shared, SharedColumns};
+use crate::buffer::{HeadColumns, Shared, SharedHeads};
 use crate::kv::StepLease;
 
 /// Query rows of a task: rows x heads of the group, enough to reuse keys from the first cache, few
@@ -24,8 +24,10 @@ pub struct HeadShape {
     pub group: usize,
     /// Heads of the first KV head's group that another rank has: a cut may go through a group.
     pub skipped: usize,
-    /// Numbers of a head.
+    /// Numbers of a query and key head.
     pub head_dim: usize,
+    /// Numbers of a value head.
+    pub value_dim: usize,
 }
 
 impl HeadShape {
@@ -36,6 +38,7 @@ impl HeadShape {
             group: heads / kv_heads,
             skipped: 0,
             head_dim,
+            value_dim: head_dim,
         }
     }
 
@@ -153,8 +156,9 @@ impl AttentionPlan {
     }
 
     /// Attends row i of `q` (heads x head_dim numbers, rows `q_ld` apart, after rotation) to the
-    /// leased keys up to its own, which are already stored, and writes row i of `out`. The lease
-    /// has the plan's sequences in their order; `scoring` has a sink for each query head, if any.
+    /// leased keys up to its own, which are already stored, and writes row i of each head of `out`.
+    /// The lease has the plan's sequences in their order; `scoring` has a sink for each query head,
+    /// if any.
     #[allow(clippy::too_many_arguments)]
     pub fn run(
         &mut self,
@@ -164,8 +168,9 @@ impl AttentionPlan {
         scoring: Scoring<'_>,
         q: &[f32],
         q_ld: usize,
-        out: Columns<'_>,
+        out: HeadColumns<'_>,
     ) {
+        let dim = kv.layout().value_dim();
         let call = Call {
             isa: cpu.isa(),
             kv,
@@ -186,8 +191,13 @@ impl AttentionPlan {
                 for i in c * chunk..end {
                     let task = &tasks[i];
                     let sequence = &sequences[task.sequence];
-                    let positions =
-                        load(scratch, shape, task, sequence, q, q_ld, kv.layout().dim());
+                    let layout = kv.layout();
+                    scratch.reset(
+                        task.rows.len() * shape.queries(task.head).len(),
+                        layout.dim(),
+                        dim,
+                    );
+                    let positions = load(scratch, shape, task, sequence, q, q_ld, layout.dim());
                     scratch.round_queries(call.isa, kv.layout().dtype);
                     let splits = task.splits(sequence, scoring.seen);
                     for split in splits.clone() {
@@ -209,14 +219,7 @@ impl AttentionPlan {
                         scratch.attend(&call, &positions, &stretch, ahead.as_ref());
                     }
                     match task.lone {
-                        None => write(
-                            &scratch.state,
-                            shape,
-                            task,
-                            kv.layout().dim(),
-                            scoring,
-                            &out,
-                        ),
+                        None => write(&scratch.state, shape, task, dim, scoring, &out),
                         // SAFETY: every lone task has a slot of its own.
                         Some((_, slot)) => std::mem::swap(
                             unsafe { &mut partials.slice(slot, 1)[0] },
@@ -226,12 +229,12 @@ impl AttentionPlan {
                 }
             });
         });
-        self.merge_lone(cpu, kv.layout().dim(), scoring, &out);
+        self.merge_lone(cpu, dim, scoring, &out);
     }
 
     /// Merges the splits that ran alone, in ascending order: the arithmetic of a task that did them
     /// all.
-    fn merge_lone(&self, cpu: &Cpu, dim: usize, scoring: Scoring<'_>, out: &SharedColumns<'_>) {
+    fn merge_lone(&self, cpu: &Cpu, dim: usize, scoring: Scoring<'_>, out: &SharedHeads<'_>) {
         let mut state = State::default();
         for task in self.tasks.iter().filter(|t| matches!(t.lone, Some((0, _)))) {
             let Some((_, slot)) = task.lone else { continue };
@@ -269,7 +272,6 @@ fn load(
     dim: usize,
 ) -> Vec<usize> {
     let group = shape.queries(task.head);
-    scratch.reset(task.rows.len() * group.len(), dim);
     let mut positions = Vec::with_capacity(task.rows.len() * group.len());
     for row in task.rows.clone() {
         for head in group.clone() {
@@ -288,19 +290,18 @@ fn write(
     task: &Task,
     dim: usize,
     scoring: Scoring<'_>,
-    out: &SharedColumns<'_>,
+    out: &SharedHeads<'_>,
 ) {
     let group = shape.queries(task.head);
     let stats = state.max.iter().zip(&state.sum);
     let mut values = state.values.chunks_exact(dim).zip(stats);
     for row in task.rows.clone() {
-        let at = row * out.ld + out.first + group.start * shape.head_dim;
-        // SAFETY: a task owns its rows of its heads.
-        let out = unsafe { out.rows.slice(at, group.len() * shape.head_dim) };
-        for (head, out) in group.clone().zip(out.chunks_exact_mut(shape.head_dim)) {
+        for head in group.clone() {
             let Some((values, (&max, &sum))) = values.next() else {
                 return;
             };
+            // SAFETY: a task owns its rows of its heads.
+            let out = unsafe { out.slice(row, head, shape.value_dim) };
             let factor = finish(max, sum, scoring.sinks.map(|sinks| sinks[head]));
             out.iter_mut()
                 .zip(values)

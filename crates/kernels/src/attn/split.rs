@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::{Queries, ROWS, Runs, SPLIT, Scoring, generic};
+use super::{Queries, ROWS, Runs, SPLIT, Scoring, generic, latent};
+use crate::buffer::Aligned;
 use crate::isa::Isa;
 use crate::kv::{KvType, RUN, StepLease};
 use crate::ops::{exp, for_each_isa, softcap, to_bf16};
@@ -129,19 +130,21 @@ pub(super) struct Scratch {
     scores: Vec<f32>,
     p_bf16: Vec<u16>,
     weighted: Vec<f32>,
+    /// Values of one split where they are parts of keys, in the order of V.
+    values: Option<Aligned<u8>>,
     pub(super) state: State,
 }
 
 impl Scratch {
-    /// Makes room for `rows` query rows of `dim` numbers, zeroed.
-    pub(super) fn reset(&mut self, rows: usize, dim: usize) {
+    /// Makes room for `rows` query rows of `dim` numbers, zeroed, and values of `value_dim`.
+    pub(super) fn reset(&mut self, rows: usize, dim: usize, value_dim: usize) {
         self.queries.clear();
         self.queries.resize(rows * dim, 0.0);
         self.queries_bf16.resize(rows * dim, 0);
         self.scores.resize(ROWS * SPLIT, 0.0);
         self.p_bf16.resize(ROWS * SPLIT, 0);
-        self.weighted.resize(ROWS * dim, 0.0);
-        self.state.reset(rows, dim);
+        self.weighted.resize(ROWS * value_dim, 0.0);
+        self.state.reset(rows, value_dim);
     }
 
     /// Rounds the queries as the keys were.
@@ -170,6 +173,11 @@ impl Scratch {
         let (sequence, tokens) = (stretch.sequence, stretch.tokens.clone());
         call.kv
             .runs(sequence, tokens, call.layer, stretch.head, &mut runs);
+        let mut values = self.values.take().unwrap_or_else(|| Aligned::zeroed(0));
+        if call.kv.layout().latent.is_some() {
+            let layout = call.kv.layout();
+            latent::spread(call.isa, layout, &mut runs[..count], &mut values);
+        }
         for (g, group) in positions.chunks(ROWS).enumerate() {
             self.attend_rows(
                 call,
@@ -180,6 +188,7 @@ impl Scratch {
                 ahead.filter(|_| g == 0),
             );
         }
+        self.values = Some(values);
     }
 
     fn attend_rows(
@@ -191,7 +200,7 @@ impl Scratch {
         start: usize,
         ahead: Option<&Stretch>,
     ) {
-        let dim = call.kv.layout().dim();
+        let (dim, value_dim) = (call.kv.layout().dim(), call.kv.layout().value_dim());
         let keys = runs.len() * RUN;
         let high = |p: usize| (p + 1).saturating_sub(start).min(keys);
         let seen = call.scoring.seen;
@@ -239,17 +248,17 @@ impl Scratch {
         if let Some(ahead) = ahead {
             ahead.fetch(call, 1);
         }
-        weigh(call.isa, dtype, &p, runs, dim, &mut self.weighted);
+        weigh(call.isa, dtype, &p, runs, value_dim, &mut self.weighted);
         for (row, &position) in positions.iter().enumerate() {
             if low(position) < high(position) {
                 let (max, sum) = stats[row];
                 self.state.merge(
                     call.isa,
                     first + row,
-                    dim,
+                    value_dim,
                     max,
                     sum,
-                    &self.weighted[row * dim..(row + 1) * dim],
+                    &self.weighted[row * value_dim..(row + 1) * value_dim],
                 );
             }
         }

@@ -9,6 +9,9 @@
 //! f32    K [run][dim][token 16]               V [run][token][dim]
 //! ```
 //!
+//! The value of latent attention is the first numbers of the key, so a tile is its K part alone;
+//! attention puts the values of a run in the order of V when it reads them (`attn/latent.rs`).
+//!
 //! A vector load of K brings 16 tokens times the inputs of one dot-product step, one of V brings 16
 //! dims times the tokens of one step, so neither scores nor outputs need sums across lanes. `dim`
 //! is padded to a multiple of 16.
@@ -42,8 +45,11 @@ pub struct KvLayout {
     pub layers: usize,
     /// KV heads of a layer.
     pub kv_heads: usize,
-    /// Numbers of one head's key (and value).
+    /// Numbers of one head's key.
     pub head_dim: usize,
+    /// How many of the key's first numbers are the value (latent attention); `None` = the value is
+    /// stored beside the key and has as many numbers.
+    pub latent: Option<usize>,
     /// Tokens of a block, a multiple of 16.
     pub block_size: usize,
     /// Number format.
@@ -53,6 +59,11 @@ pub struct KvLayout {
 impl KvLayout {
     pub(crate) fn dim(&self) -> usize {
         self.head_dim.next_multiple_of(16)
+    }
+
+    /// Numbers of a value, padded as keys are.
+    pub(crate) fn value_dim(&self) -> usize {
+        self.latent.unwrap_or(self.head_dim).next_multiple_of(16)
     }
 
     /// Bytes of the K (or V) part of one tile.
@@ -65,7 +76,7 @@ impl KvLayout {
         RUN * self.dim() * self.dtype.size()
     }
 
-    /// Byte offset of a tile's K part in the pool; its V part follows.
+    /// Byte offset of a tile's K part in the pool; its V part follows if it has one.
     pub(super) fn tile(&self, block: usize, layer: usize, head: usize) -> usize {
         assert!(
             layer < self.layers && head < self.kv_heads,
@@ -74,9 +85,17 @@ impl KvLayout {
         block * self.block_bytes() + (head * self.layers + layer) * self.tile_bytes()
     }
 
+    /// Byte offset in a tile of the part that values are read from.
+    pub(super) fn values_at(&self) -> usize {
+        match self.latent {
+            Some(_) => 0,
+            None => self.part_bytes(),
+        }
+    }
+
     /// Bytes of one (head, layer) tile: its K part and its V part.
     pub fn tile_bytes(&self) -> usize {
-        2 * self.part_bytes()
+        self.values_at() + self.part_bytes()
     }
 
     /// Bytes of a block: what one block of the pool takes.

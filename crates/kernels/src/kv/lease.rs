@@ -38,11 +38,15 @@ impl KvPool {
     /// Reserves the pool.
     ///
     /// # Panics
-    /// `block_size` is not a positive multiple of 16.
+    /// `block_size` is not a positive multiple of 16, or a latent is longer than its key.
     pub fn new(layout: KvLayout, blocks: usize) -> Self {
         assert!(
             layout.block_size > 0 && layout.block_size.is_multiple_of(RUN),
             "block size must be a multiple of {RUN}"
+        );
+        assert!(
+            layout.latent.is_none_or(|n| n <= layout.head_dim),
+            "a value is a part of its key"
         );
         Self {
             memory: Arc::new(BlockMemory::new(layout, blocks)),
@@ -127,7 +131,7 @@ impl StepLease<'_> {
     }
 
     /// Writes the K and V bytes of each run of 16 tokens of a sequence to `out`; `tokens` begin
-    /// with a run.
+    /// with a run. Both are the K bytes where values are parts of keys.
     pub(crate) fn runs<'r>(
         &'r self,
         sequence: usize,
@@ -137,7 +141,7 @@ impl StepLease<'_> {
         out: &mut [(&'r [u8], &'r [u8])],
     ) {
         let layout = self.layout();
-        let (bytes, part, size) = (layout.run_bytes(), layout.part_bytes(), layout.block_size);
+        let (bytes, part, size) = (layout.run_bytes(), layout.values_at(), layout.block_size);
         let (mut from, mut out) = (tokens.start, out.iter_mut());
         while from < tokens.end {
             let (entry, first) = (from / size, from % size / RUN);
@@ -170,6 +174,9 @@ impl StepLease<'_> {
         part: usize,
     ) {
         let layout = self.layout();
+        if part == 1 && layout.latent.is_some() {
+            return;
+        }
         let (bytes, size) = (layout.run_bytes(), layout.block_size);
         let block = self.block(sequence, tokens.start / size);
         let first = tokens.start % size / RUN;
@@ -210,22 +217,23 @@ pub(crate) struct KvWriter<'a> {
 }
 
 impl KvWriter<'_> {
-    /// Clears the V part of a block's tiles of one layer, which must happen before its first token
-    /// is stored: masked tokens meet their probability of exactly zero with a finite value,
-    /// whatever an earlier owner of the block left there.
+    /// Clears the part of a block's tiles of one layer that values are read from, which must happen
+    /// before its first token is stored: masked tokens meet their probability of exactly zero with
+    /// a finite value, whatever an earlier owner of the block left there.
     ///
     /// # Safety
     /// No other task touches the block's tiles of this layer at once.
     pub(crate) unsafe fn clear(&self, block: usize, layer: usize) {
         let l = &self.layout;
         for head in 0..l.kv_heads {
-            let v = self.tile(block, layer, head, l.part_bytes());
-            // SAFETY: `v` begins a V part, which is this task's alone by the caller's promise.
+            let v = self.tile(block, layer, head, l.values_at());
+            // SAFETY: `v` begins a part of the tile, which is this task's alone by the caller's
+            // promise.
             unsafe { std::slice::from_raw_parts_mut(v, l.part_bytes()) }.fill(0);
         }
     }
 
-    /// Stores the key and value of one token and head.
+    /// Stores the key and value of one token and head; no value where it is a part of the key.
     ///
     /// # Safety
     /// No other task stores to the same (block, offset, layer, head), or clears the block, at once.
@@ -240,13 +248,15 @@ impl KvWriter<'_> {
         let (block, offset) = place;
         let l = &self.layout;
         assert!(
-            offset < l.block_size && key.len() == l.head_dim && value.len() == l.head_dim,
+            offset < l.block_size
+                && key.len() == l.head_dim
+                && value.len() == l.latent.map_or(l.head_dim, |_| 0),
             "token outside its tile"
         );
         let run = offset / RUN * l.run_bytes();
         let (k, v) = (
             self.tile(block, layer, head, run),
-            self.tile(block, layer, head, run + l.part_bytes()),
+            self.tile(block, layer, head, run + l.values_at()),
         );
         let (token, dim) = (offset % RUN, l.dim());
         // SAFETY: the offsets lie in the run (token < 16, d < dim) and are this token's alone; runs
@@ -270,8 +280,10 @@ impl KvWriter<'_> {
                     }
                 }
                 KvType::F32 => {
-                    for (d, (&key, &value)) in key.iter().zip(value).enumerate() {
+                    for (d, &key) in key.iter().enumerate() {
                         k.cast::<f32>().add(d * RUN + token).write(key);
+                    }
+                    for (d, &value) in value.iter().enumerate() {
                         v.cast::<f32>().add(token * dim + d).write(value);
                     }
                 }

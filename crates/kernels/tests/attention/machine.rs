@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use penstock_kernels::{
-    AttentionPlan, Columns, Cpu, HeadShape, Isa, KvLayout, KvPool, KvType, Place, Rotation,
+    AttentionPlan, Cpu, HeadColumns, HeadShape, Isa, KvLayout, KvPool, KvType, Place, Rotation,
     Scoring, Seen, Sequence, SequenceBlocks,
 };
 
@@ -88,6 +88,7 @@ impl Machine {
             layers: 2,
             kv_heads: shape.kv_heads(),
             head_dim: shape.head_dim,
+            latent: None,
             block_size: set.block_size,
             dtype: set.dtype,
         };
@@ -173,9 +174,10 @@ impl Machine {
                 scoring,
                 &qkv,
                 width,
-                Columns {
+                HeadColumns {
                     rows: &mut again,
-                    ld: self.shape.heads * d,
+                    row: self.shape.heads * d,
+                    head: d,
                     first: 0,
                 },
             );

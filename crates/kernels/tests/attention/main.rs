@@ -92,6 +92,7 @@ fn shapes() -> impl Strategy<Value = HeadShape> {
         group,
         skipped: first % group,
         head_dim,
+        value_dim: head_dim,
     })
 }
 

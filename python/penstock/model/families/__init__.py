@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from penstock.model.families import (
+    deepseek,
     gemma,
     glm4_moe,
     gpt2,
@@ -23,6 +24,8 @@ from penstock.model.spec import DecoderSpec, WeightRecipes
 Mapped = tuple[DecoderSpec, WeightRecipes]
 
 HF_ARCHITECTURES: dict[str, Callable[[Fields], Mapped]] = {
+    "DeepseekV2ForCausalLM": deepseek.from_hf_2,
+    "DeepseekV3ForCausalLM": deepseek.from_hf_3,
     "GPT2LMHeadModel": gpt2.from_hf,
     "GptOssForCausalLM": gpt_oss.from_hf,
     "Gemma2ForCausalLM": gemma.from_hf_2,
@@ -43,6 +46,7 @@ HF_ARCHITECTURES: dict[str, Callable[[Fields], Mapped]] = {
 """By the entry of config.json's `architectures`."""
 
 GGUF_ARCHITECTURES: dict[str, Callable[[GgufHeader], Mapped]] = {
+    "deepseek2": deepseek.from_gguf,
     "gemma2": gemma.from_gguf_2,
     "gemma3": gemma.from_gguf_3,
     "glm4moe": glm4_moe.from_gguf,

@@ -1,0 +1,152 @@
+"""DeepSeek-V2, V3, R1 and Kimi-K2: latent attention, dense layers before those with experts, which
+are chosen by softmax (V2), or by sigmoids with a correction.
+"""
+
+from penstock.model import common, experts, rope
+from penstock.model.fields import Fields
+from penstock.model.gguf import GgufHeader
+from penstock.model.recipes import gguf_recipes, hf_recipes, with_block_scales
+from penstock.model.spec import DecoderSpec, LatentAttention, Norm, Rope, Router, WeightRecipes
+
+LATENT_EPS = 1e-6
+"""The norms of latents have this one, whatever the others have."""
+BLOCK = [128, 128]
+"""Rows and columns that share a scale in files of 8-bit floats."""
+Mapped = tuple[DecoderSpec, WeightRecipes]
+
+
+def from_hf_2(config: Fields) -> Mapped:
+    if config.get("scoring_func") not in (None, "softmax"):
+        raise config.refuse("scoring_func", "softmax")
+    return _from_hf(config, "deepseek2", experts.softmax_router(config))
+
+
+def from_hf_3(config: Fields) -> Mapped:
+    if config.get("scoring_func") not in (None, "sigmoid"):
+        raise config.refuse("scoring_func", "sigmoid")
+    if config.get("topk_method") not in (None, "noaux_tc"):
+        raise config.refuse("topk_method", "noaux_tc")
+    return _from_hf(config, "deepseek3", experts.sigmoid_router(config))
+
+
+def _from_hf(config: Fields, family: str, router: Router) -> Mapped:
+    """Layers after `num_hidden_layers`, which predict further tokens, are left out."""
+    if config.flag("attention_bias", default=False):
+        raise config.refuse("attention_bias", "false")
+    if config.integer("moe_layer_freq", 1, common.MOST_LAYERS, default=1) != 1:
+        raise config.refuse("moe_layer_freq", "1")
+    spec = common.hf_spec(
+        config,
+        family,
+        feed_forwards=experts.deepseek_layers(config, router),
+        latent=_hf_attention(config),
+        quantised=_has_blocks(config),
+    )
+    interleaved = config.flag("rope_interleave", default=True)
+    weights = hf_recipes(spec, experts.SHARED_EXPERTS, interleaved=interleaved)
+    if _has_blocks(config):
+        weights = with_block_scales(weights)
+    return spec, experts.corrected(spec, weights, experts.HF_CORRECTION)
+
+
+def _has_blocks(config: Fields) -> bool:
+    """Whether matrices are 8-bit floats with a scale for each block."""
+    quantised = config.within("quantization_config")
+    if quantised is None:
+        return False
+    for key, supported in (("quant_method", "fp8"), ("weight_block_size", BLOCK)):
+        if quantised.get(key) != supported:
+            raise quantised.refuse(key, str(supported))
+    return True
+
+
+def _hf_attention(config: Fields) -> LatentAttention:
+    own = rope.from_hf(config)
+    query_rank = None
+    if config.get("q_lora_rank") is not None:
+        query_rank = config.integer("q_lora_rank", 1, common.WIDEST)
+    return _attention(
+        config,
+        heads="num_attention_heads",
+        kv_rank="kv_lora_rank",
+        plain=config.integer("qk_nope_head_dim", 1, common.WIDEST),
+        rotated="qk_rope_head_dim",
+        value="v_head_dim",
+        query_rank=query_rank,
+        own=own,
+        factor=rope.softmax_factor(config),
+    )
+
+
+def _attention(
+    fields: Fields,
+    *,
+    heads: str,
+    kv_rank: str,
+    plain: int,
+    rotated: str,
+    value: str,
+    query_rank: int | None,
+    own: Rope,
+    factor: float,
+) -> LatentAttention:
+    """`factor` of the scores beside that of the head's size."""
+    rope_dim = fields.integer(rotated, 2, common.WIDEST)
+    if rope_dim % 2:
+        raise fields.refuse(rotated, "pairs of rotation")
+    return LatentAttention(
+        heads=fields.integer(heads, 1, common.MOST_HEADS),
+        kv_rank=fields.integer(kv_rank, 1, common.WIDEST),
+        plain_dim=plain,
+        rope_dim=rope_dim,
+        value_dim=fields.integer(value, 1, common.WIDEST),
+        norm=Norm("rms", LATENT_EPS),
+        query_rank=query_rank,
+        rope=own,
+        scale=None if factor == 1.0 else (plain + rope_dim) ** -0.5 * factor,
+    )
+
+
+def from_gguf(header: GgufHeader) -> Mapped:
+    """Newer files have keys and values of the latent apart, and sizes of heads with `_mla`; in
+    older ones the sizes have the plain names. The converters leave out layers that predict further
+    tokens. Files without `expert_gating_func` are of DeepSeek-V2.
+    """
+    fields = header.fields("deepseek2.")
+    gating = fields.integer("expert_gating_func", 0, 255, default=experts.SOFTMAX)
+    if gating not in (experts.SOFTMAX, experts.SIGMOID):
+        known = f"{experts.SOFTMAX}, softmax, and {experts.SIGMOID}, sigmoids"
+        raise fields.refuse("expert_gating_func", known)
+    sigmoids = gating == experts.SIGMOID
+    router = experts.sigmoid_gguf_router if sigmoids else experts.softmax_gguf_router
+    mixture = experts.deepseek_gguf(header, "deepseek2", router(fields))
+    spec = common.gguf_spec(
+        header, "deepseek2", feed_forward=mixture, latent=_gguf_attention(fields)
+    )
+    spec = experts.after_dense(header, "deepseek2", spec)
+    split = "blk.0.attn_k_b.weight" in header.shapes
+    weights = gguf_recipes(spec, interleaved=True, split_latent=split)
+    return spec, experts.corrected(spec, weights, experts.GGUF_CORRECTION)
+
+
+def _gguf_attention(fields: Fields) -> LatentAttention:
+    new = fields.get("attention.key_length_mla") is not None
+    length = "attention.{}_length_mla" if new else "attention.{}_length"
+    rotated, key = "rope.dimension_count", length.format("key")
+    rope_dim = fields.integer(rotated, 2, common.WIDEST)
+    plain = fields.integer(key, rope_dim + 1, common.WIDEST) - rope_dim
+    query_rank = None
+    if fields.get("attention.q_lora_rank"):
+        query_rank = fields.integer("attention.q_lora_rank", 1, common.WIDEST)
+    own = rope.from_gguf(fields, has_factors=False, latent=True)
+    return _attention(
+        fields,
+        heads="attention.head_count",
+        kv_rank="attention.kv_lora_rank",
+        plain=plain,
+        rotated=rotated,
+        value=length.format("value"),
+        query_rank=query_rank,
+        own=own,
+        factor=rope.gguf_softmax_factor(fields, own),
+    )
