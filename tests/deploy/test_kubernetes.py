@@ -128,7 +128,7 @@ def test_penstock_probes_a_port_of_its_own_and_other_nodes_by_their_heartbeat(
     leader, worker = container(files), container(files, "workerTemplate")
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert leader[probe]["httpGet"]["port"] == "metrics"
-    assert worker["livenessProbe"]["exec"]["command"] == ["penstock", "node-health"]
+    assert worker["livenessProbe"]["exec"]["command"][2:] == ["penstock", "node-health"]
     secrets = {e["name"]: e["valueFrom"]["secretKeyRef"] for e in leader["env"] if "valueFrom" in e}
     assert secrets["PENSTOCK_API_KEY"] == {"name": "keys", "key": "api-key"}
     assert secrets["PENSTOCK_CLUSTER_TOKEN"]["key"] == "token"
@@ -152,7 +152,7 @@ def test_penstock_takes_its_flags(written: Written) -> None:
     from penstock.cli.main import parser
 
     command = container(written("penstock-two-nodes"))["command"]
-    assert parser().parse_args(command[1:]).model == "/models"
+    assert parser().parse_args(command[3:]).model == "/models"
 
 
 def test_a_model_is_pulled_into_a_claim(written: Written) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from penstock.deploy.probes import http, secret, starting
 from penstock.deploy.settings import MASTER_PORT, METRICS_PORT, PORT, Settings
 
+PROGRAM = ("python3", "-m", "penstock")
+"""Is there in every image that has the package, with its scripts on the path or not."""
 SHUTDOWN = 60
 """Seconds that open streams have to end in."""
 
@@ -13,7 +15,7 @@ def command(settings: Settings, leader: bool) -> list[str]:
     """The same for all nodes: the number of a node is in a variable."""
     choice, plan = settings.choice, settings.plan
     words = [
-        "penstock",
+        *PROGRAM,
         "serve",
         settings.model,
         f"--served-model-name={plan['model']['name']}",
@@ -54,7 +56,7 @@ def probes(settings: Settings, leader: bool) -> dict[str, object]:
     heartbeat is asked for.
     """
     if not leader:
-        asked = {"command": ["penstock", "node-health"]}
+        asked = {"command": [*PROGRAM, "node-health"]}
         return {"livenessProbe": {"exec": asked, "periodSeconds": 30, "timeoutSeconds": 10}}
     return {
         "startupProbe": starting(settings, "/ready", "metrics"),
