@@ -57,7 +57,9 @@ def parser() -> Parser:
     _plan(
         commands.add_parser("plan", help="what a model needs on some hardware, before it is served")
     )
-    _deploy(commands.add_parser("deploy", help="manifests from a plan: Kubernetes"))
+    _deploy(
+        commands.add_parser("deploy", help="a plan as manifests, a unit or a batch script; lint")
+    )
     _sim(commands.add_parser("sim", help="serve without a model: an engine with modelled timing"))
     _gateway(
         commands.add_parser("gateway", help="route requests to replicas by load and cached prefix")

@@ -1,12 +1,15 @@
-"""`penstock deploy k8s PLAN -o DIR` and `lint PATH`: flags and what is printed."""
+"""`penstock deploy k8s|systemd|slurm PLAN` and `lint PATH`: flags and what is printed."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from penstock.config.documents import read_document
 from penstock.core import InvalidValueError, PenstockError
+from penstock.deploy.hosts import slurm, systemd
 from penstock.deploy.kubernetes import manifests, notes, write
 from penstock.deploy.lint import lint
 from penstock.deploy.settings import SCHEMA, Settings, Volume, checked_name, name_of
@@ -16,6 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Manifests from a plan of `penstock plan -o`, and checks of others."
     targets = parser.add_subparsers(metavar="COMMAND", required=True)
     _k8s(targets.add_parser("k8s", help="objects of Kubernetes, a file each"))
+    _host(targets.add_parser("systemd", help="a unit of one host"), run_systemd).add_argument(
+        "--program",
+        default="/opt/penstock/bin/penstock",
+        metavar="PATH",
+        help="of Penstock; default: %(default)s",
+    )
+    _host(targets.add_parser("slurm", help="a batch script"), run_slurm)
     _lint(targets.add_parser("lint", help="check manifests of any origin"))
 
 
@@ -45,6 +55,49 @@ def _k8s(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pod-monitor", action="store_true", help="for the Prometheus operator")
     parser.add_argument("--kustomize", action="store_true", help="and a kustomization.yaml")
     parser.set_defaults(command=run_k8s)
+
+
+def _host(
+    parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    parser.add_argument("plan", type=Path, metavar="PLAN")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: print it")
+    parser.add_argument("--model-path", required=True, metavar="PATH", help="the same on all hosts")
+    parser.add_argument("--name", help="default: from the model's")
+    parser.set_defaults(command=command)
+    return parser
+
+
+def run_systemd(parsed: argparse.Namespace) -> int:
+    return _written(parsed, systemd(_bare(parsed), parsed.program))
+
+
+def run_slurm(parsed: argparse.Namespace) -> int:
+    return _written(parsed, slurm(_bare(parsed)))
+
+
+def _written(parsed: argparse.Namespace, text: str) -> int:
+    if parsed.output:
+        parsed.output.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+    return 0
+
+
+def _bare(parsed: argparse.Namespace) -> Settings:
+    """Without what a cluster adds."""
+    if not parsed.model_path.startswith("/"):
+        raise InvalidValueError("--model-path", parsed.model_path, "an absolute path")
+    plan, name = _named(parsed)
+    return Settings(plan, name, "", Volume(), parsed.model_path)
+
+
+def _named(parsed: argparse.Namespace) -> tuple[Mapping[str, Any], str]:
+    plan = read_document(parsed.plan)
+    if plan.get("schema") != SCHEMA or "choice" not in plan:
+        raise PenstockError(f"{parsed.plan}: not a plan of schema {SCHEMA}")
+    name = parsed.name or name_of(str(plan["model"]["name"]))  # type: ignore[index]
+    return plan, checked_name("--name", name)
 
 
 def _lint(parser: argparse.ArgumentParser) -> None:
@@ -79,13 +132,10 @@ def run_k8s(parsed: argparse.Namespace) -> int:
 
 
 def settings_of(parsed: argparse.Namespace) -> Settings:
-    plan = read_document(parsed.plan)
-    if plan.get("schema") != SCHEMA or "choice" not in plan:
-        raise PenstockError(f"{parsed.plan}: not a plan of schema {SCHEMA}")
-    name = parsed.name or name_of(str(plan["model"]["name"]))  # type: ignore[index]
+    plan, name = _named(parsed)
     return Settings(
         plan,
-        checked_name("--name", name),
+        name,
         parsed.image,
         Volume(parsed.claim, parsed.host_path, parsed.pull, parsed.storage_class),
         parsed.model_path.strip("/"),

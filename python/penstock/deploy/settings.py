@@ -84,7 +84,9 @@ class Settings:
 
     @property
     def model(self) -> str:
-        """Path in the pod."""
+        """Path in the pod, or on a host."""
+        if self.model_path.startswith("/"):
+            return self.model_path
         return f"{MODELS}/{self.model_path}".rstrip("/")
 
     @property

@@ -175,9 +175,14 @@ def runner_up(trial: Trial, choice: Trial) -> dict[str, Any]:
         "devices": trial.devices,
         "max_num_batched_tokens": candidate.chunk,
         "worst_over_bound": round(trial.worst, 3),
-        "why": trial.failed
-        or f"holds, at {trial.worst:.3f} of the bound where the choice is at {choice.worst:.3f}",
+        "why": trial.failed or _held(trial, choice),
     }
+
+
+def _held(trial: Trial, choice: Trial) -> str:
+    if not choice.worst:
+        return "holds; there is no bound to choose by"
+    return f"holds, at {trial.worst:.3f} of the bound where the choice is at {choice.worst:.3f}"
 
 
 def no_choice(request: Request, found: Found) -> str:

@@ -1,0 +1,114 @@
+"""Units of systemd and scripts of Slurm, checked by the tools that read them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from penstock.cli.main import main
+
+from tests.deploy.conftest import HERE, PLANS
+
+MODEL = ["--model-path", "/srv/models/my model"]
+Plan = Callable[[str], Path]
+
+
+def made(plan: Plan, tmp_path: Path, target: str, kind: str, *words: str) -> Path:
+    path = tmp_path / f"made.{'service' if target == 'systemd' else 'sh'}"
+    assert main(["deploy", target, str(plan(kind)), "-o", str(path), *MODEL, *words]) == 0
+    return path
+
+
+@pytest.mark.parametrize("kind", [HERE, "vllm-one-node"])
+def test_a_unit_is_valid(plan: Plan, tmp_path: Path, kind: str) -> None:
+    verify = shutil.which("systemd-analyze")
+    if verify is None:
+        pytest.skip("systemd-analyze is not installed: apt-get install systemd")
+    program = str(Path(sys.executable).parent / "penstock")
+    unit = made(plan, tmp_path, "systemd", kind, "--program", program)
+    if kind != HERE:
+        # systemd wants to find the program.
+        unit.write_text(unit.read_text().replace("ExecStart=vllm", f"ExecStart={program}"))
+    done = subprocess.run(
+        [verify, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_unit_has_the_choice_of_its_plan(plan: Plan, tmp_path: Path) -> None:
+    text = made(plan, tmp_path, "systemd", HERE).read_text()
+    (start,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
+    assert start.startswith("ExecStart=/opt/penstock/bin/penstock serve ")
+    assert '"/srv/models/my model"' in start
+    assert f"--kv-cache-memory-bytes={4 << 30}" in start
+    assert "Type=notify" in text
+    assert "TimeoutStartSec=1200" in text
+
+
+def test_a_unit_is_of_one_host(
+    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["deploy", "systemd", str(plan("vllm-two-nodes")), *MODEL]
+    assert main(words) == 1
+    assert "is on 2 hosts" in capsys.readouterr().err
+
+
+SRUN = """#!/bin/bash
+for id in $(seq 0 $((SLURM_NNODES - 1))); do SLURM_NODEID=$id "${@:2}"; done
+"""
+
+
+@pytest.mark.parametrize("kind", [*PLANS, HERE])
+def test_a_script_starts_every_node_with_its_own_command(
+    plan: Plan, tmp_path: Path, kind: str
+) -> None:
+    """With commands of Slurm that only call what they are given, and programs that print."""
+    script = made(plan, tmp_path, "slurm", kind)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, text in {
+        "srun": SRUN,
+        "scontrol": "#!/bin/bash\necho first\necho second\n",
+        **dict.fromkeys(("python3", "vllm"), '#!/bin/bash\nprintf "%s|" "$@"; echo\n'),
+    }.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    nodes = 2 if "two-nodes" in kind or "by-requests" in kind else 1
+    done = subprocess.run(
+        ["bash", str(script)],
+        env={
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "SLURM_JOB_NODELIST": "first,second",
+            "SLURM_NNODES": str(nodes),
+            "PENSTOCK_CLUSTER_TOKEN": "secret",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line.split("|")[:-1] for line in done.stdout.splitlines()]
+    assert len(lines) == nodes
+    assert all(any("/srv/models/my model" in word for word in line) for line in lines)
+    if nodes == 2:
+        joined = [" ".join(line) for line in lines]
+        assert all("first" in line for line in joined)
+        assert "--node-rank=0" in joined[0]
+        assert "--node-rank=1" in joined[1]
+        assert ("--headless" in joined[1]) == (kind == "vllm-two-nodes")
+
+
+def test_a_job_of_several_penstock_nodes_needs_a_secret(plan: Plan, tmp_path: Path) -> None:
+    script = made(plan, tmp_path, "slurm", "penstock-two-nodes")
+    assert "PENSTOCK_CLUSTER_TOKEN:?" in script.read_text()
+    assert "#SBATCH --gpus-per-node=8" in script.read_text()
+    assert "TOKEN" not in made(plan, tmp_path, "slurm", "vllm-two-nodes").read_text()
+
+
+def test_a_path_must_be_absolute(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["deploy", "slurm", str(plan(HERE)), "--model-path", "models/m"]) == 2
+    assert "an absolute path" in capsys.readouterr().err
