@@ -172,6 +172,24 @@ def test_resident_memory_after_loading(model_file: Path) -> None:
     assert after == pytest.approx(before + weights + activations, rel=0.05)
 
 
+def test_ranks_of_this_machine_share_its_memory(model_file: Path) -> None:
+    subject, device = read_subject(str(model_file)), here()
+    one, two = (
+        plan_memory(subject.spec, subject.weights, device, cut, engine("penstock"), Load(256, 64))
+        for cut in (Cut(1, 1), Cut(2, 1))
+    )
+    assert sum(rank.total for rank in two.ranks) == pytest.approx(device.memory, abs=2)
+    assert sum(rank.room for rank in two.ranks) < one.ranks[0].room
+
+
+def test_a_model_of_windows_holds_what_its_sequences_see(model: Model) -> None:
+    memory = planned(model("mistralai/Mistral-7B-v0.1"), Cut(1, 1))
+    assert memory.ranks[0].growth == 0
+    room, block = memory.ranks[0].room, 16 * 128 * 1024
+    assert memory.kv_tokens == room // (block * 4096 // 16) * 4096
+    assert memory.concurrency(100_000) == memory.concurrency(4096)
+
+
 def test_this_machine_is_a_target(model_file: Path) -> None:
     device = here()
     assert isinstance(device, Accelerator)

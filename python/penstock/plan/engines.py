@@ -122,7 +122,11 @@ def _penstock(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> l
     shared = 2 * cut.tp * 4 * numbers if cut.size > 1 else 0
     activations = 4 * load.chunk * (6 * spec.hidden + 2 * max(spec.widths) // cut.tp)
     return [
-        Line("kept free", round(device.memory * KEPT_FREE), "10% of what is free now"),
+        Line(
+            "kept free",
+            round(device.memory * KEPT_FREE) // cut.size,
+            f"10% of what is free now / {cut.size} ranks",
+        ),
         Line("process", PROCESS, "interpreter, extension, front door"),
         Line("activations", activations, f"4 B x {load.chunk} tokens x (6 h + 2 inner)"),
         Line(

@@ -22,6 +22,7 @@ class RankMemory:
 
     rank: int
     total: int
+    """Memory of its device; of a machine its ranks share, an equal part."""
     weights: int
     engine: tuple[Line, ...]
     """Everything but weights and KV."""
@@ -76,7 +77,12 @@ class Memory:
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the replica's KV holds in the layers that see everything."""
+        """Tokens that the replica's KV holds in the layers that see everything; in a model without
+        such layers, those that its sequences see.
+        """
+        if not self.fullest.growth:
+            seen = max((group.window or 0 for group in self.fullest.kv.groups), default=0)
+            return self.concurrency(seen) * seen
         return max(self._tokens(self.fullest), 0) * self.cut.shares
 
     def concurrency(self, tokens: int) -> int:
@@ -138,7 +144,7 @@ def _rank(share: Share, weights: WeightTypes, device: Accelerator, kv: str) -> R
     parts = part_lines(share.matrices(), weights)
     return RankMemory(
         share.rank,
-        device.memory,
+        device.memory // (share.cut.size if device.is_cpu else 1),
         sum(line.bytes for line in parts),
         (),
         share.kv(KV_BYTES[kv]),
