@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from penstock.backends import load_backend
 from penstock.core import PenstockError
+from penstock.model import load_model
 from penstock.model.sizing import whole
 from penstock.plan.subject import read_subject
-from penstock.plan.weights import stored
+from penstock.plan.weights import as_packed, stored
 
 from tests.plan.conftest import FP8, R1, Model
-from tests.real_ranks import TINY
+from tests.real_ranks import TINY, exact_config
 
 MXFP4 = {
     "quant_method": "mxfp4",
@@ -89,6 +91,24 @@ def test_a_directory_with_nothing_but_its_config(model: Model) -> None:
     subject = model(R1, quantization_config=FP8, architectures=["DeepseekV9ForCausalLM"])
     assert subject.file_bytes is None
     assert subject.refused == "no backend runs DeepseekV9ForCausalLM yet"
+
+
+def test_this_machine_holds_other_types_than_the_file(model: Model) -> None:
+    held = as_packed(model(R1, quantization_config=FP8).weights)
+    assert held.name == "int8"
+    assert held.size("experts") == 1 + 2 / 32
+    assert held.size("head") == 2
+    assert held.size("router") == held.size("vectors") == 4
+
+
+def test_the_default_form_of_a_checkpoint_is_what_the_decoder_packs() -> None:
+    """bf16 tensors, whose sizes here are whole panels and groups but for the routers."""
+    subject = read_subject(str(TINY / "qwen3"))
+    backend = load_backend(exact_config("qwen3", {"dtype": "auto"}), load_model(TINY / "qwen3"))
+    matrices = [m for m in whole(subject.spec) if m.part != "vectors"]
+    packed = sum(m.packed("bf16") for m in matrices)
+    assert backend.facts.weights_bytes == packed
+    assert as_packed(subject.weights).bytes(matrices) == pytest.approx(packed, rel=0.1)
 
 
 def test_a_gguf_file_counts_as_it_is_packed() -> None:

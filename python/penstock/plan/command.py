@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from penstock.core import InvalidValueError, PenstockError
 from penstock.model.sizing import active_parameters, parameters, whole
@@ -15,7 +16,7 @@ from penstock.plan.memory import Memory, plan_memory
 from penstock.plan.planning import add_goal, run_goal
 from penstock.plan.subject import Subject, read_subject
 from penstock.plan.tables import concurrency_table, fit_table, memory_table
-from penstock.plan.weights import BYTES, KV_BYTES
+from penstock.plan.weights import BYTES, KV_BYTES, as_packed
 
 DESCRIPTION = (
     "Size a model before it is served, from config.json, a Hugging Face directory or a GGUF file "
@@ -66,6 +67,8 @@ def run(parsed: argparse.Namespace) -> int:
     """
     subject = read_subject(parsed.model, parsed.weights)
     target = Target(here(), 1) if parsed.on == HERE else parse_target(parsed.on)
+    if target.accelerator.is_cpu:
+        subject = replace(subject, weights=as_packed(subject.weights))
     rules = engine(parsed.engine or ("penstock" if target.accelerator.is_cpu else "vllm"))
     for line in introduction(subject, target, rules):
         print(line)

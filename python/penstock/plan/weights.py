@@ -76,6 +76,17 @@ def uniform(kind: str, others: str = "bf16") -> WeightTypes:
     return WeightTypes(kind, {part: kind if part in LINEAR else rest for part in PARTS}, {})
 
 
+def as_packed(types: WeightTypes) -> WeightTypes:
+    """As the native decoder holds them by default: FP8 as 8 bits with a scale for 32, floats as
+    bf16, routers and vectors in f32.
+    """
+    held = {"fp8": "int8", "f32": "bf16"}
+    parts = {part: held.get(kind, kind) for part, kind in types.parts.items()}
+    return WeightTypes(
+        held.get(types.name, types.name), {**parts, "router": "f32", "vectors": "f32"}, types.other
+    )
+
+
 def stored(config: Mapping[str, object], quantised: Mapping[str, object]) -> WeightTypes:
     """As `config.json` says, or `hf_quant_config.json` (`quantised`), which overrides it."""
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
