@@ -1,4 +1,4 @@
-"""`penstock deploy k8s|systemd|slurm PLAN` and `lint PATH`: flags and what is printed."""
+"""`penstock deploy k8s|compose|systemd|slurm PLAN` and `lint PATH`: flags and what is printed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import Any
 
 from penstock.config.documents import read_document
 from penstock.core import InvalidValueError, PenstockError
+from penstock.deploy.compose import compose
 from penstock.deploy.hosts import slurm, systemd
 from penstock.deploy.kubernetes import manifests, notes, write
 from penstock.deploy.lint import lint
-from penstock.deploy.settings import SCHEMA, Settings, Volume, checked_name, name_of
+from penstock.deploy.settings import PORT, SCHEMA, Settings, Volume, checked_name, name_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Manifests from a plan of `penstock plan -o`, and checks of others."
     targets = parser.add_subparsers(metavar="COMMAND", required=True)
     _k8s(targets.add_parser("k8s", help="objects of Kubernetes, a file each"))
+    _compose(targets.add_parser("compose", help="a Compose file of one host"))
     _host(targets.add_parser("systemd", help="a unit of one host"), run_systemd).add_argument(
         "--program",
         default="/opt/penstock/bin/penstock",
@@ -57,6 +59,22 @@ def _k8s(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=run_k8s)
 
 
+def _compose(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Write a Compose file: a service for each replica, on one host."
+    parser.add_argument("plan", type=Path, metavar="PLAN")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: print it")
+    parser.add_argument("--image", required=True, help="of the engine, best with its digest")
+    parser.add_argument("--name", help="of the services; default: from the model's")
+    parser.add_argument("--host-path", required=True, metavar="DIR", help="has the weights")
+    parser.add_argument(
+        "--model-path", default="", metavar="PATH", help="below it; default: the directory"
+    )
+    parser.add_argument(
+        "--port", type=int, default=PORT, help="of the first replica; default: %(default)s"
+    )
+    parser.set_defaults(command=run_compose)
+
+
 def _host(
     parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
@@ -66,6 +84,15 @@ def _host(
     parser.add_argument("--name", help="default: from the model's")
     parser.set_defaults(command=command)
     return parser
+
+
+def run_compose(parsed: argparse.Namespace) -> int:
+    if not parsed.host_path.startswith("/"):
+        raise InvalidValueError("--host-path", parsed.host_path, "an absolute path")
+    plan, name = _named(parsed)
+    volume = Volume(host_path=parsed.host_path)
+    settings = Settings(plan, name, parsed.image, volume, parsed.model_path.strip("/"))
+    return _written(parsed, compose(settings, parsed.port))
 
 
 def run_systemd(parsed: argparse.Namespace) -> int:

@@ -1,0 +1,86 @@
+"""A plan as a Compose file: the replicas of one host."""
+
+from __future__ import annotations
+
+from penstock.core import PenstockError
+from penstock.deploy.emit import dump
+from penstock.deploy.engines import pods
+from penstock.deploy.engines.penstock import SHUTDOWN
+from penstock.deploy.kinds.pod import USER, shared_memory
+from penstock.deploy.settings import METRICS_PORT, MODELS, PORT, Settings
+
+PATHS = {"http": "/health", "metrics": "/ready"}
+"""What says that a server serves, at the port that Prometheus scrapes."""
+PROBE = "import urllib.request as r; r.urlopen('http://127.0.0.1:{port}{path}', timeout=5)"
+
+
+def compose(settings: Settings, first_port: int) -> str:
+    """Services of all replicas, at ports of this host from `first_port` on. PenstockError for a
+    replica that needs several hosts.
+    """
+    if settings.nodes > 1:
+        raise PenstockError(
+            f"a replica of this plan is on {settings.nodes} hosts: Compose has one; see "
+            "`penstock deploy k8s` and `penstock deploy slurm`"
+        )
+    replicas = int(settings.choice["replicas"])
+    services = {
+        settings.name if replicas == 1 else f"{settings.name}-{i}": _service(
+            settings, first_port + i, i
+        )
+        for i in range(replicas)
+    }
+    return dump({"services": services})
+
+
+def _service(settings: Settings, port: int, replica: int) -> dict[str, object]:
+    engine = pods(settings)
+    command = [word.replace("$", "$$") for word in engine.command(settings, True)]
+    asked = METRICS_PORT if engine.metrics_port == "metrics" else PORT
+    probe = PROBE.format(port=asked, path=PATHS[engine.metrics_port])
+    found: dict[str, object] = {
+        "image": settings.image,
+        "entrypoint": command,
+        "ports": [f"127.0.0.1:{port}:{PORT}"],
+        "environment": _environment(settings),
+        "volumes": [f"{settings.volume.host_path}:{MODELS}:ro"],
+        "tmpfs": ["/tmp"],
+        "shm_size": shared_memory(settings),
+        "ulimits": {"memlock": -1, "nofile": 65536},
+        "restart": "unless-stopped",
+        "stop_grace_period": f"{SHUTDOWN + 10}s",
+        "security_opt": ["no-new-privileges:true"],
+        "cap_drop": ["ALL"],
+        "healthcheck": {
+            "test": ["CMD", "python3", "-c", probe],
+            "interval": "10s",
+            "timeout": "10s",
+            "retries": 3,
+            "start_period": f"{2 * settings.load_seconds}s",
+        },
+    }
+    if not engine.root:
+        found |= {"user": f"{USER}:{USER}", "read_only": True}
+    return found | _devices(settings, replica)
+
+
+def _environment(settings: Settings) -> list[str]:
+    """Variables with a value; a secret is taken from where the file is started."""
+    variables = pods(settings).environment(settings, True)
+    return [
+        f"{entry['name']}={entry['value']}" if "value" in entry else str(entry["name"])
+        for entry in variables
+    ]
+
+
+def _devices(settings: Settings, replica: int) -> dict[str, object]:
+    """The replica's own devices, after those of the replicas before it."""
+    if not settings.has_devices:
+        return {}
+    if not str(settings.plan["target"]["resource"]).startswith("nvidia"):
+        # AMD's driver has no names for single devices here: ROCR_VISIBLE_DEVICES would choose.
+        return {"devices": ["/dev/kfd", "/dev/dri"], "group_add": ["video"]}
+    first = replica * settings.on_pod
+    ids = [str(i) for i in range(first, first + settings.on_pod)]
+    reserved = {"driver": "nvidia", "device_ids": ids, "capabilities": ["gpu"]}
+    return {"deploy": {"resources": {"reservations": {"devices": [reserved]}}}}
