@@ -17,6 +17,7 @@ from tests.grammar import vocabulary
 FAMILIES = [
     "alternating",
     "biased",
+    "deepseek3",
     "gemma2",
     "gemma3",
     "gpt2",

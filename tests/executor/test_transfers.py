@@ -74,10 +74,10 @@ Open = Callable[..., Ranks]
 
 @pytest.fixture
 def ranks(repository: Path, tmp_path: Path) -> Iterator[Open]:
-    """`ranks(tp, pp)`: the same disk for all of a test; none of them is left afterwards."""
+    """`ranks(tp, pp, family)`: the same disk for all of a test; none of them is left afterwards."""
     made: list[Ranks] = []
 
-    def start(tp: int, pp: int) -> Ranks:
+    def start(tp: int, pp: int, family: str = "llama") -> Ranks:
         texts = {
             "dtype": ("float32",),
             "threads": ("1",),
@@ -90,9 +90,8 @@ def ranks(repository: Path, tmp_path: Path) -> Iterator[Open]:
         if tp * pp > 1:
             texts["distributed_executor_backend"] = ("mp",)
         raw = {name: Raw("--" + name, each) for name, each in texts.items()}
-        made.append(
-            Ranks(resolve(raw, str(repository / "tests/fixtures/tiny/llama"), "tiny").engine)
-        )
+        model = repository / "tests/fixtures/tiny" / family
+        made.append(Ranks(resolve(raw, str(model), "tiny").engine))
         return made[-1]
 
     yield start
@@ -100,9 +99,13 @@ def ranks(repository: Path, tmp_path: Path) -> Iterator[Open]:
         each.close()
 
 
-@pytest.mark.parametrize(("tp", "pp"), GRIDS)
-def test_what_was_stored_is_computed_with_when_it_is_back(ranks: Open, tp: int, pp: int) -> None:
-    each = ranks(tp, pp)
+@pytest.mark.parametrize(
+    ("tp", "pp", "family"), [*((tp, pp, "llama") for tp, pp in GRIDS), (1, 1, "deepseek3")]
+)
+def test_what_was_stored_is_computed_with_when_it_is_back(
+    ranks: Open, tp: int, pp: int, family: str
+) -> None:
+    each = ranks(tp, pp, family)
     each.open()
     each.compute(PROMPT[: 2 * BLOCK], 0, [0, 1])
     expected = each.compute(PROMPT[2 * BLOCK :], 2 * BLOCK, [0, 1, 2])
@@ -125,15 +128,19 @@ def test_what_was_stored_is_computed_with_when_it_is_back(ranks: Open, tp: int, 
     assert (missing.done, missing.error) == (False, "")
 
 
-@pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 1)])
-def test_one_rank_reads_what_two_wrote_and_they_what_it_did(ranks: Open, tp: int, pp: int) -> None:
-    writer = ranks(tp, pp)
+@pytest.mark.parametrize(
+    ("tp", "family"), [(2, "llama"), (1, "llama"), (2, "deepseek3"), (1, "deepseek3")]
+)
+def test_one_rank_reads_what_two_wrote_and_they_what_it_did(
+    ranks: Open, tp: int, family: str
+) -> None:
+    writer = ranks(tp, 1, family)
     writer.open()
     writer.compute(PROMPT[: 2 * BLOCK], 0, [0, 1])
     expected = writer.compute(PROMPT[2 * BLOCK :], 2 * BLOCK, [0, 1, 2])
     assert writer.move(TransferKind.STORE, 1, [0, 1], keys=KEY).done
     writer.close()
-    reader = ranks(3 - tp, pp)
+    reader = ranks(3 - tp, 1, family)
     reader.open()
     loaded = reader.move(TransferKind.LOAD, 1, [4, 2], keys=KEY)
     assert (loaded.done, loaded.error) == (True, "")
