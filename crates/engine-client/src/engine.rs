@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_wire::{Ready, StepStats};
+use penstock_wire::{Ready, StepStats, TokenRequest};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use crate::connection::EngineConnection;
 use crate::session::Shared;
 use crate::socket::EngineSocket;
 use crate::supervisor::{Stop, Supervisor, follow};
-use crate::{EngineConfig, EngineError, EngineState, Observer};
+use crate::{EngineConfig, EngineError, EngineState, Observer, RequestStream, SubmitError};
 
 /// A handle on one engine. Clones are the same engine; when the last is dropped, the engine is
 /// killed and its socket removed.
@@ -90,6 +90,34 @@ impl Engine {
         Self {
             handle: Arc::new(handle),
         }
+    }
+
+    /// Sends a request to the engine. Never waits.
+    ///
+    /// # Errors
+    /// When no engine is ready, or when the request breaks the rules of the wire.
+    pub fn submit(&self, request: TokenRequest) -> Result<RequestStream, SubmitError> {
+        self.submit_holding(request, ())
+    }
+
+    /// [`Engine::submit`]; `hold` is dropped when the engine has ended the request: a stream that
+    /// is dropped before leaves the engine busy until it has obeyed.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn submit_holding(
+        &self,
+        request: TokenRequest,
+        hold: impl Send + 'static,
+    ) -> Result<RequestStream, SubmitError> {
+        let stream = self
+            .handle
+            .shared
+            .requests
+            .submit(request, Box::new(hold))?;
+        stream.ok_or_else(|| SubmitError::NotReady {
+            reason: self.handle.shared.state.borrow().to_string(),
+        })
     }
 
     /// Where the engine stands now.

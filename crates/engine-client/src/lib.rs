@@ -5,6 +5,7 @@
 //! process and the connection; each request's outputs go to its own [`RequestStream`].
 
 mod backoff;
+mod commands;
 mod config;
 mod connection;
 mod engine;
@@ -17,7 +18,6 @@ mod session;
 mod socket;
 mod socket_dir;
 mod state;
-mod submit;
 mod supervisor;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use penstock_wire::{
-    Add, Cancel, Finish, FrameError, FrontFrame, KvCommand, KvOrder, KvReply, Output, TokenRequest,
-};
+use penstock_wire::{Add, Cancel, Finish, FrameError, FrontFrame, KvReply, Output, TokenRequest};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -77,16 +75,17 @@ pub(crate) type Answer = Result<KvReply, Arc<str>>;
 /// The open requests of one engine, over all its restarts: ids are never used twice.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    last_id: AtomicU64,
+    pub(crate) last_id: AtomicU64,
     table: Mutex<Table>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+pub(crate) struct Table {
     open: HashMap<u64, Open>,
-    commands: HashMap<u64, oneshot::Sender<Answer>>,
+    /// The operator's orders that have no reply yet.
+    pub(crate) commands: HashMap<u64, oneshot::Sender<Answer>>,
     /// `None` while no engine is ready.
-    outbox: Option<Outbox>,
+    pub(crate) outbox: Option<Outbox>,
 }
 
 /// A request that the engine may know.
@@ -147,32 +146,6 @@ impl Requests {
         }))
     }
 
-    /// Sends the command to the engine; `None` when no engine is ready.
-    pub(crate) fn command(
-        &self,
-        order: KvOrder,
-    ) -> Result<Option<oneshot::Receiver<Answer>>, FrameError> {
-        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut frame = Vec::new();
-        FrontFrame::Kv(KvCommand { id, order }).encode(&mut frame)?;
-        let mut table = self.lock();
-        let Some(outbox) = &table.outbox else {
-            return Ok(None);
-        };
-        // As in `submit`.
-        let _ = outbox.send(OutgoingFrame::new(frame));
-        let (sender, answer) = oneshot::channel();
-        table.commands.insert(id, sender);
-        Ok(Some(answer))
-    }
-
-    /// Delivers a reply to its command. One without a waiting command is dropped.
-    pub(crate) fn answer(&self, reply: KvReply) {
-        if let Some(sender) = self.lock().commands.remove(&reply.id) {
-            let _ = sender.send(Ok(reply));
-        }
-    }
-
     /// Delivers each output to its request. Outputs of abandoned requests are dropped.
     pub(crate) fn deliver(&self, outputs: Vec<Output>) {
         let mut table = self.lock();
@@ -228,7 +201,7 @@ impl Requests {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

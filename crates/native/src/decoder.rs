@@ -1,29 +1,18 @@
-//! The decoder: plans in, results out, the GIL released while it works.
+//! The decoder: loaded, sized and given its KV blocks, the GIL released while it works.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use penstock_decoder::{
     Carried, Decoder as Native, DecoderError, DecoderSpec, Options, Shard, Wiring, join,
 };
 use penstock_kernels::Seen;
-use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyTimeoutError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::plan::{read_plan, write_result};
-
-/// How often a wait looks for Python signals.
-const SIGNAL_CHECK: Duration = Duration::from_millis(100);
-
-fn error(e: DecoderError) -> PyErr {
-    match e {
-        DecoderError::Lost(_) => PyConnectionError::new_err(e.to_string()),
-        DecoderError::Failed(_) => PyRuntimeError::new_err(e.to_string()),
-        _ => PyValueError::new_err(e.to_string()),
-    }
-}
+use crate::step::{self, StepFuture, error};
 
 /// Layers, bytes of a block, window, whether it is a chunk.
 type Group = (Vec<usize>, usize, Option<usize>, bool);
@@ -169,38 +158,6 @@ impl Decoder {
 
     /// Starts a step; returns at once.
     fn submit(&self, plan: &Bound<'_, PyAny>) -> PyResult<StepFuture> {
-        let plan = read_plan(plan)?;
-        Ok(StepFuture {
-            native: self.native.submit(plan),
-        })
-    }
-}
-
-/// A step in flight.
-#[pyclass(frozen)]
-pub(crate) struct StepFuture {
-    native: penstock_decoder::StepFuture,
-}
-
-#[pymethods]
-impl StepFuture {
-    /// The step's result; waits at most `timeout` seconds (for ever by default), then raises
-    /// `TimeoutError`.
-    #[pyo3(signature = (timeout=None))]
-    fn result<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        let deadline = timeout.map(|t| Instant::now() + Duration::from_secs_f64(t.clamp(0.0, 1e9)));
-        loop {
-            let left = deadline.map_or(SIGNAL_CHECK, |d| {
-                d.saturating_duration_since(Instant::now())
-                    .min(SIGNAL_CHECK)
-            });
-            if let Some(result) = py.detach(|| self.native.result(left)) {
-                return write_result(py, result.map_err(error)?);
-            }
-            py.check_signals()?;
-            if deadline.is_some_and(|d| Instant::now() >= d) {
-                return Err(PyTimeoutError::new_err("the step is still running"));
-            }
-        }
+        step::submit(&self.native, plan)
     }
 }

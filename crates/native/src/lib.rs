@@ -15,6 +15,7 @@ mod loadgen;
 mod plan;
 mod prefix;
 mod simengine;
+mod step;
 mod text;
 mod tier_index;
 mod transfer;
@@ -36,7 +37,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("HEAD_ROWS", penstock_decoder::HEAD_ROWS)?;
     module.add_class::<decoder::Decoder>()?;
-    module.add_class::<decoder::StepFuture>()?;
+    module.add_class::<step::StepFuture>()?;
     module.add_class::<frames::FrameReader>()?;
     module.add_class::<kv_events::KvEventPublisher>()?;
     module.add_class::<kv_mover::KvMover>()?;

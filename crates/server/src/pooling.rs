@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use penstock_engine_client::{Event, RequestStream, SubmitError};
+use penstock_engine_client::RequestStream;
 use penstock_openai::{ApiError, PoolingUsage};
 use penstock_wire::{Finish, Output, TokenRequest};
 
 use crate::admission::{AdmissionPermit, Slot};
 use crate::app::App;
 use crate::arrival::Arrival;
-use crate::choices::refusal;
+use crate::engine::{self, poll_output};
 use crate::metrics::RequestTimer;
 
 /// Inputs that were checked, with a permit for those that are at the engine at once.
@@ -94,13 +94,7 @@ fn start(
         prompt,
         ..shared.clone()
     };
-    let submitted = app.engine.submit_holding(request, Arc::clone(&slot));
-    let events = submitted.map_err(|error| match error {
-        SubmitError::NotReady { .. } => app.engine_down(),
-        SubmitError::Invalid(error) => {
-            ApiError::bad_request(format!("The request does not fit the wire: {error}."))
-        }
-    })?;
+    let events = engine::submit(app, request, Arc::clone(&slot))?;
     if let Some(caller) = &arrival.caller {
         caller.usage.spend(prompt_tokens);
     }
@@ -125,17 +119,11 @@ fn poll_next(
     for step in 0..count {
         let at = (*turn + step) % count;
         let each = &mut open[at];
-        while let Poll::Ready(event) = each.events.poll_next(cx) {
-            let output = match event {
-                Some(Event::Output(output)) if output.finish == Finish::None => continue,
-                Some(Event::Output(mut output)) => refusal(&mut output).map(|()| output),
-                Some(Event::Failed { reason }) => Err(ApiError::engine_failed(&reason)),
-                None => Err(ApiError::internal(
-                    "The engine ended the request without a finish.",
-                )),
-            };
-            if output.is_err() {
-                each.timer.failed();
+        while let Poll::Ready(output) = poll_output(&mut each.events, cx) {
+            match &output {
+                Ok(output) if output.finish == Finish::None => continue,
+                Ok(_) => {}
+                Err(_) => each.timer.failed(),
             }
             *turn = at + 1;
             return Poll::Ready(output.map(|output| (at, output)));

@@ -4,7 +4,7 @@
 use bytes::BytesMut;
 use penstock_openai::{ApiError, StreamOptions, Usage, sse};
 
-use crate::choices::OutputDelta;
+use crate::delta::OutputDelta;
 
 /// What every response of a request repeats.
 pub(crate) struct Identity {

@@ -9,7 +9,8 @@ use bytes::BytesMut;
 use penstock_http::{PipeWriter, WriteError, pipe};
 use penstock_openai::{ApiError, RESUMABLE, StreamOptions};
 
-use crate::choices::{ChoiceStreams, OutputDelta};
+use crate::choices::ChoiceStreams;
+use crate::delta::OutputDelta;
 use crate::marks::Marks;
 use crate::render::Render;
 use penstock_edge::json;

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.core import FinishReason
-from penstock.core.plan import MAX_PLAN_GRAMMAR_BYTES
 from penstock.kv import KvCache
 from penstock.scheduler.drafting import Drafter, append_drafts
+from penstock.scheduler.grammar_room import GrammarRoom
+from penstock.scheduler.growth import Growth
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
 from penstock.scheduler.planning import Work
@@ -39,21 +40,20 @@ class Selection:
         clock: Callable[[], float],
     ) -> None:
         self._limits = limits
-        self._intake = intake
         self._roster = roster
         self._kv = kv
         self._prefixes = prefixes
         self._drafter = drafter
         self._clock = clock
-        self._grammars: set[bytes] = set()
-        """Those that the step registers."""
+        self._growth = Growth(intake, roster, kv, prefixes)
+        self._grammars = GrammarRoom()
 
     def next_step(self) -> Work:
         """A token for each decoding sequence, then prefill chunks, newcomers, and drafts."""
         work: Work = []
         self._grammars.clear()
         if self._kv.windowed:
-            self._reserve_chunks()
+            self._growth.reserve_chunks(self._limits.max_num_batched_tokens)
         self._decode(work)
         budget = self._limits.max_num_batched_tokens - len(work)
         budget = self._continue_prompts(work, budget)
@@ -105,9 +105,9 @@ class Selection:
         for seq in self._roster.running:
             if seq.in_flight or seq.slot < 0 or seq.remaining() != 1 or self._late(seq):
                 continue
-            if not seq.registered and not self._takes_grammar(seq):
+            if not seq.registered and not self._grammars.takes(seq):
                 continue
-            if seq.table.capacity > seq.scheduled or self._grow(seq, seq.scheduled + 1):
+            if seq.table.capacity > seq.scheduled or self._growth.grow(seq, seq.scheduled + 1):
                 seq.in_flight += 1
                 work.append((seq, 1))
                 if len(work) == share:
@@ -124,45 +124,7 @@ class Selection:
             return len(running)
         return -(-sum(seq.computed + 1 == len(seq.tokens) for seq in running) // stages)
 
-    def _grow(self, seq: Sequence, tokens: int) -> bool:
-        """Give blocks to a sequence, preempting the last in order; False when it has to wait, or
-        ended.
-
-        It keeps its blocks while it waits: an earlier one takes them when it needs them. It waits
-        too while blocks of preempted sequences are offloaded.
-        """
-        while not self._kv.grow(seq.table, tokens):
-            if self._prefixes.offloading:
-                return False
-            last = (
-                other
-                for other in reversed(self._roster.running)
-                if not other.in_flight and other.slot >= 0
-            )
-            victim = next(last, seq)
-            if victim.order > seq.order:
-                self._roster.preempt(victim)
-                continue
-            if fault := self._intake.too_large(tokens):
-                self._roster.finish(seq, FinishReason.ERROR, error=fault)
-            return False
-        return True
-
     # Prompts --------------------------------------------------------------------------------------
-
-    def _reserve_chunks(self) -> None:
-        """Blocks of groups with a window for the next chunks, in order: once a later sequence is
-        in the step, it cannot be preempted.
-        """
-        budget = self._limits.max_num_batched_tokens
-        for seq in self._roster.running:
-            if seq.in_flight or seq.slot < 0 or seq.remaining() == 1:
-                continue
-            length = min(self._prefixes.computable(seq), budget)
-            if length > 0:
-                budget -= length
-                self._grow(seq, seq.scheduled + length)
-        self._roster.sweep()
 
     def _continue_prompts(self, work: Work, budget: int) -> int:
         for seq in self._roster.running:
@@ -176,21 +138,12 @@ class Selection:
         """Compute as much as budget, blocks, and loads that are awaited allow."""
         room = seq.table.capacity - seq.scheduled
         length = min(self._prefixes.computable(seq), room, budget)
-        if length <= 0 or not (seq.registered or self._takes_grammar(seq)):
+        if length <= 0 or not (seq.registered or self._grammars.takes(seq)):
             return 0
         seq.in_flight += 1
         work.append((seq, length))
         self._prefixes.scheduling(seq, seq.scheduled + length)
         return length
-
-    def _takes_grammar(self, seq: Sequence) -> bool:
-        """Whether the plan that registers the sequence has room for its grammar."""
-        grammar = seq.request.grammar
-        if grammar and grammar not in self._grammars:
-            if sum(map(len, self._grammars)) + len(grammar) > MAX_PLAN_GRAMMAR_BYTES:
-                return False
-            self._grammars.add(grammar)
-        return True
 
     def _admit(self, work: Work, budget: int) -> int:
         """In order (first come, first served), except that all pass a sequence that awaits a

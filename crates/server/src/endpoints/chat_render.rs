@@ -11,7 +11,7 @@ use penstock_openai::{
 use penstock_text::Tokenizer;
 
 use super::chat_parts::Parts;
-use crate::choices::OutputDelta;
+use crate::delta::OutputDelta;
 use crate::logprobs;
 use crate::render::{Identity, Render};
 

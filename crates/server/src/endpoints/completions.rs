@@ -14,8 +14,9 @@ use crate::admission::AdmissionPermit;
 use crate::app::App;
 use crate::arrival::Arrival;
 use crate::jobs::{Job, work_on};
+use crate::lengths::truncate;
 use crate::stream;
-use crate::submit::{EndpointParams, submit, truncate};
+use crate::submit::{EndpointParams, submit};
 use penstock_edge::Failure;
 
 /// `max_tokens` of requests without it, as OpenAI and vLLM have it for this endpoint.

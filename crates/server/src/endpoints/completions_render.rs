@@ -8,7 +8,7 @@ use penstock_openai::sse::{ChunkWriter, Tail};
 use penstock_openai::{CompletionChoice, CompletionLogprobs, CompletionResponse, Usage};
 use penstock_text::Tokenizer;
 
-use crate::choices::OutputDelta;
+use crate::delta::OutputDelta;
 use crate::logprobs::append_completion;
 use crate::render::{Identity, Render};
 

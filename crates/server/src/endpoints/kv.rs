@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use super::tokenize::encoded;
 use crate::app::App;
 use crate::jobs::{Job, work_on};
-use crate::submit::check_prompt;
+use crate::lengths::check_prompt;
 use penstock_edge::{Failure, json};
 
 /// Longer than any step that an order may have to wait for.

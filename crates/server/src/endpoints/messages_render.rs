@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use penstock_openai::{ApiError, FinishReason, MessageWriter, StopReason, StreamOptions, Usage};
 use penstock_parsers::OutputEvent;
 
-use crate::choices::OutputDelta;
+use crate::delta::OutputDelta;
 use crate::render::Render;
 
 pub(crate) struct MessagesRender {

@@ -11,7 +11,6 @@ use crate::arrival::Arrival;
 use crate::jobs::Job;
 use crate::pooling::Inputs;
 use crate::render::Identity;
-use crate::submit::cache_salt;
 
 /// Admits a request of so many inputs, whose token ids `encode` makes one after the other.
 pub(super) fn inputs(
@@ -25,7 +24,7 @@ pub(super) fn inputs(
     let prompts = (0..count).map(|index| encode(index, &permit.limits));
     Ok(Inputs {
         prompts: prompts.collect::<Result<_, _>>()?,
-        cache_salt: cache_salt(pooled.cache_salt.as_deref(), arrival),
+        cache_salt: arrival.salt(pooled.cache_salt.as_deref()),
         priority: pooled.priority,
         permit,
     })

@@ -10,8 +10,9 @@ use crate::app::App;
 use crate::arrival::Arrival;
 use crate::choices::ChoiceStreams;
 use crate::jobs::{ChatPrompt, Job};
+use crate::lengths::truncate;
 use crate::reading::Reading;
-use crate::submit::{EndpointParams, submit, truncate};
+use crate::submit::{EndpointParams, submit};
 
 /// An admitted and tokenized request.
 pub(super) struct Prepared {

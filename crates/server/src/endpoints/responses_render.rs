@@ -7,7 +7,7 @@ use penstock_openai::{ApiError, FinishReason, ResponseWriter, StreamOptions, Usa
 use penstock_parsers::OutputEvent;
 use penstock_text::Tokenizer;
 
-use crate::choices::OutputDelta;
+use crate::delta::OutputDelta;
 use crate::logprobs;
 use crate::render::Render;
 

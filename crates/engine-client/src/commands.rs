@@ -1,0 +1,64 @@
+//! Operators' orders about the cache, and the engine's replies.
+
+use std::sync::atomic::Ordering;
+
+use penstock_wire::{FrameError, FrontFrame, KvCommand, KvOrder, KvReply};
+use tokio::sync::oneshot;
+
+use crate::CommandError;
+use crate::connection::OutgoingFrame;
+use crate::engine::Engine;
+use crate::requests::{Answer, Requests};
+
+impl Engine {
+    /// Sends an operator's order about the cache and waits for the engine's reply, for as long as
+    /// the engine lives. Dropping the future leaves the order as it is: the engine may have obeyed.
+    ///
+    /// # Errors
+    /// When no engine is ready, when it is lost before it replies, or when the order breaks the
+    /// rules of the wire.
+    pub async fn command(&self, order: KvOrder) -> Result<KvReply, CommandError> {
+        let shared = &self.handle.shared;
+        let answer = shared.requests.command(order)?;
+        let answer = answer.ok_or_else(|| CommandError::NotReady {
+            reason: shared.state.borrow().to_string(),
+        })?;
+        let lost = |reason: &str| CommandError::Lost {
+            reason: reason.to_owned(),
+        };
+        match answer.await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(reason)) => Err(lost(&reason)),
+            // Unused senders are kept by what this handle shares with the supervisor.
+            Err(_) => Err(lost("the engine was shut down")),
+        }
+    }
+}
+
+impl Requests {
+    /// Sends the command to the engine; `None` when no engine is ready.
+    pub(crate) fn command(
+        &self,
+        order: KvOrder,
+    ) -> Result<Option<oneshot::Receiver<Answer>>, FrameError> {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut frame = Vec::new();
+        FrontFrame::Kv(KvCommand { id, order }).encode(&mut frame)?;
+        let mut table = self.lock();
+        let Some(outbox) = &table.outbox else {
+            return Ok(None);
+        };
+        // As in `submit`: the supervisor fails the command next when the connection has just ended.
+        let _ = outbox.send(OutgoingFrame::new(frame));
+        let (sender, answer) = oneshot::channel();
+        table.commands.insert(id, sender);
+        Ok(Some(answer))
+    }
+
+    /// Delivers a reply to its command. One without a waiting command is dropped.
+    pub(crate) fn answer(&self, reply: KvReply) {
+        if let Some(sender) = self.lock().commands.remove(&reply.id) {
+            let _ = sender.send(Ok(reply));
+        }
+    }
+}

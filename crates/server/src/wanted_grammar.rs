@@ -1,0 +1,36 @@
+//! The grammar that a request wants for its output.
+
+use std::sync::Arc;
+
+use penstock_openai::{ApiError, Common};
+use penstock_wire::Grammar;
+
+use crate::app::App;
+
+/// The grammar of the request, if it has one, which compiles.
+///
+/// # Errors
+/// Those of `Grammars::check`; 400 for an output that no token could end.
+pub(crate) async fn checked(
+    app: &Arc<App>,
+    common: &Common,
+) -> Result<Option<Arc<Grammar>>, ApiError> {
+    let Some(wanted) = common.grammar.clone() else {
+        return Ok(None);
+    };
+    let ends = app.engine.state().ready().map(|r| r.eos_token_ids.len());
+    if ends == Some(0) && common.stop_token_ids.is_empty() {
+        let message = format!(
+            "{}: no token ends the output: send stop_token_ids.",
+            wanted.field
+        );
+        return Err(ApiError::invalid(wanted.field, message));
+    }
+    let app = Arc::clone(app);
+    let checked = tokio::task::spawn_blocking(move || {
+        app.grammars.check(&app.text()?.tokenizer, &wanted)?;
+        Ok(Arc::new(wanted.grammar))
+    });
+    let failed = |_| Err(ApiError::internal("Compiling the grammar failed."));
+    checked.await.unwrap_or_else(failed).map(Some)
+}

@@ -1,0 +1,24 @@
+"""Room for grammars in a plan: it carries those of the sequences that it registers."""
+
+from __future__ import annotations
+
+from penstock.core.plan import MAX_PLAN_GRAMMAR_BYTES
+from penstock.scheduler.sequence import Sequence
+
+
+class GrammarRoom:
+    def __init__(self) -> None:
+        self._grammars: set[bytes] = set()
+
+    def clear(self) -> None:
+        """Begin another plan."""
+        self._grammars.clear()
+
+    def takes(self, seq: Sequence) -> bool:
+        """Whether the plan that registers the sequence has room for its grammar."""
+        grammar = seq.request.grammar
+        if grammar and grammar not in self._grammars:
+            if sum(map(len, self._grammars)) + len(grammar) > MAX_PLAN_GRAMMAR_BYTES:
+                return False
+            self._grammars.add(grammar)
+        return True

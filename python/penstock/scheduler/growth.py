@@ -1,0 +1,55 @@
+"""Blocks for sequences that grow, taken from later ones where none are free."""
+
+from __future__ import annotations
+
+from penstock.core import FinishReason
+from penstock.kv import KvCache
+from penstock.scheduler.intake import Intake
+from penstock.scheduler.prefixes import Prefixes
+from penstock.scheduler.roster import Roster
+from penstock.scheduler.sequence import Sequence
+
+
+class Growth:
+    def __init__(self, intake: Intake, roster: Roster, kv: KvCache, prefixes: Prefixes) -> None:
+        self._intake = intake
+        self._roster = roster
+        self._kv = kv
+        self._prefixes = prefixes
+
+    def grow(self, seq: Sequence, tokens: int) -> bool:
+        """Give blocks to a sequence, preempting the last in order; False when it has to wait, or
+        ended.
+
+        It keeps its blocks while it waits: an earlier one takes them when it needs them. It waits
+        too while blocks of preempted sequences are offloaded.
+        """
+        while not self._kv.grow(seq.table, tokens):
+            if self._prefixes.offloading:
+                return False
+            last = (
+                other
+                for other in reversed(self._roster.running)
+                if not other.in_flight and other.slot >= 0
+            )
+            victim = next(last, seq)
+            if victim.order > seq.order:
+                self._roster.preempt(victim)
+                continue
+            if fault := self._intake.too_large(tokens):
+                self._roster.finish(seq, FinishReason.ERROR, error=fault)
+            return False
+        return True
+
+    def reserve_chunks(self, budget: int) -> None:
+        """Blocks of groups with a window for the next chunks, in order: once a later sequence is
+        in the step, it cannot be preempted.
+        """
+        for seq in self._roster.running:
+            if seq.in_flight or seq.slot < 0 or seq.remaining() == 1:
+                continue
+            length = min(self._prefixes.computable(seq), budget)
+            if length > 0:
+                budget -= length
+                self.grow(seq, seq.scheduled + length)
+        self._roster.sweep()
