@@ -34,6 +34,8 @@ SYSTEM_WORDS, QUESTION_WORDS, ANSWER_TOKENS = 500, 30, 24
 POOL = "144MiB"
 """KV memory of a replica: some 6,400 tokens."""
 REQUESTS, RATE = 240, 4.0
+NAME = "bench"
+"""Name of the model, which the load is told: not every gateway lists those of its replicas."""
 SEED = 11
 PROFILES: Mapping[str, str | None] = {
     "penstock": None,
@@ -44,6 +46,7 @@ TITLES = {
     "round-robin": "round robin",
     "least-load": "least load",
     "smg": gateways.TITLES["smg"],
+    "sglang-router": gateways.TITLES["sglang-router"],
     "penstock": "penstock gateway, default",
 }
 COLUMNS = (
@@ -101,7 +104,7 @@ class Bench:
     @contextmanager
     def _replicas(self, directory: Path) -> Iterator[list[Server]]:
         words = ["serve", self._model, "--threads", "1", "--max-queue-wait", "0"]
-        words += ["--kv-cache-memory-bytes", POOL]
+        words += ["--kv-cache-memory-bytes", POOL, "--served-model-name", NAME]
         with ExitStack() as stack:
             logs = (directory / f"replica-{number}.log" for number in range(REPLICAS))
             yield [stack.enter_context(Server(words, (), log)) for log in logs]
@@ -158,7 +161,8 @@ class Bench:
         dataset = directory / "prompts.jsonl"
         dataset.write_text("".join(json.dumps({"prompt": one}) + "\n" for one in prompts()))
         words = [*HERE, *f"bench serve --backend openai --base-url {url}".split()]
-        words += ["--tokenizer", self._model, "--ignore-eos", "--disable-shuffle"]
+        words += ["--model", NAME, "--tokenizer", self._model]
+        words += ["--ignore-eos", "--disable-shuffle"]
         words += ["--dataset-name", "custom", "--dataset-path", str(dataset), "--disable-tqdm"]
         words += ["--custom-output-len", str(ANSWER_TOKENS), "--num-prompts", str(REQUESTS)]
         words += ["--request-rate", f"{RATE:g}", "--seed", str(SEED), "--save-result"]
@@ -227,9 +231,10 @@ def main(argv: Sequence[str]) -> int:
                 flush=True,
             )
     known = facts.gather(parsed.peers, [], argv)
-    if "smg" in parsed.routings:
-        version = gateways.version("smg", parsed.peers.expanduser())
-        known["versions"]["smg"] = first_line_with_digit(list(version))
+    for name in ("smg", "sglang-router"):
+        if name in parsed.routings:
+            version = gateways.version(name, parsed.peers.expanduser())
+            known["versions"][name] = first_line_with_digit(list(version))
     data = {**known, "commands": bench.commands, "runs": [asdict(run) for run in runs]}
     path = facts.stem("routing-real", parsed.results)
     facts.write(path, lines(runs, known, bench.commands), data)

