@@ -21,7 +21,8 @@ class Seen:
 @dataclass
 class Echo:
     """An OpenAI-compatible server of the models `models`, as far as a gateway looks. Requests are
-    answered with `status`, the size of their body and the model that they ask for.
+    answered with `status`, the size of their body and the model that they ask for; 0 ends the
+    connection instead.
     """
 
     models: tuple[str, ...] = ("echo",)
@@ -68,6 +69,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self._chunks() if "transfer-encoding" in self.headers else self._length()
         self.replica.seen.append(Seen(self.path, self.headers, body))
+        if self.replica.status == 0:
+            self.close_connection = True
+            return
         model = json.loads(body).get("model")
         self._answer(self.replica.status, {"model": model, "bytes": len(body)})
 

@@ -35,7 +35,8 @@ class Parts:
         self.route: Config = host["routes"][0]["route"]
         self.filters: list[Config] = self.manager["http_filters"]
         self.processor: Config = self.filters[0]["typed_config"]
-        self.picker, self.replicas = resources["clusters"]
+        self.clusters: list[Config] = resources["clusters"]
+        self.picker, self.replicas = self.clusters
 
     @property
     def modes(self) -> Config:

@@ -2,8 +2,8 @@
 
 Tried: whole and streamed answers against those of a replica itself, in every pair of body modes;
 bodies of several MB, trailers, clients that leave; a picker that is killed and comes back, with
-both failure modes; refusals, subsets, a first endpoint that refuses, renamed models, keys, TLS, the
-health service; and that both doors decide alike.
+both failure modes; refusals, subsets, renamed models, keys, TLS, the health service; and that both
+doors decide alike.
 """
 
 from __future__ import annotations
@@ -310,33 +310,6 @@ def test_a_subset_is_kept(sim: Sim, picker: Picker, tmp_path: Path) -> None:
         none = client.post("/v1/completions", json=BODY, headers={"x-subset": "10.9.9.9:1"})
         assert none.status_code == 503
         assert "subset" in none.json()["error"]["message"]
-
-
-def test_a_first_endpoint_that_refuses_is_followed_by_the_next(
-    tmp_path: Path, in_turn: list[str]
-) -> None:
-    with ExitStack() as stack:
-        full, free = stack.enter_context(Echo(status=503)), stack.enter_context(Echo())
-        urls = [full.url, free.url]
-        picker = stack.enter_context(Picker("--explain", *in_turn, *backends(urls)))
-        envoy = stack.enter_context(Envoy(tmp_path, picker.picker_url, urls))
-        client = stack.enter_context(envoy.client())
-        for _ in range(4):
-            answer = client.post("/v1/completions", json={"model": "echo"})
-            assert answer.status_code == 200
-            place = free.url.removeprefix("http://")
-            assert answer.headers["x-penstock-decision"].startswith(f"{place} ")
-        assert full.seen
-        assert len(free.seen) == 4
-        assert endings(picker) == {"served": 4}
-        eventually(lambda: is_empty(picker), "the end of all requests")
-
-
-@pytest.fixture
-def in_turn(tmp_path: Path) -> list[str]:
-    profile = tmp_path / "profile.yaml"
-    profile.write_text("{scorers: [{name: running}], picker: round-robin}")
-    return ["--profile", str(profile)]
 
 
 def test_keys_and_headers_change_on_the_way(tmp_path: Path) -> None:
