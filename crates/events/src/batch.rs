@@ -1,8 +1,8 @@
 //! Batches of events, in all forms that engines write.
 //!
 //! vLLM and SGLang wrote them as arrays for long, newer versions of vLLM as maps; fields were
-//! added at the end (`medium`, `lora_name`, `extra_keys`, groups). Both forms are read, unknown
-//! fields and events are passed over.
+//! added at the end (`medium`, `lora_name`, `extra_keys`, groups). SGLang writes maps, too, by now,
+//! with a `cache_salt`. All forms are read, unknown fields and events are passed over.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
@@ -53,7 +53,7 @@ pub struct Stored {
     pub adapter: Option<String>,
     pub medium: Medium,
     /// For each block a hash of what else its name depends on (a cache salt, an image); 0: nothing.
-    /// Empty: for none.
+    /// Those of blocks beyond the end are 0.
     pub extra: Vec<u64>,
     /// No token sees all blocks before it, so these alone are no prefix.
     pub windowed: bool,
@@ -242,7 +242,10 @@ fn tokens(fields: &Fields<'_>) -> Result<Vec<u32>, Malformed> {
 /// The adapter's name, which engines repeat here, is left out.
 fn extra(fields: &Fields<'_>, adapter: Option<&[u8]>) -> Result<Vec<u64>, Malformed> {
     let Some(mut list) = fields.get(8, "extra_keys") else {
-        return Ok(Vec::new());
+        // SGLang's; blocks with a parent are kept apart by that
+        let begins = fields.get(2, "parent_block_hash").is_none();
+        let salt = fields.text(usize::MAX, "cache_salt")?;
+        return Ok(salt.filter(|_| begins).map(xxh3_64).into_iter().collect());
     };
     let count = list.list()?;
     let mut extra = Vec::with_capacity(count);

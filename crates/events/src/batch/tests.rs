@@ -20,6 +20,8 @@ fn number(value: u64) -> BlockHash {
 const RECORDED: &str = include_str!("../../tests/fixtures/vllm-0.32.0-recorded.txt");
 const RECORDED_TOKENS: &str = include_str!("../../tests/fixtures/vllm-0.32.0-tokens.txt");
 const SGLANG: &str = include_str!("../../tests/fixtures/sglang.txt");
+const SGLANG_TIERS: &str = include_str!("../../tests/fixtures/sglang-0.5.23-tiers.txt");
+const SGLANG_SALTED: &str = include_str!("../../tests/fixtures/sglang-0.5.23-salted.txt");
 const VLLM_MEDIUM: &str = include_str!("../../tests/fixtures/vllm-medium.txt");
 const VLLM_GROUPS: &str = include_str!("../../tests/fixtures/vllm-groups.txt");
 const VLLM_MAPS: &str = include_str!("../../tests/fixtures/vllm-maps.txt");
@@ -96,6 +98,44 @@ fn all_versions_are_read() {
     let newest = check(&fixture(VLLM_MAPS), hashes);
     assert_eq!((newest.adapter, newest.medium), (None, Medium::Pool));
     assert!(newest.windowed);
+}
+
+#[test]
+fn sglang_s_maps_have_tiers_and_salts() {
+    let names = [number(-9_223_372_036_854_775_803_i64 as u64), number(7)];
+    let tiers = Batch::decode(&fixture(SGLANG_TIERS)).unwrap();
+    let [
+        Event::Stored(pool),
+        Event::Stored(ram),
+        Event::Removed { hashes, medium },
+    ] = tiers.events.as_slice()
+    else {
+        panic!("{tiers:?}");
+    };
+    assert_eq!((pool.medium, ram.medium), (Medium::Pool, Medium::Ram));
+    assert_eq!((&pool.hashes, &ram.tokens), (&ram.hashes, &pool.tokens));
+    assert_eq!(pool.hashes, names);
+    assert_eq!((hashes.as_slice(), *medium), (&names[..1], Medium::Pool));
+    assert!(pool.extra.is_empty() && pool.parent.is_none() && !pool.windowed);
+    let salted = Batch::decode(&fixture(SGLANG_SALTED)).unwrap();
+    let [
+        Event::Stored(first),
+        Event::Stored(next),
+        Event::Stored(shared),
+        Event::Cleared,
+    ] = salted.events.as_slice()
+    else {
+        panic!("{salted:?}");
+    };
+    assert_eq!(first.extra, [xxh3_64(b"tenant-a")], "no block of others");
+    assert_eq!(next.parent, first.hashes.last().copied());
+    assert!(next.extra.is_empty(), "its parent keeps it apart");
+    assert_eq!(
+        (next.medium, next.adapter.as_deref()),
+        (Medium::Disk, Some("sql"))
+    );
+    assert_eq!(shared.medium, Medium::Shared);
+    assert!(shared.extra.is_empty());
 }
 
 #[test]
@@ -206,7 +246,7 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 0..100),
     ) {
         let _ = Batch::decode(&bytes);
-        for text in [SGLANG, VLLM_MEDIUM, VLLM_GROUPS, VLLM_MAPS] {
+        for text in [SGLANG, SGLANG_TIERS, SGLANG_SALTED, VLLM_MEDIUM, VLLM_GROUPS, VLLM_MAPS] {
             let mut damaged = fixture(text);
             let place = at % damaged.len();
             damaged[place] = byte;

@@ -33,6 +33,8 @@ enum Meaning {
     /// One factor as a value; the other one is another metric's.
     KvBlockTokens,
     KvBlocks,
+    /// Their product as a value.
+    KvSize,
     Adapters,
     /// Only grows while the engine lives.
     Work,
@@ -40,9 +42,11 @@ enum Meaning {
 }
 
 fn meaning(sample: &Sample<'_>) -> Option<Meaning> {
-    use Meaning::{Adapters, KvBlockTokens, KvBlocks, KvTokens, KvUse, Running, Waiting, Work};
+    use Meaning::{
+        Adapters, KvBlockTokens, KvBlocks, KvSize, KvTokens, KvUse, Running, Waiting, Work,
+    };
     let label = |name| sample.label(name);
-    Some(match sample.name {
+    let found = match sample.name {
         "vllm:num_requests_waiting"
         | "sglang:num_queue_reqs"
         | "trtllm_num_requests_waiting"
@@ -58,6 +62,8 @@ fn meaning(sample: &Sample<'_>) -> Option<Meaning> {
         | "trtllm_kv_cache_utilization"
         | "llamacpp:kv_cache_usage_ratio" => KvUse,
         "vllm:cache_config_info" => KvTokens("block_size", "num_gpu_blocks"),
+        "sglang:max_total_num_tokens" => KvSize,
+        // where there is no such gauge
         "sglang:cache_config_info" => KvTokens("page_size", "num_pages"),
         "trtllm_kv_cache_tokens_per_block" => KvBlockTokens,
         "trtllm_kv_cache_max_blocks" => KvBlocks,
@@ -79,7 +85,19 @@ fn meaning(sample: &Sample<'_>) -> Option<Meaning> {
             _ => return None,
         },
         _ => return None,
-    })
+    };
+    let part = sample.name.starts_with("sglang:") && is_part(sample);
+    (!part).then_some(found)
+}
+
+/// Whether a sample of SGLang is counted by another one: requests of one priority, and what a later
+/// pipeline stage says of the same requests.
+fn is_part(sample: &Sample<'_>) -> bool {
+    let some = |name, nothing: &str| {
+        let label = sample.label(name);
+        label.is_some_and(|label| label.as_ref() != nothing)
+    };
+    some("priority", "") || some("pp_rank", "0")
 }
 
 /// The load that a metrics page states; `None` where it states none. Samples of several engines
@@ -104,6 +122,7 @@ struct Sums {
     kv_use: f64,
     kv_uses: f64,
     kv_tokens: f64,
+    kv_size: f64,
     block_tokens: f64,
     blocks: f64,
     /// Time, most adapters, names: those of the latest sample count.
@@ -127,6 +146,7 @@ impl Sums {
                 self.kv_use += value.min(1.0);
                 self.kv_uses += 1.0;
             }
+            (Meaning::KvSize, Some(value)) => self.kv_size += value,
             (Meaning::KvBlockTokens, Some(value)) => self.block_tokens = value,
             (Meaning::KvBlocks, Some(value)) => self.blocks += value,
             (Meaning::Adapters, Some(at)) => self.saw_adapters(at, sample),
@@ -153,10 +173,12 @@ impl Sums {
         if self.waiting.is_none() && self.running.is_none() {
             return None;
         }
-        let tokens = match self.kv_tokens {
-            0.0 => self.block_tokens * self.blocks,
-            tokens => tokens,
-        };
+        let ways = [
+            self.kv_size,
+            self.kv_tokens,
+            self.block_tokens * self.blocks,
+        ];
+        let tokens = ways.into_iter().find(|one| *one > 0.0).unwrap_or(0.0);
         let (_, most, names) = self.adapters.unwrap_or_default();
         Some(Reported {
             engine: self.engine,
@@ -191,6 +213,7 @@ mod tests {
     const VLLM: &str = include_str!("../../tests/fixtures/vllm.txt");
     const RECORDED_VLLM: &str = include_str!("../../tests/fixtures/vllm-0.32.0.txt");
     const SGLANG: &str = include_str!("../../tests/fixtures/sglang.txt");
+    const NEWER_SGLANG: &str = include_str!("../../tests/fixtures/sglang-0.5.23.txt");
     const TRTLLM: &str = include_str!("../../tests/fixtures/trtllm-serve.txt");
     const TRITON: &str = include_str!("../../tests/fixtures/triton-trtllm.txt");
     const LLAMACPP: &str = include_str!("../../tests/fixtures/llamacpp.txt");
@@ -216,6 +239,8 @@ mod tests {
         assert!((kv_use.unwrap() - 0.0303).abs() < 1e-4);
         assert_eq!(kv_tokens, Some(128.0 * 364.0));
         assert_eq!(load(SGLANG), (2.0, 5.0, Some(0.28), Some(64.0 * 6_250.0)));
+        let newer = load(NEWER_SGLANG);
+        assert_eq!(newer, (2.0, 5.0, Some(0.28), Some(400_000.0)));
         assert_eq!(load(TRTLLM), (4.0, 9.0, Some(0.5), Some(32.0 * 2_048.0)));
         assert_eq!(load(TRITON), (1.0, 6.0, Some(0.125), Some(64.0 * 1_000.0)));
         assert_eq!(load(LLAMACPP), (1.0, 4.0, Some(0.5), None));
@@ -249,6 +274,14 @@ mod tests {
         let (waiting, running, kv_use, _) = load(page);
         assert_eq!((waiting, running), (3.0, 0.0));
         assert!((kv_use.unwrap() - 0.3).abs() < 1e-6);
+    }
+
+    #[test]
+    fn pipeline_stages_of_one_sglang_are_not_added() {
+        let page = NEWER_SGLANG.replace("pp_rank=\"0\"", "pp_rank=\"1\"") + NEWER_SGLANG;
+        assert_eq!(load(&page), load(NEWER_SGLANG));
+        let ranks = NEWER_SGLANG.replace("tp_rank=\"0\"", "dp_rank=\"1\"") + NEWER_SGLANG;
+        assert_eq!(load(&ranks), (4.0, 10.0, Some(0.28), Some(800_000.0)));
     }
 
     #[test]
