@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import base64
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from penstock.config import cluster_access
+from penstock.config import cluster_access, default_kubeconfigs
 from penstock.core import PenstockError
+
+PLUGIN = {
+    "apiVersion": "client.authentication.k8s.io/v1",
+    "command": "sh",
+    "interactiveMode": "Never",
+    "installHint": "brew it",
+}
 
 
 def written(folder: Path, cluster: dict[str, Any], user: dict[str, Any], **more: object) -> Path:
@@ -53,7 +62,10 @@ def test_the_current_context_of_a_kubeconfig_counts(tmp_path: Path) -> None:
         ({"server": "a:6443"}, {}, {}, "has to be a URL"),
         ({"insecure-skip-tls-verify": True}, {}, {}, "insecure-skip-tls-verify is not supported"),
         ({"certificate-authority-data": "?"}, {}, {}, "certificate-authority-data is no PEM"),
-        ({}, {"exec": {"command": "aws"}}, {}, "exec.*kubectl create token"),
+        ({}, {"auth-provider": {"name": "gcp"}}, {}, "auth-provider.*kubectl create token"),
+        ({}, {"exec": {"command": "aws"}}, {}, "exec.apiVersion is None"),
+        ({}, {"exec": {**PLUGIN, "interactiveMode": "Always"}}, {}, "terminal"),
+        ({}, {"exec": {**PLUGIN, "command": "no-such"}}, {}, "'no-such' is no program: brew it"),
         ({}, {"username": "u", "password": "p"}, {}, "password"),
         ({}, {"client-certificate": "a"}, {}, "go together"),
         ({}, {}, {"current-context": ""}, "no current-context"),
@@ -71,6 +83,52 @@ def test_what_a_kubeconfig_lacks_is_named(
     with pytest.raises(PenstockError, match=wanted) as caught:
         cluster_access(written(tmp_path, cluster, user, **more))
     assert str(tmp_path) in str(caught.value)
+
+
+def test_a_plugin_is_told_of_the_cluster_and_found_as_kubectl_does(tmp_path: Path) -> None:
+    pem = base64.b64encode(b"PEM").decode()
+    own = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}
+    cluster = {"certificate-authority-data": pem, "extensions": [own]}
+    env = [{"name": "REGION", "value": "eu"}]
+    plugin = {**PLUGIN, "args": ["-c", "true"], "env": env, "provideClusterInfo": True}
+    access = cluster_access(written(tmp_path, cluster, {"exec": plugin}))
+    found: Any = access.cluster["exec"]
+    assert found["program"] == shutil.which("sh")
+    assert found["args"] == ["-c", "true"]
+    assert found["api_version"] == PLUGIN["apiVersion"]
+    info = json.loads(found["env"].pop("KUBERNETES_EXEC_INFO"))
+    assert found["env"] == {"REGION": "eu"}
+    about = {"server": "https://a:6443", "certificate-authority-data": pem}
+    assert info == {
+        "apiVersion": PLUGIN["apiVersion"],
+        "kind": "ExecCredential",
+        "spec": {"interactive": False, "cluster": {**about, "config": {"audience": "a"}}},
+    }
+    beside = tmp_path / "login"
+    beside.touch(0o755)
+    access = cluster_access(written(tmp_path, {}, {"exec": {**PLUGIN, "command": "./login"}}))
+    found = access.cluster["exec"]
+    assert Path(found["program"]) == beside
+
+
+def test_the_files_of_kubeconfig_are_one(tmp_path: Path) -> None:
+    """The first file that says something counts; paths are relative to the file that has them."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    here = written(first, {}, {"tokenFile": "token"}, clusters=[], **{"current-context": None})
+    there = written(second, {"certificate-authority": "ca"}, {"token": "other"})
+    environ = {"KUBECONFIG": f"/nonexistent:{here}:{there}"}
+    access = cluster_access(None, environ)
+    assert access.cluster == {
+        "server": "https://a:6443",
+        "authorities": {"file": str(second / "ca")},
+        "token": {"file": str(first / "token")},
+    }
+    assert default_kubeconfigs(environ) == (Path("/nonexistent"), here, there)
+    assert default_kubeconfigs({"KUBECONFIG": ""}) == ()
+    with pytest.raises(PenstockError, match="KUBECONFIG=/nonexistent: there is no such file"):
+        cluster_access(None, {"KUBECONFIG": "/nonexistent"})
 
 
 def test_a_pod_has_its_service_account(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ use hyper::body::Incoming;
 use penstock_http::{Client, Trust};
 use url::Url;
 
-use crate::cluster::{Cluster, Credentials};
+use crate::cluster::Cluster;
+use crate::credentials::Credentials;
 use crate::event::refused;
+use crate::plugin::Issued;
 use crate::trouble::Trouble;
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -25,6 +27,7 @@ pub struct Api {
     cluster: Arc<Cluster>,
     /// Made anew when the certificates are others.
     client: Arc<Mutex<Option<(Trust, Client)>>>,
+    issued: Arc<Issued>,
 }
 
 impl Api {
@@ -32,6 +35,7 @@ impl Api {
         Self {
             cluster: Arc::new(cluster),
             client: Arc::default(),
+            issued: Arc::default(),
         }
     }
 
@@ -65,7 +69,7 @@ impl Api {
         url: &Url,
         patience: Duration,
     ) -> Result<Response<Incoming>, Trouble> {
-        let credentials = self.cluster.read().map_err(Trouble::Credentials)?;
+        let credentials = self.credentials().await.map_err(Trouble::Credentials)?;
         let mut request = Request::get(url.as_str()).header(ACCEPT, "application/json");
         if let Some(token) = &credentials.token {
             let mut bearer = HeaderValue::from_str(&format!("Bearer {token}"))
@@ -84,7 +88,19 @@ impl Api {
                 status => Err(refusal(status.as_u16(), answer).await),
             }
         });
-        answer.await.unwrap_or_else(|_| Err(late(patience)))
+        let answer = answer.await.unwrap_or_else(|_| Err(late(patience)));
+        if matches!(answer, Err(Trouble::Refused { status: 401, .. })) {
+            self.issued.forget().await;
+        }
+        answer
+    }
+
+    async fn credentials(&self) -> Result<Credentials, String> {
+        let mut credentials = self.cluster.read()?;
+        if let Some(plugin) = &self.cluster.exec {
+            self.issued.add_to(&mut credentials, plugin).await?;
+        }
+        Ok(credentials)
     }
 
     /// The whole body of a URL, of at most `most` bytes.
@@ -139,6 +155,7 @@ mod tests {
             token: None,
             certificate: None,
             key: None,
+            exec: None,
         });
         let url = api.url(&["api", "v1", "namespaces", "a/b", "pods"], query);
         url.map(String::from).map_err(|trouble| trouble.to_string())

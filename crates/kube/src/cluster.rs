@@ -7,6 +7,9 @@ use std::path::PathBuf;
 use penstock_http::{Identity, Trust};
 use serde::Deserialize;
 
+use crate::credentials::Credentials;
+use crate::plugin::Plugin;
+
 /// A secret or a certificate. Files are read for each list and each watch, so that a new token
 /// counts from the next one.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -42,13 +45,9 @@ pub struct Cluster {
     pub certificate: Option<Material>,
     #[serde(default)]
     pub key: Option<Material>,
-}
-
-/// What a request needs, as it is now.
-#[derive(PartialEq, Eq)]
-pub(crate) struct Credentials {
-    pub(crate) trust: Trust,
-    pub(crate) token: Option<String>,
+    /// Prints a token or a certificate, which win over those above.
+    #[serde(default)]
+    pub exec: Option<Plugin>,
 }
 
 impl Cluster {
@@ -103,6 +102,7 @@ mod tests {
             token: Some(Material::File("/nowhere/token".into())),
             certificate: None,
             key: None,
+            exec: None,
         };
         let error = cluster.read().err().unwrap();
         assert!(error.starts_with("/nowhere/token: "), "{error}");

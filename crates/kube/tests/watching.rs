@@ -2,11 +2,12 @@
 
 mod server;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use penstock_kube::{Api, Cluster, Material, Timing, Watched, Watching};
+use penstock_kube::{Api, Cluster, Material, Plugin, Timing, Watched, Watching};
 use serde::Deserialize;
 use server::{
     ApiServer, PODS_GONE, PODS_LIST, PODS_PAGE, PODS_WATCH, Request, Step, events, page, refusal,
@@ -296,6 +297,48 @@ async fn a_token_is_read_anew_for_each_request() {
     std::fs::write(&file, "second\n").unwrap();
     has(&watching, &["a", "b"]).await;
     std::fs::remove_file(&file).unwrap();
+}
+
+/// A command that prints the token `t1` when it runs for the first time, then `t2`, ...
+fn counting(file: &Path, expires: &str) -> Plugin {
+    let version = "client.authentication.k8s.io/v1";
+    let script = format!(
+        r#"echo >> "$COUNT"; n=$(wc -l < "$COUNT"); echo '{{"apiVersion": "{version}",
+        "kind": "ExecCredential", "status": {{"token": "t'$n'"{expires}}}}}'"#
+    );
+    Plugin {
+        program: "/bin/sh".into(),
+        args: vec!["-c".to_owned(), script],
+        env: [("COUNT".to_owned(), file.display().to_string())].into(),
+        api_version: version.to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_runs_again_when_its_token_is_refused_or_expired() {
+    let never = "";
+    let over = r#", "expirationTimestamp": "2001-01-01T00:00:00Z""#;
+    // the list has the first token; the watch is refused once where no time said that it is over
+    for (name, expires, watches) in [("refused", never, 2), ("expired", over, 1)] {
+        let name = format!("penstock-{name}-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_file(&file);
+        let server = ApiServer::start(|request| {
+            match (request.is_watch(), request.authorization.as_deref()) {
+                (false, Some("Bearer t1")) => list(&["a"], 10),
+                (true, Some("Bearer t2")) => events(pod("ADDED", "b", 11)),
+                _ => refusal(401, "Unauthorized"),
+            }
+        })
+        .await;
+        let watching = start(Cluster {
+            exec: Some(counting(&file, expires)),
+            ..server.cluster()
+        });
+        has(&watching, &["a", "b"]).await;
+        assert_eq!(server.watches().len(), watches);
+        std::fs::remove_file(&file).unwrap();
+    }
 }
 
 #[tokio::test]

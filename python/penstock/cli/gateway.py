@@ -15,12 +15,14 @@ from penstock.cli.gateway_kubernetes import (
     RESOURCES,
     WrongSettingError,
     add_cluster_rules,
+    has_pods,
     pods_of,
 )
 from penstock.config import (
     ClusterAccess,
     backend_api_key,
     cluster_access,
+    default_kubeconfigs,
     gateway_api_key,
     notify_socket,
     read_document,
@@ -67,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     replicas.add_argument(
         "--kubeconfig",
         metavar="FILE",
-        help="how to reach the API server from outside the cluster (default: the service account "
-        "of this pod)",
+        help="how to reach the API server from outside the cluster (default: the files that "
+        "KUBECONFIG names, else the service account of this pod)",
     )
     replicas.add_argument(
         "--config",
@@ -215,6 +217,8 @@ def settings(
         found["watched"] = [*_watched(found), parsed.profile]
     if parsed.kubeconfig is not None:
         found["watched"] = [*_watched(found), parsed.kubeconfig]
+    elif has_pods(found):
+        found["watched"] = [*_watched(found), *map(str, default_kubeconfigs())]
     add_cluster_rules(found, resources)
     found["version"] = __version__
     found["notify_socket"] = notify_socket()

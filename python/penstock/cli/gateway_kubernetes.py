@@ -72,6 +72,11 @@ def _is_port(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 65536
 
 
+def has_pods(found: Mapping[str, object]) -> bool:
+    """Whether a pool's replicas are pods."""
+    return any(_pods(pool) is not None for pool in _listed(found))
+
+
 def add_cluster_rules(found: dict[str, object], resources: str) -> None:
     """Add rules and objectives of the cluster's resources (JSON) for the pools that are there
     InferencePools. What is in `found` already wins. What is wrong with resources becomes warnings.
@@ -100,11 +105,21 @@ def add_cluster_rules(found: dict[str, object], resources: str) -> None:
 def _pools(found: Mapping[str, object]) -> dict[tuple[str, str], str]:
     """The gateway's name of each InferencePool; of two pools with the same one, the first."""
     pools: dict[tuple[str, str], str] = {}
-    listed = found.get("pools", [])
-    for pool in listed if isinstance(listed, list) else []:
-        source = pool.get("source") if isinstance(pool, dict) else None
-        pods = source.get("kubernetes") if isinstance(source, dict) else None
-        if isinstance(pods, dict) and "inference_pool" in pods:
+    for pool in _listed(found):
+        pods = _pods(pool)
+        if pods is not None and "inference_pool" in pods:
             place = (str(pods["namespace"]), str(pods["inference_pool"]))
             pools.setdefault(place, str(pool["name"]))
     return pools
+
+
+def _listed(found: Mapping[str, object]) -> list[dict[str, object]]:
+    listed = found.get("pools", [])
+    pools = listed if isinstance(listed, list) else []
+    return [pool for pool in pools if isinstance(pool, dict)]
+
+
+def _pods(pool: Mapping[str, object]) -> Mapping[str, object] | None:
+    source = pool.get("source")
+    pods = source.get("kubernetes") if isinstance(source, dict) else None
+    return pods if isinstance(pods, dict) else None

@@ -7,7 +7,7 @@ Config  sections that other rooms read (`sections`); cross-checks happen on the 
 
 from penstock.config.documents import read_document
 from penstock.config.flags import FLAGS, Flag
-from penstock.config.kubernetes import ClusterAccess, cluster_access
+from penstock.config.kubernetes import ClusterAccess, cluster_access, default_kubeconfigs
 from penstock.config.kv_events import KvEventsConfig
 from penstock.config.log import configure_log
 from penstock.config.nodes import cluster_key, split_address
@@ -64,6 +64,7 @@ __all__ = [
     "cluster_access",
     "cluster_key",
     "configure_log",
+    "default_kubeconfigs",
     "gateway_api_key",
     "gather",
     "heartbeat_directory",

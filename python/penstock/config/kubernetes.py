@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +19,14 @@ from penstock.core import PenstockError
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 UNSUPPORTED = {
-    "exec": "a command",
     "auth-provider": "an authentication provider",
     "username": "a password",
 }
 """What a user of a kubeconfig may have that is not looked at."""
+EXEC_VERSIONS = tuple(f"client.authentication.k8s.io/{version}" for version in ("v1", "v1beta1"))
+
+Kubeconfig = Sequence[tuple[Path, Mapping[str, object]]]
+"""Files with their contents. Of two entries of one name the first counts, as in kubectl."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +37,31 @@ class ClusterAccess:
     """The one that is meant where none is named."""
 
 
+def default_kubeconfigs(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """The files that KUBECONFIG names."""
+    return tuple(Path(name) for name in environ.get("KUBECONFIG", "").split(os.pathsep) if name)
+
+
 def cluster_access(
     kubeconfig: Path | None,
     environ: Mapping[str, str] = os.environ,
     account: Path = SERVICE_ACCOUNT,
 ) -> ClusterAccess:
-    """Access by the current context of a kubeconfig, else by the service account of this pod.
-    PenstockError names what is missing.
+    """Access by the current context of a kubeconfig, else of those that KUBECONFIG names, else by
+    the service account of this pod. PenstockError names what is missing.
     """
     if kubeconfig is not None:
-        return _from_kubeconfig(kubeconfig)
+        return _from_kubeconfigs([(kubeconfig, read_document(kubeconfig))], environ)
+    if named := default_kubeconfigs(environ):
+        there = [(path, read_document(path)) for path in named if path.exists()]
+        if not there:
+            raise PenstockError(f"KUBECONFIG={environ['KUBECONFIG']}: there is no such file")
+        return _from_kubeconfigs(there, environ)
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise PenstockError(
             "this is no pod of a cluster (KUBERNETES_SERVICE_HOST is not set): "
-            "give --kubeconfig FILE"
+            "give --kubeconfig FILE, or set KUBECONFIG"
         )
     token, authorities = account / "token", account / "ca.crt"
     if not token.is_file():
@@ -65,31 +80,36 @@ def cluster_access(
     )
 
 
-def _from_kubeconfig(path: Path) -> ClusterAccess:
-    content = read_document(path)
-    current = content.get("current-context")
-    if not current:
-        raise PenstockError(f"{path}: there is no current-context")
-    context = _named(path, content, "contexts", "context", current)
-    cluster = _named(path, content, "clusters", "cluster", context.get("cluster"))
-    user = _named(path, content, "users", "user", context.get("user"))
-    return ClusterAccess(
-        cluster=_cluster(path, cluster) | _user(path, user),
-        namespace=str(context.get("namespace") or "default"),
+def _from_kubeconfigs(files: Kubeconfig, environ: Mapping[str, str]) -> ClusterAccess:
+    contexts = (
+        (path, content["current-context"])
+        for path, content in files
+        if content.get("current-context")
     )
+    path, current = next(contexts, (files[0][0], None))
+    if current is None:
+        raise PenstockError(f"{path}: there is no current-context")
+    path, context = _named(path, files, "contexts", "context", current)
+    from_cluster, cluster = _named(path, files, "clusters", "cluster", context.get("cluster"))
+    from_user, user = _named(path, files, "users", "user", context.get("user"))
+    found = _cluster(from_cluster, cluster) | _user(from_user, user)
+    if user.get("exec"):
+        found["exec"] = _plugin(from_user, user["exec"], from_cluster, cluster, environ)
+    return ClusterAccess(found, str(context.get("namespace") or "default"))
 
 
 def _named(
-    path: Path, content: Mapping[str, object], key: str, member: str, name: object
-) -> dict[str, object]:
-    """The entry of a list that has this name."""
-    entries = content.get(key)
-    for entry in entries if isinstance(entries, list) else []:
-        if isinstance(entry, dict) and entry.get("name") == name:
-            found = entry.get(member) or {}
-            if isinstance(found, dict):
-                return found
-    raise PenstockError(f"{path}: {key} has no {name!r}")
+    asked: Path, files: Kubeconfig, key: str, member: str, name: object
+) -> tuple[Path, dict[str, object]]:
+    """The entry of a list that has this name, and the file that has it; `asked` names it."""
+    for path, content in files:
+        entries = content.get(key)
+        for entry in entries if isinstance(entries, list) else []:
+            if isinstance(entry, dict) and entry.get("name") == name:
+                found = entry.get(member) or {}
+                if isinstance(found, dict):
+                    return path, found
+    raise PenstockError(f"{asked}: {key} has no {name!r}")
 
 
 def _cluster(path: Path, cluster: Mapping[str, object]) -> dict[str, object]:
@@ -108,7 +128,7 @@ def _user(path: Path, user: Mapping[str, object]) -> dict[str, object]:
         if user.get(key):
             raise PenstockError(
                 f"{path}: the user is known by {what} ({key}), which is not supported; a token, a "
-                "tokenFile or a client certificate is (`kubectl create token`)"
+                "tokenFile, a client certificate or exec is (`kubectl create token`)"
             )
     found: dict[str, object] = {}
     if user.get("tokenFile"):
@@ -133,3 +153,61 @@ def _material(path: Path, holder: Mapping[str, object], key: str) -> dict[str, o
         except (binascii.Error, UnicodeDecodeError) as error:
             raise PenstockError(f"{path}: {key}-data is no PEM in Base64") from error
     return {"file": str(path.parent / str(holder[key]))} if holder.get(key) else None
+
+
+def _plugin(
+    path: Path,
+    given: object,
+    from_cluster: Path,
+    cluster: Mapping[str, object],
+    environ: Mapping[str, str],
+) -> dict[str, object]:
+    """A command that prints credentials, as `Plugin` in crates/kube/src/plugin.rs."""
+    plugin = given if isinstance(given, dict) else {}
+    version, command = plugin.get("apiVersion"), str(plugin.get("command") or "")
+    if version not in EXEC_VERSIONS:
+        raise PenstockError(
+            f"{path}: exec.apiVersion is {version!r}; supported is {', '.join(EXEC_VERSIONS)}"
+        )
+    if plugin.get("interactiveMode") == "Always":
+        raise PenstockError(f"{path}: exec asks at a terminal (interactiveMode), and there is none")
+    # A path is relative to the kubeconfig, a name is looked up, as kubectl does it.
+    place = str(path.parent / command) if os.sep in command else command
+    program = shutil.which(place, path=environ.get("PATH")) if command else None
+    if program is None:
+        hint = plugin.get("installHint")
+        raise PenstockError(
+            f"{path}: exec.command {command!r} is no program{f': {hint}' if hint else ''}"
+        )
+    spec: dict[str, object] = {"interactive": False}
+    if plugin.get("provideClusterInfo"):
+        spec["cluster"] = _cluster_info(from_cluster, cluster)
+    info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
+    pairs = [one for one in plugin.get("env") or [] if isinstance(one, dict)]
+    env = {str(one.get("name")): str(one.get("value", "")) for one in pairs}
+    return {
+        "program": program,
+        "args": [str(word) for word in plugin.get("args") or []],
+        "env": env | {"KUBERNETES_EXEC_INFO": json.dumps(info)},
+        "api_version": version,
+    }
+
+
+def _cluster_info(path: Path, cluster: Mapping[str, object]) -> dict[str, object]:
+    """What a plugin may know of the cluster (Cluster of client.authentication.k8s.io/v1)."""
+    info: dict[str, object] = {"server": cluster["server"]}
+    authorities = _material(path, cluster, "certificate-authority") or {}
+    if "file" in authorities:
+        file = Path(str(authorities["file"]))
+        try:
+            pem = file.read_bytes()
+        except OSError as error:
+            raise PenstockError(f"{path}: certificate-authority: {error}") from error
+        info["certificate-authority-data"] = base64.b64encode(pem).decode()
+    elif authorities:
+        info["certificate-authority-data"] = cluster["certificate-authority-data"]
+    extensions = cluster.get("extensions")
+    for one in extensions if isinstance(extensions, list) else []:
+        if isinstance(one, dict) and one.get("name") == "client.authentication.k8s.io/exec":
+            info["config"] = one.get("extension")
+    return info

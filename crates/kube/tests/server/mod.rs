@@ -114,6 +114,7 @@ impl ApiServer {
             token: None,
             certificate: None,
             key: None,
+            exec: None,
         }
     }
 

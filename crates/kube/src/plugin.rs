@@ -1,0 +1,265 @@
+//! Credentials that a command prints: the `exec` of kubeconfig files, kind `ExecCredential` of
+//! client.authentication.k8s.io. The command runs again when they have expired or were refused.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
+
+use penstock_http::Identity;
+use serde::Deserialize;
+use tokio::process::Command;
+use tokio::sync::Mutex;
+
+use crate::credentials::Credentials;
+
+/// Logins of clouds ask servers of their own.
+const PATIENCE: Duration = Duration::from_secs(60);
+const SECONDS_OF_A_DAY: i64 = 86_400;
+
+/// The command.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plugin {
+    pub program: PathBuf,
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// Beside the environment of this process.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// `client.authentication.k8s.io/v1` or `v1beta1`; what it prints has the same.
+    pub api_version: String,
+}
+
+/// Without arguments and environment, which may have secrets.
+impl fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Plugin({:?})", self.program)
+    }
+}
+
+/// What a plugin printed last.
+#[derive(Default)]
+pub(crate) struct Issued(Mutex<Option<Issue>>);
+
+/// Without secrets.
+impl fmt::Debug for Issued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Issued(..)")
+    }
+}
+
+#[derive(Clone)]
+struct Issue {
+    token: Option<String>,
+    identity: Option<Identity>,
+    /// `None`: never, as far as the plugin said.
+    expires: Option<SystemTime>,
+}
+
+impl Issued {
+    /// Adds what the plugin printed to `credentials`; runs it where that has expired.
+    ///
+    /// # Errors
+    /// A text that names the command and what is wrong with it.
+    pub(crate) async fn add_to(
+        &self,
+        credentials: &mut Credentials,
+        plugin: &Plugin,
+    ) -> Result<(), String> {
+        let mut last = self.0.lock().await;
+        let now = SystemTime::now();
+        let usable = |one: &Issue| one.expires.is_none_or(|expires| now < expires);
+        let issue = match last.take().filter(usable) {
+            Some(issue) => issue,
+            None => {
+                let issue = plugin.run().await;
+                issue.map_err(|error| format!("{}: {error}", plugin.program.display()))?
+            }
+        };
+        let Issue {
+            token, identity, ..
+        } = last.insert(issue).clone();
+        credentials.token = token.or(credentials.token.take());
+        credentials.trust.identity = identity.or(credentials.trust.identity.take());
+        Ok(())
+    }
+
+    /// The server has refused it.
+    pub(crate) async fn forget(&self) {
+        *self.0.lock().await = None;
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Printed {
+    api_version: String,
+    kind: String,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    token: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key_data: Option<String>,
+    expiration_timestamp: Option<String>,
+}
+
+impl Plugin {
+    async fn run(&self) -> Result<Issue, String> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).envs(&self.env);
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        let output = tokio::time::timeout(PATIENCE, command.output()).await;
+        let output = output.map_err(|_| format!("no end in {} s", PATIENCE.as_secs()))?;
+        let output = output.map_err(|error| error.to_string())?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let last = said.trim_end().lines().last().unwrap_or_default();
+            return Err(format!("{}: {last}", output.status));
+        }
+        self.read(&output.stdout)
+    }
+
+    fn read(&self, stdout: &[u8]) -> Result<Issue, String> {
+        // not the parser's message, which may quote a secret
+        let printed = serde_json::from_slice::<Printed>(stdout);
+        let Ok(printed) = printed else {
+            return Err("it printed no ExecCredential".to_owned());
+        };
+        if printed.kind != "ExecCredential" || printed.api_version != self.api_version {
+            let (kind, version) = (&printed.kind, &printed.api_version);
+            let wanted = &self.api_version;
+            return Err(format!(
+                "it printed a {kind} of {version}, not an ExecCredential of {wanted}"
+            ));
+        }
+        let status = printed.status;
+        let identity = match (status.client_certificate_data, status.client_key_data) {
+            (Some(chain), Some(key)) => Some(Identity { chain, key }),
+            (None, None) => None,
+            _ => return Err("it printed a certificate or a key alone".to_owned()),
+        };
+        if status.token.is_none() && identity.is_none() {
+            return Err("it printed neither a token nor a certificate".to_owned());
+        }
+        let expires = status.expiration_timestamp.as_deref();
+        Ok(Issue {
+            token: status.token.map(|token| token.trim().to_owned()),
+            identity,
+            // A time that cannot be read is over: the command runs for each request.
+            expires: expires.map(|text| time(text).unwrap_or(SystemTime::UNIX_EPOCH)),
+        })
+    }
+}
+
+/// A time as RFC 3339 writes it in UTC, as Kubernetes does: `2026-11-23T05:00:00Z`; fractions of a
+/// second are dropped.
+fn time(text: &str) -> Option<SystemTime> {
+    let (date, clock) = text.strip_suffix('Z')?.split_once('T')?;
+    let clock = clock.split('.').next()?;
+    let numbers = |text: &str, by: char| {
+        let parts: Option<Vec<i64>> = text.split(by).map(|part| part.parse().ok()).collect();
+        <[i64; 3]>::try_from(parts?).ok()
+    };
+    let [year, month, day] = numbers(date, '-')?;
+    let [hour, minute, second] = numbers(clock, ':')?;
+    // Days since 1970 in the Gregorian calendar, with years that begin in March.
+    let from_march = (month + 9) % 12;
+    let year = year - i64::from(month < 3);
+    let leap_days = year / 4 - year / 100 + year / 400;
+    let days = 365 * year + leap_days + (153 * from_march + 2) / 5 + day - 1 - 719_468;
+    let seconds = days * SECONDS_OF_A_DAY + hour * 3600 + minute * 60 + second;
+    let since = Duration::from_secs(u64::try_from(seconds).ok()?);
+    SystemTime::UNIX_EPOCH.checked_add(since)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plugin() -> Plugin {
+        Plugin {
+            program: "plugin".into(),
+            args: vec!["hush".to_owned()],
+            env: BTreeMap::new(),
+            api_version: "client.authentication.k8s.io/v1".to_owned(),
+        }
+    }
+
+    fn read(status: &str) -> Result<Issue, String> {
+        let version = plugin().api_version;
+        let text = format!(
+            r#"{{"apiVersion": "{version}", "kind": "ExecCredential", "status": {status}}}"#
+        );
+        plugin().read(text.as_bytes())
+    }
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        // from `date -u -d TEXT +%s`
+        for (text, seconds) in [
+            ("1970-01-01T00:00:00Z", 0),
+            ("2000-02-29T12:00:00Z", 951_825_600),
+            ("2026-11-23T05:40:07.25Z", 1_795_412_407),
+            ("2100-03-01T00:00:00Z", 4_107_542_400),
+        ] {
+            let wanted = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            assert_eq!(time(text), Some(wanted), "{text}");
+        }
+        for wrong in [
+            "",
+            "2026-11-23T05:40:07+01:00",
+            "2026-11-23",
+            "1969-01-01T00:00:00Z",
+        ] {
+            assert_eq!(time(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_it_prints_is_a_credential_or_named() {
+        let issue = read(r#"{"token": "t\n", "expirationTimestamp": "soon"}"#)
+            .ok()
+            .unwrap();
+        assert_eq!(issue.token.as_deref(), Some("t"));
+        assert_eq!(
+            issue.expires,
+            Some(SystemTime::UNIX_EPOCH),
+            "never trusted again"
+        );
+        let pair = r#"{"clientCertificateData": "c", "clientKeyData": "k"}"#;
+        let issue = read(pair).ok().unwrap();
+        assert!(issue.identity.is_some() && issue.expires.is_none());
+        let wrong = |status| read(status).err().unwrap();
+        assert!(wrong("{}").contains("neither"));
+        assert!(wrong(r#"{"clientKeyData": "k"}"#).contains("alone"));
+        let printed = |text: &str| plugin().read(text.as_bytes()).err().unwrap();
+        assert_eq!(printed("token: hush"), "it printed no ExecCredential");
+        let old = r#"{"apiVersion": "client.authentication.k8s.io/v1beta1",
+            "kind": "ExecCredential", "status": {"token": "t"}}"#;
+        assert!(printed(old).contains("v1beta1, not"));
+        assert_eq!(format!("{:?}", plugin()), r#"Plugin("plugin")"#);
+    }
+
+    #[tokio::test]
+    async fn a_command_that_fails_says_why() {
+        let mut plugin = plugin();
+        plugin.program = "/bin/sh".into();
+        plugin.args = ["-c", "echo first >&2; echo 'no login' >&2; exit 3"]
+            .map(str::to_owned)
+            .into();
+        let error = plugin.run().await.err().unwrap();
+        assert!(
+            error.contains("exit status: 3") && error.ends_with(": no login"),
+            "{error}"
+        );
+        plugin.program = "/nowhere/plugin".into();
+        assert!(plugin.run().await.is_err());
+    }
+}
