@@ -124,6 +124,25 @@ mod tests {
     }
 
     #[test]
+    fn requests_of_others_are_those_that_replicas_have_beside_own_ones() {
+        let fleet = VirtualFleet::new(2, Settings::default());
+        let others = || fleet.fleet().view().others();
+        assert_eq!(others(), 1.0, "nothing says that there are none");
+        let own: Vec<_> = (0..3)
+            .map(|_| fleet.fleet().begin(ReplicaId(0), 10.0, 10.0))
+            .collect();
+        assert_eq!(others(), 0.25);
+        let running = Reported {
+            running: 12.0,
+            ..Reported::default()
+        };
+        fleet.report(ReplicaId(1), running);
+        assert_eq!(others(), 13.0 / 16.0);
+        own.into_iter().for_each(|one| one.end(Outcome::Served));
+        assert_eq!(others(), 1.0);
+    }
+
+    #[test]
     fn reports_grow_old() {
         let mut fleet = VirtualFleet::new(1, Settings::default());
         let waiting = Reported {

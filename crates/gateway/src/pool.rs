@@ -10,7 +10,9 @@ use bytes::Bytes;
 use penstock_fleet::{Fleet, InFlight, View};
 use penstock_http::Client;
 use penstock_prefix::{PrefixIndex, TEXT_UNIT};
-use penstock_routing::{Condition, Decision, Profile, ReplicaId, Request, Unroutable, pick};
+use penstock_routing::{
+    Condition, Decision, Profile, ReplicaId, Request, Unknown, Unroutable, pick,
+};
 
 use crate::config::PoolConfig;
 use crate::error::StartError;
@@ -167,13 +169,21 @@ impl Pool {
             tokens => prompt.bytes.max(1) as f32 / tokens as f32,
         };
         let unit_tokens = TEXT_UNIT as f32 / bytes_per_token;
-        let mut cached = self.cached(&view, prompt, unit_tokens);
+        let prompt_tokens = prompt.bytes as f32 / bytes_per_token;
+        let (mut cached, unknown) = self.cached(&view, prompt, unit_tokens);
         if let Some(exact) = self.exact_for(prompt) {
             exact.correct(&view, model, &prompt.tokens, &mut cached);
         }
+        let most = cached.iter().copied().fold(0.0, f32::max);
+        let unknown = unknown.map(|key| Unknown {
+            key,
+            tokens: prompt_tokens - most,
+            others: view.others(),
+        });
         let request = Request {
-            prompt_tokens: prompt.bytes as f32 / bytes_per_token,
+            prompt_tokens,
             cached_tokens: &cached,
+            unknown,
             session: prompt.session,
             adapter: Some(model),
             tried,
@@ -182,7 +192,7 @@ impl Pool {
         };
         let decision = pick(&self.profile.load(), &request, &view.replicas);
         Look {
-            prompt_tokens: request.prompt_tokens,
+            prompt_tokens,
             view,
             cached,
             unit_tokens,
@@ -190,10 +200,11 @@ impl Pool {
         }
     }
 
-    /// Tokens of the prompt that each replica has computed already.
-    fn cached(&self, view: &View, prompt: &Prompt, unit_tokens: f32) -> Vec<f32> {
+    /// Tokens of the prompt that each replica has computed already, and the first link of its chain
+    /// that none has, as far as this gateway knows.
+    fn cached(&self, view: &View, prompt: &Prompt, unit_tokens: f32) -> (Vec<f32>, Option<u64>) {
         if prompt.chain.is_empty() || !self.profile.load().needs_prefixes() {
-            return Vec::new();
+            return (Vec::new(), None);
         }
         let ids = view.replicas.iter().map(|replica| replica.id);
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
@@ -201,10 +212,10 @@ impl Pool {
         index.forget_others(places.map(|(place, id)| (id, view.restarts(place))));
         let holders: Vec<u32> = ids.map(|id| id.0).collect();
         let units = index.prefixes.matches(&prompt.chain, &holders);
-        units
-            .into_iter()
-            .map(|units| units as f32 * unit_tokens)
-            .collect()
+        let tokens = |units: usize| units as f32 * unit_tokens;
+        let known = units.iter().copied().max().unwrap_or(0);
+        let unknown = prompt.chain.get(known).copied();
+        (units.into_iter().map(tokens).collect(), unknown)
     }
 
     fn exact_for(&self, prompt: &Prompt) -> Option<&Exact> {

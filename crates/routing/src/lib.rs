@@ -11,6 +11,7 @@
 
 mod decision;
 mod filters;
+mod home;
 mod load;
 mod pick;
 mod picker;
@@ -26,5 +27,5 @@ pub use pick::pick;
 pub use picker::Picker;
 pub use profile::{Profile, ProfileError, ProfileSpec, ScorerSpec};
 pub use replica::{Condition, Pace, Replica, ReplicaId};
-pub use request::Request;
+pub use request::{Request, Unknown};
 pub use scorers::{Candidate, SCORERS, Score};

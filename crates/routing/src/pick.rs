@@ -2,9 +2,14 @@
 
 use crate::decision::{Decision, Ranked, Unroutable};
 use crate::filters::in_condition;
+use crate::home::home;
 use crate::load::amount;
 use crate::scorers::Candidate;
 use crate::{Profile, Replica, ReplicaId, Request};
+
+/// Share of the unknown tokens that are taken to be at their home when all other requests are of
+/// other gateways. Chosen by replay.
+const AT_HOME: f32 = 0.4;
 
 /// Ranks the replicas that can take `request`.
 ///
@@ -27,6 +32,7 @@ pub fn pick(
             take_out(&mut candidates, &mut removed, filter.name(), keeps);
         }
     }
+    expect_at_home(request, &mut candidates);
     let scores: Vec<Vec<f32>> = profile
         .scorers
         .iter()
@@ -113,4 +119,22 @@ fn take_out<'a>(
         }
         kept
     });
+}
+
+/// Counts a share of the prompt's unknown tokens as cached at their home, where another gateway may
+/// have sent them.
+fn expect_at_home(request: &Request<'_>, candidates: &mut [Candidate<'_>]) {
+    let Some(unknown) = request.unknown else {
+        return;
+    };
+    let addresses = candidates.iter().map(Candidate::address);
+    if let Some(at) = home(unknown.key, addresses) {
+        let one = &mut candidates[at];
+        let room = request.prompt_tokens - one.cached_tokens;
+        let others = match unknown.others > 0.0 {
+            true => unknown.others.min(1.0),
+            false => 0.0,
+        };
+        one.cached_tokens += AT_HOME * others * unknown.tokens.max(0.0).min(room);
+    }
 }

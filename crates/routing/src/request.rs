@@ -10,6 +10,8 @@ pub struct Request<'a> {
     /// Tokens of the prompt whose KV a replica is believed to hold, in the order of the replicas;
     /// replicas beyond the end have none.
     pub cached_tokens: &'a [f32],
+    /// What of the prompt no replica is believed to hold; `None`: nothing, or it has no name.
+    pub unknown: Option<Unknown>,
     /// Hash of what names the session, if something does.
     pub session: Option<u64>,
     /// Adapter that it asks for.
@@ -20,6 +22,16 @@ pub struct Request<'a> {
     pub subset: Option<&'a [ReplicaId]>,
     /// Number of the request: the source of all that is random or takes turns.
     pub ticket: u64,
+}
+
+/// The part of a prompt behind the longest prefix that a replica is believed to hold.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Unknown {
+    /// Name of where it begins: equal prompts have equal ones at all gateways.
+    pub key: u64,
+    pub tokens: f32,
+    /// Share of the requests at the replicas that other gateways sent, 0 to 1.
+    pub others: f32,
 }
 
 /// A number in [0, 1) from a ticket and the name of its use (`SplitMix64` of their sum).

@@ -6,7 +6,8 @@ mod support;
 use std::collections::HashMap;
 
 use penstock_routing::{
-    Decision, Picker, Profile, ProfileSpec, Replica, ReplicaId, Request, SCORERS, ScorerSpec, pick,
+    Decision, Picker, Profile, ProfileSpec, Replica, ReplicaId, Request, SCORERS, ScorerSpec,
+    Unknown, pick,
 };
 use proptest::prelude::*;
 use support::{asked, fleet, hostile};
@@ -192,4 +193,84 @@ fn the_default_leaves_a_hot_prefix_for_an_idle_replica_when_the_wait_costs_more(
         pick(&profile, &request, &fleet).unwrap().first().place
     };
     assert_eq!((winner(0.0), winner(3000.0), winner(9000.0)), (0, 0, 1));
+}
+
+/// Address of the replica that the default picks for a new prompt of this name.
+fn home(key: u64, fleet: &[Replica]) -> String {
+    let request = Request {
+        prompt_tokens: 4000.0,
+        unknown: Some(Unknown {
+            key,
+            tokens: 4000.0,
+            others: 0.5,
+        }),
+        ticket: key,
+        ..Request::default()
+    };
+    let profile = Profile::new(ProfileSpec::default()).unwrap();
+    let decision = pick(&profile, &request, fleet).unwrap();
+    decision.first().address.to_string()
+}
+
+proptest! {
+    #[test]
+    fn gateways_that_know_the_replicas_in_another_order_agree_on_a_new_prompt(
+        key in any::<u64>(), order in Just((0..7).collect::<Vec<u32>>()).prop_shuffle(),
+    ) {
+        let other: Vec<Replica> = (0..)
+            .zip(&order)
+            .map(|(id, at)| Replica::new(ReplicaId(id), format!("r{at}:80")))
+            .collect();
+        prop_assert_eq!(home(key, &idle(7)), home(key, &other));
+    }
+}
+
+#[test]
+fn new_prompts_spread_and_only_those_of_a_lost_replica_move() {
+    let all = idle(8);
+    let fewer: Vec<Replica> = all.iter().filter(|one| one.id.0 != 3).cloned().collect();
+    let mut counts: HashMap<String, u32> = HashMap::new();
+    for key in 0..4000 {
+        let before = home(key, &all);
+        if before != "r3:80" {
+            assert_eq!(home(key, &fewer), before);
+        }
+        *counts.entry(before).or_default() += 1;
+    }
+    let even = |count: &u32| (400..600).contains(count);
+    assert!(counts.len() == 8 && counts.values().all(even), "{counts:?}");
+}
+
+#[test]
+fn a_home_with_a_queue_is_left() {
+    let mut fleet = idle(4);
+    let at = fleet
+        .iter()
+        .position(|one| *one.address == *home(7, &idle(4)))
+        .unwrap();
+    fleet[at].backlog_tokens = 4000.0;
+    assert_ne!(home(7, &fleet), fleet[at].address.to_string());
+}
+
+#[test]
+fn what_a_replica_holds_counts_more_than_a_home() {
+    let fleet = idle(4);
+    let at = fleet
+        .iter()
+        .position(|one| *one.address != *home(7, &fleet))
+        .unwrap();
+    let mut cached = [0.0; 4];
+    cached[at] = 3000.0;
+    let request = Request {
+        prompt_tokens: 4000.0,
+        cached_tokens: &cached,
+        unknown: Some(Unknown {
+            key: 7,
+            tokens: 1000.0,
+            others: 1.0,
+        }),
+        ..Request::default()
+    };
+    let profile = Profile::new(ProfileSpec::default()).unwrap();
+    assert_eq!(pick(&profile, &request, &fleet).unwrap().first().place, at);
 }

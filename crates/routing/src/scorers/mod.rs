@@ -35,6 +35,10 @@ impl<'a> Candidate<'a> {
             cached_tokens,
         }
     }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.replica.address
+    }
 }
 
 /// A scorer. Scores depend on the request and the candidates alone.

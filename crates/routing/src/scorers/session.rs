@@ -1,9 +1,8 @@
-//! `session`: 1 for the session's own replica, by rendezvous hashing (Thaler and Ravishankar,
-//! 1998): when a replica comes or goes only the sessions move that have to.
+//! `session`: 1 for the session's own replica, its home.
 
 use super::{Candidate, Score};
 use crate::Request;
-use crate::request::mix;
+use crate::home::home;
 
 #[derive(Debug)]
 pub(crate) struct Session;
@@ -18,11 +17,9 @@ impl Score for Session {
         let Some(session) = request.session else {
             return vec![0.0; candidates.len()];
         };
-        let weight = |one: &Candidate<'_>| mix(session ^ mix(u64::from(one.replica.id.0)));
-        let home = candidates.iter().max_by_key(|one| weight(one));
-        let home = home.map(|one| one.place);
-        let score = |one: &Candidate<'_>| f32::from(u8::from(Some(one.place) == home));
-        candidates.iter().map(score).collect()
+        let home = home(session, candidates.iter().map(Candidate::address));
+        let score = |at| f32::from(u8::from(Some(at) == home));
+        (0..candidates.len()).map(score).collect()
     }
 }
 

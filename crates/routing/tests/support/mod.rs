@@ -1,7 +1,7 @@
 //! Fleets and requests at random.
 #![allow(dead_code)] // each test file uses its share
 
-use penstock_routing::{Condition, Pace, Replica, ReplicaId, Request};
+use penstock_routing::{Condition, Pace, Replica, ReplicaId, Request, Unknown};
 use proptest::prelude::*;
 
 /// What a [`Request`] borrows.
@@ -9,6 +9,7 @@ use proptest::prelude::*;
 pub(crate) struct Asked {
     pub(crate) prompt_tokens: f32,
     pub(crate) cached: Vec<f32>,
+    pub(crate) unknown: Option<Unknown>,
     pub(crate) session: Option<u64>,
     pub(crate) adapter: Option<String>,
     pub(crate) tried: Vec<ReplicaId>,
@@ -21,6 +22,7 @@ impl Asked {
         Request {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: &self.cached,
+            unknown: self.unknown,
             session: self.session,
             adapter: self.adapter.as_deref(),
             tried: &self.tried,
@@ -104,9 +106,16 @@ pub(crate) fn asked<S: Strategy<Value = f32> + Clone + 'static>(
 ) -> impl Strategy<Value = Asked> {
     let ids = || prop::collection::vec((0u32..8).prop_map(|n| ReplicaId(n * 3 + 1)), 0..8);
     let adapter = prop::option::of(prop::sample::select(vec!["sql", "law", "art"]));
+    let unknown =
+        (any::<u64>(), number.clone(), number.clone()).prop_map(|(key, tokens, others)| Unknown {
+            key,
+            tokens,
+            others,
+        });
     (
         number.clone(),
         prop::collection::vec(number, 0..8),
+        prop::option::of(unknown),
         prop::option::of(any::<u64>()),
         adapter,
         ids(),
@@ -114,9 +123,10 @@ pub(crate) fn asked<S: Strategy<Value = f32> + Clone + 'static>(
         any::<u64>(),
     )
         .prop_map(
-            |(tokens, cached, session, adapter, tried, subset, ticket)| Asked {
+            |(tokens, cached, unknown, session, adapter, tried, subset, ticket)| Asked {
                 prompt_tokens: tokens * 80.0,
                 cached: cached.into_iter().map(|tokens| tokens * 80.0).collect(),
+                unknown,
                 session,
                 adapter: adapter.map(str::to_owned),
                 tried: tried.into_iter().take(3).collect(),

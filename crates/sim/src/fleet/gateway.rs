@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use penstock_fleet::{InFlight, Outcome, Reported, Settings, VirtualFleet};
 use penstock_prefix::PrefixIndex;
-use penstock_routing::{Replica, ReplicaId};
+use penstock_routing::{Replica, ReplicaId, Unknown};
 
 /// One gateway. Replicas have the ids from 0.
 #[derive(Debug)]
@@ -47,11 +47,18 @@ impl Gateway {
         }
     }
 
-    /// Tokens of a prompt with these links that each replica is believed to have.
-    pub(super) fn cached(&self, links: &[u64], prompt_tokens: f32) -> Vec<f32> {
+    /// Tokens of a prompt with these links that each replica is believed to have, and those that
+    /// none has.
+    pub(super) fn cached(&self, links: &[u64], prompt_tokens: f32) -> (Vec<f32>, Option<Unknown>) {
         let matched = self.index.matches(links, &self.holders);
-        let tokens = |links: &usize| (*links as f32 * self.block_tokens).min(prompt_tokens);
-        matched.iter().map(tokens).collect()
+        let tokens = |links: usize| (links as f32 * self.block_tokens).min(prompt_tokens);
+        let known = matched.iter().copied().max().unwrap_or(0);
+        let unknown = links.get(known).map(|link| Unknown {
+            key: *link,
+            tokens: prompt_tokens - tokens(known),
+            others: self.fleet.fleet().view().others(),
+        });
+        (matched.into_iter().map(tokens).collect(), unknown)
     }
 
     /// New links that were ever sent to each replica: a tree as large as SMG's forgets none.

@@ -1,6 +1,6 @@
 //! Ways to choose a replica: a profile, a peer's rule, or an oracle.
 
-use penstock_routing::{Profile, Replica, Request, pick};
+use penstock_routing::{Profile, Replica, Request, Unknown, pick};
 
 use super::oracle;
 use super::setup::PolicyChoice;
@@ -25,6 +25,7 @@ pub(super) enum Policy {
 pub(super) struct Asked<'a> {
     pub(super) view: &'a [Replica],
     pub(super) cached: &'a [f32],
+    pub(super) unknown: Option<Unknown>,
     pub(super) links_sent: &'a [usize],
     pub(super) prompt_tokens: f32,
     pub(super) ticket: u64,
@@ -53,6 +54,7 @@ impl Policy {
                 let request = Request {
                     prompt_tokens: asked.prompt_tokens,
                     cached_tokens: asked.cached,
+                    unknown: asked.unknown,
                     ticket: asked.ticket,
                     ..Request::default()
                 };

@@ -173,10 +173,11 @@ impl Run {
         let prompt_tokens = arrival.input_tokens as f32;
         let gateway = &mut self.gateways[self.asked[id]];
         let view = gateway.view();
-        let cached = gateway.cached(&links, prompt_tokens);
+        let (cached, unknown) = gateway.cached(&links, prompt_tokens);
         let asked = Asked {
             view: &view,
             cached: &cached,
+            unknown,
             links_sent: gateway.links_sent(),
             prompt_tokens,
             ticket: self.setup.seed.wrapping_add(id as u64),
