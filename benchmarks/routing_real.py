@@ -35,7 +35,7 @@ POOL = "144MiB"
 """KV memory of a replica: some 6,400 tokens."""
 REQUESTS, RATE = 240, 4.0
 NAME = "bench"
-"""Name of the model, which the load is told: not every gateway lists those of its replicas."""
+"""Name of the model, which the load gets: not every gateway lists those of its replicas."""
 SEED = 11
 PROFILES: Mapping[str, str | None] = {
     "penstock": None,
