@@ -358,13 +358,19 @@ fn pack_codes(
             if matches!(form, WeightFormat::W4 | WeightFormat::Mx4) {
                 scales[g * per_group + PANEL + lane] = f16::from_f32(row_codes.mins[g]).to_bits();
             }
-            for (i, &code) in group.iter().enumerate() {
-                let (j, b) = (i / 4, i % 4);
-                match form {
-                    WeightFormat::W8 => codes[g * 512 + j * 64 + lane * 4 + b] = code,
-                    _ => {
-                        codes[g * 256 + (j % 4) * 64 + lane * 4 + b] |=
-                            if j < 4 { code } else { code << 4 }
+            let bytes = form.panel_bytes(GROUP);
+            let out = codes[g * bytes..(g + 1) * bytes].chunks_exact_mut(4 * PANEL);
+            let (first, second) = group.split_at(GROUP / 2);
+            match form {
+                WeightFormat::W8 => {
+                    let steps = out.zip(group.chunks_exact(4));
+                    steps.for_each(|(out, four)| out[lane * 4..][..4].copy_from_slice(four));
+                }
+                _ => {
+                    let steps = first.chunks_exact(4).zip(second.chunks_exact(4));
+                    for (out, (low, high)) in out.zip(steps) {
+                        let out = &mut out[lane * 4..][..4];
+                        (0..4).for_each(|b| out[b] = low[b] | high[b] << 4);
                     }
                 }
             }
