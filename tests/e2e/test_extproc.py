@@ -422,7 +422,7 @@ def test_both_doors_decide_alike(tmp_path: Path, profile: list[str]) -> None:
     scorers = ", ".join(f"{{name: {name}, weight: 1}}" for name in profile)
     file.write_text(f"scorers: [{scorers}]")
     bodies = [
-        {"model": "echo", "prompt": f"{number % 3}" * 3000 + f"{number}", "user": f"u{number % 5}"}
+        {"model": "echo", "prompt": f"{number % 8}" * 3000 + f"{number}", "user": f"u{number % 5}"}
         for number in range(24)
     ]
     flags = ["--explain", "--profile", str(file)]
