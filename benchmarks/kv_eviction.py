@@ -41,8 +41,6 @@ CAPACITIES = (
     8_000_000,
     15_000_000,
 )
-CURVE_AT = 3_000_000
-"""Tokens of the tier whose live curve is compared with tiers of the other sizes."""
 US_PER_TOKEN, US_PER_CONTEXT_KTOKEN = 242.9, 97.461
 """Prefill of SmolLM2-135M on two cores (benchmarks/profiles/smollm2-2-cores.json): what a block
 saves.
@@ -174,7 +172,7 @@ def add(saved: Saved, workload: Workload, request: int, found: int, costs: Seque
     saved.prefill_us += sum(costs[:found])
 
 
-def replay(workload: Workload, rule: str, slots: int) -> tuple[Saved, TierIndex]:
+def replay(workload: Workload, rule: str, slots: int) -> Saved:
     index = TierIndex(slots, rule=RULES[rule])
     costs = all_costs(workload)
     saved = Saved(workload.name, rule, slots, slots * workload.block_tokens)
@@ -188,7 +186,7 @@ def replay(workload: Workload, rule: str, slots: int) -> tuple[Saved, TierIndex]
     saved.lookup_ns = looking / workload.blocks
     saved.admit_ns = keeping / max(1, workload.blocks - saved.blocks)
     index.check()
-    return saved, index
+    return saved
 
 
 def endless(workload: Workload) -> Saved:
@@ -220,15 +218,12 @@ def shares(workload: Workload, saved: Iterable[Saved]) -> Iterator[Saved]:
         yield one
 
 
-def measure(
-    workload: Workload, capacities: Iterable[int]
-) -> tuple[list[Saved], dict[Any, TierIndex]]:
-    """What was saved by capacity and rule, and the indexes that did."""
-    found, indexes = [endless(workload)], {}
+def measure(workload: Workload, capacities: Iterable[int]) -> list[Saved]:
+    """What was saved by capacity and rule."""
+    found = [endless(workload)]
     for capacity in capacities:
         for rule in RULES:
-            saved, index = replay(workload, rule, capacity // workload.block_tokens)
-            indexes[rule, capacity] = index
+            saved = replay(workload, rule, capacity // workload.block_tokens)
             found.append(saved)
             print(
                 workload.name,
@@ -237,26 +232,12 @@ def measure(
                 f"{saved.blocks / workload.blocks:.4f}",
                 flush=True,
             )
-    return list(shares(workload, found)), indexes
-
-
-def predicted(found: Iterable[Saved], live: TierIndex) -> list[dict[str, float]]:
-    """The live curve of one tier beside LRU tiers of the other sizes."""
-    curve = live.curve()
-    return [
-        {
-            "tokens": saved.tokens_of_tier,
-            "predicted": min(curve, key=lambda point: abs(point[0] - saved.slots))[1],
-            "replayed": saved.shares["blocks"],
-        }
-        for saved in found
-        if saved.rule == "LRU"
-    ]
+    return list(shares(workload, found))
 
 
 def measure_loop(workload: Workload) -> list[Saved]:
     size = DOCUMENTS * DOCUMENT_BLOCKS
-    found = [replay(workload, rule, round(share * size))[0] for share in LOOPS for rule in RULES]
+    found = [replay(workload, rule, round(share * size)) for share in LOOPS for rule in RULES]
     return list(shares(workload, [endless(workload), *found]))
 
 
@@ -300,29 +281,12 @@ PROSE = (
     "`LRU` the same index under that rule, `before` the rule of an earlier build on the same",
     "requests, `infinite` a set in plain Python.",
 )
-CURVE_PROSE = (
-    f"The live curve of a tier of {CURVE_AT:,} tokens, from a sample of the blocks, beside LRU",
-    "tiers of the other sizes: share of the blocks found.",
-)
 
 
-def lines(
-    about: dict[str, Any], results: dict[str, list[Saved]], curves: dict[str, Any]
-) -> list[str]:
+def lines(about: dict[str, Any], results: dict[str, list[Saved]]) -> list[str]:
     said = ["# What is kept when the tier is full", "", *facts.said(about), "", *PROSE]
     for workload, found in results.items():
         said += ["", f"## {workload}", "", *facts.table(COLUMNS, rows(found))]
-        if workload in curves:
-            columns = ("LRU tier", "predicted", "replayed")
-            cells = [
-                (
-                    f"{point['tokens']:,} tokens",
-                    f"{point['predicted']:.3f}",
-                    f"{point['replayed']:.3f}",
-                )
-                for point in curves[workload]
-            ]
-            said += ["", *CURVE_PROSE, "", *facts.table(columns, cells)]
     return [*said, "", *costs_said([one for found in results.values() for one in found])]
 
 
@@ -392,15 +356,12 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="results of an earlier build")
     parsed: argparse.Namespace = parser.parse_args()
     results: dict[str, list[Saved]] = {}
-    curves = {}
     for path in parsed.trace:
         workload = from_trace(path)
-        found, indexes = measure(workload, CAPACITIES)
-        results[workload.name] = found
-        curves[workload.name] = predicted(found, indexes["Penstock", CURVE_AT])
+        results[workload.name] = measure(workload, CAPACITIES)
     for documents in (False, True) if parsed.lengths else ():
         workload = conversations(parsed.lengths, documents)
-        results[workload.name], _ = measure(workload, CHAT_CAPACITIES)
+        results[workload.name] = measure(workload, CHAT_CAPACITIES)
     results["loop"] = measure_loop(loop())
     if parsed.before:
         add_before(results, json.loads(parsed.before.read_text())["results"])
@@ -408,10 +369,9 @@ def main() -> None:
     stem = facts.stem("kv-eviction", parsed.results)
     data = {
         **about,
-        "curves": curves,
         "results": {key: list(map(asdict, own)) for key, own in results.items()},
     }
-    facts.write(stem, lines(about, results, curves), data)
+    facts.write(stem, lines(about, results), data)
     print("wrote", *drawing.write(drawing.draw(charts(results)), stem).values())
 
 

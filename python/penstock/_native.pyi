@@ -247,9 +247,6 @@ class TierIndex:
     def remove(self, digests: Sequence[bytes]) -> int: ...
     def clear(self, group: bytes | None = None) -> int: ...
     def stats(self) -> dict[str, object]: ...
-    def curve(self) -> list[tuple[float, float]]:
-        """Capacity in slots and the hit ratio that LRU would have had lately, ascending."""
-
     def check(self) -> None:
         """AssertionError when the index contradicts itself. For tests."""
 

@@ -54,7 +54,7 @@ def in_bash(script: Path, line: str, directory: Path) -> list[str]:
     ("line", "offered"),
     [
         ("penstock s", ["serve", "sim"]),
-        ("penstock kv ", ["gc", "ls", "stats", "verify"]),
+        ("penstock kv ", ["gc", "ls", "verify"]),
         ("penstock bench l", ["latency"]),
         ("penstock serve --max-m", ["--max-model-len"]),
         ("penstock serve smollm2 --no-eng", ["--no-engine-process"]),
@@ -97,7 +97,7 @@ def test_zsh_takes_the_script(scripts: dict[str, Path], tmp_path: Path) -> None:
     ("line", "offered"),
     [
         ("penstock s", ["serve", "sim"]),
-        ("penstock kv ", ["gc", "ls", "stats", "verify"]),
+        ("penstock kv ", ["gc", "ls", "verify"]),
         ("penstock serve --max-m", ["--max-model-len"]),
         ("penstock serve --isa a", ["amx", "auto", "avx2", "avx512"]),
         ("penstock bench serve --dataset-name r", ["random"]),

@@ -17,11 +17,8 @@ class FullIndex(FakeIndex):
     def stats(self) -> dict[str, Any]:
         return {"used": 3, "pinned": 5, "evictions": 7}
 
-    def curve(self) -> list[tuple[float, float]]:
-        return [(4.0, 0.5)]
 
-
-def test_a_report_has_sizes_ratios_and_the_curve() -> None:
+def test_a_report_has_sizes_and_ratios() -> None:
     disk = TierStats("disk:/kv", TierKind.DISK, hits=3, misses=1, hit_tokens=96)
     disk.loads.observe(0.25)
     disk.loads.observe(0.5)
@@ -53,7 +50,7 @@ def test_a_report_has_sizes_ratios_and_the_curve() -> None:
     )
     assert (slow["loads"]["count"], slow["loads"]["seconds"], slow["used_bytes"]) == (2, 0.75, 3)
     assert sum(slow["loads"]["buckets"]) == 2
-    assert (said["pinned_blocks"], said["miss_curve"]) == (5, [{"bytes": 1024, "miss_ratio": 0.5}])
+    assert said["pinned_blocks"] == 5
 
 
 def test_durations_fall_into_inclusive_buckets() -> None:

@@ -62,7 +62,7 @@ def test_counters_of_ranks_are_added() -> None:
 
 def test_without_tiers_there_is_nothing_to_report() -> None:
     report = OpenedTiers().report([])
-    assert (report["tiers"], report["miss_curve"], report["lookup_tokens"]) == ([], [], 0)
+    assert (report["tiers"], report["lookup_tokens"]) == ([], 0)
 
 
 def test_a_store_without_room_is_no_error() -> None:

@@ -86,6 +86,3 @@ class FakeIndex:
     def stats(self) -> dict[str, int]:
         used = len(self.entries)
         return {"slots": used + len(self.free), "used": used, "evictions": 0, "pinned": 0}
-
-    def curve(self) -> list[tuple[float, float]]:
-        return []

@@ -162,18 +162,6 @@ def test_a_group_with_its_quota_gives_up_its_own() -> None:
     assert index.stats()["used"] == 0
 
 
-def test_more_room_is_worth_what_the_curve_says() -> None:
-    index = TierIndex(100)
-    for turn in range(400):
-        serve(index, chain(turn % 20, 10))
-    curve = dict(index.curve())
-    assert curve[200.0] == pytest.approx(0.95)
-    assert curve[100.0] == 0.0
-    slots, ratios = zip(*index.curve(), strict=True)
-    assert slots[-1] == 800.0
-    assert list(ratios) == sorted(ratios)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -129,15 +129,6 @@ impl TierIndex {
         Ok(fields)
     }
 
-    /// Capacity in slots and hit ratio, ascending.
-    fn curve(&self) -> Vec<(f64, f64)> {
-        self.index
-            .curve()
-            .iter()
-            .map(|point| (point.slots, point.hit_ratio))
-            .collect()
-    }
-
     fn check(&self) -> PyResult<()> {
         self.index.check().map_err(PyAssertionError::new_err)
     }

@@ -1,4 +1,4 @@
-"""`penstock kv ls|verify|gc|stats PATH`: list, check and clean the directory of a disk tier.
+"""`penstock kv ls|verify|gc PATH`: list, check and clean the directory of a disk tier.
 
 Engines may use the directory meanwhile (docs/kv-format.md).
 """
@@ -17,7 +17,6 @@ from penstock.config.kinds import Bytes
 from penstock.core import InvalidValueError, PenstockError
 
 Report = dict[str, Any]
-AGES = ("last hour", "last day", "last week", "last 30 days", "before")
 _SIZE = Bytes(0, 2**60)
 _AGE = re.compile(r"(\d+)\s*(s|m|h|d|w)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -29,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Engines may use it meanwhile."
     )
     acts = parser.add_subparsers(required=True, metavar="ACT")
-    listing = acts.add_parser("ls", help="stores, chunks, bytes, last use")
+    listing = acts.add_parser("ls", help="stores, chunks, files, bytes, last use")
     verify = acts.add_parser("verify", help="read every file; exit 1 with a list of damaged ones")
     verify.add_argument("--quarantine", action="store_true", help="put damaged files aside")
     collect = acts.add_parser(
@@ -48,8 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="this store goes, or only its chunks --older-than; its first digits do",
     )
-    stats = acts.add_parser("stats", help="numbers about each store")
-    for act, function in ((listing, _ls), (verify, _verify), (collect, _gc), (stats, _stats)):
+    for act, function in ((listing, _ls), (verify, _verify), (collect, _gc)):
         act.add_argument("path", metavar="PATH", help="the directory of the tier")
         act.add_argument("--json", action="store_true", help="print the report as JSON")
         act.set_defaults(command=function)
@@ -62,59 +60,28 @@ def _ls(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json.dumps(found, indent=2))
         return 0
-    rows = [("STORE", "CHUNKS", "BYTES", "LAST USE", "WHAT")]
+    rows = [("STORE", "CHUNKS", "FILES", "BYTES", "LAST USE", "WHAT")]
     for store in found["stores"]:
         about = store["about"] or "its identity.json is missing"
         rows.append(
             (
                 store["name"],
                 str(store["chunks"]),
+                str(store["parts"]),
                 size(store["bytes"]),
                 _time(store["newest_use"]),
                 about,
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
     for row in rows:
         print(
             "  ".join(
-                [*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[4]]
+                [*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[5]]
             )
         )
     print(_others(found))
     return 0
-
-
-def _stats(parsed: argparse.Namespace) -> int:
-    from penstock._native import kv_inventory
-
-    found = _call(kv_inventory, parsed.path)
-    if parsed.json:
-        print(json.dumps(found, indent=2))
-        return 0
-    for store in found["stores"]:
-        print("\n".join(_facts(store)))
-    print(_others(found))
-    if found["free_bytes"] is not None:
-        print(f"{size(found['free_bytes'])} free in the file system")
-    return 0
-
-
-def _facts(store: Report) -> list[str]:
-    chunks, parts = store["chunks"], store["parts"]
-    lines = [f"{store['name']}: {store['about'] or 'its identity.json is missing'}"]
-    lines.append(f"  {chunks} chunks in {parts} files, {size(store['bytes'])}")
-    if store["tokens"] is not None:
-        lines[-1] += f", {store['tokens']} tokens"
-        lines.append(f"  {store['complete_chunks']} chunks have all heads and layers")
-    if store["layer_ranges"]:
-        ranges = ", ".join(f"{first}-{end}" for first, end in store["layer_ranges"])
-        lines.append(f"  layers (from, to before): {ranges}")
-    ages = (
-        f"{name} {count}" for name, count in zip(AGES, store["chunks_by_age"], strict=True) if count
-    )
-    lines.append(f"  chunks by last use: {', '.join(ages) or 'none'}")
-    return lines
 
 
 def _verify(parsed: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from penstock.core import InvalidValueError, PenstockError
 
 SIZE = Bytes(2**16, 2**50)
 REDIS = ("redis", "rediss", "unix")
-OBJECT = ("s3", "gs", "az", "azure", "abfs", "http", "https", "file", "memory")
+OBJECT = ("s3", "gs", "az", "azure", "abfs", "http", "https", "memory")
 DIRECT = ("auto", "on", "off")
 AWS = (
     "ACCESS_KEY_ID",

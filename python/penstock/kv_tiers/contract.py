@@ -147,6 +147,3 @@ class RamIndex(Protocol):
 
     def stats(self) -> dict[str, Any]:
         """`used`, `pinned`, `evictions` and others, as numbers."""
-
-    def curve(self) -> list[tuple[float, float]]:
-        """Capacity in slots, hit ratio; ascending."""

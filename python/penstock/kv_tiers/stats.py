@@ -152,14 +152,10 @@ class Stats:
             tier.report([rank[tier.name] for rank in ranks if tier.name in rank], breaker.state)
             for tier, breaker in zip(self.tiers[1:], breakers, strict=True)
         ]
-        pinned, curve = 0, []
+        pinned = 0
         if index is not None:
             slots = index.stats()
             pinned = slots["pinned"]
-            curve = [
-                {"bytes": int(size * block_bytes), "miss_ratio": 1.0 - hits}
-                for size, hits in index.curve()
-            ]
             ram = self.tiers[0].report(())
             ram |= {"used_bytes": slots["used"] * block_bytes, "evicted_chunks": slots["evictions"]}
             tiers.insert(0, ram)
@@ -176,7 +172,6 @@ class Stats:
             },
             "pinned_blocks": pinned,
             "tiers": tiers,
-            "miss_curve": curve,
         }
 
 

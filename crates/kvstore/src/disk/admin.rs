@@ -10,18 +10,15 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::directory::{ABANDONED, Directory, unix_now};
-use super::index::{Candidate, Chunk, Index};
+use super::index::{Candidate, Index};
 use super::io::{self as file_io, Direct, Io, is_gone};
 use super::layout::{self, IDENTITY_FILE, SHARDS};
 use super::ranking::Ranking;
 use super::state::State;
 use super::{identity_file, quarantine};
 use crate::format::{HEADER_BYTES, Header};
-use crate::key::{Digest, PartKey, StoreIdentity};
+use crate::key::{Digest, PartKey};
 use crate::tier::StartError;
-
-/// Ages of the histogram of `StoreFacts`, in seconds: an hour, a day, a week, 30 days.
-const AGES: [u64; 4] = [3600, 86_400, 604_800, 2_592_000];
 
 /// Contents of a directory.
 #[derive(Debug, Serialize)]
@@ -36,8 +33,6 @@ pub struct Inventory {
     pub quarantined_files: usize,
     /// Their bytes.
     pub quarantined_bytes: u64,
-    /// Bytes that the file system has free.
-    pub free_bytes: Option<u64>,
 }
 
 /// Contents of one store.
@@ -47,26 +42,14 @@ pub struct StoreFacts {
     pub name: String,
     /// In words; None when its identity file is missing.
     pub about: Option<String>,
-    /// From its identity file.
-    pub identity: Option<StoreIdentity>,
     /// Chunks, complete or not.
     pub chunks: u64,
-    /// Chunks of which every head in every layer is there.
-    pub complete_chunks: u64,
     /// Files.
     pub parts: u64,
     /// Bytes of the files.
     pub bytes: u64,
-    /// Tokens of all chunks; None when the identity is not known.
-    pub tokens: Option<u64>,
-    /// Layers of parts as they occur: the pipeline cuts of the writers.
-    pub layer_ranges: BTreeSet<(u16, u16)>,
-    /// Seconds since 1970.
-    pub oldest_use: Option<u64>,
     /// Seconds since 1970.
     pub newest_use: Option<u64>,
-    /// Chunks used within the last hour, day, week, 30 days, and before.
-    pub chunks_by_age: [u64; AGES.len() + 1],
 }
 
 /// Progress of a long operation.
@@ -142,24 +125,23 @@ pub fn inventory(path: &Path) -> Result<Inventory, StartError> {
         .map(|store| StoreFacts {
             name: store.name.clone(),
             about: store.identity.as_ref().map(identity_file::about),
-            identity: store.identity.clone(),
-            tokens: store.identity.as_ref().map(|_| 0),
             ..StoreFacts::default()
         })
         .collect();
-    let now = unix_now();
     for (store, _, chunk) in state.index.chunks() {
-        stores[store].add(chunk, now);
+        let facts = &mut stores[store];
+        facts.chunks += 1;
+        facts.parts += chunk.parts.len() as u64;
+        facts.bytes += chunk.bytes;
+        facts.newest_use = facts.newest_use.max(chunk.last_use);
     }
     stores.sort_by(|a, b| a.name.cmp(&b.name));
-    let system = rustix::fs::statvfs(&directory.root).ok();
     Ok(Inventory {
         stores,
         bytes: state.taken(),
         temporary_files: state.index.temporaries().count(),
         quarantined_files: quarantine::kept(&directory.root).unwrap_or_default().0,
         quarantined_bytes: state.quarantined,
-        free_bytes: system.map(|system| system.f_bavail.saturating_mul(system.f_frsize)),
     })
 }
 
@@ -230,48 +212,6 @@ pub fn collect(path: &Path, rules: &Rules, watch: Watch<'_>) -> Result<Collected
     gone.bytes_left = directory.state().taken();
     gone.bytes = before.saturating_sub(gone.bytes_left);
     Ok(gone)
-}
-
-impl StoreFacts {
-    fn add(&mut self, chunk: &Chunk, now: u64) {
-        self.chunks += 1;
-        self.parts += chunk.parts.len() as u64;
-        self.bytes += chunk.bytes;
-        self.layer_ranges
-            .extend(chunk.parts.iter().map(|part| part.layers));
-        if let Some(used) = chunk.last_use {
-            self.oldest_use = Some(self.oldest_use.map_or(used, |oldest| oldest.min(used)));
-            self.newest_use = self.newest_use.max(Some(used));
-        }
-        let age = now.saturating_sub(chunk.last_use.unwrap_or(0));
-        let bucket = AGES
-            .iter()
-            .position(|&bound| age < bound)
-            .unwrap_or(AGES.len());
-        self.chunks_by_age[bucket] += 1;
-        if let (Some(identity), Some(tokens)) = (&self.identity, &mut self.tokens) {
-            let blocks = chunk
-                .parts
-                .iter()
-                .map(|part| part.blocks)
-                .max()
-                .unwrap_or(0);
-            *tokens += u64::from(blocks) * identity.block_tokens as u64;
-            self.complete_chunks += u64::from(is_complete(chunk, identity));
-        }
-    }
-}
-
-/// Whether the parts of one number of blocks cover all heads and layers.
-fn is_complete(chunk: &Chunk, identity: &StoreIdentity) -> bool {
-    let mut cells: BTreeMap<u16, BTreeSet<(u16, u16)>> = BTreeMap::new();
-    for part in &chunk.parts {
-        let covered = cells.entry(part.blocks).or_default();
-        covered.extend((part.layers.0..part.layers.1).map(|layer| (part.head, layer)));
-    }
-    cells
-        .values()
-        .any(|covered| covered.len() == identity.kv_heads * identity.layers)
 }
 
 fn open(path: &Path) -> Result<Directory, StartError> {

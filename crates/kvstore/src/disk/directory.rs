@@ -49,9 +49,6 @@ pub(crate) struct Upkeep {
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) evicted_chunks: AtomicU64,
-    pub(crate) refused_by_worth: AtomicU64,
-    pub(crate) refused_by_quota: AtomicU64,
-    pub(crate) abandoned_files: AtomicU64,
     pub(crate) quarantined_files: AtomicU64,
     pub(crate) scan_microseconds: AtomicU64,
 }
@@ -230,14 +227,8 @@ impl Directory {
             .collect()
         };
         // Their directories changed, so the next look finds the room.
-        let removed = old
-            .iter()
-            .filter(|path| fs::remove_file(path).is_ok())
-            .count();
-        self.counts
-            .abandoned_files
-            .fetch_add(removed as u64, Ordering::Relaxed);
-        removed
+        let removed = old.iter().filter(|path| fs::remove_file(path).is_ok());
+        removed.count()
     }
 
     /// Reads the time of one file of each chunk whose last use is not known.

@@ -84,7 +84,6 @@ pub struct Disk {
     chunk_blocks: u16,
     budget: Option<Mutex<Budget>>,
     started: Instant,
-    refused_by_budget: AtomicU64,
 }
 
 impl Disk {
@@ -130,7 +129,6 @@ impl Disk {
                 .daily_write_bytes
                 .map(|bytes| Mutex::new(Budget::new(bytes))),
             started: Instant::now(),
-            refused_by_budget: AtomicU64::new(0),
         })
     }
 
@@ -153,7 +151,6 @@ impl Disk {
         if budget.take(bytes, now) {
             return Ok(());
         }
-        self.refused_by_budget.fetch_add(1, Ordering::Relaxed);
         let left = budget.left(now);
         Err(TierError::Full(format!(
             "{left} bytes are left of the daily write budget"
@@ -359,10 +356,6 @@ impl Tier for Disk {
             ("chunks", chunks),
             ("evicted_chunks", read(&counts.evicted_chunks)),
             ("quarantined_chunks", read(&counts.quarantined_files)),
-            ("abandoned_files", read(&counts.abandoned_files)),
-            ("refused_by_worth", read(&counts.refused_by_worth)),
-            ("refused_by_quota", read(&counts.refused_by_quota)),
-            ("refused_by_budget", read(&self.refused_by_budget)),
             ("direct_reads", read(&self.files.io.direct_reads)),
             ("buffered_reads", read(&self.files.io.buffered_reads)),
             ("scan_microseconds", read(&counts.scan_microseconds)),

@@ -106,10 +106,6 @@ impl Room {
     fn admit(&self, candidate: &StoreCandidate) -> Result<(), TierError> {
         let root = self.0.root.display();
         if !self.admits(candidate) {
-            self.0
-                .counts
-                .refused_by_worth
-                .fetch_add(1, Ordering::Relaxed);
             return Err(TierError::Full(format!(
                 "what would have to leave {root} is worth more"
             )));
@@ -121,18 +117,11 @@ impl Room {
                 over_quota(state).is_none()
             });
         }
-        let quota = over_quota(&self.0.state());
-        match quota {
+        match over_quota(&self.0.state()) {
             None => Ok(()),
-            Some(quota) => {
-                self.0
-                    .counts
-                    .refused_by_quota
-                    .fetch_add(1, Ordering::Relaxed);
-                Err(TierError::Full(format!(
-                    "a salt's quota of {quota} bytes in {root} is taken"
-                )))
-            }
+            Some(quota) => Err(TierError::Full(format!(
+                "a salt's quota of {quota} bytes in {root} is taken"
+            ))),
         }
     }
 

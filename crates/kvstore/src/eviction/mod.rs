@@ -3,12 +3,10 @@
 //! [`CachePolicy`] is a bounded set of keys with sizes: the chunks of a disk. [`TierIndex`] adds
 //! slots, stores in flight, holds and pins: the blocks of the RAM tier. Eviction is LRU over the
 //! leaves of the prefix tree, weighted by frequency; new entries pass a TinyLFU admission filter
-//! while [`shadow`] caches show that it finds more. [`MissCurve`](curve) estimates the hit ratio of
-//! other capacities. Nothing here reads a clock or draws a random number: samples are chosen by the
-//! bits of the keys.
+//! while [`shadow`] caches show that it finds more. Nothing here reads a clock or draws a random
+//! number: samples are chosen by the bits of the keys.
 
 mod cache_policy;
-mod curve;
 mod index;
 mod key;
 mod shadow;
@@ -16,6 +14,5 @@ mod sketch;
 mod tree;
 
 pub use cache_policy::{CachePolicy, Item, Rule};
-pub use curve::CurvePoint;
 pub use index::{IndexError, IndexOptions, IndexStats, PRESENT, REFUSED, TierIndex};
 pub use key::Key;

@@ -2,7 +2,7 @@
 //! goes.
 #![allow(clippy::unwrap_used)]
 
-mod directory;
+mod memory;
 mod model;
 mod parts;
 mod redis;

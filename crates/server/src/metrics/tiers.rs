@@ -12,7 +12,6 @@ struct TierReport {
     decisions: Decisions,
     pinned_blocks: u32,
     tiers: Vec<TierStats>,
-    miss_curve: Vec<CurvePoint>,
 }
 
 #[derive(Deserialize)]
@@ -20,12 +19,6 @@ struct Decisions {
     load: u64,
     compute: u64,
     both: u64,
-}
-
-#[derive(Deserialize)]
-struct CurvePoint {
-    bytes: u64,
-    miss_ratio: f64,
 }
 
 #[derive(Deserialize)]
@@ -79,9 +72,6 @@ const DURATION_BOUNDS: [f64; 16] = [
 
 type Number = fn(&TierStats) -> u64;
 type Times = fn(&TierStats) -> &Durations;
-
-/// Most points of the miss-ratio curve on a page.
-const CURVE_POINTS: usize = 16;
 
 const COUNTERS: [(&str, &str, Number); 9] = [
     ("hits", "Chunks that a tier was asked for and had.", |t| {
@@ -243,15 +233,6 @@ fn whole(page: &mut Page<'_>, report: &TierReport) {
         "Blocks that eviction passes over.",
         report.pinned_blocks,
     );
-    let name = "penstock:kv_miss_ratio";
-    let help = "Part of the prompt tokens that would be computed with a cache of so many bytes.";
-    page.head(name, "gauge", help);
-    // An engine may send a finer curve than a database of time series should keep.
-    let step = report.miss_curve.len().div_ceil(CURVE_POINTS).max(1);
-    for point in report.miss_curve.iter().skip(step - 1).step_by(step) {
-        let label = format!(",capacity_bytes=\"{}\"", point.bytes);
-        page.sample(name, &label, point.miss_ratio);
-    }
 }
 
 fn lmcache(page: &mut Page<'_>, tiers: &[TierStats], (asked, hits): (u64, u64)) {

@@ -136,10 +136,6 @@ fn report() -> Value {
         "decisions": {"load": 3, "compute": 2, "both": 1},
         "pinned_blocks": 9,
         "tiers": [ram, disk, redis],
-        "miss_curve": [
-            {"bytes": 1024, "miss_ratio": 0.5},
-            {"bytes": 2048, "miss_ratio": 0.25},
-        ],
     })
 }
 
@@ -205,7 +201,6 @@ async fn the_page_has_what_every_tier_did() {
             r#"decision="both""#,
             "1",
         ),
-        ("penstock:kv_miss_ratio", r#"capacity_bytes="2048""#, "0.25"),
         (
             "vllm:prompt_tokens_by_source_total",
             r#"source="local_compute""#,
@@ -266,23 +261,6 @@ async fn the_page_has_what_every_tier_did() {
     let typed: Vec<_> = page.lines().filter(|l| l.starts_with("# TYPE ")).collect();
     let distinct: std::collections::HashSet<_> = typed.iter().collect();
     assert_eq!(typed.len(), distinct.len(), "a name twice");
-}
-
-#[tokio::test]
-async fn a_fine_curve_is_thinned() {
-    let mut script = Script::new(hits);
-    let point = |i: u32| json!({"bytes": i * 1024, "miss_ratio": 1.0 / f64::from(i)});
-    let mut report = report();
-    report["miss_curve"] = (1..=256).map(point).collect();
-    script.tiers = Some(report.to_string());
-    let door = Door::open_with(json!({}), script).await;
-    let page = page(&door).await;
-    let points: Vec<_> = page
-        .lines()
-        .filter(|line| line.starts_with("penstock:kv_miss_ratio{"))
-        .collect();
-    assert_eq!(points.len(), 16);
-    assert!(points[15].ends_with(r#"capacity_bytes="262144"} 0.00390625"#));
 }
 
 #[tokio::test]

@@ -9,7 +9,6 @@ use penstock_prefix::{Digest, Group, UNSALTED, group};
 use self::options::check;
 pub use self::options::{IndexError, IndexOptions, IndexStats};
 use super::cache_policy::CachePolicy;
-use super::curve::{Curve, CurvePoint};
 use super::key::{Named, Table};
 use super::tree::{Chain, Id};
 
@@ -50,7 +49,6 @@ impl Slot {
 pub struct TierIndex {
     policy: CachePolicy<Digest>,
     slots: Vec<Slot>,
-    curve: Curve,
     limits: Limits,
     /// Digests to keep, present or not.
     pins: Table<Digest, ()>,
@@ -87,7 +85,6 @@ impl TierIndex {
         Ok(Self {
             policy: CachePolicy::new(rule, slots as u64, slots, quota < 1.0),
             slots: Vec::new(),
-            curve: Curve::new(slots),
             limits: Limits {
                 slots,
                 of_group: limit(quota).max(1),
@@ -106,7 +103,6 @@ impl TierIndex {
     pub fn lookup(&mut self, digests: &[Digest], start: usize, found: &mut Vec<u32>) {
         let start = start.min(digests.len());
         self.policy.asked(digests, start);
-        self.curve.look(digests, start);
         found.clear();
         self.run.clear();
         let mut before = None;
@@ -150,7 +146,6 @@ impl TierIndex {
         self.policy.tick();
         let chain = digests.iter().map(|&digest| (digest, 1));
         self.policy.computed(parent.copied(), chain);
-        self.curve.keep(digests);
         let parent = parent.and_then(|digest| self.policy.tree.find(digest));
         let mut chain = Chain::after(&mut self.policy.tree, parent);
         for digest in digests {
@@ -362,12 +357,6 @@ impl TierIndex {
             refused: self.refused,
             gated: self.policy.is_gated(),
         }
-    }
-
-    /// Hit ratios that LRU tiers of a sixteenth of the slots up to eight times as many would have
-    /// had lately. A rule that beats LRU is above the curve.
-    pub fn curve(&self) -> Vec<CurvePoint> {
-        self.curve.points()
     }
 
     fn readable(&self, digest: &Digest) -> Option<Id> {

@@ -1,4 +1,4 @@
-//! Parts as objects: S3 and what speaks like it, Google Cloud Storage, Azure, a directory.
+//! Parts as objects: S3 and what speaks like it, Google Cloud Storage, Azure.
 //!
 //! Nothing is evicted here: the bucket's own lifecycle rules bound it.
 
@@ -7,18 +7,15 @@ mod place;
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
-use std::fs::File;
 use std::future::ready;
-use std::io::{self, Read};
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::stream::{self, BoxStream};
+use futures_util::stream;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{Error, GetResultPayload, ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutPayload};
 use tokio::runtime::{Builder, Runtime};
 
 use self::place::Place;
@@ -41,14 +38,13 @@ pub struct Objects {
     answer: Duration,
     names: Names,
     runtime: Threads,
-    damaged: AtomicU64,
 }
 
 impl Objects {
     /// Opens the store at `url` and writes something small to see that it may.
     ///
-    /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container@account/prefix`,
-    /// `file:///directory`. Options: `timeout_s` (10) for a call with its payload and what it
+    /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container@account/prefix`.
+    /// Options: `timeout_s` (10) for a call with its payload and what it
     /// repeats, `connect_timeout_s` (2), `ca_file` (PEM; else the platform's authorities), and
     /// those that the `object_store` crate knows for the scheme, such as `endpoint`, `region`,
     /// `access_key_id`, `secret_access_key`, `allow_http`, `unsigned_payload`.
@@ -103,7 +99,6 @@ impl Objects {
             answer,
             names,
             runtime,
-            damaged: AtomicU64::new(0),
         })
     }
 
@@ -153,9 +148,11 @@ impl Objects {
             )));
         }
         let mut filling = Filling::new(into);
-        match found.payload {
-            GetResultPayload::File(file, _) => from_file(file, &mut filling)?,
-            GetResultPayload::Stream(stream) => from_stream(stream, &mut filling).await?,
+        let mut stream = found.into_stream();
+        while let Some(piece) = stream.try_next().await? {
+            if !filling.copy(&piece) {
+                return Err(Trouble::Damaged("more bytes than were announced".into()));
+            }
         }
         filling.verify(&self.names, key).map_err(Trouble::Damaged)
     }
@@ -187,31 +184,6 @@ impl Objects {
     }
 }
 
-fn from_file(mut file: File, filling: &mut Filling<'_, '_>) -> io::Result<()> {
-    loop {
-        let room = filling.room();
-        if room.is_empty() {
-            return Ok(());
-        }
-        // a piece that fits the CPU's cache is summed before it leaves it
-        let count = room.len().min(1 << 18);
-        file.read_exact(&mut room[..count])?;
-        filling.advance(count);
-    }
-}
-
-async fn from_stream(
-    mut stream: BoxStream<'static, Result<Bytes, Error>>,
-    filling: &mut Filling<'_, '_>,
-) -> Result<(), Trouble> {
-    while let Some(piece) = stream.try_next().await? {
-        if !filling.copy(&piece) {
-            return Err(Trouble::Damaged("more bytes than were announced".into()));
-        }
-    }
-    Ok(())
-}
-
 impl Tier for Objects {
     fn name(&self) -> &str {
         &self.name
@@ -221,7 +193,6 @@ impl Tier for Objects {
         let path = self.part(key);
         let done = self.call(self.fetch(key, &path, into));
         if matches!(done, Err(TierError::Damaged(_))) {
-            self.damaged.fetch_add(1, Ordering::Relaxed);
             // if this fails the part stays, is found damaged again and deleted then
             let _ = self.call(self.delete(&path));
         }
@@ -258,10 +229,6 @@ impl Tier for Objects {
         let start = Names::start(group);
         self.remove_below(&self.at(self.names.root()), &start)
     }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![("damaged_parts", self.damaged.load(Ordering::Relaxed))]
-    }
 }
 
 /// Why a request did not succeed.
@@ -273,13 +240,6 @@ enum Trouble {
 impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
         Self::Store(error)
-    }
-}
-
-/// An opened file: its end came early, or the disk cannot read it.
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Self {
-        Self::Damaged(error.to_string())
     }
 }
 

@@ -9,7 +9,6 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::ClientConfigKey;
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{BackoffConfig, ObjectStore, ObjectStoreScheme, RetryConfig};
@@ -67,16 +66,13 @@ impl Place {
         let mut options = options.clone();
         let own = Own::take(&mut options)?;
         let mut hint = "";
-        let mut prefix = prefix;
         let store: Arc<dyn ObjectStore> = match scheme {
+            ObjectStoreScheme::Memory => match options.keys().next() {
+                None => Arc::new(InMemory::new()),
+                Some(name) => return Err(format!("option {name:?} is not known for memory://")),
+            },
             ObjectStoreScheme::Local => {
-                refuse_all(&options, "file")?;
-                prefix = Path::default();
-                Arc::new(directory(&url)?)
-            }
-            ObjectStoreScheme::Memory => {
-                refuse_all(&options, "memory")?;
-                Arc::new(InMemory::new())
+                return Err("a directory is a disk tier: --kv-tier disk:PATH,SIZE".into());
             }
             ObjectStoreScheme::AmazonS3 => {
                 hint = s3_hint(&options);
@@ -94,10 +90,7 @@ impl Place {
                 configured!(MicrosoftAzureBuilder, AzureConfigKey, &url, &options, own)
             }
             _ => {
-                return Err(format!(
-                    "{:?} is none of s3, gs, az, abfs, file",
-                    url.scheme()
-                ));
+                return Err(format!("{:?} is none of s3, gs, az, abfs", url.scheme()));
             }
         };
         Ok(Self {
@@ -202,22 +195,6 @@ fn s3_hint(options: &Options) -> &'static str {
              access_key_id and secret_access_key, or \
              skip_signature for a bucket that is open to all"
         }
-    }
-}
-
-fn directory(url: &Url) -> Result<LocalFileSystem, String> {
-    let path = url
-        .to_file_path()
-        .map_err(|()| format!("{url} is no path"))?;
-    let store = LocalFileSystem::new_with_prefix(&path)
-        .map_err(|error| format!("{}: {error}. The directory must exist", path.display()))?;
-    Ok(store.with_automatic_cleanup(true))
-}
-
-fn refuse_all(options: &Options, scheme: &str) -> Result<(), String> {
-    match options.keys().next() {
-        None => Ok(()),
-        Some(name) => Err(format!("option {name:?} is not known for {scheme}://")),
     }
 }
 

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use percent_encoding::percent_decode_str;
+use url::Url;
+
 /// A Redis URL taken apart.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Address {
@@ -33,12 +36,14 @@ pub(super) enum Place {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let database = self.database;
-        match &self.place {
-            Place::Tcp { host, port } => write!(f, "redis://{}:{port}/{database}", bracketed(host)),
-            Place::Tls { host, port, .. } => {
-                write!(f, "rediss://{}:{port}/{database}", bracketed(host))
-            }
-            Place::Unix(path) => write!(f, "unix://{}?db={database}", path.display()),
+        let (scheme, host, port) = match &self.place {
+            Place::Tcp { host, port } => ("redis", host, port),
+            Place::Tls { host, port, .. } => ("rediss", host, port),
+            Place::Unix(path) => return write!(f, "unix://{}?db={database}", path.display()),
+        };
+        match host.contains(':') {
+            true => write!(f, "{scheme}://[{host}]:{port}/{database}"),
+            false => write!(f, "{scheme}://{host}:{port}/{database}"),
         }
     }
 }
@@ -47,100 +52,81 @@ impl Address {
     /// `redis://[user][:password@]host[:port][/database]`, `rediss://` the same with TLS and
     /// `?ssl_ca_certs=FILE`, `unix://[user:password@]/path[?db=N]`. Valkey's and others' names for
     /// them too. User and password may be percent-encoded.
-    pub(super) fn parse(url: &str) -> Result<Self, String> {
-        let (scheme, rest) = url.split_once("://").ok_or("no scheme such as redis://")?;
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let kind = match scheme {
-            "redis" | "valkey" => Kind::Tcp,
-            "rediss" | "valkeys" => Kind::Tls,
-            "unix" | "redis+unix" | "valkey+unix" => Kind::Unix,
-            _ => {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        // A socket has no host, which the syntax of URLs wants behind a password.
+        let url = Url::parse(&text.replacen("@/", "@localhost/", 1));
+        let url = url.map_err(|error| error.to_string())?;
+        let (mut database, mut authorities) = (None, None);
+        for (name, value) in url.query_pairs() {
+            match &*name {
+                "db" => database = Some(value.into_owned()),
+                "ssl_ca_certs" => authorities = Some(PathBuf::from(value.into_owned())),
+                _ => {
+                    return Err(format!(
+                        "{name:?} is none of the parameters db, ssl_ca_certs"
+                    ));
+                }
+            }
+        }
+        let (host, port) = (host(&url), url.port().unwrap_or(6379));
+        let place = match (url.scheme(), authorities) {
+            ("rediss" | "valkeys", authorities) => Place::Tls {
+                host,
+                port,
+                authorities,
+            },
+            ("redis" | "valkey", None) => Place::Tcp { host, port },
+            ("unix" | "redis+unix" | "valkey+unix", None) => socket(&url)?,
+            ("redis" | "valkey" | "unix" | "redis+unix" | "valkey+unix", Some(_)) => {
+                return Err("ssl_ca_certs goes with rediss://".into());
+            }
+            (scheme, _) => {
                 return Err(format!(
                     "scheme {scheme:?} is none of redis, rediss, unix, valkey, valkeys"
                 ));
             }
         };
-        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let (credentials, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-        let (user, password) = parse_credentials(credentials)?;
-        let query = Query::parse(query)?;
-        let database = query.database(if kind == Kind::Unix {
-            ""
-        } else {
-            path.trim_start_matches('/')
-        })?;
-        let place = place(kind, host, path, query.authorities)?;
+        let in_path = url.path().trim_start_matches('/');
+        if !matches!(place, Place::Unix(_)) && !in_path.is_empty() {
+            database = Some(in_path.to_owned());
+        }
+        let number = database.as_deref().unwrap_or("0");
+        let (user, password) = credentials(&url)?;
         Ok(Self {
             place,
             user,
             password,
-            database,
+            database: number
+                .parse()
+                .map_err(|_| format!("{number:?} is no number of a database"))?,
         })
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Tcp,
-    Tls,
-    Unix,
-}
-
-fn place(
-    kind: Kind,
-    host: &str,
-    path: &str,
-    authorities: Option<PathBuf>,
-) -> Result<Place, String> {
-    if kind == Kind::Unix {
-        return match (host, path) {
-            ("", path) if path.len() > 1 => Ok(Place::Unix(decode(path)?.into())),
-            ("", _) => Err("no path of a socket: unix:///run/redis/redis.sock".into()),
-            _ => Err(format!(
-                "a socket has no host, and {host:?} stands where one would: unix:///path"
-            )),
-        };
-    }
-    let (host, port) = host_and_port(host)?;
-    match (kind, authorities) {
-        (Kind::Tls, authorities) => Ok(Place::Tls {
-            host,
-            port,
-            authorities,
-        }),
-        (_, Some(_)) => Err("ssl_ca_certs goes with rediss://".into()),
-        (_, None) => Ok(Place::Tcp { host, port }),
+fn host(url: &Url) -> String {
+    match url.host_str().unwrap_or_default() {
+        "" => "localhost".into(),
+        host => host.trim_matches(['[', ']']).into(),
     }
 }
 
-fn host_and_port(text: &str) -> Result<(String, u16), String> {
-    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, rest)) => (host, rest.strip_prefix(':')),
-        None => match text.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (text, None),
-        },
-    };
-    let port = match port {
-        None | Some("") => 6379,
-        Some(port) => port.parse().map_err(|_| format!("{port:?} is no port"))?,
-    };
-    let host = if host.is_empty() { "localhost" } else { host };
-    Ok((host.to_owned(), port))
-}
-
-fn bracketed(host: &str) -> String {
-    if host.contains(':') {
-        format!("[{host}]")
-    } else {
-        host.to_owned()
+fn socket(url: &Url) -> Result<Place, String> {
+    if url.host_str().is_some_and(|host| host != "localhost") {
+        let host = host(url);
+        return Err(format!(
+            "a socket has no host, and {host:?} stands where one would: unix:///path"
+        ));
+    }
+    match url.path() {
+        "" | "/" => Err("no path of a socket: unix:///run/redis/redis.sock".into()),
+        path => Ok(Place::Unix(decoded(path)?.into())),
     }
 }
 
-fn parse_credentials(text: &str) -> Result<(Option<String>, Option<String>), String> {
-    let (user, password) = text.split_once(':').unwrap_or((text, ""));
+fn credentials(url: &Url) -> Result<(Option<String>, Option<String>), String> {
     let some = |text: String| (!text.is_empty()).then_some(text);
-    let (user, password) = (some(decode(user)?), some(decode(password)?));
+    let user = some(decoded(url.username())?);
+    let password = some(decoded(url.password().unwrap_or_default())?);
     if user.is_some() && password.is_none() {
         return Err(
             "a user without a password; for a password alone put a colon \
@@ -151,58 +137,10 @@ fn parse_credentials(text: &str) -> Result<(Option<String>, Option<String>), Str
     Ok((user, password))
 }
 
-#[derive(Default)]
-struct Query {
-    database: Option<String>,
-    authorities: Option<PathBuf>,
-}
-
-impl Query {
-    fn parse(text: &str) -> Result<Self, String> {
-        let mut query = Self::default();
-        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            match name {
-                "db" => query.database = Some(value.to_owned()),
-                "ssl_ca_certs" => query.authorities = Some(decode(value)?.into()),
-                _ => {
-                    return Err(format!(
-                        "{name:?} is none of the parameters db, ssl_ca_certs"
-                    ));
-                }
-            }
-        }
-        Ok(query)
-    }
-
-    fn database(&self, in_path: &str) -> Result<u32, String> {
-        let text = match in_path {
-            "" => self.database.as_deref().unwrap_or("0"),
-            text => text,
-        };
-        text.parse()
-            .map_err(|_| format!("{text:?} is no number of a database"))
-    }
-}
-
-/// Undoes percent-encoding.
-fn decode(text: &str) -> Result<String, String> {
-    let bad =
-        || "a percent sign is not followed by two hex digits, or they are no UTF-8".to_owned();
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
-        let (Some(high), Some(low)) = (digit(), digit()) else {
-            return Err(bad());
-        };
-        bytes.push((high * 16 + low) as u8);
-    }
-    String::from_utf8(bytes).map_err(|_| bad())
+fn decoded(text: &str) -> Result<String, String> {
+    let text = percent_decode_str(text).decode_utf8();
+    text.map(Into::into)
+        .map_err(|_| "percent signs stand for what is no UTF-8".into())
 }
 
 #[cfg(test)]
@@ -266,13 +204,14 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         for (url, says) in [
-            ("cache:6379", "no scheme"),
+            ("cache:6379", "\"cache\""),
+            ("cache", "relative URL"),
             ("http://cache", "\"http\""),
-            ("redis://cache:port", "\"port\""),
+            ("redis://cache:port", "port"),
             ("redis://cache/one", "\"one\""),
             ("redis://cache?dp=1", "\"dp\""),
             ("redis://me@cache", "password"),
-            ("redis://:a%4@cache", "percent"),
+            ("redis://:a%ff@cache", "percent"),
             ("redis://cache?ssl_ca_certs=/x", "rediss"),
             ("unix://", "socket"),
             ("unix://host/path", "\"host\""),

@@ -10,7 +10,6 @@ mod limits;
 mod socket;
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,7 +37,6 @@ pub struct Redis {
     ttl: Option<String>,
     names: Names,
     idle: Mutex<Vec<Connection>>,
-    damaged: AtomicU64,
 }
 
 impl Redis {
@@ -76,7 +74,6 @@ impl Redis {
             ttl: ttl.map(|ttl| ttl.as_secs().max(1).to_string()),
             names: Names::new(identity),
             idle: Mutex::default(),
-            damaged: AtomicU64::new(0),
         };
         let trial = tier.names.trial();
         let commands: [&[&[u8]]; 2] = [
@@ -158,7 +155,6 @@ impl Redis {
 
     /// A damaged part must not be found again.
     fn drop_damaged(&self, chunk: &str, part: &str) {
-        self.damaged.fetch_add(1, Ordering::Relaxed);
         let command: &[&[u8]] = &[b"HDEL", chunk.as_bytes(), part.as_bytes()];
         // if this fails the part stays, is found damaged again and deleted then
         let _ = self.with(|connection| connection.ask(&[command]));
@@ -270,10 +266,6 @@ impl Tier for Redis {
                 cursor = next.to_owned();
             }
         })
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![("damaged_parts", self.damaged.load(Ordering::Relaxed))]
     }
 }
 

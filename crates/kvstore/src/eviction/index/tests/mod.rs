@@ -221,22 +221,3 @@ fn options_out_of_range_are_refused() {
         ));
     }
 }
-
-#[test]
-fn the_curve_says_what_more_room_would_save() {
-    let mut index = index(100, 1.0, 0.5, Rule::Auto);
-    (0..400).for_each(|turn| {
-        serve(&mut index, &chain(turn % 20, 10));
-    });
-    // A working set of 200 blocks: all of it in twice the room, LRU has none of it in the present
-    // one.
-    let curve = index.curve();
-    let ratio = |slots: f64| {
-        let point = curve.iter().find(|point| point.slots == slots);
-        point.unwrap().hit_ratio
-    };
-    assert_eq!((ratio(100.0), ratio(150.0)), (0.0, 0.0));
-    assert!((ratio(200.0) - 0.95).abs() < 1e-9, "{}", ratio(200.0));
-    assert!(curve.is_sorted_by(|a, b| a.slots < b.slots && a.hit_ratio <= b.hit_ratio));
-    assert_eq!(curve.last().unwrap().slots, 800.0);
-}
