@@ -182,7 +182,7 @@ def replay(workload: Workload, rule: str, slots: int) -> Saved:
         looking, keeping = looking + look_ns, keeping + keep_ns
         add(saved, workload, at, found, costs)
     stats = index.stats()
-    saved.evictions, saved.refused = int(str(stats["evictions"])), int(str(stats["refused"]))
+    saved.evictions, saved.refused = stats["evictions"], stats["refused"]
     saved.lookup_ns = looking / workload.blocks
     saved.admit_ns = keeping / max(1, workload.blocks - saved.blocks)
     index.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from penstock.config import EngineConfig, TiersConfig
 from penstock.core import InvalidValueError, TierKind, TierKinds
@@ -14,7 +15,6 @@ from penstock.executor import TransferExecutor
 from penstock.kv import BlockPool
 from penstock.kv_tiers import (
     CircuitBreaker,
-    RamIndex,
     Rates,
     Shape,
     Stats,
@@ -23,6 +23,9 @@ from penstock.kv_tiers import (
     TierStats,
     WriteBehind,
 )
+
+if TYPE_CHECKING:
+    from penstock._native import TierIndex
 
 KINDS = {"disk": TierKind.DISK, "redis": TierKind.REMOTE, "object": TierKind.REMOTE}
 FLUSH_S, CLOSE_S = 8.0, 4.0
@@ -37,7 +40,7 @@ class OpenedTiers:
 
     tiers: Tiers = field(default_factory=Tiers)
     write_behind: WriteBehind | None = None
-    index: RamIndex | None = None
+    index: TierIndex | None = None
     rates: Rates = field(default_factory=Rates)
     stats: Stats = field(default_factory=Stats)
     breakers: Sequence[CircuitBreaker] = ()

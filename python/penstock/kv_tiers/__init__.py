@@ -2,7 +2,7 @@
 
 from penstock.kv_tiers.breaker import CircuitBreaker
 from penstock.kv_tiers.cache import TierCache
-from penstock.kv_tiers.contract import RamIndex, Shape, Tiers, TransferExecutor
+from penstock.kv_tiers.contract import Shape, Tiers, TransferExecutor
 from penstock.kv_tiers.load import PrefixLoad
 from penstock.kv_tiers.rates import Rates
 from penstock.kv_tiers.stats import Stats, TierStats
@@ -11,7 +11,6 @@ from penstock.kv_tiers.write_behind import WriteBehind
 __all__ = [
     "CircuitBreaker",
     "PrefixLoad",
-    "RamIndex",
     "Rates",
     "Shape",
     "Stats",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from penstock.kv.pool import BlockPool
 from penstock.kv_tiers.breaker import CircuitBreaker
-from penstock.kv_tiers.contract import Blocks, RamIndex, Shape, Tiers, TransferExecutor
+from penstock.kv_tiers.contract import Blocks, Shape, Tiers, TransferExecutor
 from penstock.kv_tiers.load import Loader, PrefixLoad
 from penstock.kv_tiers.lookup import TierLookup
 from penstock.kv_tiers.plan import cover
@@ -16,6 +17,9 @@ from penstock.kv_tiers.rates import Rates
 from penstock.kv_tiers.stats import Stats
 from penstock.kv_tiers.transfers import Common, Transfers
 from penstock.kv_tiers.write_behind import WriteBehind
+
+if TYPE_CHECKING:
+    from penstock._native import TierIndex
 
 PROBE_PATIENCE = 0.1
 """Seconds that a request waits for the answers of tiers; no answer counts as so long."""
@@ -36,7 +40,7 @@ class TierCache(Tiers):
         self,
         pools: Sequence[BlockPool],
         executor: TransferExecutor,
-        index: RamIndex | None,
+        index: TierIndex | None,
         shape: Shape,
         stats: Stats,
         rates: Rates,

@@ -1,4 +1,4 @@
-"""Interfaces of the KV tiers: the scheduler's seam above, movers and the RAM index below."""
+"""Interfaces of the KV tiers: the scheduler's seam above, movers below."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.transfer import Moved, Transfer
 
@@ -105,45 +105,3 @@ class TransferExecutor(Protocol):
 
     def moved(self) -> list[Moved]:
         """Transfers that every rank has answered since the last call."""
-
-
-class RamIndex(Protocol):
-    """Slots of the RAM tier: `penstock._native.TierIndex`."""
-
-    def lookup(self, digests: list[bytes], start: int, /) -> list[int]:
-        """Slots of the longest stored run from `start` on; the first `start` are used too, if
-        stored. Once for each request.
-        """
-
-    def peek(self, digests: list[bytes], /) -> int:
-        """How many leading blocks are stored. Not a use."""
-
-    def admit(self, digests: list[bytes], parent: bytes | None, awaited: bool, /) -> list[int]:
-        """A slot for each block; -1 where it is refused, -2 where it is stored. `parent` is the
-        block before the first. `awaited` blocks pass the admission filter.
-        """
-
-    def commit(self, digests: list[bytes], /) -> None:
-        """Make stored blocks readable."""
-
-    def abandon(self, digests: list[bytes], /) -> None:
-        """Free the slots of blocks that could not be stored."""
-
-    def hold(self, slots: list[int], /) -> None:
-        """Keep what is in these slots while it is read."""
-
-    def release(self, slots: list[int], /) -> None: ...
-
-    def remove(self, digests: list[bytes], /) -> int:
-        """Forget blocks; those held go when they are released. How many there were."""
-
-    def clear(self, group: bytes | None = None, /) -> int:
-        """Forget all blocks, or those of a salt group; how many there were."""
-
-    def pin(self, digests: list[bytes], /) -> int:
-        """Pin blocks, now or once they are stored; how many are. ValueError beyond a share."""
-
-    def unpin(self, digests: list[bytes], /) -> None: ...
-
-    def stats(self) -> dict[str, Any]:
-        """`used`, `pinned`, `evictions` and others, as numbers."""

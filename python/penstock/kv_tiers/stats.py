@@ -7,11 +7,14 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from penstock.core import TierKind
 from penstock.core.transfer import Fault, Moved
 from penstock.kv_tiers.breaker import BreakerState, CircuitBreaker
-from penstock.kv_tiers.contract import RamIndex
+
+if TYPE_CHECKING:
+    from penstock._native import TierIndex
 
 DURATION_BOUNDS = (
     *(1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025),
@@ -139,7 +142,7 @@ class Stats:
 
     def report(
         self,
-        index: RamIndex | None,
+        index: TierIndex | None,
         block_bytes: int,
         breakers: Iterable[CircuitBreaker],
         movers: Iterable[str],

@@ -9,15 +9,18 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
 from penstock.kv.pool import BlockPool
 from penstock.kv_tiers.breaker import BreakerState, CircuitBreaker
-from penstock.kv_tiers.contract import Blocks, RamIndex, Shape, TransferExecutor
+from penstock.kv_tiers.contract import Blocks, Shape, TransferExecutor
 from penstock.kv_tiers.rates import Rates
 from penstock.kv_tiers.stats import Stats
+
+if TYPE_CHECKING:
+    from penstock._native import TierIndex
 
 POLL, POLL_LATER, OFTEN = 0.0005, 0.01, 400
 """Seconds between polls, and the seconds after so many polls in vain: a stalled tier is cheap."""
@@ -196,7 +199,7 @@ class Common:
     pools: Sequence[BlockPool]
     """One for each KV group."""
     transfers: Transfers
-    index: RamIndex | None
+    index: TierIndex | None
     """None without a RAM tier."""
     shape: Shape
     rates: Rates
