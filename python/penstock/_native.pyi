@@ -43,7 +43,7 @@ class KvMover:
     of the RAM tier, 0 without one), `tiers` (the others, in the order of `Transfer.tier` from 1),
     and optionally `chunk_tokens`, `io_threads` (of each of the others) and `stall_s` (the
     watchdog's timeout). A tier is
-    `{"kind": "disk", "path", "limit_bytes", "daily_write_bytes", "direct"}`,
+    `{"kind": "disk", "path", "limit_bytes", "daily_write_bytes"}`,
     `{"kind": "redis", "url", "ttl_s"}` or `{"kind": "object", "url", "options"}`.
     """
 

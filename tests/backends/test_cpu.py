@@ -57,9 +57,7 @@ def test_the_mover_gets_the_tiers_with_names(monkeypatch: pytest.MonkeyPatch) ->
     tiers = TiersConfig(
         (
             TierConfig("ram", size_bytes=1 << 30),
-            TierConfig(
-                "disk", size_bytes=1 << 40, path="kv", daily_write_bytes=7, direct="off", quota=0.5
-            ),
+            TierConfig("disk", size_bytes=1 << 40, path="kv", daily_write_bytes=7, quota=0.5),
             TierConfig("disk", size_bytes=1 << 30, path="kv2"),
             TierConfig("redis", url="redis://h:6379/0", ttl_seconds=60),
             TierConfig("object", url="s3://bucket/prefix", options=(("region", "eu"),)),
@@ -73,14 +71,12 @@ def test_the_mover_gets_the_tiers_with_names(monkeypatch: pytest.MonkeyPatch) ->
         "path": "kv",
         "limit_bytes": 1 << 40,
         "daily_write_bytes": 7,
-        "direct": "off",
     }
     other = {
         "kind": "disk",
         "path": "kv2",
         "limit_bytes": 1 << 30,
         "daily_write_bytes": None,
-        "direct": "auto",
     }
     assert found == {
         "cache": "c0ffee",

@@ -22,7 +22,6 @@ kv-tier:
   - disk: /var/kv
     size: 200GiB
     daily-writes: 1TB
-    direct: off
     quota: 0.5
   - redis: redis://cache:6379/0       # or rediss://, unix://
     ttl: 86400
@@ -33,9 +32,7 @@ kv-chunk-tokens: 512
 """
 EXAMPLE_TIERS = (
     TierConfig("ram", 16 * GIB, quota=0.25),
-    TierConfig(
-        "disk", 200 * GIB, path="/var/kv", daily_write_bytes=10**12, direct="off", quota=0.5
-    ),
+    TierConfig("disk", 200 * GIB, path="/var/kv", daily_write_bytes=10**12, quota=0.5),
     TierConfig("redis", url="redis://cache:6379/0", ttl_seconds=86400),
     TierConfig("object", url="s3://bucket/prefix", options=(("region", "eu-central-1"),)),
     TierConfig("disk", 2**40, path="/mnt/shared"),
@@ -59,7 +56,7 @@ def test_a_file_has_mappings_and_texts_side_by_side(tmp_path: Path) -> None:
 
 
 def test_flags_say_the_same_as_the_file() -> None:
-    disk = "disk:/var/kv,200GiB,daily-writes=1TB,direct=off,quota=0.5"
+    disk = "disk:/var/kv,200GiB,daily-writes=1TB,quota=0.5"
     redis, store = "redis://cache:6379/0,ttl=86400", "s3://bucket/prefix,region=eu-central-1"
     assert (
         from_flags("ram:16GiB,quota=0.25", disk, redis, store, "disk:/mnt/shared,1TiB")
@@ -121,7 +118,7 @@ def tiers(draw: st.DrawFn, paths: st.SearchStrategy[str] = TEXTS) -> Written:
         tier, words = TierConfig(kind, url=url), {kind: url}
     more = {
         "ram": ["quota"],
-        "disk": ["quota", "daily-writes", "direct"],
+        "disk": ["quota", "daily-writes"],
         "redis": ["ttl"],
         "object": ["x"],
     }
@@ -138,9 +135,6 @@ def option(draw: st.DrawFn, tier: TierConfig, words: dict[str, str], name: str) 
     if name == "daily-writes":
         most, words[draw(st.sampled_from(["daily-writes", "daily_writes"]))] = draw(SIZES)
         return replace(tier, daily_write_bytes=most)
-    if name == "direct":
-        words["direct"] = draw(st.sampled_from(["auto", "on", "off"]))
-        return replace(tier, direct=words["direct"])
     if name == "ttl":
         seconds = draw(st.integers(1, 10**9))
         words["ttl"] = str(seconds)
@@ -225,13 +219,12 @@ BYTES = r"expected bytes in 65536\.\.1125899906842624, also as 512M or 1GiB"
         ("ram:1GiB,ttl=1", " ram: unknown option 'ttl'; there is ram, quota"),
         ("ram:1GiB,disk=/a", " is ram and disk at once; each tier is an item of its own"),
         ("disk:/var/kv", f" disk: size is missing, {BYTES}"),
-        ("disk:/var/kv,direct=off", f" disk: size is missing, {BYTES}"),
+        ("disk:/var/kv,quota=1", f" disk: size is missing, {BYTES}"),
         ("disk:,1GiB", " disk is '', expected a text that is not empty"),
         (
             "disk:/a,1GiB,2GiB",
-            " disk: unknown option '2GiB'; there is disk, size, daily-writes, direct, quota",
+            " disk: unknown option '2GiB'; there is disk, size, daily-writes, quota",
         ),
-        ("disk:/a,1GiB,direct=maybe", " disk: direct is 'maybe', expected one of auto, on, off"),
         (
             "redis:cache",
             " redis is 'redis:cache', expected a URL with redis://, rediss://, unix://",
@@ -259,7 +252,7 @@ def test_a_wrong_tier_is_refused_with_what_is_wrong_in_it(text: str, fault: str)
             3,
             "disk: unknown option 'sise'; there is disk, size, daily-writes",
         ),
-        ("disk: /var/kv\nsize: 1\ndirect: off", 3, f"disk: size is '1', {BYTES}"),
+        ("disk: /var/kv\nsize: 1\nquota: 1", 3, f"disk: size is '1', {BYTES}"),
         (
             "ram: 1GiB\ndisk: /var/kv\nsize: 1GiB",
             3,

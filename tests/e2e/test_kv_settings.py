@@ -48,7 +48,6 @@ kv-tier:
     quota: 0.5
   - disk: {directory}
     size: 64MiB
-    direct: off
     quota: 0.5
 """
     )

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use penstock_kvstore::disk::{Direct, Disk, DiskOptions};
+use penstock_kvstore::disk::{Disk, DiskOptions};
 use penstock_kvstore::{Checksum, PartKey, StoreIdentity, Tier};
 use rustix::fs::{Advice, Mode, OFlags};
 
@@ -41,12 +41,11 @@ fn places(count: usize, bytes: usize) -> Vec<Mutex<&'static mut [u8]>> {
 }
 
 impl Bench {
-    fn disk(&self, direct: Direct) -> Outcome<Disk> {
+    fn disk(&self) -> Outcome<Disk> {
         let options = DiskOptions {
             path: self.path.clone(),
             limit_bytes: 1 << 40,
             daily_write_bytes: None,
-            direct,
             chunk_blocks: 8,
             quota: None,
         };
@@ -110,8 +109,8 @@ impl Bench {
         Ok((self.keys.len() * self.payload()) as f64 / begin.elapsed().as_secs_f64() / 1e9)
     }
 
-    fn load(&self, direct: Direct) -> Outcome<f64> {
-        let disk = self.disk(direct)?;
+    fn load(&self) -> Outcome<f64> {
+        let disk = self.disk()?;
         let block = self.keys[0].extent_bytes(&self.identity);
         self.rate(|at, place| {
             let mut blocks: Vec<_> = place[..self.payload()].chunks_mut(block).collect();
@@ -140,7 +139,7 @@ impl Bench {
     }
 
     fn store(&self) -> Outcome<f64> {
-        let disk = self.disk(Direct::Auto)?;
+        let disk = self.disk()?;
         self.rate(|at, place| {
             let payload = &place[..self.payload()];
             Ok(disk.store(&self.keys[at], payload, None)?)
@@ -149,14 +148,12 @@ impl Bench {
 
     fn round(&self) -> Outcome<()> {
         self.forget()?;
-        println!("cold   auto           {:.2}", self.load(Direct::Auto)?);
+        println!("cold   auto           {:.2}", self.load()?);
         self.forget()?;
         println!("cold   plain direct   {:.2}", self.plain(OFlags::DIRECT)?);
-        self.forget()?;
-        println!("cold   off            {:.2}", self.load(Direct::Off)?);
         self.plain(OFlags::empty())?;
         for _ in 0..TURNS {
-            println!("cached auto           {:.2}", self.load(Direct::Auto)?);
+            println!("cached auto           {:.2}", self.load()?);
             println!("cached plain buffered {:.2}", self.plain(OFlags::empty())?);
             println!("cached checksum       {:.2}", self.checksum()?);
         }

@@ -15,7 +15,7 @@ mod mover;
 mod remote;
 mod tier;
 
-pub use disk::{Direct, Disk, DiskOptions};
+pub use disk::{Disk, DiskOptions};
 pub use format::Checksum;
 pub use key::{Digest, Group, PartKey, StoreIdentity, group};
 pub use mover::{Kind, Moved, Mover, Options, Pool, TierSpec, Transfer};

@@ -7,9 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use penstock_kvstore::disk::PAYLOAD_AT;
-use penstock_kvstore::{
-    Checksum, Direct, Disk, DiskOptions, PartKey, StoreIdentity, Tier, TierError,
-};
+use penstock_kvstore::{Checksum, Disk, DiskOptions, PartKey, StoreIdentity, Tier, TierError};
 use pyo3::buffer::{PyBuffer, ReadOnlyCell};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
@@ -86,7 +84,6 @@ impl KvParts {
             path: options.path,
             limit_bytes: options.limit_bytes,
             daily_write_bytes: options.daily_write_bytes,
-            direct: Direct::Off,
             chunk_blocks: options.chunk_blocks,
             quota: None,
         };

@@ -38,7 +38,6 @@ def tier_options(tier: TierConfig) -> dict[str, object]:
             "path": tier.path,
             "limit_bytes": tier.size_bytes,
             "daily_write_bytes": tier.daily_write_bytes,
-            "direct": tier.direct,
             "quota": tier.quota if tier.quota < 1.0 else None,
         }
     if tier.kind == "redis":

@@ -1,6 +1,6 @@
 """Configuration files: YAML in which every scalar stays text as written.
 
-Scalars are not typed by YAML: `direct: off` is the word off and `port: 0123` is 0123, as on the
+Scalars are not typed by YAML: `dtype: off` is the word off and `port: 0123` is 0123, as on the
 command line and in the environment. The kind of the flag parses the text.
 """
 

@@ -51,8 +51,6 @@ class TierConfig:
     """Redis and object stores: URL."""
     daily_write_bytes: int | None = None
     """Disk: bytes written in any 24 hours at most."""
-    direct: str = "auto"
-    """Disk: `auto`, `on` or `off`."""
     ttl_seconds: int | None = None
     """Redis: seconds until a value expires."""
     options: tuple[tuple[str, str], ...] = ()

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
 
-from penstock.config.kinds import Bytes, Choice, Integer, Kind, PartError, Share, Text, Url
+from penstock.config.kinds import Bytes, Integer, Kind, PartError, Share, Text, Url
 from penstock.config.sections import TierConfig, TiersConfig, without_password
 from penstock.core import InvalidValueError, PenstockError
 
 SIZE = Bytes(2**16, 2**50)
 REDIS = ("redis", "rediss", "unix")
 OBJECT = ("s3", "gs", "az", "azure", "abfs", "http", "https", "memory")
-DIRECT = ("auto", "on", "off")
 AWS = (
     "ACCESS_KEY_ID",
     "SECRET_ACCESS_KEY",
@@ -40,7 +39,6 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, Kind]]] = {
         "disk": ("path", Text()),
         "size": ("size_bytes", SIZE),
         "daily-writes": ("daily_write_bytes", SIZE),
-        "direct": ("direct", Choice(DIRECT)),
         "quota": ("quota", Share()),
     },
     "redis": {"redis": ("url", Url(REDIS)), "ttl": ("ttl_seconds", Integer(1, 2**31 - 1))},
@@ -71,7 +69,7 @@ class Tier:
     def expected(self) -> str:
         return (
             "ram:SIZE[,quota=SHARE], "
-            "disk:PATH,SIZE[,daily-writes=SIZE][,direct=auto|on|off][,quota=SHARE], "
+            "disk:PATH,SIZE[,daily-writes=SIZE][,quota=SHARE], "
             "redis://HOST:PORT/DB[,ttl=SECONDS] or the URL of an object store such as "
             "s3://BUCKET/PREFIX"
             "[,KEY=VALUE], with sizes like 4GiB"

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::directory::{ABANDONED, Directory, unix_now};
 use super::index::{Candidate, Index};
-use super::io::{self as file_io, Direct, Io, is_gone};
+use super::io::{self as file_io, Io, is_gone};
 use super::layout::{self, IDENTITY_FILE, SHARDS};
 use super::ranking::Ranking;
 use super::state::State;
@@ -334,7 +334,7 @@ struct Checker {
 impl Checker {
     fn new() -> Self {
         Self {
-            io: Io::new(Direct::On),
+            io: Io::new(true),
             space: Vec::new(),
         }
     }

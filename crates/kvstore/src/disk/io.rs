@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
 use crate::format::{Checksum, HEADER_BYTES, HeaderPage};
 
@@ -22,22 +21,11 @@ const PIECE: usize = 512 << 10;
 /// EINVAL makes the read buffered.
 const SECTOR: usize = 512;
 
-/// Whether files are read and written past the page cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direct {
-    /// Reads are direct unless the file is in the page cache; writes are buffered.
-    #[default]
-    Auto,
-    /// Reads and writes are direct wherever the file system and the addresses allow it.
-    On,
-    /// Never.
-    Off,
-}
-
-/// How the files of one directory are read and written, and how many of them in which way.
+/// How files are read, and how many of them in which way: past the page cache where the file system
+/// and the addresses allow it, but for those that are in it.
 pub(crate) struct Io {
-    direct: Direct,
+    /// Whether files that are in the page cache are read past it, too.
+    always: bool,
     /// The file system has no direct I/O.
     refused: AtomicBool,
     /// Files read past the page cache.
@@ -52,9 +40,9 @@ struct Page(HeaderPage);
 
 impl Io {
     /// Nothing read yet.
-    pub(crate) fn new(direct: Direct) -> Self {
+    pub(crate) fn new(always: bool) -> Self {
         Self {
-            direct,
+            always,
             refused: AtomicBool::new(false),
             direct_reads: AtomicU64::new(0),
             buffered_reads: AtomicU64::new(0),
@@ -73,9 +61,10 @@ impl Io {
     ) -> io::Result<(HeaderPage, u64)> {
         let payload: usize = into.iter().map(|slice| slice.len()).sum();
         let aligned = into.iter().all(|s| is_aligned(s.as_ptr(), s.len()));
-        let mut direct =
-            self.is_direct(aligned) && !(self.direct == Direct::Auto && is_cached(file, payload));
-        direct = direct && self.past_cache(file);
+        let direct = aligned
+            && !self.refused.load(Ordering::Relaxed)
+            && (self.always || !is_cached(file, payload))
+            && self.past_cache(file);
         let count = if direct {
             &self.direct_reads
         } else {
@@ -89,36 +78,6 @@ impl Io {
             }
             answer => answer,
         }
-    }
-
-    /// Fills a new file: `from` after the page of the header, which `header` makes of the payload's
-    /// CRC-64 and which is written last. The file has its final length from the start, so that
-    /// others count what is being written.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub(crate) fn write(
-        &self,
-        file: &File,
-        from: &[u8],
-        header: impl FnOnce(u64) -> HeaderPage,
-    ) -> io::Result<()> {
-        file.set_len(super::layout::file_bytes(from.len() as u64))?;
-        let aligned = is_aligned(from.as_ptr(), from.len());
-        let direct = self.direct == Direct::On && self.is_direct(aligned) && self.past_cache(file);
-        let sum = match write_summed(file, from) {
-            Err(error) if direct && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
-                self.through_cache(file)?;
-                write_summed(file, from)?
-            }
-            answer => answer?,
-        };
-        let page = Page(header(sum));
-        file.write_all_at(&page.0, 0)
-    }
-
-    fn is_direct(&self, aligned: bool) -> bool {
-        aligned && self.direct != Direct::Off && !self.refused.load(Ordering::Relaxed)
     }
 
     /// Turns direct I/O on for `file`; false when the file system has none.
@@ -135,6 +94,27 @@ impl Io {
         self.refused.store(true, Ordering::Relaxed);
         Ok(rustix::fs::fcntl_setfl(file, OFlags::empty())?)
     }
+}
+
+/// Fills a new file: `from` after the page of the header, which `header` makes of the payload's
+/// CRC-64 and which is written last. The file has its final length from the start, so that others
+/// count what is being written.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn fill(
+    file: &File,
+    from: &[u8],
+    header: impl FnOnce(u64) -> HeaderPage,
+) -> io::Result<()> {
+    file.set_len(super::layout::file_bytes(from.len() as u64))?;
+    let (mut sum, mut at) = (Checksum::new(), HEADER_BYTES as u64);
+    for piece in from.chunks(PIECE) {
+        sum.update(piece);
+        file.write_all_at(piece, at)?;
+        at += piece.len() as u64;
+    }
+    file.write_all_at(&header(sum.value()), 0)
 }
 
 /// A new file, for writing. Only its owner may read it: KV gives the prompt back.
@@ -245,18 +225,6 @@ fn read_summed(file: &File, into: &mut [&mut [u8]]) -> io::Result<(HeaderPage, u
     }
     drop(rest);
     Ok((page.0, sum.value()))
-}
-
-fn write_summed(file: &File, from: &[u8]) -> io::Result<u64> {
-    let mut sum = Checksum::new();
-    for (piece, at) in from
-        .chunks(PIECE)
-        .zip((HEADER_BYTES as u64..).step_by(PIECE))
-    {
-        sum.update(piece);
-        file.write_all_at(piece, at)?;
-    }
-    Ok(sum.value())
 }
 
 /// The kernel's bound on the slices of one call (`IOV_MAX`).

@@ -36,7 +36,6 @@ use serde::Deserialize;
 use self::budget::Budget;
 use self::directory::{Directory, failed, lock, unix_now};
 use self::files::{Fill, PartFiles};
-pub use self::io::Direct;
 use self::io::Io;
 use self::ranking::{Name, Ranking, StoreCandidate};
 use self::room::Room;
@@ -58,9 +57,6 @@ pub struct DiskOptions {
     /// Bytes that this process may write in any 24 hours.
     #[serde(default)]
     pub daily_write_bytes: Option<u64>,
-    /// Direct or buffered I/O.
-    #[serde(default)]
-    pub direct: Direct,
     /// Blocks of a full chunk: the limit must hold one at least. A mover sets it for all its tiers.
     #[serde(default)]
     pub chunk_blocks: u16,
@@ -121,7 +117,7 @@ impl Disk {
         Ok(Self {
             name: format!("disk:{}", path.display()),
             store,
-            files: PartFiles::new(Arc::clone(&directory), identity, Io::new(options.direct)),
+            files: PartFiles::new(Arc::clone(&directory), identity, Io::new(false)),
             room: Room(Arc::clone(&directory)),
             directory,
             chunk_blocks: options.chunk_blocks,
@@ -311,7 +307,7 @@ impl Tier for Disk {
 
     fn store(&self, key: &PartKey, from: &[u8], parent: Option<Digest>) -> Result<(), TierError> {
         self.store_with(key, from.len(), parent, &|file, header| {
-            self.files.io.write(file, from, header)
+            io::fill(file, from, header)
         })
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use penstock_kvstore::disk::{Direct, Disk, DiskOptions};
+use penstock_kvstore::disk::{Disk, DiskOptions};
 use penstock_kvstore::{Digest, PartKey, StoreIdentity, Tier, TierError};
 
 /// A directory that goes with the test.
@@ -75,7 +75,6 @@ pub(crate) fn options(place: &Path) -> DiskOptions {
         path: place.to_path_buf(),
         limit_bytes: 1 << 30,
         daily_write_bytes: None,
-        direct: Direct::Auto,
         chunk_blocks: 2,
         quota: None,
     }

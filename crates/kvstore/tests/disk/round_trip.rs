@@ -1,4 +1,6 @@
-use penstock_kvstore::disk::{Direct, Disk, DiskOptions};
+use std::fs::File;
+
+use penstock_kvstore::disk::Disk;
 use penstock_kvstore::{PartKey, StoreIdentity, Tier, TierError};
 use proptest::prelude::*;
 
@@ -37,12 +39,11 @@ proptest! {
         tile_bytes in prop_oneof![1_usize..5000, Just(4096), Just(512), Just(200_000)],
         blocks in 1_u16..9,
         shift in prop_oneof![Just(0_usize), Just(512), 1_usize..100],
-        direct in prop_oneof![Just(Direct::Auto), Just(Direct::On), Just(Direct::Off)],
         digest: [u8; 32],
     ) {
         let place = Place::new();
         let identity = StoreIdentity { layers, kv_heads, tile_bytes, ..identity() };
-        let options = DiskOptions { direct, ..options(place.path()) };
+        let options = options(place.path());
         let disk = Disk::open(options.clone(), identity.clone()).unwrap();
         let head = kv_heads as u16 - 1;
         let key = PartKey { digest, blocks, head, layers: (first as u16, layers as u16) };
@@ -156,12 +157,11 @@ fn slices_that_are_not_the_part_are_refused() {
 #[test]
 fn direct_reads_happen_when_the_file_system_has_them() {
     let place = Place::new();
-    let options = DiskOptions {
-        direct: Direct::On,
-        ..options(place.path())
-    };
-    let disk = Disk::open(options, identity()).unwrap();
+    let disk = open(&place);
     store(&disk, &key(1, 0)).unwrap();
+    let file = File::open(place.file(&identity(), &key(1, 0))).unwrap();
+    file.sync_data().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     let mut into = Memory::new(16384, 0);
     disk.load(
         &key(1, 0),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use crate::disk::{Direct, DiskOptions};
+use crate::disk::DiskOptions;
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
 use crate::mover::clock::{Clock, Monotonic};
 use crate::mover::limits::Limits;
@@ -373,7 +373,6 @@ pub(super) fn options(heads: Vec<u16>, tiers: usize) -> Options {
             path: tier.to_string().into(),
             limit_bytes: 0,
             daily_write_bytes: None,
-            direct: Direct::Auto,
             chunk_blocks: 0,
             quota: None,
         })
