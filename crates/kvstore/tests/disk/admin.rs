@@ -216,10 +216,7 @@ fn garbage_goes_by_the_rules() {
     // A live engine carries on.
     store(&disk, &key(3, 0)).unwrap();
     load(&disk, &key(3, 0)).unwrap();
-    assert_eq!(
-        inventory(place.path()).unwrap().stores[0].identity,
-        Some(identity())
-    );
+    assert!(inventory(place.path()).unwrap().stores[0].about.is_some());
 }
 
 #[test]
