@@ -21,6 +21,19 @@ def starting(settings: Settings, path: str, port: str) -> dict[str, object]:
     return http(path, port, max(2 * settings.load_seconds // PERIOD, 6))
 
 
+def at_health(settings: Settings, leader: bool) -> dict[str, object]:
+    """Probes of a server that answers at /health; its other nodes serve nothing that could be
+    asked.
+    """
+    if not leader:
+        return {}
+    return {
+        "startupProbe": starting(settings, "/health", "http"),
+        "readinessProbe": http("/health", "http", 1, 5),
+        "livenessProbe": http("/health", "http", 3),
+    }
+
+
 def secret(name: str, from_secret: str, key: str) -> dict[str, object]:
     return {
         "name": name,

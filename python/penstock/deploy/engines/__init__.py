@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.core import PenstockError
 from penstock.deploy.engines import penstock, sglang, vllm
+from penstock.deploy.probes import at_health
 from penstock.deploy.settings import Settings
 
 
@@ -31,10 +32,10 @@ ENGINES: Mapping[str, Pods] = {
         penstock.command, penstock.environment, penstock.probes, "metrics", False, "None"
     ),
     "vllm": Pods(
-        vllm.command, vllm.environment, vllm.probes, "http", True, "RecreateGroupOnPodRestart"
+        vllm.command, vllm.environment, at_health, "http", True, "RecreateGroupOnPodRestart"
     ),
     "sglang": Pods(
-        sglang.command, sglang.environment, sglang.probes, "http", True, "RecreateGroupOnPodRestart"
+        sglang.command, sglang.environment, at_health, "http", True, "RecreateGroupOnPodRestart"
     ),
 }
 

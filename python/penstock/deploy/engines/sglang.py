@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.deploy.probes import between_nodes, http, secret, starting
+from penstock.deploy.probes import between_nodes, secret
 from penstock.deploy.settings import PORT, Settings
 
 DIST_PORT = 20000
@@ -50,14 +50,3 @@ def environment(settings: Settings, leader: bool) -> list[dict[str, object]]:
     if settings.api_key_secret and leader:
         found.append(secret("API_KEY", settings.api_key_secret, "api-key"))
     return found
-
-
-def probes(settings: Settings, leader: bool) -> dict[str, object]:
-    """Other nodes serve nothing that could be asked."""
-    if not leader:
-        return {}
-    return {
-        "startupProbe": starting(settings, "/health", "http"),
-        "readinessProbe": http("/health", "http", 1, 5),
-        "livenessProbe": http("/health", "http", 3),
-    }
