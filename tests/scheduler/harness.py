@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ def make_request(
             "priority",
             "pool",
             "resumed",
+            "expires",
         )
         if name in options
     }
@@ -124,6 +126,7 @@ class World:
         by_priority: bool = False,
         pooling: Pooling = Pooling.LAST,
         late: Callable[[], bool] = lambda: False,
+        max_wait: float = math.inf,
     ) -> None:
         self.now = 0.0
         self.windows = windows
@@ -137,6 +140,7 @@ class World:
             stages or in_flight,
             by_priority,
             pooling,
+            max_wait,
         )
         self.executor = self.make_executor(
             num_blocks=num_blocks,

@@ -14,10 +14,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::buffers::items;
-use crate::plan::{Row, array, codec_error, int_array, read_row, write_row};
+use crate::objects::{CORE, alternatives, build, token_array, token_ids};
+use crate::plan::{Row, array, codec_error, read_row, write_row};
 use crate::vectors::{read_vector, write_vector};
 
-const CORE: &str = "penstock.core";
 const FRONTEND: &str = "penstock.engine.frontend";
 
 /// Bytes of a frame, its length in front. CodecError for values that the wire does not allow.
@@ -101,16 +101,6 @@ impl FrameReader {
     }
 }
 
-/// `module.class(**fields)`.
-fn build<'py>(
-    py: Python<'py>,
-    module: &str,
-    class: &str,
-    fields: &Bound<'py, PyDict>,
-) -> PyResult<Bound<'py, PyAny>> {
-    py.import(module)?.getattr(class)?.call((), Some(fields))
-}
-
 /// Conversions of a struct whose fields have the same names in Python, the rest as `own` says.
 macro_rules! same_fields {
     ($read:ident $write:ident $struct:ident { $($field:ident)* }
@@ -165,26 +155,6 @@ fn write_pooler(py: Python<'_>, pooler: Pooler) -> PyResult<Bound<'_, PyAny>> {
     class.call1((pooler.output as u8, pooler.size, pooler.only))
 }
 
-/// Token ids of an `array.array`.
-fn token_ids(array: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
-    let py = array.py();
-    items::<u32>(py, array).or_else(|_| {
-        let ids: Vec<i32> = items(py, array)?;
-        Ok(ids.into_iter().map(i32::cast_unsigned).collect())
-    })
-}
-
-fn token_array<'py>(py: Python<'py>, ids: &[u32]) -> PyResult<Bound<'py, PyAny>> {
-    let ids: Vec<i32> = ids.iter().map(|id| id.cast_signed()).collect();
-    int_array(py, &ids)
-}
-
-/// Number of alternatives; Python has -1 for none.
-fn alternatives(object: &Bound<'_, PyAny>, field: &str) -> PyResult<Option<u8>> {
-    let number: i64 = object.getattr(field)?.extract()?;
-    Ok((number >= 0).then(|| u8::try_from(number).unwrap_or(u8::MAX)))
-}
-
 fn read_request(request: &Bound<'_, PyAny>) -> PyResult<Add> {
     let params = request.getattr("params")?;
     let reads_cache: bool = request.getattr("read_prefix_cache")?.extract()?;
@@ -202,6 +172,7 @@ fn read_request(request: &Bound<'_, PyAny>) -> PyResult<Add> {
         ignore_eos: params.getattr("ignore_eos")?.extract()?,
         skip_prefix_cache: !reads_cache,
         pool: request.getattr("pool")?.extract()?,
+        expires: request.getattr("expires")?.extract()?,
         grammar: grammar
             .transpose()
             .map_err(|e| codec_error(request.py(), &e))?,
@@ -240,6 +211,7 @@ fn write_request(py: Python<'_>, add: Add, arrived: f64) -> PyResult<Bound<'_, P
     fields.set_item("read_prefix_cache", !request.skip_prefix_cache)?;
     fields.set_item("resumed", request.resumed)?;
     fields.set_item("pool", request.pool)?;
+    fields.set_item("expires", request.expires)?;
     fields.set_item("cache_salt", PyBytes::new(py, &request.cache_salt))?;
     fields.set_item("grammar", PyBytes::new(py, &grammar))?;
     fields.set_item("adapter", request.adapter)?;

@@ -12,6 +12,7 @@ mod kv_events;
 mod kv_mover;
 mod kv_parts;
 mod loadgen;
+mod objects;
 mod plan;
 mod prefix;
 mod simengine;

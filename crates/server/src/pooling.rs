@@ -92,6 +92,7 @@ fn start(
     let prompt_tokens = prompt.len() as u32;
     let request = TokenRequest {
         prompt,
+        expires: index == 0,
         ..shared.clone()
     };
     let events = engine::submit(app, request, Arc::clone(&slot))?;

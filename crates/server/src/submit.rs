@@ -56,6 +56,8 @@ pub(crate) async fn submit(
         for choice in 0..common.n as u32 {
             let mut request = first.clone();
             request.sampling.choice = choice;
+            // The others may wait for their turn: with the first the answer has begun.
+            request.expires = requests.is_empty();
             requests.push(request);
         }
     }
@@ -101,6 +103,7 @@ fn token_request(
         stop_token_ids: common.stop_token_ids.clone(),
         cache_salt: params.arrival.salt(common.cache_salt.as_deref()),
         pool: false,
+        expires: false,
         grammar: None,
         adapter: 0,
         priority: common.priority,

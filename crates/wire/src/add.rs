@@ -31,6 +31,8 @@ pub struct TokenRequest {
     pub skip_prefix_cache: bool,
     /// End with the pooled hidden state of the prompt, without a token.
     pub pool: bool,
+    /// End as rejected after the engine's longest wait, if it has not begun by then.
+    pub expires: bool,
     /// What the output must match; choices of one client request share it.
     pub grammar: Option<Arc<Grammar>>,
     /// Adapter applied to the weights; 0 is none.
@@ -55,6 +57,7 @@ impl Default for TokenRequest {
             ignore_eos: false,
             skip_prefix_cache: false,
             pool: false,
+            expires: false,
             grammar: None,
             adapter: 0,
             priority: 0,
@@ -68,7 +71,8 @@ impl Default for TokenRequest {
 const IGNORE_EOS: u8 = 1;
 const SKIP_PREFIX_CACHE: u8 = 2;
 const POOL: u8 = 4;
-const ALL_FLAGS: u8 = IGNORE_EOS | SKIP_PREFIX_CACHE | POOL;
+const EXPIRES: u8 = 8;
+const ALL_FLAGS: u8 = IGNORE_EOS | SKIP_PREFIX_CACHE | POOL | EXPIRES;
 /// The prompt's ids follow `id` and their count.
 const PROMPT_AT: usize = 12;
 
@@ -83,7 +87,7 @@ impl Add {
         let prompt_logprobs = read_logprobs(f, "prompt_logprobs")?;
         let flags = f.u8("flags")?;
         if flags & !ALL_FLAGS != 0 {
-            return Err(f.refuse("flags", 1, flags, "0 to 7"));
+            return Err(f.refuse("flags", 1, flags, "0 to 15"));
         }
         let request = TokenRequest {
             prompt,
@@ -94,6 +98,7 @@ impl Add {
             ignore_eos: flags & IGNORE_EOS != 0,
             skip_prefix_cache: flags & SKIP_PREFIX_CACHE != 0,
             pool: flags & POOL != 0,
+            expires: flags & EXPIRES != 0,
             adapter: f.u32("adapter")?,
             priority: f.i32("priority")?,
             stop_token_ids: f.u32_list("stop_token_ids")?,
@@ -116,7 +121,8 @@ impl Add {
         w.i16(request.prompt_logprobs.map_or(-1, i16::from));
         let flag = |set, flag| if set { flag } else { 0 };
         let skip = flag(request.skip_prefix_cache, SKIP_PREFIX_CACHE);
-        w.u8(flag(request.ignore_eos, IGNORE_EOS) | skip | flag(request.pool, POOL));
+        let ends = flag(request.pool, POOL) | flag(request.expires, EXPIRES);
+        w.u8(flag(request.ignore_eos, IGNORE_EOS) | skip | ends);
         w.u32(request.adapter);
         w.i32(request.priority);
         w.u32_list(&request.stop_token_ids);

@@ -1,5 +1,5 @@
 //! The only codec of messages between processes: frames between the front door and one engine
-//! (version 7 of `docs/wire.md`), step plans, their results, and transfers of KV.
+//! (version 8 of `docs/wire.md`), step plans, their results, and transfers of KV.
 //!
 //! Plain structs with `encode` and `decode`, and [`FrameReader`], which cuts a byte stream into
 //! frames. Numbers are little-endian. Nothing is allocated for a count before the bytes of its

@@ -1,5 +1,5 @@
 /// The version both ends must speak.
-pub const WIRE_VERSION: u16 = 7;
+pub const WIRE_VERSION: u16 = 8;
 
 /// The most bytes that may follow a frame's length field.
 pub const MAX_FRAME_BYTES: usize = 64 << 20;

@@ -208,6 +208,7 @@ fn front_door() {
         ignore_eos: false,
         skip_prefix_cache: true,
         pool: true,
+        expires: true,
         stop_token_ids: vec![2, 7],
         cache_salt: b"tenant\x00\xff".to_vec(),
         grammar: Some(Grammar::new(GrammarKind::Regex, "é+").into()),

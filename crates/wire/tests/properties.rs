@@ -228,6 +228,7 @@ fn adds() -> impl Strategy<Value = FrontFrame> {
                 ignore_eos: wishes.2,
                 skip_prefix_cache: wishes.3,
                 pool: wishes.2,
+                expires: wishes.3,
                 stop_token_ids: lists.1,
                 cache_salt: lists.2,
             };
@@ -424,7 +425,7 @@ fn a_received_request_outside_the_ranges_is_refused_by_name() {
         ("max_tokens", 24, &[0; 4]),
         ("min_tokens", 28, &[0, 0, 0, 1]),
         ("prompt_logprobs", 32, &[0xfe, 0xff]),
-        ("flags", 34, &[8]),
+        ("flags", 34, &[16]),
         ("version", 55, &[1]),
         ("temperature", 56, &[0, 0, 0xc0, 0x7f]),
         ("top_k", 60, &[0xff; 4]),

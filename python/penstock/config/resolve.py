@@ -111,6 +111,7 @@ def _scheduler(values: Mapping[str, Any]) -> SchedulerConfig:
         max_num_batched_tokens=batched or max(DEFAULT_BATCHED_TOKENS, seqs),
         max_queue=values["max_num_queued_reqs"],
         policy=values["scheduling_policy"],
+        max_wait=values["max_queue_wait"],
     )
 
 

@@ -86,6 +86,8 @@ class SchedulerConfig:
     max_num_batched_tokens: int
     max_queue: int
     policy: str = "fcfs"
+    max_wait: float = 0.0
+    """Seconds for which a client's request may wait for its turn; 0: any."""
 
 
 @dataclass(frozen=True, slots=True)

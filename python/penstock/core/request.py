@@ -43,6 +43,8 @@ class Request:
     read_prefix_cache: bool = True
     pool: bool = False
     """End with the pooled hidden state of the prompt, without a token."""
+    expires: bool = False
+    """End as REJECTED after the engine's longest wait, if it has not begun by then."""
     cache_salt: bytes = field(default=b"", repr=False)
     sampling: bytes = field(default=b"", repr=False)
     """Encoded sampling parameters, opaque to the engine."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -158,6 +159,7 @@ def build_limits(config: EngineConfig, info: ModelInfo, kv: KvPlan) -> Limits:
         stages=config.parallel.pipeline,
         by_priority=config.scheduler.policy == "priority",
         pooling=info.pooling,
+        max_wait=config.scheduler.max_wait or math.inf,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from penstock.core import InvalidValueError, Pooling
@@ -27,6 +28,8 @@ class Limits:
     """Requests with a lower priority value come first, equal ones in the order of their arrival."""
     pooling: Pooling = Pooling.LAST
     """That of pooled requests."""
+    max_wait: float = math.inf
+    """Seconds for which a request that expires may wait for its turn."""
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:

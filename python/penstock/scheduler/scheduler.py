@@ -103,6 +103,8 @@ class Scheduler:
         """
         if self.tiers.busy:
             self._advance_loaded()
+        if self._roster.waiting and self.limits.max_wait < math.inf:
+            self._expire()
         if not self._in_flight or self.limits.stages > 1:
             work = self._selection.next_step()
         elif len(self._in_flight) < AHEAD and self._step_seconds < AHEAD_SECONDS:
@@ -114,6 +116,15 @@ class Scheduler:
         self._step += 1
         self._in_flight[self._step] = work
         return build_plan(self._step, work, self._kv.block_size)
+
+    def _expire(self) -> None:
+        """Refuse requests whose turn has not come in time; those that had one go on."""
+        oldest = self._clock() - self.limits.max_wait
+        for seq in list(self._roster.waiting):
+            request = seq.request
+            if request.expires and request.arrived < oldest and seq.first_schedule < 0:
+                fault = f"its turn did not come within {self.limits.max_wait:g} s"
+                self._roster.finish(seq, FinishReason.REJECTED, f"{fault} (--max-queue-wait)")
 
     def _advance_loaded(self) -> None:
         self.tiers.poll()

@@ -37,7 +37,7 @@ def field_bytes(kind: str, value: object) -> bytes:
 
 HELLO: list[Field] = [
     ("raw", "magic", b"PSTK"),
-    ("u16", "wire version", 7),
+    ("u16", "wire version", 8),
     ("u32", "pid", 305_419_896),
 ]
 
@@ -161,7 +161,7 @@ ADD: list[Field] = [
     ("u32", "max_tokens", 700),
     ("u32", "min_tokens", 3),
     ("i16", "prompt_logprobs", 20),
-    ("u8", "flags, do not read the prefix cache, pool", 6),
+    ("u8", "flags, do not read the prefix cache, pool", 14),
     ("u32", "adapter", 3),
     ("i32", "priority", -7),
     ("u32", "stop_token_ids, count", 2),
