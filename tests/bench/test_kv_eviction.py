@@ -43,8 +43,8 @@ def test_a_prompt_s_prefix_is_counted_in_blocks_tokens_and_time(
         workload,
         [
             script.endless(workload),
-            script.replay(workload, "LRU", 10)[0],
-            script.replay(workload, "LRU", 3)[0],
+            script.replay(workload, "LRU", 10),
+            script.replay(workload, "LRU", 3),
         ],
     )
     assert (endless.blocks, endless.tokens) == (ample.blocks, ample.tokens) == (4, 512 + 1200)
@@ -62,5 +62,5 @@ def test_the_loop_is_lost_on_lru_and_not_on_the_rule_that_ships(script: ModuleTy
     workload = script.loop()
     assert workload.blocks == 40_000
     half = script.DOCUMENTS * script.DOCUMENT_BLOCKS // 2
-    assert script.replay(workload, "LRU", half)[0].blocks == 0
-    assert script.replay(workload, "Penstock", half)[0].blocks >= 0.4 * workload.blocks
+    assert script.replay(workload, "LRU", half).blocks == 0
+    assert script.replay(workload, "Penstock", half).blocks >= 0.4 * workload.blocks
