@@ -24,7 +24,7 @@ from penstock.plan.hardware import Target
 from penstock.plan.here import here
 from penstock.plan.planning import MEASURED, WAITING
 from penstock.plan.profile import measure
-from penstock.plan.search import Goal, Speed, search
+from penstock.plan.search import Goal, Question, Speed, search
 from penstock.plan.subject import read_subject
 from penstock.plan.virtual import poisson
 from support import servers
@@ -64,7 +64,8 @@ def main() -> None:
             asked = Request(
                 subject, target, "here", rules, "bf16", goal, speed, None, {**workload, "seed": 0}
             )
-            found = search(subject, target, rules, Load(256, 64), goal, speed, cuts=[Cut(1, 1)])
+            load, cuts = Load(256, 64), [Cut(1, 1)]
+            found = search(Question(subject, target, rules, load, goal, speed, cuts=cuts))
             plan = document(asked, found)
             path = Path(scratch) / "plan.yaml"
             path.write_text(yaml.safe_dump(plan))

@@ -9,7 +9,7 @@ from penstock.bench.slo import parse_slo
 from penstock.plan.calibration import shipped
 from penstock.plan.engines import Load, engine
 from penstock.plan.hardware import Target, accelerator, parse_target
-from penstock.plan.search import Found, Goal, Speed, candidates, judge, search
+from penstock.plan.search import Found, Goal, Question, Speed, candidates, judge, search
 from penstock.plan.subject import Subject
 from penstock.plan.virtual import poisson
 
@@ -30,7 +30,7 @@ def found(
     subject: Subject, on: str | Target, asked: Goal, rules: str = "vllm", speed: Speed = SPEED
 ) -> Found:
     target = parse_target(on) if isinstance(on, str) else on
-    return search(subject, target, engine(rules), ASKED, asked, speed)
+    return search(Question(subject, target, engine(rules), ASKED, asked, speed))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,8 @@ def test_brute_force_finds_nothing_better(
     subject, target, asked = model(name), parse_target(on), goal(rate)
     choice = found(subject, target, asked, rules).choice
     held = []
-    for candidate in candidates(subject, target, engine(rules), ASKED, asked, SPEED)[0]:
+    question = Question(subject, target, engine(rules), ASKED, asked, SPEED)
+    for candidate in candidates(question)[0]:
         for replicas in range(1, target.count // candidate.cut.size + 1):
             trial = judge(candidate, replicas, asked, SPEED)
             if not trial.failed:

@@ -17,7 +17,15 @@ from penstock.plan.cut import Cut
 from penstock.plan.engines import Load, engine
 from penstock.plan.hardware import Target
 from penstock.plan.planning import arrivals_of
-from penstock.plan.search import Candidate, Goal, Speed, candidates, simulate, statistic
+from penstock.plan.search import (
+    Candidate,
+    Goal,
+    Question,
+    Speed,
+    candidates,
+    simulate,
+    statistic,
+)
 from penstock.plan.subject import Subject
 
 NARROWEST = 1.1
@@ -115,16 +123,9 @@ def _candidate(
         choice["attention_by_requests"],
     )
     load = Load(choice["max_num_batched_tokens"], choice["max_num_seqs"])
-    found, misfits = candidates(
-        subject,
-        target,
-        engine(plan["engine"]),
-        load,
-        goal,
-        speed,
-        choice["kv_cache_dtype"],
-        [cut],
-    )
+    rules, kv = engine(plan["engine"]), choice["kv_cache_dtype"]
+    question = Question(subject, target, rules, load, goal, speed, kv, [cut])
+    found, misfits = candidates(question)
     if not found:
         raise PenstockError(f"the measured deployment does not fit here: {misfits[0][1]}")
     return found[0]

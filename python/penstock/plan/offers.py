@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from penstock.plan.cut import Cut
-from penstock.plan.engines import Engine, Load
-from penstock.plan.hardware import Target
-from penstock.plan.search import Goal, Speed, Trial, search
+from penstock.plan.search import Question, Trial, search
 from penstock.plan.subject import Subject
 from penstock.plan.weights import uniform
 
@@ -25,25 +22,17 @@ class Offer:
     caveat: str
 
 
-def offers(
-    subject: Subject,
-    target: Target,
-    rules: Engine,
-    load: Load,
-    goal: Goal,
-    speed: Speed,
-    kv: str,
-    cuts: Sequence[Cut],
-    devices: int,
-) -> list[Offer]:
+def offers(question: Question, devices: int) -> list[Offer]:
     """Those that hold the goal on fewer than `devices`."""
+    target, cuts = question.target, question.cuts
     smaller = replace(target, count=devices - 1)
     fitting = [cut for cut in cuts if cut.size < devices]
     if devices < 2 or (cuts and not fitting) or "fp8" not in target.accelerator.flops:
         return []
     found = []
-    for change, changed, number, caveat in _changes(subject, kv):
-        choice = search(changed, smaller, rules, load, goal, speed, number, fitting).choice
+    for change, changed, number, caveat in _changes(question.subject, question.kv):
+        other = replace(question, subject=changed, target=smaller, kv=number, cuts=fitting)
+        choice = search(other).choice
         if choice is not None:
             found.append(Offer(change, choice, caveat))
     return found

@@ -16,7 +16,7 @@ from penstock.plan.document import Request, document, summary, write
 from penstock.plan.engines import Engine, Load
 from penstock.plan.hardware import Target
 from penstock.plan.offers import offers
-from penstock.plan.search import Goal, Speed, search
+from penstock.plan.search import Goal, Question, Speed, search
 from penstock.plan.subject import Subject
 from penstock.plan.virtual import Arrival, poisson
 
@@ -82,13 +82,11 @@ def run_goal(
         load.fraction,
         workload,
     )
-    found = search(subject, target, rules, load, goal, request.speed, parsed.kv_cache_dtype, cuts)
+    kv = parsed.kv_cache_dtype
+    question = Question(subject, target, rules, load, goal, request.speed, kv, cuts)
+    found = search(question)
     least = found.choice.devices if found.choice else target.count + 1
-    offered = offers(
-        *(subject, target, rules, load, goal, request.speed),
-        *(parsed.kv_cache_dtype, cuts, least),
-    )
-    plan = document(request, found, offered)
+    plan = document(request, found, offers(question, least))
     if parsed.output:
         write(plan, parsed.output)
     return summary(plan, request)

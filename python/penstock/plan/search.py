@@ -109,20 +109,31 @@ class Found:
     simulated: int
 
 
-def search(
-    subject: Subject,
-    target: Target,
-    rules: Engine,
-    load: Load,
-    goal: Goal,
-    speed: Speed,
-    kv: str = "bf16",
-    cuts: Sequence[Cut] = (),
-) -> Found:
-    """The fewest devices of the target that hold the goal. `cuts` limits the choice."""
-    cuts = cuts or _cuts(subject, target, rules)
-    sizes = {str(cut): cut.size for cut in cuts}
-    fitting, misfits = candidates(subject, target, rules, load, goal, speed, kv, cuts)
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A model, hardware to choose from, and what is asked of them."""
+
+    subject: Subject
+    target: Target
+    rules: Engine
+    load: Load
+    goal: Goal
+    speed: Speed
+    kv: str = "bf16"
+    cuts: Sequence[Cut] = ()
+    """Those to choose from; empty: all that the engine could be asked for."""
+
+    @property
+    def allowed(self) -> Sequence[Cut]:
+        return self.cuts or list(_generated(self.subject, self.target, self.rules))
+
+
+def search(question: Question) -> Found:
+    """The fewest devices of the target that hold the goal."""
+    target, goal, speed = question.target, question.goal, question.speed
+    question = replace(question, cuts=question.allowed)
+    sizes = {str(cut): cut.size for cut in question.cuts}
+    fitting, misfits = candidates(question)
     queue: list[tuple[int, tuple[int, Cut, int], int]] = []
     at = {candidate.order(): candidate for candidate in fitting}
     for candidate in fitting:
@@ -243,21 +254,14 @@ def _growing(most: int) -> Iterator[int]:
     yield most
 
 
-def candidates(
-    subject: Subject,
-    target: Target,
-    rules: Engine,
-    load: Load,
-    goal: Goal,
-    speed: Speed,
-    kv: str = "bf16",
-    cuts: Sequence[Cut] = (),
-) -> tuple[list[Candidate], list[tuple[str, str]]]:
+def candidates(question: Question) -> tuple[list[Candidate], list[tuple[str, str]]]:
     """What fits, and what does not with the reason."""
     found, misfits = [], []
+    subject, target, rules = question.subject, question.target, question.rules
+    load, goal, speed, kv = question.load, question.goal, question.speed, question.kv
     spec, weights, device = subject.spec, subject.weights, target.accelerator
     all_weights = weights.bytes(whole(spec))
-    for cut in cuts or _cuts(subject, target, rules):
+    for cut in question.allowed:
         why = rules.refuses(spec, cut, target.per_node)
         if not why and all_weights // cut.size > device.usable:
             why = f"weights alone take {human(all_weights / cut.size)} of a rank"
@@ -283,11 +287,6 @@ def candidates(
         if model is None:
             misfits.append((str(cut), why))
     return found, misfits
-
-
-def _cuts(subject: Subject, target: Target, rules: Engine) -> list[Cut]:
-    """All cuts of up to the target's devices that the engine could be asked for."""
-    return list(_generated(subject, target, rules))
 
 
 def _generated(subject: Subject, target: Target, rules: Engine) -> Iterator[Cut]:
