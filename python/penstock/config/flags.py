@@ -452,8 +452,8 @@ FLAGS: tuple[Flag, ...] = (
         "--max-queue-wait",
         Seconds(0, 3600),
         10.0,
-        "requests that would wait longer for their turn, at the pace at which others end, are "
-        "refused with 503 and Retry-After; 0: no such limit",
+        "requests that would wait longer for their turn, at the pace at which others end, or have "
+        "waited longer, are refused with 503 and Retry-After; 0: no such limit",
     ),
     _server(
         "--max-request-bytes",
